@@ -53,7 +53,7 @@ fn clients_connect(toolchain: &Toolchain, subject: &Subject) -> Result<()> {
     let load = LoadGenerator::set(toolchain, &testbed, subject, 5, 4)?;
     let timeout = Duration::from_secs(10);
     let come = |schedule: Vec<Duration>| -> Result<()> {
-        let (ran, cpu) = load.costed(|pool| pool.run(schedule, timeout))?;
+        let (ran, cpu) = load.measure_cpu(|pool| pool.run(schedule, timeout))?;
         let log = || load.server.daemon().failure("its log").0;
         ensure(ran.up() == ran.arrivals.len(), || format!("{ran:?}\n{}", log()))?;
         ensure(cpu > 0.0 && ran.cpu > 0.0, || format!("nothing costs nothing: {cpu} {ran:?}"))?;

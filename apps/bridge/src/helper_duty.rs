@@ -16,7 +16,7 @@ use adit_runtime::helper::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::ports::Opener;
+use crate::ports::PortOpener;
 
 /// The helper of `adit bridge`; its arguments are the `BridgeDuty`.
 pub const BRIDGE: DutyKind = DutyKind {
@@ -79,7 +79,7 @@ pub(crate) type OpenedPorts = Vec<OpenedDevice>;
 struct BridgeHelper {
     duty: BridgeDuty,
     /// Opens the ports again.
-    opener: Option<Opener>,
+    opener: Option<PortOpener>,
 }
 
 impl Duty for BridgeHelper {
@@ -120,13 +120,13 @@ impl BridgeHelper {
     async fn open_both(&mut self) -> Outcome {
         // The former one's ports would be in the way.
         self.opener = None;
-        let mut opener = Opener::new(&self.duty)?;
+        let mut opener = PortOpener::new(&self.duty)?;
         let both = opener.open_both().await?;
         self.opener = Some(opener);
         hand_over(&both)
     }
 
-    fn opener(&mut self) -> Result<&mut Opener, Problem> {
+    fn opener(&mut self) -> Result<&mut PortOpener, Problem> {
         self.opener.as_mut().ok_or_else(|| Problem::Refused("no ports are open".into()))
     }
 }
@@ -154,7 +154,7 @@ fn read(request: &Value) -> Result<PortRequest, String> {
     PortRequest::deserialize(request).map_err(|e| format!("port: {e}"))
 }
 
-/// Ports for the network process; they are closed here when they are sent.
+/// Prepares ports for the network process; they are closed here when they are sent.
 fn hand_over(opened: &[Port]) -> Outcome {
     let (mut ports, mut descriptors) = (OpenedPorts::new(), Vec::new());
     for port in opened {
@@ -165,7 +165,7 @@ fn hand_over(opened: &[Port]) -> Outcome {
     Ok((Answer::own(&ports)?, descriptors))
 }
 
-/// A port without its descriptors, and these.
+/// Splits a port into its description and its descriptors.
 ///
 /// # Errors
 /// No descriptor is free.

@@ -36,14 +36,14 @@ use adit_runtime::driver::watch;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
 use adit_runtime::helper::{self, Watcher};
-use adit_runtime::instance::{self, Controls, Ended, Instance, Reaction};
+use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::paths::Paths;
 use adit_runtime::privileges;
 use adit_runtime::signals::Signal;
 use adit_runtime::{log, say, worker_count};
 pub use helper_duty::BRIDGE;
 use helper_duty::BridgeDuty;
-use links::{Carry, Links};
+use links::{LinkStateMirror, Links};
 use open_ports::Ports;
 use routed::Routed;
 use rules::Rules;
@@ -90,7 +90,7 @@ pub enum LinkState {
 }
 
 impl BridgeOptions {
-    /// The name of this bridge.
+    /// Returns the name of this bridge.
     fn instance(&self) -> Result<String, Fault> {
         let [a, b] = &self.ports;
         let name = self.name.clone().unwrap_or_else(|| format!("{}-{}", a.name(), b.name()));
@@ -130,7 +130,7 @@ pub fn run(options: &BridgeOptions) -> ExitCode {
     logged(options, start)
 }
 
-/// Does this with a log, which has the fault, too.
+/// Runs a function with the log set up, and logs its fault.
 fn logged(
     options: &BridgeOptions,
     act: impl FnOnce(&BridgeOptions) -> Result<(), Fault>,
@@ -213,7 +213,7 @@ async fn serve(
     let bridge = Bridge::start(ports, &policy, usize::from(duty.workers), confine_worker)
         .map_err(refused)?;
     let passes = rules.as_ref().map_or_else(|| "everything passes".into(), Rules::summary);
-    let carry = duty.carry_link.then(|| Carry::new(Nanos(clock::boottime())));
+    let carry = duty.carry_link.then(|| LinkStateMirror::new(Nanos(clock::boottime())));
     let mut running = Running { routed, carry, watch, ..Running::new(bridge, opener, rules)? };
     let [a, b] = &options.ports;
     say!(1, "the bridge is up: {a} and {b}, {passes}");
@@ -233,7 +233,7 @@ fn refused(error: StartError) -> Fault {
     }
 }
 
-/// Has the helper look which files the rules are made of now.
+/// Asks the helper which files the rules consist of now.
 fn ask_to_reload() -> Result<(), Fault> {
     match helper::current() {
         Some(helper) => Ok(helper.call(helper::Request::Reload, &[]).map(drop)?),
@@ -255,13 +255,13 @@ struct Running {
     again: Interval,
     links: Links,
     /// Only of a bridge that carries the state of links across.
-    carry: Option<Carry>,
+    carry: Option<LinkStateMirror>,
     /// The notice that tagged frames are too long has been given.
     told_of_tags: bool,
     watch: Option<NetWatch>,
 }
 
-/// The next change of the machine's interfaces.
+/// Waits for the next change of the machine's interfaces.
 async fn change(watch: &mut Option<NetWatch>) -> NetChange {
     match watch {
         Some(watch) => watch.next().await,
@@ -301,7 +301,7 @@ impl Instance for Running {
         }
     }
 
-    async fn handle(&mut self, event: Event) -> Result<Option<Ended<Infallible>>, Fault> {
+    async fn handle(&mut self, event: Event) -> Result<Option<EndReason<Infallible>>, Fault> {
         match event {
             Event::Bell => {
                 self.notice_losses()?;
@@ -313,7 +313,7 @@ impl Instance for Running {
         Ok(None)
     }
 
-    async fn tick(&mut self) -> Result<Option<Ended<Infallible>>, Fault> {
+    async fn tick(&mut self) -> Result<Option<EndReason<Infallible>>, Fault> {
         self.check_workers()?;
         self.look_at_links().await;
         self.warn_of_tags();
@@ -400,8 +400,8 @@ impl Running {
         Ok(count)
     }
 
-    /// A worker that has ended leaves its part of the flows unread: the process ends, so that the service manager starts
-    /// it again.
+    /// Checks that all workers run. A worker that has ended leaves its share of the flows unread, so the process ends,
+    /// and the service manager starts it again.
     fn check_workers(&self) -> Result<(), Fault> {
         match self.bridge.failed() {
             Some(worker) => Err(Fault::ours(format!("worker {worker}: ended unexpectedly"))),
@@ -412,7 +412,7 @@ impl Running {
     /// Says what passes without a rule. A router forwards nothing but IP.
     fn warn_of_unseen(&self) {
         let rules = self.rules.as_ref().filter(|_| self.routed.is_none());
-        if let Some(unseen) = rules.and_then(Rules::unseen) {
+        if let Some(unseen) = rules.and_then(Rules::unfiltered_traffic) {
             tracing::warn!("{unseen}");
         }
     }
@@ -497,9 +497,9 @@ impl Running {
         }
     }
 
-    /// Leaves no port switched off.
+    /// Switches all ports on again before the process ends.
     async fn let_go(&mut self) {
-        let off = self.carry.as_ref().and_then(Carry::off);
+        let off = self.carry.as_ref().and_then(LinkStateMirror::off);
         if let Some(side) = off.filter(|side| self.missing.get(side.index()) == Some(&false))
             && let Err(fault) = self.opener.switch(side, true).await
         {

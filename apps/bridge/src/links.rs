@@ -23,7 +23,7 @@ pub(super) struct LinkChanges {
 }
 
 impl Links {
-    /// The interface is gone.
+    /// Handles the removal of an interface.
     pub(crate) fn forget(&mut self, side: Side) {
         if let Some(seen) = self.seen.get_mut(side.index()) {
             *seen = None;
@@ -69,14 +69,14 @@ impl Links {
 /// Carries the state of links across, as a cable would: the port across from one that has no link is switched off, and
 /// on again when the link is back.
 #[derive(Debug)]
-pub(super) struct Carry {
+pub(super) struct LinkStateMirror {
     /// The port that is switched off, because the other one has no link.
     off: Option<Side>,
     /// Until when a port that was switched on may be without a link.
     settles: [Option<Nanos>; 2],
 }
 
-impl Carry {
+impl LinkStateMirror {
     /// Creates the state for ports that may have been switched on just now.
     pub(crate) fn new(now: Nanos) -> Self {
         Self { off: None, settles: [Some(now.after(SETTLE)); 2] }
@@ -100,7 +100,7 @@ impl Carry {
         })
     }
 
-    /// It was done.
+    /// Records that a port was switched.
     pub(crate) fn switched(&mut self, now: Nanos, side: Side, on: bool) {
         self.off = (!on).then_some(side);
         if let Some(settles) = self.settles.get_mut(side.index()) {
@@ -108,7 +108,7 @@ impl Carry {
         }
     }
 
-    /// The port that is switched off.
+    /// Returns the port that is switched off.
     pub(crate) fn off(&self) -> Option<Side> {
         self.off
     }
@@ -161,7 +161,10 @@ mod tests {
     }
 
     /// Returns the actions at these seconds, with these links.
-    fn steps(carry: &mut Carry, looks: &[(u64, bool, bool)]) -> Vec<Option<(Side, bool)>> {
+    fn steps(
+        carry: &mut LinkStateMirror,
+        looks: &[(u64, bool, bool)],
+    ) -> Vec<Option<(Side, bool)>> {
         let step = |(second, a, b): &(u64, bool, bool)| {
             let now = Nanos(second * 1_000_000_000);
             let done = carry.step(now, [Some(*a), Some(*b)]);
@@ -176,7 +179,7 @@ mod tests {
     #[test]
     fn a_lost_link_is_carried_across_and_back() {
         for (lost, across) in [(Side::A, Side::B), (Side::B, Side::A)] {
-            let mut carry = Carry::new(Nanos(0));
+            let mut carry = LinkStateMirror::new(Nanos(0));
             let mut seen = |second: u64, there: bool, back: bool| {
                 let (a, b) = if lost == Side::A { (there, back) } else { (back, there) };
                 steps(&mut carry, &[(second, a, b)])[0]
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_link_that_does_not_come_back_is_carried_the_other_way() {
-        let mut carry = Carry::new(Nanos(0));
+        let mut carry = LinkStateMirror::new(Nanos(0));
         let done = steps(&mut carry, &[(11, false, true), (12, false, false), (20, true, false)]);
         assert_eq!(done, [Some((Side::B, false)), None, Some((Side::B, true))]);
         // B has lost its own meanwhile.
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn of_a_port_of_which_nothing_is_known_nothing_is_carried() {
-        let mut carry = Carry::new(Nanos(0));
+        let mut carry = LinkStateMirror::new(Nanos(0));
         let later = Nanos(60_000_000_000);
         assert_eq!(carry.step(later, [None, Some(true)]), None);
         assert_eq!(carry.step(later, [None, None]), None);

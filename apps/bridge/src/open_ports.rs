@@ -6,7 +6,7 @@ use adit_bridge::routed::Mac;
 use adit_bridge::{Port, PortSpec, Side};
 use adit_linux::net::{Link, Net};
 
-use super::ports::{Opener, open_net, specs};
+use super::ports::{PortOpener, open_net, specs};
 use crate::helper_duty::{BridgeDuty, OpenedPorts, PortRequest, take_over};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, Helper, OpenedDevice, Request};
@@ -22,13 +22,13 @@ pub(super) struct Ports {
     specs: [PortSpec; 2],
     /// Used for queries only, which need no rights.
     net: Net,
-    opener: Opening,
+    opener: PortSource,
 }
 
 /// The process that opens the ports.
-enum Opening {
+enum PortSource {
     /// This process.
-    Own(Box<Opener>),
+    Own(Box<PortOpener>),
     /// The helper.
     Helper(&'static Helper),
 }
@@ -37,8 +37,8 @@ impl Ports {
     /// Opens the ports in the process's network namespace. Call inside a runtime.
     pub(crate) fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
         let opener = match helper::current() {
-            Some(helper) => Opening::Helper(helper),
-            None => Opening::Own(Box::new(Opener::new(duty)?)),
+            Some(helper) => PortSource::Helper(helper),
+            None => PortSource::Own(Box::new(PortOpener::new(duty)?)),
         };
         Ok(Self { specs: specs(duty)?, net: open_net()?, opener })
     }
@@ -55,8 +55,8 @@ impl Ports {
     /// Opens both ports, after checks.
     pub(crate) async fn open_both(&mut self) -> Result<[Port; 2], Fault> {
         let helper = match &mut self.opener {
-            Opening::Own(opener) => return opener.open_both().await,
-            Opening::Helper(helper) => helper,
+            PortSource::Own(opener) => return opener.open_both().await,
+            PortSource::Helper(helper) => helper,
         };
         let (answer, descriptors) = helper.ask(Request::own(&PortRequest::OpenBoth)?).await?;
         let mut descriptors = descriptors.into_iter();
@@ -71,8 +71,8 @@ impl Ports {
     /// Opens a port that vanished; `None` while it is not there.
     pub(crate) async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
         let helper = match &mut self.opener {
-            Opening::Own(opener) => return opener.open_again(side).await,
-            Opening::Helper(helper) => helper,
+            PortSource::Own(opener) => return opener.open_again(side).await,
+            PortSource::Helper(helper) => helper,
         };
         let request = Request::own(&PortRequest::OpenAgain(side.into()))?;
         let (answer, descriptors) = helper.ask(request).await?;
@@ -84,8 +84,8 @@ impl Ports {
     /// Switches a port on or off.
     pub(crate) async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
         match &self.opener {
-            Opening::Own(opener) => opener.switch(side, on).await,
-            Opening::Helper(helper) => {
+            PortSource::Own(opener) => opener.switch(side, on).await,
+            PortSource::Helper(helper) => {
                 let request = Request::own(&PortRequest::Switch { side: side.into(), on })?;
                 helper.ask(request).await.map(drop)?;
                 Ok(())
@@ -108,8 +108,9 @@ impl Ports {
         self.net.link(self.spec(side).name()).await.ok()
     }
 
-    /// The router's own station on an open port. On an interface it is the interface's. A TAP's address
-    /// is that of the host at its other end: the router has a neighbour of it, with the last bit turned.
+    /// Returns the router's own station on an open port. On an interface it is the interface's. A
+    /// TAP's address is that of the host at its other end, so the router gets a neighbouring
+    /// address, with the last bit inverted.
     pub(crate) async fn station(&self, side: Side, port: &Port) -> Result<Station, Fault> {
         let link = self.net.link(&port.name).await;
         let link = link.map_err(|e| Fault::environment(e.to_string()))?;
@@ -126,8 +127,8 @@ impl Ports {
     /// what the ports receive. Cancel-safe.
     pub(crate) async fn lost(&self) -> Fault {
         match &self.opener {
-            Opening::Own(_) => std::future::pending().await,
-            Opening::Helper(helper) => helper.lost().await,
+            PortSource::Own(_) => std::future::pending().await,
+            PortSource::Helper(helper) => helper.lost().await,
         }
     }
 }

@@ -15,7 +15,7 @@ use adit_runtime::say;
 const MTU: u32 = 1500;
 
 /// Opens the ports of one bridge, as often as it takes. In the helper, where there is one.
-pub(crate) struct Opener {
+pub(crate) struct PortOpener {
     specs: [PortSpec; 2],
     workers: usize,
     mtu: Option<u32>,
@@ -24,8 +24,8 @@ pub(crate) struct Opener {
     guard: Option<Guard>,
 }
 
-impl Opener {
-    /// In the process's network namespace, inside a runtime.
+impl PortOpener {
+    /// Creates an opener in the process's network namespace, inside a runtime.
     pub(crate) fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
         let specs = specs(duty)?;
         let net = open_net()?;
@@ -89,7 +89,7 @@ impl Opener {
         switch(&self.net, name, on).await
     }
 
-    /// The interface of a port that must exist.
+    /// Returns the interface of a port that must exist.
     async fn existing(&self, spec: &PortSpec) -> Result<Option<Link>, Fault> {
         let PortSpec::Existing(name) = spec else { return Ok(None) };
         match self.net.link(name).await {
@@ -102,7 +102,7 @@ impl Opener {
         }
     }
 
-    /// Whether an interface can be a port.
+    /// Checks whether an interface can be a port.
     async fn check(&self, link: &Link) -> Result<(), Fault> {
         let name = &link.name;
         if !link.ethernet {
@@ -197,7 +197,7 @@ pub(super) async fn switch(net: &Net, name: &str, on: bool) -> Result<(), Fault>
     }
 }
 
-/// The ports, as they are written.
+/// Returns the ports as the configuration names them.
 pub(super) fn specs(duty: &BridgeDuty) -> Result<[PortSpec; 2], Fault> {
     let [a, b] = duty.ports.each_ref().map(|text| text.parse().map_err(Fault::operator));
     Ok([a?, b?])
@@ -207,7 +207,7 @@ pub(super) fn open_net() -> Result<Net, Fault> {
     Net::open().map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))
 }
 
-/// Whether two interfaces can be joined.
+/// Checks whether two interfaces can be joined.
 fn check_pair(a: &Link, b: &Link) -> Result<(), Fault> {
     if a.lower == Some(b.index) || b.lower == Some(a.index) {
         return Err(Fault::operator(format!(

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_bridge::routed::{Dropped, Mac, PortSettings, Prefix, Route, Router, SettingsError};
+use adit_bridge::routed::{Mac, PortSettings, Prefix, Route, Router, RouterDrop, SettingsError};
 use adit_bridge::{Port, PortSpec, Side};
 
 use super::open_ports::Ports;
@@ -127,12 +127,12 @@ impl Routed {
         Ok(Self { router: Arc::new(Mutex::new(router)) })
     }
 
-    /// The part that the workers use.
+    /// Returns the part that the workers use.
     pub(crate) fn router(&self) -> Arc<Mutex<Router>> {
         Arc::clone(&self.router)
     }
 
-    /// A port is there again.
+    /// Handles a port that exists again.
     pub(crate) async fn attach(
         &self,
         side: Side,
@@ -144,7 +144,7 @@ impl Routed {
         Ok(())
     }
 
-    /// The longest packet of a port is another now: longer ones are refused with "packet too big".
+    /// Sets the MTU of a port; longer packets are refused with "packet too big".
     pub(crate) fn set_mtu(&self, side: Side, mtu: u32) {
         self.lock().set_mtu(side, mtu);
     }
@@ -152,7 +152,9 @@ impl Routed {
     /// Adds why packets were not forwarded.
     pub(crate) fn report(&self, drops: &mut BTreeMap<String, u64>) {
         let stats = self.lock().stats();
-        for (why, count) in Dropped::ALL.iter().zip(stats.dropped).filter(|(_, count)| *count > 0) {
+        for (why, count) in
+            RouterDrop::ALL.iter().zip(stats.dropped).filter(|(_, count)| *count > 0)
+        {
             *drops.entry(why.name().to_owned()).or_insert(0) += count;
         }
     }

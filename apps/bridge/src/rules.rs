@@ -10,12 +10,12 @@ use adit_linux::clock;
 
 use adit_runtime::control::{FlowTotals, Request, Response};
 use adit_runtime::fault::Fault;
-use adit_runtime::filter::Live;
+use adit_runtime::filter::LiveFilter;
 
 /// Rules in force.
 pub(super) struct Rules {
     file: PathBuf,
-    live: Live,
+    live: LiveFilter,
 }
 
 impl Rules {
@@ -26,7 +26,7 @@ impl Rules {
     pub(crate) fn open(file: PathBuf, workers: usize) -> Result<Self, Fault> {
         // Found again after a change of folder.
         let file = std::path::absolute(&file).unwrap_or(file);
-        let live = Live::open(&file, Some(workers))?;
+        let live = LiveFilter::open(&file, Some(workers))?;
         Ok(Self { file, live })
     }
 
@@ -69,7 +69,7 @@ impl Rules {
     }
 
     /// Returns the traffic that passes although no rule sees it, in a bridge that forwards frames.
-    pub(crate) fn unseen(&self) -> Option<String> {
+    pub(crate) fn unfiltered_traffic(&self) -> Option<String> {
         (!self.firewall().filter().sees_frames()).then(|| {
             format!(
                 "{}: no bridge table: frames that are no IP pass without a rule: ARP, PPPoE, MPLS and all others",
@@ -87,7 +87,7 @@ impl Rules {
         Ok(self.count())
     }
 
-    /// Once rights were given up: says so now if SIGHUP could not read the file again.
+    /// Warns if SIGHUP could not read the rule file again, once privileges have been dropped.
     pub(crate) fn warn_if_unreadable(&self) {
         if let Err(error) = adit_runtime::helper::files::open(&self.file) {
             tracing::warn!(
@@ -151,7 +151,7 @@ mod tests {
         ] {
             std::fs::write(&file, &text).unwrap();
             let rules = Rules::open(file.clone(), 1).unwrap();
-            let unseen = rules.unseen();
+            let unseen = rules.unfiltered_traffic();
             assert_eq!(
                 unseen.is_some_and(|text| text.contains("ARP, PPPoE, MPLS")),
                 said,

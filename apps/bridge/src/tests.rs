@@ -20,7 +20,7 @@ const RULES: &str = "table inet f {
 
 const MARK: &[u8] = b"adit-bridge-test";
 
-/// A datagram for this port, in a frame.
+/// Returns a datagram for this port, in a frame.
 fn frame(port: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     let length = u8::try_from(28 + MARK.len()).unwrap();
@@ -68,7 +68,7 @@ impl Ends {
     }
 }
 
-/// A bridge of two TAPs with one worker, whose `log` statements do this.
+/// Creates a bridge of two TAPs with one worker, whose `log` statements do this.
 async fn bridge(dir: &std::path::Path, on_log: fn()) -> (Running, Ends) {
     let file = dir.join("fw.nft");
     fs::write(&file, RULES).unwrap();

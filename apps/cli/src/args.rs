@@ -423,15 +423,15 @@ pub(crate) struct Top {
     pub every: u64,
 
     /// Order of the sessions
-    #[arg(long, value_enum, default_value_t = Sort::Rate)]
-    pub sort: Sort,
+    #[arg(long, value_enum, default_value_t = SortKey::Rate)]
+    pub sort: SortKey,
 
     #[command(flatten)]
     pub location: Location,
 }
 
 #[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sort {
+pub(crate) enum SortKey {
     /// Bits per second, the busiest first
     Rate,
     /// Bytes so far

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_app_server::demo::{self, DemoReport, Holding, Progress};
+use adit_app_server::demo::{self, DemoEnvironment, DemoReport, Progress};
 use adit_runtime::demo::{DemoOptions, Step};
 use adit_runtime::fault::Fault;
 
@@ -20,15 +20,15 @@ pub(crate) fn run(options: &Demo) -> Result<ExitCode, Fault> {
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
     let told =
         DemoOptions { hold: options.hold, duration: Duration::from_secs(options.seconds), program };
-    let mut screen = Screen::new(options.json);
+    let mut screen = ProgressDisplay::new(options.json);
     let mut printed = Ok(());
     let ended = demo::run(&told, &mut |progress| match &progress {
         Progress::Figures(report) if options.json => printed = print_json(report),
         Progress::Figures(report) => print(&figures(report)),
         Progress::Step(step) => screen.show(step),
-        Progress::Holding(holding) => {
+        Progress::Running(holding) => {
             screen.clear();
-            note(&hold(holding));
+            note(&exploration_help(holding));
         }
     });
     screen.clear();
@@ -37,14 +37,14 @@ pub(crate) fn run(options: &Demo) -> Result<ExitCode, Fault> {
 }
 
 /// The progress display on stderr, on a terminal as one line that changes.
-pub(crate) struct Screen {
+pub(crate) struct ProgressDisplay {
     terminal: bool,
     quiet: bool,
     stage: String,
     open: bool,
 }
 
-impl Screen {
+impl ProgressDisplay {
     pub(crate) fn new(quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { terminal, quiet: quiet && !terminal, stage: String::new(), open: false }
@@ -89,11 +89,11 @@ fn bar(share: f64) -> String {
     format!("[{}{}]", "#".repeat(full), "-".repeat(BAR - full))
 }
 
-fn hold(holding: &Holding) -> String {
+fn exploration_help(holding: &DemoEnvironment) -> String {
     let first = |addresses: &[std::net::IpAddr]| {
         addresses.first().map(ToString::to_string).unwrap_or_default()
     };
-    let Holding { server, client, folder, .. } = holding;
+    let DemoEnvironment { server, client, folder, .. } = holding;
     let (at_server, at_client) =
         (first(&holding.server_addresses), first(&holding.client_addresses));
     let folder = folder.display();

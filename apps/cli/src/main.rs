@@ -121,7 +121,7 @@ fn run(verb: Verb) -> Result<ExitCode, Fault> {
     }
 }
 
-/// The fault of a verb that this build does not have.
+/// Returns the fault for a verb that this build does not include.
 #[cfg(not(all(feature = "bridge", feature = "postgres")))]
 fn left_out(verb: &str) -> Fault {
     Fault::operator(format!(

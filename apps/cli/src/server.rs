@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_app_server::clients::{self, ClientOverview, ClientRequest};
-use adit_app_server::{Created, Nat, Reach, Ready, Settings, Step, UpOptions};
-use adit_pki::{ClientState, Issued};
+use adit_app_server::{InitOutcome, Nat, Reach, ReadyReport, Settings, Step, UpOptions};
+use adit_pki::{ClientState, IssuedClient};
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
 use adit_runtime::terminal;
@@ -125,7 +125,7 @@ fn init(options: Init) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn notes(created: &Created) {
+fn notes(created: &InitOutcome) {
     for note in &created.notes {
         crate::note(&wrapped("note: ", note));
     }
@@ -174,7 +174,7 @@ fn arguments(choices: &adit_app_server::NewServer) -> Vec<OsString> {
     arguments
 }
 
-fn summary(created: &Created, paths: &Paths) -> String {
+fn summary(created: &InitOutcome, paths: &Paths) -> String {
     let state = |new: bool| if new { "created" } else { "kept" };
     let mut rows = vec![
         vec![
@@ -238,7 +238,7 @@ fn up(options: Up) -> Result<ExitCode, Fault> {
         verbose: options.verbose,
     };
     let shown = paths.clone();
-    let mut tell = |step: Step| tell(&step, &shown);
+    let mut tell = |step: Step| print_step(&step, &shown);
     let status = paths.command("status");
     adit_app_server::up(
         &paths,
@@ -249,7 +249,7 @@ fn up(options: Up) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(step: &Step, paths: &Paths) {
+fn print_step(step: &Step, paths: &Paths) {
     match step {
         Step::Created(created) => {
             print(&summary(created, paths));
@@ -272,7 +272,7 @@ fn tell(step: &Step, paths: &Paths) {
     }
 }
 
-fn serving(ready: &Ready, status: &str) {
+fn serving(ready: &ReadyReport, status: &str) {
     let listen: Vec<String> = ready.settings.listen.iter().map(ToString::to_string).collect();
     let listen = listen.join(", ");
     match &ready.self_test {
@@ -333,7 +333,7 @@ fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathBuf>, Fault>
     Ok(Some(path))
 }
 
-fn deliver(issued: &Issued, target: Option<PathBuf>) -> Result<ExitCode, Fault> {
+fn deliver(issued: &IssuedClient, target: Option<PathBuf>) -> Result<ExitCode, Fault> {
     let Some(path) = target else {
         print(issued.profile.text());
         crate::note("the profile, with its private key, goes to stdout: keep it out of logs\n");

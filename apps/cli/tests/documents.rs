@@ -170,7 +170,7 @@ impl Repository {
         this
     }
 
-    /// Git with no configuration and no repository but the test's own; the caller's environment is ignored.
+    /// Runs git without configuration and with the test's own repository; ignores the caller's environment.
     fn git(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new("git");
         for (name, _) in std::env::vars_os() {

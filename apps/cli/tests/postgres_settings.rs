@@ -197,7 +197,7 @@ fn a_removed_node_stays_away_and_its_name_and_address_are_free() {
 }
 
 /// Starts a session of a role that sleeps for this long.
-fn asleep(net: &Net, role: &str, seconds: u32) -> Child {
+fn sleeping_session(net: &Net, role: &str, seconds: u32) -> Child {
     let mut psql = net.cluster.psql(role, "vpn");
     psql.args(["--command", &format!("SELECT pg_sleep({seconds})")]);
     psql.stdout(Stdio::null()).spawn().unwrap()
@@ -207,7 +207,7 @@ fn asleep(net: &Net, role: &str, seconds: u32) -> Child {
 fn join_waits_for_sessions_of_an_attempt_before() {
     let Some(net) = Net::new() else { return };
     let role = net.sql("SELECT role FROM adit.invitation");
-    let mut held = [asleep(&net, &role, 3), asleep(&net, &role, 3)];
+    let mut held = [sleeping_session(&net, &role, 3), sleeping_session(&net, &role, 3)];
     let count = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{role}'");
     let limit = std::time::Duration::from_secs(10);
     adit_testbed::wait::until("both are there", limit, || Ok(net.sql(&count) == "2")).unwrap();

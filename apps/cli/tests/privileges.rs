@@ -12,7 +12,7 @@ use adit_linux::netns::NetNs;
 use world::privileges::{assert_all_without_rights, assert_helper, can_read, status, tasks};
 use world::{ADIT, Server, TestProcess, address, alive, answers, helper_of, until};
 
-/// A rule set that includes another file.
+/// Writes a rule set that includes another file.
 fn write_rules(dir: &Path, verdict: &str) {
     let more = dir.join("more.nft");
     let text = format!(

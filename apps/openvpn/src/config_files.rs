@@ -14,7 +14,7 @@ pub(crate) struct Configs {
 }
 
 impl Configs {
-    /// The content of files that were pipes.
+    /// Returns the content of files that were pipes.
     pub(crate) fn into_piped(self) -> Vec<(PathBuf, Vec<u8>)> {
         self.piped.into_inner()
     }

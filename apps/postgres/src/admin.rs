@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use tokio_postgres::{Client, GenericClient};
 use zeroize::Zeroizing;
 
-use super::database::pooler::{self, Unknown};
+use super::database::pooler::{self, ProbeError};
 use super::database::{self, Target};
 use super::node::directory;
 use adit_runtime::fault::Fault;
@@ -30,12 +30,12 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Fault>>) -> Resul
     runtime.block_on(work)
 }
 
-/// A generator seeded by the kernel.
+/// Creates a generator seeded by the kernel.
 pub(super) fn random() -> Result<Random, Fault> {
     adit_runtime::random::generator()
 }
 
-/// A new password for a role: 192 random bits.
+/// Generates a new password for a role: 192 random bits.
 pub(super) fn new_password(random: &mut Random) -> Zeroizing<String> {
     let bytes = Zeroizing::new(random.bytes::<24>());
     Zeroizing::new(URL_SAFE_NO_PAD.encode(bytes.as_slice()))
@@ -51,7 +51,8 @@ pub(super) async fn open(target: &Target, purpose: &str) -> Result<Client, Fault
     Ok(open_typed(target, purpose).await?.0)
 }
 
-/// As [`open`]; with the target as it was reached: with the password that was typed.
+/// Does the same as [`open`], and also returns the target as it was reached, with the password that
+/// was typed.
 async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), Fault> {
     match database::open(target, purpose).await {
         Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
@@ -66,7 +67,7 @@ async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), 
     }
 }
 
-/// As [`open`], and refuses a pooler that shares sessions.
+/// Does the same as [`open`], and refuses a pooler that shares sessions.
 pub(super) async fn open_own(target: &Target, purpose: &str) -> Result<Client, Fault> {
     let (client, target) = open_typed(target, purpose).await?;
     refuse_pooler(pooler::shares_session(&client, &target).await)?;
@@ -74,17 +75,17 @@ pub(super) async fn open_own(target: &Target, purpose: &str) -> Result<Client, F
 }
 
 /// Refuses a connection whose session a pooler `shares` with others.
-pub(super) fn refuse_pooler(shares: Result<bool, Unknown>) -> Result<(), Fault> {
+pub(super) fn refuse_pooler(shares: Result<bool, ProbeError>) -> Result<(), Fault> {
     match shares {
         Ok(false) => Ok(()),
         Ok(true) => Err(Fault::operator(pooler::WORDS)),
-        Err(Unknown::Connect(fault)) => Err(fault.into()),
-        Err(Unknown::Ask(error)) => Err(said(&error)),
+        Err(ProbeError::Connect(fault)) => Err(fault.into()),
+        Err(ProbeError::Ask(error)) => Err(statement_fault(&error)),
     }
 }
 
 /// Returns whose fault it is that the database did not execute a statement.
-pub(super) fn said(error: &tokio_postgres::Error) -> Fault {
+pub(super) fn statement_fault(error: &tokio_postgres::Error) -> Fault {
     let Some(said) = error.as_db_error() else {
         return Fault::environment(format!("the connection to the database has ended: {error}"));
     };
@@ -98,7 +99,7 @@ pub(super) fn said(error: &tokio_postgres::Error) -> Fault {
     }
 }
 
-/// Whether a network is in the database, and of which version.
+/// Returns the version of the network in the database, or `None` if there is no network.
 pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, Fault> {
     let there = client
         .query_one(
@@ -108,7 +109,7 @@ pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, 
             &[],
         )
         .await
-        .map_err(|error| said(&error))?;
+        .map_err(|error| statement_fault(&error))?;
     match (there.try_get(0), there.try_get(1)) {
         (Ok(true), Ok(false)) => Err(Fault::operator(
             "the database has a schema `adit` that is not a network's; choose another database (createdb NAME), or rename that \
@@ -116,14 +117,15 @@ pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, 
         )),
         (Ok(true), Ok(true)) => {
             let row = client.query_one("SELECT version FROM adit.network", &[]).await;
-            let version = row.and_then(|row| row.try_get(0)).map_err(|error| said(&error))?;
+            let version =
+                row.and_then(|row| row.try_get(0)).map_err(|error| statement_fault(&error))?;
             Ok(Some(version))
         }
         _ => Ok(None),
     }
 }
 
-/// The network's row and its MAC, if its version is this adit's.
+/// Reads the network's row and its MAC, if this version of adit supports the network's version.
 ///
 /// # Errors
 /// There is none, or it is another version's.
@@ -145,12 +147,13 @@ pub(super) async fn network(
             ));
         }
     }
-    let row = client.query_one(directory::NETWORK, &[]).await.map_err(|error| said(&error))?;
+    let row =
+        client.query_one(directory::NETWORK, &[]).await.map_err(|error| statement_fault(&error))?;
     directory::network_record(&row)
         .ok_or_else(|| Fault::operator("the network's row in the database makes no sense"))
 }
 
-/// The name as given, or the machine's own as far as it will do.
+/// Returns the name as given, or the machine's own host name as far as it is valid.
 pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if let Some(name) = given {
@@ -173,12 +176,12 @@ pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
     }
 }
 
-/// Networks as the database takes them.
+/// Formats networks for the database.
 pub(super) fn cidrs(nets: &[IpNet]) -> Vec<String> {
     nets.iter().map(|net| net.trunc().to_string()).collect()
 }
 
-/// A TUN device's name for a network.
+/// Returns the TUN device's name for a network.
 pub(super) fn device(tag: &str) -> String {
     format!("adit-{tag}").chars().take(15).collect()
 }

@@ -12,7 +12,7 @@ use adit_postgres::key::{AuditorKey, NetworkKey};
 use adit_postgres::{Audit, Durability, NodeId, limits};
 use tokio_postgres::GenericClient;
 
-use super::admin::{block_on, open, random, said};
+use super::admin::{block_on, open, random, statement_fault};
 use super::member::Member;
 use super::paths::Paths;
 use adit_runtime::clock::unix_time;
@@ -40,7 +40,7 @@ pub struct SettingsChange {
 }
 
 impl SettingsChange {
-    /// The settings with what is asked for.
+    /// Returns the settings with the requested changes.
     ///
     /// # Errors
     /// A value is out of bounds.
@@ -73,8 +73,8 @@ impl SettingsChange {
         Ok(settings)
     }
 
-    /// The first option that says something else than the settings.
-    pub(super) fn differs(&self, from: &NetworkSettings) -> Option<&'static str> {
+    /// Returns the first option that contradicts the settings.
+    pub(super) fn first_difference(&self, from: &NetworkSettings) -> Option<&'static str> {
         let size = self.packet_size.and_then(|size| i32::try_from(size).ok());
         let differs = [
             ("--audit", self.audit.is_some_and(|audit| audit != from.audit)),
@@ -87,7 +87,7 @@ impl SettingsChange {
     }
 }
 
-/// A network's first settings where nothing is asked for.
+/// Returns a network's first settings if no option changes them.
 pub(super) fn defaults() -> NetworkSettings {
     NetworkSettings {
         serial: 1,
@@ -102,7 +102,7 @@ pub(super) fn defaults() -> NetworkSettings {
     }
 }
 
-/// Settings in one line.
+/// Formats settings in one line.
 pub(super) fn in_words(settings: &NetworkSettings) -> String {
     let auditor = if settings.auditor_key.is_some() { "; an auditor can read all" } else { "" };
     format!(
@@ -143,7 +143,7 @@ pub struct SettingsChanged {
 /// # Errors
 /// This machine's node is not the owner, a value is out of bounds, or the database cannot be reached.
 pub fn set(paths: &Paths, change: &SettingsChange) -> Result<SettingsChanged, Fault> {
-    amend(paths, "set", |now, _| change.apply(now))
+    store_change(paths, "set", |now, _| change.apply(now))
 }
 
 /// Makes an auditor's key in the new file `file`, and lets it read what is sent from now on.
@@ -152,7 +152,7 @@ pub fn set(paths: &Paths, change: &SettingsChange) -> Result<SettingsChanged, Fa
 /// As [`set`]; the network has an auditor, or the file cannot be made.
 pub fn add_auditor(paths: &Paths, file: &Path) -> Result<SettingsChanged, Fault> {
     let mut made = false;
-    let added = amend(paths, "auditor", |now, network| {
+    let added = store_change(paths, "auditor", |now, network| {
         if now.auditor_key.is_some() {
             return Err(Fault::operator(
                 "the network has an auditor; to have another one: adit postgres auditor remove, then this command again",
@@ -174,7 +174,7 @@ pub fn add_auditor(paths: &Paths, file: &Path) -> Result<SettingsChanged, Fault>
 /// # Errors
 /// As [`set`]; the network has no auditor.
 pub fn remove_auditor(paths: &Paths) -> Result<SettingsChanged, Fault> {
-    amend(paths, "auditor", |now, _| match now.auditor_key {
+    store_change(paths, "auditor", |now, _| match now.auditor_key {
         Some(_) => Ok(NetworkSettings { auditor_key: None, ..now.clone() }),
         None => Err(Fault::operator("the network has no auditor")),
     })
@@ -201,7 +201,7 @@ pub(super) fn new_auditor(
 }
 
 /// Signs the settings that `change` makes of those in force, and stores them.
-fn amend(
+fn store_change(
     paths: &Paths,
     purpose: &str,
     change: impl FnOnce(&NetworkSettings, &NetworkKey) -> Result<NetworkSettings, Fault>,
@@ -230,7 +230,7 @@ fn amend(
         let signed = signed.map_err(|error| Fault::operator(error.to_string()))?;
         store(&client, &signed).await?;
         // From now on this node refuses older ones, like the others.
-        member.pins.saw(signed.seen(&record.tag));
+        member.pins.pin_settings(signed.pin(&record.tag));
         member.pins.save()?;
         let serial = signed.settings.serial;
         Ok(SettingsChanged { serial, changes: changes(now, &signed.settings) })
@@ -253,8 +253,8 @@ pub(super) async fn store(
                 &settings.serial,
                 &made,
                 &settings.packet_size,
-                &settings.audit.word(),
-                &settings.durability.word(),
+                &settings.audit.as_str(),
+                &settings.durability.as_str(),
                 &settings.retention_bytes,
                 &age,
                 &settings.auditor_key,
@@ -263,7 +263,7 @@ pub(super) async fn store(
             ],
         )
         .await
-        .map_err(|error| said(&error))?;
+        .map_err(|error| statement_fault(&error))?;
     Ok(())
 }
 
@@ -295,13 +295,13 @@ mod tests {
             ..SettingsChange::default()
         };
         let (from, to) = (defaults(), change.apply(&defaults()).unwrap());
-        let said = |from: &str, to: &str| (from.to_owned(), to.to_owned());
+        let changed = |from: &str, to: &str| (from.to_owned(), to.to_owned());
         let found = changes(&from, &to);
         let expected =
-            [("audit", said("headers", "none")), ("retention", said("1000 MB", "2000 MB"))];
+            [("audit", changed("headers", "none")), ("retention", changed("1000 MB", "2000 MB"))];
         assert_eq!(found, expected.map(|(what, (from, to))| (what, from, to)));
-        assert_eq!(change.differs(&from), Some("--audit"));
-        assert_eq!(change.differs(&to), None);
+        assert_eq!(change.first_difference(&from), Some("--audit"));
+        assert_eq!(change.first_difference(&to), None);
         assert_eq!(
             in_words(&to),
             "audit none, durability strict, packets of up to 7900 bytes; kept: 2000 MB for 30 days at most"

@@ -1,6 +1,6 @@
 //! `adit postgres expire`.
 
-use super::admin::{block_on, open, said};
+use super::admin::{block_on, open, statement_fault};
 use super::database::Target;
 use super::paths::Paths;
 use super::settings::{Secrets, Settings};
@@ -8,7 +8,7 @@ use adit_runtime::fault::Fault;
 
 /// The packets that [`expire`] removed, and those that are left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expired {
+pub struct ExpireReport {
     /// Leaf tables that were dropped, and their bytes.
     pub dropped: Vec<(String, u64)>,
     /// Leaf tables that are left.
@@ -21,22 +21,26 @@ pub struct Expired {
 ///
 /// # Errors
 /// This machine is in no network, or the database cannot be reached.
-pub fn expire(paths: &Paths) -> Result<Expired, Fault> {
-    let target = own(paths)?;
+pub fn expire(paths: &Paths) -> Result<ExpireReport, Fault> {
+    let target = owner_target(paths)?;
     block_on(async {
         let client = open(&target, "expire").await?;
         let rows = client.query("SELECT dropped_leaf, freed FROM adit.expire()", &[]).await;
-        let rows = rows.map_err(|error| said(&error))?;
+        let rows = rows.map_err(|error| statement_fault(&error))?;
         let dropped = rows.iter().map(|row| Ok((row.try_get(0)?, size(row.try_get(1)?))));
         let dropped: Result<Vec<_>, tokio_postgres::Error> = dropped.collect();
         let left = client.query_one("SELECT leaves, bytes FROM adit.usage()", &[]).await;
         let left = left.and_then(|row| Ok((size(row.try_get(0)?), size(row.try_get(1)?))));
-        let (leaves, bytes) = left.map_err(|error| said(&error))?;
-        Ok(Expired { dropped: dropped.map_err(|error| said(&error))?, leaves, bytes })
+        let (leaves, bytes) = left.map_err(|error| statement_fault(&error))?;
+        Ok(ExpireReport {
+            dropped: dropped.map_err(|error| statement_fault(&error))?,
+            leaves,
+            bytes,
+        })
     })
 }
 
-fn own(paths: &Paths) -> Result<Target, Fault> {
+fn owner_target(paths: &Paths) -> Result<Target, Fault> {
     Target::of_node(&Settings::load(paths)?, &Secrets::load(paths)?)
 }
 

@@ -20,12 +20,12 @@ impl<'a> FromSql<'a> for Raw<'a> {
     }
 }
 
-/// The value of a column; `None` for null, and where there is no such column.
+/// Returns the value of a column; `None` for null, and where there is no such column.
 pub(super) fn value(row: &Row, at: usize) -> Option<&[u8]> {
     row.try_get::<_, Option<Raw<'_>>>(at).ok().flatten().map(|raw| raw.0)
 }
 
-/// The first columns of a row: a packet as it was sent.
+/// Returns the first columns of a row: a packet as it was sent.
 pub(super) fn fields(row: &Row) -> Fields<'_> {
     std::array::from_fn(|at| value(row, at))
 }

@@ -10,7 +10,7 @@ use adit_postgres::sql;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::{Client, Transaction};
 
-use super::admin::{self, block_on, node_name, open_own, random, said};
+use super::admin::{self, block_on, node_name, open_own, random, statement_fault};
 use super::change::{self, SettingsChange};
 use super::database::{Environment, Target};
 use super::invite::{self, Invitation};
@@ -50,7 +50,7 @@ pub struct InitOptions {
 
 /// The outcome of `init`.
 #[derive(Debug)]
-pub enum Initialised {
+pub enum InitOutcome {
     /// `--dry-run`: the statements that would be executed.
     Would(String),
     /// A new network.
@@ -86,14 +86,14 @@ pub fn init(
     url: &str,
     options: &InitOptions,
     dry_run: bool,
-) -> Result<Initialised, Fault> {
+) -> Result<InitOutcome, Fault> {
     let target = Target::of_operator(url, &Environment::of_process())?;
     let name = node_name(options.name.as_deref())?;
     let plain = (plain_record(options)?, options.settings.apply(&change::defaults())?);
     block_on(run(dir, &target, &name, plain, options, dry_run))
 }
 
-/// The network's row without its tag, from what is asked for.
+/// Returns the network's row without its tag, from what is asked for.
 fn plain_record(options: &InitOptions) -> Result<NetworkRecord, Fault> {
     if options.network4.is_none() && options.network6.is_none() {
         return Err(Fault::operator(
@@ -122,17 +122,17 @@ async fn run(
     (plain, settings): (NetworkRecord, NetworkSettings),
     options: &InitOptions,
     dry_run: bool,
-) -> Result<Initialised, Fault> {
+) -> Result<InitOutcome, Fault> {
     let mut client = open_own(target, "init").await?;
-    let server = Server::ask(&client).await?;
+    let server = Server::query_server(&client).await?;
     if admin::version(&client).await?.is_some() {
-        return there(dir, target, &client, options).await;
+        return already_initialised(dir, target, &client, options).await;
     }
     server.check(target)?;
     let tag = choose_tag(&client, target, options).await?;
     let network = NetworkRecord { tag, ..plain };
     if dry_run {
-        return Ok(Initialised::Would(statements(&network, &settings, &server)?));
+        return Ok(InitOutcome::Would(statements(&network, &settings, &server)?));
     }
     let paths = Paths::new(dir, &network.tag)?;
     Candidate::refuse_existing(&paths)?;
@@ -143,7 +143,7 @@ async fn run(
         first.auditor_key = Some(change::new_auditor(file, &key, &mut random)?);
     }
     let (network, first) = (&network, &first);
-    let maker = Maker { paths: &paths, target, network, first, key: &key, server: &server };
+    let maker = NewNetwork { paths: &paths, target, network, first, key: &key, server: &server };
     match maker.make(&mut client, name, options, &mut random).await {
         Ok((settings, invitation)) => {
             let mut notes = target.warnings().to_vec();
@@ -151,7 +151,7 @@ async fn run(
             notes.extend(invitation.notes.iter().cloned());
             let done = done(network, first, target, &settings, options.auditor.as_deref());
             let (paths, settings) = (Box::new(paths), Box::new(settings));
-            Ok(Initialised::New { paths, settings, invitation, done, notes })
+            Ok(InitOutcome::New { paths, settings, invitation, done, notes })
         }
         Err(fault) => {
             if let Some(file) = &options.auditor {
@@ -166,7 +166,7 @@ async fn run(
 async fn open_to_all(client: &Client, target: &Target) -> Result<Option<String>, Fault> {
     let open = "SELECT has_database_privilege('public', current_database(), 'CONNECT')";
     let row = client.query_one(open, &[]).await.and_then(|row| row.try_get(0));
-    let open: bool = row.map_err(|error| said(&error))?;
+    let open: bool = row.map_err(|error| statement_fault(&error))?;
     let database = target.database();
     Ok(open.then(|| {
         format!(
@@ -176,18 +176,19 @@ async fn open_to_all(client: &Client, target: &Target) -> Result<Option<String>,
     }))
 }
 
-/// The network exists already: it is this machine's own, and there is nothing to do; or it is another machine's.
-async fn there(
+/// Handles an existing network: if it is this machine's own, nothing is left to do; otherwise it belongs to another
+/// machine.
+async fn already_initialised(
     dir: Option<&Path>,
     target: &Target,
     client: &Client,
     options: &InitOptions,
-) -> Result<Initialised, Fault> {
+) -> Result<InitOutcome, Fault> {
     let tag: String = client
         .query_one("SELECT tag FROM adit.network", &[])
         .await
         .and_then(|row| row.try_get(0))
-        .map_err(|error| said(&error))?;
+        .map_err(|error| statement_fault(&error))?;
     let paths = Paths::new(dir, &tag)?;
     let own = paths.settings_file().exists().then(|| Settings::load(&paths)).transpose()?;
     let Some(settings) = own else {
@@ -198,21 +199,21 @@ async fn there(
         )));
     };
     let (network, _) = admin::network(client).await?;
-    let rows = directory::settings_rows(client).await.map_err(|error| said(&error))?;
+    let rows = directory::settings_rows(client).await.map_err(|error| statement_fault(&error))?;
     let newest = rows.last().and_then(directory::settings_record);
     let newest = newest.ok_or_else(|| Fault::peer("the network's settings make no sense"))?;
     refuse_difference(&network, &newest.settings, options)?;
     let notes = target.warnings().to_vec();
-    Ok(Initialised::There { paths: Box::new(paths), settings: Box::new(settings), notes })
+    Ok(InitOutcome::There { paths: Box::new(paths), settings: Box::new(settings), notes })
 }
 
-/// An option that would have no effect is an error, not a surprise.
+/// Refuses an option that would have no effect.
 fn refuse_difference(
     network: &NetworkRecord,
     settings: &NetworkSettings,
     options: &InitOptions,
 ) -> Result<(), Fault> {
-    if let Some(option) = options.settings.differs(settings) {
+    if let Some(option) = options.settings.first_difference(settings) {
         return Err(Fault::operator(format!(
             "{option} differs from the settings of the network {}; change them with: adit postgres set {option} ...",
             network.tag
@@ -250,7 +251,7 @@ struct Server {
 }
 
 impl Server {
-    async fn ask(client: &Client) -> Result<Self, Fault> {
+    async fn query_server(client: &Client) -> Result<Self, Fault> {
         let row = client
             .query_one(
                 "SELECT current_setting('server_version_num')::int, rolsuper, rolcreaterole, \
@@ -263,7 +264,7 @@ impl Server {
                 &[],
             )
             .await
-            .map_err(|error| said(&error))?;
+            .map_err(|error| statement_fault(&error))?;
         let read = || -> Result<Self, tokio_postgres::Error> {
             Ok(Self {
                 version: row.try_get(0)?,
@@ -274,7 +275,7 @@ impl Server {
                 empty: row.try_get(5)?,
             })
         };
-        read().map_err(|error| said(&error))
+        read().map_err(|error| statement_fault(&error))
     }
 
     fn check(&self, target: &Target) -> Result<(), Fault> {
@@ -299,7 +300,7 @@ impl Server {
     }
 }
 
-/// The network's name: as asked for, or the database's with a number where roles of that name exist already.
+/// Chooses the network's name: the requested one, or the database's with a number if roles of that name already exist.
 async fn choose_tag(
     client: &Client,
     target: &Target,
@@ -323,7 +324,7 @@ async fn choose_tag(
             )
             .await
             .and_then(|row| row.try_get(0))
-            .map_err(|error| said(&error))?;
+            .map_err(|error| statement_fault(&error))?;
         if !taken {
             return Ok(tag);
         }
@@ -358,7 +359,7 @@ fn statements(
 }
 
 /// The parameters of a new network.
-struct Maker<'a> {
+struct NewNetwork<'a> {
     paths: &'a Paths,
     target: &'a Target,
     network: &'a NetworkRecord,
@@ -368,8 +369,8 @@ struct Maker<'a> {
     server: &'a Server,
 }
 
-impl Maker<'_> {
-    /// Everything in one transaction.
+impl NewNetwork<'_> {
+    /// Creates everything in one transaction.
     async fn make(
         &self,
         client: &mut Client,
@@ -377,7 +378,7 @@ impl Maker<'_> {
         options: &InitOptions,
         random: &mut Random,
     ) -> Result<(Settings, Invitation), Fault> {
-        let transaction = client.transaction().await.map_err(|error| said(&error))?;
+        let transaction = client.transaction().await.map_err(|error| statement_fault(&error))?;
         self.schema(&transaction).await?;
         let candidate = Candidate {
             paths: self.paths,
@@ -406,10 +407,13 @@ impl Maker<'_> {
         let network = self.network;
         let bad = |error| Fault::ours(format!("{error}"));
         let roles = sql::roles(&network.tag, !self.server.superuser).map_err(bad)?;
-        transaction.batch_execute(&roles).await.map_err(|error| said(&error))?;
+        transaction.batch_execute(&roles).await.map_err(|error| statement_fault(&error))?;
         if self.server.may_grant_connect {
-            let groups =
-                [sql::nodes(&network.tag), sql::guests(&network.tag), sql::auditors(&network.tag)];
+            let groups = [
+                sql::nodes(&network.tag),
+                sql::invitation_role(&network.tag),
+                sql::auditors(&network.tag),
+            ];
             self.grant(
                 transaction,
                 "DATABASE",
@@ -427,7 +431,7 @@ impl Maker<'_> {
                 .await?;
         }
         let schema = sql::schema(&network.tag).map_err(bad)?;
-        transaction.batch_execute(&schema).await.map_err(|error| said(&error))?;
+        transaction.batch_execute(&schema).await.map_err(|error| statement_fault(&error))?;
         let mac = network.mac(self.key).map_err(|error| Fault::ours(format!("{error}")))?;
         transaction
             .execute(
@@ -440,26 +444,26 @@ impl Maker<'_> {
                 ],
             )
             .await
-            .map_err(|error| said(&error))?;
+            .map_err(|error| statement_fault(&error))?;
         transaction
             .batch_execute("RESET ROLE; RESET search_path")
             .await
-            .map_err(|error| said(&error))
+            .map_err(|error| statement_fault(&error))
     }
 
     /// Keeps roles out of the database that are not of this network. Only its owner's word counts.
     async fn close(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
         let database = self.quoted(transaction, self.target.database()).await?;
         let revoke = format!("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC");
-        transaction.batch_execute(&revoke).await.map_err(|error| said(&error))
+        transaction.batch_execute(&revoke).await.map_err(|error| statement_fault(&error))
     }
 
     async fn quoted(&self, transaction: &Transaction<'_>, name: &str) -> Result<String, Fault> {
         let row = transaction.query_one("SELECT pg_catalog.quote_ident($1)", &[&name]).await;
-        row.and_then(|row| row.try_get(0)).map_err(|error| said(&error))
+        row.and_then(|row| row.try_get(0)).map_err(|error| statement_fault(&error))
     }
 
-    /// A name in a statement that takes no parameters is quoted by the server itself.
+    /// Grants the roles. The server itself quotes a name in a statement that takes no parameters.
     async fn grant(
         &self,
         transaction: &Transaction<'_>,
@@ -472,7 +476,7 @@ impl Maker<'_> {
         transaction
             .batch_execute(&format!("GRANT {right} ON {kind} {quoted} TO {to}"))
             .await
-            .map_err(|error| said(&error))
+            .map_err(|error| statement_fault(&error))
     }
 }
 
@@ -509,22 +513,22 @@ mod tests {
 
     use super::*;
 
-    fn asked() -> InitOptions {
+    fn init_options() -> InitOptions {
         InitOptions { network4: Some("10.9.0.7/24".parse().unwrap()), ..InitOptions::default() }
     }
 
     fn settings(settings: SettingsChange) -> InitOptions {
-        InitOptions { settings, ..asked() }
+        InitOptions { settings, ..init_options() }
     }
 
     #[test]
     fn what_is_left_open_is_chosen() {
-        let (record, settings) = (plain_record(&asked()).unwrap(), change::defaults());
+        let (record, settings) = (plain_record(&init_options()).unwrap(), change::defaults());
         assert_eq!(record.network4.unwrap().to_string(), "10.9.0.0/24");
         assert_eq!((settings.packet_size, settings.retention_bytes), (7900, 1_000_000_000));
         assert_eq!((settings.audit, settings.durability), (Audit::Headers, Durability::Strict));
         assert!(refuse_difference(&record, &settings, &InitOptions::default()).is_ok());
-        assert!(refuse_difference(&record, &settings, &asked()).is_ok());
+        assert!(refuse_difference(&record, &settings, &init_options()).is_ok());
     }
 
     #[test]
@@ -533,11 +537,11 @@ mod tests {
         for (options, said) in [
             (InitOptions::default(), "--network"),
             (
-                InitOptions { network4: Some("10.0.0.0/31".parse().unwrap()), ..asked() },
+                InitOptions { network4: Some("10.0.0.0/31".parse().unwrap()), ..init_options() },
                 "--network:",
             ),
             (
-                InitOptions { network6: Some("fd00::/127".parse().unwrap()), ..asked() },
+                InitOptions { network6: Some("fd00::/127".parse().unwrap()), ..init_options() },
                 "--network6:",
             ),
             (settings(SettingsChange { packet_size: Some(1279), ..plain() }), "--packet-size"),
@@ -557,16 +561,16 @@ mod tests {
 
     #[test]
     fn another_network_than_the_one_that_is_there_is_refused_by_its_option() {
-        let record = plain_record(&asked()).unwrap();
+        let record = plain_record(&init_options()).unwrap();
         let day = Duration::from_secs(86_400);
         let plain = SettingsChange::default;
         for (options, said) in [
             (
-                InitOptions { network4: Some("10.8.0.0/24".parse().unwrap()), ..asked() },
+                InitOptions { network4: Some("10.8.0.0/24".parse().unwrap()), ..init_options() },
                 "--network ",
             ),
             (
-                InitOptions { network6: Some("fd00::/64".parse().unwrap()), ..asked() },
+                InitOptions { network6: Some("fd00::/64".parse().unwrap()), ..init_options() },
                 "--network6 ",
             ),
             (settings(SettingsChange { audit: Some(Audit::Full), ..plain() }), "--audit "),
@@ -580,8 +584,8 @@ mod tests {
             ),
             (settings(SettingsChange { retention_age: Some(day), ..plain() }), "--retention-age "),
             (settings(SettingsChange { packet_size: Some(1400), ..plain() }), "--packet-size "),
-            (InitOptions { auditor: Some("k".into()), ..asked() }, "--auditor: "),
-            (InitOptions { tablespace: Some("t".into()), ..asked() }, "--tablespace "),
+            (InitOptions { auditor: Some("k".into()), ..init_options() }, "--auditor: "),
+            (InitOptions { tablespace: Some("t".into()), ..init_options() }, "--tablespace "),
         ] {
             let fault = refuse_difference(&record, &change::defaults(), &options);
             let fault = fault.unwrap_err().to_string();

@@ -12,7 +12,7 @@ use adit_postgres::token::{JoinSecret, Token};
 use tokio_postgres::GenericClient;
 use zeroize::Zeroizing;
 
-use super::admin::{block_on, open, random, said, verifier};
+use super::admin::{block_on, open, random, statement_fault, verifier};
 use super::database::Target;
 use super::member::Member;
 use super::paths::Paths;
@@ -61,7 +61,7 @@ pub fn invite(paths: &Paths, valid: Duration, offline: bool) -> Result<Invitatio
     })
 }
 
-/// The invitation itself, within whatever transaction `client` is.
+/// Creates an invitation, within the transaction of `client`, if any.
 pub(super) async fn new(
     client: &impl GenericClient,
     target: &Target,
@@ -89,7 +89,7 @@ pub(super) async fn new(
             ],
         )
         .await
-        .map_err(|error| said(&error))?;
+        .map_err(|error| statement_fault(&error))?;
     let role: String =
         row.try_get(0).map_err(|_| Fault::peer("the database has made no invitation"))?;
     let token = Token { role, secret };

@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 use super::admin::{self, block_on, node_name, random};
-use super::database::pooler::{self, Unknown};
+use super::database::pooler::{self, ProbeError};
 use super::database::{Environment, Target, open};
 use super::paths::Paths;
 use super::register::{Candidate, commit, forget};
@@ -45,7 +45,7 @@ pub struct JoinOptions {
 
 /// The outcome of `join`.
 #[derive(Clone, Debug)]
-pub struct Joined {
+pub struct JoinOutcome {
     /// The paths of the files.
     pub paths: Paths,
     /// The settings of the node.
@@ -64,7 +64,7 @@ pub fn join(
     invitation: &str,
     options: &JoinOptions,
     tell: &mut dyn FnMut(&str),
-) -> Result<Joined, Fault> {
+) -> Result<JoinOutcome, Fault> {
     let Some((url, token)) = invitation.trim().rsplit_once('#') else {
         return Err(Fault::operator(
             "that is no invitation: it ends in #adit1-...; run `adit postgres join -` and paste what init or invite printed; \
@@ -85,14 +85,14 @@ async fn run(
     name: &str,
     options: &JoinOptions,
     tell: &mut dyn FnMut(&str),
-) -> Result<Joined, Fault> {
-    let mut client = enter(target, tell).await?;
+) -> Result<JoinOutcome, Fault> {
+    let mut client = connect_as_invited(target, tell).await?;
     let (network, _) = admin::network(&client).await?;
     let paths = Paths::new(dir, options.network_name.as_deref().unwrap_or(&network.tag))?;
     Candidate::refuse_existing(&paths)?;
     let mut random = random()?;
-    let key = admitted(&client, token, &network.tag, &mut random, tell).await?;
-    let transaction = client.transaction().await.map_err(|error| admin::said(&error))?;
+    let key = receive_network_key(&client, token, &network.tag, &mut random, tell).await?;
+    let transaction = client.transaction().await.map_err(|error| admin::statement_fault(&error))?;
     // Again: the wait may have been long.
     let (network, mac) = admin::network(&transaction).await?;
     network.verify(&key, &mac).map_err(|error| {
@@ -116,18 +116,18 @@ async fn run(
         }
     };
     commit(transaction, &paths).await?;
-    Ok(Joined { settings, notes: target.warnings().to_vec(), paths })
+    Ok(JoinOutcome { settings, notes: target.warnings().to_vec(), paths })
 }
 
 /// Connects as the invited one. The role of an invitation has two sessions, and those of an attempt before can be there for a
 /// moment: a server's process ends some time after its client.
-async fn enter(target: &Target, tell: &mut dyn FnMut(&str)) -> Result<Client, Fault> {
+async fn connect_as_invited(target: &Target, tell: &mut dyn FnMut(&str)) -> Result<Client, Fault> {
     let began = now();
     let mut told = false;
     loop {
         let fault = match open(target, "join").await {
             Ok(client) => match pooler::shares_session(&client, target).await {
-                Err(Unknown::Connect(fault)) if fault.is_full => fault,
+                Err(ProbeError::Connect(fault)) if fault.is_full => fault,
                 shares => {
                     admin::refuse_pooler(shares)?;
                     return Ok(client);
@@ -156,7 +156,7 @@ async fn enter(target: &Target, tell: &mut dyn FnMut(&str)) -> Result<Client, Fa
 }
 
 /// Gets the network's key: from the invitation itself if it is an offline one, else from a running node.
-async fn admitted(
+async fn receive_network_key(
     client: &Client,
     token: &Token,
     tag: &str,
@@ -174,18 +174,23 @@ async fn admitted(
     let mut asked = false;
     let mut told = false;
     loop {
-        let row = client.query_one(ANSWERED, &[]).await.map_err(|error| admin::said(&error))?;
-        let bytes = |at| row.try_get::<_, Option<Vec<u8>>>(at).map_err(|error| admin::said(&error));
+        let row = client
+            .query_one(ANSWERED, &[])
+            .await
+            .map_err(|error| admin::statement_fault(&error))?;
+        let bytes = |at| {
+            row.try_get::<_, Option<Vec<u8>>>(at).map_err(|error| admin::statement_fault(&error))
+        };
         if let Some(sealed) = bytes(2)? {
             return key.open_offline(tag, &sealed).ok_or_else(altered);
         }
         if !asked {
             let values: [&(dyn ToSql + Sync); 2] = [&public.as_bytes(), &proof.as_slice()];
-            client.query_one(ASK, &values).await.map_err(|error| admin::said(&error))?;
+            client.query_one(ASK, &values).await.map_err(|error| admin::statement_fault(&error))?;
             asked = true;
         } else if let (Some(enc), Some(sealed)) = (bytes(0)?, bytes(1)?) {
             let answer = Admission { enc, sealed };
-            return key.admitted(tag, &token.role, &own, &answer).ok_or_else(altered);
+            return key.open_admission(tag, &token.role, &own, &answer).ok_or_else(altered);
         }
         let waited = now().since(began);
         if waited > ANSWER_LIMIT {

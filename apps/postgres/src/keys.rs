@@ -20,7 +20,7 @@ const NEWER: &str = "SELECT r.record, r.signature, w.enc, w.sealed, n.sign_key, 
 const GENERATION: &str = "SELECT generation FROM adit.network";
 
 /// The database's records of keys after a generation.
-pub(super) struct Found {
+pub(super) struct KeyRecords {
     rows: Vec<Row>,
     /// The generation of the newest key, as the database states it.
     generation: Generation,
@@ -31,18 +31,18 @@ pub(super) async fn newer(
     client: &impl GenericClient,
     known: Generation,
     reader: NodeId,
-) -> Result<Found, tokio_postgres::Error> {
+) -> Result<KeyRecords, tokio_postgres::Error> {
     let generation = client.query_one(GENERATION, &[]).await?.try_get(0)?;
     // A limit is the database's to keep, or not.
     let most = limits::GENERATIONS as i64;
     let of: [&(dyn ToSql + Sync); 4] = [&known.0, &reader.0, &most, &NodeId::OWNER.0];
     let rows = client.query_raw(NEWER, of).await?;
     let rows = rows.take(limits::GENERATIONS).try_collect().await?;
-    Ok(Found { rows, generation: Generation(generation) })
+    Ok(KeyRecords { rows, generation: Generation(generation) })
 }
 
 /// A node or an auditor that follows changes of the key.
-pub(super) struct Follower<'a> {
+pub(super) struct KeyFollower<'a> {
     pub(super) reader: Reader<'a>,
     /// The network's tag.
     pub(super) network: &'a str,
@@ -50,14 +50,14 @@ pub(super) struct Follower<'a> {
     pub(super) unix: UnixTime,
 }
 
-impl Follower<'_> {
+impl KeyFollower<'_> {
     /// Takes the keys that were found, as far as they are right; `trust` says whether the owner's keys are.
     ///
     /// # Errors
     /// Why the ring does not have the newest key now.
     pub(super) fn follow(
         &self,
-        found: &Found,
+        found: &KeyRecords,
         ring: &mut KeyRing,
         trust: &dyn Fn(&NodePublic) -> Result<(), String>,
     ) -> Result<(), String> {
@@ -82,7 +82,7 @@ impl Follower<'_> {
         ring: &mut KeyRing,
         trust: &dyn Fn(&NodePublic) -> Result<(), String>,
     ) -> Result<(), String> {
-        let read = Stored::read(row).map_err(|error| error.to_string())?;
+        let read = KeyRow::read(row).map_err(|error| error.to_string())?;
         let owner = read.owner().ok_or("the keys of the network's owner make no sense")?;
         trust(&owner)?;
         let wrap = read.wrap(self.reader.id());
@@ -96,7 +96,7 @@ impl Follower<'_> {
 }
 
 /// A row of [`NEWER`].
-struct Stored {
+struct KeyRow {
     record: Vec<u8>,
     signature: Vec<u8>,
     enc: Option<Vec<u8>>,
@@ -105,7 +105,7 @@ struct Stored {
     seal_key: Option<Vec<u8>>,
 }
 
-impl Stored {
+impl KeyRow {
     fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
         Ok(Self {
             record: row.try_get(0)?,
@@ -129,7 +129,7 @@ impl Stored {
     }
 }
 
-/// Whether a node may believe another's keys: its own, or by its pins.
+/// Checks whether a node may trust another's keys: its own, or those that its pins confirm.
 pub(super) fn trusted(own: &NodePublic, pins: &Pins, other: &NodePublic) -> Result<(), String> {
     match other.id == own.id {
         true if other == own => Ok(()),

@@ -26,12 +26,12 @@ pub mod status;
 
 pub use adit_postgres::{Audit, Durability};
 pub use change::{SettingsChange, SettingsChanged, add_auditor, remove_auditor, set};
-pub use expire::{Expired, expire};
-pub use init::{InitOptions, Initialised, init};
+pub use expire::{ExpireReport, expire};
+pub use init::{InitOptions, InitOutcome, init};
 pub use invite::{Invitation, VALID, invite};
-pub use join::{JoinOptions, Joined, join};
+pub use join::{JoinOptions, JoinOutcome, join};
 pub use mask_secrets::mask_secrets;
 pub use paths::Paths;
-pub use rekey::{Rekeyed, rekey};
+pub use rekey::{RekeyReport, rekey};
 pub use remove::remove;
 pub use settings::{Secrets, Settings};

@@ -34,7 +34,8 @@ pub fn mask_secrets() -> io::Result<()> {
     Ok(())
 }
 
-/// Fields 48 and 49, counted behind the program's name, which may itself have spaces and parentheses.
+/// Parses fields 48 and 49, counted from the end of the program's name, which may itself contain spaces and
+/// parentheses.
 fn place(stat: &str) -> Option<(u64, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(45);
@@ -43,7 +44,7 @@ fn place(stat: &str) -> Option<(u64, u64)> {
     (place.0 != 0 && place.0 < place.1).then_some(place)
 }
 
-/// The word with an `x` for each byte of a secret, if it has one.
+/// Replaces each byte of a secret in the word with an `x`; `None` if it contains no secret.
 fn masked(word: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(word);
     let mut out = word.to_vec();

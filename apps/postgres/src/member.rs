@@ -4,9 +4,9 @@ use adit_postgres::key::settings::History;
 use adit_postgres::key::{KeyRing, NetworkRecord, NodePublic};
 use tokio_postgres::GenericClient;
 
-use super::admin::{self, said};
+use super::admin::{self, statement_fault};
 use super::database::Target;
-use super::keys::{self, Follower};
+use super::keys::{self, KeyFollower};
 use super::node::directory::{self, Pins};
 use super::paths::Paths;
 use super::settings::{Secrets, Settings};
@@ -44,8 +44,8 @@ impl Member {
         Target::of_node(&self.settings, &self.secrets)
     }
 
-    /// Its ring with the keys that were made since it was written down; why it lacks the newest one, if it does. Nothing is
-    /// written: that is the running node's.
+    /// Returns its ring with the keys that were made since it was written down; why it lacks the newest one, if it
+    /// does. Nothing is written: that is the running node's.
     ///
     /// # Errors
     /// The database cannot be asked.
@@ -57,14 +57,14 @@ impl Member {
         let mut ring = self.secrets.ring.clone();
         let reader = self.secrets.keys.reader(self.settings.node);
         let found = keys::newer(client, ring.generation(), reader.id()).await;
-        let found = found.map_err(|error| said(&error))?;
-        let follower = Follower { reader, network, now: now(), unix: unix_time() };
+        let found = found.map_err(|error| statement_fault(&error))?;
+        let follower = KeyFollower { reader, network, now: now(), unix: unix_time() };
         let trust = |owner: &NodePublic| keys::trusted(&self.public, &self.pins, owner);
         let followed = follower.follow(&found, &mut ring, &trust);
         Ok((ring, followed))
     }
 
-    /// Its ring with the network's newest key.
+    /// Returns its ring with the network's newest key.
     ///
     /// # Errors
     /// The database cannot be asked, or shows a key that is not taken.
@@ -78,7 +78,7 @@ impl Member {
         Ok(ring)
     }
 
-    /// The network's row, which the newest key vouches for, and the keys.
+    /// Returns the network's row, which the newest key vouches for, and the keys.
     ///
     /// # Errors
     /// As [`Self::ring`]; there is no network, or its row is not believed.
@@ -94,7 +94,7 @@ impl Member {
         Ok((record, ring))
     }
 
-    /// The network's settings, which this node has signed: it is the owner.
+    /// Returns the network's settings, which this node has signed: it is the owner.
     ///
     /// # Errors
     /// The database cannot be asked, or shows other settings than those.
@@ -103,7 +103,8 @@ impl Member {
         client: &impl GenericClient,
         network: &str,
     ) -> Result<History, Fault> {
-        let rows = directory::settings_rows(client).await.map_err(|error| said(&error))?;
+        let rows =
+            directory::settings_rows(client).await.map_err(|error| statement_fault(&error))?;
         let history = directory::history(network, Some(&self.public), &rows, self.pins.settings());
         history.map_err(|reason| Fault::peer(format!("network settings: not believed: {reason}")))
     }

@@ -25,7 +25,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The places of the network `name`: beneath `/etc/adit/postgres`, or everything beneath `dir`.
+    /// Returns the paths of the network `name`: beneath `/etc/adit/postgres`, or everything beneath `dir`.
     ///
     /// # Errors
     /// The name has other characters than lower-case letters and digits, or more than 16; `dir` is no path.
@@ -47,7 +47,7 @@ impl Paths {
         })
     }
 
-    /// The places of the network `name`, or of the only one that this machine is in.
+    /// Returns the paths of the network `name`, or of the only one that this machine is in.
     ///
     /// # Errors
     /// There is none, or there are several and none was named.
@@ -84,7 +84,7 @@ impl Paths {
         }
     }
 
-    /// The folder that all files are beneath, if they are not in the system's folders.
+    /// Returns the folder that all files are beneath, if they are not in the system's folders.
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
@@ -94,17 +94,17 @@ impl Paths {
         self.config.join("node.toml")
     }
 
-    /// The node's identity, the network's key, the password of its role; mode 0600.
+    /// Returns the node's identity, the network's key, the password of its role; mode 0600.
     pub fn secrets_file(&self) -> PathBuf {
         self.config.join("node.key")
     }
 
-    /// The network's keys that were made after this node joined; mode 0600, kept by the running node.
+    /// Returns the network's keys that were made after this node joined; mode 0600, kept by the running node.
     pub fn ring_file(&self) -> PathBuf {
         self.config.join("network.keys")
     }
 
-    /// The keys of nodes seen before.
+    /// Returns the keys of nodes seen before.
     pub fn pins_file(&self) -> PathBuf {
         self.config.join("pins")
     }
@@ -114,17 +114,17 @@ impl Paths {
         self.state.join("positions")
     }
 
-    /// Held (flock) by the running node.
+    /// Returns the file that the running node locks (flock).
     pub fn lock_file(&self) -> PathBuf {
         self.run.join(format!("postgres-{}.lock", self.name))
     }
 
-    /// The running node's control socket.
+    /// Returns the running node's control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.run.join(format!("postgres-{}.sock", self.name))
     }
 
-    /// A command line for hints: `command("up")` is `adit postgres up -n NAME --dir D`.
+    /// Formats a command line for hints: `command("up")` is `adit postgres up -n NAME --dir D`.
     pub fn command(&self, verb: &str) -> String {
         match &self.dir {
             Some(dir) => {

@@ -9,7 +9,7 @@ use adit_postgres::key::{NetworkKey, NetworkRecord, NodeKeys, NodeRecord};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::Transaction;
 
-use super::admin::{cidrs, device, new_password, said, verifier};
+use super::admin::{cidrs, device, new_password, statement_fault, verifier};
 use super::database::Target;
 use super::paths::Paths;
 use super::settings::{Secrets, Settings};
@@ -53,7 +53,7 @@ impl Candidate<'_> {
                 &[&self.name, &cidrs(self.routes)],
             )
             .await
-            .map_err(|error| said(&error))?;
+            .map_err(|error| statement_fault(&error))?;
         let reserved = read_reserved(&row).ok_or_else(|| {
             Fault::peer("the database has reserved something that makes no sense")
         })?;
@@ -73,7 +73,7 @@ impl Candidate<'_> {
                 &[&id.0, &verifier(&password), &record.sign_key, &record.seal_key, &mac.as_slice()],
             )
             .await
-            .map_err(|error| said(&error))?;
+            .map_err(|error| statement_fault(&error))?;
         let addresses = address4.map(IpNet::V4).into_iter().chain(address6.map(IpNet::V6));
         let settings = Settings {
             database: self.target.to_url(),
@@ -93,11 +93,11 @@ impl Candidate<'_> {
         Ok((settings, secrets))
     }
 
-    /// The node's MAC will be under this key: it must still be the network's. From the reservation on no rekey begins.
+    /// Checks that the key which the node's MAC uses is still the network's. No rekey begins after the reservation.
     async fn check_generation(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
         let generation = transaction.query_one("SELECT generation FROM adit.network", &[]).await;
         let generation: i32 =
-            generation.and_then(|row| row.try_get(0)).map_err(|error| said(&error))?;
+            generation.and_then(|row| row.try_get(0)).map_err(|error| statement_fault(&error))?;
         if generation == self.key.generation().0 {
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl Candidate<'_> {
         ))
     }
 
-    /// The node's MAC will be under these: they must be what the network's own MAC allows.
+    /// Checks that the addresses which the node's MAC covers are those that the network's own MAC allows.
     fn check_addresses(&self, v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Result<(), Fault> {
         let fits4 = match (self.network.network4, v4) {
             (None, None) => true,
@@ -150,7 +150,7 @@ pub(super) async fn commit(transaction: Transaction<'_>, paths: &Paths) -> Resul
         Ok(()) => Ok(()),
         Err(error) if error.as_db_error().is_some() => {
             forget(paths);
-            Err(said(&error))
+            Err(statement_fault(&error))
         }
         Err(error) => Err(Fault::environment(format!(
             "the connection to the database ended at the last moment ({error}): it is not known whether this node is registered. \

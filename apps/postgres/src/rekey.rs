@@ -8,7 +8,7 @@ use adit_postgres::key::{KeyRing, NetworkRecord, NodePublic, NodeRecord, SealPub
 use adit_postgres::{NodeId, limits};
 use tokio_postgres::Transaction;
 
-use super::admin::{block_on, open, random, said};
+use super::admin::{block_on, open, random, statement_fault};
 use super::keys;
 use super::member::Member;
 use super::node::directory;
@@ -21,7 +21,7 @@ const REKEY: &str = "SELECT adit.rekey($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 /// The outcome of [`rekey()`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rekeyed {
+pub struct RekeyReport {
     /// The generation of the new key, counted from 1.
     pub generation: i32,
     /// The nodes that get it, by name.
@@ -36,7 +36,7 @@ pub struct Rekeyed {
 ///
 /// # Errors
 /// This machine is in no network or did not make it, a node is not believed, or the database cannot be reached.
-pub fn rekey(paths: &Paths) -> Result<Rekeyed, Fault> {
+pub fn rekey(paths: &Paths) -> Result<RekeyReport, Fault> {
     let mut member = Member::load(paths)?;
     if member.settings.node != NodeId::OWNER {
         return Err(Fault::operator(
@@ -46,13 +46,13 @@ pub fn rekey(paths: &Paths) -> Result<Rekeyed, Fault> {
     let target = member.target()?;
     block_on(async {
         let mut client = open(&target, "rekey").await?;
-        let transaction = client.transaction().await.map_err(|error| said(&error))?;
+        let transaction = client.transaction().await.map_err(|error| statement_fault(&error))?;
         let began = transaction.query_one("SELECT adit.begin_rekey()", &[]).await;
-        began.map_err(|error| said(&error))?;
+        began.map_err(|error| statement_fault(&error))?;
         let done = make(&mut member, &transaction).await?;
         match transaction.commit().await {
             Ok(()) => Ok(done),
-            Err(error) if error.as_db_error().is_some() => Err(said(&error)),
+            Err(error) if error.as_db_error().is_some() => Err(statement_fault(&error)),
             Err(error) => Err(Fault::environment(format!(
                 "the connection to the database ended at the last moment ({error}): the network has the former key or a new one; \
                  `{}` says which generation; run the command again if it is the former",
@@ -70,7 +70,7 @@ struct Nodes {
     notes: Vec<String>,
 }
 
-async fn make(member: &mut Member, transaction: &Transaction<'_>) -> Result<Rekeyed, Fault> {
+async fn make(member: &mut Member, transaction: &Transaction<'_>) -> Result<RekeyReport, Fault> {
     let (network, ring) = member.network(transaction).await?;
     let settings = member.signed_settings(transaction, &network.tag).await?;
     let auditor = settings.current().auditor();
@@ -88,7 +88,7 @@ async fn make(member: &mut Member, transaction: &Transaction<'_>) -> Result<Reke
     let made = rekey::make(rekey, &member.secrets.keys, ring.newest(), &readers, &mut random()?);
     let made = made.map_err(|error| Fault::ours(format!("making a key: {error}")))?;
     store(transaction, &made, &network, &nodes).await?;
-    Ok(Rekeyed {
+    Ok(RekeyReport {
         generation: made.key.generation().0,
         nodes: nodes.members.into_iter().map(|(_, name)| name).collect(),
         auditor: auditor.is_some(),
@@ -96,17 +96,18 @@ async fn make(member: &mut Member, transaction: &Transaction<'_>) -> Result<Reke
     })
 }
 
-/// The nodes. One of the network that is not believed is an error: it would be left out for good.
+/// Reads the nodes. A node that cannot be verified is an error: it would be left out for good.
 async fn nodes(
     member: &mut Member,
     transaction: &Transaction<'_>,
     ring: &KeyRing,
 ) -> Result<Nodes, Fault> {
     let Member { public: own, pins, paths, .. } = member;
-    let rows = transaction.query(directory::NODES, &[]).await.map_err(|error| said(&error))?;
+    let rows =
+        transaction.query(directory::NODES, &[]).await.map_err(|error| statement_fault(&error))?;
     let mut nodes = Nodes::default();
     for row in &rows {
-        let removed: bool = row.try_get(7).map_err(|error| said(&error))?;
+        let removed: bool = row.try_get(7).map_err(|error| statement_fault(&error))?;
         let name = clean(row.try_get::<_, &str>(1).unwrap_or_default());
         let believed = directory::node_record(row)
             .ok_or_else(|| "its row makes no sense".to_owned())
@@ -154,7 +155,7 @@ async fn nodes(
 /// Puts the record, the wraps and the MACs under the new key into the database.
 async fn store(
     transaction: &Transaction<'_>,
-    made: &rekey::Rekeyed,
+    made: &rekey::RekeyRows,
     network: &NetworkRecord,
     nodes: &Nodes,
 ) -> Result<(), Fault> {
@@ -183,5 +184,5 @@ async fn store(
             ],
         )
         .await;
-    stored.map(drop).map_err(|error| said(&error))
+    stored.map(drop).map_err(|error| statement_fault(&error))
 }

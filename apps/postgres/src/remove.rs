@@ -2,7 +2,7 @@
 
 use adit_postgres::key::NodeRecord;
 
-use super::admin::{block_on, network, open, said};
+use super::admin::{block_on, network, open, statement_fault};
 use super::member::Member;
 use super::node::directory;
 use super::paths::Paths;
@@ -23,7 +23,7 @@ pub fn remove(paths: &Paths, name: &str) -> Result<(), Fault> {
     block_on(async {
         let client = open(&target, "remove").await?;
         let row = client.query_opt(directory::NODE_CALLED, &[&name]).await;
-        let row = row.map_err(|error| said(&error))?.ok_or_else(unknown)?;
+        let row = row.map_err(|error| statement_fault(&error))?.ok_or_else(unknown)?;
         let (record, mac) = directory::node_record(&row)
             .ok_or_else(|| Fault::peer("the node's row in the database makes no sense"))?;
         // A row that the network's key does not vouch for stays one that no node believes.
@@ -37,7 +37,7 @@ pub fn remove(paths: &Paths, name: &str) -> Result<(), Fault> {
         let removed = client.execute("SELECT adit.remove($1, $2)", &[&record.id.0, &proof]).await;
         removed.map(drop).map_err(|error| match error.code().map(|code| code.code()) {
             Some("P0002") => unknown(),
-            _ => said(&error),
+            _ => statement_fault(&error),
         })
     })
 }

@@ -122,7 +122,8 @@ impl Settings {
         write_whole(&paths.settings_file(), 0o644, self.to_toml().as_bytes())
     }
 
-    /// Longest IP packet that it sends: its own setting, else that of the `network`, else the longest there is.
+    /// Returns the longest IP packet that the node sends: its own setting, else that of the `network`, else the
+    /// maximum.
     pub(super) fn packet_size(&self, network: Option<&NetworkSettings>) -> usize {
         let network = || usize::try_from(network?.packet_size).ok();
         self.packet_size.or_else(network).unwrap_or(limits::DEFAULT_PACKET)
@@ -160,8 +161,8 @@ impl Settings {
         let stored = "When a packet counts as stored: strict (flushed), relaxed (flushed a moment later), volatile (lost when the \
                       database crashes). The network's settings say it where this is left out.";
         match self.durability {
-            Some(word) => key(stored, "durability", quote(word.word())),
-            None => key(stored, "# durability", quote(Durability::default().word())),
+            Some(word) => key(stored, "durability", quote(word.as_str())),
+            None => key(stored, "# durability", quote(Durability::default().as_str())),
         }
         text
     }

@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 
 use super::database::{self, Target};
 use super::member::Member;
-use super::node::directory::{self, Directory, Known};
+use super::node::directory::{self, Directory, VerifiedNode};
 use super::paths::Paths;
 use super::settings::Settings;
 use adit_runtime::control::{self, Request, Response, StatusReport};
@@ -249,7 +249,7 @@ async fn epochs(client: &Client) -> Result<Epochs, tokio_postgres::Error> {
 
 async fn one(
     client: &Client,
-    node: &Known,
+    node: &VerifiedNode,
     leaves: &Leaves,
     epochs: &Epochs,
 ) -> Result<NodeStatus, tokio_postgres::Error> {

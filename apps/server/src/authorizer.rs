@@ -8,7 +8,7 @@ use adit_engine::{Identity, auth};
 use adit_pki::{Client, ClientState, Store};
 
 use super::init::pki_fault;
-use adit_runtime::authorize::{Answer, Authorizer};
+use adit_runtime::authorize::{Authorizer, ResponseFuture};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
@@ -35,11 +35,11 @@ impl RegistryAuthorizer {
         Self { store, cached: Arc::default() }
     }
 
-    /// Whether the bearer of this certificate may have a session, and if not, why.
+    /// Decides whether the bearer of this certificate may have a session, and if not, gives the reason.
     ///
     /// # Errors
     /// The registry cannot be read; then no client may.
-    pub(super) fn judge(
+    pub(super) fn decide(
         &self,
         name: &str,
         serial: &str,
@@ -68,7 +68,7 @@ impl RegistryAuthorizer {
         })
     }
 
-    /// The current groups of a client; empty if it is not registered or the registry cannot be read.
+    /// Returns the current groups of a client; empty if it is not registered or the registry cannot be read.
     pub(super) fn groups(&self, name: &str) -> Vec<String> {
         match self.clients() {
             Ok(clients) => clients.get(name).map(groups).unwrap_or_default(),
@@ -76,7 +76,8 @@ impl RegistryAuthorizer {
         }
     }
 
-    /// The active client whose certificate ends first, and when; `None` where there is none or nothing can be read.
+    /// Returns the active client whose certificate expires first, and when; `None` if there is none or nothing can be
+    /// read.
     pub(super) fn nearest_expiry(&self) -> Option<(String, u64)> {
         let clients = self.clients().ok()?;
         let active = clients.values().filter(|client| client.state == ClientState::Active);
@@ -84,7 +85,7 @@ impl RegistryAuthorizer {
         Some((first.name.to_string(), first.expires))
     }
 
-    /// The registry as it is now.
+    /// Returns the registry as it is now.
     ///
     /// No lock is held while files are opened: the helper may have to open them, and its answers arrive by the control
     /// thread, which asks for the registry too.
@@ -113,11 +114,11 @@ fn groups(client: &Client) -> Vec<String> {
 }
 
 impl Authorizer for RegistryAuthorizer {
-    fn authorize(&self, identity: Identity) -> Answer {
+    fn authorize(&self, identity: Identity) -> ResponseFuture {
         let this = self.clone();
         Box::pin(async move {
             let judged = tokio::task::spawn_blocking(move || {
-                this.judge(&identity.common_name, &identity.serial)
+                this.decide(&identity.common_name, &identity.serial)
             });
             match judged.await {
                 Ok(Ok(Ok(grant))) => auth::Response::Accept(grant),
@@ -159,26 +160,26 @@ mod tests {
         };
         let serial = add(&paths, &wanted).unwrap().client.serial;
         let authority = RegistryAuthorizer::new(open_store(&paths).unwrap());
-        let judge = |name: &str, serial: &str| authority.judge(name, serial).unwrap();
+        let decide = |name: &str, serial: &str| authority.decide(name, serial).unwrap();
 
-        assert_eq!(judge("a", &serial).unwrap().ipv4, wanted.address);
-        assert!(judge("b", &serial).unwrap_err().contains("no such client"));
-        assert!(judge("a", "00").unwrap_err().contains("not the registered"));
+        assert_eq!(decide("a", &serial).unwrap().ipv4, wanted.address);
+        assert!(decide("b", &serial).unwrap_err().contains("no such client"));
+        assert!(decide("a", "00").unwrap_err().contains("not the registered"));
         disable(&paths, "a").unwrap();
-        assert!(judge("a", &serial).unwrap_err().contains("disabled"));
+        assert!(decide("a", &serial).unwrap_err().contains("disabled"));
         enable(&paths, "a").unwrap();
-        judge("a", &serial).unwrap();
+        decide("a", &serial).unwrap();
         let (renewed, _) =
             renew(&paths, &ClientRequest { name: "a".into(), ..ClientRequest::default() }).unwrap();
-        assert!(judge("a", &serial).unwrap_err().contains("replaced"));
+        assert!(decide("a", &serial).unwrap_err().contains("replaced"));
         let serial = renewed.client.serial;
-        assert_eq!(judge("a", &serial).unwrap().ipv4, wanted.address);
+        assert_eq!(decide("a", &serial).unwrap().ipv4, wanted.address);
         revoke(&paths, "a").unwrap();
-        assert!(judge("a", &serial).unwrap_err().contains("revoked"));
+        assert!(decide("a", &serial).unwrap_err().contains("revoked"));
 
         fs::write(authority.store.files().clients, "{").unwrap();
-        assert!(authority.judge("a", &serial).is_err());
+        assert!(authority.decide("a", &serial).is_err());
         fs::remove_file(authority.store.files().clients).unwrap();
-        assert!(authority.judge("a", &serial).is_err());
+        assert!(authority.decide("a", &serial).is_err());
     }
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use adit_openvpn::keys::{ServerKey, StaticKey};
-use adit_pki::{Client, ClientName, ClientState, GroupName, Issued, NewClient, PkiError, Store};
+use adit_pki::{
+    Client, ClientName, ClientState, GroupName, IssuedClient, NewClient, PkiError, Store,
+};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
@@ -62,7 +64,7 @@ pub(super) fn open_store(paths: &Paths) -> Result<Store, Fault> {
 ///
 /// # Errors
 /// The name is not allowed or taken, the address not free, the store not writable.
-pub fn add(paths: &Paths, wanted: &ClientRequest) -> Result<Issued, Fault> {
+pub fn add(paths: &Paths, wanted: &ClientRequest) -> Result<IssuedClient, Fault> {
     let (store, new) = prepare(paths, wanted)?;
     let issued = store.add_client(&new, SystemTime::now()).map_err(pki_fault)?;
     if wanted.address.is_some() {
@@ -76,16 +78,16 @@ pub fn add(paths: &Paths, wanted: &ClientRequest) -> Result<Issued, Fault> {
 ///
 /// # Errors
 /// There is no such client, or the store is not writable.
-pub fn renew(paths: &Paths, wanted: &ClientRequest) -> Result<(Issued, usize), Fault> {
+pub fn renew(paths: &Paths, wanted: &ClientRequest) -> Result<(IssuedClient, usize), Fault> {
     let (store, new) = prepare(paths, wanted)?;
     let old = store.client(&wanted.name).map_err(pki_fault)?;
     let issued = store.renew_client(&new, SystemTime::now()).map_err(pki_fault)?;
     let kick = Request::Kick { name: None, serial: Some(old.serial), peer: None };
-    let ended = tell(paths, &kick)?;
+    let ended = notify_server(paths, &kick)?;
     Ok((issued, ended))
 }
 
-/// Whether a client of this name may be added; asked before a password is.
+/// Checks whether a client of this name may be added, before asking for a password.
 ///
 /// # Errors
 /// The name is not allowed or taken.
@@ -99,8 +101,7 @@ pub fn check_new(paths: &Paths, name: &str) -> Result<(), Fault> {
     }
 }
 
-/// Whether a profile may be written here. Asked before anything is issued, because the key exists
-/// only in the profile.
+/// Checks whether a profile may be written here, before anything is issued, because only the profile contains the key.
 ///
 /// # Errors
 /// The file exists, or its folder does not.
@@ -172,7 +173,7 @@ fn reread(paths: &Paths) -> Result<(), Fault> {
     read_again(paths).map(drop).map_err(not_yet)
 }
 
-/// The same, of one that runs.
+/// Asks a running server to read its files again.
 fn read_again(paths: &Paths) -> Result<usize, Fault> {
     let ask = |request| control::request(&paths.control_socket(), &request);
     let answer = match ask(Request::ReloadClients)? {
@@ -210,7 +211,7 @@ fn check_address(address: Ipv4Addr, settings: &Settings) -> Result<(), Fault> {
     )))
 }
 
-/// A tls-crypt-v2 key of the client's own.
+/// Creates a tls-crypt-v2 key for the client.
 fn client_key(store: &Store) -> Result<Zeroizing<String>, Fault> {
     let server = server_key(store)?;
     let mut random = adit_runtime::random::generator()?;
@@ -221,22 +222,22 @@ fn client_key(store: &Store) -> Result<Zeroizing<String>, Fault> {
     Ok(key.to_pem())
 }
 
-/// The key that unwraps the clients' keys.
+/// Loads the key that unwraps the clients' keys.
 pub(super) fn server_key(store: &Store) -> Result<ServerKey, Fault> {
     let path = store.files().tls_crypt_v2;
     let text = store.tls_crypt_v2_server_key().map_err(pki_fault)?;
     ServerKey::parse(&text).map_err(|error| Fault::operator(format!("{}: {error}", path.display())))
 }
 
-/// The clients and groups that a filter's rules can name.
+/// Returns the clients and groups that a filter's rules can name.
 ///
 /// # Errors
 /// There is no registry here, or it cannot be read.
-pub fn names(paths: &Paths) -> Result<filter::Known, Fault> {
+pub fn names(paths: &Paths) -> Result<filter::KnownNames, Fault> {
     known(&open_store(paths)?)
 }
 
-/// Every client as it is registered, without asking a running server for its sessions.
+/// Returns every client as it is registered, without asking a running server for its sessions.
 ///
 /// # Errors
 /// There is no registry here, or it cannot be read.
@@ -244,10 +245,10 @@ pub fn registered(paths: &Paths) -> Result<Vec<Client>, Fault> {
     open_store(paths)?.clients().map_err(pki_fault)
 }
 
-pub(super) fn known(store: &Store) -> Result<filter::Known, Fault> {
+pub(super) fn known(store: &Store) -> Result<filter::KnownNames, Fault> {
     let clients = store.clients().map_err(pki_fault)?;
     let living = clients.iter().filter(|client| client.state != ClientState::Revoked);
-    let mut known = filter::Known::default();
+    let mut known = filter::KnownNames::default();
     for client in living {
         known.clients.push(client.name.to_string());
         known.groups.extend(client.groups.iter().map(ToString::to_string));
@@ -255,13 +256,13 @@ pub(super) fn known(store: &Store) -> Result<filter::Known, Fault> {
     Ok(known)
 }
 
-/// The `remote` lines of a profile under the present settings.
+/// Returns the `remote` lines of a profile under the present settings.
 pub fn endpoints(settings: &Settings) -> Vec<String> {
     remote(settings).lines()
 }
 
-/// Clients whose profiles name another host or other ports than the settings. Of clients from before this was written
-/// down nothing is known.
+/// Returns the clients whose profiles name another host or other ports than the settings. Nothing is known of clients
+/// that were added before this was recorded.
 pub(super) fn outdated(store: &Store, settings: &Settings) -> Result<Vec<String>, Fault> {
     let now = remote(settings);
     let clients = store.clients().map_err(pki_fault)?;
@@ -280,7 +281,7 @@ pub struct Remotes {
     pub outdated: Vec<String>,
 }
 
-/// The lines that profiles need now. `done`: clients whose profiles have got them.
+/// Returns the lines that profiles need now. `done`: clients whose profiles have got them.
 ///
 /// # Errors
 /// There is no such client, or the store cannot be read or written.
@@ -293,7 +294,7 @@ pub fn remotes(paths: &Paths, done: &[String]) -> Result<Remotes, Fault> {
     Ok(Remotes { lines: endpoints(&settings), outdated: outdated(&store, &settings)? })
 }
 
-/// Every client, with the sessions it has now.
+/// Returns every client, with the sessions it has now.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -312,7 +313,7 @@ pub fn list(paths: &Paths) -> Result<Vec<ClientOverview>, Fault> {
         .collect())
 }
 
-/// One client.
+/// Returns one client.
 ///
 /// # Errors
 /// There is none of that name.
@@ -374,12 +375,12 @@ pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
 
 fn end_sessions(paths: &Paths, name: &str) -> Result<usize, Fault> {
     let kick = Request::Kick { name: Some(name.to_owned()), serial: None, peer: None };
-    tell(paths, &kick)
+    notify_server(paths, &kick)
 }
 
 /// Lets a running server read registry and revocation list again and end sessions. One that does
 /// not run has none.
-fn tell(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
+fn notify_server(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
     if super::host_state::running(paths).is_none() {
         return Ok(0);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use adit_crypto::Cipher;
 use adit_engine::command::Keepalive;
-use adit_openvpn::server::{Network4, Network6, Offer, ServerConfig};
+use adit_openvpn::server::{Network4, Network6, ReloadableConfig, ServerConfig};
 use adit_openvpn::session::Settings as SessionSettings;
 use adit_openvpn::tls::{
     ClientCertificates, CommonTlsOptions, Pem, RemoteCertTls, ServerTls, ServerTlsOptions,
@@ -34,7 +34,7 @@ const SERVER_FORGETS: Duration = Duration::from_secs(120);
 /// Inner packets; larger ones than the path takes cross in pieces.
 const TUN_MTU: u16 = 1500;
 
-/// The addresses of the network's ends and the server in between.
+/// Returns the addresses of the network's ends and the server in between.
 pub(super) fn network4(network: Ipv4Net) -> Network4 {
     let server = network.hosts().next().unwrap_or(network.addr());
     let first = first_client4(network);
@@ -43,7 +43,7 @@ pub(super) fn network4(network: Ipv4Net) -> Network4 {
     Network4::subnet(with_prefix4(server, network), first, last)
 }
 
-/// The first address for clients.
+/// Returns the first address for clients.
 pub(super) fn first_client4(network: Ipv4Net) -> Ipv4Addr {
     let mut hosts = network.hosts();
     let server = hosts.next().unwrap_or(network.addr());
@@ -61,7 +61,7 @@ pub(super) fn network6(network: Ipv6Net) -> Network6 {
     Network6 { server, first: at(0x1000) }
 }
 
-/// The options pushed to every client, besides those the engine makes.
+/// Returns the options pushed to every client, besides those the engine makes.
 pub(super) fn push(settings: &Settings) -> Vec<String> {
     // A client that disconnects sends an exit notice, and its address is free at once.
     let mut lines = vec!["explicit-exit-notify 1".to_owned()];
@@ -87,7 +87,7 @@ pub(super) fn push(settings: &Settings) -> Vec<String> {
     lines
 }
 
-/// Certificate, key, authority and revocation list as they are on disk now.
+/// Loads certificate, key, authority and revocation list from disk.
 ///
 /// # Errors
 /// One of them is missing or damaged. A missing revocation list is an error too: without it
@@ -117,8 +117,8 @@ pub(super) fn tls(store: &Store) -> Result<ServerTls, Fault> {
     Ok(tls)
 }
 
-/// The part that changes on a reload: pushed options, the limit, fixed addresses.
-pub(super) fn offer(settings: &Settings, store: &Store) -> Result<Offer, Fault> {
+/// Returns the settings that a reload can change: pushed options, the client limit, fixed addresses.
+pub(super) fn offer(settings: &Settings, store: &Store) -> Result<ReloadableConfig, Fault> {
     let clients = store.clients().map_err(super::init::pki_fault)?;
     let fixed = clients.iter().filter(|client| client.state != ClientState::Revoked);
     let leases = fixed.flat_map(|client| {
@@ -126,10 +126,14 @@ pub(super) fn offer(settings: &Settings, store: &Store) -> Result<Offer, Fault> 
         let six = client.address6.map(|address| IpNet::from(IpAddr::V6(address)));
         four.into_iter().chain(six).map(|net| (client.name.to_string(), net))
     });
-    Ok(Offer { push: push(settings), max_clients: settings.max_clients, leases: leases.collect() })
+    Ok(ReloadableConfig {
+        push: push(settings),
+        max_clients: settings.max_clients,
+        leases: leases.collect(),
+    })
 }
 
-/// The engine's configuration.
+/// Builds the engine's configuration.
 pub(super) fn config(
     settings: &Settings,
     store: &Store,
@@ -167,7 +171,7 @@ pub(super) fn config(
     })
 }
 
-/// The sockets.
+/// Returns the sockets to open.
 pub(super) fn listeners(listen: &[Listen], ipv6: bool) -> Vec<Listener> {
     let any: IpAddr =
         if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -181,7 +185,7 @@ pub(super) fn listeners(listen: &[Listen], ipv6: bool) -> Vec<Listener> {
         .collect()
 }
 
-/// Device and addresses.
+/// Returns a plan with the device and its addresses.
 pub(super) fn host_plan(settings: &Settings) -> HostPlan {
     let four = IpNet::V4(network4(settings.network).server);
     let six = settings.network6.map(|network| IpNet::V6(network6(network).server));
@@ -193,7 +197,7 @@ pub(super) fn host_plan(settings: &Settings) -> HostPlan {
     }
 }
 
-/// The treatment of packets between clients.
+/// Returns how packets between clients are relayed.
 pub(super) fn relay(settings: &Settings) -> Relay {
     if settings.client_to_client { Relay::Direct } else { Relay::Deny }
 }

@@ -17,12 +17,12 @@ use adit_runtime::fault::Fault;
 /// Longest piece of nft's own words that goes into a message.
 const MAX_QUOTED: usize = 400;
 
-/// The name of an instance's table.
+/// Returns the name of an instance's table.
 pub(super) fn table_name(instance: &str) -> String {
     format!("adit_{instance}")
 }
 
-/// The ruleset that replaces the table, for `nft -f -`.
+/// Returns the ruleset that replaces the table, for `nft -f -`.
 pub(super) fn ruleset(table: &str, settings: &Settings) -> String {
     let device = &settings.device;
     let mut text = String::new();
@@ -81,7 +81,7 @@ pub(super) fn ruleset(table: &str, settings: &Settings) -> String {
     text
 }
 
-/// The commands that remove a table, whether or not it is there.
+/// Returns the commands that remove a table, whether or not it is there.
 pub(super) fn removal(table: &str) -> String {
     format!("table inet {table} {{}}\ndelete table inet {table}\n")
 }
@@ -89,7 +89,7 @@ pub(super) fn removal(table: &str) -> String {
 /// The directories in which nft and the programs that it starts are looked for: never the caller's own `PATH`.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// A program by its absolute path, without the caller's environment and folder.
+/// Returns a command for a program by its absolute path, without the caller's environment and folder.
 fn program(name: &str) -> Command {
     let paths = PROGRAMS.map(|folder| Path::new(folder).join(name));
     let found = paths.iter().find(|path| path.exists()).or(paths.first());
@@ -134,7 +134,7 @@ pub(super) fn load(rules: &str) -> Result<(), Fault> {
     }))
 }
 
-/// The ruleset as JSON from nft; `None` if nft cannot be run.
+/// Reads the ruleset as JSON from nft; `None` if nft cannot be run.
 pub(super) fn listing() -> Option<Value> {
     let output = program("nft")
         .args(["--json", "list", "ruleset"])
@@ -163,7 +163,7 @@ impl std::fmt::Display for ForeignDrop {
 }
 
 impl ForeignDrop {
-    /// The commands that let the tunnel's packets through.
+    /// Returns the commands that accept the tunnel's packets.
     pub(super) fn let_device(&self, device: &str) -> Vec<String> {
         if self.ufw {
             return vec![
@@ -180,7 +180,7 @@ impl ForeignDrop {
         vec![rule("i"), rule("o")]
     }
 
-    /// The command that lets clients' packets in.
+    /// Returns the command that accepts clients' packets.
     pub(super) fn let_port(&self, listen: Listen) -> Vec<String> {
         let (protocol, port) = (listen.protocol(), listen.port);
         vec![match self.iptables() {
@@ -192,7 +192,7 @@ impl ForeignDrop {
         }]
     }
 
-    /// The program that makes chains of this name, and would not see a rule put in behind its back.
+    /// Returns the program that manages chains of this name and would not notice a rule added without it.
     fn iptables(&self) -> Option<&'static str> {
         let theirs = self.table == "filter" && matches!(&*self.chain, "FORWARD" | "INPUT");
         match &*self.family {
@@ -203,13 +203,13 @@ impl ForeignDrop {
     }
 }
 
-/// Foreign chains that drop what is forwarded, in tables without a rule for `device`.
+/// Returns foreign chains that drop forwarded packets, in tables without a rule for `device`.
 pub(super) fn drops_forwarded(listing: &Value, device: &str) -> Vec<ForeignDrop> {
     let named = format!("\"{device}\"");
     foreign_drops(listing, "forward", |rule| rule.to_string().contains(&named))
 }
 
-/// Foreign chains that drop what comes in, in tables without a rule for the port.
+/// Returns foreign chains that drop incoming packets, in tables without a rule for the port.
 pub(super) fn drops_port(listing: &Value, listen: Listen) -> Vec<ForeignDrop> {
     let protocol = format!("\"{}\"", listen.protocol());
     let other = if listen.protocol() == "udp" { "\"tcp\"" } else { "\"udp\"" };
@@ -225,7 +225,7 @@ pub(super) fn drops_port(listing: &Value, listen: Listen) -> Vec<ForeignDrop> {
     })
 }
 
-/// Whether a value contains a number, directly or within a range.
+/// Returns whether a value contains a number, directly or within a range.
 fn has_number(value: &Value, wanted: u64) -> bool {
     match value {
         Value::Number(number) => number.as_u64() == Some(wanted),

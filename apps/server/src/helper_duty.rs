@@ -46,7 +46,7 @@ struct ServerHelper {
 }
 
 impl ServerHelper {
-    /// The settings, read here so that the network process cannot forge them.
+    /// Returns the settings, read here so that the network process cannot forge them.
     fn settings(&self) -> Result<(Paths, Settings), Fault> {
         let paths = Paths::new(self.dir.as_deref())?;
         let settings = Settings::read(&paths.settings_file())?;
@@ -75,7 +75,7 @@ impl ServerHelper {
 }
 
 impl Duty for ServerHelper {
-    /// The authority's key is not among the files.
+    /// Returns the policy for the helper. The authority's key is not among the files.
     fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
         let (paths, settings) = self.settings()?;
         let files = open_store(&paths)?.files();

@@ -69,7 +69,7 @@ impl HostState {
         Ok((host_state, found))
     }
 
-    /// Forwarding and firewall, before the first packet can come.
+    /// Sets up forwarding and the firewall before the first packet can arrive.
     pub(crate) fn prepare(&mut self, settings: &Settings) -> Result<(), Fault> {
         self.forward(settings)?;
         match self.filter(settings) {
@@ -100,7 +100,7 @@ impl HostState {
         }
     }
 
-    /// A forwarding host ignores router advertisements, and loses the default route it may owe to
+    /// Keeps router advertisements working. A forwarding host ignores them, and loses the default route it may owe to
     /// them, unless `accept_ra` is 2.
     fn keep_router_advertisements(&mut self) -> Result<(), Fault> {
         if self.get(FORWARD6).as_deref() == Some("1") {
@@ -252,7 +252,7 @@ fn lock(paths: &Paths, server: u32) -> Result<Flock<File>, Fault> {
     Ok(lock)
 }
 
-/// The process that holds an instance's lock, if one runs.
+/// Returns the process that holds an instance's lock, if one runs.
 pub fn running(paths: &Paths) -> Option<u32> {
     let mut file = File::open(paths.lock_file()).ok()?;
     let mut holder = String::new();

@@ -52,7 +52,7 @@ pub struct NewServer {
 
 /// The result of [`init`], or of its dry run.
 #[derive(Clone, Debug)]
-pub struct Created {
+pub struct InitOutcome {
     /// The settings in force.
     pub settings: Settings,
     /// Whether `server.toml` is new.
@@ -67,7 +67,7 @@ pub struct Created {
 ///
 /// # Errors
 /// An invalid option, one that contradicts an existing `server.toml`, or a folder that cannot be written.
-pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<Created, Fault> {
+pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<InitOutcome, Fault> {
     let path = paths.settings_file();
     let mut notes = Vec::new();
     let new_settings = !path.exists();
@@ -91,7 +91,7 @@ pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<Created
             write_whole(&path, 0o644, settings.to_toml().as_bytes())?;
         }
     }
-    Ok(Created { settings, new_settings, new_pki, notes })
+    Ok(InitOutcome { settings, new_settings, new_pki, notes })
 }
 
 /// Mends what a killed command left half done, and replaces a certificate that is about to end.
@@ -168,7 +168,7 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
     Settings::parse(&settings.to_toml(), Path::new("the command line"))
 }
 
-/// A file of rules that is there must be one that a server would start with.
+/// Checks the existing rule file: a server must be able to start with it.
 fn filter(choices: &NewServer, notes: &mut Vec<String>) -> Result<Option<PathBuf>, Fault> {
     let Some(path) = &choices.filter else { return Ok(None) };
     let path = checked_filter(&path.to_string_lossy()).map_err(Fault::operator)?;
@@ -184,7 +184,7 @@ fn filter(choices: &NewServer, notes: &mut Vec<String>) -> Result<Option<PathBuf
     Ok(Some(path))
 }
 
-/// The ports that were asked for; otherwise 1194, or the next one that is free.
+/// Returns the requested ports; otherwise 1194, or the next one that is free.
 fn listen_or_free(choices: &NewServer, notes: &mut Vec<String>) -> Vec<Listen> {
     if !choices.listen.is_empty() {
         return choices.listen.clone();
@@ -222,7 +222,7 @@ fn guess_host(notes: &mut Vec<String>) -> Result<String, Fault> {
     Ok(address.to_string())
 }
 
-/// An option that would have no effect is an error, not a surprise.
+/// Refuses an option that would have no effect.
 fn refuse_difference(settings: &Settings, choices: &NewServer, path: &Path) -> Result<(), Fault> {
     let reach_differs = match &settings.reach {
         Reach::Full => !choices.routes.is_empty(),

@@ -37,7 +37,7 @@ struct Undo {
     sysctls: Vec<(String, String)>,
 }
 
-/// The leftovers of a killed server of these paths; empty while one runs, or after a reboot.
+/// Returns the leftovers of a killed server of these paths; empty while one runs, or after a reboot.
 pub(super) fn of(paths: &Paths) -> Vec<Leftover> {
     if running(paths).is_some() {
         return Vec::new();

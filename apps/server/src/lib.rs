@@ -26,9 +26,9 @@ mod up;
 
 pub use helper_duty::SERVER;
 pub use host_state::running;
-pub use init::{Created, NewServer, init};
-pub use serve::{OnReady, Ready, run};
+pub use init::{InitOutcome, NewServer, init};
+pub use serve::{OnReady, ReadyReport, run};
 pub use settings::{Listen, Nat, Reach, Settings};
 pub use settings_keys::KEYS;
-pub use status::{Overview, Reloaded, kick, reload, status};
+pub use status::{Overview, ReloadOutcome, kick, reload, status};
 pub use up::{Step, UpOptions, up};

@@ -15,7 +15,7 @@ use adit_runtime::paths::Paths;
 use adit_runtime::privileges;
 use adit_runtime::say;
 
-/// No core dumps, no debugger: there are keys in memory.
+/// Disables core dumps and debuggers, because the memory contains keys.
 pub(super) fn protect_secrets() {
     if let Err(error) = protect_memory() {
         tracing::warn!("memory protection: not available: keys may reach core dumps: {error}");
@@ -58,7 +58,7 @@ impl HostChanges {
         }
     }
 
-    /// Has the helper read the settings again, before this process does.
+    /// Asks the helper to read the settings again, before this process does.
     ///
     /// # Errors
     /// They are wrong.
@@ -101,8 +101,8 @@ pub(crate) fn claim(paths: &Paths, server: u32) -> Result<HostState, Fault> {
     Ok(host_state)
 }
 
-/// Without a helper: every capability goes but the one for the network, and all system calls that a
-/// daemon with programs to start does not make.
+/// Without a helper, drops every capability but the one for the network, and all system calls that a daemon which
+/// starts programs does not make.
 fn drop_all_but_needed(paths: &Paths) -> Result<(), Fault> {
     let mut keep = vec![Capability::CAP_NET_ADMIN];
     if !open_to_root(paths) {

@@ -25,7 +25,7 @@ pub(super) struct Process {
     pub(super) sockets: Vec<PathBuf>,
 }
 
-/// The adit processes of this network namespace, this one aside.
+/// Returns all other adit processes of this network namespace.
 pub(super) fn all() -> Vec<Process> {
     let mut found = BTreeMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten().take(MAX_PROCESSES);
@@ -118,7 +118,7 @@ fn shortened(words: &[OsString]) -> String {
     }
 }
 
-/// The effective user: a process whose memory is protected belongs to root as far as its folder goes.
+/// Returns the effective user from `status`, because the folder of a process whose memory is protected belongs to root.
 fn status_uid(folder: &Path) -> Option<u32> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -133,7 +133,7 @@ pub(super) fn user_name(uid: u32) -> String {
 /// Flags of a listening socket in /proc/net/unix (`__SO_ACCEPTCON`).
 const LISTENS: &str = "00010000";
 
-/// Control sockets that a process listens on; none where its descriptors may not be seen.
+/// Returns the control sockets that a process listens on; none if its descriptors are not visible.
 fn sockets(folder: &Path) -> Vec<PathBuf> {
     let Ok(descriptors) = fs::read_dir(folder.join("fd")) else { return Vec::new() };
     let links = descriptors.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -154,7 +154,7 @@ fn sockets(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Number, references, protocol, flags, type, state, inode, path.
+/// Parses lines of number, references, protocol, flags, type, state, inode, path.
 fn listening(table: &str, inodes: &HashSet<String>) -> Vec<PathBuf> {
     let rows = table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();

@@ -26,7 +26,7 @@ pub(super) fn knock_everywhere(listen: &[Listen], key: &ServerKey) -> Result<Dur
     let mut first = None;
     for listen in listen {
         let to = SocketAddr::new(listen.address.unwrap_or(Ipv4Addr::LOCALHOST.into()), listen.port);
-        let took = knock(to, listen.transport, key)?;
+        let took = probe_listener(to, listen.transport, key)?;
         first.get_or_insert(took);
     }
     first.ok_or_else(|| "it listens nowhere".into())
@@ -82,7 +82,11 @@ impl Line {
 }
 
 /// Sends a reset and waits for the server's. No session begins: nothing follows it.
-fn knock(to: SocketAddr, transport: Transport, key: &ServerKey) -> Result<Duration, String> {
+fn probe_listener(
+    to: SocketAddr,
+    transport: Transport,
+    key: &ServerKey,
+) -> Result<Duration, String> {
     let mut random = adit_runtime::random::generator().map_err(|error| error.to_string())?;
     let kc = StaticKey::generate(|bytes| random.fill(bytes));
     let client = key.client_key(kc, None).map_err(|error| error.to_string())?;
@@ -146,7 +150,7 @@ mod tests {
         ServerKey::new(&[7; ServerKey::LEN])
     }
 
-    /// A server's answer to a first packet under `key`.
+    /// Returns a server's answer to a first packet under `key`.
     fn answer_to(packet: &mut [u8], key: ServerKey) -> Vec<u8> {
         let server = WrapServer::new(&WrapConfig::tls_crypt_v2_server(key)).unwrap();
         let mut first = server.open_first(packet).unwrap();
@@ -176,7 +180,7 @@ mod tests {
         address
     }
 
-    /// The same over a stream.
+    /// Answers once over a stream.
     fn answer_stream_once(key: ServerKey) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_server_that_answers_passes() {
-        knock(answer_once(key()), Transport::Udp, &key()).unwrap();
+        probe_listener(answer_once(key()), Transport::Udp, &key()).unwrap();
     }
 
     #[test]
@@ -225,6 +229,10 @@ mod tests {
             let (_, from) = socket.recv_from(&mut packet).unwrap();
             socket.send_to(b"hello, this is not the service you look for", from).unwrap();
         });
-        assert!(knock(address, Transport::Udp, &key()).unwrap_err().contains("not as this server"));
+        assert!(
+            probe_listener(address, Transport::Udp, &key())
+                .unwrap_err()
+                .contains("not as this server")
+        );
     }
 }

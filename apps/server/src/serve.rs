@@ -23,7 +23,7 @@ use adit_runtime::clock::unix_time;
 use adit_runtime::control::{CertificateReport, ReloadReport};
 use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
-use adit_runtime::filter::{Known, Live};
+use adit_runtime::filter::{KnownNames, LiveFilter};
 use adit_runtime::log;
 use adit_runtime::netinfo;
 use adit_runtime::paths::Paths;
@@ -32,7 +32,7 @@ use adit_runtime::worker_count;
 
 /// The report of a server that is ready.
 #[derive(Clone, Debug)]
-pub struct Ready {
+pub struct ReadyReport {
     /// The TUN device.
     pub device: String,
     /// The settings it runs with.
@@ -42,7 +42,7 @@ pub struct Ready {
 }
 
 /// Called once, on a thread of its own, when the server serves.
-pub type OnReady = Box<dyn FnOnce(Ready) + Send>;
+pub type OnReady = Box<dyn FnOnce(ReadyReport) + Send>;
 
 /// Runs the server until it is stopped, then undoes its changes to the machine. `verbose` raises the log level;
 /// `workers` overrides the settings.
@@ -86,7 +86,7 @@ async fn serve(
         authorizer: Arc::new(authority.clone()),
         relay: engine_config::relay(&settings),
         filter: filter_file(paths, &settings)
-            .map(|path| Live::open(&path, Some(workers.into())))
+            .map(|path| LiveFilter::open(&path, Some(workers.into())))
             .transpose()?,
         mac_limits: MacLimits::default(),
         control: Some(paths.control_socket()),
@@ -114,12 +114,12 @@ async fn serve(
     ended.map(drop)
 }
 
-/// The rule file; a relative path is relative to the settings file.
+/// Returns the rule file; a relative path is relative to the settings file.
 pub(super) fn filter_file(paths: &Paths, settings: &Settings) -> Option<PathBuf> {
     settings.filter.as_ref().map(|path| paths.config.join(path))
 }
 
-/// Settings that a reload has put in force.
+/// Returns the settings that a reload has applied.
 fn applied(old: &Settings, fresh: &Settings) -> Vec<String> {
     let filter = old.filter.is_some() && fresh.filter.is_some() && old.filter != fresh.filter;
     let changed = [
@@ -133,7 +133,7 @@ fn applied(old: &Settings, fresh: &Settings) -> Vec<String> {
     changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key.to_owned()).collect()
 }
 
-/// The self-test needs the service to run, so it waits on a thread of its own.
+/// Announces the server after the self-test, which runs on a thread of its own because it needs the running service.
 fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnReady) {
     let settings = settings.clone();
     let key = clients::server_key(store);
@@ -142,7 +142,7 @@ fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnRead
             Ok(key) => selftest::knock_everywhere(&settings.listen, &key),
             Err(fault) => Err(fault.to_string()),
         };
-        on_ready(Ready { device, settings, self_test });
+        on_ready(ReadyReport { device, settings, self_test });
     });
 }
 
@@ -223,7 +223,7 @@ impl Hooks for ServerHooks<'_> {
         Some(self.authority.groups(name))
     }
 
-    fn known(&self) -> Option<Known> {
+    fn known(&self) -> Option<KnownNames> {
         clients::known(&self.store).ok()
     }
 
@@ -247,7 +247,7 @@ impl ServerHooks<'_> {
     fn end_unwelcome(&self, handle: &Handle) {
         let mut ends = Vec::new();
         for (peer, (name, serial)) in &self.sessions {
-            match self.authority.judge(name, serial) {
+            match self.authority.decide(name, serial) {
                 Ok(Ok(_)) => {}
                 Ok(Err(reason)) => ends.push((peer.0, reason)),
                 Err(fault) => {

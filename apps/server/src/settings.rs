@@ -127,12 +127,12 @@ impl fmt::Display for Listen {
 }
 
 impl Listen {
-    /// A UDP port on every address.
+    /// Creates a UDP port on every address.
     pub const fn udp(port: u16) -> Self {
         Self { address: None, port, transport: Transport::Udp }
     }
 
-    /// `udp` or `tcp`.
+    /// Returns `udp` or `tcp`.
     pub fn protocol(&self) -> &'static str {
         match self.transport {
             Transport::Udp => "udp",
@@ -266,7 +266,7 @@ impl From<Settings> for Raw {
     }
 }
 
-/// The command that writes this file.
+/// Returns the command that writes this file.
 fn init_for(path: &Path) -> String {
     match path.parent().filter(|folder| *folder != Path::new("/etc/adit")) {
         Some(folder) => format!("adit server init --dir {}", shell_word(folder)),
@@ -274,7 +274,7 @@ fn init_for(path: &Path) -> String {
     }
 }
 
-/// Every link carries 1280 bytes of IPv6, and no path more than 1500 for certain.
+/// Checks an MTU: every link carries 1280 bytes of IPv6, and no path more than 1500 for certain.
 fn checked_mtu(mtu: u16) -> Result<u16, String> {
     match mtu {
         1280..=1500 => Ok(mtu),
@@ -284,7 +284,7 @@ fn checked_mtu(mtu: u16) -> Result<u16, String> {
     }
 }
 
-/// A network behind the server cannot be the one inside the tunnel.
+/// Checks the routes: a network behind the server cannot be the one inside the tunnel.
 fn check_routes(raw: &Raw) -> Result<(), String> {
     let inside: Vec<(&str, IpNet)> = [
         Some(("network", IpNet::V4(raw.network))),
@@ -314,7 +314,7 @@ fn bounded(key: &str, len: usize, least: usize, most: usize) -> Result<(), Strin
     }
 }
 
-/// The host goes into profiles as a word of OpenVPN's config language.
+/// Checks the host, which profiles contain as a word of OpenVPN's config language.
 pub(super) fn checked_host(host: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || ".-:_".contains(c);
     if host.is_empty() || host.len() > 253 || !host.chars().all(allowed) {
@@ -325,7 +325,7 @@ pub(super) fn checked_host(host: &str) -> Result<String, String> {
     Ok(host.to_owned())
 }
 
-/// The name is quoted in the file.
+/// Checks the user name, which is quoted in the file.
 fn checked_user(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > MAX_USER_NAME || !name.chars().all(allowed) {
@@ -338,7 +338,7 @@ fn checked_user(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// The path is quoted in the file.
+/// Checks the path, which is quoted in the file.
 pub(super) fn checked_filter(path: &str) -> Result<PathBuf, String> {
     if path.is_empty() || path.chars().any(|c| c.is_control() || "\"\\".contains(c)) {
         return Err(format!(
@@ -390,7 +390,7 @@ impl Settings {
         toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))
     }
 
-    /// The file's text, with a comment for every key.
+    /// Formats the file, with a comment for every key.
     pub fn to_toml(&self) -> String {
         settings_keys::render(self)
     }

@@ -6,7 +6,7 @@ use adit_runtime::settings::Key;
 
 use super::settings::{Nat, Reach, Settings};
 
-/// The file's text. Every key is there, so that its name need not be looked up.
+/// Formats the file. It contains every key, so that no name need be looked up.
 pub(super) fn render(settings: &Settings) -> String {
     let mut text = String::from(HEAD);
     for key in &KEYS {
@@ -22,7 +22,7 @@ pub(super) fn render(settings: &Settings) -> String {
     text
 }
 
-/// A setting as it is written; `None` where it has no value.
+/// Formats a setting's value; `None` if it has none.
 fn value(settings: &Settings, key: &str) -> Option<String> {
     Some(match key {
         "listen" => list(&settings.listen),

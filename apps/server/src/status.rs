@@ -36,7 +36,7 @@ pub struct Overview {
     pub left_behind: Vec<String>,
 }
 
-/// Everything of ours that runs: without `--dir` all processes of this network namespace, with it those whose control
+/// Returns all running instances: without `--dir` all processes of this network namespace, with it those whose control
 /// sockets are there.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ fn instances(paths: &Paths) -> Result<Vec<Instance>, Fault> {
     Ok(instances)
 }
 
-/// A process whose sockets cannot be seen: one of those that may not be asked, or one without.
+/// Adds a process whose sockets cannot be seen: either it may not be queried, or it has none.
 fn adopt(instances: &mut Vec<Instance>, process: &Process) {
     let root = nix::unistd::geteuid().is_root();
     let denied = instances.iter_mut().find(|instance| {
@@ -103,7 +103,7 @@ fn adopt(instances: &mut Vec<Instance>, process: &Process) {
     instances.push(Instance { socket: None, report });
 }
 
-/// Whether a process may be the one behind the socket of this name.
+/// Returns whether a process may be the owner of the control socket of this name.
 fn fits(process: &Process, instance: &str) -> bool {
     match process.role {
         "server" => instance == "server",
@@ -148,7 +148,7 @@ fn ask_all(sockets: BTreeSet<PathBuf>) -> Vec<Instance> {
     instances
 }
 
-/// One process's answer; `None` if only its socket is left.
+/// Queries one process; `None` if only its socket is left.
 fn ask(socket: &Path) -> Option<StatusReport> {
     let stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
@@ -178,7 +178,7 @@ fn ask(socket: &Path) -> Option<StatusReport> {
     })
 }
 
-/// As [`control::silent`], without the process id, which the caller prints first.
+/// Does the same as [`control::silent`], without the process id, which the caller prints first.
 fn does_not_answer(pid: Option<u32>) -> String {
     match pid.filter(|pid| control::is_stopped(*pid)) {
         Some(pid) => format!("does not answer: stopped; resume it with: kill -CONT {pid}"),
@@ -208,7 +208,7 @@ fn problem(socket: &Path, pid: Option<u32>, what: String) -> StatusReport {
 
 /// The result of a reload.
 #[derive(Clone, Debug)]
-pub struct Reloaded {
+pub struct ReloadOutcome {
     /// `server` or `bridge`.
     pub role: String,
     /// Its name.
@@ -223,7 +223,7 @@ pub struct Reloaded {
 /// # Errors
 /// There is none or more than one, it may not be asked, or it could not read its files; then it continues with the
 /// former ones.
-pub fn reload(paths: &Paths, name: Option<&str>) -> Result<Reloaded, Fault> {
+pub fn reload(paths: &Paths, name: Option<&str>) -> Result<ReloadOutcome, Fault> {
     let mut instances = instances(paths)?;
     let own = paths.control_socket();
     let can = |i: &Instance| matches!(i.report.role.as_str(), "server" | "bridge" | "openvpn");
@@ -256,18 +256,18 @@ pub fn reload(paths: &Paths, name: Option<&str>) -> Result<Reloaded, Fault> {
             )));
         }
     };
-    let socket = askable(&chosen)?;
+    let socket = control_socket(&chosen)?;
     let report = match control::request(socket, &Request::Reload)? {
         Response::Reloaded(report) => *report,
         Response::Done { .. } => ReloadReport::default(),
         Response::Error { message } => return Err(Fault::operator(message)),
         _ => return Err(Fault::ours("the control socket answers another question")),
     };
-    Ok(Reloaded { role: chosen.report.role, instance: chosen.report.instance, report })
+    Ok(ReloadOutcome { role: chosen.report.role, instance: chosen.report.instance, report })
 }
 
-/// The socket of a process that answers.
-fn askable(instance: &Instance) -> Result<&Path, Fault> {
+/// Returns the socket of a process that answers.
+fn control_socket(instance: &Instance) -> Result<&Path, Fault> {
     let report = &instance.report;
     match (&instance.socket, &report.problem) {
         (Some(socket), None) => Ok(socket),
@@ -298,7 +298,7 @@ pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
     let mut ended = 0;
     for server in &servers {
         let request = Request::Kick { name: Some(name.to_owned()), serial: None, peer: None };
-        match control::request(askable(server)?, &request)? {
+        match control::request(control_socket(server)?, &request)? {
             Response::Done { count } => ended += count,
             Response::Error { message } => return Err(Fault::environment(message)),
             _ => return Err(Fault::ours("the control socket answers another question")),

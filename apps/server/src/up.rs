@@ -7,7 +7,7 @@ use std::process::Command;
 use super::clients::{check_target, open_store};
 use super::doctor::{self, Finding};
 use super::host_state::running;
-use super::init::{Created, NewServer, init};
+use super::init::{InitOutcome, NewServer, init};
 use super::serve::{self, OnReady};
 use super::settings::Settings;
 use adit_runtime::fault::Fault;
@@ -33,7 +33,7 @@ pub struct UpOptions {
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Settings and keys are there.
-    Created(Box<Created>),
+    Created(Box<InitOutcome>),
     /// A client was made; its profile is here.
     Client(String, PathBuf),
     /// The client exists already.
@@ -63,7 +63,7 @@ pub fn up(
     }
     child(options, "init", &options.arguments, paths)?;
     let settings = init(paths, &NewServer::default(), true)?.settings;
-    let created = Created { settings, ..planned };
+    let created = InitOutcome { settings, ..planned };
     let settings = created.settings.clone();
     tell(Step::Created(Box::new(created)));
     if let Some(name) = &options.client {

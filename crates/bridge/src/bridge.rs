@@ -55,12 +55,12 @@ struct Handle {
 }
 
 /// Lives as long as a worker: notifies the control thread of its end, also by a panic.
-struct Alive {
+struct WorkerEndGuard {
     ended: Arc<AtomicBool>,
     link_state: Arc<LinkState>,
 }
 
-impl std::ops::Drop for Alive {
+impl std::ops::Drop for WorkerEndGuard {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
         self.link_state.wakeup().signal();
@@ -189,7 +189,7 @@ fn start_worker(
     let commands = Arc::new(CommandQueue::new()?);
     let counters = Arc::new(Counters::default());
     let ended = Arc::new(AtomicBool::new(false));
-    let alive = Alive { ended: Arc::clone(&ended), link_state: Arc::clone(link_state) };
+    let alive = WorkerEndGuard { ended: Arc::clone(&ended), link_state: Arc::clone(link_state) };
     let link_state = Arc::clone(link_state);
     let worker =
         Worker::new(queues, hook, Arc::clone(&commands), link_state, Arc::clone(&counters))?;

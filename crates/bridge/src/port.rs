@@ -27,7 +27,7 @@ impl Side {
     /// Both.
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
-    /// 0 or 1.
+    /// Returns 0 or 1.
     pub fn index(self) -> usize {
         match self {
             Self::A => 0,
@@ -224,7 +224,7 @@ impl Queue {
             Self::Tap(queue) => batch.receive_from_tap(queue, most, bytes),
             Self::Packet(socket) => socket.receive(batch),
         };
-        received.map_err(|error| self.trouble(&error))
+        received.map_err(|error| self.queue_error(&error))
     }
 
     /// Sends the kept frames of a part of a burst; returns how many of the part are finished, and what stopped it.
@@ -238,7 +238,7 @@ impl Queue {
             Self::Tap(queue) => batch.send_to_tap(queue, from, to),
             Self::Packet(socket) => batch.send_to_socket(socket, from, to),
         };
-        (done, stopped.map(|error| self.trouble(&error)))
+        (done, stopped.map(|error| self.queue_error(&error)))
     }
 
     /// Sends one frame outside of a burst.
@@ -249,7 +249,7 @@ impl Queue {
             }
             Self::Packet(socket) => socket.send(vnet, frame),
         };
-        sent.map_err(|error| self.trouble(&error))
+        sent.map_err(|error| self.queue_error(&error))
     }
 
     /// Returns how many frames the kernel dropped since the last call because this queue was not read in time. A TAP
@@ -263,7 +263,7 @@ impl Queue {
         }
     }
 
-    fn trouble(&self, error: &io::Error) -> QueueError {
+    fn queue_error(&self, error: &io::Error) -> QueueError {
         match error.raw_os_error() {
             Some(errno::EAGAIN) => QueueError::WouldBlock,
             Some(errno::EINVAL) => QueueError::Frame(FrameError::Refused),

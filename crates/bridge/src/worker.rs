@@ -115,21 +115,21 @@ struct Direction {
     /// meanwhile: at most the packets of one burst.
     released: VecDeque<Vec<u8>>,
     /// The rules' answers to the burst.
-    answers: Answers,
+    answers: ReturnedFrames,
     /// The rest of a burst that waits for space, with its time limit.
-    waiting: Option<Waiting>,
+    waiting: Option<PendingBurst>,
     counted: SideTotals,
 }
 
 /// Frames that are returned to where a burst came from, kept until no lock is held.
 #[derive(Default)]
-struct Answers {
+struct ReturnedFrames {
     bytes: Vec<u8>,
     /// The end of each frame.
     ends: Vec<usize>,
 }
 
-impl Answers {
+impl ReturnedFrames {
     #[cold]
     fn push(&mut self, frame: &[u8]) {
         self.bytes.extend_from_slice(frame);
@@ -151,7 +151,7 @@ impl Answers {
 
 /// The rest of a burst.
 #[derive(Copy, Clone)]
-struct Waiting {
+struct PendingBurst {
     from: usize,
     /// Fragments that are to leave before.
     released: usize,
@@ -194,7 +194,7 @@ impl Worker {
         let way = || Direction {
             batch: FrameBatch::new(SLOTS),
             released: VecDeque::new(),
-            answers: Answers::default(),
+            answers: ReturnedFrames::default(),
             waiting: None,
             counted: SideTotals::default(),
         };
@@ -207,7 +207,7 @@ impl Worker {
         let mut events = Events::new();
         loop {
             // The only error is of a descriptor that is no epoll set.
-            let _ = self.poller.wait(&mut events, self.patience());
+            let _ = self.poller.wait(&mut events, self.sleep_limit());
             let mut ready = [false; 2];
             for event in events.iter() {
                 match event.token {
@@ -249,7 +249,7 @@ impl Worker {
 
     /// Moves one burst that a port received; returns false if there was none, or no space for it.
     fn burst(&mut self, from: Side) -> bool {
-        let Moving { way, here, there, hook } = self.moving(from);
+        let BurstContext { way, here, there, hook } = self.moving(from);
         let (Some(here), None) = (here, way.waiting) else { return false };
         let bytes = match there.as_deref() {
             Some(Queue::Packet(_)) => TO_SOCKET,
@@ -273,12 +273,12 @@ impl Worker {
         let more = !way.batch.is_drained();
         way.evaluate(hook, from, count, here, there.as_deref());
         match way.forward(there.as_deref(), 0) {
-            Stopped::AtEnd => more,
-            Stopped::Full => {
+            PartialSend::AtEnd => more,
+            PartialSend::Full => {
                 self.watch();
                 false
             }
-            Stopped::Lost => {
+            PartialSend::Lost => {
                 self.lose(from.other());
                 more
             }
@@ -286,29 +286,29 @@ impl Worker {
     }
 
     /// Borrows the state that a burst from one side needs.
-    fn moving(&mut self, from: Side) -> Moving<'_> {
+    fn moving(&mut self, from: Side) -> BurstContext<'_> {
         let ([way_a, way_b], [a, b]) = (&mut self.ways, &self.queues);
         let hook = &mut self.hook;
         match from {
-            Side::A => Moving { way: way_a, here: a, there: b, hook },
-            Side::B => Moving { way: way_b, here: b, there: a, hook },
+            Side::A => BurstContext { way: way_a, here: a, there: b, hook },
+            Side::B => BurstContext { way: way_b, here: b, there: a, hook },
         }
     }
 
     /// Continues with a burst that waited, now that there is space.
     fn resume(&mut self, from: Side) {
-        let Moving { way, there, .. } = self.moving(from);
+        let BurstContext { way, there, .. } = self.moving(from);
         let Some(waiting) = way.waiting.take() else { return };
         let stopped = way.forward(there.as_deref(), waiting.from);
-        if let (Stopped::Full, Some(still)) = (&stopped, &mut way.waiting) {
+        if let (PartialSend::Full, Some(still)) = (&stopped, &mut way.waiting) {
             // Nothing was sent: the time limit is that of the frame that waits. Otherwise it is the next frame's.
             if (still.from, still.released) == (waiting.from, waiting.released) {
                 still.until = waiting.until;
             }
         }
         match stopped {
-            Stopped::Lost => self.lose(from.other()),
-            Stopped::AtEnd | Stopped::Full => self.watch(),
+            PartialSend::Lost => self.lose(from.other()),
+            PartialSend::AtEnd | PartialSend::Full => self.watch(),
         }
     }
 
@@ -327,7 +327,7 @@ impl Worker {
     }
 
     /// Returns how long to sleep at most.
-    fn patience(&self) -> Option<Duration> {
+    fn sleep_limit(&self) -> Option<Duration> {
         let until = self.ways.iter().filter_map(|way| way.waiting).map(|w| w.until).min();
         let until = until.into_iter().chain(self.hook.wake()).min()?;
         Some(Duration::from_nanos(until.saturating_sub(clock::boottime())))
@@ -421,7 +421,7 @@ impl FrameError {
 }
 
 /// The state that a burst needs.
-struct Moving<'a> {
+struct BurstContext<'a> {
     way: &'a mut Direction,
     here: &'a Option<Arc<Queue>>,
     there: &'a Option<Arc<Queue>>,
@@ -429,7 +429,7 @@ struct Moving<'a> {
 }
 
 /// Why a burst was sent only in part.
-enum Stopped {
+enum PartialSend {
     /// All of it is finished.
     AtEnd,
     /// The rest waits for space.
@@ -492,11 +492,11 @@ impl Direction {
     }
 
     /// Sends the released fragments, and the kept frames of the burst from `from` on.
-    fn forward(&mut self, there: Option<&Queue>, mut from: usize) -> Stopped {
+    fn forward(&mut self, there: Option<&Queue>, mut from: usize) -> PartialSend {
         let to = self.batch.len();
         let Some(queue) = there else {
             self.drop_rest(from, Drop::PortDown);
-            return Stopped::AtEnd;
+            return PartialSend::AtEnd;
         };
         if !self.released.is_empty()
             && let Some(stopped) = self.release(queue, from)
@@ -511,7 +511,7 @@ impl Direction {
                 Some(QueueError::WouldBlock) => return self.wait(from),
                 Some(QueueError::Lost) => {
                     self.drop_rest(from, Drop::PortDown);
-                    return Stopped::Lost;
+                    return PartialSend::Lost;
                 }
                 Some(QueueError::Down) => {
                     self.drop_rest(from, Drop::PortDown);
@@ -524,12 +524,12 @@ impl Direction {
             self.not_sent(why, 1);
             from = from.saturating_add(1);
         }
-        Stopped::AtEnd
+        PartialSend::AtEnd
     }
 
     /// Sends fragments as long as there is space.
     #[cold]
-    fn release(&mut self, queue: &Queue, from: usize) -> Option<Stopped> {
+    fn release(&mut self, queue: &Queue, from: usize) -> Option<PartialSend> {
         while let Some(piece) = self.released.front() {
             let why = match queue.send_one(&PLAIN, piece) {
                 // Held ones count when they leave.
@@ -540,7 +540,7 @@ impl Direction {
                 Err(QueueError::WouldBlock) => return Some(self.wait(from)),
                 Err(QueueError::Lost) => {
                     self.drop_rest(from, Drop::PortDown);
-                    return Some(Stopped::Lost);
+                    return Some(PartialSend::Lost);
                 }
                 Err(QueueError::Down) => Some(Drop::PortDown),
                 Err(QueueError::Frame(trouble)) => Some(trouble.counted(piece)),
@@ -554,10 +554,10 @@ impl Direction {
     }
 
     /// Makes the rest of the burst wait for space.
-    fn wait(&mut self, from: usize) -> Stopped {
+    fn wait(&mut self, from: usize) -> PartialSend {
         let until = clock::boottime().saturating_add(PATIENCE.as_nanos() as u64);
-        self.waiting = Some(Waiting { from, released: self.released.len(), until });
-        Stopped::Full
+        self.waiting = Some(PendingBurst { from, released: self.released.len(), until });
+        PartialSend::Full
     }
 
     fn drop_waiting(&mut self, why: Drop) {

@@ -27,17 +27,17 @@ impl fmt::Display for AeadError {
 impl std::error::Error for AeadError {}
 
 /// Seals packets of one direction.
-pub struct SealKey(Half);
+pub struct SealKey(AeadKey);
 
 /// Opens packets of one direction.
-pub struct OpenKey(Half);
+pub struct OpenKey(AeadKey);
 
-struct Half {
+struct AeadKey {
     key: LessSafeKey,
     implicit_iv: [u8; 8],
 }
 
-impl Half {
+impl AeadKey {
     fn new(cipher: Cipher, half: &DirectionKey) -> Result<Self, AeadError> {
         let algorithm: &'static Algorithm = match cipher {
             Cipher::Aes128Gcm => &AES_128_GCM,
@@ -62,7 +62,7 @@ impl Half {
 impl SealKey {
     /// Creates a key from the leading bytes of `half` that `cipher` needs.
     pub fn new(cipher: Cipher, half: &DirectionKey) -> Result<Self, AeadError> {
-        Half::new(cipher, half).map(Self)
+        AeadKey::new(cipher, half).map(Self)
     }
 
     /// Encrypts `plain` into `out` (of the same length) and writes the tag.
@@ -88,7 +88,7 @@ impl SealKey {
 impl OpenKey {
     /// Creates a key from the leading bytes of `half` that `cipher` needs.
     pub fn new(cipher: Cipher, half: &DirectionKey) -> Result<Self, AeadError> {
-        Half::new(cipher, half).map(Self)
+        AeadKey::new(cipher, half).map(Self)
     }
 
     /// Decrypts `text` in place. On failure its contents are undefined.

@@ -161,7 +161,7 @@ impl<F: Format> Plane<F> {
         Ok((plane, upcalls))
     }
 
-    /// A plane without workers.
+    /// Creates a plane without workers.
     pub(crate) fn idle(
         relay: Relay,
         client: bool,
@@ -356,7 +356,7 @@ impl<F: Format> Plane<F> {
         taken
     }
 
-    /// Traffic of a peer so far.
+    /// Returns the traffic of a peer so far.
     pub fn counters(&self, id: PeerId) -> Option<Counters> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.counters())
     }
@@ -371,7 +371,7 @@ impl<F: Format> Plane<F> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)
     }
 
-    /// Whether the far end of a stream has not acknowledged all that was sent.
+    /// Returns whether the far end of a stream has not acknowledged everything that was sent.
     pub fn is_unacknowledged(&self, link: Link) -> bool {
         self.shared.tables.streams.of(&link).is_some_and(|stream| stream.is_unacknowledged())
     }
@@ -381,8 +381,8 @@ impl<F: Format> Plane<F> {
         self.workers.len()
     }
 
-    /// Why packets no longer move, if so. The upcalls' descriptor becomes readable when that happens:
-    /// look after each drain.
+    /// Returns the reason why packets no longer move, if there is one. The upcalls' descriptor becomes readable when
+    /// that happens: check it after each drain.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.failure.get().copied()
     }
@@ -392,8 +392,8 @@ impl<F: Format> Plane<F> {
         self.shared.stats.totals()
     }
 
-    /// `max-routes-per-client` and `stale-routes-check`: how many stations one peer may have behind
-    /// it, and after how long a silent one is forgotten. Without effect on a plane without a TAP device.
+    /// Sets the limits of `max-routes-per-client` and `stale-routes-check`: how many stations one peer may have behind
+    /// it, and after how long a silent one is removed. Without effect on a plane without a TAP device.
     pub fn limit_macs(&self, per_peer: usize, age: Option<Duration>) {
         if let Some(switch) = &self.shared.ethernet {
             switch.macs.limit(per_peer, age);
@@ -454,7 +454,7 @@ impl<F: Format> Plane<F> {
         }
     }
 
-    /// A separate function, so that what it leaves on the stack is below its caller.
+    /// Installs a key in a separate function, so that the secrets it leaves on the stack are below its caller.
     #[inline(never)]
     fn install(&self, peer: &Peer<F>, slot: KeySlot, key: &<F::Types as DataFormat>::Key) {
         let PeerSpec { replay_window, link, .. } = **peer.settings.load();

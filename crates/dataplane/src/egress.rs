@@ -21,14 +21,14 @@ pub const MAX_PACKET: usize = 65_536 + adit_wire::ethernet::MAX_HEADER_LEN;
 pub struct Arena {
     buffer: Box<[u8]>,
     used: usize,
-    spans: Vec<Span>,
+    spans: Vec<TrainSpan>,
     /// Room for an encapsulated packet; empty until a peer needs it.
     scratch: Vec<u8>,
 }
 
 /// One train: datagrams of equal length, the last may be shorter.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub struct Span {
+pub struct TrainSpan {
     start: usize,
     len: usize,
     /// Length of each datagram but the last.
@@ -39,7 +39,7 @@ pub struct Span {
 
 /// Whether a super-packet was sealed to its end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum Progress {
+pub enum SealProgress {
     /// Yes.
     Done,
     /// The arena is full: send its contents, clear it, and continue with the same segments.
@@ -48,7 +48,7 @@ pub enum Progress {
 
 /// The shape of one peer's packets.
 #[derive(Copy, Clone, Debug, Default)]
-pub struct Shape<F: Format> {
+pub struct PacketShape<F: Format> {
     /// The bytes added inside the encryption.
     encapsulation: Option<F::Encapsulation>,
     /// Limits for SYNs.
@@ -59,19 +59,20 @@ pub struct Shape<F: Format> {
     pub stream: bool,
 }
 
-impl<F: Format> Shape<F> {
+impl<F: Format> PacketShape<F> {
     /// Returns the shape that a peer's settings require.
     pub fn of(spec: &PeerSpec<F::Types>, train: usize) -> Self {
         let encapsulation = F::encapsulation(spec);
         Self { encapsulation, mtu: spec.mtu, train, stream: spec.link.is_stream() }
     }
 
-    /// Bytes that encapsulation adds to a message of ours.
+    /// Returns the bytes that encapsulation adds to our own in-band message.
     pub(crate) fn message_growth(&self) -> usize {
         self.encapsulation.map_or(0, F::message_growth)
     }
 
-    /// Bytes by which a packet may grow when it is sealed, in all its fragments together.
+    /// Returns the bytes by which a packet may grow when it is sealed, in all its fragments
+    /// together.
     #[inline]
     fn growth(&self, overhead: usize) -> usize {
         match self.encapsulation {
@@ -88,7 +89,7 @@ impl<F: Format> Shape<F> {
 }
 
 impl Arena {
-    /// An arena of `size` bytes; at least one packet of 64 KiB fits.
+    /// Creates an arena of `size` bytes; at least one packet of 64 KiB fits.
     pub fn new<F: Format>(size: usize) -> Self {
         let size = size.max(const { MAX_PACKET + F::MAX_GROWTH + LENGTH });
         Self { buffer: vec![0; size].into(), used: 0, spans: Vec::new(), scratch: Vec::new() }
@@ -108,12 +109,12 @@ impl Arena {
         self.spans.clear();
     }
 
-    /// Whether nothing waits to be sent.
+    /// Returns whether nothing waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// Bytes sealed.
+    /// Returns the number of sealed bytes.
     pub fn len(&self) -> usize {
         self.used
     }
@@ -123,18 +124,18 @@ impl Arena {
         self.spans.iter().map(|span| span.count).sum()
     }
 
-    /// The trains, in order.
-    pub fn spans(&self) -> &[Span] {
+    /// Returns the trains, in order.
+    pub fn spans(&self) -> &[TrainSpan] {
         &self.spans
     }
 
-    /// The bytes of a train.
-    pub fn bytes(&self, span: &Span) -> &[u8] {
+    /// Returns the bytes of a train.
+    pub fn bytes(&self, span: &TrainSpan) -> &[u8] {
         let end = span.start.saturating_add(span.len);
         self.buffer.get(span.start..end).unwrap_or(&[])
     }
 
-    /// Bytes left.
+    /// Returns the number of bytes left.
     #[inline]
     pub fn room(&self) -> usize {
         self.buffer.len().saturating_sub(self.used)
@@ -147,7 +148,7 @@ impl Arena {
         sealer: &mut impl Seal,
         tx: &mut F::Tx,
         packet: &[u8],
-        shape: &Shape<F>,
+        shape: &PacketShape<F>,
     ) -> Result<(), DropReason> {
         if shape.stream {
             let len = packet.len().saturating_add(shape.growth(sealer.overhead()));
@@ -169,7 +170,7 @@ impl Arena {
         sealer: &mut impl Seal,
         tx: &mut F::Tx,
         packet: &[u8],
-        shape: &Shape<F>,
+        shape: &PacketShape<F>,
         encapsulation: F::Encapsulation,
     ) -> Result<(), DropReason> {
         let mut scratch = mem::take(&mut self.scratch);
@@ -187,7 +188,7 @@ impl Arena {
         &mut self,
         sealer: &mut impl Seal,
         text: &[u8],
-        shape: &Shape<F>,
+        shape: &PacketShape<F>,
     ) -> Result<(), DropReason> {
         self.seal_text(sealer, text, shape)
     }
@@ -197,7 +198,7 @@ impl Arena {
         &mut self,
         sealer: &mut impl Seal,
         text: &[u8],
-        shape: &Shape<F>,
+        shape: &PacketShape<F>,
     ) -> Result<(), DropReason> {
         let lead = if shape.stream { LENGTH } else { 0 };
         let out = self.buffer.get_mut(self.used..).unwrap_or(&mut []);
@@ -225,7 +226,7 @@ impl Arena {
             last.count = last.count.saturating_add(1);
             return;
         }
-        self.spans.push(Span { start, len, segment: len, count: 1 });
+        self.spans.push(TrainSpan { start, len, segment: len, count: 1 });
     }
 
     /// Adds the packet just sealed to what goes onto a stream.
@@ -238,7 +239,7 @@ impl Arena {
                 last.len = last.len.saturating_add(len);
                 last.count = last.count.saturating_add(1);
             }
-            None => self.spans.push(Span { start, len, segment: len, count: 1 }),
+            None => self.spans.push(TrainSpan { start, len, segment: len, count: 1 }),
         }
     }
 
@@ -248,7 +249,7 @@ impl Arena {
         &mut self,
         sealer: &mut Sealer<'_, F>,
         packet: &[u8],
-        shape: &Shape<F>,
+        shape: &PacketShape<F>,
     ) -> Option<Result<(), DropReason>> {
         let Sealer { key, tx } = sealer;
         key.run(Message { arena: self, tx: &mut **tx, packet, shape })
@@ -260,9 +261,9 @@ impl Arena {
         &mut self,
         segments: &mut Segments<'_>,
         sealer: &mut Sealer<'_, F>,
-        shape: &Shape<F>,
+        shape: &PacketShape<F>,
         dropped: impl FnMut(DropReason),
-    ) -> Progress {
+    ) -> SealProgress {
         let Sealer { key, tx } = sealer;
         key.run(SuperPacket { arena: self, tx: &mut **tx, segments, shape, dropped })
     }
@@ -273,7 +274,7 @@ struct Message<'b, F: Format> {
     arena: &'b mut Arena,
     tx: &'b mut F::Tx,
     packet: &'b [u8],
-    shape: &'b Shape<F>,
+    shape: &'b PacketShape<F>,
 }
 
 impl<F: Format> SealBurst for Message<'_, F> {
@@ -294,23 +295,23 @@ struct SuperPacket<'b, 's, F: Format, D> {
     arena: &'b mut Arena,
     tx: &'b mut F::Tx,
     segments: &'b mut Segments<'s>,
-    shape: &'b Shape<F>,
+    shape: &'b PacketShape<F>,
     dropped: D,
 }
 
 impl<F: Format, D: FnMut(DropReason)> SealBurst for SuperPacket<'_, '_, F, D> {
-    type Output = Progress;
+    type Output = SealProgress;
 
     #[inline]
-    fn run(self, sealer: &mut impl Seal) -> Progress {
+    fn run(self, sealer: &mut impl Seal) -> SealProgress {
         let Self { arena, tx, segments, shape, mut dropped } = self;
         let most = shape.growth(sealer.overhead()).saturating_add(LENGTH);
         let (whole, l2) = (segments.is_whole(), segments.l2());
         loop {
             if segments.longest().saturating_add(most) > arena.room() {
-                return Progress::Full;
+                return SealProgress::Full;
             }
-            let Some(segment) = segments.next() else { return Progress::Done };
+            let Some(segment) = segments.next() else { return SealProgress::Done };
             if whole {
                 // SYNs are never part of a super-packet.
                 if let Some(packet) = segment.get_mut(l2..) {
@@ -324,9 +325,9 @@ impl<F: Format, D: FnMut(DropReason)> SealBurst for SuperPacket<'_, '_, F, D> {
     }
 }
 
-impl Span {
-    /// Whether a datagram of `len` may follow: the train is not full, and all before had the same
-    /// length, which is not exceeded.
+impl TrainSpan {
+    /// Returns whether a datagram of `len` may follow: the train is not full, and all before had
+    /// the same length, which is not exceeded.
     #[inline]
     fn takes(&self, len: usize, train: usize) -> bool {
         self.count < train
@@ -369,7 +370,7 @@ mod tests {
             let mut tx = Tx::default();
             let mut sealer = key.sealer(&mut tx, &spec());
             let mut arena = Arena::new::<Trivial>(1 << 20);
-            let shape = Shape { train, ..Shape::default() };
+            let shape = PacketShape { train, ..PacketShape::default() };
             for len in &lens {
                 arena.message(&mut sealer, &vec![9; *len], &shape).unwrap().unwrap();
             }
@@ -397,7 +398,7 @@ mod tests {
         let mut tx = Tx::default();
         let mut sealer = key.sealer(&mut tx, &spec());
         let mut arena = Arena::new::<Trivial>(0);
-        let shape = Shape { train: 64, ..Shape::default() };
+        let shape = PacketShape { train: 64, ..PacketShape::default() };
         let mut total = 0;
         // A UDP super-packet with tiny segments: sealing multiplies its size.
         let mut packet = vec![0u8; 60_028];
@@ -419,7 +420,7 @@ mod tests {
             total += arena.datagrams();
             arena.clear();
             rounds += 1;
-            if progress == Progress::Done {
+            if progress == SealProgress::Done {
                 break;
             }
         }
@@ -441,7 +442,7 @@ mod tests {
             arena.egress(
                 &mut segments,
                 &mut sealer,
-                &Shape { train: 64, ..Shape::default() },
+                &PacketShape { train: 64, ..PacketShape::default() },
                 |r| {
                     drops.push(r);
                 },

@@ -181,8 +181,8 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// A merged packet in one piece: its headers, and behind them its payload, or zeros of that length
-    /// if no capture runs. Its checksum is not to be verified: that of each part was.
+    /// Returns a merged packet in one piece: its headers, followed by its payload, or by zeros of that length if no
+    /// capture runs. Its checksum need not be verified, because each part's was.
     fn gather(&mut self, write: &Write<'_, '_>, all: bool) -> &[u8] {
         let len = write.len();
         if self.used && !all {
@@ -277,7 +277,7 @@ pub(crate) fn evaluate_relayed(
     });
 }
 
-/// As [`evaluate_relayed`], for flooded frames. Fragments are not flooded.
+/// Does the same as [`evaluate_relayed`] for flooded frames. Fragments are not flooded.
 pub(crate) fn evaluate_floods(
     filter_burst: &mut FilterBurst<'_>,
     frames: &mut Vec<(PeerId, &[u8])>,

@@ -36,16 +36,17 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
     /// Returns what is added to the packets of a peer; `None`: nothing.
     fn encapsulation(spec: &PeerSpec<Self::Types>) -> Option<Self::Encapsulation>;
 
-    /// Whether packets of a peer may come and go in fragments.
+    /// Returns whether packets of a peer may come and go in fragments.
     fn fragments(spec: &PeerSpec<Self::Types>) -> bool;
 
-    /// Whether [`Format::decapsulate`] needs buffers for packets of a peer.
+    /// Returns whether [`Format::decapsulate`] needs buffers for packets of a peer.
     fn needs_scratch(spec: &PeerSpec<Self::Types>) -> bool;
 
-    /// The most bytes by which a packet grows in all its fragments together, if sealing adds `overhead` to each.
+    /// Returns the most bytes by which a packet grows in all its fragments together, if sealing adds `overhead` to
+    /// each.
     fn growth(encapsulation: Self::Encapsulation, overhead: usize) -> usize;
 
-    /// The bytes that encapsulation adds to an in-band message.
+    /// Returns the bytes that encapsulation adds to an in-band message.
     fn message_growth(encapsulation: Self::Encapsulation) -> usize;
 
     /// Encapsulates a packet and passes the result, or each of its fragments, to `seal`. `scratch` is memory to reuse;
@@ -173,10 +174,10 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
     /// Prepares a key for use; `None` if the crypto library refuses it.
     fn new(key: &<Self::Types as DataFormat>::Key, replay_window: u32) -> Option<Self>;
 
-    /// The id by which packets name the key.
+    /// Returns the id by which packets name the key.
     fn id(&self) -> u8;
 
-    /// Whether packets under this key carry no header: every datagram from the peer's address is one.
+    /// Returns whether packets under this key carry no header: every datagram from the peer's address is one.
     fn is_headerless(&self) -> bool;
 
     /// Starts to seal one burst. Only under the peer's TX lock, so that packet ids are assigned in the order of sending.
@@ -197,7 +198,7 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
 
 /// Seals packets under a key of any kind.
 pub trait Sealer {
-    /// The most bytes that sealing adds.
+    /// Returns the most bytes that sealing adds.
     fn overhead(&self) -> usize;
 
     /// Runs `burst` with the sealer of this kind of key.
@@ -215,7 +216,7 @@ pub trait SealBurst {
 
 /// Seals packets under a key of one kind.
 pub trait Seal {
-    /// The most bytes that sealing adds.
+    /// Returns the most bytes that sealing adds.
     fn overhead(&self) -> usize;
 
     /// Seals one packet into the start of `out` under the next packet id; returns its length.

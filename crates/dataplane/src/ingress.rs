@@ -74,7 +74,7 @@ trait RunLayout: Copy {
     /// authentication or comes twice is an attack, or means that the ends are out of step.
     const LOSSLESS: bool;
     fn count(self, run: &[u8]) -> usize;
-    /// Length of the longest datagram; 0 where there are none.
+    /// Returns the length of the longest datagram; 0 if there are none.
     fn longest(self, run: &[u8]) -> usize;
     fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]>;
 }
@@ -384,7 +384,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
     fn finish_run(&self, peer: &Peer<F>, key: &Key<F>, packets: u64, bytes: u64) {
         let Shared { stats, upcalls, .. } = self.shared;
         if packets > 0 {
-            peer.heard(self.now, packets, bytes);
+            peer.count_received(self.now, packets, bytes);
             peer.used(key);
             key.count_opened(packets, bytes);
             if peer.take_activity_wanted() {
@@ -447,7 +447,8 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         Content::Other { empty: false }
     }
 
-    /// The newest packet came from another address: sends there from now on, unless the address belongs to another peer.
+    /// Handles the newest packet from another address: sends there from now on, unless the address belongs to another
+    /// peer.
     fn float(&self, run: &Run<'_, F>, key: &Key<F>) -> bool {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         let tell = || upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
@@ -494,9 +495,9 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
     }
 }
 
-/// Whether packets under the peer's keys may come from another path. Not to or from a stream: that is
-/// one client's connection alone. But where there is no session, as under a static key, a
-/// new connection has no other way to prove whose it is.
+/// Returns whether packets under the peer's keys may come from another path. Not to or from a stream: that is one
+/// client's connection alone. But where there is no session, as under a static key, a new connection has no other way
+/// to prove whose it is.
 fn may_float<F: Format>(spec: &PeerSpec<F::Types>, link: &Link, key: &Key<F>) -> bool {
     let streams = (spec.link.is_stream(), link.is_stream());
     spec.float && (streams == (false, false) || (streams == (true, true) && key.is_headerless()))

@@ -28,7 +28,7 @@ pub struct Sealer<'k, F: Format> {
 }
 
 impl<F: Format> Key<F> {
-    /// `None` if the crypto library refuses the key.
+    /// Creates a key; `None` if the crypto library refuses it.
     pub(crate) fn new(
         key: &<F::Types as DataFormat>::Key,
         replay_window: u32,
@@ -48,13 +48,13 @@ impl<F: Format> Key<F> {
         self.format.id()
     }
 
-    /// Whether packets under this key carry no header.
+    /// Returns whether packets under this key carry no header.
     pub(crate) fn is_headerless(&self) -> bool {
         self.format.is_headerless()
     }
 
-    /// The right to seal under this key for as long as the peer's TX lock is held: packet ids come
-    /// out in the order in which packets are sent.
+    /// Acquires the right to seal under this key for as long as the peer's TX lock is held: packet
+    /// ids are assigned in the order in which packets are sent.
     #[inline(always)]
     pub(crate) fn sealer<'k>(
         &'k self,
@@ -66,12 +66,12 @@ impl<F: Format> Key<F> {
         Sealer { key: self.format.sealer(spec), tx: &mut lock.format }
     }
 
-    /// Packets go to this stream next, under the same lock as [`Key::sealer`].
+    /// Sends packets to this stream from now on, under the same lock as [`Key::sealer`].
     pub(crate) fn begin_stream(&self, lock: &mut Tx<F>, stream: u64) {
         self.format.begin_stream(&mut lock.format, stream);
     }
 
-    /// The right to open packets, until the next run.
+    /// Acquires the right to open packets, until the next run.
     #[inline(always)]
     pub(crate) fn opener(&self) -> <F::Key as FormatKey>::Opener<'_> {
         self.format.opener()

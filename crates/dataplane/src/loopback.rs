@@ -13,8 +13,8 @@ use adit_wire::merge::{Merger, Write};
 use adit_wire::split::Segments;
 
 use crate::control::{Plane, Relay};
-use crate::egress::{Arena, Progress, Shape};
-use crate::ethernet::{Outward, outward};
+use crate::egress::{Arena, PacketShape, SealProgress};
+use crate::ethernet::{EgressFrame, outward};
 use crate::filter_hook::{self, Direction, FilterConfig, FilterHook, HookVerdict, Relayed};
 use crate::format::Format;
 use crate::ingress::Ingress;
@@ -39,7 +39,7 @@ pub struct LoopbackPlane<F: Format> {
 
 /// The outcome of a received packet.
 #[derive(Debug)]
-pub enum Delivered<'d, 'a> {
+pub enum LoopbackOutput<'d, 'a> {
     /// It would be written to the TUN device.
     Tun(&'d Write<'d, 'a>),
     /// It would be sent on to this peer.
@@ -47,7 +47,7 @@ pub enum Delivered<'d, 'a> {
 }
 
 impl<F: Format> LoopbackPlane<F> {
-    /// An end without peers. `tun`: whether there is a device to deliver to.
+    /// Creates an end without peers. `tun`: whether there is a device to deliver to.
     pub fn new(
         relay: Relay,
         client: bool,
@@ -57,7 +57,7 @@ impl<F: Format> LoopbackPlane<F> {
         Self::idle(relay, client, tun, false, clock)
     }
 
-    /// As [`Self::new`], with a TAP device to deliver to: packets are frames.
+    /// Does the same as [`Self::new`], with a TAP device to deliver to: packets are frames.
     pub fn ethernet(
         relay: Relay,
         client: bool,
@@ -107,7 +107,7 @@ impl<F: Format> LoopbackPlane<F> {
             .unwrap_or_default()
     }
 
-    /// The plane, for commands, counters and totals. Commands that send find no socket.
+    /// Returns the plane, for commands, counters and totals. Commands that send find no socket.
     pub fn plane(&self) -> &Plane<F> {
         &self.plane
     }
@@ -151,7 +151,7 @@ impl<F: Format> LoopbackPlane<F> {
         self.seal_for(&peer, segments, send)
     }
 
-    /// `None`: the packet passes as it is.
+    /// Seals a packet after its evaluation; `None`: the packet passes as it is.
     #[cold]
     fn seal_evaluated(
         &mut self,
@@ -189,7 +189,7 @@ impl<F: Format> LoopbackPlane<F> {
         let shared = Arc::clone(&self.shared);
         let Some(switch) = &shared.ethernet else { return Ok(()) };
         let peers = shared.tables.peers.load();
-        let Outward { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
+        let EgressFrame { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
         if !matches!(
             self.evaluate(peer.as_ref().map(|peer| peer.id), vnet, frame),
             HookVerdict::Pass
@@ -214,7 +214,7 @@ impl<F: Format> LoopbackPlane<F> {
         let mut tx = peer.lock_tx();
         let (keys, spec) = (peer.keys.load(), peer.settings.load());
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
-        let shape = Shape::<F>::of(&spec, 64);
+        let shape = PacketShape::<F>::of(&spec, 64);
         loop {
             let mut sealer = key.sealer(&mut tx, &spec);
             let progress = self.arena.egress(&mut segments, &mut sealer, &shape, |reason| {
@@ -230,7 +230,7 @@ impl<F: Format> LoopbackPlane<F> {
             }
             peer.sent((self.shared.clock)(), packets, bytes);
             self.arena.clear();
-            if progress == Progress::Done {
+            if progress == SealProgress::Done {
                 return Ok(());
             }
         }
@@ -242,25 +242,25 @@ impl<F: Format> LoopbackPlane<F> {
         link: &Link,
         segment: usize,
         data: &mut [u8],
-        deliver: impl FnMut(Delivered<'_, '_>),
+        deliver: impl FnMut(LoopbackOutput<'_, '_>),
     ) {
         if self.shared.needs_scratch.load(Relaxed) {
             return self.open_pieces(link, segment, data, deliver);
         }
-        self.ingest(deliver, |ingress| ingress.datagram(link, segment, data));
+        self.process_received(deliver, |ingress| ingress.datagram(link, segment, data));
     }
 
-    /// [`Self::open`] where packets may come together from pieces.
+    /// Does the same as [`Self::open`], for packets that may be reassembled from fragments.
     #[cold]
     fn open_pieces(
         &mut self,
         link: &Link,
         segment: usize,
         data: &mut [u8],
-        deliver: impl FnMut(Delivered<'_, '_>),
+        deliver: impl FnMut(LoopbackOutput<'_, '_>),
     ) {
         let mut scratch = vec![Vec::new(); MAX_SCRATCH_BUFFERS];
-        self.ingest(deliver, |ingress| {
+        self.process_received(deliver, |ingress| {
             ingress.set_scratch(&mut scratch);
             ingress.datagram(link, segment, data);
         });
@@ -276,7 +276,7 @@ impl<F: Format> LoopbackPlane<F> {
         link: &Link,
         max: usize,
         data: &mut [u8],
-        deliver: impl FnMut(Delivered<'_, '_>),
+        deliver: impl FnMut(LoopbackOutput<'_, '_>),
     ) -> Result<(), StreamEnd> {
         let mut joined = Vec::new();
         let data = if self.rx.partial.is_empty() {
@@ -286,15 +286,16 @@ impl<F: Format> LoopbackPlane<F> {
             joined.extend_from_slice(data);
             &mut joined[..]
         };
-        let taken = self.ingest(deliver, |ingress| ingress.stream(link, max, &mut *data))?;
+        let taken =
+            self.process_received(deliver, |ingress| ingress.stream(link, max, &mut *data))?;
         self.rx.keep(data.get(taken..).unwrap_or(&[]));
         Ok(())
     }
 
     #[inline(always)]
-    fn ingest<'b, T>(
+    fn process_received<'b, T>(
         &mut self,
-        mut deliver: impl FnMut(Delivered<'_, '_>),
+        mut deliver: impl FnMut(LoopbackOutput<'_, '_>),
         feed: impl FnOnce(&mut Ingress<'b, '_, F>) -> T,
     ) -> T {
         let shared = &self.shared;
@@ -305,25 +306,26 @@ impl<F: Format> LoopbackPlane<F> {
         let fed = feed(&mut ingress);
         let Ingress { merger, mut relays, mut lazy, .. } = ingress;
         match &mut self.filter_hook {
-            None => merger.writes().for_each(|write| deliver(Delivered::Tun(&write))),
+            None => merger.writes().for_each(|write| deliver(LoopbackOutput::Tun(&write))),
             Some(filter_hook) => {
                 let floods = lazy.as_mut().map(|lazy| &mut lazy.floods);
                 let passes = evaluate_received(filter_hook, shared, &merger, &mut relays, floods);
                 let passing = merger.writes().zip(passes).filter(|(_, passes)| *passes);
-                passing.for_each(|(write, _)| deliver(Delivered::Tun(&write)));
+                passing.for_each(|(write, _)| deliver(LoopbackOutput::Tun(&write)));
             }
         }
-        relays.into_iter().for_each(|one| deliver(Delivered::Peer(one.to, one.packet)));
+        relays.into_iter().for_each(|one| deliver(LoopbackOutput::Peer(one.to, one.packet)));
         for (sender, frame) in lazy.as_deref().map_or(&[][..], |lazy| &lazy.floods) {
             let others = peers.iter().filter(|peer| peer.id != *sender);
-            others.for_each(|peer| deliver(Delivered::Peer(peer.id, frame)));
+            others.for_each(|peer| deliver(LoopbackOutput::Peer(peer.id, frame)));
         }
         self.merger = merger.recycle(true, true);
         fed
     }
 }
 
-/// Which writes pass; leaves of the others those that do.
+/// Evaluates the writes and returns which of them pass; removes the rejected packets from the
+/// others.
 #[cold]
 fn evaluate_received<'a, F: Format>(
     filter_hook: &mut FilterHook,

@@ -117,7 +117,7 @@ impl<F: Format> Tx<F> {
 }
 
 impl<F: Format> Keys<F> {
-    /// The key with an id; both slots decrypt.
+    /// Returns the key with an id; both slots decrypt.
     #[inline]
     pub(crate) fn find(&self, id: u8) -> Option<&Arc<Key<F>>> {
         [&self.primary, &self.secondary].into_iter().flatten().find(|key| key.id() == id)
@@ -191,12 +191,12 @@ impl<F: Format> Peer<F> {
         self.rx.reassembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limit on copies of frames that this peer floods.
+    /// Returns the limit on copies of frames that this peer floods.
     pub(crate) fn floods(&self) -> &TokenBucket {
         &self.rx.floods
     }
 
-    /// The limit on moves to another address.
+    /// Returns the limit on moves to another address.
     pub(crate) fn moves(&self) -> &TokenBucket {
         &self.rx.moves
     }
@@ -210,8 +210,7 @@ impl<F: Format> Peer<F> {
         });
     }
 
-    /// Whether `link` is where the peer is known to be. The local address counts only if the peer's
-    /// link names one.
+    /// Returns whether `link` is the peer's known path. The local address counts only if the peer's link names one.
     #[inline]
     pub(crate) fn same_path(spec: &PeerSpec<F::Types>, link: &Link) -> bool {
         spec.link == *link
@@ -227,20 +226,20 @@ impl<F: Format> Peer<F> {
         KeyOrigin { owner: self.owner, generation: self.generations.fetch_add(1, Relaxed) }
     }
 
-    /// The peer has used a key.
+    /// Records that the peer has used a key.
     pub(crate) fn used(&self, key: &Key<F>) {
         if self.newest_used.load(Relaxed) < key.generation {
             self.newest_used.fetch_max(key.generation, Relaxed);
         }
     }
 
-    /// Whether the peer has used no later key. Packets under an earlier one may be authentic and
-    /// the first with their ids, although an attacker has held them back.
+    /// Returns whether the peer has used no later key. Packets under an earlier one may be authentic and the first with
+    /// their ids, although an attacker has held them back.
     pub(crate) fn is_newest(&self, key: &Key<F>) -> bool {
         self.newest_used.load(Relaxed) <= key.generation
     }
 
-    pub(crate) fn heard(&self, now: Instant, packets: u64, bytes: u64) {
+    pub(crate) fn count_received(&self, now: Instant, packets: u64, bytes: u64) {
         self.rx.last.store(now.as_nanos(), Relaxed);
         self.rx.silent.store(false, Relaxed);
         self.rx.packets.fetch_add(packets, Relaxed);
@@ -292,7 +291,7 @@ impl<F: Format> Peer<F> {
         self.in_band_rx_bytes.fetch_add(len as u64, Relaxed);
     }
 
-    /// Packets received that were pings or messages, and the bytes that these had inside the encryption.
+    /// Returns the number of received pings and messages, and their bytes inside the encryption.
     pub(crate) fn in_band_received(&self) -> (u64, u64) {
         (self.in_band_rx_packets.load(Relaxed), self.in_band_rx_bytes.load(Relaxed))
     }

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use adit_engine::command::ProbeResult;
 
-use crate::egress::{Arena, Shape};
+use crate::egress::{Arena, PacketShape};
 use crate::format::{Format, Sealer as _};
 use crate::peer::{Peer, Tx};
 use crate::shared::Shared;
 use crate::sockets::find_socket;
 use crate::stats::DropReason;
 
-/// Bytes of the IP and UDP headers before a datagram.
+/// Returns the bytes of the IP and UDP headers before a datagram.
 fn headers(remote: std::net::SocketAddr) -> usize {
     if remote.ip().to_canonical().is_ipv4() { 20 + 8 } else { 40 + 8 }
 }
@@ -45,7 +45,7 @@ impl<F: Format> Shared<F> {
             return ProbeResult { size: 0, kernel: opinion() };
         };
         let mut sealer = key.sealer(tx, &spec);
-        let shape = Shape::<F>::of(&spec, 1);
+        let shape = PacketShape::<F>::of(&spec, 1);
         let added = sealer.key.overhead() + headers(to) + shape.message_growth();
         let message = F::size_request(usize::from(size).saturating_sub(added));
         arena.clear();

@@ -22,14 +22,15 @@ pub struct OwnTransport {
 const FRAGMENT: (u8, usize) = (44, 8);
 
 impl OwnTransport {
-    /// Whether a packet for `to` belongs to the transport. One comparison for all other packets.
+    /// Returns whether a packet for `to` belongs to the transport. One comparison for all other packets.
     #[inline]
     pub(crate) fn owns(&self, to: IpAddr, packet: &[u8]) -> bool {
         self.remote.ip() == to && self.has_same_flow(packet)
     }
 
-    /// A later fragment has no ports and passes, since it may be of other traffic to that host. That makes no loop: sealed,
-    /// it is a packet of its own, with ports, whose last fragment is shorter.
+    /// Returns whether a packet belongs to the transport's own flow. A later fragment has no ports and passes, since it
+    /// may be of other traffic to that host. That makes no loop: sealed, it is a packet of its own, with ports, whose
+    /// last fragment is shorter.
     #[cold]
     fn has_same_flow(&self, packet: &[u8]) -> bool {
         let Some(header) = Ip::parse(packet) else { return false };
@@ -56,7 +57,7 @@ impl OwnTransport {
     }
 }
 
-/// Whether a fragment's offset, in the bits of `mask`, is 0.
+/// Returns whether a fragment's offset, in the bits of `mask`, is 0.
 fn starts_datagram(field: Option<&[u8]>, mask: u16) -> bool {
     let field = field.and_then(|field| field.first_chunk().copied());
     field.is_some_and(|field| u16::from_be_bytes(field) & mask == 0)

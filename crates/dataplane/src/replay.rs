@@ -38,7 +38,7 @@ const MAX_SIZE: u32 = 65536;
 const BLOCK: u64 = 64;
 
 impl ReplayWindow {
-    /// An empty window of `size` packets (clamped to 1..=65536).
+    /// Creates an empty window of `size` packets (clamped to 1..=65536).
     pub fn new(size: u32) -> Self {
         let size = size.clamp(1, MAX_SIZE);
         let blocks = (size.div_ceil(64) as usize).saturating_add(1).next_power_of_two();

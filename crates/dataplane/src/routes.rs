@@ -28,7 +28,7 @@ use prefix_trie::{Prefix, PrefixMap};
 pub struct Routes {
     v4: Family<u32, Ipv4Net>,
     v6: Family<u128, Ipv6Net>,
-    owned: Owned,
+    owned: PeerRoutes,
 }
 
 /// One family: single addresses, which most peers have and nothing is longer than, beside the prefixes. Publishing
@@ -75,7 +75,7 @@ impl Hasher for Mixer {
         self.write_u128(word.into());
     }
 
-    /// The halves of a product of 128 bits depend on all bits of both factors.
+    /// Mixes 128 bits: both halves of a product of 128 bits depend on all bits of both factors.
     #[inline]
     fn write_u128(&mut self, word: u128) {
         let (low, high) = (word as u64 ^ 0x9e37_79b9_7f4a_7c15, (word >> 64) as u64 ^ self.0);
@@ -108,7 +108,7 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
         self.prefixes.get_lpm(&as_prefix()).map(|(_, peer)| *peer)
     }
 
-    /// `host`: the address, where the prefix is a single one.
+    /// Inserts a prefix. `host`: the address, if the prefix is a single one.
     fn insert(&mut self, host: Option<A>, prefix: P, peer: PeerId) {
         let Some(address) = host else {
             self.prefixes.insert(prefix, peer);
@@ -126,7 +126,7 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
         }
     }
 
-    /// Unless it has moved to another peer since.
+    /// Removes a prefix, unless it has moved to another peer since.
     fn remove(&mut self, host: Option<A>, prefix: P, peer: PeerId) {
         let Some(address) = host else {
             if self.prefixes.get(&prefix) == Some(&peer) {
@@ -163,9 +163,9 @@ const PAGE: u32 = 32;
 
 /// The addresses of each peer, in pages: a change of routes copies one of them, and not a list for each peer.
 #[derive(Clone, Debug, Default)]
-struct Owned(HashMap<u32, Arc<Page>>);
+struct PeerRoutes(HashMap<u32, Arc<Page>>);
 
-impl Owned {
+impl PeerRoutes {
     /// Returns what the peer owned before.
     fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) -> Option<Arc<[IpNet]>> {
         let (number, at) = (peer.0 / PAGE, (peer.0 % PAGE) as usize);
@@ -185,7 +185,7 @@ impl Owned {
 }
 
 impl Routes {
-    /// The peer that owns an address.
+    /// Returns the peer that owns an address.
     #[inline]
     pub fn owner(&self, address: IpAddr) -> Option<PeerId> {
         match address {

@@ -10,7 +10,7 @@ use adit_linux::poll::{EventFd, Poller};
 use arc_swap::ArcSwapOption;
 
 use crate::control::Relay;
-use crate::egress::{Arena, Shape};
+use crate::egress::{Arena, PacketShape};
 use crate::ethernet::Switch;
 use crate::filter_hook::{FilterConfig, FilterHook};
 use crate::format::Format;
@@ -76,8 +76,8 @@ pub(crate) struct Shared<F: Format> {
 }
 
 impl<F: Format> Shared<F> {
-    /// Whether packets go from peer to peer inside the plane. Where they must not, a filter may have
-    /// rules that say otherwise.
+    /// Returns whether packets go from peer to peer inside the plane. If the relay setting forbids it, a filter may
+    /// still have rules that allow it.
     pub(crate) fn may_relay(&self) -> bool {
         match self.relay {
             Relay::Direct => true,
@@ -178,5 +178,7 @@ pub(crate) fn seal_message<F: Format>(
 ) -> Result<(), DropReason> {
     arena.clear();
     let mut sealer = key.sealer(tx, spec);
-    arena.message(&mut sealer, message, &Shape::of(spec, 1)).ok_or(DropReason::ControlTooLong)?
+    arena
+        .message(&mut sealer, message, &PacketShape::of(spec, 1))
+        .ok_or(DropReason::ControlTooLong)?
 }

@@ -37,7 +37,7 @@ impl Group {
         self.members.iter().skip(worker).step_by(workers.max(1))
     }
 
-    /// The one that a worker sends through; its own where it has one, so that none waits for another.
+    /// Returns the socket that a worker sends through; its own if it has one, so that none waits for another.
     fn sender(&self, worker: usize) -> Option<&Arc<UdpSocket>> {
         self.members.get(worker.checked_rem(self.members.len())?)
     }
@@ -55,7 +55,7 @@ pub(crate) fn grouped(sockets: Vec<(SocketId, Arc<UdpSocket>)>) -> Sockets {
     groups
 }
 
-/// The socket through which a worker sends to a peer of this id. Control sends as the first worker.
+/// Returns the socket through which a worker sends to a peer of this id. Control sends as the first worker.
 pub(crate) fn find_socket(
     sockets: &Sockets,
     id: SocketId,

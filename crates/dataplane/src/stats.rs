@@ -20,7 +20,7 @@ macro_rules! drop_reasons {
             /// All reasons, in the order of their discriminants.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// A short name for `status` and logs.
+            /// Returns a short name for `status` and logs.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -119,8 +119,8 @@ drop_reasons! {
 }
 
 impl DropReason {
-    /// The reason that a packet with this source or destination finds no owner: `otherwise`, unless
-    /// the address has no meaning beyond its own link.
+    /// Returns the reason for a drop of a packet whose source or destination has no owner:
+    /// `otherwise`, unless the address has no meaning beyond its own link.
     pub(crate) fn of_unowned(address: IpAddr, otherwise: Self) -> Self {
         let local = match address {
             IpAddr::V4(v4) => v4.is_multicast() || v4.is_link_local(),
@@ -156,7 +156,7 @@ impl Histogram {
     pub const LABELS: [&'static str; Self::BUCKETS] =
         ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65+"];
 
-    /// Packets per batch.
+    /// Returns the average number of packets per batch.
     pub fn mean(&self) -> f64 {
         if self.batches == 0 { 0.0 } else { self.packets as f64 / self.batches as f64 }
     }
@@ -215,7 +215,7 @@ thread_local! {
 pub(crate) struct Stats {
     workers: Box<[CachePadded<Counters>]>,
     control: CachePadded<Counters>,
-    pub gates: Gates,
+    pub gates: EnabledOffloads,
 }
 
 /// The counters of one thread.
@@ -230,7 +230,7 @@ pub(crate) struct Counters {
 
 /// The offloads in force; a downgrade at run time clears one.
 #[derive(Debug)]
-pub(crate) struct Gates {
+pub(crate) struct EnabledOffloads {
     pub udp_gso: AtomicBool,
     pub udp_gro: AtomicBool,
     pub tun_tso: AtomicBool,
@@ -283,7 +283,7 @@ impl Stats {
         Self {
             workers: (0..workers).map(|_| CachePadded::default()).collect(),
             control: CachePadded::default(),
-            gates: Gates {
+            gates: EnabledOffloads {
                 udp_gso: AtomicBool::new(gates.udp_gso),
                 udp_gro: AtomicBool::new(gates.udp_gro),
                 tun_tso: AtomicBool::new(gates.tun_tso),

@@ -181,7 +181,7 @@ impl<F: Format> Tables<F> {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// A number that changes with the peers and routes.
+    /// Returns a number that changes with the peers and routes.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -193,7 +193,7 @@ impl<F: Format> Tables<F> {
         (version, self.peers.load(), self.routes.load())
     }
 
-    /// Notes the address of a peer. A newer session from the same address takes it over.
+    /// Records the address of a peer. A newer session from the same address takes it over.
     fn claim(&self, link: &Link, id: PeerId) {
         if let Some(address) = address(link) {
             write(&self.addresses).insert(address, id);
@@ -207,7 +207,7 @@ impl<F: Format> Tables<F> {
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
     }
 
-    /// Control moves a peer.
+    /// Sets the link of a peer at the control plane's request.
     pub(crate) fn set_link(&self, peer: &Peer<F>, link: Link) {
         let mut addresses = write(&self.addresses);
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
@@ -268,7 +268,7 @@ impl<F: Format> Tables<F> {
         self.is_admitted(link) || self.by_address(link).is_some()
     }
 
-    /// Whether control admitted this link: it has a handshake, if not a session.
+    /// Returns whether control admitted this link: it has a handshake, if not a session.
     pub(crate) fn is_admitted(&self, link: &Link) -> bool {
         read(&self.admitted).contains(link)
     }

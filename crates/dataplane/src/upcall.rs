@@ -107,7 +107,7 @@ pub(crate) struct UpcallSender<T: DataFormat>(Arc<Queues<T>>);
 
 /// An input on a link. An end follows the packets before it, hence one queue for both.
 #[derive(Debug)]
-enum Item {
+enum LinkInput {
     Packet(Vec<u8>),
     Ended(StreamEnd),
 }
@@ -125,8 +125,8 @@ struct Queues<T: DataFormat> {
 /// Items in the order in which they came, and how many packets of each source there are.
 #[derive(Debug, Default)]
 struct Frames {
-    items: VecDeque<(Link, Item)>,
-    waiting: Counts<Source>,
+    items: VecDeque<(Link, LinkInput)>,
+    waiting: ItemCounts<Source>,
 }
 
 /// The source that a packet is charged to.
@@ -139,7 +139,7 @@ enum Source {
 }
 
 impl Source {
-    /// The sources of a packet with their shares.
+    /// Returns the sources of a packet with their shares.
     fn all(link: Link, limits: &QueueLimits) -> [Option<(Self, usize)>; 4] {
         let network = Network::of(link.remote().ip());
         let site = network.is_ipv6().then(|| (Self::Network(network.site()), limits.site));
@@ -164,15 +164,15 @@ impl Frames {
             return false;
         }
         sources.iter().flatten().for_each(|(source, _)| self.waiting.add(*source));
-        self.items.push_back((link, Item::Packet(packet.to_vec())));
+        self.items.push_back((link, LinkInput::Packet(packet.to_vec())));
         true
     }
 
     /// Takes the oldest.
-    fn take(&mut self, count: usize) -> Vec<(Link, Item)> {
+    fn take(&mut self, count: usize) -> Vec<(Link, LinkInput)> {
         let taken: Vec<_> = self.items.drain(..count.min(self.items.len())).collect();
         for (link, item) in &taken {
-            if let Item::Packet(_) = item {
+            if let LinkInput::Packet(_) = item {
                 let sources = Source::all(*link, &SESSION_LIMITS);
                 sources.iter().flatten().for_each(|(source, _)| self.waiting.subtract(source));
             }
@@ -183,15 +183,15 @@ impl Frames {
 
 /// The number of waiting items of each kind. A kind without any takes no memory.
 #[derive(Debug)]
-struct Counts<K>(HashMap<K, usize>);
+struct ItemCounts<K>(HashMap<K, usize>);
 
-impl<K> Default for Counts<K> {
+impl<K> Default for ItemCounts<K> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<K: Eq + Hash> Counts<K> {
+impl<K: Eq + Hash> ItemCounts<K> {
     fn of(&self, kind: &K) -> usize {
         self.0.get(kind).copied().unwrap_or(0)
     }
@@ -219,7 +219,7 @@ struct Notices<T: DataFormat> {
     taken: u64,
     /// The number of the waiting move of each peer.
     moves: HashMap<PeerId, u64>,
-    in_band: Counts<PeerId>,
+    in_band: ItemCounts<PeerId>,
     in_band_total: usize,
     unreachable: usize,
 }
@@ -284,7 +284,7 @@ impl<T: DataFormat> Notices<T> {
     }
 }
 
-/// A queue is consistent at every moment, so a panic elsewhere need not spread.
+/// Locks a queue. A queue is consistent at every moment, so a panic in another thread need not spread.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -295,7 +295,7 @@ pub(crate) fn channel<T: DataFormat>() -> io::Result<(UpcallSender<T>, Upcalls<T
             items: VecDeque::new(),
             taken: 0,
             moves: HashMap::new(),
-            in_band: Counts::default(),
+            in_band: ItemCounts::default(),
             in_band_total: 0,
             unreachable: 0,
         }),
@@ -313,15 +313,15 @@ impl<T: DataFormat> UpcallSender<T> {
         self.taken(taken, stats, DropReason::NoticesFull);
     }
 
-    /// A control packet of a known peer; `session`: it has more than a handshake. `false` if there
-    /// was no room.
+    /// Queues a control packet of a known peer; `session`: it has more than a handshake. Returns `false` if there was
+    /// no room.
     pub(crate) fn frame(&self, stats: &Stats, link: Link, packet: &[u8], session: bool) -> bool {
         let limits = if session { &SESSION_LIMITS } else { &HANDSHAKE_LIMITS };
         let taken = lock(&self.0.frames).push(link, packet, limits);
         self.taken(taken, stats, DropReason::ControlQueueFull)
     }
 
-    /// `false` if there was no room.
+    /// Queues a packet of an unauthenticated sender; returns `false` if there was no room.
     pub(crate) fn unauthenticated(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
         let limits =
             if link.is_stream() { &UNAUTHENTICATED_STREAM_LIMITS } else { &UNAUTHENTICATED_LIMITS };
@@ -332,7 +332,7 @@ impl<T: DataFormat> UpcallSender<T> {
     /// Reports the end of a stream, once per stream, whose number bounds the queue.
     pub(crate) fn stream_ended(&self, link: Link, why: StreamEnd, known: bool) {
         let queue = if known { &self.0.frames } else { &self.0.unauthenticated };
-        lock(queue).items.push_back((link, Item::Ended(why)));
+        lock(queue).items.push_back((link, LinkInput::Ended(why)));
         self.0.raise();
     }
 
@@ -386,14 +386,14 @@ impl<T: DataFormat> Upcalls<T> {
         // The flag goes down before the queues are looked at, so that nothing is missed. The swap reads what was
         // queued before the flag went up.
         self.0.raised.swap(false, Ordering::AcqRel);
-        if self.look(take) {
+        if self.drain_silently(take) {
             self.0.raise();
         }
     }
 
-    /// As [`Upcalls::drain`], but what is queued afterwards does not signal the descriptor: for a caller that looks again
-    /// before it waits. `true` if notices or unauthenticated packets are left.
-    pub fn look(&mut self, mut take: impl FnMut(Upcall<T>)) -> bool {
+    /// Does the same as [`Upcalls::drain`], but upcalls that are queued afterwards do not signal the descriptor: for a
+    /// caller that drains again before it waits. Returns `true` if notices or unauthenticated packets are left.
+    pub fn drain_silently(&mut self, mut take: impl FnMut(Upcall<T>)) -> bool {
         let (notices, more) = {
             let mut queue = lock(&self.0.notices);
             (queue.take(NOTICES_PER_DRAIN), !queue.items.is_empty())
@@ -401,16 +401,16 @@ impl<T: DataFormat> Upcalls<T> {
         notices.into_iter().for_each(|notice| take(Upcall::Notice(notice)));
         let frames = std::mem::take(&mut *lock(&self.0.frames));
         frames.items.into_iter().for_each(|(link, item)| match item {
-            Item::Packet(packet) => take(Upcall::ControlPacket(link, packet)),
-            Item::Ended(why) => take(Upcall::StreamEnded(link, why)),
+            LinkInput::Packet(packet) => take(Upcall::ControlPacket(link, packet)),
+            LinkInput::Ended(why) => take(Upcall::StreamEnded(link, why)),
         });
         let (unauthenticated, left) = {
             let mut queue = lock(&self.0.unauthenticated);
             (queue.take(UNAUTHENTICATED_PER_DRAIN), more || !queue.items.is_empty())
         };
         unauthenticated.into_iter().for_each(|(link, item)| match item {
-            Item::Packet(packet) => take(Upcall::Unauthenticated(link, packet)),
-            Item::Ended(why) => take(Upcall::StreamEnded(link, why)),
+            LinkInput::Packet(packet) => take(Upcall::Unauthenticated(link, packet)),
+            LinkInput::Ended(why) => take(Upcall::StreamEnded(link, why)),
         });
         left
     }
@@ -485,10 +485,10 @@ mod tests {
         let mut seen = Vec::new();
         send(1);
         assert!(signalled(&upcalls));
-        assert!(!upcalls.look(|upcall| seen.push(upcall)));
+        assert!(!upcalls.drain_silently(|upcall| seen.push(upcall)));
         send(2);
         assert!(!signalled(&upcalls), "he is awake");
-        upcalls.look(|upcall| seen.push(upcall));
+        upcalls.drain_silently(|upcall| seen.push(upcall));
         send(3);
         upcalls.drain(|upcall| seen.push(upcall));
         assert_eq!(seen.len(), 3);
@@ -556,7 +556,7 @@ mod tests {
         let honest = |n: u32| Notice::InBand(PeerId(n), vec![7]);
         (1000..1400).for_each(|n| sender.notice(&stats, honest(n)));
         let mut seen = Vec::new();
-        while upcalls.look(|upcall| seen.push(upcall)) {}
+        while upcalls.drain_silently(|upcall| seen.push(upcall)) {}
         assert!((1000..1400).all(|n| seen.contains(&Upcall::Notice(honest(n)))));
         assert_eq!(seen.len(), MAX_IN_BAND + 400);
     }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use adit_filter::oracle::{Seen, compare};
+use adit_filter::oracle::{Coverage, compare};
 use adit_filter::packet::{Layer, Packet};
 use adit_filter::ruleset::{CtDirection, CtState};
 use adit_filter::{Context, Evaluator, Filter, IfName, Nanos, VerdictCache, lang};
@@ -25,19 +25,19 @@ fn main() {
         Some("compare") => compared(arguments[2].parse().expect("a number of rule sets")),
         Some("again") => {
             let bytes = std::fs::read(&arguments[2]).expect("what differs left behind");
-            compare(&bytes, &mut Seen::default());
+            compare(&bytes, &mut Coverage::default());
         }
         _ => measured(),
     }
 }
 
 fn compared(count: u64) {
-    let mut seen = Seen::default();
+    let mut seen = Coverage::default();
     let mut state = 0x2545_f491_4f6c_dd1d ^ u64::from(std::process::id()) << 32;
     for at in 0..count {
         let mut bytes = vec![0; random(&mut state) as usize % 3000];
         bytes.iter_mut().for_each(|byte| *byte = (random(&mut state) >> 24) as u8);
-        if std::panic::catch_unwind(|| compare(&bytes, &mut Seen::default())).is_err() {
+        if std::panic::catch_unwind(|| compare(&bytes, &mut Coverage::default())).is_err() {
             std::fs::write("differs.bin", &bytes).expect("differs.bin");
             panic!("differs in rule set {at}: see differs.bin");
         }

@@ -73,7 +73,7 @@ pub struct ElementTotals {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
+enum Expiry {
     Never,
     /// This long after the rules came into force: the clock is not known yet.
     After(u64),
@@ -85,7 +85,7 @@ struct Entry {
     /// The end of the range; of one part only.
     last: u128,
     timeout: Option<u64>,
-    end: End,
+    end: Expiry,
     added: bool,
     comment: Option<Box<str>>,
 }
@@ -258,7 +258,7 @@ impl State {
             for element in elements {
                 let (key, mut entry) = state.entry(element.clone());
                 entry.added = false;
-                state.waiting |= entry.end != End::Never;
+                state.waiting |= entry.end != Expiry::Never;
                 state.all.insert(key, entry);
             }
         }
@@ -273,7 +273,7 @@ impl State {
         let entry = Entry {
             last: element.key.first().map_or(0, |range| range.last),
             timeout,
-            end: left.map_or(End::Never, End::After),
+            end: left.map_or(Expiry::Never, Expiry::After),
             added: true,
             comment: element.comment.map(String::into_boxed_str),
         };
@@ -286,10 +286,10 @@ impl State {
             _ => Range::single(*first),
         };
         let expires = match entry.end {
-            End::Never => None,
-            End::After(left) => Some(left),
+            Expiry::Never => None,
+            Expiry::After(left) => Some(left),
             // An expired element that still exists is about to be removed.
-            End::At(end) => Some((end.since(now).as_nanos() as u64).max(1)),
+            Expiry::At(end) => Some((end.since(now).as_nanos() as u64).max(1)),
         };
         let timeout = entry.timeout;
         let lifetime = expires.map(|_| Box::new(Lifetime { timeout, expires }));
@@ -308,9 +308,9 @@ impl State {
             return;
         }
         for (key, entry) in &mut self.all {
-            if let End::After(left) = entry.end {
+            if let Expiry::After(left) = entry.end {
                 let end = Nanos(now.0.saturating_add(left));
-                entry.end = End::At(end);
+                entry.end = Expiry::At(end);
                 self.due.insert((end, key.clone()));
             }
         }
@@ -321,16 +321,15 @@ impl State {
         let added =
             |entry: &Option<Entry>| usize::from(entry.as_ref().is_some_and(|one| one.added));
         let now = added(&entry);
-        if let Some(Entry { end: End::At(end), .. }) = &entry {
+        if let Some(Entry { end: Expiry::At(end), .. }) = &entry {
             self.due.insert((*end, key.clone()));
         }
         let before = match entry {
             Some(entry) => self.all.insert(key.clone(), entry),
             None => self.all.remove(&key),
         };
-        if let Some(Entry { end: End::At(end), .. }) = &before {
-            let same =
-                matches!(self.all.get(&key), Some(Entry { end: End::At(now), .. }) if now == end);
+        if let Some(Entry { end: Expiry::At(end), .. }) = &before {
+            let same = matches!(self.all.get(&key), Some(Entry { end: Expiry::At(now), .. }) if now == end);
             if !same {
                 self.due.remove(&(*end, key.clone()));
             }
@@ -370,8 +369,8 @@ impl State {
 
     fn add(&mut self, element: Element, now: Nanos, most: usize) -> Result<bool, ElementError> {
         let (key, mut entry) = self.entry(element.clone());
-        if let End::After(left) = entry.end {
-            entry.end = End::At(Nanos(now.0.saturating_add(left)));
+        if let Expiry::After(left) = entry.end {
+            entry.end = Expiry::At(Nanos(now.0.saturating_add(left)));
         }
         if let Some(known) = self.all.get(&key)
             && known.last == entry.last
@@ -442,8 +441,9 @@ impl State {
     fn inherit(&mut self, old: Self) {
         for (key, entry) in old.all {
             let known = self.all.get(&key).filter(|known| known.last == entry.last);
-            let (known, ends) = (known.is_some(), known.is_some_and(|one| one.end != End::Never));
-            if ends && let End::At(_) = entry.end {
+            let (known, ends) =
+                (known.is_some(), known.is_some_and(|one| one.end != Expiry::Never));
+            if ends && let Expiry::At(_) = entry.end {
                 let added = false;
                 self.set(key, Some(Entry { added, ..entry }));
                 continue;

@@ -104,7 +104,7 @@ impl LogSink for Logged {
 
 /// How often the comparison saw the cases that make it meaningful.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub struct Seen {
+pub struct Coverage {
     /// Packets evaluated.
     pub packets: u64,
     /// Packets decided by a rule.
@@ -123,7 +123,7 @@ pub fn agree(
     ruleset: &Ruleset,
     packets: &[(Frame, Context)],
     source: &mut Source<'_>,
-    seen: &mut Seen,
+    seen: &mut Coverage,
 ) {
     // The generator creates no rule sets that contradict themselves.
     let compile = || Arc::new(Filter::compile(ruleset.clone()).unwrap());
@@ -177,7 +177,7 @@ pub fn agree(
     }
 }
 
-fn note(seen: &mut Seen, evaluation: Evaluation) {
+fn note(seen: &mut Coverage, evaluation: Evaluation) {
     seen.packets += 1;
     seen.by_rule += u64::from(evaluation.by.is_some());
     seen.refused += u64::from(evaluation.verdict != Verdict::Accept);
@@ -205,7 +205,7 @@ fn change_members(filters: &[&Arc<Filter>], source: &mut Source<'_>) {
 }
 
 /// Generates everything from one row of bytes: the entry point of a fuzzer.
-pub fn compare(bytes: &[u8], seen: &mut Seen) {
+pub fn compare(bytes: &[u8], seen: &mut Coverage) {
     let mut source = Source::new(bytes);
     let ruleset = ruleset(&mut source);
     let mut packets: Vec<(Frame, Context)> = Vec::new();
@@ -233,7 +233,7 @@ mod tests {
     /// The compiled rules, with and without caches, match the rules in the source.
     #[test]
     fn compiled_rules_judge_as_the_written_ones() {
-        let seen = std::cell::Cell::new(Seen::default());
+        let seen = std::cell::Cell::new(Coverage::default());
         let mut runner = TestRunner::new(ProptestConfig {
             failure_persistence: None,
             ..ProptestConfig::with_cases(1500)
@@ -246,7 +246,7 @@ mod tests {
             Ok(())
         });
         outcome.unwrap_or_else(|error| panic!("{error}"));
-        let Seen { packets, by_rule, refused, remembered, logged } = seen.get();
+        let Coverage { packets, by_rule, refused, remembered, logged } = seen.get();
         assert!(packets > 20_000, "{:?}", seen.get());
         let enough = [by_rule, refused, packets - refused].iter().all(|one| *one > packets / 10);
         assert!(enough && remembered > packets / 50 && logged > 100, "{:?}", seen.get());

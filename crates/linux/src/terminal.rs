@@ -26,7 +26,7 @@ pub fn ask(question: &str) -> io::Result<String> {
 ///
 /// As [`ask`].
 pub fn ask_hidden(question: &str) -> io::Result<Zeroizing<String>> {
-    let mut terminal = Hidden::new(open()?)?;
+    let mut terminal = EchoOff::new(open()?)?;
     answer(&mut terminal.file, question)
 }
 
@@ -58,12 +58,12 @@ fn answer(terminal: &mut File, question: &str) -> io::Result<Zeroizing<String>> 
 }
 
 /// A terminal without echo, except of the newline, until it is dropped.
-struct Hidden {
+struct EchoOff {
     file: File,
     before: Termios,
 }
 
-impl Hidden {
+impl EchoOff {
     fn new(file: File) -> io::Result<Self> {
         let before = termios::tcgetattr(&file)?;
         let mut silent = before.clone();
@@ -74,7 +74,7 @@ impl Hidden {
     }
 }
 
-impl Drop for Hidden {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         let _ = termios::tcsetattr(&self.file, SetArg::TCSADRAIN, &self.before);
     }

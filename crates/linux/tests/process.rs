@@ -227,7 +227,8 @@ fn locked() {
     print_status();
 }
 
-/// Without the capability the limit applies, and an insufficient one that cannot be raised is reported at once.
+/// Checks that without the capability the limit applies, and that an insufficient limit that cannot be raised is
+/// reported at once.
 fn locked_to_the_limit() {
     use nix::sys::resource::{Resource, setrlimit};
     caps::drop(None, caps::CapSet::Effective, Capability::CAP_SYS_RESOURCE).unwrap();

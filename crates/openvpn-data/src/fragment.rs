@@ -77,8 +77,8 @@ impl Header {
     }
 }
 
-/// The length of all pieces but the last of a packet of `len` bytes, if pieces carry at most `most`:
-/// a multiple of 4, and smaller than need be where the last piece would be a small rest otherwise.
+/// Returns the length of all fragments but the last of a packet of `len` bytes, if fragments carry at most `most`: a
+/// multiple of 4, and smaller than necessary if the last fragment would otherwise be a small rest.
 fn fragment_size(len: usize, most: usize) -> usize {
     let full = most & !3;
     let (whole, rest) = match full {
@@ -131,7 +131,7 @@ impl<'t> Fragments<'t> {
         self.count
     }
 
-    /// The next piece with its header, to be sealed before the one after is asked for.
+    /// Returns the next piece with its header, to be sealed before the one after is asked for.
     #[expect(clippy::should_implement_trait, reason = "an Iterator cannot lend")]
     pub fn next(&mut self) -> Option<&[u8]> {
         if self.next >= self.count {
@@ -170,7 +170,7 @@ pub enum FragmentResult<'t> {
 
 /// A packet with missing fragments.
 #[derive(Debug)]
-struct Partial {
+struct PartialPacket {
     sequence: u8,
     origin: Origin,
     size: usize,
@@ -185,7 +185,7 @@ struct Partial {
 #[derive(Debug, Default)]
 pub struct Reassembler {
     /// Oldest first; at most [`MAX_WAITING`].
-    partial: Vec<Partial>,
+    partial: Vec<PartialPacket>,
     /// The size of all texts together; at most [`MAX_HELD`].
     held: usize,
     /// Packets given up because a piece did not come, since the last look.
@@ -258,8 +258,8 @@ impl Reassembler {
         Some(complete)
     }
 
-    /// The packet that a piece belongs to; a packet of long ago with the same number gives way.
-    /// `None` if it is the piece that is of long ago.
+    /// Finds the packet that a fragment belongs to, and evicts an old packet with the same number. Returns `None` if
+    /// the fragment itself is old.
     fn find(&mut self, sequence: u8, origin: Origin) -> Option<Option<usize>> {
         let Some(at) = self.partial.iter().position(|partial| partial.sequence == sequence) else {
             return Some(None);
@@ -284,7 +284,7 @@ impl Reassembler {
         let mut text = mem::take(out);
         text.clear();
         let Fragment { sequence, size, .. } = *piece;
-        self.partial.push(Partial { sequence, origin, size, here: 0, end: None, text });
+        self.partial.push(PartialPacket { sequence, origin, size, here: 0, end: None, text });
         self.partial.len().saturating_sub(1)
     }
 
@@ -328,9 +328,8 @@ impl Fragment<'_> {
     }
 }
 
-impl Partial {
-    /// Whether a piece can be one of this packet: the others' size, not here yet, not behind the
-    /// last.
+impl PartialPacket {
+    /// Returns whether a piece can be one of this packet: the others' size, not here yet, not behind the last.
     fn agrees(&self, piece: &Fragment<'_>) -> bool {
         let number = u32::from(piece.number);
         let behind = self.here.checked_shr(number).unwrap_or(0);
@@ -355,7 +354,7 @@ mod tests {
         Origin { key: 0, packet_id, now: Instant::from_nanos(1) }
     }
 
-    /// A packet whose bytes tell which packet and which place they are of.
+    /// Builds a packet whose bytes identify the packet and their position.
     fn packet(number: usize, len: usize) -> Vec<u8> {
         (0..len).map(|i| (number * 31 + i * 7 + i / 251) as u8).collect()
     }

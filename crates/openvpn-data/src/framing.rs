@@ -43,7 +43,7 @@ pub enum Compression {
 
 /// A received packet without its framing.
 #[derive(Debug, Eq, PartialEq)]
-pub enum Stripped<'t> {
+pub enum UnframedPacket<'t> {
     /// The packet.
     Plain(&'t mut [u8]),
     /// The packet, compressed.
@@ -55,12 +55,12 @@ pub enum Stripped<'t> {
 /// # Errors
 /// It is not framed as agreed, or compressed in another way than agreed.
 #[inline]
-pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, FramingError> {
+pub fn strip(framing: Framing, text: &mut [u8]) -> Result<UnframedPacket<'_>, FramingError> {
     match framing {
-        Framing::None => Ok(Stripped::Plain(text)),
+        Framing::None => Ok(UnframedPacket::Plain(text)),
         Framing::LzoStub => match text.split_first_mut() {
-            Some((&mut LZO_STUB, packet)) => Ok(Stripped::Plain(packet)),
-            Some((&mut LZO, packet)) => Ok(Stripped::Compressed(Compression::Lzo, packet)),
+            Some((&mut LZO_STUB, packet)) => Ok(UnframedPacket::Plain(packet)),
+            Some((&mut LZO, packet)) => Ok(UnframedPacket::Compressed(Compression::Lzo, packet)),
             Some((&mut LZ4, _)) => Err(FramingError::Compressed),
             _ => Err(FramingError::Framing),
         },
@@ -69,24 +69,28 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, FramingE
             let (head, packet) = text.split_last_mut().ok_or(FramingError::Framing)?;
             let Some(first) = packet.first_mut() else {
                 return match *head {
-                    SWAP_STUB => Ok(Stripped::Plain(packet)),
+                    SWAP_STUB => Ok(UnframedPacket::Plain(packet)),
                     _ => Err(FramingError::Framing),
                 };
             };
             match std::mem::replace(first, *head) {
-                SWAP_STUB => Ok(Stripped::Plain(packet)),
-                LZ4 => Ok(Stripped::Compressed(Compression::Lz4, packet)),
+                SWAP_STUB => Ok(UnframedPacket::Plain(packet)),
+                LZ4 => Ok(UnframedPacket::Compressed(Compression::Lz4, packet)),
                 LZO => Err(FramingError::Compressed),
                 _ => Err(FramingError::Framing),
             }
         }
         Framing::StubV2 => match text {
             // 0A is what an older peer escapes with.
-            [V2_ESCAPE, V2_PLAIN | 0x0a, packet @ ..] => Ok(Stripped::Plain(packet)),
-            [V2_ESCAPE, V2_LZ4, packet @ ..] => Ok(Stripped::Compressed(Compression::Lz4, packet)),
-            [V2_ESCAPE, V2_LZO, packet @ ..] => Ok(Stripped::Compressed(Compression::Lzo, packet)),
+            [V2_ESCAPE, V2_PLAIN | 0x0a, packet @ ..] => Ok(UnframedPacket::Plain(packet)),
+            [V2_ESCAPE, V2_LZ4, packet @ ..] => {
+                Ok(UnframedPacket::Compressed(Compression::Lz4, packet))
+            }
+            [V2_ESCAPE, V2_LZO, packet @ ..] => {
+                Ok(UnframedPacket::Compressed(Compression::Lzo, packet))
+            }
             [V2_ESCAPE, ..] => Err(FramingError::Compressed),
-            _ => Ok(Stripped::Plain(text)),
+            _ => Ok(UnframedPacket::Plain(text)),
         },
     }
 }
@@ -125,15 +129,15 @@ mod tests {
 
     fn plain(framing: Framing, mut text: Vec<u8>) -> Result<Vec<u8>, FramingError> {
         match strip(framing, &mut text)? {
-            Stripped::Plain(packet) => Ok(packet.to_vec()),
-            Stripped::Compressed(..) => panic!("packed"),
+            UnframedPacket::Plain(packet) => Ok(packet.to_vec()),
+            UnframedPacket::Compressed(..) => panic!("packed"),
         }
     }
 
     #[test]
     fn compressed_packets_are_told_apart() {
         let packed = |framing, mut text: Vec<u8>| match strip(framing, &mut text) {
-            Ok(Stripped::Compressed(packed, packet)) => Some((packed, packet.to_vec())),
+            Ok(UnframedPacket::Compressed(packed, packet)) => Some((packed, packet.to_vec())),
             _ => None,
         };
         use Compression::{Lz4, Lzo};

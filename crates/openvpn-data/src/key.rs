@@ -66,7 +66,7 @@ struct Usage {
 enum KeyFormat {
     Aead(aead::Aead),
     Epoch(Box<epoch::Epoch>),
-    Block(Box<block::Block>),
+    Block(Box<block::BlockKey>),
 }
 
 /// Seals packets under one key. What it used is written back when it is dropped, whatever happens in between.
@@ -143,12 +143,12 @@ impl Key {
             // A configuration that leads here is refused before; if one did, nothing must come in.
             Protection::Block(suite) if suite.digest.is_none() => return Err(AeadError),
             Protection::Block(suite) => {
-                let block = block::Block::new(suite, &key.seal, &key.open, replay_window, None)?;
+                let block = block::BlockKey::new(suite, &key.seal, &key.open, replay_window, None)?;
                 KeyFormat::Block(Box::new(block))
             }
             Protection::Static(suite) => {
                 let time = Some(block::unix_time());
-                let block = block::Block::new(suite, &key.seal, &key.open, replay_window, time)?;
+                let block = block::BlockKey::new(suite, &key.seal, &key.open, replay_window, time)?;
                 KeyFormat::Block(Box::new(block))
             }
         };
@@ -191,7 +191,7 @@ impl FormatKey for Key {
         self.id
     }
 
-    /// Packets under a static key have no opcode.
+    /// Returns whether packets have no opcode, as under a static key.
     fn is_headerless(&self) -> bool {
         matches!(&self.format, KeyFormat::Block(block) if block.is_static())
     }
@@ -261,7 +261,7 @@ impl Usage {
 }
 
 impl BurstUsage<'_> {
-    /// The next packet id. It is spent even if sealing fails: a nonce is never tried twice.
+    /// Returns the next packet id. It is spent even if sealing fails: a nonce is never tried twice.
     #[inline]
     fn next_id(&mut self) -> Result<u32, DropReason> {
         let id = u32::try_from(self.next_id).map_err(|_| DropReason::KeyExhausted)?;
@@ -296,7 +296,7 @@ pub(super) mod tests {
     use adit_dataplane::ReplayCheck;
     use adit_dataplane::format::Opener as _;
 
-    /// The settings of a peer, of which a key reads only the peer-id.
+    /// Returns the settings of a peer, of which a key reads only the peer-id.
     pub(crate) fn spec(wire_id: Option<u32>) -> PeerSpec {
         let link = Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1194).into());
         let layout = PacketLayout { wire_id, ..PacketLayout::default() };

@@ -27,7 +27,7 @@ use adit_engine::Instant;
 use adit_openvpn::data_format::{Framing, FramingError, OpenVpn, PacketLayout, PeerSpec};
 
 use fragment::{FragmentResult, Fragments, Reassembler};
-use framing::{Compression, OCC, OCC_MTU_REPLY, OCC_MTU_REQUEST, PING, Stripped};
+use framing::{Compression, OCC, OCC_MTU_REPLY, OCC_MTU_REQUEST, PING, UnframedPacket};
 use packet::{DATA_V1, DATA_V2, DataHeader};
 
 /// A data plane for OpenVPN.
@@ -175,8 +175,8 @@ impl Format for Openvpn {
             },
         };
         match framing::strip(spec.layout.framing, framed) {
-            Ok(Stripped::Plain(packet)) => Ok(Some(packet)),
-            Ok(Stripped::Compressed(compression, text)) => {
+            Ok(UnframedPacket::Plain(packet)) => Ok(Some(packet)),
+            Ok(UnframedPacket::Compressed(compression, text)) => {
                 decompress(spec.layout.decompress, compression, text, scratch).map(Some)
             }
             Err(error) => Err(rejected(error)),

@@ -41,7 +41,7 @@ pub struct DataHeader {
 }
 
 impl DataHeader {
-    /// Length of the header on the wire.
+    /// Returns the length of the header on the wire.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         if self.opcode == DATA_V2 { V2_PREFIX } else { V1_AAD }
@@ -65,7 +65,7 @@ impl DataHeader {
 
 /// The parts of a sealed packet.
 #[derive(Debug)]
-pub struct Sealed<'a> {
+pub struct SealedPacket<'a> {
     /// Packet id: for the replay window, and part of the nonce.
     pub packet_id: u32,
     /// The bytes that are authenticated but not encrypted.
@@ -78,7 +78,7 @@ pub struct Sealed<'a> {
 
 /// Parses a data packet; `None` if it is too short or no data packet.
 #[inline]
-pub fn parse(datagram: &mut [u8]) -> Option<Sealed<'_>> {
+pub fn parse(datagram: &mut [u8]) -> Option<SealedPacket<'_>> {
     let (start, end) = match datagram.first()? >> 3 {
         DATA_V2 => (0, V2_PREFIX + ID_LEN),
         DATA_V1 => (V1_AAD, V1_AAD + ID_LEN),
@@ -88,7 +88,7 @@ pub fn parse(datagram: &mut [u8]) -> Option<Sealed<'_>> {
     let (tag, text) = rest.split_first_chunk_mut::<TAG_LEN>()?;
     let aad: &[u8] = head.get(start..)?;
     let packet_id = u32::from_be_bytes(*aad.last_chunk()?);
-    Some(Sealed { packet_id, aad, tag, text })
+    Some(SealedPacket { packet_id, aad, tag, text })
 }
 
 /// The parts of a packet in the epoch format.
@@ -120,7 +120,7 @@ pub fn parse_epoch(datagram: &mut [u8]) -> Option<EpochSealed<'_>> {
     Some(EpochSealed { packet_id, aad, tag, text })
 }
 
-/// Length of the header of a data packet: opcode and, if any, peer-id.
+/// Returns the length of the header of a data packet: opcode and, if any, peer-id.
 #[inline]
 pub fn header_len(datagram: &[u8]) -> usize {
     match datagram.first() {
@@ -137,7 +137,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// DATA_V2 with a peer-id, DATA_V1 without.
+    /// Creates a DATA_V2 header with a peer-id, or DATA_V1 without.
     pub fn new(key_id: u8, wire_id: Option<u32>) -> Self {
         match wire_id {
             Some(id) => {
@@ -148,7 +148,7 @@ impl Prefix {
         }
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     #[inline]
     pub fn head(&self) -> &[u8] {
         let len = if self.v2 { V2_PREFIX } else { V1_AAD };
@@ -178,7 +178,7 @@ impl Prefix {
         key.seal(packet_id, aad, plain, text, tag).ok().map(|()| len)
     }
 
-    /// Bytes that sealing adds to a packet.
+    /// Returns the bytes that sealing adds to a packet.
     #[inline]
     pub fn overhead(&self) -> usize {
         if self.v2 { OVERHEAD } else { OVERHEAD - 3 }
@@ -221,7 +221,7 @@ mod tests {
     use adit_crypto::{Cipher, DirectionKey};
     use proptest::prelude::*;
 
-    /// The key of the reference implementation's test_ssl.c.
+    /// Returns the key of the reference implementation's test_ssl.c.
     fn vector_key() -> DirectionKey {
         let text = b"abcdefgh01234567ABCDEFGHjkuchenl";
         let at = |i: usize| text[i % 32] ^ i as u8;

@@ -49,7 +49,7 @@ fn key(protection: Protection, at_server: bool) -> Box<DataKey> {
     Box::new(DataKey { key_id: 0, protection, seal, open, limits: KeyLimits::default() })
 }
 
-/// A server and a client that both have the key. Without a `wire_id` packets are DATA_V1.
+/// Creates a server and a client that both have the key. Without a `wire_id` packets are DATA_V1.
 fn pair(protection: Protection, wire_id: Option<u32>) -> (End, End) {
     let server = End::new(Relay::Kernel, false);
     server.apply(Command::AddPeer(

@@ -29,7 +29,7 @@ fn come_and_go(end: &mut End, ids: std::ops::Range<u32>) {
         end.apply(Command::DismissLink(link((id % 250) as u8, 1000 + (id % 1000) as u16)));
         end.apply(Command::DelPeer(PeerId(id)));
     }
-    while end.upcalls.look(|_| ()) {}
+    while end.upcalls.drain_silently(|_| ()) {}
     end.memory.plane().release_memory();
 }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_crypto::Cipher;
-use adit_dataplane::loopback::Delivered;
+use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, Relay};
 use adit_engine::command::KeySlot;
 use adit_engine::{Link, PeerId};
@@ -120,15 +120,15 @@ impl Lane {
         let (len, mut passed) = (datagram.len(), 0);
         worker.open(&from, len, &mut datagram, |what| {
             passed += match what {
-                Delivered::Tun(write) => write.count(),
-                Delivered::Peer(..) => 1,
+                LoopbackOutput::Tun(write) => write.count(),
+                LoopbackOutput::Peer(..) => 1,
             };
         });
         self.passed.store(passed, Ordering::Release);
     }
 }
 
-/// The client's next key, at both ends: it seals with it, the server still with the former.
+/// Installs the client's next key at both ends: the client seals with it, the server still with the former one.
 fn next_key(server: &End, client: &End, round: usize) {
     let id = (round % 7) as u8 + 1;
     server.apply(Command::InstallKey(PEER, KeySlot::Secondary, key(CLIENT, id, true)));

@@ -9,7 +9,7 @@ use adit_openvpn::data_format::{Command, Framing, FramingError, Notice, PacketLa
 use adit_openvpn_data::LoopbackPlane;
 use common::{End, SERVER, key, layout, link, packet, spec, world};
 
-/// A server and client 2 whose packets carry a fragment header.
+/// Creates a server and client 2 whose packets carry a fragment header.
 fn pieces(limit: u16, framing: Framing) -> (End, End) {
     let (server, [client]) = world(Relay::Kernel, [2]);
     let with = |at| PeerSpec {
@@ -25,7 +25,7 @@ fn pieces(limit: u16, framing: Framing) -> (End, End) {
     (server, client)
 }
 
-/// A packet of client 2 of any length.
+/// Builds a packet of client 2 of any length.
 fn long(len: usize) -> Vec<u8> {
     let mut long = packet(2, SERVER, 7);
     long.resize(len, 9);

@@ -56,7 +56,7 @@ struct Host {
     seen: Vec<Upcall>,
 }
 
-/// The other end's packets, or those of an end with another key.
+/// Creates the other end, or an end with another key.
 fn other(key: u8) -> End {
     let end = End::new(Relay::Kernel, true);
     end.apply(Command::AddPeer(PEER, static_spec(common::link(1, 1194))));
@@ -65,7 +65,7 @@ fn other(key: u8) -> End {
     end
 }
 
-/// One packet with its length before it.
+/// Prefixes one packet with its length.
 fn framed(end: &mut End, fill: u8) -> Vec<u8> {
     let sealed = end.seal(&packet(2, 3, fill)).concat();
     [&(sealed.len() as u16).to_be_bytes()[..], &sealed].concat()
@@ -146,7 +146,7 @@ impl Host {
     }
 }
 
-/// The next packet's time and number, as a strict receiver sees them.
+/// Returns the next packet's time and number, as a strict receiver sees them.
 fn numbered(socket: &mut StdStream) -> (u32, u32) {
     let mut length = [0; 2];
     socket.read_exact(&mut length).unwrap();

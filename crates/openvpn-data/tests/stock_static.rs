@@ -21,7 +21,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
-/// The two keys of a key file.
+/// Returns the two keys of a key file.
 fn halves() -> [DirectionKey; 2] {
     let key = CAPTURE.lines().find_map(|line| line.strip_prefix("key ")).unwrap();
     let key = unhex(key);
@@ -32,7 +32,7 @@ fn halves() -> [DirectionKey; 2] {
 }
 
 /// The settings with which a packet was captured.
-struct Captured {
+struct CapturedPacket {
     name: String,
     suite: BlockSuite,
     /// The key that openvpn sealed it with.
@@ -41,12 +41,12 @@ struct Captured {
     packet: Vec<u8>,
 }
 
-fn captured() -> Vec<Captured> {
+fn captured() -> Vec<CapturedPacket> {
     let lines = CAPTURE.lines().filter(|line| !line.starts_with(['#', 'k']));
     let packets = lines.map(|line| {
         let [cipher, digest, direction, time, packet] =
             line.split(' ').collect::<Vec<_>>().try_into().unwrap();
-        Captured {
+        CapturedPacket {
             name: format!("{cipher} {digest} {direction}"),
             suite: BlockSuite {
                 cipher: BlockCipher::from_name(cipher),
@@ -85,7 +85,7 @@ fn packets_of_openvpn_open_under_its_key_and_no_other() {
     let all = captured();
     assert_eq!(all.len(), 12);
     let mut solicitations = 0;
-    for Captured { name, suite, sealed_with, packet, .. } in &all {
+    for CapturedPacket { name, suite, sealed_with, packet, .. } in &all {
         let mut right = end(*suite, &halves[*sealed_with]);
         let out = right.open(link(200, 1194), packet);
         assert_eq!((right.received(0), right.all_drops()), (1, 0), "{name}");

@@ -49,7 +49,7 @@ impl Server {
         Self::of(1)
     }
 
-    /// One with so many workers, which take the streams by turns.
+    /// Creates a server with this many workers, which take the streams by turns.
     fn of(workers: usize) -> Self {
         let udp = UdpOptions::new(([127, 0, 0, 1], 0).into());
         let group = UdpSocket::bind_group(&udp, workers).unwrap().into_iter().map(Arc::new);
@@ -68,7 +68,7 @@ impl Server {
         Self { plane, upcalls, listener, next: 1, seen: Vec::new() }
     }
 
-    /// A connection without a session.
+    /// Opens a connection without a session.
     fn stranger(&mut self, receive_buffer: Option<usize>) -> (StdStream, Link) {
         let options = TcpConnectOptions {
             recv_buffer: receive_buffer,
@@ -87,7 +87,7 @@ impl Server {
         (client, link)
     }
 
-    /// Client `n` with peer-id `n` and the address 10.8.0.n.
+    /// Creates client `n` with peer-id `n` and the address 10.8.0.n.
     fn client(&mut self, n: u8, receive_buffer: Option<usize>) -> Client {
         let (socket, link) = self.stranger(receive_buffer);
         let id = PeerId(u32::from(n));
@@ -144,7 +144,7 @@ impl Server {
     }
 }
 
-/// The clients' address of the server.
+/// Returns the clients' address of the server.
 fn there() -> Link {
     Link::stream(1, ([127, 0, 0, 1], 1194).into())
 }
@@ -172,7 +172,7 @@ fn packet_id(frame: &[u8]) -> u32 {
 }
 
 impl Client {
-    /// The bytes of one packet to another client.
+    /// Returns the bytes of one packet to another client.
     fn sealed(&mut self, to: u8, fill: u8) -> Vec<u8> {
         self.end.seal(&packet(self.n, to, fill)).concat()
     }
@@ -182,12 +182,12 @@ impl Client {
         self.socket.write_all(&bytes).unwrap();
     }
 
-    /// The next packet from the server, opened: data only.
+    /// Returns the next packet from the server, opened: data only.
     fn receive(&mut self) -> Vec<u8> {
         let frame = read_frame(&mut self.socket).unwrap();
         let mut opened = Vec::new();
         let taken = self.end.memory.open_stream(&there(), 9600, &mut framed(&frame), |what| {
-            if let adit_dataplane::loopback::Delivered::Tun(write) = what {
+            if let adit_dataplane::loopback::LoopbackOutput::Tun(write) = what {
                 opened.extend(write.packets().map(<[u8]>::to_vec));
             }
         });
@@ -264,7 +264,7 @@ proptest! {
             let (piece, after) = rest.split_at(cut.min(rest.len()));
             rest = after;
             let taken = server.memory.open_stream(&there(), 9600, &mut piece.to_vec(), |what| {
-                if let adit_dataplane::loopback::Delivered::Tun(write) = what {
+                if let adit_dataplane::loopback::LoopbackOutput::Tun(write) = what {
                     found.extend(write.packets().map(<[u8]>::to_vec));
                 }
             });

@@ -40,8 +40,8 @@ fn address(ns: &NetNs, device: &str, address: &str) {
     added.unwrap().unwrap();
 }
 
-/// Side `n` has 10.9.0.n inside. The server is 1, with client `n` by a cable from 10.77.n.1 to
-/// 10.77.n.2.
+/// Creates side `n` with 10.9.0.n inside. The server is 1, connected to client `n` by a cable from
+/// 10.77.n.1 to 10.77.n.2.
 fn side(ns: NetNs, n: u8, relay: Relay, clock: fn() -> Instant) -> Side {
     let options =
         TunOptions { name: Some("inside".into()), mode: TunMode::Tap, ..TunOptions::default() };
@@ -87,7 +87,7 @@ fn world(relay: Relay, clock: fn() -> Instant) -> [Side; 3] {
     sides
 }
 
-/// A stream whose every byte is checked; before it ARP, which is for everybody.
+/// Sends ARP, which is broadcast, and then a stream whose every byte is checked.
 fn stream_passes(from: &Side, to: &Side, to_address: &str) {
     let listener = to.ns.run(|| TcpListener::bind(to_address)).unwrap().unwrap();
     let reader = std::thread::spawn(move || {
@@ -106,7 +106,7 @@ fn stream_passes(from: &Side, to: &Side, to_address: &str) {
     assert!(got == sent, "{} of {} bytes, or others", got.len(), sent.len());
 }
 
-/// One sends to the broadcast address until all of these have heard.
+/// Sends to the broadcast address until all of these have received it.
 fn all_hear(from: &Side, to: &[&Side], n: u8) {
     let address = format!("10.9.0.255:60{n}0");
     let listeners: Vec<StdUdp> =

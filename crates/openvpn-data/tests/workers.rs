@@ -52,7 +52,7 @@ impl World {
         Self::with(workers, workers, relay, false)
     }
 
-    /// `steered`: the kernel spreads clients by their peer-ids, else by their addresses.
+    /// Creates a server; `steered`: the kernel spreads clients by their peer-ids, else by their addresses.
     fn with(workers: usize, queues: usize, relay: Relay, steered: bool) -> Self {
         let (server, clients) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
         server.connect("cable", &clients, "cable").unwrap();
@@ -76,7 +76,7 @@ impl World {
         Self { server, clients, plane, upcalls }
     }
 
-    /// Client `n` is 10.8.0.n, with so many sockets to move between.
+    /// Creates client `n` at 10.8.0.n, with this many sockets to move between.
     fn client(&self, n: u8, sockets: usize) -> Client {
         let id = PeerId(u32::from(n));
         let bind = || UdpSocket::bind(&UdpOptions::new(([10, 77, 0, 2], 0).into())).unwrap();
@@ -101,7 +101,7 @@ impl World {
         Client { n, end, sockets, at: 0, generation: 0, poller, batch, received: Vec::new() }
     }
 
-    /// So many packets came from a client, and as many went to it. They are counted when they have
+    /// Checks that this many packets came from a client, and that as many went to it. They are counted when they have
     /// left, which the client may know before.
     fn counted(&self, n: u8, packets: u64) {
         let end = Wall::now() + PATIENCE;
@@ -191,7 +191,7 @@ impl Client {
         }
     }
 
-    /// A new key at both ends; packets on their way under the former are still opened.
+    /// Installs a new key at both ends; packets in flight under the former one are still opened.
     fn rekey(&mut self, plane: &Plane) {
         self.generation = self.generation % 7 + 1;
         let (id, slot) = (PeerId(u32::from(self.n)), KeySlot::Secondary);
@@ -201,7 +201,7 @@ impl Client {
         plane.apply(Command::SwapKeys(id));
     }
 
-    /// Nothing was refused, and of each flow came every number from 0 once; in order, if asked.
+    /// Checks that nothing was refused, and that each flow delivered every number from 0 once; in order, if requested.
     fn check(&mut self, in_order: bool) {
         self.take();
         for reason in [DropReason::Replayed, DropReason::BadTag, DropReason::UnknownKey] {
@@ -223,7 +223,7 @@ fn check_numbers(received: &[(Flow, u32)], in_order: bool) {
     }
 }
 
-/// A UDP packet, source port 9000, that carries a number.
+/// Returns a UDP packet, source port 9000, that carries a number.
 fn inner(from: u8, to: u8, port: u16, number: u32) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 132, 0, 0, 0x40, 0, 64, 17, 0, 0];
     packet.extend([10, 8, 0, from, 10, 8, 0, to]);
@@ -245,7 +245,7 @@ fn parse(packet: &[u8]) -> (Flow, u32) {
     ((packet[15], port), u32::from_be_bytes(packet[28..32].try_into().unwrap()))
 }
 
-/// Echo programs on the server's host. At the end they report the packets that they received.
+/// Runs echo programs on the server's host. At the end they report the packets that they received.
 fn echo(socket: &StdUdp, stop: &AtomicBool) -> Vec<(Flow, u32)> {
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let (mut received, mut buffer) = (Vec::new(), [0; 200]);
@@ -259,8 +259,8 @@ fn echo(socket: &StdUdp, stop: &AtomicBool) -> Vec<(Flow, u32)> {
     received
 }
 
-/// Eight clients send windows to four programs and get all of it back; what else happens meanwhile is
-/// the caller's choice, in the middle of each window.
+/// Runs eight clients that send windows to four programs and receive all of it back; the caller may do anything in the
+/// middle of each window.
 fn echoes(
     workers: usize,
     windows: u32,
@@ -473,7 +473,7 @@ fn clients_come_move_and_go_while_all_talk_across_workers() {
             Upcall::Notice(Notice::Floated(..)) => moves += 1,
             _ => {}
         };
-        while world.upcalls.look(&mut count) {}
+        while world.upcalls.drain_silently(&mut count) {}
         assert_eq!((gone, moves), (8 * LIVES, 8 * LIVES), "of each life the last move");
         let totals = world.plane.totals();
         let all = u64::from(8 * LIVES * WINDOWS * WINDOW);
@@ -503,9 +503,9 @@ impl Meeting {
 }
 
 /// Says what was dropped when a test fails.
-struct Inquest<'w>(&'w World);
+struct DropReport<'w>(&'w World);
 
-impl Drop for Inquest<'_> {
+impl Drop for DropReport<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let drops = self.0.plane.totals().drops.into_iter();
@@ -514,9 +514,9 @@ impl Drop for Inquest<'_> {
     }
 }
 
-/// From a client's coming to its going, with another that does the same.
+/// Runs a client from its arrival to its departure, with another that does the same.
 fn live(world: &World, n: u8, windows: u32, both: &Meeting) {
-    let _inquest = Inquest(world);
+    let _inquest = DropReport(world);
     let mut client = world.client(n, 5);
     both.wait();
     for window in 0..windows {

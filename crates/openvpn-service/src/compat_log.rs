@@ -12,14 +12,14 @@ use crate::Sessions;
 use adit_runtime::driver::{Dialled, Endpoint};
 use adit_runtime::say;
 
-/// `[AF_INET]192.0.2.1:1194`, `[AF_INET6]2001:db8::1:1194`.
+/// Formats `[AF_INET]192.0.2.1:1194`, `[AF_INET6]2001:db8::1:1194`.
 pub fn address(address: SocketAddr) -> String {
     let ip = address.ip().to_canonical();
     let family = if ip.is_ipv4() { "AF_INET" } else { "AF_INET6" };
     format!("[{family}]{ip}:{}", address.port())
 }
 
-/// A client's address as OpenVPN prints it in log lines and status files: without the port in IPv6.
+/// Formats a client's address as OpenVPN prints it in log lines and status files: without the port in IPv6.
 pub fn real(address: SocketAddr) -> String {
     match address.ip().to_canonical() {
         std::net::IpAddr::V4(ip) => format!("{ip}:{}", address.port()),
@@ -31,13 +31,13 @@ fn udp(address: SocketAddr) -> &'static str {
     if address.is_ipv4() { "UDPv4" } else { "UDPv6" }
 }
 
-/// The line about a stream before it is opened.
+/// Logs the line about a stream before it is opened.
 pub fn dialling(remote: SocketAddr) {
     say!(1, "TCP/UDP: Preserving recently used remote address: {}", address(remote));
     say!(1, "Attempting to establish TCP connection with {}", address(remote));
 }
 
-/// The lines about a fresh client socket.
+/// Logs the lines about a fresh client socket.
 pub fn dialled(dialled: &Dialled) {
     let remote = dialled.hop;
     let stream = dialled.link.is_stream();
@@ -62,7 +62,7 @@ pub fn dialled(dialled: &Dialled) {
     say!(1, "{protocol} link remote: {}", address(remote));
 }
 
-/// The lines about a server's socket.
+/// Logs the lines about a server's socket.
 pub fn listening(endpoint: Endpoint) {
     let bound = endpoint.address;
     let protocol = match (endpoint.transport, bound.is_ipv4()) {
@@ -85,26 +85,26 @@ fn local(bound: SocketAddr) -> String {
     }
 }
 
-/// A session's first packet; `label` is empty or ends with a space.
+/// Returns a session's first packet; `label` is empty or ends with a space.
 pub fn initial_packet(label: impl Fn() -> String, remote: SocketAddr, session: SessionId) {
     say!(3, "{}TLS: Initial packet from {}, {}", label(), address(remote), sid(session));
 }
 
-/// `sid=01020304 05060708`.
+/// Formats `sid=01020304 05060708`.
 fn sid(session: SessionId) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let (high, low) = session.0.split_at(SessionId::LEN / 2);
     format!("sid={} {}", hex(high), hex(low))
 }
 
-/// The line for an ICMP error in reply to a packet to the server.
+/// Logs the line for an ICMP error in reply to a packet to the server.
 pub fn unreachable(remote: SocketAddr, errno: i32, descriptor: i32) {
     let name = nix::errno::Errno::from_raw(errno);
     let words = name.desc();
     say!(1, "read {} [{name:?}]: {words} (fd={descriptor},code={errno})", udp(remote));
 }
 
-/// A chain that was found good, from its root on; `label` is empty or ends with a space.
+/// Logs a verified chain, from its root on; `label` is empty or ends with a space.
 fn verified(label: &str, peer: &PeerIdentity, usage_checked: bool) {
     for (issuer, depth) in peer.issuers.iter().zip(1_usize..).collect::<Vec<_>>().into_iter().rev()
     {
@@ -124,7 +124,7 @@ fn verified(label: &str, peer: &PeerIdentity, usage_checked: bool) {
     say!(2, "{label}VERIFY OK: depth=0, {}", peer.subject);
 }
 
-/// TLS as the session has it, the peer's certificate, and the group of the key exchange.
+/// Formats the session's TLS parameters, the peer's certificate, and the group of the key exchange.
 fn control_channel(tls: &str, peer: &PeerIdentity) -> String {
     let (suite, group) = tls.split_once(", group ").unwrap_or((tls, ""));
     let mut text = suite.to_owned();
@@ -141,7 +141,7 @@ fn control_channel(tls: &str, peer: &PeerIdentity) -> String {
     text
 }
 
-/// The lines about an authenticated server.
+/// Logs the lines about an authenticated server.
 pub fn authenticated(
     server: &PeerIdentity,
     usage_checked: bool,
@@ -156,7 +156,7 @@ pub fn authenticated(
     }
 }
 
-/// The reason of a client's restart, and the signal that OpenVPN would raise for it.
+/// Logs the reason of a client's restart, and the signal that OpenVPN would raise for it.
 pub fn restarting(reason: &Reason, server: &str, hand_window: u64) {
     let signal = match reason {
         Reason::PingRestart => {
@@ -214,7 +214,7 @@ pub struct Style {
     pub tls_auth: bool,
 }
 
-/// A server's event.
+/// Logs a server's event.
 pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
     let label = |peer: &adit_engine::PeerId| {
         sessions.get(*peer).map_or_else(
@@ -304,8 +304,8 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
     }
 }
 
-/// The lines about a certificate that was refused: openvpn's words, which programs that ban look for, and then
-/// what to do.
+/// Logs the lines about a refused certificate: openvpn's words, which intrusion prevention programs match, and then the
+/// remedy.
 fn certificate_refused(label: &str, error: &CertificateError) {
     let CertificateError { problem, subject, detail } = error;
     match problem {
@@ -343,7 +343,7 @@ const OPENSSL_WORDS: &[(&str, &str)] = &[
     ("it has a critical extension", "unhandled critical extension"),
 ];
 
-/// `REASON: SUBJECT` as openvpn writes it.
+/// Formats `REASON: SUBJECT` as openvpn writes it.
 fn verify_error(subject: &str, detail: &str) -> String {
     let known = OPENSSL_WORDS.iter().find(|(ours, _)| detail.starts_with(ours));
     let words = known.map_or("certificate rejected", |(_, theirs)| theirs);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::Transport;
-use adit_openvpn::server::{Offer, ServerConfig, ServerEvent};
+use adit_openvpn::server::{ReloadableConfig, ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,7 +30,7 @@ use adit_runtime::authorize::Authorizer;
 use adit_runtime::control::{CertificateReport, ReloadReport};
 use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
-use adit_runtime::filter::{Known, Live};
+use adit_runtime::filter::{KnownNames, LiveFilter};
 use adit_runtime::host::HostPlan;
 use adit_runtime::instance::Reaction;
 use adit_runtime::port_share::PortShare;
@@ -63,7 +63,7 @@ pub struct Options {
     /// Packets between clients.
     pub relay: Relay,
     /// Rules for what passes through the tunnel.
-    pub filter: Option<Live>,
+    pub filter: Option<LiveFilter>,
     /// Limits of the table of MAC addresses behind clients, with a TAP device.
     pub mac_limits: MacLimits,
     /// A control socket to open, and its name.
@@ -131,7 +131,7 @@ enum Command {
     /// Other certificates, CRL, checks from the next handshake on.
     SetTls(Box<ServerTls>),
     /// Other options to push, limits, reserved addresses.
-    SetOffer(Box<Offer>),
+    SetOffer(Box<ReloadableConfig>),
 }
 
 impl Handle {
@@ -157,7 +157,7 @@ impl Handle {
     ///
     /// # Errors
     /// The service has ended.
-    pub async fn set_offer(&self, offer: Offer) -> Result<(), Fault> {
+    pub async fn set_offer(&self, offer: ReloadableConfig) -> Result<(), Fault> {
         self.send(Command::SetOffer(Box::new(offer))).await
     }
 
@@ -172,10 +172,10 @@ fn ended() -> Fault {
 
 /// Callbacks to the owner of a [`Service`].
 pub trait Hooks {
-    /// Every event of the engine, in order.
+    /// Called with every event of the engine, in order.
     fn event(&mut self, event: &ServerEvent);
 
-    /// `adit reload` or SIGHUP: read certificates, registry and CRL again. Kicks go by the handle.
+    /// Handles `adit reload` or SIGHUP: reads certificates, registry and CRL again. Kicks go by the handle.
     ///
     /// # Errors
     /// Something could not be read; the service continues with its former settings.
@@ -186,7 +186,7 @@ pub trait Hooks {
         log_events::log_event(event, sessions);
     }
 
-    /// A signal came.
+    /// Handles a signal.
     fn signal(&mut self, signal: Signal, sessions: &Sessions) -> Reaction {
         let _ = sessions;
         match signal {
@@ -196,57 +196,54 @@ pub trait Hooks {
         }
     }
 
-    /// Called about once a second with the counters of the sessions up to date; may bring other
-    /// certificates or another CRL.
+    /// Called about once a second with the current counters of the sessions; may return new certificates or a new CRL.
     fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
         let _ = sessions;
         None
     }
 
-    /// The data plane runs; clients can come.
+    /// Called when the data plane runs and clients can connect.
     fn serving(&mut self, device: Option<&str>, listening: &[Endpoint]) {
         let _ = (device, listening);
     }
 
-    /// Names and the addresses each had last, about once a second and at the end, if
-    /// [`Hooks::wants_leases`].
+    /// Receives names with their last addresses, about once a second and at the end, if [`Hooks::wants_leases`].
     fn leases(&mut self, leases: Vec<(String, Vec<ipnet::IpNet>)>) {
         let _ = leases;
     }
 
-    /// The groups that a client is in now, asked again at each reload; `None`: those that it was let in
-    /// with.
+    /// Returns the groups that a client is in now, queried again at each reload; `None`: those from its authorization.
     fn groups(&self, name: &str) -> Option<Vec<String>> {
         let _ = name;
         None
     }
 
-    /// All clients and groups that the filter's rules can mean; `None` where that is not known.
-    fn known(&self) -> Option<Known> {
+    /// Returns all clients and groups that the filter's rules can mean; `None` where that is not known.
+    fn known(&self) -> Option<KnownNames> {
         None
     }
 
-    /// The rule file that the configuration names now; `None`: the one from the start.
+    /// Returns the rule file that the configuration names now; `None`: the one from the start.
     fn filter_file(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Whether [`Hooks::leases`] is of use.
+    /// Returns whether [`Hooks::leases`] is of use.
     fn wants_leases(&self) -> bool {
         false
     }
 
-    /// The settings that the last [`Hooks::reload`] applied, and those that need a restart.
+    /// Returns the settings that the last [`Hooks::reload`] applied, and those that need a restart.
     fn reloaded(&mut self) -> ReloadReport {
         ReloadReport::default()
     }
 
-    /// The client's certificate that ends first, for `adit status`.
+    /// Returns the client certificate that expires first, for `adit status`.
     fn client_certificate(&self) -> Option<CertificateReport> {
         None
     }
 
-    /// The certificate of ours that ends first, for `adit status`.
+    /// Returns our own certificate that expires first, for `adit status`.
     fn certificate(&self) -> Option<CertificateReport> {
         None
     }

@@ -84,7 +84,7 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
     }
 }
 
-/// `once`, `3 times`.
+/// Formats `once`, `3 times`.
 fn times(count: u32) -> String {
     match count {
         1 => "once".to_owned(),

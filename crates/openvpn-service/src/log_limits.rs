@@ -4,7 +4,7 @@ use adit_openvpn::server::ServerEvent;
 use super::Sessions;
 use adit_runtime::log::{Kind, LogDecision, LogLimiter, Source};
 
-/// Whether an event is logged, as far as the limits of its source go. In either style its lines are counted as one.
+/// Returns whether the limits of the event's source allow it to be logged. In either style its lines count as one.
 pub(super) fn is_logged(
     repeats: &mut LogLimiter,
     now: Instant,
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// The lines that 5000 rounds of events make in either style, in one period and at its end.
+    /// Returns the lines that 5000 rounds of events cause in either style, in one period and at its end.
     fn lines(events: impl Fn(u16) -> Vec<ServerEvent>) -> [usize; 2] {
         [false, true].map(|stock| {
             let count = Count::default();

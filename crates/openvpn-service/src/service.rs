@@ -23,7 +23,7 @@ use adit_runtime::driver::{Driver, Endpoint, Event, Sockets};
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
 use adit_runtime::host::HostHandle;
-use adit_runtime::instance::{self, Controls, Ended, Instance, Reaction};
+use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log::{self, LogLimiter};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
 use adit_runtime::random::seed;
@@ -81,7 +81,7 @@ impl Service {
     ///
     /// # Errors
     /// It failed.
-    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended<Infallible>, Fault> {
+    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<EndReason<Infallible>, Fault> {
         let Self { mut options, sockets, host, tun, control } = self;
         let (sender, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let served = async {
@@ -163,7 +163,7 @@ struct Running<'a> {
     wall: WallClock,
     listening: Vec<Endpoint>,
     tun: Option<TunReport>,
-    filter: Option<filter::Live>,
+    filter: Option<filter::LiveFilter>,
     /// Profiles that two devices use, by name.
     shared: BTreeMap<String, SharedProfile>,
 }
@@ -193,7 +193,7 @@ impl Instance for Running<'_> {
         }
     }
 
-    async fn handle(&mut self, wake: Wake) -> Result<Option<Ended<Infallible>>, Fault> {
+    async fn handle(&mut self, wake: Wake) -> Result<Option<EndReason<Infallible>>, Fault> {
         match wake {
             Wake::Command(command) => self.command(command),
             Wake::Driver(event) => self.driver_events(event),
@@ -201,8 +201,8 @@ impl Instance for Running<'_> {
         Ok(None)
     }
 
-    async fn tick(&mut self) -> Result<Option<Ended<Infallible>>, Fault> {
-        if let Some(unix) = self.wall.jumped() {
+    async fn tick(&mut self) -> Result<Option<EndReason<Infallible>>, Fault> {
+        if let Some(unix) = self.wall.wall_clock_jump() {
             self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
         }
         self.refresh();
@@ -272,7 +272,7 @@ impl Instance for Running<'_> {
         report.client_certificate = self.hooks.client_certificate();
         report.shared = self.shared.values().cloned().collect();
         report.filter = self.filter.as_ref().map(|filter| filter.file().to_owned());
-        report.connections = self.filter.as_ref().map(filter::Live::connections);
+        report.connections = self.filter.as_ref().map(filter::LiveFilter::connections);
         fill_totals(report, self.driver.backend().plane());
         let counters = self.driver.engine().counters();
         let reasons = [
@@ -375,7 +375,7 @@ impl Running<'_> {
         answer
     }
 
-    /// Rules may name clients that there are not: that is no mistake yet, but looks like one.
+    /// Warns of rules that name unknown clients: that is not an error yet, but looks like one.
     fn warn_of_unknown(&self) {
         if let (Some(filter), Some(known)) = (&self.filter, self.hooks.known()) {
             filter.unknown(&known).iter().for_each(|problem| tracing::warn!("{problem}"));
@@ -395,7 +395,7 @@ impl Running<'_> {
         clients
     }
 
-    /// All but the rules.
+    /// Reloads everything but the rules.
     fn reload_clients(&mut self) -> Result<(), Fault> {
         let tls = self.hooks.reload(&self.handle);
         if let Some(filter) = &mut self.filter {
@@ -440,7 +440,7 @@ impl Running<'_> {
         }
     }
 
-    /// Once many have gone.
+    /// Releases memory after many clients have left.
     fn give_memory_back(&mut self) {
         let busy = self.sessions.len() + self.driver.engine().handshakes();
         if self.rest.is_due(busy) {
@@ -491,14 +491,14 @@ impl Running<'_> {
     }
 }
 
-fn notes(applied: adit_runtime::host::Applied) -> Vec<String> {
+fn notes(applied: adit_runtime::host::ApplyOutcome) -> Vec<String> {
     match applied {
-        adit_runtime::host::Applied::Changed(notes) => notes,
-        adit_runtime::host::Applied::Same => Vec::new(),
+        adit_runtime::host::ApplyOutcome::Changed(notes) => notes,
+        adit_runtime::host::ApplyOutcome::Same => Vec::new(),
     }
 }
 
-/// The device, for a status report; `None` before it is set up.
+/// Returns the device, for a status report; `None` before it is set up.
 pub fn tun_report(host: &HostHandle) -> Option<TunReport> {
     let (name, plan) = (host.device()?, host.plan()?);
     Some(TunReport {

@@ -61,7 +61,7 @@ impl Sessions {
         self.open.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no sessions.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
@@ -157,7 +157,7 @@ impl Sample {
 }
 
 impl Session {
-    /// Name and address as log lines name it: `client/192.0.2.7:5000`.
+    /// Formats name and address as log lines name a client: `client/192.0.2.7:5000`.
     pub fn label(&self) -> String {
         format!("{}/{}", self.info.identity.common_name, self.info.link.remote())
     }

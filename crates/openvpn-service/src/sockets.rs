@@ -11,7 +11,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::sockets;
 use adit_runtime::plane_backend::gates;
 
-/// One socket for each worker.
+/// Binds one socket for each worker.
 pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault> {
     let mut udp = UdpOptions::new(listener.bind);
     udp.v6only = listener.v6only;
@@ -30,7 +30,7 @@ pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSock
     Ok(group)
 }
 
-/// One listener, from which the control thread hands streams to the workers.
+/// Opens one listener, from which the control thread hands streams to the workers.
 pub fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpListener, Fault> {
     let mut tcp = TcpListenOptions::new(listener.bind);
     tcp.v6only = listener.v6only;
@@ -41,7 +41,7 @@ pub fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpListener,
     sockets::listen(&tcp).map_err(|e| unbound(Transport::Tcp, listener, socket, &e))
 }
 
-/// The reason why a socket could not be opened.
+/// Returns the fault of a socket that could not be opened.
 pub fn unbound(
     transport: Transport,
     listener: &Listener,
@@ -51,7 +51,8 @@ pub fn unbound(
     Fault::environment(bind_problem(transport, listener.bind, socket.device.as_deref(), e))
 }
 
-/// Each stream is a descriptor, and the usual limit of 1024 is meant for programs that use `select`.
+/// Raises the descriptor limit: each stream is a descriptor, and the usual limit of 1024 is meant
+/// for programs that use `select`.
 pub(super) fn raise_descriptor_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)

@@ -73,7 +73,7 @@ fn control(opcode: Opcode) -> Control<'static> {
 fn cookie() -> Case {
     let address: SocketAddr = "192.0.2.1:5000".parse().expect("an address");
     let cookies = std::rc::Rc::new(Cookies::new([5; 32], Duration::from_secs(60)).expect("a key"));
-    let good = cookies.bake(NOW, address, SessionId([7; 8]));
+    let good = cookies.create_cookie(NOW, address, SessionId([7; 8]));
     let spoil = move |at: usize| -> Box<dyn FnMut() -> bool> {
         let mut wrong = good;
         wrong.0[at] ^= 0x41;

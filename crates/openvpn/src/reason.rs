@@ -218,12 +218,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The party that can remedy it.
+    /// Returns the party that can remedy the problem.
     pub fn blame(&self) -> Blame {
         self.entry().0
     }
 
-    /// The name for programs: lower case, with hyphens. It does not change.
+    /// Returns the stable name for programs: lower case, with hyphens.
     pub fn name(&self) -> &'static str {
         self.entry().1
     }
@@ -298,7 +298,7 @@ impl Reason {
         }
     }
 
-    /// The text that AUTH_FAILED or HALT carries to the peer. Most reasons are for the log alone.
+    /// Returns the text that AUTH_FAILED or HALT carries to the peer. Most reasons are for the log alone.
     pub fn wire_text(&self) -> String {
         match self {
             Self::NoCommonCipher(_) => {
@@ -314,20 +314,20 @@ impl Reason {
         }
     }
 
-    /// Whether only the packet is bad, and the session continues. On a stream, which neither loses nor alters anything,
-    /// a packet that is not authentic or belongs to another session shows that the ends do not agree where packets
-    /// begin.
+    /// Returns whether only the packet is bad, and the session continues. On a stream, which neither loses nor alters
+    /// anything, a packet that is not authentic or belongs to another session shows that the ends do not agree where
+    /// packets begin.
     pub(crate) fn is_harmless_on(&self, link: Link) -> bool {
         let out_of_step = matches!(self, Self::Packet(_) | Self::Foreign(_));
         self.is_harmless() && !(out_of_step && link.is_stream())
     }
 
-    /// Whether only the packet is bad on a datagram path.
+    /// Returns whether only the packet is bad on a datagram path.
     pub(crate) fn is_harmless(&self) -> bool {
         matches!(self, Self::Packet(_) | Self::Ignored(_) | Self::Foreign(_))
     }
 
-    /// The warning about a negotiation that failed within a session.
+    /// Returns the warning about a negotiation that failed within a session.
     pub(crate) fn in_session(&self) -> String {
         format!("key negotiation failed: {self}; the session keeps its keys and negotiates again")
     }

@@ -56,7 +56,7 @@ pub(crate) enum Received {
 }
 
 #[derive(Debug)]
-struct Outstanding {
+struct UnackedMessage {
     id: u32,
     opcode: Opcode,
     payload: Vec<u8>,
@@ -70,7 +70,7 @@ struct Outstanding {
 
 /// A message due for transmission.
 #[derive(Debug)]
-pub(crate) struct Due<'a> {
+pub(crate) struct DueMessage<'a> {
     pub(crate) id: u32,
     pub(crate) opcode: Opcode,
     pub(crate) payload: &'a [u8],
@@ -79,7 +79,7 @@ pub(crate) struct Due<'a> {
 #[derive(Debug)]
 pub(crate) struct Reliable {
     next_send: u32,
-    outstanding: VecDeque<Outstanding>,
+    outstanding: VecDeque<UnackedMessage>,
     next_receive: u32,
     received: VecDeque<Option<(Opcode, Vec<u8>)>>,
     pending_acks: VecDeque<u32>,
@@ -134,7 +134,7 @@ impl Reliable {
         if !self.can_send() {
             return false;
         }
-        self.outstanding.push_back(Outstanding {
+        self.outstanding.push_back(UnackedMessage {
             id: self.next_send,
             opcode,
             payload,
@@ -254,7 +254,7 @@ impl Reliable {
     }
 
     /// Returns the next message that is due and marks it as sent now.
-    pub(crate) fn transmit(&mut self, now: Instant) -> Option<Due<'_>> {
+    pub(crate) fn transmit(&mut self, now: Instant) -> Option<DueMessage<'_>> {
         let timeout = self.timeout.as_ref().map(RoundTrip::current);
         let message = self.outstanding.iter_mut().find(|m| m.due <= now)?;
         message.transmissions = message.transmissions.saturating_add(1);
@@ -263,7 +263,7 @@ impl Reliable {
             Some(timeout) => now + backed_off(timeout, message.transmissions),
             None => NEVER,
         };
-        Some(Due { id: message.id, opcode: message.opcode, payload: &message.payload })
+        Some(DueMessage { id: message.id, opcode: message.opcode, payload: &message.payload })
     }
 
     /// Returns whether a message is due.

@@ -11,7 +11,9 @@ use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientConfig, ClientEvent, TunnelConfig};
 use adit_openvpn::data_format::{Framing, Input, Notice, Outbox};
 use adit_openvpn::negotiate::ControlMessage;
-use adit_openvpn::server::{Disconnect, Network4, Offer, ServerConfig, ServerEvent, Topology};
+use adit_openvpn::server::{
+    Disconnect, Network4, ReloadableConfig, ServerConfig, ServerEvent, Topology,
+};
 use adit_openvpn::session::Settings;
 use adit_sim::Impairment;
 use ipnet::IpNet;
@@ -300,9 +302,9 @@ fn a_servers_wish_for_patience_ends_at_the_longest_wait_of_the_client() {
     assert!(w.run(12 * SECOND, |w| told(w, "AUTH_FAILED,TEMP[backoff 30]") >= 3), "{:?}", w.events);
 }
 
-fn offer(push: &[&str]) -> Offer {
+fn offer(push: &[&str]) -> ReloadableConfig {
     let push = push.iter().map(|&option| option.to_owned()).collect();
-    Offer { push, max_clients: 100, leases: Vec::new() }
+    ReloadableConfig { push, max_clients: 100, leases: Vec::new() }
 }
 
 fn change(w: &mut World, push: &[&str]) {

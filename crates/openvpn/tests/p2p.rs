@@ -61,7 +61,7 @@ fn remote_policy() -> RemotePolicy {
     RemotePolicy::new(vec![points::remote(Transport::Udp)])
 }
 
-fn anybody() -> RemotePolicy {
+fn any_remote() -> RemotePolicy {
     RemotePolicy::new(Vec::new())
 }
 
@@ -153,7 +153,7 @@ fn ends_with_the_same_direction_or_another_key_never_hear_each_other() {
 
 #[test]
 fn an_end_without_remote_learns_where_the_other_is_and_follows_it() {
-    let mut listening = secret(Some(Direction::Inverse), anybody());
+    let mut listening = secret(Some(Direction::Inverse), any_remote());
     listening.settings.keepalive.timeout = Duration::ZERO;
     let [dialling, _] = statics();
     let mut w = up([dialling, fixed(listening)]);
@@ -302,9 +302,9 @@ fn handshakes_complete_in_many_bad_networks_whichever_end_knows_the_other() {
         let loss = f64::from((seed % 11) as u32) / 100.0;
         let (a, b) = match seed % 3 {
             0 => (remote_policy(), remote_policy()),
-            1 => (anybody(), remote_policy()),
+            1 => (any_remote(), remote_policy()),
             // Only the server knows the other end's address, so its invitation begins.
-            _ => (remote_policy(), anybody()),
+            _ => (remote_policy(), any_remote()),
         };
         let configs = [tls(true, settings(), a), tls(false, settings(), b)];
         let mut w = World::new(configs, &rough(loss), seed);
@@ -314,7 +314,7 @@ fn handshakes_complete_in_many_bad_networks_whichever_end_knows_the_other() {
 
 #[test]
 fn a_client_that_dies_and_comes_back_replaces_its_session_at_once() {
-    for server in [remote_policy(), anybody()] {
+    for server in [remote_policy(), any_remote()] {
         let mut w = up([tls(true, settings(), server), tls(false, settings(), remote_policy())]);
         w.kill(B);
         w.run(SECOND, |_| false);
@@ -338,7 +338,7 @@ fn a_server_that_dies_and_comes_back_invites_its_client() {
 
 #[test]
 fn a_server_that_knows_no_remote_is_found_again_after_silence() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
+    let mut w = up([tls(true, settings(), any_remote()), tls(false, settings(), remote_policy())]);
     w.kill(A);
     w.run(SECOND, |_| false);
     w.revive(A);
@@ -372,7 +372,7 @@ fn an_invitation_is_believed_at_most_every_few_seconds_and_ends_nothing() {
 
 #[test]
 fn a_stranger_costs_a_listening_server_nothing_and_disturbs_no_session() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
+    let mut w = up([tls(true, settings(), any_remote()), tls(false, settings(), remote_policy())]);
     let resets: Vec<Vec<u8>> = w.nodes[B]
         .sent
         .iter()
@@ -446,7 +446,7 @@ fn under_a_wrapping_only_who_has_the_key_can_invite() {
 
 #[test]
 fn a_cookie_that_was_not_given_begins_nothing() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
+    let mut w = up([tls(true, settings(), any_remote()), tls(false, settings(), remote_policy())]);
     let mut cookie = vec![5 << 3];
     cookie.extend(*b"stranger");
     cookie.extend([1, 0, 0, 0, 0]);
@@ -459,7 +459,8 @@ fn a_cookie_that_was_not_given_begins_nothing() {
 #[test]
 fn strangers_who_hold_handshakes_open_do_not_keep_the_peer_out() {
     for one_address in [false, true] {
-        let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
+        let mut w =
+            up([tls(true, settings(), any_remote()), tls(false, settings(), remote_policy())]);
         for n in 0..40_u8 {
             let host = if one_address { 1 } else { n };
             let from = std::net::SocketAddr::from(([198, 51, 100, host], 1194));
@@ -497,7 +498,7 @@ fn hold(w: &mut World, from: std::net::SocketAddr, session: [u8; 8]) -> Option<V
 
 #[test]
 fn handshakes_of_many_strangers_push_none_out_that_is_young() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
+    let mut w = up([tls(true, settings(), any_remote()), tls(false, settings(), remote_policy())]);
     let host = |n: u8| std::net::SocketAddr::from(([198, 51, 100, n], 1194));
     let first = hold(&mut w, host(0), [200; 8]).expect("an answer");
     (1..200).for_each(|n| drop(hold(&mut w, host(n), [n; 8])));
@@ -515,7 +516,7 @@ fn handshakes_of_many_strangers_push_none_out_that_is_young() {
 
 #[test]
 fn one_cookie_starts_one_handshake_between_two_points_too() {
-    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), remote_policy())]);
+    let mut w = up([tls(true, settings(), any_remote()), tls(false, settings(), remote_policy())]);
     let from = std::net::SocketAddr::from(([198, 51, 100, 1], 1194));
     let third = hold(&mut w, from, [7; 8]).expect("an answer");
     let failed = |w: &World| {
@@ -537,7 +538,8 @@ fn one_cookie_starts_one_handshake_between_two_points_too() {
 #[test]
 fn garbage_in_the_peers_name_does_not_lock_it_out() {
     let wrapped = Settings { wrap: WrapConfig::TlsCrypt { key: key(4) }, ..settings() };
-    let mut w = up([tls(true, wrapped.clone(), anybody()), tls(false, wrapped, remote_policy())]);
+    let mut w =
+        up([tls(true, wrapped.clone(), any_remote()), tls(false, wrapped, remote_policy())]);
     w.kill(B);
     let mut forged = vec![7 << 3];
     forged.extend([0x5a; 53]);
@@ -551,7 +553,7 @@ fn garbage_in_the_peers_name_does_not_lock_it_out() {
 /// Replays a whole control channel, from the same address and from another.
 #[test]
 fn a_captured_handshake_replayed_gives_no_session_and_ends_none() {
-    for server in [remote_policy(), anybody()] {
+    for server in [remote_policy(), any_remote()] {
         let mut w = up([tls(true, settings(), server), tls(false, settings(), remote_policy())]);
         assert!(w.passes());
         for n in [A, B] {
@@ -723,7 +725,7 @@ fn expiring(days: Option<u64>) -> [Config; 2] {
     };
     let with = |wrap| Settings { wrap, ..settings() };
     [
-        tls(true, with(server), anybody()),
+        tls(true, with(server), any_remote()),
         tls(false, with(WrapConfig::TlsCryptV2Client { key: client }), remote_policy()),
     ]
 }
@@ -780,11 +782,11 @@ fn path_changed(w: &mut World, n: usize, stale: bool) {
 fn mobile_pairs() -> [[Config; 2]; 3] {
     [
         [
-            fixed(secret(Some(Direction::Inverse), anybody())),
+            fixed(secret(Some(Direction::Inverse), any_remote())),
             fixed(secret(Some(Direction::Normal), remote_policy())),
         ],
-        [tls(true, settings(), anybody()), tls(false, settings(), remote_policy())],
-        [tls(false, settings(), anybody()), tls(true, settings(), remote_policy())],
+        [tls(true, settings(), any_remote()), tls(false, settings(), remote_policy())],
+        [tls(false, settings(), any_remote()), tls(true, settings(), remote_policy())],
     ]
 }
 

@@ -429,7 +429,7 @@ fn a_push_that_cannot_be_sent_leaves_no_peer_and_no_lease_behind() {
     w.run(30 * SECOND, |_| false);
     assert!(!w.is_up(c));
     assert!(w.plane.peers.is_empty(), "{:?}", w.events);
-    let offer = adit_openvpn::server::Offer { max_clients: 5, ..Default::default() };
+    let offer = adit_openvpn::server::ReloadableConfig { max_clients: 5, ..Default::default() };
     w.server.set_offer(w.now, offer, &mut Outbox::new());
     assert!(w.run(400 * SECOND, |w| w.is_up(c)), "its address is free again: {:?}", w.events);
 }

@@ -19,5 +19,5 @@ pub use disk::{OpenFile, write_private};
 pub use error::PkiError;
 pub use name::{ClientName, GroupName};
 pub use profile::{Endpoint, Profile, Proto, Remote};
-pub use registry::{Admission, Client, ClientState, FormerCertificate, MAX_GROUPS};
-pub use store::{Files, InitOptions, Issued, NewClient, ServerInfo, Store};
+pub use registry::{CertificateStatus, Client, ClientState, FormerCertificate, MAX_GROUPS};
+pub use store::{Files, InitOptions, IssuedClient, NewClient, ServerInfo, Store};

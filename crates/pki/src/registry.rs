@@ -68,7 +68,7 @@ pub struct Client {
 
 /// The registry's answer about a certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum CertificateStatus {
     /// The client may connect.
     Active,
     /// The client is disabled.
@@ -133,18 +133,18 @@ impl Registry {
         })
     }
 
-    pub(crate) fn admission(&self, name: &str, serial: &str) -> Admission {
+    pub(crate) fn admission(&self, name: &str, serial: &str) -> CertificateStatus {
         match self.find(name) {
-            None => Admission::Unknown,
+            None => CertificateStatus::Unknown,
             Some(client) if client.serial == serial => match client.state {
-                ClientState::Active => Admission::Active,
-                ClientState::Disabled => Admission::Disabled,
-                ClientState::Revoked => Admission::Revoked,
+                ClientState::Active => CertificateStatus::Active,
+                ClientState::Disabled => CertificateStatus::Disabled,
+                ClientState::Revoked => CertificateStatus::Revoked,
             },
             Some(client) if client.former.iter().any(|old| old.serial == serial) => {
-                Admission::Revoked
+                CertificateStatus::Revoked
             }
-            Some(_) => Admission::Unknown,
+            Some(_) => CertificateStatus::Unknown,
         }
     }
 

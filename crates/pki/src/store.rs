@@ -9,7 +9,9 @@ use crate::disk::{self, Lock, OpenFile};
 use crate::issue::{self, Authority, Purpose};
 use crate::profile::ProfileContent;
 use crate::registry::{FormerCertificate, MAX_CLIENTS, MAX_GROUPS, Registry};
-use crate::{Admission, Client, ClientName, ClientState, GroupName, PkiError, Profile, Remote};
+use crate::{
+    CertificateStatus, Client, ClientName, ClientState, GroupName, PkiError, Profile, Remote,
+};
 
 /// The default life of a client's certificate, in days: the longest that some platforms accept.
 pub(crate) const CLIENT_DAYS: u32 = 825;
@@ -124,7 +126,7 @@ impl std::fmt::Debug for NewClient {
 
 /// A client with the profile made for it. The profile is not kept in the store.
 #[derive(Clone, Debug)]
-pub struct Issued {
+pub struct IssuedClient {
     /// The client as registered.
     pub client: Client,
     /// The profile for the client.
@@ -260,12 +262,12 @@ impl Store {
 
     /// Returns whether the certificate `serial` (lower-case hex) of `name` may connect. Reads the registry again; a
     /// registry that cannot be read is an error, never an admission.
-    pub fn admission(&self, name: &str, serial: &str) -> Result<Admission, PkiError> {
+    pub fn admission(&self, name: &str, serial: &str) -> Result<CertificateStatus, PkiError> {
         Ok(self.registry()?.admission(name, serial))
     }
 
     /// Issues a certificate to a new client, or to one whose former certificate was revoked.
-    pub fn add_client(&self, new: &NewClient, now: SystemTime) -> Result<Issued, PkiError> {
+    pub fn add_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
         self.update_registry(now, |update| {
             let former = update.registry.find(new.name.as_str());
             if former.is_some_and(|client| client.state != ClientState::Revoked) {
@@ -279,7 +281,7 @@ impl Store {
     }
 
     /// Gives a client a new certificate, key and profile, and revokes the former certificate.
-    pub fn renew_client(&self, new: &NewClient, now: SystemTime) -> Result<Issued, PkiError> {
+    pub fn renew_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
         self.update_registry(now, |update| {
             let client = update.registry.find_mut(new.name.as_str())?;
             if client.state == ClientState::Revoked {
@@ -330,7 +332,7 @@ impl Store {
         groups: &[GroupName],
         now: SystemTime,
     ) -> Result<Client, PkiError> {
-        let groups = distinct(groups)?;
+        let groups = unique_groups(groups)?;
         self.update_registry(now, |update| {
             let client = update.registry.find_mut(name)?;
             if client.state == ClientState::Revoked {
@@ -441,7 +443,11 @@ impl Store {
         list.crl_number()?.try_into().ok()
     }
 
-    fn issue_to(&self, new: &NewClient, update: &mut RegistryUpdate) -> Result<Issued, PkiError> {
+    fn issue_to(
+        &self,
+        new: &NewClient,
+        update: &mut RegistryUpdate,
+    ) -> Result<IssuedClient, PkiError> {
         let registry = &mut update.registry;
         let name = new.name.as_str();
         if new.name == self.server.name {
@@ -451,7 +457,7 @@ impl Store {
         {
             registry.check_address(name, address)?;
         }
-        let groups = distinct(&new.groups)?;
+        let groups = unique_groups(&new.groups)?;
         let days = new.days.unwrap_or(CLIENT_DAYS);
         let issued = self.authority()?.issue(name, Purpose::Client, days, update.now)?;
         let key = match &new.password {
@@ -500,11 +506,11 @@ impl Store {
             key: &key,
             tls_crypt_v2: &new.tls_crypt_v2_client_key,
         });
-        Ok(Issued { client, profile })
+        Ok(IssuedClient { client, profile })
     }
 }
 
-fn distinct(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
+fn unique_groups(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
     let mut all: Vec<GroupName> = Vec::new();
     for group in groups {
         if !all.contains(group) {

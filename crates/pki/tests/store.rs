@@ -189,28 +189,28 @@ fn the_registry_says_who_may_connect() {
     let store = init(dir.path());
     let first = store.add_client(&new("alice"), now()).unwrap().client;
     let says = |serial: &str| store.admission("alice", serial).unwrap();
-    assert_eq!(says(&first.serial), Admission::Active);
-    assert_eq!(says("00"), Admission::Unknown);
-    assert_eq!(store.admission("bob", &first.serial).unwrap(), Admission::Unknown);
+    assert_eq!(says(&first.serial), CertificateStatus::Active);
+    assert_eq!(says("00"), CertificateStatus::Unknown);
+    assert_eq!(store.admission("bob", &first.serial).unwrap(), CertificateStatus::Unknown);
     store.set_enabled("alice", false, now()).unwrap();
-    assert_eq!(says(&first.serial), Admission::Disabled);
+    assert_eq!(says(&first.serial), CertificateStatus::Disabled);
     // A renewal does not enable.
     let second = store.renew_client(&new("alice"), now()).unwrap().client;
-    assert_eq!(says(&first.serial), Admission::Revoked);
-    assert_eq!(says(&second.serial), Admission::Disabled);
+    assert_eq!(says(&first.serial), CertificateStatus::Revoked);
+    assert_eq!(says(&second.serial), CertificateStatus::Disabled);
     store.set_enabled("alice", true, now()).unwrap();
-    assert_eq!(says(&second.serial), Admission::Active);
+    assert_eq!(says(&second.serial), CertificateStatus::Active);
     assert_eq!(second.created, first.created);
     store.revoke_client("alice", now()).unwrap();
-    assert_eq!(says(&second.serial), Admission::Revoked);
+    assert_eq!(says(&second.serial), CertificateStatus::Revoked);
     assert_eq!(store.revoke_client("alice", now()).unwrap().state, ClientState::Revoked);
     assert!(matches!(store.set_enabled("alice", true, now()), Err(PkiError::Revoked(_))));
     assert!(matches!(store.renew_client(&new("alice"), now()), Err(PkiError::Revoked(_))));
     // A revoked name can be used again; its former certificates remain revoked.
     let third = store.add_client(&new("alice"), now()).unwrap().client;
-    assert_eq!(says(&third.serial), Admission::Active);
-    assert_eq!(says(&second.serial), Admission::Revoked);
-    assert_eq!(says(&first.serial), Admission::Revoked);
+    assert_eq!(says(&third.serial), CertificateStatus::Active);
+    assert_eq!(says(&second.serial), CertificateStatus::Revoked);
+    assert_eq!(says(&first.serial), CertificateStatus::Revoked);
     assert_eq!(store.clients().unwrap().len(), 1);
     std::fs::write(dir.path().join("pki/clients.json"), "{").unwrap();
     assert!(store.admission("alice", &third.serial).is_err(), "unreadable admits nobody");
@@ -344,7 +344,7 @@ fn a_revocation_list_left_behind_is_brought_up_to_date() {
     // The state after a kill between writing the registry and the list.
     std::fs::write(store.files().crl, &old).unwrap();
     tls_pair(&store, &alice.profile, None).unwrap();
-    assert_eq!(store.admission("alice", &alice.client.serial).unwrap(), Admission::Revoked);
+    assert_eq!(store.admission("alice", &alice.client.serial).unwrap(), CertificateStatus::Revoked);
     store.repair(now()).unwrap();
     assert!(tls_pair(&store, &alice.profile, None).unwrap_err().contains("revoked"));
     let list = std::fs::read(store.files().crl).unwrap();

@@ -42,14 +42,14 @@ id! {
 }
 
 impl StreamId {
-    /// The stream from one node to another; `None` if a number is not positive or takes too many bits.
+    /// Returns the stream from one node to another; `None` if a number is not positive or takes too many bits.
     pub fn between(sender: NodeId, receiver: NodeId) -> Option<Self> {
         let sender = u16::try_from(sender.0).ok().filter(|sender| (1..0x8000).contains(sender))?;
         let receiver = u16::try_from(receiver.0).ok().filter(|receiver| *receiver > 0)?;
         Some(Self((i32::from(sender) << 16) | i32::from(receiver)))
     }
 
-    /// The node that sends it.
+    /// Returns the node that sends it.
     pub fn sender(self) -> NodeId {
         NodeId(self.0 >> 16)
     }
@@ -59,12 +59,12 @@ impl Generation {
     /// The key that `init` makes.
     pub const FIRST: Self = Self(1);
 
-    /// The generation of the next key; `None` after the last number.
+    /// Returns the generation of the next key; `None` after the last number.
     pub fn next(self) -> Option<Self> {
         self.0.checked_add(1).map(Self)
     }
 
-    /// The generation of the key before.
+    /// Returns the generation of the previous key.
     pub fn previous(self) -> Self {
         Self(self.0.saturating_sub(1))
     }

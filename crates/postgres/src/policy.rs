@@ -44,14 +44,14 @@ macro_rules! words {
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// Returns the word for it in the configuration and in the database.
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.word())
+                f.write_str(self.as_str())
             }
         }
 
@@ -78,10 +78,10 @@ mod tests {
     #[test]
     fn every_word_parses_back_and_others_are_refused_with_the_known_ones() {
         for audit in Audit::ALL {
-            assert_eq!(audit.word().parse(), Ok(*audit));
+            assert_eq!(audit.as_str().parse(), Ok(*audit));
         }
         for durability in Durability::ALL {
-            assert_eq!(durability.word().parse(), Ok(*durability));
+            assert_eq!(durability.as_str().parse(), Ok(*durability));
         }
         let error = "paranoid".parse::<Durability>().unwrap_err().to_string();
         assert_eq!(error, "\"paranoid\" is none of: strict, relaxed, volatile");

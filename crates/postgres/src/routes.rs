@@ -34,12 +34,12 @@ enum Owner {
 }
 
 /// A stream as the database tells of it: its number, its sender, its receiver. No one vouches for that.
-pub type Ends = (StreamId, NodeId, NodeId);
+pub type StreamEnds = (StreamId, NodeId, NodeId);
 
 /// Returns the trustworthy streams from and to `me`, in ascending order: a number that is reported with different ends
 /// has no owner. Otherwise an attacker with control of the database could deliver one node's packets to another, or let
 /// it send with the other's addresses.
-pub fn unambiguous(me: NodeId, told: impl IntoIterator<Item = Ends>) -> Vec<Ends> {
+pub fn unambiguous(me: NodeId, told: impl IntoIterator<Item = StreamEnds>) -> Vec<StreamEnds> {
     let mut streams: BTreeMap<StreamId, Option<(NodeId, NodeId)>> = BTreeMap::new();
     for (stream, from, to) in told {
         let of_me = (from == me) != (to == me);
@@ -55,9 +55,9 @@ pub fn unambiguous(me: NodeId, told: impl IntoIterator<Item = Ends>) -> Vec<Ends
         .collect()
 }
 
-/// The outgoing and the incoming streams of `former` that `now` does not have, or has of another node: what is known of them
-/// (queues, keys, epochs) is of no use any more.
-pub fn departed(former: &[Peer], now: &[Peer]) -> (Vec<StreamId>, Vec<StreamId>) {
+/// Returns the outgoing and the incoming streams of `former` that `now` does not have, or that another node has now:
+/// their queues, keys and epochs are obsolete.
+pub fn removed_streams(former: &[Peer], now: &[Peer]) -> (Vec<StreamId>, Vec<StreamId>) {
     let outgoing: BTreeSet<_> = now.iter().map(|peer| (peer.outgoing, peer.node)).collect();
     let incoming: BTreeSet<_> = now.iter().map(|peer| (peer.incoming, peer.node)).collect();
     let gone = former.iter().filter(|peer| !outgoing.contains(&(peer.outgoing, peer.node)));
@@ -122,7 +122,7 @@ impl Routes {
         }
     }
 
-    /// The stream to the owner of `destination`; `None` if there is none, or if it is this node.
+    /// Returns the stream to the owner of `destination`; `None` if there is none, or if it is this node.
     #[inline]
     pub fn to(&self, destination: IpAddr) -> Option<StreamId> {
         match self.owner(destination)? {
@@ -131,13 +131,13 @@ impl Routes {
         }
     }
 
-    /// Whether a packet from `source` may come in `stream`: its sender must be who owns the longest prefix.
+    /// Returns whether a packet from `source` may arrive in `stream`: its sender must own the longest matching prefix.
     #[inline]
     pub fn may_come(&self, stream: StreamId, source: IpAddr) -> bool {
         matches!(self.owner(source), Some(Owner::Peer { incoming, .. }) if incoming == stream)
     }
 
-    /// Whether a packet to `destination` is for this node.
+    /// Returns whether a packet to `destination` is for this node.
     #[inline]
     pub fn is_mine(&self, destination: IpAddr) -> bool {
         self.owner(destination) == Some(Owner::Me)
@@ -167,7 +167,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Node 1 is this one.
+    /// Creates the routes of node 1.
     fn routes(peers: &[Peer]) -> Routes {
         Routes::new(&[ip("10.9.0.1"), ip("fd00::1")], &["192.168.1.0/24".parse().unwrap()], peers)
     }
@@ -280,14 +280,17 @@ mod tests {
     fn a_stream_departs_with_its_node_with_its_number_and_when_it_becomes_anothers() {
         let (two, three) = (peer(2, &[], &[]), peer(3, &[], &[]));
         let both = [two.clone(), three.clone()];
-        assert_eq!(departed(&both, &both), (vec![], vec![]));
-        assert_eq!(departed(&both, &both[1..]), (vec![StreamId(20)], vec![StreamId(21)]));
+        assert_eq!(removed_streams(&both, &both), (vec![], vec![]));
+        assert_eq!(removed_streams(&both, &both[1..]), (vec![StreamId(20)], vec![StreamId(21)]));
         let other_way_back = Peer { incoming: StreamId(99), ..two.clone() };
-        assert_eq!(departed(&both, &[other_way_back, three.clone()]), (vec![], vec![StreamId(21)]));
+        assert_eq!(
+            removed_streams(&both, &[other_way_back, three.clone()]),
+            (vec![], vec![StreamId(21)])
+        );
         let swapped = [
             Peer { outgoing: three.outgoing, ..two.clone() },
             Peer { outgoing: two.outgoing, ..three.clone() },
         ];
-        assert_eq!(departed(&both, &swapped), (vec![StreamId(20), StreamId(30)], vec![]));
+        assert_eq!(removed_streams(&both, &swapped), (vec![StreamId(20), StreamId(30)], vec![]));
     }
 }

@@ -16,12 +16,12 @@ const LEAF: LeafNo = LeafNo(1);
 const HASH: [u8; 32] = [1; 32];
 const PAGE: i64 = 8192;
 
-/// The stream of a policy's rows.
+/// Returns the stream of a policy's rows.
 fn stream(audit: Audit) -> StreamId {
     StreamId(((audit as i32 + 1) << 16) | 9)
 }
 
-/// A TCP segment over IPv6, which has all columns and the longest ones.
+/// Builds a TCP segment over IPv6, which has all columns and the longest ones.
 fn packet(len: usize) -> Vec<u8> {
     let mut packet: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
     packet[..4].copy_from_slice(&[0x60, 0, 0, 0]);
@@ -44,7 +44,7 @@ fn psql(cluster: &Cluster, database: &str, command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// All rows, as binary values of a SELECT: those of a COPY are the same.
+/// Reads all rows as binary values of a SELECT, which are the same as those of a COPY.
 fn read_back(cluster: &Cluster, folder: &Path, leaf: &str) -> Vec<u8> {
     let file = folder.join("read");
     let query = format!("SELECT {SENT_COLUMNS} FROM {leaf} ORDER BY seq");

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use adit_engine::{Identity, auth};
 
 /// A reply that may take its time.
-pub type Answer = Pin<Box<dyn Future<Output = auth::Response> + Send>>;
+pub type ResponseFuture = Pin<Box<dyn Future<Output = auth::Response> + Send>>;
 
 /// Authorizes peers that have been authenticated.
 ///
@@ -14,7 +14,7 @@ pub type Answer = Pin<Box<dyn Future<Output = auth::Response> + Send>>;
 /// `tokio::task::spawn_blocking`.
 pub trait Authorizer: Send + Sync {
     /// Decides on one peer.
-    fn authorize(&self, identity: Identity) -> Answer;
+    fn authorize(&self, identity: Identity) -> ResponseFuture;
 }
 
 /// Accepts every peer whose certificate verified: the policy of a server without further checks.
@@ -22,13 +22,13 @@ pub trait Authorizer: Send + Sync {
 pub struct CertificateOnly;
 
 impl Authorizer for CertificateOnly {
-    fn authorize(&self, _identity: Identity) -> Answer {
+    fn authorize(&self, _identity: Identity) -> ResponseFuture {
         Box::pin(async { auth::Response::Accept(auth::ClientParams::default()) })
     }
 }
 
-/// The answer to a question, whatever its kind.
-pub fn answer(authorizer: &dyn Authorizer, request: auth::Request) -> Answer {
+/// Answers a request of any kind.
+pub fn answer(authorizer: &dyn Authorizer, request: auth::Request) -> ResponseFuture {
     match request {
         auth::Request::Authorize(identity) => authorizer.authorize(identity),
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use adit_engine::{Instant, UnixTime};
 
-/// Wall time, for certificates and log lines.
+/// Returns the wall time, for certificates and log lines.
 pub fn unix_time() -> UnixTime {
     UnixTime(adit_linux::clock::unix_time())
 }
 
-/// Wall time in nanoseconds, for what is compared with other captures.
+/// Returns the wall time in nanoseconds, for records that are compared with other captures.
 pub fn unix_time_nanos() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
@@ -19,7 +19,7 @@ pub fn unix_time_nanos() -> u64 {
 /// Nanoseconds by which a test has set [`now`] forward; otherwise 0.
 static ADVANCED: AtomicU64 = AtomicU64::new(0);
 
-/// Now, on the boot clock.
+/// Returns the current time on the boot clock.
 pub fn now() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime() + ADVANCED.load(Relaxed))
 }
@@ -51,13 +51,13 @@ impl Default for WallClock {
 }
 
 impl WallClock {
-    /// The time now.
+    /// Records the current time.
     pub fn new() -> Self {
         Self { at: now(), unix: unix_time() }
     }
 
-    /// The wall time, if it is ahead of what has passed since the last look.
-    pub fn jumped(&mut self) -> Option<UnixTime> {
+    /// Returns the wall time if it has advanced more than the boot clock since the last call.
+    pub fn wall_clock_jump(&mut self) -> Option<UnixTime> {
         self.look(now(), unix_time())
     }
 

@@ -44,7 +44,7 @@ pub fn check_own(origin: &str, pem: &[u8], now: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The certificate that ends first.
+/// Returns the certificate that ends first.
 pub fn nearest<'a>(
     pems: impl Iterator<Item = (&'a str, &'a [u8])>,
     now: u64,
@@ -66,7 +66,7 @@ fn days_left(not_after: u64, now: u64) -> i64 {
     }
 }
 
-/// The validity periods of the certificates in a PEM text, in seconds since 1970.
+/// Returns the validity periods of the certificates in a PEM text, in seconds since 1970.
 fn validity(pem: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     let blocks: Vec<Pem> = Pem::iter_from_buffer(pem).filter_map(Result::ok).collect();
     blocks.into_iter().filter_map(|block| {

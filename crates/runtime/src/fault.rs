@@ -28,44 +28,44 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The configuration or a file it names is wrong.
+    /// Blames the operator: the configuration or a file that it names is wrong.
     pub fn operator(message: impl Into<String>) -> Self {
         Self { blame: Blame::Operator, message: message.into() }
     }
 
-    /// The machine or the network refuses.
+    /// Blames the environment: the machine or the network refuses.
     pub fn environment(message: impl Into<String>) -> Self {
         Self { blame: Blame::Environment, message: message.into() }
     }
 
-    /// The far end ended it.
+    /// Blames the peer, which ended the connection.
     pub fn peer(message: impl Into<String>) -> Self {
         Self { blame: Blame::Peer, message: message.into() }
     }
 
-    /// Something that must not happen.
+    /// Creates the fault of a bug: something that must not happen.
     pub fn ours(message: impl Into<String>) -> Self {
         Self { blame: Blame::Ours, message: message.into() }
     }
 
-    /// A settings file is no TOML, or has not the keys that it should: with the line.
+    /// Returns the fault of a settings file that is not TOML or lacks required keys, with the line.
     pub fn in_toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map_or(1, |text| text.matches('\n').count().saturating_add(1));
         Self::in_line(path, line, error.message())
     }
 
-    /// A line of a file is wrong.
+    /// Returns the fault of a wrong line of a file.
     pub fn in_line(path: &Path, line: usize, message: &str) -> Self {
         Self::operator(format!("{} line {line}: {}", path.display(), message.trim()))
     }
 
-    /// The party to blame.
+    /// Returns the party to blame.
     pub fn blame(&self) -> Blame {
         self.blame
     }
 
-    /// 2 for usage and configuration, 1 for everything else.
+    /// Returns 2 for usage and configuration, 1 for everything else.
     pub fn exit_code(&self) -> ExitCode {
         match self.blame {
             Blame::Operator => ExitCode::from(2),
@@ -82,7 +82,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A file operation failed. `doing` reads like "cannot write".
+/// Returns the fault of a failed file operation. `doing` reads like "cannot write".
 pub fn file_fault(doing: &str, path: &Path, error: &io::Error) -> Fault {
     let what = format!("{doing} {}: {error}", path.display());
     Fault::environment(match error.kind() {

@@ -18,7 +18,7 @@ use adit_linux::notify::Notifier;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::clock::{now, unix_time};
-use crate::control::{Asked, Request, Response, Server, StatusReport};
+use crate::control::{ControlRequest, Request, Response, Server, StatusReport};
 use crate::fault::Fault;
 use crate::signals::{Signal, Signals};
 
@@ -56,13 +56,16 @@ pub trait Instance {
     ///
     /// # Errors
     /// The instance cannot continue.
-    async fn handle(&mut self, event: Self::Event) -> Result<Option<Ended<Self::Reason>>, Fault>;
+    async fn handle(
+        &mut self,
+        event: Self::Event,
+    ) -> Result<Option<EndReason<Self::Reason>>, Fault>;
 
     /// Does the periodic work. Returns why the instance ends, if it does.
     ///
     /// # Errors
     /// The instance cannot continue.
-    async fn tick(&mut self) -> Result<Option<Ended<Self::Reason>>, Fault>;
+    async fn tick(&mut self) -> Result<Option<EndReason<Self::Reason>>, Fault>;
 
     /// Chooses the reaction to a signal.
     fn signal(&mut self, signal: Signal) -> Reaction;
@@ -97,7 +100,7 @@ pub enum Reaction {
 
 /// The reason why [`run`] returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended<R> {
+pub enum EndReason<R> {
     /// A signal whose reaction is [`Reaction::Stop`].
     Signal(Signal),
     /// A signal whose reaction is [`Reaction::Restart`].
@@ -156,7 +159,7 @@ impl Controls {
 pub async fn run<I: Instance>(
     instance: &mut I,
     controls: &mut Controls,
-) -> Result<Ended<I::Reason>, Fault> {
+) -> Result<EndReason<I::Reason>, Fault> {
     let started = now();
     let name = controls.socket.as_ref().map(Server::name).unwrap_or_default();
     let mut ticks = interval(instance.tick_interval());
@@ -174,14 +177,14 @@ pub async fn run<I: Instance>(
                     instance.reload();
                     None
                 }
-                Reaction::Stop => Some(Ended::Signal(signal)),
-                Reaction::Restart => Some(Ended::Restart),
+                Reaction::Stop => Some(EndReason::Signal(signal)),
+                Reaction::Restart => Some(EndReason::Restart),
             },
             (request, reply) = next_request(&mut controls.socket) => {
                 let stop = request == Request::Stop;
                 // The program that asked may have gone.
                 let _ = reply.send(respond(instance, request, &name, started));
-                stop.then_some(Ended::Asked)
+                stop.then_some(EndReason::Asked)
             }
             _ = alive.tick(), if watchdog.is_some() => {
                 controls.alive();
@@ -196,8 +199,8 @@ pub async fn run<I: Instance>(
     }
 }
 
-/// The next request of the control socket; never, where there is none.
-async fn next_request(socket: &mut Option<Server>) -> Asked {
+/// Waits for the next request of the control socket; forever if there is none.
+async fn next_request(socket: &mut Option<Server>) -> ControlRequest {
     match socket {
         Some(server) => server.next().await,
         None => std::future::pending().await,
@@ -264,13 +267,13 @@ mod tests {
             std::future::pending().await
         }
 
-        async fn handle(&mut self, event: Fault) -> Result<Option<Ended<u64>>, Fault> {
+        async fn handle(&mut self, event: Fault) -> Result<Option<EndReason<u64>>, Fault> {
             Err(event)
         }
 
-        async fn tick(&mut self) -> Result<Option<Ended<u64>>, Fault> {
+        async fn tick(&mut self) -> Result<Option<EndReason<u64>>, Fault> {
             self.ticks += 1;
-            Ok((self.ticks == 100_000).then_some(Ended::Stopped(self.ticks)))
+            Ok((self.ticks == 100_000).then_some(EndReason::Stopped(self.ticks)))
         }
 
         fn signal(&mut self, _: Signal) -> Reaction {
@@ -301,7 +304,7 @@ mod tests {
             [Request::Status, Request::Reload, Request::Stop].map(|r| request(&path, &r).unwrap())
         });
         let mut counter = Counter::default();
-        assert_eq!(run(&mut counter, &mut controls).await, Ok(Ended::Asked));
+        assert_eq!(run(&mut counter, &mut controls).await, Ok(EndReason::Asked));
         let [status, filter, stop] = asked.await.unwrap();
         let Response::Status(report) = status else { panic!("{status:?}") };
         assert_eq!(
@@ -317,6 +320,6 @@ mod tests {
     async fn an_instance_ends_by_itself() {
         let mut controls = Controls { signals: Signals::none(), socket: None, notifier: None };
         let ended = run(&mut Counter { ticks: 99_998 }, &mut controls).await;
-        assert_eq!(ended, Ok(Ended::Stopped(100_000)));
+        assert_eq!(ended, Ok(EndReason::Stopped(100_000)));
     }
 }

@@ -38,7 +38,7 @@ mod trivial;
 pub use adit_linux::terminal;
 pub use adit_linux::zeroizing_alloc::ZeroizingAllocator;
 
-/// A tokio runtime without threads of its own, so that privileges can still be dropped.
+/// Creates a tokio runtime without threads of its own, so that privileges can still be dropped.
 ///
 /// # Errors
 /// The kernel refuses what it needs.

@@ -13,7 +13,7 @@ const TRIES: u32 = 1000;
 const CROWDED: [&str; 6] =
     ["10.0.0.0/20", "10.1.0.0/20", "10.8.0.0/16", "10.10.0.0/16", "10.42.0.0/15", "10.88.0.0/16"];
 
-/// The address from which this machine reaches the outside, by its default route. Nothing is sent.
+/// Returns the address from which this machine reaches the outside, by its default route. Sends nothing.
 pub fn outside_address() -> Option<IpAddr> {
     // Documentation addresses: routed like any other, and without an owner.
     let ways: [(SocketAddr, SocketAddr); 2] = [
@@ -31,7 +31,7 @@ pub fn outside_address() -> Option<IpAddr> {
     })
 }
 
-/// Whether an address is reachable only from its own site, so that a router translates in front.
+/// Returns whether an address is reachable only from its own site, so that a router translates in front.
 pub fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => {
@@ -42,7 +42,7 @@ pub fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// Every network this machine has an address in or a route to, default routes aside.
+/// Returns every network this machine has an address in or a route to, default routes aside.
 pub fn local_networks() -> Vec<IpNet> {
     let mut networks = interface_networks();
     networks.extend(parse_routes4(&fs::read_to_string("/proc/net/route").unwrap_or_default()));
@@ -67,7 +67,8 @@ fn interface_networks() -> Vec<IpNet> {
         .collect()
 }
 
-/// `/proc/net/route`: interface, destination, gateway, flags, 3 counters, mask; numbers in hex in native byte order.
+/// Parses `/proc/net/route`: interface, destination, gateway, flags, 3 counters, mask; numbers in hex in native byte
+/// order.
 fn parse_routes4(text: &str) -> Vec<IpNet> {
     text.lines()
         .skip(1)
@@ -82,7 +83,7 @@ fn parse_routes4(text: &str) -> Vec<IpNet> {
         .collect()
 }
 
-/// `/proc/net/ipv6_route`: destination and prefix length in hex, and more.
+/// Parses `/proc/net/ipv6_route`: destination and prefix length in hex, and more.
 fn parse_routes6(text: &str) -> Vec<IpNet> {
     text.lines()
         .filter_map(|line| {
@@ -97,13 +98,13 @@ fn parse_routes6(text: &str) -> Vec<IpNet> {
         .collect()
 }
 
-/// Whether the kernel speaks IPv6.
+/// Returns whether the kernel supports IPv6.
 pub fn has_ipv6() -> bool {
     let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
     off.is_ok_and(|text| text.trim() == "0")
 }
 
-/// The first of `PREFIX0`, `PREFIX1`, ... that no network device has.
+/// Returns the first of `PREFIX0`, `PREFIX1`, ... that is not the name of a network device.
 pub fn free_device(prefix: &str) -> String {
     let known = fs::read_to_string("/proc/net/dev").unwrap_or_default();
     let taken = |name: &str| {
@@ -113,12 +114,12 @@ pub fn free_device(prefix: &str) -> String {
     names.find(|name| !taken(name)).unwrap_or_else(|| format!("{prefix}0"))
 }
 
-/// Whether two networks share an address.
+/// Returns whether two networks share an address.
 pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// A random /24 of 10/8 that overlaps none of `taken` and is not a popular default.
+/// Chooses a random /24 of 10/8 that overlaps none of `taken` and is not a popular default.
 pub fn free_network4(taken: &[IpNet], random: &mut Random) -> Option<Ipv4Net> {
     let crowded = CROWDED.iter().filter_map(|text| text.parse::<IpNet>().ok());
     let avoid: Vec<IpNet> = crowded.chain(taken.iter().copied()).collect();
@@ -129,7 +130,7 @@ pub fn free_network4(taken: &[IpNet], random: &mut Random) -> Option<Ipv4Net> {
     })
 }
 
-/// A random /64 of the unique local addresses (RFC 4193): no other network has it.
+/// Chooses a random /64 of the unique local addresses (RFC 4193): no other network has it.
 pub fn free_network6(taken: &[IpNet], random: &mut Random) -> Option<Ipv6Net> {
     (0..TRIES).find_map(|_| {
         let [a, b, c, d, e]: [u8; 5] = random.bytes();

@@ -23,7 +23,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// `/etc/adit`, `/var/lib/adit`, `/run/adit`, or everything beneath `dir`.
+    /// Returns `/etc/adit`, `/var/lib/adit`, `/run/adit`, or everything beneath `dir`.
     pub fn new(dir: Option<&Path>) -> Result<Self, Fault> {
         let Some(dir) = dir else {
             return Ok(Self {
@@ -50,27 +50,27 @@ impl Paths {
         })
     }
 
-    /// `server.toml`.
+    /// Returns the path of `server.toml`.
     pub fn settings_file(&self) -> PathBuf {
         self.config.join("server.toml")
     }
 
-    /// The undo log of the running server.
+    /// Returns the undo log of the running server.
     pub fn undo_file(&self) -> PathBuf {
         self.run.join("server.undo.json")
     }
 
-    /// Held (flock) by the running server.
+    /// Returns the file that the running server locks (flock).
     pub fn lock_file(&self) -> PathBuf {
         self.run.join("server.lock")
     }
 
-    /// The running server's control socket.
+    /// Returns the running server's control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.run.join("server.sock")
     }
 
-    /// A command line for hints: `command("server run")` is `adit server run --dir D`.
+    /// Formats a command line for hints: `command("server run")` is `adit server run --dir D`.
     pub fn command(&self, verb: &str) -> String {
         match &self.dir {
             Some(dir) => format!("adit {verb} --dir {}", shell_word(dir)),
@@ -114,7 +114,7 @@ fn instance_name(path: &Path) -> String {
     format!("{}_{:06x}", name.to_ascii_lowercase(), hasher.finish() & 0xff_ffff)
 }
 
-/// A path as a word of a shell command.
+/// Quotes a path as a word of a shell command.
 pub fn shell_word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@".contains(c);

@@ -30,7 +30,7 @@ impl<F: Format> PlaneBackend<F> {
         Self { plane, upcalls, streams }
     }
 
-    /// The data plane itself.
+    /// Returns the data plane itself.
     pub fn plane(&self) -> &Plane<F> {
         &self.plane
     }
@@ -79,8 +79,8 @@ impl<F: Format> Backend for PlaneBackend<F> {
         self.upcalls.drain(|upcall| sink(convert(upcall)));
     }
 
-    fn look(&mut self, sink: &mut dyn FnMut(driver::Upcall<F::Types>)) {
-        self.upcalls.look(|upcall| sink(convert(upcall)));
+    fn drain_silently(&mut self, sink: &mut dyn FnMut(driver::Upcall<F::Types>)) {
+        self.upcalls.drain_silently(|upcall| sink(convert(upcall)));
     }
 }
 
@@ -104,7 +104,7 @@ const GATES: [&str; 4] = ["udp-gso", "udp-gro", "tun-tso", "tun-uso"];
 /// or driver gets one wrong, and to measure what each is worth.
 const SWITCH: &str = "ADIT_DISABLE";
 
-/// The offloads that may be used.
+/// Returns the offloads that may be used.
 pub fn gates() -> Offloads {
     let disabled = std::env::var(SWITCH).unwrap_or_default();
     gates_without(&disabled)
@@ -116,7 +116,7 @@ fn gates_without(disabled: &str) -> Offloads {
     Offloads { udp_gso, udp_gro, tun_tso, tun_uso }
 }
 
-/// The offloads to ask the device for.
+/// Returns the offloads to request from the device.
 pub fn tun_offloads() -> TunOffloads {
     let gates = gates();
     TunOffloads { csum: true, tso: gates.tun_tso, uso: gates.tun_uso }

@@ -89,7 +89,7 @@ pub enum Kind {
 }
 
 impl PortShare {
-    /// `port-share HOST PORT`.
+    /// Implements `port-share HOST PORT`.
     pub fn new(host: String, port: u16) -> Self {
         let (room, looking) = (Slots::new(MAX_FOREIGN), Slots::new(MAX_LOOKING));
         Self { host, port, room, looking, complained: Arc::default(), idle: IDLE }
@@ -144,7 +144,7 @@ impl PortShare {
             _ => return,
         };
         drop(stream);
-        let active = Active::new(self.idle);
+        let active = LastActivity::new(self.idle);
         let (near_reads, near_writes) = near.split();
         let (far_reads, far_writes) = far.split();
         let both = async {
@@ -164,12 +164,12 @@ impl PortShare {
 }
 
 /// When something last passed through a connection.
-struct Active {
+struct LastActivity {
     since: Mutex<tokio::time::Instant>,
     idle: Duration,
 }
 
-impl Active {
+impl LastActivity {
     fn new(idle: Duration) -> Self {
         Self { since: Mutex::new(tokio::time::Instant::now()), idle }
     }
@@ -194,7 +194,7 @@ impl Active {
 async fn pass(
     mut from: impl tokio::io::AsyncRead + Unpin,
     mut to: impl tokio::io::AsyncWrite + Unpin,
-    active: &Active,
+    active: &LastActivity,
 ) -> io::Result<()> {
     let mut bytes = vec![0; BUFFER];
     loop {
@@ -209,7 +209,7 @@ async fn pass(
 }
 
 impl PortShare {
-    /// Unauthenticated senders can cause these warnings at will: one a minute is enough.
+    /// Limits warnings that unauthenticated senders can cause at will to one a minute.
     fn may_complain(&self, now: Instant) -> bool {
         let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         let due = last.is_none_or(|last| now.since(last) >= COMPLAINTS);
@@ -220,12 +220,12 @@ impl PortShare {
     }
 }
 
-/// A second descriptor of the same connection, with tokio.
+/// Duplicates the descriptor of a connection for tokio.
 fn tokio_copy(stream: &TcpStream) -> io::Result<tokio::net::TcpStream> {
     tokio::net::TcpStream::from_std(stream.as_fd().try_clone_to_owned()?.into())
 }
 
-/// `None` while the bytes so far could be either's.
+/// Detects the protocol; `None` while the bytes so far could be either's.
 fn sort_lead(bytes: &[u8]) -> Option<Kind> {
     match *bytes {
         [] => Some(Kind::Mute),
@@ -363,7 +363,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_passes_puts_the_end_off() {
-        let active = Active::new(Duration::from_secs(600));
+        let active = LastActivity::new(Duration::from_secs(600));
         let before = active.until();
         let mut told = Vec::new();
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -23,7 +23,7 @@ pub struct PrivilegeOptions {
 
 /// The result of dropping privileges.
 #[derive(Clone, Debug, Default)]
-pub struct Dropped {
+pub struct DroppedPrivileges {
     /// The user that the process runs as now, if that was changed.
     pub user: Option<String>,
     /// The group, if it was asked for by name.
@@ -40,7 +40,7 @@ pub fn drop(
     wanted: &PrivilegeOptions,
     helped: bool,
     needed: &[Capability],
-) -> Result<Dropped, Fault> {
+) -> Result<DroppedPrivileges, Fault> {
     let kept = if helped { Vec::new() } else { needed.to_vec() };
     // CAP_NET_RAW is kept for packet sockets.
     let profile =
@@ -51,7 +51,7 @@ pub fn drop(
         seccomp: Some((profile, Violation::Refuse)),
         ..Privileges::default()
     };
-    let mut dropped = Dropped { kept, ..Dropped::default() };
+    let mut dropped = DroppedPrivileges { kept, ..DroppedPrivileges::default() };
     if nix::unistd::geteuid().is_root() {
         choose_user(wanted, &mut privileges, &mut dropped)?;
     } else if wanted.user.is_some() || wanted.group.is_some() {
@@ -61,7 +61,7 @@ pub fn drop(
     Ok(dropped)
 }
 
-/// As [`drop`], for a program that lets the operator choose no more than the user.
+/// Does the same as [`drop`], for a program that lets the operator choose no more than the user.
 ///
 /// # Errors
 /// As [`drop`].
@@ -81,7 +81,7 @@ pub fn become_user(
 fn choose_user(
     wanted: &PrivilegeOptions,
     privileges: &mut Privileges,
-    dropped: &mut Dropped,
+    dropped: &mut DroppedPrivileges,
 ) -> Result<(), Fault> {
     let operator = |e: PrivilegeError| Fault::operator(e.to_string());
     let (name, (user, own_group)) = match &wanted.user {

@@ -4,19 +4,19 @@ use adit_engine::{Random, Seed};
 
 use crate::fault::Fault;
 
-/// Random bytes, fit for keys.
+/// Returns random bytes that are fit for keys.
 pub fn bytes<const N: usize>() -> Result<[u8; N], Fault> {
     let mut bytes = [0; N];
     fill(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A seed for an engine.
+/// Creates a seed for an engine.
 pub fn seed() -> Result<Seed, Fault> {
     Seed::try_with(fill)
 }
 
-/// A seeded generator.
+/// Creates a seeded generator.
 pub fn generator() -> Result<Random, Fault> {
     seed().map(Random::new)
 }

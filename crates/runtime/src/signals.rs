@@ -65,7 +65,7 @@ impl Signals {
         Self(mpsc::channel(1).1)
     }
 
-    /// The next one. Cancel-safe.
+    /// Waits for the next signal. Cancel-safe.
     pub async fn next(&mut self) -> Signal {
         match self.0.recv().await {
             Some(signal) => signal,

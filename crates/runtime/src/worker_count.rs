@@ -54,7 +54,7 @@ pub fn of_client() -> Result<u16, Fault> {
     Ok(from_environment()?.unwrap_or(1))
 }
 
-/// Whether a number of workers can be.
+/// Checks a number of workers.
 pub fn checked(workers: u16) -> Result<u16, String> {
     match workers {
         1..=MAX_WORKERS => Ok(workers),
@@ -88,14 +88,14 @@ fn by_default(cores: usize) -> u16 {
 /// Tasks besides the workers: the control thread, and threads that wait for files and names.
 const OWN_TASKS: u64 = 1 + 2;
 
-/// Fewer workers where limits leave no room for that many tasks; at least one.
+/// Returns fewer workers if limits leave no room for that many tasks; at least one.
 fn within(workers: u16, tasks: Option<u64>) -> u16 {
     let others = OWN_TASKS + u64::from(helper::TASKS);
     let room = tasks.map(|tasks| tasks.saturating_sub(others).max(1));
     room.and_then(|room| u16::try_from(room).ok()).map_or(workers, |room| workers.min(room))
 }
 
-/// The number of tasks that this process may have: by `RLIMIT_NPROC` (`LimitNPROC=` of a unit) and by the
+/// Returns the number of tasks that this process may have: by `RLIMIT_NPROC` (`LimitNPROC=` of a unit) and by the
 /// process controllers of the cgroups that it is in (`TasksMax=`). `None` without a limit.
 fn task_limit() -> Option<u64> {
     let by_user = getrlimit(Resource::RLIMIT_NPROC).ok().map(|(soft, _)| soft);
@@ -105,7 +105,7 @@ fn task_limit() -> Option<u64> {
     by_user.into_iter().chain(by_group).min()
 }
 
-/// The least `pids.max` of the cgroups in the text of `/proc/self/cgroup` and of those above them.
+/// Returns the least `pids.max` of the cgroups in the text of `/proc/self/cgroup` and of those above them.
 fn group_limit(root: &Path, groups: &str) -> Option<u64> {
     let folders = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':');

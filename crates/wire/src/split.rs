@@ -37,13 +37,13 @@ pub struct Malformed;
 pub struct Segments<'a> {
     packet: &'a mut [u8],
     l2: usize,
-    cut: Option<Cut>,
+    cut: Option<SplitState>,
     done: bool,
 }
 
 /// How to split; present only for super-packets.
 #[derive(Debug)]
-struct Cut {
+struct SplitState {
     header: [u8; MAX_HEADER],
     header_len: usize,
     /// The offset of the IP header.
@@ -82,7 +82,7 @@ impl<'a> Segments<'a> {
                 }
                 None
             }
-            _ => Some(Cut::new(vnet, packet, l2).ok_or(Malformed)?),
+            _ => Some(SplitState::new(vnet, packet, l2).ok_or(Malformed)?),
         };
         Ok(Self { packet, l2, cut, done: false })
     }
@@ -146,7 +146,7 @@ fn finish_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Option<()> {
     put16(packet, field, if is_udp && sum == 0 { 0xffff } else { sum })
 }
 
-impl Cut {
+impl SplitState {
     fn new(vnet: &VnetHeader, frame: &[u8], l2: usize) -> Option<Self> {
         let packet = frame.get(l2..)?;
         let v6 = match packet.first()? >> 4 {

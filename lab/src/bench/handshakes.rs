@@ -40,7 +40,7 @@ pub fn measure_handshakes(count: u32) -> Result<HandshakeCost> {
     let mut bench = Bench::new()?;
     // The first ones find cold caches.
     bench.many(warmup)?;
-    bench.spent = Spent::default();
+    bench.spent = EngineTime::default();
     bench.many(count)?;
     let each = |time: Duration| time.as_secs_f64() / f64::from(count);
     let (server, client) = (each(bench.spent.server), each(bench.spent.client));
@@ -56,7 +56,7 @@ const MOST: u32 = 100_000;
 
 /// Time spent inside the engines.
 #[derive(Default)]
-struct Spent {
+struct EngineTime {
     server: Duration,
     client: Duration,
 }
@@ -67,7 +67,7 @@ struct Bench {
     unix: UnixTime,
     now: Instant,
     next: u32,
-    spent: Spent,
+    spent: EngineTime,
 }
 
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -89,7 +89,7 @@ impl Bench {
         let server = ServerEngine::new(server, [1; 32], START, unix).context("the server")?;
         let target = Target { host: "vpn.example".into(), port: 1194, ..Target::default() };
         let config = ClientConfig::new(settings, client_tls, vec![Remote { target }]);
-        Ok(Self { server, config, unix, now: START, next: 0, spent: Spent::default() })
+        Ok(Self { server, config, unix, now: START, next: 0, spent: EngineTime::default() })
     }
 
     fn many(&mut self, count: u32) -> Result<()> {

@@ -18,13 +18,13 @@ pub(super) struct Estimate {
 
 /// A variance between runs that comes on top of the noise inside them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Movement {
+pub(super) struct RunVariance {
     pub(super) variance: f64,
     /// In how many programs it was seen.
     count: f64,
 }
 
-impl Movement {
+impl RunVariance {
     /// Returns the movement that the differences of so many unchanged programs show beyond their own errors: the
     /// variance at which their
     /// squares, each over the sum of both, add up to the expected value (Paule and Mandel, Journal of Research of the
@@ -83,7 +83,7 @@ fn welch(a: &[f64], b: &[f64]) -> Option<Estimate> {
 impl Estimate {
     /// With the machine's movement added to the error. Where that was seen in few programs only it is itself uncertain: the degrees of
     /// freedom are Satterthwaite's (Biometrics Bulletin 2, 1946).
-    pub(super) fn widened(self, movement: Movement) -> Self {
+    pub(super) fn widened(self, movement: RunVariance) -> Self {
         let error = self.error + movement.variance;
         let parts =
             self.error.powi(2) / self.df + movement.variance.powi(2) / movement.count.max(1.0);
@@ -152,19 +152,19 @@ mod tests {
     #[test]
     fn movement_by_hand() {
         let known = |difference: f64| Estimate { df: 1e9, ..estimate(difference, 1e-4) };
-        let moved = Movement::of(&[known(0.03), known(-0.03)], 2);
+        let moved = RunVariance::of(&[known(0.03), known(-0.03)], 2);
         assert!((moved.variance - 8e-4).abs() < 1e-9, "{moved:?}");
-        assert!(Movement::of(&[known(0.005)], 1).variance < 1e-12);
-        assert!(Movement::of(&[], 0).variance < 1e-12);
+        assert!(RunVariance::of(&[known(0.005)], 1).variance < 1e-12);
+        assert!(RunVariance::of(&[], 0).variance < 1e-12);
         let square =
-            |ratio: f64| Movement::of(&[estimate((ratio * 1e-4_f64).sqrt(), 1e-4)], 1).variance;
+            |ratio: f64| RunVariance::of(&[estimate((ratio * 1e-4_f64).sqrt(), 1e-4)], 1).variance;
         assert!(square(1.33) < 1e-12 && square(1.34) > 1e-8);
         // 1e-4 with 8 degrees of freedom and 1e-4 with 2 of them: (2e-4)^2 / (1e-8/8 + 1e-8/2) = 6.4.
-        let widened = estimate(0.05, 1e-4).widened(Movement { variance: 1e-4, count: 2.0 });
+        let widened = estimate(0.05, 1e-4).widened(RunVariance { variance: 1e-4, count: 2.0 });
         assert!((widened.error - 2e-4).abs() < 1e-15 && (widened.df - 6.4).abs() < 1e-9);
         // Nothing seen, nothing added.
         assert_eq!(
-            estimate(0.05, 1e-4).widened(Movement::default()).error.to_bits(),
+            estimate(0.05, 1e-4).widened(RunVariance::default()).error.to_bits(),
             1e-4_f64.to_bits()
         );
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::estimate::{Estimate, Movement, estimate, holm};
+use super::estimate::{Estimate, RunVariance, estimate, holm};
 use super::series::{Aspect, Series, all_series};
 use super::wording::{verdict, warnings};
 use super::{
@@ -24,7 +24,8 @@ pub fn compare(a: &Summary, b: &Summary) -> Comparison {
     let peers: Vec<&Series<'_>> = absolute.iter().filter(|series| !judged(series)).collect();
     let ratios: Vec<&Series<'_>> =
         controls.into_iter().filter(|s| s.relative_to.is_some()).collect();
-    let unsteady = Unsteady { ratios: Moved::of(&ratios), absolute: Moved::of(&peers) };
+    let unsteady =
+        BaselineMovement { ratios: MovementSet::of(&ratios), absolute: MovementSet::of(&peers) };
     let common = gathered(over_all(&by_scenario(&ratios, &unsteady), &Movements::new()));
 
     let mut groups = by_scenario(&adit, &unsteady);
@@ -40,7 +41,7 @@ pub fn compare(a: &Summary, b: &Summary) -> Comparison {
     rows.extend(adit.iter().filter_map(|series| certain(series)));
     rows.sort_by_key(|test| test.scenario.clone());
     let tests = |groups: Vec<Group>| groups.into_iter().map(|group| group.test).collect::<Vec<_>>();
-    let drift = tests(by_scenario(&peers, &Unsteady::default()));
+    let drift = tests(by_scenario(&peers, &BaselineMovement::default()));
     let (overall, scenarios) = (tests(overall), tests(groups));
     let within_sdd = within_sdd(&rows);
     let all = || overall.iter().chain(&scenarios).chain(&rows);
@@ -66,41 +67,41 @@ fn within_sdd(rows: &[Test]) -> (usize, usize) {
 
 /// The movement of unchanged programs between the runs, in ratios and in absolute figures.
 #[derive(Debug, Default)]
-struct Unsteady {
-    ratios: Moved,
-    absolute: Moved,
+struct BaselineMovement {
+    ratios: MovementSet,
+    absolute: MovementSet,
 }
 
-impl Unsteady {
-    fn of(&self, relative: bool) -> &Moved {
+impl BaselineMovement {
+    fn of(&self, relative: bool) -> &MovementSet {
         if relative { &self.ratios } else { &self.absolute }
     }
 }
 
-type Movements = BTreeMap<Aspect, Movement>;
+type Movements = BTreeMap<Aspect, RunVariance>;
 
 /// The movements of aspects of a scenario, and of single figures of a row.
 #[derive(Debug, Default)]
-struct Moved {
+struct MovementSet {
     aspects: Movements,
-    metrics: BTreeMap<&'static str, Movement>,
+    metrics: BTreeMap<&'static str, RunVariance>,
 }
 
-impl Moved {
+impl MovementSet {
     /// From series of unchanged programs.
     fn of(series: &[&Series<'_>]) -> Self {
         let of = |one: &&Series<'_>| Some((one.metric, one.row.subject.clone(), estimate(&[one])?));
         Self {
-            aspects: gathered(by_scenario(series, &Unsteady::default())),
+            aspects: gathered(by_scenario(series, &BaselineMovement::default())),
             metrics: movements(series.iter().filter_map(of)),
         }
     }
 
-    fn aspect(&self, aspect: Aspect) -> Movement {
+    fn aspect(&self, aspect: Aspect) -> RunVariance {
         self.aspects.get(&aspect).copied().unwrap_or_default()
     }
 
-    fn metric(&self, metric: &str) -> Movement {
+    fn metric(&self, metric: &str) -> RunVariance {
         self.metrics.get(metric).copied().unwrap_or_default()
     }
 }
@@ -111,7 +112,7 @@ fn gathered(groups: Vec<Group>) -> Movements {
 }
 
 /// By what was measured: the movement of these programs.
-fn movements<K: Ord>(all: impl Iterator<Item = (K, String, Estimate)>) -> BTreeMap<K, Movement> {
+fn movements<K: Ord>(all: impl Iterator<Item = (K, String, Estimate)>) -> BTreeMap<K, RunVariance> {
     let mut by_kind: BTreeMap<K, (BTreeSet<String>, Vec<Estimate>)> = BTreeMap::new();
     for (kind, program, estimate) in all {
         let (programs, estimates) = by_kind.entry(kind).or_default();
@@ -119,7 +120,7 @@ fn movements<K: Ord>(all: impl Iterator<Item = (K, String, Estimate)>) -> BTreeM
         estimates.push(estimate);
     }
     let movement =
-        |(programs, estimates): (BTreeSet<_>, Vec<_>)| Movement::of(&estimates, programs.len());
+        |(programs, estimates): (BTreeSet<_>, Vec<_>)| RunVariance::of(&estimates, programs.len());
     by_kind.into_iter().map(|(kind, seen)| (kind, movement(seen))).collect()
 }
 
@@ -130,7 +131,7 @@ struct Group {
     test: Test,
 }
 
-fn by_scenario(series: &[&Series<'_>], unsteady: &Unsteady) -> Vec<Group> {
+fn by_scenario(series: &[&Series<'_>], unsteady: &BaselineMovement) -> Vec<Group> {
     let mut groups: BTreeMap<(&str, &str, Aspect, Option<&str>), Vec<&Series<'_>>> =
         BTreeMap::new();
     for series in series.iter().filter(|series| series.metric != "instructions") {
@@ -209,7 +210,7 @@ impl Group {
 }
 
 /// The test of one figure of one row; None where there are no logarithms to compare.
-fn row_test(series: &Series<'_>, unsteady: &Unsteady) -> Option<Test> {
+fn row_test(series: &Series<'_>, unsteady: &BaselineMovement) -> Option<Test> {
     if series.metric == "instructions" || is_count(series) {
         return None;
     }

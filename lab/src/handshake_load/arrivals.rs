@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::pushed::Applied;
+use super::pushed::AppliedConfig;
 use crate::record::Latency;
 
 /// One client of a schedule.
@@ -24,7 +24,7 @@ pub struct LoadOutcome {
     /// The number of times that a client restarted or gave up, by reason.
     pub setbacks: Vec<(String, u64)>,
     /// The configuration of each client at each connect, including those that have left since.
-    pub told: Vec<Applied>,
+    pub told: Vec<AppliedConfig>,
     /// Addresses that a client received while another connected client had them, with both clients.
     pub shared: Vec<String>,
     /// CPU that the clients took, in seconds: engines, sockets and all.

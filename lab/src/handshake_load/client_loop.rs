@@ -18,7 +18,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use super::arrivals::{Arrival, LoadOutcome, count};
 use super::client_pool::Hosts;
-use super::pushed::Applied;
+use super::pushed::AppliedConfig;
 use super::schedule::burst;
 
 /// A command from another thread.
@@ -41,7 +41,7 @@ struct Client {
     /// Its index in the schedule; `None` once it has connected.
     arrival: Option<usize>,
     state: ClientState,
-    applied: Option<Applied>,
+    applied: Option<AppliedConfig>,
     deadline: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ struct Run {
     start: Instant,
     arrivals: Vec<Arrival>,
     setbacks: BTreeMap<String, u64>,
-    told: Vec<Applied>,
+    told: Vec<AppliedConfig>,
     shared: Vec<String>,
 }
 
@@ -337,14 +337,14 @@ impl ClientLoop {
                 {
                     arrival.latency = Some(late.saturating_sub(arrival.intended));
                 }
-                let applied = Applied::of(format!("client {token}"), &config);
+                let applied = AppliedConfig::of(format!("client {token}"), &config);
                 client.applied = Some(applied.clone());
                 if client.state == ClientState::Coming {
                     client.state = ClientState::Up;
                     self.coming -= 1;
                     self.up.push_back(token);
                 }
-                self.told(token, applied);
+                self.record_config(token, applied);
             }
             ClientEvent::Restarting(reason) => {
                 if client.state == ClientState::Up {
@@ -364,7 +364,7 @@ impl ClientLoop {
     }
 
     /// Records the configuration of a client that has connected, and whether another connected one has its address.
-    fn told(&mut self, token: u64, applied: Applied) {
+    fn record_config(&mut self, token: u64, applied: AppliedConfig) {
         for address in applied.addresses() {
             let other = self.holders.insert(address, token).filter(|other| *other != token);
             let other = other.and_then(|other| self.clients.get(&other));
@@ -457,7 +457,7 @@ impl ClientLoop {
         Ok(up.len())
     }
 
-    pub(super) fn applied(&self) -> Vec<Applied> {
+    pub(super) fn applied(&self) -> Vec<AppliedConfig> {
         let up = self.clients.values().filter(|client| client.state == ClientState::Up);
         up.filter_map(|client| client.applied.clone()).collect()
     }

@@ -14,7 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::arrivals::{LoadOutcome, count};
 use super::client_loop::{ClientLoop, PoolCommand};
-use super::pushed::Applied;
+use super::pushed::AppliedConfig;
 
 /// The addresses of clients and server.
 #[derive(Debug, Clone)]
@@ -122,7 +122,7 @@ impl ClientPool {
     ///
     /// # Errors
     /// The pool's thread has ended.
-    pub fn applied(&self) -> Result<Vec<Applied>> {
+    pub fn applied(&self) -> Result<Vec<AppliedConfig>> {
         self.ask(|clients| Ok(clients.applied()))
     }
 

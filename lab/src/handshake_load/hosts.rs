@@ -7,7 +7,7 @@ use adit_testbed::net::Namespace;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 
-use super::pushed::Applied;
+use super::pushed::AppliedConfig;
 
 #[derive(Debug, Deserialize)]
 struct Device {
@@ -38,14 +38,14 @@ struct Route {
 ///
 /// # Errors
 /// `ip` failed.
-pub fn applied(host: &Namespace) -> Result<Vec<Applied>> {
+pub fn applied(host: &Namespace) -> Result<Vec<AppliedConfig>> {
     let addresses = host.run("ip", &["-j", "address", "show"])?;
     let routes4 = host.run("ip", &["-j", "-4", "route", "show"])?;
     let routes6 = host.run("ip", &["-j", "-6", "route", "show"])?;
     read(host.name(), [&addresses, &routes4, &routes6])
 }
 
-fn read(host: &str, [addresses, routes4, routes6]: [&str; 3]) -> Result<Vec<Applied>> {
+fn read(host: &str, [addresses, routes4, routes6]: [&str; 3]) -> Result<Vec<AppliedConfig>> {
     let devices: Vec<Device> = serde_json::from_str(addresses).context("ip address")?;
     let routes = |text: &str| -> Result<Vec<Route>> {
         let all: Vec<Route> = serde_json::from_str(text).context("ip route")?;
@@ -67,7 +67,7 @@ fn read(host: &str, [addresses, routes4, routes6]: [&str; 3]) -> Result<Vec<Appl
         let mut nets6: Vec<Ipv6Net> = own6.filter_map(|route| net6(&route.dst)).collect();
         nets4.sort_unstable();
         nets6.sort_unstable();
-        Applied {
+        AppliedConfig {
             client: format!("{host}/{}", device.ifname),
             ipv4: global(false).and_then(|a| Ipv4Net::new(a.local.parse().ok()?, a.prefixlen).ok()),
             ipv6: global(true).and_then(|a| Ipv6Net::new(a.local.parse().ok()?, a.prefixlen).ok()),
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn reads_what_ip_tells() {
         let applied = read("client-1", [ADDRESSES, ROUTES4, ROUTES6]).unwrap();
-        let expected = Applied {
+        let expected = AppliedConfig {
             client: "client-1/tun0".into(),
             ipv4: Some("10.88.0.2/16".parse().unwrap()),
             ipv6: Some("fd88::1000/64".parse().unwrap()),

@@ -86,7 +86,7 @@ impl LoadGenerator {
     ///
     /// # Errors
     /// `work` fails, or the server is gone: with its log.
-    pub fn costed(
+    pub fn measure_cpu(
         &self,
         work: impl FnOnce(&ClientPool) -> Result<LoadOutcome>,
     ) -> Result<(LoadOutcome, f64)> {

@@ -9,7 +9,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 /// A client's state as its driver would apply it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedConfig {
     /// Which client.
     pub client: String,
     /// Its address and network.
@@ -30,7 +30,7 @@ pub struct Applied {
     pub mtu: Option<u16>,
 }
 
-impl Applied {
+impl AppliedConfig {
     /// Returns the configuration that a client engine handed to its driver.
     pub fn of(client: impl Into<String>, config: &TunnelConfig) -> Self {
         let mut applied = Self {
@@ -86,7 +86,7 @@ pub struct Findings {
 }
 
 /// Checks the configuration of each client; `now` are those connected at the same time, whose addresses must differ.
-pub fn check(expected: &Expected, told: &[Applied], now: &[Applied]) -> Findings {
+pub fn check(expected: &Expected, told: &[AppliedConfig], now: &[AppliedConfig]) -> Findings {
     let misconfigured = told
         .iter()
         .filter_map(|client| {
@@ -109,7 +109,7 @@ pub fn check(expected: &Expected, told: &[Applied], now: &[Applied]) -> Findings
 }
 
 impl Expected {
-    fn faults(&self, client: &Applied) -> Vec<String> {
+    fn faults(&self, client: &AppliedConfig) -> Vec<String> {
         let mut faults = Vec::new();
         match client.ipv4 {
             None => faults.push("no IPv4 address".to_owned()),
@@ -166,9 +166,9 @@ mod tests {
         }
     }
 
-    fn client(number: u16) -> Applied {
+    fn client(number: u16) -> AppliedConfig {
         let [high, low] = (number + 2).to_be_bytes();
-        Applied {
+        AppliedConfig {
             client: format!("client {number}"),
             ipv4: Some(format!("10.88.{high}.{low}/16").parse().unwrap()),
             ipv6: Some(format!("fd88::{:x}/64", u32::from(number) + 0x1000).parse().unwrap()),
@@ -183,14 +183,14 @@ mod tests {
 
     #[test]
     fn finds_nothing_where_all_is_well() {
-        let clients: Vec<Applied> = (0..500).map(client).collect();
+        let clients: Vec<AppliedConfig> = (0..500).map(client).collect();
         let findings = check(&expected(), &clients, &clients);
         assert_eq!(findings, Findings { looked_at: 500, ..Findings::default() });
     }
 
     #[test]
     fn names_each_fault() {
-        type Spoil = fn(&mut Applied);
+        type Spoil = fn(&mut AppliedConfig);
         let faults: [(Spoil, &str); 10] = [
             (|c| c.ipv4 = None, "no IPv4 address"),
             (|c| c.ipv4 = "10.89.0.9/16".parse().ok(), "10.89.0.9/16 is not one of 10.88.0.0/16"),
@@ -207,7 +207,7 @@ mod tests {
             (|c| c.mtu = Some(1500), "MTU Some(1500) and not Some(1400)"),
         ];
         for (spoil, says) in faults {
-            let mut clients: Vec<Applied> = (0..3).map(client).collect();
+            let mut clients: Vec<AppliedConfig> = (0..3).map(client).collect();
             spoil(&mut clients[1]);
             let findings = check(&expected(), &clients, &clients);
             assert_eq!(findings.misconfigured.len(), 1, "{says}: {findings:?}");
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn names_who_shares_an_address() {
-        let mut clients: Vec<Applied> = (0..4).map(client).collect();
+        let mut clients: Vec<AppliedConfig> = (0..4).map(client).collect();
         clients[3].ipv4 = clients[1].ipv4;
         let findings = check(&expected(), &clients, &clients);
         assert_eq!(findings.duplicates, ["10.88.0.3: client 1, client 3"]);

@@ -46,7 +46,7 @@ fn randoms() -> Randoms {
 }
 
 /// A message that is not acknowledged yet.
-struct Sent {
+struct UnackedMessage {
     id: u32,
     opcode: Opcode,
     payload: Vec<u8>,
@@ -59,7 +59,7 @@ struct Negotiation {
     tls: TlsSession,
     next_send: u32,
     next_receive: u32,
-    unacknowledged: VecDeque<Sent>,
+    unacknowledged: VecDeque<UnackedMessage>,
     begun: Instant,
     /// The server's reset came: what TLS wants to say may be sent.
     answered: bool,
@@ -216,7 +216,7 @@ impl Client {
         let Some(negotiation) = self.negotiation(current) else { return Ok(()) };
         let (key_id, id) = (negotiation.key_id, negotiation.next_send);
         negotiation.next_send += 1;
-        let kept = Sent { id, opcode, payload: payload.clone(), at: Instant::now() };
+        let kept = UnackedMessage { id, opcode, payload: payload.clone(), at: Instant::now() };
         negotiation.unacknowledged.push_back(kept);
         self.send(key_id, opcode, Some(id), None, &payload)?;
         counts.add(name);
@@ -264,7 +264,7 @@ impl Client {
     }
 
     /// Sends what TLS wants sent.
-    fn speak(&mut self, current: bool, counts: &mut Counts, name: &'static str) -> Result<()> {
+    fn flush_tls(&mut self, current: bool, counts: &mut Counts, name: &'static str) -> Result<()> {
         while let Some(negotiation) = self.negotiation(current)
             && negotiation.answered
             && negotiation.tls.wants_write()
@@ -302,13 +302,13 @@ impl Client {
         self.theirs = Some(theirs);
         self.send(key_id, Opcode::AckV1, None, Some(id), &[])?;
         for message in &messages {
-            self.hear(current, message)?;
+            self.handle_message(current, message)?;
         }
-        self.speak(current, counts, "handshake packets")
+        self.flush_tls(current, counts, "handshake packets")
     }
 
     /// A message of the server's: its keys first, then words.
-    fn hear(&mut self, current: bool, message: &[u8]) -> Result<()> {
+    fn handle_message(&mut self, current: bool, message: &[u8]) -> Result<()> {
         if current && !self.current.done {
             self.current.done = true;
             return self.key(message);
@@ -368,7 +368,7 @@ impl Client {
             return Ok(());
         }
         negotiation.tls.write(record).context("the adversary's TLS")?;
-        self.speak(current, counts, name)
+        self.flush_tls(current, counts, name)
     }
 
     /// Sends a data packet from its next address.

@@ -179,7 +179,7 @@ const BURST: f64 = 0.01;
 fn run(attack: &mut impl Attack, rate: f64, stop: &AtomicBool) -> Result<Counts> {
     let mut counts = Counts::default();
     let begun = Instant::now();
-    let mut pace = Pace::default();
+    let mut pace = Pacer::default();
     while !stop.load(Ordering::Relaxed) {
         match pace.next(begun.elapsed(), rate) {
             Some(number) => {
@@ -195,12 +195,12 @@ fn run(attack: &mut impl Attack, rate: f64, stop: &AtomicBool) -> Result<Counts>
 
 /// Decides when the next thing is due. After a pause it makes up for a short burst, and leaves out the rest.
 #[derive(Debug, Default)]
-struct Pace {
+struct Pacer {
     done: u64,
     behind: u64,
 }
 
-impl Pace {
+impl Pacer {
     fn next(&mut self, elapsed: Duration, rate: f64) -> Option<u64> {
         let due = (elapsed.as_nanos() as f64 * rate / 1e9) as u64;
         let burst = ((rate * BURST) as u64).max(1);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_followed_by_a_short_burst_and_then_the_rate() {
-        let mut pace = Pace::default();
+        let mut pace = Pacer::default();
         let ms = Duration::from_millis;
         assert_eq!(pace.next(ms(0), 1000.0), None);
         assert_eq!((pace.next(ms(1), 1000.0), pace.next(ms(1), 1000.0)), (Some(0), None));

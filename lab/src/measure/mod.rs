@@ -40,12 +40,12 @@ pub enum Edge {
 #[derive(Debug)]
 pub struct Meter {
     watch: Arc<Mutex<Watch>>,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<SamplerCommand>,
     thread: JoinHandle<Result<()>>,
 }
 
 /// Orders to the sampling thread.
-enum Order {
+enum SamplerCommand {
     /// Look at everything: an edge has just been.
     Edge(Edge),
     /// Look at everything a last time.
@@ -123,7 +123,9 @@ impl Meter {
     /// The kernel's counters cannot be read.
     pub fn edge(&mut self, edge: Edge) -> Result<()> {
         lock(&self.watch).clocks(edge)?;
-        self.orders.send(Order::Edge(edge)).map_err(|_| Failure::from("the sampling has ended"))
+        self.orders
+            .send(SamplerCommand::Edge(edge))
+            .map_err(|_| Failure::from("the sampling has ended"))
     }
 
     /// Ends the sampling. Without an [`Edge::End`] before, the window ends here.
@@ -132,19 +134,19 @@ impl Meter {
     /// As [`Meter::edge`].
     pub fn stop(self) -> Result<Usage> {
         // If the thread has ended by a failure, joining it tells which.
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.orders.send(SamplerCommand::Stop);
         self.thread.join().map_err(|_| Failure::from("the sampling thread panicked"))??;
         lock(&self.watch).usage()
     }
 }
 
 /// The sampling thread. Where its [`Meter`] is dropped without a stop it ends too.
-fn sample(watch: &Mutex<Watch>, orders: &mpsc::Receiver<Order>) -> Result<()> {
+fn sample(watch: &Mutex<Watch>, orders: &mpsc::Receiver<SamplerCommand>) -> Result<()> {
     let mut due = Instant::now();
     loop {
         match orders.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok(Order::Edge(edge)) => lock(watch).details(edge)?,
-            Ok(Order::Stop) => return lock(watch).finish(),
+            Ok(SamplerCommand::Edge(edge)) => lock(watch).details(edge)?,
+            Ok(SamplerCommand::Stop) => return lock(watch).finish(),
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 lock(watch).tick()?;

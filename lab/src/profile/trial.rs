@@ -44,12 +44,12 @@ pub struct Arguments {
 }
 
 /// What the difference is to.
-enum Against {
+enum ComparisonBase {
     Subject(Subject),
     Folder(PathBuf),
 }
 
-impl Against {
+impl ComparisonBase {
     fn parse(text: &str) -> Result<Self> {
         let folder = PathBuf::from(text);
         if folder.join(FOLDED).is_file() {
@@ -67,9 +67,9 @@ impl Against {
 /// # Errors
 /// The arguments name nothing that can be sampled, there is no root or no perf, or the trial broke.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let against = arguments.against.as_deref().map(Against::parse).transpose()?;
+    let against = arguments.against.as_deref().map(ComparisonBase::parse).transpose()?;
     let other = match &against {
-        Some(Against::Subject(other)) => Some(other),
+        Some(ComparisonBase::Subject(other)) => Some(other),
         _ => None,
     };
     let trials = trials(arguments, other)?;
@@ -98,7 +98,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         folders.push(folder);
     }
     let before = match against {
-        Some(Against::Folder(folder)) => Some(folder),
+        Some(ComparisonBase::Folder(folder)) => Some(folder),
         _ => folders.get(1).cloned(),
     };
     if let (Some(before), Some(after)) = (before, folders.first()) {
@@ -218,12 +218,14 @@ mod tests {
     fn against_takes_a_folder_of_before_or_a_subject() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        let failure = Against::parse(path).err().unwrap();
+        let failure = ComparisonBase::parse(path).err().unwrap();
         assert!(failure.0.contains(FOLDED) && failure.0.contains("adit@REVISION"), "{failure}");
         fs::write(folder.path().join(FOLDED), "a 1\n").unwrap();
-        assert!(matches!(Against::parse(path), Ok(Against::Folder(_))));
-        let parsed = Against::parse("openvpn");
-        assert!(matches!(parsed, Ok(Against::Subject(subject)) if subject == Subject::OPENVPN));
+        assert!(matches!(ComparisonBase::parse(path), Ok(ComparisonBase::Folder(_))));
+        let parsed = ComparisonBase::parse("openvpn");
+        assert!(
+            matches!(parsed, Ok(ComparisonBase::Subject(subject)) if subject == Subject::OPENVPN)
+        );
     }
 
     #[test]

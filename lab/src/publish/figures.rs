@@ -32,12 +32,12 @@ pub(super) struct Figures {
     pub(super) warnings: Vec<String>,
     /// All valid results; each has a line of its own in the file.
     #[serde(skip)]
-    pub(super) results: Vec<Published>,
+    pub(super) results: Vec<PublishedRow>,
 }
 
 /// One subject at one point of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Published {
+pub(super) struct PublishedRow {
     pub(super) scenario: String,
     pub(super) point: BTreeMap<String, String>,
     pub(super) subject: String,
@@ -50,12 +50,12 @@ pub(super) struct Value {
     pub(super) median: f64,
     /// Both ends of its 95 % interval.
     pub(super) interval: Option<[f64; 2]>,
-    pub(super) ratio: Option<Compared>,
+    pub(super) ratio: Option<RatioToReference>,
 }
 
 /// A figure over the reference's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Compared {
+pub(super) struct RatioToReference {
     pub(super) reference: String,
     pub(super) median: f64,
     /// Both ends of its 95 % interval.
@@ -139,12 +139,12 @@ impl Figures {
     }
 }
 
-fn results(run: &Run) -> Vec<Published> {
+fn results(run: &Run) -> Vec<PublishedRow> {
     let rows = run.summary.rows.iter().filter(|row| row.invalid.is_none() && row.skipped.is_none());
     let ends = |interval: Option<crate::stats::Interval>| interval.map(|i| [i.low, i.high]);
     let published = rows.map(|row| {
         let values = row.values.iter().map(|(name, cell)| {
-            let ratio = cell.ratio.as_ref().map(|ratio| Compared {
+            let ratio = cell.ratio.as_ref().map(|ratio| RatioToReference {
                 reference: ratio.reference.clone(),
                 median: ratio.median,
                 interval: ends(ratio.interval),
@@ -152,7 +152,7 @@ fn results(run: &Run) -> Vec<Published> {
             });
             (name.clone(), Value { median: cell.median, interval: ends(cell.interval), ratio })
         });
-        Published {
+        PublishedRow {
             scenario: row.scenario.clone(),
             point: row.point.0.clone(),
             subject: row.subject.clone(),

@@ -21,7 +21,7 @@
 
 use adit_testbed::failure::{Context, Failure, Result, ensure};
 
-use super::figures::{Compared, Figures, Value};
+use super::figures::{Figures, RatioToReference, Value};
 use crate::metric;
 use crate::report::{number, times_with_interval, with_interval};
 use crate::stats::Interval;
@@ -33,14 +33,14 @@ const END: &str = "<!-- end of figures -->";
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Region {
     plan: String,
-    across: Across,
+    across: ColumnAxis,
     columns: Vec<Column>,
     rows: Vec<Line>,
 }
 
 /// The property that the columns show; the rows show the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Across {
+enum ColumnAxis {
     Subjects,
     Metrics,
 }
@@ -121,8 +121,8 @@ impl Region {
         let plan = lines.next().context("no plan is named")?.to_owned();
         let second = lines.next().unwrap_or_default();
         let (across, columns) = match second.split_once(": ") {
-            Some(("columns", columns)) => (Across::Subjects, columns),
-            Some(("metrics", columns)) => (Across::Metrics, columns),
+            Some(("columns", columns)) => (ColumnAxis::Subjects, columns),
+            Some(("metrics", columns)) => (ColumnAxis::Metrics, columns),
             _ => {
                 let needed = "the second line says columns: SUBJECT as TITLE | ..., or metrics: METRIC as TITLE | ...";
                 return Err(Failure(needed.to_owned()));
@@ -130,7 +130,8 @@ impl Region {
         };
         let columns = Column::parse(columns);
         let rows: Vec<Line> = lines.map(Line::parse).collect::<Result<_>>()?;
-        let replaced = rows.iter().find(|row| across == Across::Metrics && !row.instead.is_empty());
+        let replaced =
+            rows.iter().find(|row| across == ColumnAxis::Metrics && !row.instead.is_empty());
         ensure(replaced.is_none(), || "columns of metrics have no subject to replace".to_owned())?;
         Ok(Self { plan, across, columns, rows })
     }
@@ -167,8 +168,8 @@ impl Region {
 
     fn cell(&self, figures: &Figures, row: &Line, column: &Column) -> Result<String> {
         let (subject, metric) = match self.across {
-            Across::Subjects => (row.instead_of(&column.of), row.of.as_str()),
-            Across::Metrics => (row.of.as_str(), column.of.as_str()),
+            ColumnAxis::Subjects => (row.instead_of(&column.of), row.of.as_str()),
+            ColumnAxis::Metrics => (row.of.as_str(), column.of.as_str()),
         };
         let metric = metric::find(metric).context(format!("no metric is called {metric:?}"))?;
         let first = self.columns.first().is_some_and(|first| first.of == column.of);
@@ -181,8 +182,8 @@ impl Region {
             return Ok(value.ratio.as_ref().map(compared).unwrap_or_default());
         }
         let with_its_interval = match self.across {
-            Across::Subjects => first,
-            Across::Metrics => metric.better != metric::Better::Neither,
+            ColumnAxis::Subjects => first,
+            ColumnAxis::Metrics => metric.better != metric::Better::Neither,
         };
         Ok(if with_its_interval {
             with_interval(value.median, value.interval.map(interval), metric.digits)
@@ -266,7 +267,7 @@ fn interval([low, high]: [f64; 2]) -> Interval {
     Interval { low, high }
 }
 
-fn compared(ratio: &Compared) -> String {
+fn compared(ratio: &RatioToReference) -> String {
     let text = times_with_interval(ratio.median, ratio.interval.map(interval));
     if ratio.certain { text } else { format!("{text}, noise") }
 }
@@ -290,22 +291,22 @@ fn origin(figures: &Figures, warn: bool) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::figures::Published;
+    use super::super::figures::PublishedRow;
     use super::*;
 
     const TEXT: &str = "Before.\n<!-- figures: standard\ncolumns: adit | openvpn as openvpn 2.6 | tinc | ratio as adit vs. openvpn\n\
         one stream: sum_mbps of single link=offload\nserved: sum_mbps of single link=offload, adit is adit/openvpn\n-->\nold\n\
         <!-- end of figures -->\nAfter.\n";
 
-    fn result(subject: &str, link: &str, median: f64, ratio: Option<f64>) -> Published {
-        let ratio = ratio.map(|median| Compared {
+    fn result(subject: &str, link: &str, median: f64, ratio: Option<f64>) -> PublishedRow {
+        let ratio = ratio.map(|median| RatioToReference {
             reference: "openvpn".into(),
             median,
             interval: Some([median * 0.9, median * 1.1]),
             certain: median > 1.3,
         });
         let value = Value { median, interval: Some([median * 0.95, median * 1.05]), ratio };
-        Published {
+        PublishedRow {
             scenario: "single".into(),
             point: BTreeMap::from([("link".to_owned(), link.to_owned())]),
             subject: subject.into(),

@@ -73,7 +73,7 @@ pub(super) fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
     spreads
 }
 
-/// The columns of [`Sampled::cells`].
+/// The columns of [`RoleSamples::cells`].
 pub(super) const SAMPLED: [&str; 8] = [
     "user %",
     "system %",
@@ -87,7 +87,7 @@ pub(super) const SAMPLED: [&str; 8] = [
 
 /// The samples of one role in one trial.
 #[derive(Clone, Copy)]
-pub(super) struct Sampled {
+pub(super) struct RoleSamples {
     user: f64,
     system: f64,
     waiting: f64,
@@ -98,7 +98,7 @@ pub(super) struct Sampled {
     tun_drops: f64,
 }
 
-impl Sampled {
+impl RoleSamples {
     pub(super) fn of(measurement: &Measurement, role: &str) -> Option<Self> {
         let samples = &measurement.samples;
         let mut with = samples.iter().filter(|sample| sample.processes.contains_key(role));
@@ -203,9 +203,13 @@ mod tests {
             sample(3.0, 0.5, 3072, 9),
         ];
         let m = Measurement { samples, ..Measurement::default() };
-        let cells: Vec<String> =
-            Sampled::of(&m, "server").unwrap().cells().into_iter().map(|cell| cell.text).collect();
+        let cells: Vec<String> = RoleSamples::of(&m, "server")
+            .unwrap()
+            .cells()
+            .into_iter()
+            .map(|cell| cell.text)
+            .collect();
         assert_eq!(cells, ["20.0", "40.0", "0.0", "4.0 MiB", "0", "9", "4", "0"]);
-        assert!(Sampled::of(&m, "client").is_none());
+        assert!(RoleSamples::of(&m, "client").is_none());
     }
 }

@@ -8,7 +8,7 @@ pub(super) fn render(document: &Document) -> String {
     for notice in &document.notices {
         text += &format!("> **{}**\n\n", escape(notice));
     }
-    text += &glance(&document.headline).map_or_else(String::new, |glance| table(&glance, 2));
+    text += &summary_table(&document.headline).map_or_else(String::new, |glance| table(&glance, 2));
     for line in &document.headline {
         if !line.caveat.is_empty() {
             text += &format!("- {}: {}\n", escape(&line.place), escape(line.caveat));
@@ -61,7 +61,7 @@ pub(super) fn render(document: &Document) -> String {
 }
 
 /// adit's result, a line for each link mode.
-fn glance(lines: &[Headline]) -> Option<Table> {
+fn summary_table(lines: &[Headline]) -> Option<Table> {
     let first = lines.iter().max_by_key(|line| line.bars.len())?;
     let names = first.bars.iter().map(|stand| stand.subject.as_str());
     let of = |line: &Headline, subject: &str| {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::document::{Section, Table, Text, Tone, is_of};
-use super::ends::{PER_CLIENT, SAMPLED, Sampled, Spread, spreads};
+use super::ends::{PER_CLIENT, RoleSamples, SAMPLED, Spread, spreads};
 use super::kinds::{intro, judged_by, primary};
 use super::number::{number, percent, times_with_interval, with_interval};
 use super::{Run, layout, notes, order, trains};
@@ -342,7 +342,8 @@ impl<'a> Scenario<'a> {
     /// Returns the statistics of the server's processes and of the sockets, also from the samples.
     fn server_statistics(&self) -> Option<Table> {
         let metrics: Vec<&str> = self.of_end("server_");
-        let sampled: Vec<Option<Sampled>> = self.rows.iter().map(|row| self.sampled(row)).collect();
+        let sampled: Vec<Option<RoleSamples>> =
+            self.rows.iter().map(|row| self.sampled(row)).collect();
         let any = sampled.iter().any(Option::is_some);
         let mut columns: Vec<String> = metrics.iter().map(|name| title(name)).collect();
         // The highest PSS is that of the samples again.
@@ -365,10 +366,13 @@ impl<'a> Scenario<'a> {
         self.table("Server statistics", columns, rows)
     }
 
-    fn sampled(&self, row: &Row) -> Option<Sampled> {
-        let all: Vec<Sampled> =
-            self.measured(row).into_iter().filter_map(|(_, m)| Sampled::of(m, "server")).collect();
-        Sampled::median(&all)
+    fn sampled(&self, row: &Row) -> Option<RoleSamples> {
+        let all: Vec<RoleSamples> = self
+            .measured(row)
+            .into_iter()
+            .filter_map(|(_, m)| RoleSamples::of(m, "server"))
+            .collect();
+        RoleSamples::median(&all)
     }
 
     fn growth(&self) -> Option<Table> {

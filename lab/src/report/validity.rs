@@ -119,10 +119,10 @@ fn skipped(run: &Run) -> Option<Table> {
 }
 
 /// Scenario, rounds, state and reason, with the places and the subjects of which all that holds.
-type Marked = BTreeMap<(String, String, String), Vec<(String, String, String)>>;
+type ValidityMarks = BTreeMap<(String, String, String), Vec<(String, String, String)>>;
 
 fn trials(run: &Run) -> Option<Table> {
-    let mut all = Marked::new();
+    let mut all = ValidityMarks::new();
     for row in run.summary.rows.iter().filter(|row| row.skipped.is_none()) {
         let mut push = |round: &str, state: &str, why: &str| {
             let key = (row.scenario.clone(), state.to_owned(), why.to_owned());

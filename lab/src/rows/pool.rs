@@ -9,7 +9,7 @@ use tokio_postgres::{Client, NoTls, Statement};
 use super::{Form, said};
 
 /// A connection with what is prepared on it.
-pub(super) struct Prepared {
+pub(super) struct PooledConnection {
     pub(super) client: Client,
     pub(super) insert: Option<Statement>,
     pub(super) notify: Statement,
@@ -18,7 +18,7 @@ pub(super) struct Prepared {
 }
 
 pub(super) struct Pool {
-    idle: Mutex<Vec<Prepared>>,
+    idle: Mutex<Vec<PooledConnection>>,
     /// As many permits as idle connections; it serves who waits in turn.
     turn: Semaphore,
 }
@@ -39,7 +39,7 @@ impl Pool {
     /// Does something with the next free connection.
     pub(super) async fn with<T>(
         &self,
-        work: impl AsyncFnOnce(&Prepared) -> Result<T>,
+        work: impl AsyncFnOnce(&PooledConnection) -> Result<T>,
     ) -> Result<T> {
         let _turn = self.turn.acquire().await.context("the pool is closed")?;
         let taken = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -50,7 +50,7 @@ impl Pool {
     }
 }
 
-async fn prepare(client: Client, form: Form) -> Result<Prepared> {
+async fn prepare(client: Client, form: Form) -> Result<PooledConnection> {
     let rows = form != Form::Notify;
     let notify = client.prepare("SELECT pg_notify($1, $2)").await.map_err(said)?;
     let (mut insert, mut select, mut mark) = (None, None, None);
@@ -73,5 +73,5 @@ async fn prepare(client: Client, form: Form) -> Result<Prepared> {
                 .map_err(said)?,
         );
     }
-    Ok(Prepared { client, insert, notify, select, mark })
+    Ok(PooledConnection { client, insert, notify, select, mark })
 }

@@ -16,10 +16,10 @@ use super::{End, Form, said};
 /// Notifications that wait at most: then their connection is not read, and the server keeps the rest.
 const WAITING: usize = 16_384;
 
-type Notified = mpsc::Receiver<Result<String>>;
+type Notifications = mpsc::Receiver<Result<String>>;
 
 /// Listens on a connection of its own for what the peer sends.
-pub(super) async fn listen(database: &str, form: Form, peer: Ipv4Addr) -> Result<Notified> {
+pub(super) async fn listen(database: &str, form: Form, peer: Ipv4Addr) -> Result<Notifications> {
     let (client, mut connection) = tokio_postgres::connect(database, NoTls).await.map_err(said)?;
     let (to, notified) = mpsc::channel(WAITING);
     let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
@@ -49,7 +49,7 @@ pub(super) async fn listen(database: &str, form: Form, peer: Ipv4Addr) -> Result
 }
 
 /// Delivers for ever.
-pub(super) async fn run(end: Arc<End>, notified: Notified, selects: usize) -> Result<()> {
+pub(super) async fn run(end: Arc<End>, notified: Notifications, selects: usize) -> Result<()> {
     let news =
         stream::unfold(notified, async |mut notified| Some((notified.recv().await?, notified)));
     let fetched = news.map(|news| fetch(&end, news)).buffered(selects);

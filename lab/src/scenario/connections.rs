@@ -82,7 +82,7 @@ fn measure(load: &LoadGenerator, spec: &ConnectionsSpec) -> Result<Measurement> 
             step_up(load, spec, &mut measurement)?
         }
         Pattern::Storm => {
-            let (ran, cpu) = load.costed(|pool| pool.reconnect_all(STORM))?;
+            let (ran, cpu) = load.measure_cpu(|pool| pool.reconnect_all(STORM))?;
             load.check(&ran, &mut measurement)?;
             (ran, cpu)
         }
@@ -123,7 +123,7 @@ fn step_up(
             Next::Try(rate) => {
                 let Plan { p99, unfinished, .. } = spec.plan;
                 let schedule = steady(rate, spec.step);
-                let (ran, cpu) = load.costed(|pool| {
+                let (ran, cpu) = load.measure_cpu(|pool| {
                     pool.run_until_late(schedule, STRAGGLERS, p99, unfinished.max(0.01))
                 })?;
                 load.check(&ran, measurement)?;

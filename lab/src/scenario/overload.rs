@@ -75,7 +75,7 @@ fn measure(load: &LoadGenerator, spec: &OverloadSpec) -> Result<Measurement> {
     let (calm, much) = (spec.sustained * spec.calm_factor, spec.sustained * spec.factor);
     let before = load.pool.run(steady(calm, BEFORE), TIMEOUT)?;
     let schedule = phases(&[(much, spec.overload), (calm, spec.calm)]);
-    let (ran, cpu) = load.costed(|pool| pool.run(schedule, TIMEOUT))?;
+    let (ran, cpu) = load.measure_cpu(|pool| pool.run(schedule, TIMEOUT))?;
     let loaded = || ran.arrivals.iter().filter(|arrival| arrival.intended < spec.overload);
     let after = ran.arrivals.iter().filter(|arrival| arrival.intended >= spec.overload);
     let (idle, busy, after) = (latency(&before.arrivals), latency(loaded()), latency(after));

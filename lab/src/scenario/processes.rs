@@ -12,7 +12,7 @@ use adit_testbed::tunnel::READY;
 
 use crate::handshake_load::arrivals::{Arrival, count, latency};
 use crate::handshake_load::load_generator::{program, put_findings};
-use crate::handshake_load::pushed::{Applied, check};
+use crate::handshake_load::pushed::{AppliedConfig, check};
 use crate::handshake_load::{Server, config, hosts};
 use crate::measure::Meter;
 use crate::record::Measurement;
@@ -134,7 +134,7 @@ fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
 }
 
 /// Returns the tunnels on the hosts. If a host has several, the process of each device is unknown and not needed.
-fn applied(testbed: &Testbed, clients: &[(Daemon, Arrival)]) -> Result<Vec<Applied>> {
+fn applied(testbed: &Testbed, clients: &[(Daemon, Arrival)]) -> Result<Vec<AppliedConfig>> {
     let expected = config::expected()?;
     let mut all = Vec::new();
     for (index, host) in testbed.clients.iter().enumerate() {
@@ -142,7 +142,7 @@ fn applied(testbed: &Testbed, clients: &[(Daemon, Arrival)]) -> Result<Vec<Appli
         for (applied, (daemon, _)) in hosts::applied(host)?.into_iter().zip(logs) {
             // Its IPv6 routes name the device and no gateway.
             let gateway6 = Some(expected.server6.addr());
-            all.push(Applied { gateway6, dns: dns(&daemon.log()), ..applied });
+            all.push(AppliedConfig { gateway6, dns: dns(&daemon.log()), ..applied });
         }
     }
     Ok(all)

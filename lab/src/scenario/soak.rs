@@ -27,13 +27,13 @@ const IN_NOTE: usize = 30;
 
 /// One look at the disk.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct DiskSample {
     seconds: f64,
     tables: f64,
     log: f64,
 }
 
-impl Look {
+impl DiskSample {
     fn all(&self) -> f64 {
         self.tables + self.log
     }
@@ -62,7 +62,7 @@ fn soak(
     database: &Database,
     nodes: &Nodes,
     settings: &Settings,
-) -> Result<(Measurement, Vec<Look>)> {
+) -> Result<(Measurement, Vec<DiskSample>)> {
     let [from, to, ..] = database.testbed().clients.as_slice() else {
         return Err("a testbed without two nodes".into());
     };
@@ -71,7 +71,7 @@ fn soak(
     let began = Instant::now();
     let mut looks = Vec::new();
     while began.elapsed() < settings.length {
-        looks.push(Look {
+        looks.push(DiskSample {
             seconds: began.elapsed().as_secs_f64(),
             tables: ratio(database.disk_bytes()?, MIB),
             log: ratio(database.log_files()?, MIB),
@@ -110,8 +110,8 @@ fn traffic(
 }
 
 /// The peak, and how much is added a minute once the retention has begun to work: in the second half.
-fn judge(measurement: &mut Measurement, looks: &[Look]) {
-    let peak = looks.iter().map(Look::all).fold(0.0, f64::max);
+fn judge(measurement: &mut Measurement, looks: &[DiskSample]) {
+    let peak = looks.iter().map(DiskSample::all).fold(0.0, f64::max);
     measurement.set("disk_peak_mib", peak);
     let second = looks.get(looks.len() / 2..).unwrap_or_default();
     let points: Vec<(f64, f64)> =
@@ -119,9 +119,10 @@ fn judge(measurement: &mut Measurement, looks: &[Look]) {
     if let Some(growth) = line(&points) {
         measurement.set("disk_growth_mib_per_min", growth.slope);
     }
-    for (what, of) in
-        [("tables and log", Look::all as fn(&Look) -> f64), ("tables", |look| look.tables)]
-    {
+    for (what, of) in [
+        ("tables and log", DiskSample::all as fn(&DiskSample) -> f64),
+        ("tables", |look| look.tables),
+    ] {
         let mut line = format!("MiB on disk, {what}, at second:");
         for look in looks.iter().step_by(looks.len().div_ceil(IN_NOTE).max(1)) {
             // Writing to a String cannot fail.
@@ -135,9 +136,9 @@ fn judge(measurement: &mut Measurement, looks: &[Look]) {
 mod tests {
     use super::*;
 
-    fn looks(tables: impl Fn(f64) -> f64) -> Vec<Look> {
+    fn looks(tables: impl Fn(f64) -> f64) -> Vec<DiskSample> {
         let at = |n: u32| f64::from(n) * 5.0;
-        (0..120).map(|n| Look { seconds: at(n), tables: tables(at(n)), log: 80.0 }).collect()
+        (0..120).map(|n| DiskSample { seconds: at(n), tables: tables(at(n)), log: 80.0 }).collect()
     }
 
     #[test]

@@ -81,18 +81,19 @@ fn cut<'a>(medians: impl Iterator<Item = &'a (f64, u32)>) -> Option<f64> {
 }
 
 /// The number of times that two order statistics were the middle of a resample (twice the same if `n` is odd).
-type Middles = BTreeMap<(usize, usize), u32>;
+type MedianCounts = BTreeMap<(usize, usize), u32>;
 
 /// A resample's median depends on the figures only through their order, so that one draw per `n` serves all of a run's figures.
-fn resampled_middles(n: usize) -> Arc<Middles> {
-    static DRAWN: LazyLock<Mutex<BTreeMap<usize, Arc<Middles>>>> = LazyLock::new(Mutex::default);
+fn resampled_middles(n: usize) -> Arc<MedianCounts> {
+    static DRAWN: LazyLock<Mutex<BTreeMap<usize, Arc<MedianCounts>>>> =
+        LazyLock::new(Mutex::default);
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     drawn.entry(n).or_insert_with(|| Arc::new(draw_middles(n))).clone()
 }
 
-fn draw_middles(n: usize) -> Middles {
+fn draw_middles(n: usize) -> MedianCounts {
     let mut random = ChaCha8Rng::seed_from_u64(n as u64);
-    let mut middles = Middles::new();
+    let mut middles = MedianCounts::new();
     let mut places = vec![0; n];
     for _ in 0..RESAMPLES {
         for place in &mut places {

@@ -9,7 +9,7 @@ use adit_testbed::tunnel::InnerAddrs;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::wired::Third;
+use super::wired::BridgeHost;
 
 /// The properties of a tunnel to create. If a subject lacks one, its start fails and names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Tunnels {
     /// The config files and keys, gone after the processes.
     pub(super) folder: Option<TempDir>,
     /// A host between the others, where there is one.
-    pub(super) between: Option<Third>,
+    pub(super) between: Option<BridgeHost>,
 }
 
 /// The time limit for a process to end when asked.

@@ -58,7 +58,7 @@ pub(super) fn start(
     let client = testbed.clients.first().context("a testbed without clients")?;
     ensure(testbed.clients.len() == 1, || "a bridge joins two hosts: one client".into())?;
     let folder = toolchain.scratch()?;
-    let third = Third(Namespace::new("between")?);
+    let third = BridgeHost(Namespace::new("between")?);
     let between = &third.0;
     let (server_inner, client_inner) = (inner(0)?, inners(testbed)?);
     let client_address = client_inner.first().context("a client without addresses")?;
@@ -120,9 +120,9 @@ pub(super) fn start(
 
 /// The host in between.
 #[derive(Debug)]
-pub(super) struct Third(Namespace);
+pub(super) struct BridgeHost(Namespace);
 
-impl Drop for Third {
+impl Drop for BridgeHost {
     fn drop(&mut self) {
         // The kernel removes a namespace's devices some time after the namespace; the hosts' ends must go now, since
         // the next subject gives its devices the same names.

@@ -169,7 +169,7 @@ impl Drop for Relay {
 /// The state that the thread and the callers share. The thread holds the lock for one batch and never while it sleeps.
 #[derive(Debug)]
 struct State {
-    lanes: [Lane; 2],
+    lanes: [RelayDirection; 2],
     /// Nanoseconds.
     lateness: Histogram<u64>,
     broken: Option<String>,
@@ -177,7 +177,7 @@ struct State {
 
 /// One direction.
 #[derive(Debug)]
-struct Lane {
+struct RelayDirection {
     pipe: Pipe<Vec<u8>>,
     delivered: u64,
     refused: u64,
@@ -189,7 +189,7 @@ impl State {
         let lane = |impairment, way| {
             let mut bytes = [way; 32];
             bytes[..8].copy_from_slice(&seed.to_le_bytes());
-            Lane { pipe: Pipe::new(impairment, bytes), delivered: 0, refused: 0 }
+            RelayDirection { pipe: Pipe::new(impairment, bytes), delivered: 0, refused: 0 }
         };
         // Up to a minute; what is later than that counts as a minute.
         let lateness = Histogram::new_with_bounds(1, 60_000_000_000, 2).context("a histogram")?;
@@ -225,7 +225,7 @@ impl State {
     }
 }
 
-impl Lane {
+impl RelayDirection {
     /// Takes packets from the sender; whether there may be more.
     fn take(&mut self, from: &TunQueue, buffer: &mut [u8]) -> io::Result<bool> {
         let mut vnet = [0; VNET_LEN];

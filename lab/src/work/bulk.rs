@@ -7,8 +7,8 @@ use adit_linux::clock::boottime;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_testbed::failure::Result;
 
-use super::run::{Course, sleep_until, together};
-use super::window::{Account, judge};
+use super::run::{SharedTrial, sleep_until, together};
+use super::window::{FlowResult, judge};
 use super::{Edge, Measured, Route, Window, sockets};
 
 /// The size of a write and of the room for a read.
@@ -32,7 +32,8 @@ pub fn tcp_bulk(
     let pairs = sockets::connect(routes)?;
     let senders: Vec<&TcpStream> = pairs.iter().map(|pair| &pair.near).collect();
     let receivers: Vec<&TcpStream> = pairs.iter().map(|pair| &pair.far).collect();
-    let accounts: Vec<Account> = routes.iter().map(|route| Account::new(&route.name)).collect();
+    let accounts: Vec<FlowResult> =
+        routes.iter().map(|route| FlowResult::new(&route.name)).collect();
     let sent = accounts.clone();
     let (frame, sent, mut received) = together(
         window,
@@ -50,9 +51,9 @@ pub fn tcp_bulk(
 /// Writes wherever there is room until the window is over.
 fn send(
     streams: &[&TcpStream],
-    mut accounts: Vec<Account>,
-    course: &Course,
-) -> Result<Vec<Account>> {
+    mut accounts: Vec<FlowResult>,
+    course: &SharedTrial,
+) -> Result<Vec<FlowResult>> {
     let piece = vec![0x5a; PIECE];
     let poller = watch(streams, Interest::WRITE)?;
     let mut events = Events::new();
@@ -100,9 +101,9 @@ fn send(
 /// Reads whatever comes until the window is over.
 fn receive(
     streams: &[&TcpStream],
-    mut accounts: Vec<Account>,
-    course: &Course,
-) -> Result<Vec<Account>> {
+    mut accounts: Vec<FlowResult>,
+    course: &SharedTrial,
+) -> Result<Vec<FlowResult>> {
     let mut room = vec![0; PIECE];
     let poller = watch(streams, Interest::READ)?;
     let mut events = Events::new();

@@ -29,8 +29,8 @@ const MOST: usize = 4_000_000;
 /// schedule that waits for no echo, and their times count from when they were to leave.
 #[derive(Debug)]
 pub struct Echo {
-    shared: Sharing,
-    prober: JoinHandle<Result<Vec<Trip>>>,
+    shared: EchoGuard,
+    prober: JoinHandle<Result<Vec<ProbeTime>>>,
     echoer: JoinHandle<Result<()>>,
 }
 
@@ -46,9 +46,9 @@ struct Shared {
 
 /// Ends the threads also where [`Echo::finish`] is not called.
 #[derive(Debug)]
-struct Sharing(Arc<Shared>);
+struct EchoGuard(Arc<Shared>);
 
-impl Drop for Sharing {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
         self.0.over.store(true, Ordering::Relaxed);
     }
@@ -56,7 +56,7 @@ impl Drop for Sharing {
 
 /// A probe: when it was to leave, and how long its way was, once it is back.
 #[derive(Debug, Clone, Copy)]
-struct Trip {
+struct ProbeTime {
     intended: u64,
     took: Option<u64>,
 }
@@ -87,7 +87,7 @@ impl Echo {
         };
         let (for_prober, for_echoer) = (Arc::clone(&shared), Arc::clone(&shared));
         Ok(Self {
-            shared: Sharing(shared),
+            shared: EchoGuard(shared),
             prober: std::thread::spawn(move || prober.run(&for_prober)),
             echoer: std::thread::spawn(move || echo(&far, &for_echoer)),
         })
@@ -118,7 +118,7 @@ impl Echo {
     }
 }
 
-fn summary(trips: &[Trip], counts: std::ops::Range<u64>) -> Latency {
+fn summary(trips: &[ProbeTime], counts: std::ops::Range<u64>) -> Latency {
     let mut times = Times::new();
     let mut lost = 0;
     for trip in trips.iter().filter(|trip| counts.contains(&trip.intended)) {
@@ -135,13 +135,13 @@ struct Prober {
     target: std::net::SocketAddr,
     interval: f64,
     start: u64,
-    trips: Vec<Trip>,
+    trips: Vec<ProbeTime>,
     /// The number of echoes that are back.
     back: usize,
 }
 
 impl Prober {
-    fn run(mut self, shared: &Shared) -> Result<Vec<Trip>> {
+    fn run(mut self, shared: &Shared) -> Result<Vec<ProbeTime>> {
         be_punctual();
         let poller = Poller::new()?;
         poller.add(&self.socket, 0, Interest::READ)?;
@@ -193,7 +193,7 @@ impl Prober {
             }
             // A probe that cannot be sent, such as while a tunnel is down, is lost.
             let _ = self.socket.send_to(self.target, None, &probe);
-            self.trips.push(Trip { intended, took: None });
+            self.trips.push(ProbeTime { intended, took: None });
         }
     }
 
@@ -299,7 +299,7 @@ mod tests {
     fn only_probes_between_the_edges_count_whether_they_came_back_or_not() {
         let trips =
             [(5, Some(9)), (10, Some(2_000_000)), (15, None), (19, Some(4_000_000)), (20, None)];
-        let trips = trips.map(|(intended, took)| Trip { intended, took });
+        let trips = trips.map(|(intended, took)| ProbeTime { intended, took });
         let latency = summary(&trips, 10..20);
         assert_eq!((latency.count, latency.lost), (2, 1));
         assert!((latency.at(1.0).unwrap() - 4.0).abs() < 0.01);

@@ -35,7 +35,7 @@ pub use echo::{Echo, echo_latency, unreachable};
 pub use iperf::{iperf3, iperf3_figures};
 pub use open_loop::{UdpMeasured, udp_open_loop};
 pub use requests::requests;
-pub use search::{Highest, Limit, Probe, Search, udp_search};
+pub use search::{Limit, Probe, Search, SearchResult, udp_search};
 pub use sizes::Sizes;
 pub use times::Times;
 

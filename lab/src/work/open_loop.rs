@@ -9,10 +9,10 @@ use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{RecvBatch, SendScratch, Train};
 use adit_testbed::failure::{Context, Result, ensure};
 
-use super::run::{Course, LOOK, be_punctual, sleep_until, together};
-use super::sequence::{Arrival, Header, Schedule, Seen};
+use super::run::{LOOK, SharedTrial, be_punctual, sleep_until, together};
+use super::sequence::{ArrivalKind, Header, ReceivedSet, Schedule};
 use super::sockets::{SPARE_FILES, UdpPair, allow_files, datagrams, nanos};
-use super::window::{Account, Frame, judge};
+use super::window::{FlowResult, Frame, judge};
 use super::{Edge, Measured, Route, Sizes, Times, Window};
 use crate::record::Latency;
 
@@ -106,8 +106,9 @@ pub(super) fn over(
     ensure(rate_pps.is_finite() && rate_pps > 0.0, || {
         format!("a rate of {rate_pps} datagrams a second cannot be sent: write one above 0")
     })?;
-    let done = Done::default();
-    let accounts: Vec<Account> = routes.iter().map(|route| Account::new(&route.name)).collect();
+    let done = EndSignal::default();
+    let accounts: Vec<FlowResult> =
+        routes.iter().map(|route| FlowResult::new(&route.name)).collect();
     let (frame, sent, mut received) = together(
         window,
         edge,
@@ -127,7 +128,7 @@ pub(super) fn over(
     Ok(outcome(&frame, rate_pps, &sent, &received))
 }
 
-fn outcome(frame: &Frame, rate: f64, sent: &Sent, received: &Received) -> UdpMeasured {
+fn outcome(frame: &Frame, rate: f64, sent: &SendResult, received: &ReceiveResult) -> UdpMeasured {
     let mut measured = judge(frame, &received.accounts);
     let kept = sent.inside as f64 >= KEPT * sent.intended as f64;
     if !kept {
@@ -163,13 +164,13 @@ fn outcome(frame: &Frame, rate: f64, sent: &Sent, received: &Received) -> UdpMea
 /// The sender's message to the receiver that it may end: the time of its own end (0: not yet), and the number of
 /// arrivals at which nothing is missing.
 #[derive(Debug, Default)]
-struct Done {
+struct EndSignal {
     at: AtomicU64,
     expected: AtomicU64,
 }
 
-struct Sent {
-    accounts: Vec<Account>,
+struct SendResult {
+    accounts: Vec<FlowResult>,
     /// Sent of those that were to leave in the window.
     inside: u64,
     /// Datagrams scheduled in the window.
@@ -185,17 +186,23 @@ struct Sender<'a> {
     /// One slot for each datagram of a batch; only the headers ever change.
     slots: Vec<Vec<u8>>,
     scratch: SendScratch,
-    sent: Sent,
+    sent: SendResult,
 }
 
 impl<'a> Sender<'a> {
-    fn new(pairs: &'a [UdpPair], accounts: Vec<Account>, schedule: Schedule, sizes: Sizes) -> Self {
+    fn new(
+        pairs: &'a [UdpPair],
+        accounts: Vec<FlowResult>,
+        schedule: Schedule,
+        sizes: Sizes,
+    ) -> Self {
         let slots = vec![vec![0x5a; usize::from(u16::MAX)]; BATCH];
-        let sent = Sent { accounts, inside: 0, intended: 0, refused: 0, lateness: Times::new() };
+        let sent =
+            SendResult { accounts, inside: 0, intended: 0, refused: 0, lateness: Times::new() };
         Sender { pairs, schedule, sizes, slots, scratch: SendScratch::new(BATCH), sent }
     }
 
-    fn run(mut self, course: &Course, done: &Done) -> Result<Sent> {
+    fn run(mut self, course: &SharedTrial, done: &EndSignal) -> Result<SendResult> {
         be_punctual();
         let (frame, total) = (course.frame, self.schedule.total());
         self.sent.intended = total - self.schedule.due(frame.begin - 1);
@@ -266,8 +273,8 @@ fn full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(nix::libc::ENOBUFS)
 }
 
-struct Received {
-    accounts: Vec<Account>,
+struct ReceiveResult {
+    accounts: Vec<FlowResult>,
     /// Datagrams scheduled in the window: the first of each number.
     new: u64,
     again: u64,
@@ -279,21 +286,32 @@ struct Receiver<'a> {
     pairs: &'a [UdpPair],
     frame: Frame,
     schedule: Schedule,
-    seen: Vec<Seen>,
+    seen: Vec<ReceivedSet>,
     /// Datagrams that have arrived, including the warm-up's.
     all: u64,
-    received: Received,
+    received: ReceiveResult,
 }
 
 impl<'a> Receiver<'a> {
-    fn new(pairs: &'a [UdpPair], accounts: Vec<Account>, schedule: Schedule, frame: Frame) -> Self {
+    fn new(
+        pairs: &'a [UdpPair],
+        accounts: Vec<FlowResult>,
+        schedule: Schedule,
+        frame: Frame,
+    ) -> Self {
         let total = schedule.total();
-        let seen = (0..pairs.len() as u64).map(|f| Seen::none_of(schedule.of_flow(f, total)));
-        let received = Received { accounts, new: 0, again: 0, late: 0, times: Times::new() };
+        let seen =
+            (0..pairs.len() as u64).map(|f| ReceivedSet::none_of(schedule.of_flow(f, total)));
+        let received = ReceiveResult { accounts, new: 0, again: 0, late: 0, times: Times::new() };
         Receiver { pairs, frame, schedule, seen: seen.collect(), all: 0, received }
     }
 
-    fn run(mut self, course: &Course, done: &Done, grace: Duration) -> Result<Received> {
+    fn run(
+        mut self,
+        course: &SharedTrial,
+        done: &EndSignal,
+        grace: Duration,
+    ) -> Result<ReceiveResult> {
         let poller = Poller::new()?;
         for (token, pair) in (0..).zip(self.pairs) {
             poller.add(&pair.far, token, Interest::READ)?;
@@ -333,7 +351,7 @@ impl<'a> Receiver<'a> {
         }
         let inside = self.frame.contains(header.intended);
         match seen.arrive(header.number) {
-            Arrival::New { late } => {
+            ArrivalKind::New { late } => {
                 self.all += 1;
                 account.arrived(&self.frame, at, datagram.len() as u64);
                 if inside {
@@ -342,8 +360,8 @@ impl<'a> Receiver<'a> {
                     received.times.record(at.saturating_sub(header.intended));
                 }
             }
-            Arrival::Again => received.again += u64::from(inside),
-            Arrival::Foreign => {}
+            ArrivalKind::Again => received.again += u64::from(inside),
+            ArrivalKind::Foreign => {}
         }
     }
 }
@@ -354,17 +372,17 @@ mod tests {
 
     const FRAME: Frame = Frame { start: 0, begin: 1_000_000_000, end: 3_000_000_000 };
 
-    fn sent(inside: u64, intended: u64) -> Sent {
-        let mut account = Account::new("up 1");
+    fn sent(inside: u64, intended: u64) -> SendResult {
+        let mut account = FlowResult::new("up 1");
         account.sent(0);
-        Sent { accounts: vec![account], inside, intended, refused: 3, lateness: Times::new() }
+        SendResult { accounts: vec![account], inside, intended, refused: 3, lateness: Times::new() }
     }
 
-    fn received(new: u64) -> Received {
-        let mut account = Account::new("up 1");
+    fn received(new: u64) -> ReceiveResult {
+        let mut account = FlowResult::new("up 1");
         account.sent(0);
         account.arrived(&FRAME, FRAME.begin, 500);
-        Received { accounts: vec![account], new, again: 1, late: 2, times: Times::new() }
+        ReceiveResult { accounts: vec![account], new, again: 1, late: 2, times: Times::new() }
     }
 
     #[test]
@@ -401,8 +419,8 @@ mod tests {
     #[test]
     fn arrivals_count_by_their_intended_time_and_their_bytes_by_their_own() {
         let schedule = Schedule::new(&FRAME, 1, 10.0);
-        let mut receiver = Receiver::new(&[], vec![Account::new("up 1")], schedule, FRAME);
-        receiver.seen = vec![Seen::none_of(schedule.total())];
+        let mut receiver = Receiver::new(&[], vec![FlowResult::new("up 1")], schedule, FRAME);
+        receiver.seen = vec![ReceivedSet::none_of(schedule.total())];
         let mut arrive = |number: u64, at: u64| {
             let intended = schedule.time(number);
             receiver.arrived(0, at, &Header { number, intended }.to_bytes());

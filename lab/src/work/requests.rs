@@ -8,8 +8,8 @@ use adit_linux::poll::{Events, Interest};
 use adit_testbed::failure::{Result, ensure};
 
 use super::bulk::{passing, watch};
-use super::run::{Course, sleep_until, together};
-use super::window::{Account, judge};
+use super::run::{SharedTrial, sleep_until, together};
+use super::window::{FlowResult, judge};
 use super::{Edge, Measured, Route, Times, Window, sockets};
 use crate::record::Latency;
 
@@ -29,7 +29,8 @@ pub fn requests(
 ) -> Result<(Measured, Latency)> {
     ensure(size > 0, || "a request needs at least 1 byte".to_owned())?;
     let pairs = sockets::connect(routes)?;
-    let accounts: Vec<Account> = routes.iter().map(|route| Account::new(&route.name)).collect();
+    let accounts: Vec<FlowResult> =
+        routes.iter().map(|route| FlowResult::new(&route.name)).collect();
     let side = |pick: fn(&sockets::TcpPair) -> &TcpStream, turn: Turn| {
         let streams: Vec<&TcpStream> = pairs.iter().map(pick).collect();
         Side { streams, accounts: accounts.clone(), size, first: turn, times: Times::new() }
@@ -54,7 +55,7 @@ enum Turn {
 /// One end of all connections: both ends speak and listen in turn, and differ only in who begins.
 struct Side<'a> {
     streams: Vec<&'a TcpStream>,
-    accounts: Vec<Account>,
+    accounts: Vec<FlowResult>,
     size: usize,
     first: Turn,
     /// From the beginning to speak to the end of the answer, for those that ended in the window.
@@ -62,7 +63,7 @@ struct Side<'a> {
 }
 
 /// The state of one connection.
-struct Talk {
+struct ConnectionState {
     turn: Turn,
     /// When it began to speak, until the answer is complete.
     began: Option<u64>,
@@ -70,13 +71,13 @@ struct Talk {
 }
 
 impl Side<'_> {
-    fn run(mut self, course: &Course) -> Result<Self> {
+    fn run(mut self, course: &SharedTrial) -> Result<Self> {
         let mut buffer = vec![0x5a; self.size];
         let begins = matches!(self.first, Turn::Speak(_));
         let interest = if begins { Interest::NONE } else { Interest::READ };
         let poller = watch(&self.streams, interest)?;
-        let talk = |_: &&TcpStream| Talk { turn: self.first, began: None, interest };
-        let mut talks: Vec<Talk> = self.streams.iter().map(talk).collect();
+        let talk = |_: &&TcpStream| ConnectionState { turn: self.first, began: None, interest };
+        let mut talks: Vec<ConnectionState> = self.streams.iter().map(talk).collect();
         let mut events = Events::new();
         if begins {
             sleep_until(course.frame.start);
@@ -115,9 +116,9 @@ impl Side<'_> {
         &mut self,
         index: usize,
         mut stream: &TcpStream,
-        talk: &mut Talk,
+        talk: &mut ConnectionState,
         buffer: &mut [u8],
-        course: &Course,
+        course: &SharedTrial,
     ) -> std::io::Result<()> {
         let Some(account) = self.accounts.get_mut(index) else { return Ok(()) };
         loop {

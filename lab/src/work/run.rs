@@ -20,13 +20,13 @@ pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// The state that the threads of one trial share.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct SharedTrial {
     /// When to set out, and what counts.
     pub frame: Frame,
     stop: AtomicBool,
 }
 
-impl Course {
+impl SharedTrial {
     /// Whether there is nothing left to do: the window is over, or the trial was given up.
     pub(super) fn over(&self, now: u64) -> bool {
         now >= self.frame.end || self.stopped()
@@ -50,11 +50,11 @@ impl Course {
 pub(super) fn together<Near: Send, Far: Send>(
     window: &Window,
     edge: &mut dyn FnMut(Edge) -> Result<()>,
-    near: impl FnOnce(&Course) -> Result<Near> + Send,
-    far: impl FnOnce(&Course) -> Result<Far> + Send,
+    near: impl FnOnce(&SharedTrial) -> Result<Near> + Send,
+    far: impl FnOnce(&SharedTrial) -> Result<Far> + Send,
 ) -> Result<(Frame, Near, Far)> {
     let frame = Frame::new(boottime() + AHEAD, window);
-    let course = Course { frame, stop: AtomicBool::new(false) };
+    let course = SharedTrial { frame, stop: AtomicBool::new(false) };
     let giving_up = |failed: bool| {
         if failed {
             course.stop.store(true, Ordering::Relaxed);
@@ -73,7 +73,7 @@ pub(super) fn together<Near: Send, Far: Send>(
     })
 }
 
-fn watch(course: &Course, edge: &mut dyn FnMut(Edge) -> Result<()>) -> Result<()> {
+fn watch(course: &SharedTrial, edge: &mut dyn FnMut(Edge) -> Result<()>) -> Result<()> {
     for (at, which) in [(course.frame.begin, Edge::Begin), (course.frame.end, Edge::End)] {
         while boottime() < at && !course.stopped() {
             sleep_until(at.min(boottime() + nanos(LOOK)));

@@ -50,7 +50,7 @@ pub enum Limit {
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Highest {
+pub struct SearchResult {
     /// Datagrams a second, all flows together; 0 if even the smallest rate loses too much.
     pub pps: f64,
     /// Payload of the confirming probe that arrived, in megabits a second.
@@ -71,7 +71,7 @@ const GRACE: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// As [`super::udp_open_loop`].
-pub fn udp_search(routes: &[Route<'_>], sizes: Sizes, search: &Search) -> Result<Highest> {
+pub fn udp_search(routes: &[Route<'_>], sizes: Sizes, search: &Search) -> Result<SearchResult> {
     let pairs = sockets(routes)?;
     let mut last = UdpMeasured::default();
     let mut probe = |pps: f64, step: Step| {
@@ -85,7 +85,7 @@ pub fn udp_search(routes: &[Route<'_>], sizes: Sizes, search: &Search) -> Result
     };
     let found = highest(search.loss_limit, search.first_pps, &mut probe)?;
     let mbps = if found.pps > 0.0 { last.measured.mbps() } else { 0.0 };
-    Ok(Highest { mbps, ..found })
+    Ok(SearchResult { mbps, ..found })
 }
 
 /// The purpose of a probe.
@@ -108,8 +108,8 @@ fn highest(
     loss_limit: f64,
     first: f64,
     probe: &mut dyn FnMut(f64, Step) -> Result<Probe>,
-) -> Result<Highest> {
-    let mut tries = Tries { loss_limit, probes: Vec::new(), limit: Limit::Loss, probe };
+) -> Result<SearchResult> {
+    let mut tries = SearchState { loss_limit, probes: Vec::new(), limit: Limit::Loss, probe };
     let mut good = first.clamp(*RATES.start(), *RATES.end());
     let mut bad = good;
     if tries.carries(good, Step::Probe)? {
@@ -151,7 +151,7 @@ fn highest(
     Ok(tries.found(0.0))
 }
 
-struct Tries<'a> {
+struct SearchState<'a> {
     loss_limit: f64,
     probes: Vec<Probe>,
     /// The limit of the last rate that was too high.
@@ -159,7 +159,7 @@ struct Tries<'a> {
     probe: &'a mut dyn FnMut(f64, Step) -> Result<Probe>,
 }
 
-impl Tries<'_> {
+impl SearchState<'_> {
     /// Whether this rate is carried. A single failure may be a hiccup of the machine, so it takes two in a row.
     fn carries(&mut self, pps: f64, step: Step) -> Result<bool> {
         let mut limit = Limit::Generator;
@@ -182,8 +182,8 @@ impl Tries<'_> {
         Ok(false)
     }
 
-    fn found(self, pps: f64) -> Highest {
-        Highest { pps, mbps: 0.0, limit: self.limit, probes: self.probes }
+    fn found(self, pps: f64) -> SearchResult {
+        SearchResult { pps, mbps: 0.0, limit: self.limit, probes: self.probes }
     }
 }
 

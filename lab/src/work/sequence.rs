@@ -58,7 +58,7 @@ impl Schedule {
 
 /// The classification of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum ArrivalKind {
     /// The first with this number.
     New {
         /// One with a higher number came before it.
@@ -72,13 +72,13 @@ pub(super) enum Arrival {
 
 /// Which datagrams of one flow have come: one bit for each that there can be.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct ReceivedSet {
     bits: Vec<u64>,
     numbers: u64,
     highest: Option<u64>,
 }
 
-impl Seen {
+impl ReceivedSet {
     /// None of so many.
     pub(super) fn none_of(numbers: u64) -> Self {
         let words = usize::try_from(numbers.div_ceil(64)).unwrap_or(0);
@@ -86,19 +86,19 @@ impl Seen {
     }
 
     /// Notes one.
-    pub(super) fn arrive(&mut self, number: u64) -> Arrival {
+    pub(super) fn arrive(&mut self, number: u64) -> ArrivalKind {
         let word = usize::try_from(number / 64).ok().and_then(|index| self.bits.get_mut(index));
         let Some(word) = word.filter(|_| number < self.numbers) else {
-            return Arrival::Foreign;
+            return ArrivalKind::Foreign;
         };
         let bit = 1 << (number % 64);
         if *word & bit != 0 {
-            return Arrival::Again;
+            return ArrivalKind::Again;
         }
         *word |= bit;
         let late = self.highest.is_some_and(|highest| highest > number);
         self.highest = self.highest.max(Some(number));
-        Arrival::New { late }
+        ArrivalKind::New { late }
     }
 }
 
@@ -177,14 +177,14 @@ mod tests {
 
     #[test]
     fn tells_new_late_again_and_foreign_apart() {
-        let mut seen = Seen::none_of(100);
-        assert_eq!(seen.arrive(0), Arrival::New { late: false });
-        assert_eq!(seen.arrive(2), Arrival::New { late: false });
-        assert_eq!(seen.arrive(1), Arrival::New { late: true });
-        assert_eq!(seen.arrive(2), Arrival::Again);
-        assert_eq!(seen.arrive(99), Arrival::New { late: false });
-        assert_eq!(seen.arrive(100), Arrival::Foreign);
-        assert_eq!(seen.arrive(u64::MAX), Arrival::Foreign);
+        let mut seen = ReceivedSet::none_of(100);
+        assert_eq!(seen.arrive(0), ArrivalKind::New { late: false });
+        assert_eq!(seen.arrive(2), ArrivalKind::New { late: false });
+        assert_eq!(seen.arrive(1), ArrivalKind::New { late: true });
+        assert_eq!(seen.arrive(2), ArrivalKind::Again);
+        assert_eq!(seen.arrive(99), ArrivalKind::New { late: false });
+        assert_eq!(seen.arrive(100), ArrivalKind::Foreign);
+        assert_eq!(seen.arrive(u64::MAX), ArrivalKind::Foreign);
     }
 
     #[test]

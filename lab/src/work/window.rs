@@ -47,7 +47,7 @@ pub fn seconds(nanos: u64) -> f64 {
 
 /// The result of one flow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct FlowResult {
     /// The flow's name.
     pub name: String,
     /// When it set out, if it did.
@@ -60,7 +60,7 @@ pub struct Account {
     pub broken: Option<String>,
 }
 
-impl Account {
+impl FlowResult {
     /// A flow that has done nothing yet.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
@@ -91,7 +91,7 @@ impl Account {
 }
 
 /// Adds up and judges: each reason why the trial does not count, in words that name the flow.
-pub fn judge(frame: &Frame, accounts: &[Account]) -> Measured {
+pub fn judge(frame: &Frame, accounts: &[FlowResult]) -> Measured {
     let mut invalid = Vec::new();
     for account in accounts {
         let name = &account.name;
@@ -139,8 +139,8 @@ mod tests {
         Frame::new(1000 * MS, &Window { warmup, length })
     }
 
-    fn account(name: &str, started: u64, arrivals: &[(u64, u64)]) -> Account {
-        let mut account = Account::new(name);
+    fn account(name: &str, started: u64, arrivals: &[(u64, u64)]) -> FlowResult {
+        let mut account = FlowResult::new(name);
         account.sent(started * MS);
         for (at, bytes) in arrivals {
             account.arrived(&frame(), at * MS, *bytes);
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_read_belongs_whole_to_the_instant_at_which_it_ended() {
         // Its bytes came before and after the edge; the receiver's stamp decides.
-        let (mut before, mut after) = (Account::new("a"), Account::new("b"));
+        let (mut before, mut after) = (FlowResult::new("a"), FlowResult::new("b"));
         assert!(!before.arrived(&frame(), 1100 * MS - 1, 65536));
         assert!(after.arrived(&frame(), 1100 * MS, 65536));
         assert!(!after.arrived(&frame(), 2100 * MS, 65536));
@@ -208,7 +208,7 @@ mod tests {
     fn a_flow_that_broke_or_never_started_is_named_once() {
         let mut broken = account("down 2", 1000, &[(1200, 5)]);
         broken.broken = Some("connection reset".into());
-        let measured = judge(&frame(), &[broken, Account::new("down 3")]);
+        let measured = judge(&frame(), &[broken, FlowResult::new("down 3")]);
         assert_eq!(
             measured.invalid,
             ["flow down 2 broke: connection reset", "flow down 3 never started"]

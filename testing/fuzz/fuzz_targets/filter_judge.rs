@@ -2,11 +2,11 @@
 //! must decide, count and log as the rules in the source do.
 #![cfg_attr(fuzzing, no_main)]
 
-use adit_filter::oracle::{Seen, compare};
+use adit_filter::oracle::{Coverage, compare};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
 
 pub fn run(bytes: &[u8]) {
-    compare(bytes, &mut Seen::default());
+    compare(bytes, &mut Coverage::default());
 }

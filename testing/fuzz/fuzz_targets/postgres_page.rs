@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use adit_engine::Instant;
-use adit_postgres::receiver::{Dated, Delivery, Epoch, Position, Query, Receiver};
+use adit_postgres::receiver::{AgedRow, Delivery, Epoch, Position, Query, Receiver};
 use adit_postgres::routes::{Peer, Routes};
 use adit_postgres::row::{Row, copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener};
@@ -73,10 +73,12 @@ pub fn run(bytes: &[u8]) {
                 epochs += 1;
                 receiver.epochs(now, (epochs <= 2).then(|| epoch(audit, epochs)), 1);
             }
-            Some(Query::Page { newest_first: true, .. }) => receiver.page(now, [], &routes, &mut out),
+            Some(Query::Page { newest_first: true, .. }) => {
+                receiver.page(now, [], &routes, &mut out)
+            }
             Some(Query::Page { .. }) => {
                 let page = pages.next().unwrap_or_default();
-                let dated = page.iter().map(|row| Dated { row: *row, age_ms });
+                let dated = page.iter().map(|row| AgedRow { row: *row, age_ms });
                 out.clear();
                 receiver.page(now, dated, &routes, &mut out);
                 packets += out.packets().count();

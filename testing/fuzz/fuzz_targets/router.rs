@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use adit_bridge::Side;
-use adit_bridge::routed::{Leave, MAX_OUT, Mac, PortSettings, Route, Router, Step};
+use adit_bridge::routed::{EgressResult, IngressResult, MAX_OUT, Mac, PortSettings, Route, Router};
 use adit_filter::Nanos;
 use adit_filter::packet::{Layer, Packet};
 use adit_wire::VnetHeader;
@@ -32,8 +32,8 @@ pub fn run(mut bytes: &[u8]) {
         now = now.after(Duration::from_millis(250 * u64::from(choice >> 1)));
         router.tick(now);
         let mut passed = frame.to_vec();
-        if let Step::Forward(hop) = router.arrive(&mut passed, &vnet, from, now)
-            && router.leave(&mut passed, &vnet, from, hop, now) == Leave::Send
+        if let IngressResult::Forward(hop) = router.arrive(&mut passed, &vnet, from, now)
+            && router.leave(&mut passed, &vnet, from, hop, now) == EgressResult::Send
         {
             assert_eq!((passed.len(), hop.to), (frame.len(), from.other()));
             let packet = Packet::parse(&passed, Layer::Ethernet, None, &VnetHeader::default())

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, DirectionKey};
-use adit_dataplane::loopback::Delivered;
+use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::stream::frames::{Next, Packets, run as first_run};
 use adit_dataplane::{MAX_FRAME, Relay, StreamEnd, Upcall};
 use adit_engine::command::KeySlot;
@@ -61,7 +61,7 @@ fn outcome(stream: &[u8], piece: usize) -> Outcome {
     let mut outcome = Outcome::default();
     for piece in stream.chunks(piece.min(stream.len()).max(1)) {
         let taken = end.open_stream(&link(), MAX_FRAME.into(), &mut piece.to_vec(), |what| {
-            if let Delivered::Tun(write) = what {
+            if let LoopbackOutput::Tun(write) = what {
                 outcome.packets.extend(write.packets().map(<[u8]>::to_vec));
             }
         });

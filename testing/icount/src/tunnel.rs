@@ -1,7 +1,7 @@
 //! Two ends of a tunnel with fixed keys that exchange packets in memory.
 
 use adit_crypto::{Cipher, DirectionKey};
-use adit_dataplane::loopback::Delivered;
+use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{MAX_FRAME, Relay};
 use adit_engine::command::{InnerMtu, Keepalive, KeySlot};
 use adit_engine::{Instant, Link, PeerId, SocketId};
@@ -70,8 +70,8 @@ impl Tunnel {
     /// Opens a train at the far end; calls `deliver` with each write to its TUN device. Overwrites the train.
     pub fn open(&mut self, train: &mut Train, mut deliver: impl FnMut(&Written<'_, '_>)) {
         let Train { bytes, segment } = train;
-        let deliver = |what: Delivered<'_, '_>| {
-            if let Delivered::Tun(write) = what {
+        let deliver = |what: LoopbackOutput<'_, '_>| {
+            if let LoopbackOutput::Tun(write) = what {
                 deliver(write);
             }
         };

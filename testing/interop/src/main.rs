@@ -78,8 +78,8 @@ struct Run {
     #[arg(long, default_value_t = 6)]
     jobs: usize,
     /// The tests against other versions of openvpn, from the roots of scripts/roots.sh.
-    #[arg(long, value_enum, default_value_t = Old::WhereFetched)]
-    old: Old,
+    #[arg(long, value_enum, default_value_t = OldVersions::WhereFetched)]
+    old: OldVersions,
     /// Folder of these roots.
     #[arg(long, default_value = ROOTS)]
     roots: PathBuf,
@@ -94,7 +94,7 @@ struct Run {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Old {
+enum OldVersions {
     /// Run those whose root is there, and report the others as skipped.
     WhereFetched,
     /// A missing root is a failure.
@@ -130,7 +130,7 @@ fn main() -> ExitCode {
 }
 
 fn list() -> Result<ExitCode> {
-    for test in tests(&Program::Adit("adit".into()), Old::WhereFetched, Path::new(ROOTS))? {
+    for test in tests(&Program::Adit("adit".into()), OldVersions::WhereFetched, Path::new(ROOTS))? {
         println!("{}", test.name);
     }
     Ok(ExitCode::SUCCESS)
@@ -201,7 +201,7 @@ fn report(ended: &Ended<'_>) {
 }
 
 /// Returns every test, the controls first.
-fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
+fn tests(adit: &Program, old: OldVersions, roots: &Path) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     // If these fail, the testbed or the machine is at fault, not adit.
     for loss in [0, 2] {
@@ -216,7 +216,7 @@ fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
     }
     tests.extend(scenario::all(adit, &Program::OpenVpn));
     tests.push(many_clients_test(adit));
-    if old != Old::Skip {
+    if old != OldVersions::Skip {
         for suite in SUITES {
             tests.extend(version_tests(suite, adit, old, roots)?);
         }
@@ -227,10 +227,15 @@ fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
 /// Debian's suites with another openvpn: 2.5, which does not have the exporter, and 2.7.
 const SUITES: [&str; 2] = ["bullseye", "sid"];
 
-fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
+fn version_tests(
+    suite: &'static str,
+    adit: &Program,
+    old: OldVersions,
+    roots: &Path,
+) -> Result<Vec<Test>> {
     let Some(program) = Program::of_suite(roots, suite) else {
         let missing = format!("no openvpn of Debian {suite} under {}", roots.display());
-        if old == Old::Required {
+        if old == OldVersions::Required {
             return Err(Failure(format!("{missing}: make roots")));
         }
         eprintln!("interop: {missing}: those tests are not part of this run (make interop-old)");
@@ -286,7 +291,8 @@ mod unit {
 
     #[test]
     fn every_case_that_may_run_twice_exists() {
-        let all = tests(&Program::Adit("adit".into()), Old::Skip, Path::new(ROOTS)).unwrap();
+        let all =
+            tests(&Program::Adit("adit".into()), OldVersions::Skip, Path::new(ROOTS)).unwrap();
         for (name, _) in runner::WALL_CLOCK {
             assert!(all.iter().any(|test| test.name == *name), "{name}");
         }

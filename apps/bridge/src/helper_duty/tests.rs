@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use adit_runtime::helper::{Begin, DeviceRequest, Request, SocketRequest};
+use adit_runtime::helper::{DeviceRequest, Request, SocketRequest, WriteMode};
 use adit_runtime::host::Device;
 
 use super::*;
@@ -63,7 +63,7 @@ fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
         Request::Apply(Box::default()),
         Request::Read("/etc/shadow".into()),
         Request::Read(control),
-        Request::Write { path: rules.clone(), begin: Begin::Append },
+        Request::Write { path: rules.clone(), begin: WriteMode::Append },
         Request::Replace(rules.clone()),
         Request::Remove(rules),
         Request::Control("/run/adit/server.sock".into()),

@@ -4,13 +4,13 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_app_postgres::demo::{self, CommandOutput, Holding, Progress, Report};
+use adit_app_postgres::demo::{self, CommandOutput, DemoEnvironment, Progress, Report};
 use adit_app_server::demo::check_machine;
 use adit_runtime::demo::DemoOptions;
 use adit_runtime::fault::Fault;
 
 use crate::args::Demo;
-use crate::demo::Screen;
+use crate::demo::ProgressDisplay;
 use crate::text::{bytes, row, table};
 use crate::{note, print, print_json};
 
@@ -26,7 +26,7 @@ pub(super) fn run(options: &Demo) -> Result<ExitCode, Fault> {
     let told =
         DemoOptions { hold: options.hold, duration: Duration::from_secs(options.seconds), program };
     check_machine()?;
-    let mut screen = Screen::new(options.json);
+    let mut screen = ProgressDisplay::new(options.json);
     let quiet = options.json && !std::io::stderr().is_terminal();
     let mut printed = Ok(());
     let ended = demo::run(&told, &mut |progress| match &progress {
@@ -38,9 +38,9 @@ pub(super) fn run(options: &Demo) -> Result<ExitCode, Fault> {
         }
         Progress::Figures(report) if options.json => printed = print_json(report),
         Progress::Figures(report) => print(&figures(report)),
-        Progress::Holding(holding) => {
+        Progress::Running(holding) => {
             screen.clear();
-            note(&hold(holding));
+            note(&exploration_help(holding));
         }
     });
     screen.clear();
@@ -87,7 +87,7 @@ fn short(line: &str) -> String {
     format!("{before}{}...{rest}", token.get(..TOKEN_SHOWN.min(length)).unwrap_or_default())
 }
 
-fn hold(holding: &Holding) -> String {
+fn exploration_help(holding: &DemoEnvironment) -> String {
     let [east, west] = &holding.namespaces;
     let [at_east, at_west] = holding.addresses;
     let folder = holding.folder.display();

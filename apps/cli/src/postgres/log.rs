@@ -5,13 +5,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use adit_app_postgres::log::{self, ExportOptions, Exported, LogAccess, TailOptions};
+use adit_app_postgres::log::{self, ExportOptions, ExportReport, LogAccess, TailOptions};
 use adit_runtime::fault::Fault;
 use clap::{Args, ValueHint};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::Here;
+use super::NodeSelector;
 use super::members::SecretWord;
 use crate::{note, print};
 
@@ -40,12 +40,12 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    fn access(self, here: &Here) -> Result<LogAccess, Fault> {
+    fn access(self, here: &NodeSelector) -> Result<LogAccess, Fault> {
         let access = match self.url {
             Some(url) => LogAccess::of_auditor(&url.read()?, self.key)?,
             None => LogAccess::of_node(&here.paths()?)?,
         };
-        Ok(access.only(self.from, self.to, self.stream))
+        Ok(access.restricted_to(self.from, self.to, self.stream))
     }
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Verify {
     pub log: LogArgs,
 
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 #[derive(Debug, Args)]
@@ -76,7 +76,7 @@ pub(crate) struct Export {
     pub log: LogArgs,
 
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 #[derive(Debug, Args)]
@@ -158,7 +158,7 @@ pub(super) fn export(options: Export) -> Result<ExitCode, Fault> {
 }
 
 /// Summarizes in one line what was written and what was not.
-fn summary(done: Exported) -> String {
+fn summary(done: ExportReport) -> String {
     let mut words = format!("{} packets", done.proven + done.claimed + done.headers);
     for (count, what) in [
         (done.claimed, "not proven for want of a key"),
@@ -183,7 +183,7 @@ fn summary(done: Exported) -> String {
 }
 
 pub(super) fn tail(options: Tail) -> Result<ExitCode, Fault> {
-    let here = Here { network_name: options.network_name, dir: options.dir };
+    let here = NodeSelector { network_name: options.network_name, dir: options.dir };
     let access = options.log.access(&here)?;
     let wanted = TailOptions { lines: options.lines, follow: options.follow };
     log::tail(&access, wanted, &mut io::stdout().lock(), &mut |line| note(&format!("{line}\n")))?;
@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn what_was_left_out_is_said() {
-        let done = Exported { proven: 3, ..Exported::default() };
+        let done = ExportReport { proven: 3, ..ExportReport::default() };
         assert_eq!(summary(done), "3 packets.");
-        let done = Exported { headers: 2, sealed: 4, forged: 1, ..Exported::default() };
+        let done = ExportReport { headers: 2, sealed: 4, forged: 1, ..ExportReport::default() };
         assert_eq!(
             summary(done),
             "2 packets, 2 of them as headers only, as their packets are sealed; left out: 4 sealed; left out: 1 not as sent (see \

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_app_postgres::{InitOptions, Initialised, Invitation, JoinOptions, Paths};
+use adit_app_postgres::{InitOptions, InitOutcome, Invitation, JoinOptions, Paths};
 use adit_runtime::fault::Fault;
 use adit_runtime::terminal;
 use clap::{Args, ValueHint};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
-use super::Here;
+use super::NodeSelector;
 use super::settings::{NetworkSettings, time};
 use crate::args::network;
 use crate::{note, print};
@@ -105,7 +105,7 @@ pub(crate) struct Invite {
     pub offline: bool,
 
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 #[derive(Debug, Args)]
@@ -122,13 +122,13 @@ pub(crate) struct Remove {
     pub keep_key: bool,
 
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Rekey {
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 #[derive(Debug, Args)]
@@ -138,7 +138,7 @@ pub(crate) struct Expire {
     pub json: bool,
 
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 /// A word of the command line that contains a secret and is never shown again.
@@ -205,8 +205,8 @@ pub(super) fn init(options: Init) -> Result<ExitCode, Fault> {
         offline: options.offline,
     };
     match adit_app_postgres::init(options.dir.as_deref(), &url, &asked, options.dry_run)? {
-        Initialised::Would(statements) => print(&statements),
-        Initialised::There { paths, settings, notes } => {
+        InitOutcome::Would(statements) => print(&statements),
+        InitOutcome::There { paths, settings, notes } => {
             warn(&notes);
             print(&format!(
                 "This machine is {} in the network {} already; nothing was changed.\nStart it: {}\nAnother node: {}\n",
@@ -216,7 +216,7 @@ pub(super) fn init(options: Init) -> Result<ExitCode, Fault> {
                 paths.command("invite")
             ));
         }
-        Initialised::New { paths, invitation, done, notes, .. } => {
+        InitOutcome::New { paths, invitation, done, notes, .. } => {
             let mut text = String::from("Made:\n");
             for line in done {
                 text.push_str(&format!("  {line}\n"));
@@ -305,7 +305,7 @@ pub(super) fn rekey(options: &Rekey) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell_of(paths: &Paths, renewed: &adit_app_postgres::Rekeyed) {
+fn tell_of(paths: &Paths, renewed: &adit_app_postgres::RekeyReport) {
     warn(&renewed.notes);
     let auditor = if renewed.auditor { ", and the auditor" } else { "" };
     print(&format!(

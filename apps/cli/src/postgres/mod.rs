@@ -128,7 +128,7 @@ cluster of the host is not touched; everything that it makes is gone at the end.
 
 /// Selects the node of a network.
 #[derive(Debug, Args)]
-pub(crate) struct Here {
+pub(crate) struct NodeSelector {
     /// Name of the network on this machine, if it is in several
     #[arg(short, long, value_name = "NAME")]
     pub network_name: Option<String>,
@@ -138,7 +138,7 @@ pub(crate) struct Here {
     pub dir: Option<PathBuf>,
 }
 
-impl Here {
+impl NodeSelector {
     /// Returns the paths of that node's files.
     pub(crate) fn paths(&self) -> Result<Paths, Fault> {
         Paths::find(self.dir.as_deref(), self.network_name.as_deref())

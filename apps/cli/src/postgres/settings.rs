@@ -8,7 +8,7 @@ use adit_app_postgres::{Audit, Durability, SettingsChange, SettingsChanged};
 use adit_runtime::fault::Fault;
 use clap::{Args, Subcommand, ValueHint};
 
-use super::Here;
+use super::NodeSelector;
 use crate::print;
 
 /// The settings that can be changed later, as `init` and `set` take them.
@@ -55,7 +55,7 @@ pub(crate) struct Set {
     pub settings: NetworkSettings,
 
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 #[derive(Debug, Subcommand)]
@@ -82,13 +82,13 @@ pub(crate) struct AddAuditor {
     pub file: PathBuf,
 
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RemoveAuditor {
     #[command(flatten)]
-    pub here: Here,
+    pub here: NodeSelector,
 }
 
 pub(super) fn set(options: &Set) -> Result<ExitCode, Fault> {
@@ -99,7 +99,7 @@ pub(super) fn set(options: &Set) -> Result<ExitCode, Fault> {
             "say what to set: --retention, --retention-age, --audit, --durability or --packet-size; what is set: adit postgres status",
         ));
     }
-    tell(&paths.name, &adit_app_postgres::set(&paths, &change)?);
+    print_changes(&paths.name, &adit_app_postgres::set(&paths, &change)?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -108,7 +108,7 @@ pub(super) fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
         Auditor::Add(options) => {
             let paths = options.here.paths()?;
             let changed = adit_app_postgres::add_auditor(&paths, &options.file)?;
-            tell(&paths.name, &changed);
+            print_changes(&paths.name, &changed);
             print(&format!(
                 "The auditor's key is in {}: it opens every packet that is sent from now on, and holds the network's key; take it \
                  off this machine.\n",
@@ -117,7 +117,7 @@ pub(super) fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
         }
         Auditor::Remove(options) => {
             let paths = options.here.paths()?;
-            tell(&paths.name, &adit_app_postgres::remove_auditor(&paths)?);
+            print_changes(&paths.name, &adit_app_postgres::remove_auditor(&paths)?);
             print(&format!(
                 "The auditor's file still holds the network's key; to give the network a new one: {}\n",
                 paths.command("rekey")
@@ -127,7 +127,7 @@ pub(super) fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(network: &str, changed: &SettingsChanged) {
+fn print_changes(network: &str, changed: &SettingsChanged) {
     if changed.changes.is_empty() {
         return print("Nothing was changed.\n");
     }

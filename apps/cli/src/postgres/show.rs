@@ -9,7 +9,7 @@ use adit_runtime::control::{LinkReport, PostgresReport, StatusReport};
 use adit_runtime::fault::Fault;
 use clap::Args;
 
-use super::Here;
+use super::NodeSelector;
 use crate::text::{bytes, rate, row, span, table};
 use crate::{print, print_json};
 
@@ -20,7 +20,7 @@ const SAMPLE: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub(crate) struct Show {
     #[command(flatten)]
-    here: Here,
+    here: NodeSelector,
 
     /// As JSON
     #[arg(long)]
@@ -218,7 +218,7 @@ fn millis(micros: u64) -> String {
     }
 }
 
-fn ago(age_ms: Option<u64>) -> String {
+fn format_age(age_ms: Option<u64>) -> String {
     match age_ms {
         None => "-".into(),
         Some(age) if age < 10_000 => format!("{:.1} s ago", age as f64 / 1000.0),
@@ -251,7 +251,7 @@ fn short_table(status: &NetworkStatus) -> String {
             node.addresses.join(", "),
             node.sent.seq.to_string(),
             node.received.seq.to_string(),
-            ago(node.received.age_ms),
+            format_age(node.received.age_ms),
             drops.filter(|drops| !drops.is_empty()).unwrap_or_else(|| "-".into()),
         ]);
     }
@@ -338,7 +338,7 @@ fn peer(status: &NetworkStatus, node: &NodeStatus, rates: Option<Rates>) -> Stri
         received.epoch,
         key(received.epoch_age_s),
         received.seq,
-        ago(received.age_ms)
+        format_age(received.age_ms)
     ));
     if let Some(said) = said {
         text.push_str(&format!(

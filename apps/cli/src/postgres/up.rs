@@ -7,13 +7,13 @@ use adit_postgres::Durability;
 use adit_runtime::fault::Fault;
 use clap::Args;
 
-use super::Here;
+use super::NodeSelector;
 
 /// The options of a node; those that are not given are taken from its node.toml.
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     #[command(flatten)]
-    here: Here,
+    here: NodeSelector,
 
     /// Name of the TUN device
     #[arg(long, value_name = "NAME")]

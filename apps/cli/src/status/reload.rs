@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use adit_app_server::Reloaded;
+use adit_app_server::ReloadOutcome;
 use adit_runtime::control::ReloadReport;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
@@ -25,7 +25,7 @@ pub(crate) fn reload(options: &Reload) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn reload_page(reloaded: &Reloaded, paths: &Paths) -> String {
+pub(super) fn reload_page(reloaded: &ReloadOutcome, paths: &Paths) -> String {
     if reloaded.role == "bridge" {
         return format!("The bridge {} has read its rules again.\n", reloaded.instance);
     }

@@ -1,10 +1,10 @@
-use adit_app_server::Reloaded;
+use adit_app_server::ReloadOutcome;
 use adit_runtime::control::{PortReport, ReloadReport, TrainReport, TunReport};
 
 use super::reload::reload_page;
 use super::top::{sorted, top_page};
 use super::*;
-use crate::args::Sort;
+use crate::args::SortKey;
 use crate::text::WIDTH;
 
 fn fits(text: &str) -> bool {
@@ -107,7 +107,7 @@ fn a_page_shows_what_matters() {
     assert!(fits(&page), "{page}");
     assert!(page.starts_with("server: running, process 42, up 1 h 2 min\n"), "{page}");
     let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    let top = top_page(&machine, &paths, Sort::Rate);
+    let top = top_page(&machine, &paths, SortKey::Rate);
     assert!(fits(&top), "{top}");
     assert!(top.contains("1 session: received 1.5 MB, 9.4 Gb/s; sent 0 B, 0 b/s"), "{top}");
     for said in [
@@ -169,7 +169,7 @@ fn long_names_and_busy_clients_stay_within_eighty_columns() {
     };
     let machine = Overview { reports: vec![report], left_behind: Vec::new() };
     let paths = Paths::new(None).unwrap();
-    for text in [page(&machine, &paths), top_page(&machine, &paths, Sort::Name)] {
+    for text in [page(&machine, &paths), top_page(&machine, &paths, SortKey::Name)] {
         assert!(fits(&text), "{text}");
         assert!(text.contains("a-laptop-w") && text.contains('~'), "{text}");
     }
@@ -199,10 +199,10 @@ fn top_sorts_as_it_is_told() {
     let peers = [peer("b", 9, 1, 100), peer("a", 5, 7, 300), peer("c", 7, 3, 200)];
     let order =
         |sort| sorted(&peers, sort).into_iter().map(|peer| peer.name.as_str()).collect::<String>();
-    assert_eq!(order(Sort::Name), "abc");
-    assert_eq!(order(Sort::Rate), "acb");
-    assert_eq!(order(Sort::Traffic), "bca");
-    assert_eq!(order(Sort::Connected), "bca");
+    assert_eq!(order(SortKey::Name), "abc");
+    assert_eq!(order(SortKey::Rate), "acb");
+    assert_eq!(order(SortKey::Traffic), "bca");
+    assert_eq!(order(SortKey::Connected), "bca");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_reload_says_what_took_effect_what_waits_and_whose_profiles_are_old() {
         outdated: vec!["laptop".into()],
         endpoints: vec!["proto udp".into(), "remote vpn.example.net 443".into()],
     };
-    let reloaded = Reloaded { role: "server".into(), instance: "server".into(), report };
+    let reloaded = ReloadOutcome { role: "server".into(), instance: "server".into(), report };
     let text = reload_page(&reloaded, &Paths::new(None).unwrap());
     assert!(fits(&text), "{text}");
     for said in [

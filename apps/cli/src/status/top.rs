@@ -10,7 +10,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
 
 use super::{drops, no_session, page, ports, since, title};
-use crate::args::{Sort, Top};
+use crate::args::{SortKey, Top};
 use crate::text::{bytes, count, rate, row, span, table_of_names};
 use crate::{paths, print};
 
@@ -25,7 +25,7 @@ pub(crate) fn top(options: &Top) -> Result<ExitCode, Fault> {
     }
 }
 
-pub(super) fn top_page(machine: &Overview, paths: &Paths, sort: Sort) -> String {
+pub(super) fn top_page(machine: &Overview, paths: &Paths, sort: SortKey) -> String {
     if machine.reports.is_empty() {
         return page(machine, paths);
     }
@@ -35,7 +35,7 @@ pub(super) fn top_page(machine: &Overview, paths: &Paths, sort: Sort) -> String 
 }
 
 /// Prints the title, the totals, and a line for each session.
-fn top_report(report: &StatusReport, sort: Sort) -> String {
+fn top_report(report: &StatusReport, sort: SortKey) -> String {
     let mut text = title(report);
     if report.problem.is_some() {
         return text;
@@ -74,18 +74,18 @@ fn top_report(report: &StatusReport, sort: Sort) -> String {
     text + &table_of_names(rows)
 }
 
-pub(super) fn sorted(peers: &[PeerReport], sort: Sort) -> Vec<&PeerReport> {
+pub(super) fn sorted(peers: &[PeerReport], sort: SortKey) -> Vec<&PeerReport> {
     let mut sorted: Vec<&PeerReport> = peers.iter().collect();
     sorted.sort_by_key(|peer| peer.name.clone());
     match sort {
-        Sort::Name => {}
-        Sort::Rate => {
+        SortKey::Name => {}
+        SortKey::Rate => {
             sorted.sort_by_key(|peer| Reverse(peer.rx_bps.saturating_add(peer.tx_bps)));
         }
-        Sort::Traffic => {
+        SortKey::Traffic => {
             sorted.sort_by_key(|peer| Reverse(peer.rx_bytes.saturating_add(peer.tx_bytes)));
         }
-        Sort::Connected => sorted.sort_by_key(|peer| Reverse(since(peer))),
+        SortKey::Connected => sorted.sort_by_key(|peer| Reverse(since(peer))),
     }
     sorted
 }

@@ -26,7 +26,7 @@ impl Kind {
         }
     }
 
-    /// The cipher, where none is negotiated.
+    /// Returns the cipher, where none is negotiated.
     pub(super) fn fixed_cipher(&self) -> &'static str {
         match self {
             Self::Static(config) => config.suite.cipher.map_or("none", |cipher| cipher.name()),
@@ -45,13 +45,14 @@ type Out = Outbox<ClientEvent>;
 
 /// The interface of all client engines.
 pub(super) trait DrivenEngine: Engine<Event = ClientEvent, Format = OpenVpn> {
-    /// The wall clock was set.
+    /// Handles a change of the wall clock.
     fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime);
-    /// Begin again.
+    /// Restarts the engine.
     fn restart(&mut self, now: Instant, out: &mut Out);
-    /// The way to the other end is another one; `stale`: the stream's own address is gone.
+    /// Handles a change of the path to the other end; `stale`: the stream's own address no longer
+    /// exists.
     fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out);
-    /// End for good.
+    /// Ends the engine for good.
     fn shutdown(&mut self, now: Instant, out: &mut Out);
 }
 

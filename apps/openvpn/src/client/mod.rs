@@ -29,9 +29,9 @@ use adit_runtime::control::{self, CertificateReport, Request, Response, StatusRe
 use adit_runtime::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, Event, Sockets};
 use adit_runtime::fault::{Blame, Fault};
 use adit_runtime::host::{
-    Applied, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan,
+    ApplyOutcome, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan,
 };
-use adit_runtime::instance::{self, Controls, Ended, Instance, Reaction};
+use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log;
 use adit_runtime::plane_backend::{PlaneBackend, gates, tun_offloads};
 use adit_runtime::random::seed;
@@ -74,7 +74,7 @@ pub(crate) struct HostReport<'a> {
     /// The device.
     pub device: Option<&'a str>,
     /// Whether the machine had to be changed.
-    pub applied: &'a Applied,
+    pub applied: &'a ApplyOutcome,
     /// The part of the machine's traffic that the tunnel carries.
     pub capture: Capture,
 }
@@ -103,41 +103,41 @@ pub(crate) struct Traffic {
 
 /// Callbacks to the owner of a [`Client`].
 pub(crate) trait Hooks {
-    /// Every event of the engine, before it is acted upon.
+    /// Called with every event of the engine, before it is handled.
     fn event(&mut self, event: &ClientEvent);
 
-    /// A stream to this server is about to be opened.
+    /// Called before a stream to this server is opened.
     fn dialling(&mut self, remote: SocketAddr) {
         let _ = remote;
     }
 
-    /// A socket towards a server is open.
+    /// Called when a socket towards a server is open.
     fn dialled(&mut self, dialled: &Dialled);
 
-    /// The socket to wait at is open.
+    /// Called when the listening socket is open.
     fn listening(&mut self, bound: Endpoint) {
         let _ = bound;
     }
 
-    /// A server could not be dialled.
+    /// Called when a server could not be dialled.
     fn dial_failed(&mut self, reason: &str);
 
-    /// The host plan of a tunnel, with notes for the log.
+    /// Returns the host plan of a tunnel, with notes for the log.
     ///
     /// # Errors
     /// The configuration contradicts itself; the client ends.
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
 
-    /// The DNS servers in use changed; called before [`Hooks::up`], and after each change. `logged`: the change
-    /// is in the log already.
+    /// Called when the DNS servers in use have changed: before [`Hooks::up`], and after each change. `logged`: the
+    /// change is in the log already.
     fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
         let _ = (in_use, logged);
     }
 
-    /// The tunnel is up.
+    /// Called when the tunnel is up.
     fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>);
 
-    /// A signal came.
+    /// Handles a signal.
     fn signal(&mut self, signal: Signal) -> Reaction {
         match signal {
             Signal::Terminate | Signal::Interrupt => Reaction::Stop,
@@ -152,7 +152,7 @@ pub(crate) trait Hooks {
         Next::GoOn
     }
 
-    /// The certificate of ours that ends first, for `adit status`.
+    /// Returns our own certificate that expires first, for `adit status`.
     fn certificate(&self) -> Option<CertificateReport> {
         None
     }
@@ -202,7 +202,7 @@ impl Client {
     ///
     /// # Errors
     /// It failed.
-    pub(crate) async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended<Reason>, Fault> {
+    pub(crate) async fn run(self, hooks: &mut dyn Hooks) -> Result<EndReason<Reason>, Fault> {
         match self.options.engine.clone() {
             Kind::Client(config) => {
                 let engine = ClientEngine::new(*config, seed()?, now(), unix_time());
@@ -220,7 +220,7 @@ impl Client {
         self,
         engine: E,
         hooks: &mut dyn Hooks,
-    ) -> Result<Ended<Reason>, Fault> {
+    ) -> Result<EndReason<Reason>, Fault> {
         let Self { mut options, mut host, tun, control } = self;
         host.clean_up_dns().await;
         // A socket that waits is open already.
@@ -288,8 +288,8 @@ impl Client {
 }
 
 /// Puts what was left out of a plan into the log.
-fn notes(applied: Applied) {
-    if let Applied::Changed(notes) = applied {
+fn notes(applied: ApplyOutcome) {
+    if let ApplyOutcome::Changed(notes) = applied {
         notes.iter().for_each(|note| tracing::warn!("{note}"));
     }
 }
@@ -374,17 +374,19 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
         }
     }
 
-    async fn handle(&mut self, wake: Wake) -> Result<Option<Ended<Reason>>, Fault> {
+    async fn handle(&mut self, wake: Wake) -> Result<Option<EndReason<Reason>>, Fault> {
         match wake {
             Wake::CheckStream => self.check_stream(),
             Wake::Host(event) => self.host_event(&event),
-            Wake::Driver(event) => return Ok(self.handle_event(event).await?.map(Ended::Stopped)),
+            Wake::Driver(event) => {
+                return Ok(self.handle_event(event).await?.map(EndReason::Stopped));
+            }
         }
         Ok(None)
     }
 
-    async fn tick(&mut self) -> Result<Option<Ended<Reason>>, Fault> {
-        if let Some(unix) = self.wall.jumped() {
+    async fn tick(&mut self) -> Result<Option<EndReason<Reason>>, Fault> {
+        if let Some(unix) = self.wall.wall_clock_jump() {
             self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
         }
         self.refresh();
@@ -394,7 +396,7 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
         match self.hooks.tick(&traffic) {
             Next::GoOn => {}
             Next::Send(packet) => self.send(packet),
-            Next::End => return Ok(Some(Ended::Asked)),
+            Next::End => return Ok(Some(EndReason::Asked)),
         }
         Ok(None)
     }
@@ -419,15 +421,15 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
 }
 
 impl<E: DrivenEngine> Running<'_, E> {
-    async fn serve(&mut self, controls: &mut Controls) -> Result<Ended<Reason>, Fault> {
+    async fn serve(&mut self, controls: &mut Controls) -> Result<EndReason<Reason>, Fault> {
         let ended = instance::run(self, controls).await?;
-        if matches!(ended, Ended::Signal(_) | Ended::Asked) {
-            self.farewell().await?;
+        if matches!(ended, EndReason::Signal(_) | EndReason::Asked) {
+            self.send_exit_notice().await?;
         }
         Ok(ended)
     }
 
-    async fn farewell(&mut self) -> Result<(), Fault> {
+    async fn send_exit_notice(&mut self) -> Result<(), Fault> {
         self.driver.act(|engine, now, out| engine.shutdown(now, out));
         let last = async {
             loop {
@@ -500,7 +502,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.keep_proxy_reachable().await;
         self.redirected(&plan);
         self.driver.worked();
-        if let Applied::Changed(notes) = &applied {
+        if let ApplyOutcome::Changed(notes) = &applied {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
         let capture = self.host.capture().await;
@@ -516,8 +518,8 @@ impl<E: DrivenEngine> Running<'_, E> {
         Ok(())
     }
 
-    /// A proxy may relay datagrams at another address than that of the connection which keeps the relay open. The plan
-    /// is about the relay.
+    /// Keeps the proxy reachable. A proxy may relay datagrams at an address other than that of the connection which
+    /// keeps the relay open, and the plan is about the relay.
     async fn keep_proxy_reachable(&mut self) {
         let Some((relay, proxy)) = self.relay.map(|relay| relay.ip()).zip(self.proxy) else {
             return;
@@ -529,11 +531,11 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// The session continues: only differences are applied.
+    /// Handles an update of the options of a session that continues: only differences are applied.
     async fn updated(&mut self, tunnel: TunnelConfig) -> Result<(), Fault> {
         let (plan, notes) = self.hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
-        if let Applied::Changed(notes) = self.host.change(&plan).await? {
+        if let ApplyOutcome::Changed(notes) = self.host.change(&plan).await? {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
         self.redirected(&plan);
@@ -550,7 +552,8 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// A plan is in force: the server's name must be looked up outside the tunnel, which may be down by then.
+    /// Records that a plan is in force: the server's name must be looked up outside the tunnel, which may be down by
+    /// then.
     fn redirected(&mut self, plan: &HostPlan) {
         let access = self.driver.resolver();
         access.redirected = plan.redirect.is_some() || plan.dns.is_some();
@@ -580,7 +583,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// A session ends: what it carried counts on.
+    /// Adds the traffic of a session that ends to the total.
     fn keep_traffic(&mut self) {
         self.refresh();
         let ended = std::mem::take(&mut self.session);

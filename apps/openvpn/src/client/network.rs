@@ -60,7 +60,7 @@ impl Network {
 
     /// Handles a tick. `now` counts the time asleep, unlike the clock that paces the ticks.
     fn on_tick(&mut self, now: Instant, tick: Duration) -> Tick {
-        if self.slept(now, tick) {
+        if self.has_slept(now, tick) {
             Tick::Resumed
         } else if self.pings_left > 0 {
             self.pings_left -= 1;
@@ -71,8 +71,8 @@ impl Network {
         }
     }
 
-    /// Whether so much time has passed since the last tick that something slept.
-    fn slept(&mut self, now: Instant, tick: Duration) -> bool {
+    /// Returns whether so much time has passed since the last tick that the machine must have slept.
+    fn has_slept(&mut self, now: Instant, tick: Duration) -> bool {
         let passed = now.since(std::mem::replace(&mut self.ticked, now));
         passed > tick + SLEPT
     }
@@ -89,14 +89,14 @@ impl Network {
         self.check = (stream && !stale).then(|| (now + STALLED, received));
     }
 
-    /// Whether the connection is to be dialled again, asked once when the look at it is due: it has delivered nothing since
-    /// the path changed, and what it sent is not acknowledged. It waits for the kernel's next retransmission then, which a
-    /// new connection does not.
+    /// Returns whether the connection is to be dialled again, asked once when the look at it is due: it has delivered
+    /// nothing since the path changed, and what it sent is not acknowledged. It waits for the kernel's next
+    /// retransmission then, which a new connection does not.
     fn has_stalled(&mut self, received: u64, unacknowledged: bool) -> bool {
         self.check.take().is_some_and(|(_, before)| unacknowledged && received == before)
     }
 
-    /// Whether the recursive packets so far are worth a line: there are more, and the last line is old.
+    /// Returns whether the recursive packets so far are worth a log line: there are more, and the last line is old.
     fn log_recursion(&mut self, now: Instant, count: u64) -> bool {
         let (logged, at) = self.recursive;
         let due = at.is_none_or(|at| now.since(at) >= RECURSION_LOG);
@@ -119,7 +119,7 @@ enum Tick {
 }
 
 impl<E: DrivenEngine> Running<'_, E> {
-    /// A socket towards the server is open: its packets must not come back.
+    /// Records the new socket towards the server, whose packets must not enter the tunnel.
     pub(super) fn network_dialled(&mut self, dialled: &Dialled) {
         let stream = dialled.link.is_stream();
         // A relay to a proxy has a socket of its own.
@@ -138,7 +138,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.driver.backend().plane().set_own_transport(own);
     }
 
-    /// The way to the server is another one, or is back.
+    /// Handles another path to the server, or one that is back.
     pub(super) fn path_is_back(&mut self, sources: &[IpAddr]) {
         say!(1, "network: the path to the server changed");
         let own = self.network.connection.map(|own| own.ip());
@@ -176,13 +176,13 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.network.watch_connection(tokio::time::Instant::now(), received, self.stream, stale);
     }
 
-    /// Packets of the present session that came.
+    /// Returns the number of packets received in the present session.
     fn session_packets(&self) -> u64 {
         let plane = self.driver.backend().plane();
         self.peer.and_then(|peer| plane.counters(peer)).map_or(0, |counters| counters.rx_packets)
     }
 
-    /// When [`Self::check_stream`] is due.
+    /// Returns the time at which [`Self::check_stream`] is due.
     pub(super) fn check_due(&self) -> Option<tokio::time::Instant> {
         self.network.check.map(|(at, _)| at)
     }
@@ -199,7 +199,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// The server learns our new address from an authentic packet, of which this is the shortest.
+    /// Sends a ping, the shortest authentic packet: from it the server learns our new address.
     fn ping(&mut self) {
         if let Some(peer) = self.peer {
             self.driver.backend().apply(Command::SendData(peer, PING.to_vec()));
@@ -227,7 +227,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// The server itself may have moved.
+    /// Follows the server if it has moved itself.
     fn follow_float(&mut self) {
         if self.stream || self.relay.is_some() {
             return;
@@ -254,10 +254,10 @@ mod tests {
     fn a_late_tick_is_a_pause_and_a_slow_machine_is_none() {
         let mut network = Network { ticked: at(0), ..Network::new(false) };
         let tick = Duration::from_secs(1);
-        assert!(!network.slept(at(1000), tick));
-        assert!(!network.slept(at(4900), tick), "a busy machine");
-        assert!(network.slept(at(9000), tick));
-        assert!(!network.slept(at(10_000), tick), "once");
+        assert!(!network.has_slept(at(1000), tick));
+        assert!(!network.has_slept(at(4900), tick), "a busy machine");
+        assert!(network.has_slept(at(9000), tick));
+        assert!(!network.has_slept(at(10_000), tick), "once");
     }
 
     /// Ticks come by a clock that stops in suspend, so that the first one after it comes in time.

@@ -65,7 +65,7 @@ impl Hooks for Watched {
     }
 }
 
-/// The client's attempt has failed, and it waits for an hour until the next one.
+/// Checks a client whose attempt has failed and which waits an hour before the next one.
 fn waits_and_wakes() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = Target {
@@ -99,7 +99,7 @@ fn waits_and_wakes() {
     adit_runtime::clock::advance_for_test(Duration::from_secs(600));
     assert!(heard(Duration::from_secs(30)), "it dials when the machine wakes up");
     end.store(true, SeqCst);
-    assert_eq!(client.join().unwrap(), Ended::Asked);
+    assert_eq!(client.join().unwrap(), EndReason::Asked);
 }
 
 fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {

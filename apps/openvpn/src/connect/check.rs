@@ -20,7 +20,7 @@ use adit_runtime::clock::now;
 use adit_runtime::driver::{Dialled, ResolveRetry};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{self, HostPlan, Leftover};
-use adit_runtime::instance::Ended;
+use adit_runtime::instance::EndReason;
 use adit_runtime::log;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 
@@ -188,12 +188,12 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
     };
     adit_runtime::async_runtime()?.block_on(async {
         match Client::open(options)?.run(checker).await? {
-            Ended::Stopped(stop) => checker.stopped(&stop),
-            Ended::Signal(_) | Ended::Restart => {
+            EndReason::Stopped(stop) => checker.stopped(&stop),
+            EndReason::Signal(_) | EndReason::Restart => {
                 let stage = checker.next_stage();
                 checker.fail(stage, "interrupted".into());
             }
-            Ended::Asked => {}
+            EndReason::Asked => {}
         }
         Ok(())
     })
@@ -260,7 +260,7 @@ impl Checker {
         self.findings.iter().any(|finding| finding.stage == stage)
     }
 
-    /// The first stage without a finding.
+    /// Returns the first stage without a finding.
     fn next_stage(&self) -> Stage {
         Stage::ALL.into_iter().find(|stage| !self.reached(*stage)).unwrap_or(Stage::Mtu)
     }
@@ -298,7 +298,7 @@ impl Checker {
         }
     }
 
-    /// The check went as far as it may.
+    /// Ends the check where its options tell it to stop.
     fn left_out(&mut self) {
         let all = Stage::ALL.into_iter();
         self.not_tried = all.filter(|stage| !self.reached(*stage)).collect();
@@ -329,7 +329,7 @@ impl Checker {
         self.fail(stage, detail);
     }
 
-    /// The explanation of a failed attempt, by stage.
+    /// Returns the explanation of a failed attempt, by stage.
     fn diagnosis(&self) -> String {
         let reason = &self.last_reason;
         match self.next_stage() {
@@ -344,7 +344,7 @@ impl Checker {
         }
     }
 
-    /// The next echo request, or what the answers mean.
+    /// Sends the next echo request, or evaluates the answers.
     fn probe(&mut self, traffic: &Traffic) -> Next {
         let Some(probe) = &mut self.probe else { return Next::GoOn };
         let Some(&size) = probe.sizes.first() else { return Next::End };
@@ -505,10 +505,10 @@ mod tests {
     use super::*;
     use adit_engine::command::Counters;
 
-    use adit_runtime::host::{Applied, Capture};
+    use adit_runtime::host::{ApplyOutcome, Capture};
 
     fn report() -> HostReport<'static> {
-        HostReport { device: None, applied: &Applied::Same, capture: Capture::default() }
+        HostReport { device: None, applied: &ApplyOutcome::Same, capture: Capture::default() }
     }
 
     fn traffic(rx_bytes: u64) -> Traffic {

@@ -24,8 +24,8 @@ use adit_runtime::control::CertificateReport;
 use adit_runtime::driver::Dialled;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper;
-use adit_runtime::host::{Capture, Captured, Device, DnsInUse, HostPlan};
-use adit_runtime::instance::Ended;
+use adit_runtime::host::{Capture, CaptureMode, Device, DnsInUse, HostPlan};
+use adit_runtime::instance::EndReason;
 use adit_runtime::log;
 use adit_runtime::netinfo::local_networks;
 use adit_runtime::privileges::{self, PrivilegeOptions};
@@ -78,7 +78,7 @@ struct Profile {
     certificate: Option<CertificateReport>,
 }
 
-/// The profile's options, with those of the command line.
+/// Returns the profile's options, with those of the command line.
 pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Options, Fault> {
     let path = wanted.profile.to_string_lossy().into_owned();
     let mut options = config::parse(&["--config".into(), path], files).map_err(|error| {
@@ -179,17 +179,20 @@ pub(crate) fn control_socket(wanted: &ConnectOptions) -> PathBuf {
     folder.join(format!("connect-{stem}.sock"))
 }
 
-fn conclude(ended: Ended<Reason>, with_password: bool) -> Result<ExitCode, Fault> {
+fn conclude(ended: EndReason<Reason>, with_password: bool) -> Result<ExitCode, Fault> {
     match ended {
-        Ended::Signal(_) | Ended::Restart | Ended::Asked | Ended::Stopped(Reason::EndRequested) => {
+        EndReason::Signal(_)
+        | EndReason::Restart
+        | EndReason::Asked
+        | EndReason::Stopped(Reason::EndRequested) => {
             say!(1, "disconnected");
             Ok(ExitCode::SUCCESS)
         }
-        Ended::Stopped(reason) => Err(explain(&reason, with_password)),
+        EndReason::Stopped(reason) => Err(explain(&reason, with_password)),
     }
 }
 
-/// The reason why a client ended, and its remedy.
+/// Returns the reason why a client ended, and its remedy.
 fn explain(reason: &Reason, with_password: bool) -> Fault {
     match reason {
         Reason::EndRequested | Reason::Checked => Fault::ours("it was asked to end"),
@@ -240,7 +243,7 @@ enum Dns {
 /// Returns a clause that says which traffic the tunnel carries. "All traffic" means both families and DNS; the name
 /// servers in use are in a clause of their own.
 fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
-    use Captured::{Blocked, ByRoutes, No, Tunnel};
+    use CaptureMode::{Blocked, ByRoutes, No, Tunnel};
     let routes = match routes {
         1 => "1 route".to_owned(),
         _ => format!("{routes} routes"),
@@ -277,13 +280,14 @@ fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     clause
 }
 
-/// The log line of a tunnel that is up.
+/// Returns the log line of a tunnel that is up.
 fn connected(inside: &str, device: Option<&str>, cipher: &str, reach: &str, dns: &str) -> String {
     let device = device.unwrap_or("no device");
     format!("connected: {inside} on {device}, {cipher}, {reach}, DNS: {dns}")
 }
 
-/// Networks of the tunnel that this machine has already: hosts in them are reached by one of the two only.
+/// Returns the networks of the tunnel that this machine already has: hosts in them are reachable through only one of
+/// the two.
 fn overlaps(tunnel: &TunnelConfig, local: &[IpNet]) -> Vec<String> {
     let own = [tunnel.ipv4.map(IpNet::V4), tunnel.ipv6.map(IpNet::V6)].into_iter().flatten();
     let routes4 = tunnel.routes4.iter().map(|route| IpNet::V4(route.net));
@@ -323,7 +327,7 @@ struct ConnectLog<'a> {
 const HINT_AFTER: u32 = 5;
 
 impl ConnectLog<'_> {
-    /// A certificate that ends soon is easier renewed while it works.
+    /// Warns of a certificate that expires soon, because it is easier to renew while it is valid.
     fn expiry(&self) {
         const SOON: i64 = 14;
         if let Some(report) = self.certificate.as_ref().filter(|report| report.days_left < SOON) {
@@ -338,7 +342,7 @@ impl ConnectLog<'_> {
 }
 
 impl ConnectLog<'_> {
-    /// The DNS servers in use, with the reason if they are not the server's.
+    /// Formats the DNS servers in use, with the reason if they are not the server's.
     fn shown_dns(&self, tunnel: &TunnelConfig) -> String {
         let offered = self.options.routes.dns.merged(&tunnel.dns).settings().is_some();
         match (&self.dns, offered) {
@@ -464,7 +468,8 @@ mod tests {
 
     #[test]
     fn all_traffic_is_said_only_of_both_families_and_dns() {
-        let families = [Captured::No, Captured::Tunnel, Captured::ByRoutes, Captured::Blocked];
+        let families =
+            [CaptureMode::No, CaptureMode::Tunnel, CaptureMode::ByRoutes, CaptureMode::Blocked];
         for ipv4 in families {
             for ipv6 in families {
                 for (dns, lan) in [(Dns::Machine, false), (Dns::Tunnel, true), (Dns::Tunnel, false)]
@@ -472,23 +477,23 @@ mod tests {
                     let capture = Capture { ipv4, ipv6 };
                     let said = reach(capture, dns, lan, 0).contains("all traffic");
                     let is_so = capture.is_full()
-                        && (ipv4 == Captured::Tunnel || ipv6 == Captured::Tunnel)
+                        && (ipv4 == CaptureMode::Tunnel || ipv6 == CaptureMode::Tunnel)
                         && (dns, lan) == (Dns::Tunnel, false);
                     assert_eq!(said, is_so, "{capture:?} {dns:?} {lan}");
                 }
             }
         }
-        let by_routes = Capture { ipv4: Captured::ByRoutes, ipv6: Captured::Blocked };
+        let by_routes = Capture { ipv4: CaptureMode::ByRoutes, ipv6: CaptureMode::Blocked };
         assert_eq!(
             reach(by_routes, Dns::Tunnel, false, 0),
             "IPv4 traffic goes through it, but more specific routes lead around it, IPv6 is blocked"
         );
-        let blocked = Capture { ipv4: Captured::Tunnel, ipv6: Captured::Blocked };
+        let blocked = Capture { ipv4: CaptureMode::Tunnel, ipv6: CaptureMode::Blocked };
         assert_eq!(
             reach(blocked, Dns::Tunnel, false, 0),
             "all traffic goes through it, IPv6 is blocked"
         );
-        let split = Capture { ipv4: Captured::No, ipv6: Captured::No };
+        let split = Capture { ipv4: CaptureMode::No, ipv6: CaptureMode::No };
         assert_eq!(reach(split, Dns::Machine, false, 1), "1 route");
         assert_eq!(reach(split, Dns::Machine, false, 2), "2 routes");
         assert_eq!(
@@ -500,7 +505,7 @@ mod tests {
     #[test]
     fn whose_name_servers_are_used_is_said_once() {
         for (captured, lan) in
-            [(Captured::No, false), (Captured::Tunnel, false), (Captured::Tunnel, true)]
+            [(CaptureMode::No, false), (CaptureMode::Tunnel, false), (CaptureMode::Tunnel, true)]
         {
             let capture = Capture { ipv4: captured, ipv6: captured };
             for (dns, own) in

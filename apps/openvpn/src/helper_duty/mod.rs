@@ -19,7 +19,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
 use adit_runtime::host::{HostPlan, Via};
 
-use self::pulled::Pulled;
+use self::pulled::PullPolicy;
 use crate::connect::{self, ConnectOptions};
 use crate::openvpn;
 
@@ -39,7 +39,7 @@ struct OpenvpnDuty(Vec<String>);
 
 impl Duty for OpenvpnDuty {
     fn policy(&self, piped: &[(PathBuf, Vec<u8>)], parent: u32) -> Result<Policy, Fault> {
-        let files = Recorded { piped, read: Default::default() };
+        let files = FileRecorder { piped, read: Default::default() };
         let options = config::parse(&self.0, &files)
             .map_err(|e| Fault::operator(format!("Options error: {e}")))?;
         policy(options, files, openvpn::control_socket(parent))
@@ -50,14 +50,14 @@ struct ConnectDuty(ConnectOptions);
 
 impl Duty for ConnectDuty {
     fn policy(&self, piped: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
-        let files = Recorded { piped, read: Default::default() };
+        let files = FileRecorder { piped, read: Default::default() };
         let options = connect::options(&self.0, &files)?;
         policy(options, files, connect::control_socket(&self.0))
     }
 }
 
 /// Returns the helper's policy for a configuration.
-fn policy(options: Options, files: Recorded<'_>, control: PathBuf) -> Result<Policy, Fault> {
+fn policy(options: Options, files: FileRecorder<'_>, control: PathBuf) -> Result<Policy, Fault> {
     let policy = Policy {
         readable: files.read.into_inner(),
         control: [control].into(),
@@ -70,7 +70,7 @@ fn policy(options: Options, files: Recorded<'_>, control: PathBuf) -> Result<Pol
     let plans: Box<dyn PlanCheck> = match &options.role {
         Role::Client(client) => {
             scope.add_client(client, &options)?;
-            Box::new(Pulled::new(&options, client))
+            Box::new(PullPolicy::new(&options, client))
         }
         Role::Server(server) => {
             scope.add_server(server, &options)?;
@@ -111,12 +111,12 @@ impl PlanCheck for Configured {
 }
 
 /// The configuration's files as they are read, with the content of pipes.
-struct Recorded<'a> {
+struct FileRecorder<'a> {
     piped: &'a [(PathBuf, Vec<u8>)],
     read: std::cell::RefCell<BTreeSet<PathBuf>>,
 }
 
-impl Files for Recorded<'_> {
+impl Files for FileRecorder<'_> {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         if let Some((_, bytes)) = self.piped.iter().find(|(known, _)| known == path) {
             return Ok(bytes.clone());

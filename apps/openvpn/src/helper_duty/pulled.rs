@@ -15,7 +15,7 @@ const MTU_LEAST: u16 = 68;
 
 /// The settings of the machine that a client's server may choose.
 #[derive(Debug)]
-pub(super) struct Pulled {
+pub(super) struct PullPolicy {
     /// The device, with the settings that the server cannot change.
     base: HostPlan,
     /// Not `ifconfig-noexec`.
@@ -28,7 +28,7 @@ pub(super) struct Pulled {
     own: Routes,
 }
 
-impl Pulled {
+impl PullPolicy {
     pub(super) fn new(options: &Options, client: &ClientOptions) -> Self {
         Self {
             base: openvpn::bare_plan(options),
@@ -39,7 +39,7 @@ impl Pulled {
         }
     }
 
-    /// Whether a route is one of the configuration, whose keywords are resolved to addresses from the server.
+    /// Returns whether a route comes from the configuration, whose keywords are resolved to addresses from the server.
     fn is_own(&self, route: &PlannedRoute, plan: &HostPlan) -> bool {
         let remote = plan.remote.map(|remote| remote.ip());
         let context = |gateway: Option<IpAddr>| RouteContext {
@@ -66,7 +66,7 @@ impl Pulled {
     }
 }
 
-impl PlanCheck for Pulled {
+impl PlanCheck for PullPolicy {
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
         // Every field is named: a new one is judged or does not compile.
         let HostPlan {

@@ -1,4 +1,4 @@
-use adit_runtime::helper::{Begin, DeviceRequest, Request, SocketRequest};
+use adit_runtime::helper::{DeviceRequest, Request, SocketRequest, WriteMode};
 use adit_runtime::host::{Device, PlannedRoute, Redirect};
 
 use super::*;
@@ -88,7 +88,7 @@ fn a_plan_that_follows_from_the_configuration_must_be_that_one() {
                  route remote_host 255.255.255.255 net_gateway\nremote 192.0.2.1\n";
     for text in [server, point] {
         let policy = derive(text);
-        let files = Recorded { piped: &[("x".into(), text.into())], read: Default::default() };
+        let files = FileRecorder { piped: &[("x".into(), text.into())], read: Default::default() };
         let args = ["--config".to_owned(), "x".to_owned()];
         let options = &config::parse(&args, &files).unwrap();
         let remote = Some("192.0.2.1:1194".parse().unwrap());
@@ -109,7 +109,7 @@ fn files_are_those_of_the_configuration_each_for_its_purpose() {
     for path in ["ca.crt", "c.crt", "c.key", "login"] {
         policy.check(&Request::Read(path.into())).unwrap();
     }
-    let write = |path: &str| Request::Write { path: path.into(), begin: Begin::Append };
+    let write = |path: &str| Request::Write { path: path.into(), begin: WriteMode::Append };
     policy.check(&write("log.txt")).unwrap();
     policy.check(&write("status.txt")).unwrap();
     let pid = std::path::absolute("pid").unwrap();

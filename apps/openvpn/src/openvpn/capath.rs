@@ -23,7 +23,7 @@ enum Kind {
     RevocationList,
 }
 
-/// The names that `openssl rehash` gives: eight hex digits of a hash, and a number.
+/// Recognizes the names that `openssl rehash` gives: eight hex digits of a hash, and a number.
 fn kind(name: &str) -> Option<Kind> {
     let (hash, number) = name.split_once('.')?;
     let (kind, number) = match number.strip_prefix('r') {

@@ -21,14 +21,14 @@ use adit_runtime::clock::unix_time;
 use adit_runtime::control::CertificateReport;
 use adit_runtime::driver::{DialSettings, Dialled, Endpoint};
 use adit_runtime::fault::Fault;
-use adit_runtime::host::{Applied, DnsInUse, HostPlan};
-use adit_runtime::instance::{Ended, Reaction};
+use adit_runtime::host::{ApplyOutcome, DnsInUse, HostPlan};
+use adit_runtime::instance::{EndReason, Reaction};
 use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::Signal;
 
 /// Everything read and asked for before the process leaves its terminal.
-pub(super) struct Prepared {
+pub(super) struct PreparedClient {
     pub(super) engine: Kind,
     pub(super) dial: DialSettings,
     pub(super) listen: Option<ListenSocket>,
@@ -37,7 +37,7 @@ pub(super) struct Prepared {
     pub(super) certificate: Option<CertificateReport>,
 }
 
-pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepared, Fault> {
+pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<PreparedClient, Fault> {
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     let now = unix_time().0;
     if let Err(fault) = tls.validity(now) {
@@ -49,7 +49,7 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
     let order = order(&role.dial)?;
     let engine = convert::client_config(options, role, wrap, tls.client()?, credentials, &order)?;
     let dial = convert::dial_settings(options, &role.dial)?;
-    Ok(Prepared {
+    Ok(PreparedClient {
         engine: engine.into(),
         dial,
         listen: None,
@@ -59,7 +59,7 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
     })
 }
 
-/// The order of the remotes, shuffled with `remote-random`.
+/// Returns the order of the remotes, shuffled with `remote-random`.
 pub(crate) fn order(dial: &DialOptions) -> Result<Vec<usize>, Fault> {
     let mut order: Vec<usize> = (0..dial.remotes.len()).collect();
     if dial.remote_random {
@@ -86,12 +86,12 @@ pub(super) fn open_status(options: &Options) -> Option<(StatusFile, Duration)> {
 }
 
 pub(super) async fn run(
-    prepared: Prepared,
+    prepared: PreparedClient,
     options: &Options,
     retry_max: Option<u32>,
     ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
-    let Prepared { engine, dial, listen, early, status, certificate } = prepared;
+    let PreparedClient { engine, dial, listen, early, status, certificate } = prepared;
     let client = Client::open(client::Options {
         engine,
         dial,
@@ -123,55 +123,55 @@ pub(super) async fn run(
     Ok(conclude(ended, options.session.exit_notify.is_some(), retry_max))
 }
 
-fn conclude(ended: Ended<Reason>, notified: bool, retry_max: Option<u32>) -> Next {
+fn conclude(ended: EndReason<Reason>, notified: bool, retry_max: Option<u32>) -> Next {
     let exit = |code: u8| Next::Exit(ExitCode::from(code));
     match ended {
-        Ended::Restart => {
+        EndReason::Restart => {
             say!(1, "SIGHUP[hard,] received, process restarting");
             Next::Restart
         }
-        Ended::Signal(_) if notified => {
+        EndReason::Signal(_) if notified => {
             say!(1, "SIGTERM[soft,exit-with-notification] received, process exiting");
             exit(0)
         }
-        Ended::Signal(signal) => {
+        EndReason::Signal(signal) => {
             let name = if signal == Signal::Interrupt { "SIGINT" } else { "SIGTERM" };
             say!(1, "{name}[hard,] received, process exiting");
             exit(0)
         }
-        Ended::Asked | Ended::Stopped(Reason::EndRequested | Reason::Checked) => {
+        EndReason::Asked | EndReason::Stopped(Reason::EndRequested | Reason::Checked) => {
             say!(1, "SIGTERM[soft,exit] received, process exiting");
             exit(0)
         }
-        Ended::Stopped(Reason::AuthFailed(_)) => {
+        EndReason::Stopped(Reason::AuthFailed(_)) => {
             say!(1, "SIGTERM[soft,auth-failure] received, process exiting");
             exit(1)
         }
-        Ended::Stopped(Reason::SessionTimeout) => {
+        EndReason::Stopped(Reason::SessionTimeout) => {
             say!(1, "Session timeout, exiting");
             say!(1, "SIGTERM[soft,session-timeout] received, process exiting");
             exit(0)
         }
-        Ended::Stopped(Reason::Inactive) => {
+        EndReason::Stopped(Reason::Inactive) => {
             say!(1, "Inactivity timeout (--inactive), exiting");
             say!(1, "SIGTERM[soft,inactive] received, process exiting");
             exit(0)
         }
-        Ended::Stopped(Reason::TlsExit(reason)) => {
+        EndReason::Stopped(Reason::TlsExit(reason)) => {
             tracing::error!("TLS Error: TLS handshake failed: {reason}");
             say!(1, "SIGTERM[soft,tls-error] received, process exiting");
             exit(1)
         }
-        Ended::Stopped(Reason::PingExit) => {
+        EndReason::Stopped(Reason::PingExit) => {
             say!(1, "Inactivity timeout (--ping-exit), exiting");
             say!(1, "SIGTERM[soft,ping-exit] received, process exiting");
             exit(0)
         }
-        Ended::Stopped(Reason::Halted(_)) => {
+        EndReason::Stopped(Reason::Halted(_)) => {
             say!(1, "SIGTERM[soft,server-pushed-halt] received, process exiting");
             exit(1)
         }
-        Ended::Stopped(Reason::RetriesExhausted) => {
+        EndReason::Stopped(Reason::RetriesExhausted) => {
             let rounds = retry_max.unwrap_or_default();
             tracing::error!(
                 "All connections have been connect-retry-max ({rounds}) times unsuccessful, exiting"
@@ -179,7 +179,7 @@ fn conclude(ended: Ended<Reason>, notified: bool, retry_max: Option<u32>) -> Nex
             tracing::error!("Exiting due to fatal error");
             exit(1)
         }
-        Ended::Stopped(reason) => {
+        EndReason::Stopped(reason) => {
             tracing::error!("{reason}");
             tracing::error!("Exiting due to fatal error");
             exit(1)
@@ -293,7 +293,7 @@ impl Hooks for ClientHooks<'_> {
         if let Some(PeerKeys::Static { suite, .. }) = peer.map(|peer| &peer.keys) {
             return self.static_up(tunnel, suite);
         }
-        if let (Some(device), Applied::Same, None) = (report.device, report.applied, peer) {
+        if let (Some(device), ApplyOutcome::Same, None) = (report.device, report.applied, peer) {
             say!(1, "Preserving previous TUN/TAP instance: {device}");
         }
         self.ground.ready();
@@ -347,7 +347,7 @@ impl Hooks for ClientHooks<'_> {
 }
 
 impl ClientHooks<'_> {
-    /// DNS settings that came with the tunnel, and whether they are applied.
+    /// Describes the DNS settings of the tunnel, and whether they are applied.
     fn offered_dns(&self, dns: &DnsOptions) {
         let head = match self.options.routes.apply_dns {
             Some(true) => "DNS: settings",
@@ -356,7 +356,7 @@ impl ClientHooks<'_> {
         dns.lines().iter().for_each(|line| say!(3, "{head}: {line}"));
     }
 
-    /// The other end of a static key was heard.
+    /// Logs that the other end of a static key has answered.
     fn static_up(&self, tunnel: &TunnelConfig, suite: &BlockSuite) {
         if let Some(remote) = tunnel.remote {
             say!(1, "Peer Connection Initiated with {}", compat_log::address(remote));

@@ -9,7 +9,7 @@ use adit_engine::{Identity, auth};
 use adit_openvpn::config::{ClientFile, ClientRules, client_file_name};
 use tokio::sync::oneshot;
 
-use adit_runtime::authorize::{Answer, Authorizer};
+use adit_runtime::authorize::{Authorizer, ResponseFuture};
 use adit_runtime::helper::files;
 
 /// Clients that may wait for their files; as many as may wait for any answer.
@@ -27,7 +27,7 @@ const DEFAULT: &str = "DEFAULT";
 /// The first client starts the thread, after the process has dropped its privileges.
 pub(super) struct ClientConfigDir {
     source: Source,
-    thread: Mutex<Option<SyncSender<Job>>>,
+    thread: Mutex<Option<SyncSender<AuthJob>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ struct Source {
     rules: ClientRules,
 }
 
-struct Job {
+struct AuthJob {
     name: String,
     reply: oneshot::Sender<auth::Response>,
 }
@@ -47,7 +47,7 @@ impl ClientConfigDir {
         Self { source: Source { folder, exclusive, rules }, thread: Mutex::new(None) }
     }
 
-    fn submit(&self, job: Job) -> Result<(), String> {
+    fn submit(&self, job: AuthJob) -> Result<(), String> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*thread {
             Some(sender) => sender.clone(),
@@ -70,17 +70,17 @@ impl ClientConfigDir {
     }
 }
 
-fn serve(source: &Source, jobs: &Receiver<Job>) {
-    while let Ok(Job { name, reply }) = jobs.recv() {
+fn serve(source: &Source, jobs: &Receiver<AuthJob>) {
+    while let Ok(AuthJob { name, reply }) = jobs.recv() {
         // The session that asked may have gone.
-        let _ = reply.send(source.judge(&name));
+        let _ = reply.send(source.authorize_name(&name));
     }
 }
 
 impl Authorizer for ClientConfigDir {
-    fn authorize(&self, identity: Identity) -> Answer {
+    fn authorize(&self, identity: Identity) -> ResponseFuture {
         let (reply, answer) = oneshot::channel();
-        let submitted = self.submit(Job { name: identity.common_name, reply });
+        let submitted = self.submit(AuthJob { name: identity.common_name, reply });
         Box::pin(async move {
             match submitted {
                 Ok(()) => answer.await.unwrap_or_else(|_| {
@@ -93,7 +93,7 @@ impl Authorizer for ClientConfigDir {
 }
 
 impl Source {
-    fn judge(&self, name: &str) -> auth::Response {
+    fn authorize_name(&self, name: &str) -> auth::Response {
         match self.find(name) {
             Ok(Some(file)) if file.disabled => auth::Response::Reject(format!(
                 "client-config-dir: the file of '{name}' says disable"
@@ -104,7 +104,7 @@ impl Source {
         }
     }
 
-    /// The client's own file, or that of all who have none.
+    /// Finds the client's own file, or the default file for clients without one.
     fn find(&self, name: &str) -> Result<Option<ClientFile>, String> {
         let Some(own) = client_file_name(name) else {
             // One that was meant to keep it out could not be found.
@@ -137,7 +137,7 @@ impl Source {
     }
 }
 
-/// The content of a plain file; `None` if there is none.
+/// Reads a plain file; `None` if it does not exist.
 fn contents(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let problem = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
     let file = match files::open_at_once(path) {
@@ -183,39 +183,42 @@ mod tests {
     #[test]
     fn a_client_gets_its_own_file_or_the_default_or_nothing() {
         let (folder, source) = source(false);
-        assert_eq!(grant(source.judge("alice")).push, Vec::<String>::new());
+        assert_eq!(grant(source.authorize_name("alice")).push, Vec::<String>::new());
         fs::write(folder.path().join("DEFAULT"), "push \"route 10.1.0.0\"").unwrap();
-        assert_eq!(grant(source.judge("alice")).push, ["route 10.1.0.0"]);
+        assert_eq!(grant(source.authorize_name("alice")).push, ["route 10.1.0.0"]);
         fs::write(folder.path().join("alice"), "ifconfig-push 10.8.0.9 255.255.255.0").unwrap();
-        let own = grant(source.judge("alice"));
+        let own = grant(source.authorize_name("alice"));
         assert!(own.push.is_empty() && own.ifconfig4.is_some());
-        assert_eq!(grant(source.judge("bob")).push, ["route 10.1.0.0"]);
+        assert_eq!(grant(source.authorize_name("bob")).push, ["route 10.1.0.0"]);
         // The next connection uses the file's new content.
         fs::write(folder.path().join("alice"), "disable").unwrap();
-        assert!(refusal(source.judge("alice")).contains("disable"));
+        assert!(refusal(source.authorize_name("alice")).contains("disable"));
     }
 
     #[test]
     fn exclusive_means_a_file_of_its_own() {
         let (folder, source) = source(true);
         fs::write(folder.path().join("DEFAULT"), "").unwrap();
-        assert!(refusal(source.judge("alice")).contains("ccd-exclusive"));
-        assert!(refusal(source.judge("DEFAULT")).contains("ccd-exclusive"), "it is everybody's");
+        assert!(refusal(source.authorize_name("alice")).contains("ccd-exclusive"));
+        assert!(
+            refusal(source.authorize_name("DEFAULT")).contains("ccd-exclusive"),
+            "it is everybody's"
+        );
         fs::write(folder.path().join("alice"), "").unwrap();
-        assert!(grant(source.judge("alice")).push.is_empty());
+        assert!(grant(source.authorize_name("alice")).push.is_empty());
     }
 
     #[test]
     fn what_cannot_be_read_or_understood_keeps_the_client_out() {
         let (folder, source) = source(false);
         fs::write(folder.path().join("alice"), "\nup /bin/sh\n").unwrap();
-        let reason = refusal(source.judge("alice"));
+        let reason = refusal(source.authorize_name("alice"));
         assert!(reason.contains("alice:2: up: "), "{reason}");
         assert_eq!(reason.lines().count(), 1, "one line of the log: {reason}");
         fs::create_dir(folder.path().join("bob")).unwrap();
-        assert!(refusal(source.judge("bob")).contains("no plain file"));
+        assert!(refusal(source.authorize_name("bob")).contains("no plain file"));
         fs::write(folder.path().join("carol"), vec![b'#'; 70_000]).unwrap();
-        assert!(refusal(source.judge("carol")).contains("too large"));
+        assert!(refusal(source.authorize_name("carol")).contains("too large"));
     }
 
     #[test]
@@ -225,7 +228,10 @@ mod tests {
         source.folder = folder.path().join("ccd");
         fs::create_dir(&source.folder).unwrap();
         for name in ["../secret", "..", ".", "/etc/passwd", "a/../../secret", "x\0y", ""] {
-            assert!(refusal(source.judge(name)).contains("no file can be named"), "{name:?}");
+            assert!(
+                refusal(source.authorize_name(name)).contains("no file can be named"),
+                "{name:?}"
+            );
         }
     }
 
@@ -237,7 +243,7 @@ mod tests {
         let (sender, jobs) = sync_channel(2);
         *files.thread.lock().unwrap() = Some(sender);
         let who = || Identity { common_name: "alice".into(), ..Identity::default() };
-        let waiting: Vec<Answer> = (0..2).map(|_| files.authorize(who())).collect();
+        let waiting: Vec<ResponseFuture> = (0..2).map(|_| files.authorize(who())).collect();
         assert!(refusal(files.authorize(who()).await).contains("too many"));
         drop((jobs, waiting));
         assert!(refusal(files.authorize(who()).await).contains("has ended"));

@@ -24,7 +24,7 @@ use adit_runtime::host::{
 };
 use adit_runtime::proxy::{HttpProxy, Login, Proxy, Scheme, SocksProxy};
 
-/// The client engine's configuration. `order` is the order of the remotes, by index.
+/// Builds the client engine's configuration. `order` is the order of the remotes, by index.
 pub(crate) fn client_config(
     options: &Options,
     client: &ClientOptions,
@@ -55,7 +55,7 @@ pub(crate) fn client_config(
     })
 }
 
-/// The server engine's configuration.
+/// Builds the server engine's configuration.
 pub(crate) fn server_config(
     options: &Options,
     server: &ServerOptions,
@@ -112,7 +112,7 @@ pub(crate) fn dial_settings(
     })
 }
 
-/// Our end of what is dialled: `local` and `lport`.
+/// Returns the local end of an outgoing connection: `local` and `lport`.
 ///
 /// # Errors
 /// `local` is a name without an address.
@@ -151,7 +151,7 @@ fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
     }))
 }
 
-/// The options of every listening socket.
+/// Returns the options of every listening socket.
 pub(super) fn socket_tuning(options: &Options) -> SocketTuning {
     SocketTuning {
         mark: options.socket.mark,
@@ -183,7 +183,7 @@ pub(crate) fn listeners(options: &Options) -> Result<Vec<Listener>, Fault> {
     Ok(listeners)
 }
 
-/// `[::]` takes IPv4 too, unless another line asks for the same port of IPv4.
+/// Leaves IPv4 to the other sockets: `[::]` takes IPv4 too, unless another line asks for the same port of IPv4.
 fn leave_ipv4_to_others(listeners: &mut [Listener]) {
     let others: Vec<Listener> = listeners.iter().filter(|l| l.bind.is_ipv4()).copied().collect();
     for listener in listeners.iter_mut().filter(|l| l.bind.is_ipv6()) {
@@ -231,7 +231,7 @@ pub(crate) fn stream_options(options: &Options) -> StreamOptions {
     StreamOptions { queue_limit, ..StreamOptions::default() }.of_mtu(options.session.tun_mtu)
 }
 
-/// The device.
+/// Returns the device to open.
 pub(crate) fn device(options: &Options) -> Device {
     match options.device.kind {
         DeviceKind::Tun => Device::Tun(options.device.name.clone()),
@@ -240,7 +240,7 @@ pub(crate) fn device(options: &Options) -> Device {
     }
 }
 
-/// The device alone, before addresses are known.
+/// Returns a plan with the device alone, before addresses are known.
 pub(crate) fn bare_plan(options: &Options) -> HostPlan {
     HostPlan {
         device: device(options),
@@ -251,7 +251,7 @@ pub(crate) fn bare_plan(options: &Options) -> HostPlan {
     }
 }
 
-/// A server's side of the machine.
+/// Returns a server's host plan.
 pub(crate) fn server_plan(
     options: &Options,
     server: &ServerOptions,
@@ -294,14 +294,14 @@ pub(crate) fn server_plan(
 const SHORTEST: (u8, u8) = (8, 32);
 
 /// The device's addresses as pushed, without what would capture other hosts' addresses.
-struct Pushed {
+struct PushedAddresses {
     ipv4: Option<Ipv4Net>,
     far4: Option<Ipv4Addr>,
     ipv6: Option<Ipv6Net>,
 }
 
-impl Pushed {
-    /// The network of `ifconfig` is a route that `route-nopull` does not filter: with that directive
+impl PushedAddresses {
+    /// Restricts the network of `ifconfig`, which is a route that `route-nopull` does not filter: with that directive
     /// the network, or the far end, must not be of public addresses.
     fn confine(tunnel: &TunnelConfig, nopull: bool, notes: &mut Vec<String>) -> Self {
         let mut pushed = Self { ipv4: tunnel.ipv4, far4: tunnel.far4, ipv6: tunnel.ipv6 };
@@ -334,13 +334,13 @@ impl Pushed {
     }
 }
 
-/// Private or shared (RFC 1918, RFC 6598), and so no one's on the Internet.
+/// Returns whether an address is private or shared (RFC 1918, RFC 6598).
 fn is_private4(ip: Ipv4Addr) -> bool {
     let [a, b, ..] = ip.octets();
     ip.is_private() || ip.is_link_local() || (a == 100 && (64..128).contains(&b))
 }
 
-/// A client's side of the machine, as configured and pushed, and what was left out.
+/// Returns a client's host plan, as configured and pushed, and notes on what was left out.
 ///
 /// # Errors
 /// A flag of `redirect-gateway` that does not exist, in our own configuration.
@@ -357,7 +357,7 @@ pub(crate) fn client_plan(
     };
     let mut confined = Vec::new();
     if !options.device.ifconfig_noexec {
-        let pushed = Pushed::confine(tunnel, nopull, &mut confined);
+        let pushed = PushedAddresses::confine(tunnel, nopull, &mut confined);
         plan.addresses.extend(pushed.ipv4.or(own4).map(IpNet::V4));
         plan.far4 = pushed.far4;
         plan.addresses.extend(pushed.ipv6.or(own6).map(IpNet::V6));
@@ -401,7 +401,7 @@ pub(crate) fn client_plan(
     Ok((plan, notes))
 }
 
-/// The routes of our own configuration.
+/// Adds the routes of our own configuration.
 pub(crate) fn add_configured(
     plan: &mut HostPlan,
     routes: &Routes,
@@ -512,7 +512,8 @@ mod tests {
                 ..TunnelConfig::default()
             };
             let mut notes = Vec::new();
-            let Pushed { ipv4, far4, ipv6 } = Pushed::confine(&tunnel, nopull, &mut notes);
+            let PushedAddresses { ipv4, far4, ipv6 } =
+                PushedAddresses::confine(&tunnel, nopull, &mut notes);
             let text = [
                 ipv4.map(|net| net.to_string()),
                 far4.map(|far| far.to_string()),

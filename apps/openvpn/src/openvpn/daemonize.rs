@@ -142,12 +142,12 @@ impl Daemonizer {
         Ok(())
     }
 
-    /// Whether privileges that a restart needs have been dropped.
+    /// Returns whether privileges that a restart needs have been dropped.
     pub(crate) fn has_dropped(&self) -> bool {
         self.changed_user && self.helper.is_none()
     }
 
-    /// "Initialization Sequence Completed", for programs that wait for it.
+    /// Prints "Initialization Sequence Completed", for programs that wait for it.
     pub(crate) fn ready(&self) {
         say!(1, "Initialization Sequence Completed");
         self.tell("Initialization Sequence Completed");

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
-use adit_runtime::helper::files::{self, Begin};
+use adit_runtime::helper::files::{self, WriteMode};
 use adit_runtime::random;
 
 /// The kind of key to generate.
@@ -76,7 +76,7 @@ fn deliver(file: Option<&str>, text: &str) -> Result<(), Fault> {
         return Ok(());
     };
     // openvpn overwrites too. Only the owner may read a key, also where the file was open before.
-    let written = files::write(Path::new(path), Begin::Empty).and_then(|mut file| {
+    let written = files::write(Path::new(path), WriteMode::Empty).and_then(|mut file| {
         if file.metadata()?.is_file() {
             file.set_permissions(Permissions::from_mode(0o600))?;
         }

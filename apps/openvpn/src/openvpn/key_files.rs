@@ -68,7 +68,7 @@ const SECRET: [&str; 9] = [
     "socks-proxy",
 ];
 
-/// openvpn's warning about a file that others than its owner can read or write.
+/// Returns openvpn's warning about a file that users other than its owner can read or write.
 fn open_to_others(path: &Path, data: &fs::Metadata) -> Option<String> {
     (data.is_file() && data.mode() & 0o077 != 0).then(|| {
         format!("WARNING: file '{}' is group or others accessible: chmod 600 it", path.display())
@@ -161,7 +161,7 @@ impl TlsMaterial {
         })
     }
 
-    /// A client's TLS; asks for the key's password where it must.
+    /// Loads a client's TLS configuration; asks for the key's password if necessary.
     pub(crate) fn client(&mut self) -> Result<ClientTls, Fault> {
         let tls = self.with_password(|common| ClientTls::new(ClientTlsOptions { common }))?;
         self.warn(tls.warnings());
@@ -178,7 +178,7 @@ impl TlsMaterial {
         }
     }
 
-    /// A server's TLS; asks likewise.
+    /// Loads a server's TLS configuration; asks for the key's password if necessary.
     pub(crate) fn server(&mut self) -> Result<ServerTls, Fault> {
         let client_certificates = if self.require_client_cert {
             ClientCertificates::Require
@@ -215,7 +215,7 @@ impl TlsMaterial {
         !matches!(self.password_from, Some(AskPass::File(_))) && io::stdin().is_terminal()
     }
 
-    /// The present problem of our own certificates, in a sentence with a remedy.
+    /// Returns the present problem of our own certificates, in a sentence with a remedy.
     pub(crate) fn validity(&self, now: u64) -> Result<(), Fault> {
         match &self.common.cert {
             Some(cert) => expiry::check_own(&cert.origin, &cert.bytes, now),
@@ -223,7 +223,7 @@ impl TlsMaterial {
         }
     }
 
-    /// The certificate of ours that ends first.
+    /// Returns our own certificate that expires first.
     pub(crate) fn nearest_expiry(&self, now: u64) -> Option<CertificateReport> {
         let pems = [("own", &self.common.cert), ("ca", &self.common.ca)];
         let known = pems.iter().filter_map(|(whose, pem)| Some((*whose, pem.as_ref()?)));
@@ -243,7 +243,7 @@ fn version(version: TlsVersion) -> tls::TlsVersion {
     }
 }
 
-/// `key-direction`.
+/// Converts `key-direction`.
 pub(crate) fn way(direction: u8) -> Direction {
     match direction {
         0 => Direction::Normal,
@@ -251,7 +251,7 @@ pub(crate) fn way(direction: u8) -> Direction {
     }
 }
 
-/// The control channel's keys.
+/// Loads the control channel's keys.
 pub(crate) fn wrap(options: &Options) -> Result<WrapConfig, Fault> {
     let is_server = match &options.role {
         Role::Server(_) => true,
@@ -291,7 +291,7 @@ fn wrap_of(wrap: &Wrap, is_server: bool, auth: &str) -> Result<WrapConfig, Fault
     })
 }
 
-/// `secret`.
+/// Loads the key of `secret`.
 pub(crate) fn secret(source: &Source) -> Result<StaticKey, Fault> {
     key_file("secret", source, StaticKey::parse)
 }
@@ -307,7 +307,7 @@ fn key_file<T, E: std::fmt::Display>(
     parse(text).map_err(|e| Fault::operator(format!("{directive}: {}: {e}", pem.origin)))
 }
 
-/// `auth-user-pass`: from the file, the inline lines, or the terminal.
+/// Reads the credentials of `auth-user-pass` from the file, the inline lines, or the terminal.
 pub(crate) fn credentials(from: &UserPass) -> Result<Credentials, Fault> {
     match from {
         UserPass::Prompt => complete(None, None),
@@ -315,7 +315,7 @@ pub(crate) fn credentials(from: &UserPass) -> Result<Credentials, Fault> {
     }
 }
 
-/// The same towards a proxy.
+/// Loads the user name and password for a proxy.
 pub(crate) fn proxy_login(directive: &str, from: &UserPass) -> Result<Credentials, Fault> {
     match from {
         UserPass::Prompt => {
@@ -326,7 +326,7 @@ pub(crate) fn proxy_login(directive: &str, from: &UserPass) -> Result<Credential
     }
 }
 
-/// User name and password from two lines; what is missing is asked for.
+/// Reads user name and password from two lines; asks for what is missing.
 pub(crate) fn login(directive: &str, source: &Source) -> Result<Credentials, Fault> {
     let pem = read(directive, source)?;
     let text = Zeroizing::new(String::from_utf8_lossy(&pem.bytes).into_owned());

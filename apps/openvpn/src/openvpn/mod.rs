@@ -48,7 +48,7 @@ const FAILURE: u8 = 1;
 pub fn main(args: Vec<OsString>) -> ExitCode {
     let args: Vec<String> =
         args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    if let Some(code) = informed(&args) {
+    if let Some(code) = answer_without_tunnel(&args) {
         return code;
     }
     if let Some(made) = genkey::run(&args) {
@@ -98,7 +98,7 @@ fn log_refusal(args: &[String], fault: &Fault) {
     }
 }
 
-/// The plan of a server or a point-to-point tunnel, which follows from the configuration alone.
+/// Returns the plan of a server or a point-to-point tunnel, which follows from the configuration alone.
 ///
 /// # Errors
 /// An unknown flag; or a client's configuration, whose plan also depends on the server.
@@ -123,7 +123,7 @@ enum Next {
 }
 
 /// Answers what needs no tunnel.
-fn informed(args: &[String]) -> Option<ExitCode> {
+fn answer_without_tunnel(args: &[String]) -> Option<ExitCode> {
     let first = args.first().map(String::as_str);
     match first {
         Some("--version") => println!("{BANNER}\nlibrary versions: rustls, AWS-LC"),
@@ -143,7 +143,7 @@ fn informed(args: &[String]) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// One run between two SIGHUPs.
+/// Runs from the start or a SIGHUP to the next SIGHUP.
 fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     if let Some(helper) = helper::current() {
         // It reads the configuration before us, and lets us read what that names.
@@ -187,7 +187,7 @@ fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     }
 }
 
-/// `again`: after SIGHUP, which does not empty the file.
+/// Starts the log. `again`: after SIGHUP, which does not truncate the file.
 fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
     let Log { to, verb, mute, timestamps, machine_readable } = &options.log;
     let daemon = options.process.daemon.as_deref();
@@ -213,7 +213,7 @@ fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
     })
 }
 
-/// For the fuzzer: a file of leases (`ifconfig-pool-persist`).
+/// Fuzzes the parser of a lease file (`ifconfig-pool-persist`).
 #[doc(hidden)]
 pub fn fuzz_leases(bytes: &[u8]) {
     pool_persist::fuzz(bytes);

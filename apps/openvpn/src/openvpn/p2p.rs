@@ -11,7 +11,7 @@ use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConf
 use adit_openvpn::wrap::WrapConfig;
 use ipnet::IpNet;
 
-use super::client::{self, Prepared, open_status, order};
+use super::client::{self, PreparedClient, open_status, order};
 use super::{Next, convert, daemonize::Daemonizer, key_files};
 use crate::client::{Kind, ListenSocket};
 use adit_openvpn_service::unbound;
@@ -21,7 +21,7 @@ use adit_runtime::helper;
 use adit_runtime::host::HostPlan;
 use adit_runtime::plane_backend::gates;
 
-pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared, Fault> {
+pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<PreparedClient, Fault> {
     let remotes = order(&role.dial)?
         .into_iter()
         .filter_map(|index| role.dial.remotes.get(index))
@@ -67,7 +67,7 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
     };
     let (early, notes) = plan(options, &role.tunnel_addrs, None)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
-    Ok(Prepared {
+    Ok(PreparedClient {
         engine,
         dial: convert::dial_settings(options, &role.dial)?,
         listen: role.dial.remotes.is_empty().then(|| listen(options)).transpose()?,
@@ -78,7 +78,7 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
 }
 
 pub(super) async fn run(
-    prepared: Prepared,
+    prepared: PreparedClient,
     options: &Options,
     role: &PeerOptions,
     ground: &mut Daemonizer,
@@ -86,7 +86,7 @@ pub(super) async fn run(
     client::run(prepared, options, role.dial.connect_retry_max, ground).await
 }
 
-/// The socket at which an end without `remote` waits.
+/// Opens the socket at which an end without `remote` waits.
 fn listen(options: &Options) -> Result<ListenSocket, Fault> {
     let listeners = convert::listeners(options)?;
     let [listener] = listeners.as_slice() else {
@@ -109,7 +109,7 @@ fn listen(options: &Options) -> Result<ListenSocket, Fault> {
         .map_err(|e| unbound(Transport::Udp, listener, &convert::socket_tuning(options), &e))
 }
 
-/// This end's side of the machine. Without the other's address everything but `redirect-gateway`, which
+/// Returns this end's host plan. Without the other end's address it omits `redirect-gateway`, which
 /// would send the tunnel's own packets into the tunnel.
 pub(super) fn plan(
     options: &Options,

@@ -13,7 +13,7 @@ use adit_openvpn::config::PoolPersist;
 use ipnet::IpNet;
 
 use adit_runtime::fault::Fault;
-use adit_runtime::helper::files::{self, Begin};
+use adit_runtime::helper::files::{self, WriteMode};
 
 type Leases = Vec<(String, Vec<IpNet>)>;
 
@@ -37,7 +37,7 @@ impl PoolPersistFile {
         if every.is_zero() {
             return None;
         }
-        match files::write(path, Begin::Keep) {
+        match files::write(path, WriteMode::Keep) {
             Ok(file) => Some(Self {
                 path: path.clone(),
                 file,
@@ -54,7 +54,7 @@ impl PoolPersistFile {
         }
     }
 
-    /// Called every second: writes the leases when it is time to and they have changed.
+    /// Writes the leases if they have changed and it is time. Called every second.
     pub(super) fn offer(&mut self, leases: Leases) {
         self.left = self.left.saturating_sub(Duration::from_secs(1));
         if self.left.is_zero() {
@@ -143,7 +143,7 @@ fn parse(text: &str, net30: bool) -> Vec<(String, IpNet)> {
     leases
 }
 
-/// For the fuzzer: a file of leases. The first byte selects `topology net30`.
+/// Fuzzes the parser of a lease file. The first byte selects `topology net30`.
 pub(super) fn fuzz(bytes: &[u8]) {
     let Some((&net30, rest)) = bytes.split_first() else { return };
     let net30 = net30 & 1 == 1;

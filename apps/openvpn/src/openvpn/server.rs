@@ -28,26 +28,26 @@ use adit_runtime::clock::unix_time;
 use adit_runtime::control::{self, CertificateReport};
 use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
-use adit_runtime::filter::Live;
+use adit_runtime::filter::LiveFilter;
 use adit_runtime::helper::{self, files};
-use adit_runtime::instance::{Ended, Reaction};
+use adit_runtime::instance::{EndReason, Reaction};
 use adit_runtime::port_share::PortShare;
 use adit_runtime::say;
 use adit_runtime::signals::Signal;
 use adit_runtime::worker_count;
 
 /// Everything read and asked for before the process leaves its terminal.
-pub(super) struct Prepared {
+pub(super) struct PreparedServer {
     engine: ServerConfig,
     listeners: Vec<Listener>,
     tls: key_files::TlsMaterial,
     status: Option<(StatusFile, Duration)>,
     lease_file: Option<PoolPersistFile>,
-    filter: Option<Live>,
+    filter: Option<LiveFilter>,
     workers: u16,
 }
 
-pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepared, Fault> {
+pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<PreparedServer, Fault> {
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     if let Err(fault) = tls.validity(unix_time().0) {
         tracing::warn!("WARNING: {fault}");
@@ -69,19 +69,19 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     let lease_file =
         role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));
     let workers = worker_count::of_server(None, None)?;
-    let open = |path: &PathBuf| Live::open(path, Some(workers.into()));
+    let open = |path: &PathBuf| LiveFilter::open(path, Some(workers.into()));
     let filter = role.filter.as_ref().map(open).transpose()?;
     let status = open_status(options);
-    Ok(Prepared { engine, listeners, tls, status, lease_file, filter, workers })
+    Ok(PreparedServer { engine, listeners, tls, status, lease_file, filter, workers })
 }
 
 pub(super) async fn run(
-    prepared: Prepared,
+    prepared: PreparedServer,
     options: &Options,
     role: &ServerOptions,
     ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
-    let Prepared { engine, listeners, tls, status, lease_file, filter, workers } = prepared;
+    let PreparedServer { engine, listeners, tls, status, lease_file, filter, workers } = prepared;
     let (host, notes) = convert::server_plan(options, role)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     let max_clients = engine.max_clients;
@@ -126,15 +126,15 @@ pub(super) async fn run(
         file.write(std::mem::take(&mut owner.last_leases));
     }
     Ok(match ended {
-        Ended::Restart => {
+        EndReason::Restart => {
             say!(1, "SIGHUP[hard,] received, process restarting");
             Next::Restart
         }
-        Ended::Signal(Signal::Interrupt) => {
+        EndReason::Signal(Signal::Interrupt) => {
             say!(1, "SIGINT[hard,] received, process exiting");
             Next::Exit(ExitCode::SUCCESS)
         }
-        Ended::Signal(_) | Ended::Asked => {
+        EndReason::Signal(_) | EndReason::Asked => {
             say!(1, "SIGTERM[hard,] received, process exiting");
             Next::Exit(ExitCode::SUCCESS)
         }
@@ -144,14 +144,14 @@ pub(super) async fn run(
 /// The directory of control sockets.
 const RUN: &str = "/run/adit";
 
-/// For `adit status`, `kick`, `reload` and `filter`: named by the process, since a configuration has no name of its
-/// own.
+/// Returns the control socket for `adit status`, `kick`, `reload` and `filter`: named by the process, since a
+/// configuration has no name of its own.
 pub(crate) fn control_socket(pid: u32) -> PathBuf {
     Path::new(RUN).join(format!("openvpn-{pid}.sock"))
 }
 
-/// The control socket of this process. `None` where the folder is not writable and no helper can open it; the tunnel
-/// works all the same.
+/// Returns the control socket of this process. `None` where the folder is not writable and no helper can open it; the
+/// tunnel works all the same.
 pub(super) fn own_control_socket() -> Option<PathBuf> {
     let folder = Path::new(RUN);
     let writable = fs::create_dir_all(folder).is_ok()
@@ -177,7 +177,7 @@ fn forget_dead_sockets(folder: &Path) {
     }
 }
 
-/// The authorizer for verified certificates: accept all, or consult the per-client files.
+/// Returns the authorizer for verified certificates: accept all, or consult the per-client files.
 fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
     match &role.client_config_dir {
         Some(folder) => {
@@ -365,7 +365,7 @@ impl CrlFile {
         Some((data.mtime(), data.mtime_nsec(), data.size(), data.ino()))
     }
 
-    /// The stamp of a list that is not the one in force.
+    /// Returns the stamp of a list that is not the one in force.
     fn changed(&mut self) -> Option<Option<Stamp>> {
         let fresh = Self::stamp(&self.path);
         if fresh == self.seen {

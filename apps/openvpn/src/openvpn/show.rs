@@ -6,7 +6,7 @@ use adit_crypto::Digest;
 use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::tls;
 
-/// The output of a stand-alone mode; `None` for other arguments.
+/// Returns the output of a stand-alone mode; `None` for other arguments.
 pub(super) fn list(mode: &str) -> Option<String> {
     Some(match mode {
         "--show-ciphers" => ciphers(),

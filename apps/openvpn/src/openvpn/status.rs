@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Seek, Write as _};
 use std::path::Path;
 
-use adit_runtime::helper::files::{self, Begin};
+use adit_runtime::helper::files::{self, WriteMode};
 use adit_runtime::log::stamp;
 
 /// The TITLE line; parsers look for the first word.
@@ -21,7 +21,7 @@ pub(super) struct StatusFile {
 impl StatusFile {
     /// Opens and empties the file.
     pub(super) fn open(path: &Path, version: u8) -> io::Result<Self> {
-        Ok(Self { file: files::write(path, Begin::Empty)?, version })
+        Ok(Self { file: files::write(path, WriteMode::Empty)?, version })
     }
 
     /// Replaces the content.
@@ -87,7 +87,7 @@ pub(super) struct Totals {
 }
 
 impl Status {
-    /// The whole text in a version, 1 to 3.
+    /// Formats the whole text in version 1, 2 or 3.
     pub(super) fn text(&self, version: u8, now: u64) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -181,7 +181,7 @@ fn client(out: &mut String, totals: &Totals, now: u64) -> std::fmt::Result {
     writeln!(out, "Auth read bytes,{}\nEND", totals.tun_written)
 }
 
-/// The inside addresses of a client and the networks behind it, one row each.
+/// Returns the inside addresses of a client and the networks behind it, one row each.
 fn routes(client: &ClientRow) -> impl Iterator<Item = (&ClientRow, &str)> {
     [client.ipv6.as_str(), client.ipv4.as_str()]
         .into_iter()
@@ -190,8 +190,8 @@ fn routes(client: &ClientRow) -> impl Iterator<Item = (&ClientRow, &str)> {
         .map(move |inside| (client, inside))
 }
 
-/// A name that cannot break the table: to a parser, a separator or newline in a common name would forge a
-/// column or row.
+/// Escapes a name that would break the table: to a parser, a separator or newline in a common name would forge a column
+/// or row.
 fn cell(text: &str, sep: char) -> String {
     adit_runtime::log::clean(text).replace(sep, "_")
 }

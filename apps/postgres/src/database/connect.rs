@@ -10,23 +10,23 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::connect_fault::{ConnectFault, several};
-use super::dial::{Line, Place, dial, places};
+use super::connect_fault::{ConnectFault, all_hosts};
+use super::dial::{DialAddress, Line, addresses, dial};
 use super::message_limit::{LimitedStream, LimitedTls};
 use super::target::{Host, Session, Target};
 use super::tls;
 
 /// The stream of a connection: each message is measured before it is held.
-type Bare = LimitedStream<Box<dyn Line>>;
+type LimitedLine = LimitedStream<Box<dyn Line>>;
 
 /// The task that must be polled for a connection to live; its messages are the notifications.
 pub type Connection = tokio_postgres::Connection<
-    Bare,
-    LimitedStream<<MakeRustlsConnect as MakeTlsConnect<Bare>>::Stream>,
+    LimitedLine,
+    LimitedStream<<MakeRustlsConnect as MakeTlsConnect<LimitedLine>>::Stream>,
 >;
 
 /// A connection, not yet polled by anybody.
-pub struct Opened {
+pub struct NewConnection {
     /// Says things to the database.
     pub client: Client,
     /// To be polled (`poll_message`) until it ends.
@@ -37,7 +37,7 @@ pub struct Opened {
 ///
 /// # Errors
 /// Whose fault it is that there is no connection.
-pub async fn connect(target: &Target, purpose: &str) -> Result<Opened, ConnectFault> {
+pub async fn connect(target: &Target, purpose: &str) -> Result<NewConnection, ConnectFault> {
     let rounds: &[Session] = match &target.session {
         Session::PreferStandby => &[Session::Standby, Session::Any],
         other => std::slice::from_ref(other),
@@ -58,7 +58,7 @@ pub async fn connect(target: &Target, purpose: &str) -> Result<Opened, ConnectFa
             }
         }
     }
-    Err(several(faults))
+    Err(all_hosts(faults))
 }
 
 async fn one(
@@ -66,11 +66,11 @@ async fn one(
     host: &Host,
     session: Session,
     purpose: &str,
-) -> Result<Opened, ConnectFault> {
-    let mut tls = tls::connector(target, host).map_err(ConnectFault::lasting)?;
+) -> Result<NewConnection, ConnectFault> {
+    let mut tls = tls::connector(target, host).map_err(ConnectFault::permanent)?;
     let config = target.config(host, purpose);
     let began = async {
-        let places = places(host).await.map_err(|error| ConnectFault::io(host, &error))?;
+        let places = addresses(host).await.map_err(|error| ConnectFault::io(host, &error))?;
         let mut last = None;
         for place in &places {
             match reach(place, &config, &mut tls, target, (host, session)).await {
@@ -78,30 +78,30 @@ async fn one(
                 Err(fault) => last = Some(fault),
             }
         }
-        Err(last.unwrap_or_else(|| several(Vec::new())))
+        Err(last.unwrap_or_else(|| all_hosts(Vec::new())))
     };
     // A server that accepts and then is silent is no better than none.
     let limit = target.patience.saturating_add(Duration::from_secs(5));
     match tokio::time::timeout(limit, began).await {
         Ok(done) => done,
-        Err(_) => Err(ConnectFault::silent(host, limit)),
+        Err(_) => Err(ConnectFault::timed_out(host, limit)),
     }
 }
 
-/// One place of a host.
+/// Connects to one address of a host.
 async fn reach(
-    place: &Place,
+    place: &DialAddress,
     config: &Config,
     tls: &mut MakeRustlsConnect,
     target: &Target,
     (host, session): (&Host, Session),
-) -> Result<Opened, ConnectFault> {
+) -> Result<NewConnection, ConnectFault> {
     let line = dial(place, config).await.map_err(|error| ConnectFault::io(host, &error))?;
     let line = match config.get_ssl_mode() {
         SslMode::Disable => LimitedStream::messages(line),
         _ => LimitedStream::answer_first(line),
     };
-    let Ok(tls) = MakeTlsConnect::<Bare>::make_tls_connect(tls, &host.name);
+    let Ok(tls) = MakeTlsConnect::<LimitedLine>::make_tls_connect(tls, &host.name);
     let fault = |error: tokio_postgres::Error| ConnectFault::new(target, host, &error);
     let (client, mut connection) =
         config.connect_raw(line, LimitedTls(tls)).await.map_err(fault)?;
@@ -119,7 +119,7 @@ async fn reach(
             return Err(ConnectFault::io(host, &error));
         }
     }
-    Ok(Opened { client, connection })
+    Ok(NewConnection { client, connection })
 }
 
 /// Returns the query that checks the kind of a server: the query, the expected answer, and the error for another one.
@@ -135,7 +135,7 @@ fn asked_of(session: Session) -> Option<(&'static str, &'static str, &'static st
     }
 }
 
-/// The one value that a question has as its answer.
+/// Runs a query that returns a single value.
 async fn answer(client: &Client, question: &str) -> Result<Option<String>, tokio_postgres::Error> {
     let mut answer = pin!(client.simple_query_raw(question).await?);
     while let Some(message) = answer.try_next().await? {
@@ -151,7 +151,7 @@ async fn answer(client: &Client, question: &str) -> Result<Option<String>, tokio
 /// # Errors
 /// As [`connect`].
 pub async fn open(target: &Target, purpose: &str) -> Result<Client, ConnectFault> {
-    let Opened { client, connection } = connect(target, purpose).await?;
+    let NewConnection { client, connection } = connect(target, purpose).await?;
     tokio::spawn(async move {
         // The client's next call reports its end.
         let _ = connection.await;
@@ -168,7 +168,7 @@ mod tests {
     use crate::database::Environment;
 
     /// Announces a message of a gigabyte to who comes, after a no to a request for TLS.
-    async fn lie(mut stream: impl Line, asked_for_tls: bool) {
+    async fn serve_oversized_message(mut stream: impl Line, asked_for_tls: bool) {
         let mut heard = [0; 8];
         stream.read_exact(&mut heard).await.unwrap();
         assert_eq!(heard == [0, 0, 0, 8, 4, 210, 22, 47], asked_for_tls);
@@ -180,7 +180,7 @@ mod tests {
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
 
-    async fn told(url: &str) -> String {
+    async fn connect_error(url: &str) -> String {
         let target = Target::of_operator(url, &Environment::with(&[], None)).unwrap();
         let fault = connect(&target, "test").await.err().unwrap();
         assert!(fault.passing);
@@ -193,15 +193,17 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         for (mode, asks) in [("disable", false), ("prefer", true)] {
             let url = format!("postgres://u:p@127.0.0.1:{port}/d?sslmode={mode}");
-            let serve = async { lie(listener.accept().await.unwrap().0, asks).await };
-            let ((), told) = tokio::join!(serve, told(&url));
+            let serve =
+                async { serve_oversized_message(listener.accept().await.unwrap().0, asks).await };
+            let ((), told) = tokio::join!(serve, connect_error(&url));
             assert!(told.contains("announced a message of 1073741824 bytes"), "{mode}: {told}");
         }
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join(".s.PGSQL.5432")).unwrap();
         let url = format!("host={} user=u dbname=d", folder.path().display());
-        let serve = async { lie(listener.accept().await.unwrap().0, false).await };
-        let ((), told) = tokio::join!(serve, told(&url));
+        let serve =
+            async { serve_oversized_message(listener.accept().await.unwrap().0, false).await };
+        let ((), told) = tokio::join!(serve, connect_error(&url));
         assert!(told.contains("announced a message of 1073741824 bytes"), "{told}");
     }
     /// Lets in who comes, and answers the first question so; the line lives as long as what is given back.
@@ -228,9 +230,9 @@ mod tests {
         let columns = b"T\0\0\0\x1a\0\x01r\0\0\0\0\0\0\0\0\0\0\x19\xff\xff\xff\xff\xff\xff\0\0";
         let end = b"C\0\0\0\x09SHOW\0Z\0\0\0\x05I";
         let on = [&columns[..], b"D\0\0\0\x0c\0\x01\0\0\0\x02on", end].concat();
-        let (_line, standby) = tokio::join!(answer(&listener, &on), told(&url));
+        let (_line, standby) = tokio::join!(answer(&listener, &on), connect_error(&url));
         assert!(standby.contains("is a standby"), "{standby}");
-        let (_line, ended) = tokio::join!(answer(&listener, b""), told(&url));
+        let (_line, ended) = tokio::join!(answer(&listener, b""), connect_error(&url));
         assert!(ended.contains("cannot be reached") || ended.contains("closed"), "{ended}");
         let off = [&columns[..], b"D\0\0\0\x0d\0\x01\0\0\0\x03off", end].concat();
         let target = Target::of_operator(&url, &Environment::with(&[], None)).unwrap();

@@ -42,10 +42,10 @@ impl From<ConnectFault> for Fault {
     }
 }
 
-/// All hosts' faults as one.
-pub(super) fn several(mut faults: Vec<ConnectFault>) -> ConnectFault {
+/// Combines the faults of all hosts into one.
+pub(super) fn all_hosts(mut faults: Vec<ConnectFault>) -> ConnectFault {
     let Some(last) = faults.pop() else {
-        return ConnectFault::lasting(Fault::operator("the database's URL names no host"));
+        return ConnectFault::permanent(Fault::operator("the database's URL names no host"));
     };
     if faults.is_empty() || last.final_ {
         return last;
@@ -54,12 +54,12 @@ pub(super) fn several(mut faults: Vec<ConnectFault>) -> ConnectFault {
     let passing = faults.iter().any(|fault| fault.passing);
     let all: Vec<String> = faults.iter().map(ToString::to_string).collect();
     let text = format!("none of {} hosts will do. {}", all.len(), all.join(". "));
-    ConnectFault { passing, ..ConnectFault::passing(text) }
+    ConnectFault { passing, ..ConnectFault::temporary(text) }
 }
 
 impl ConnectFault {
-    /// It lasts until an operator acts.
-    pub(super) fn lasting(fault: Fault) -> Self {
+    /// Creates a fault that lasts until an operator acts.
+    pub(super) fn permanent(fault: Fault) -> Self {
         Self {
             fault,
             passing: false,
@@ -70,17 +70,17 @@ impl ConnectFault {
         }
     }
 
-    fn wrong(text: String) -> Self {
-        Self::lasting(Fault::operator(text))
+    fn misconfigured(text: String) -> Self {
+        Self::permanent(Fault::operator(text))
     }
 
-    fn passing(text: String) -> Self {
-        Self { passing: true, final_: false, ..Self::lasting(Fault::environment(text)) }
+    fn temporary(text: String) -> Self {
+        Self { passing: true, final_: false, ..Self::permanent(Fault::environment(text)) }
     }
 
-    /// The host accepted the connection and then sent nothing.
-    pub(super) fn silent(host: &Host, limit: Duration) -> Self {
-        Self::passing(format!(
+    /// Returns the fault of a host that accepted the connection and then sent nothing.
+    pub(super) fn timed_out(host: &Host, limit: Duration) -> Self {
+        Self::temporary(format!(
             "the database at {host} has not answered within {} s",
             limit.as_secs()
         ))
@@ -107,7 +107,7 @@ impl ConnectFault {
         Self::client(target, host, error)
     }
 
-    /// The library itself gave up. Its errors have texts and no kinds.
+    /// Converts an error of the client library itself. Its errors have texts and no kinds.
     fn client(target: &Target, host: &Host, error: &tokio_postgres::Error) -> Self {
         let said = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         if said.contains("password missing") {
@@ -116,22 +116,22 @@ impl ConnectFault {
                  service file, or PGPASSWORD",
                 target.user
             );
-            return Self { asks_password: true, ..Self::wrong(text) };
+            return Self { asks_password: true, ..Self::misconfigured(text) };
         }
         if said.contains("channel binding") {
-            return Self::wrong(format!(
+            return Self::misconfigured(format!(
                 "the database at {host} does not prove that it is the end of the TLS line: it asks for no password by \
                  SCRAM, or an attacker is in between; check its certificate instead (sslmode=verify-full with \
                  sslrootcert=FILE), or do without (channel_binding=prefer)"
             ));
         }
         if said.contains("does not support TLS") {
-            return Self::wrong(format!(
+            return Self::misconfigured(format!(
                 "the database at {host} speaks no TLS; switch it on there (ssl = on in postgresql.conf), or do \
                  without: sslmode=disable"
             ));
         }
-        Self::passing(format!("the database at {host}: {error}: {said}"))
+        Self::temporary(format!("the database at {host}: {error}: {said}"))
     }
 
     fn refused(target: &Target, host: &Host, error: &tokio_postgres::error::DbError) -> Self {
@@ -142,7 +142,7 @@ impl ConnectFault {
                 let text = format!(
                     "the database at {host} does not take this password for {user:?} (or it was valid for a time that is over)"
                 );
-                Self { refuses_role: true, ..Self::wrong(text) }
+                Self { refuses_role: true, ..Self::misconfigured(text) }
             }
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION
                 if said.contains("not permitted to log in") =>
@@ -151,37 +151,39 @@ impl ConnectFault {
                     "the role {user:?} may not log in to the database at {host}: an invitation that was used, or a node that \
                      was removed"
                 );
-                Self { refuses_role: true, ..Self::wrong(text) }
+                Self { refuses_role: true, ..Self::misconfigured(text) }
             }
-            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Self::wrong(format!(
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Self::misconfigured(format!(
                 "the database at {host} refuses this connection: {said}. Its pg_hba.conf needs a line such as: \
                  hostssl {database} all THIS-ADDRESS/32 scram-sha-256"
             )),
-            SqlState::INVALID_CATALOG_NAME => Self::wrong(format!(
+            SqlState::INVALID_CATALOG_NAME => Self::misconfigured(format!(
                 "there is no database {database:?} at {host}; create it there: createdb {database}"
             )),
-            SqlState::INSUFFICIENT_PRIVILEGE => {
-                Self::wrong(format!("{user:?} may not connect to {database:?} at {host}: {said}"))
-            }
+            SqlState::INSUFFICIENT_PRIVILEGE => Self::misconfigured(format!(
+                "{user:?} may not connect to {database:?} at {host}: {said}"
+            )),
             SqlState::CANNOT_CONNECT_NOW => {
-                Self::passing(format!("the database at {host} is starting or ending: {said}"))
+                Self::temporary(format!("the database at {host} is starting or ending: {said}"))
             }
             SqlState::TOO_MANY_CONNECTIONS => {
                 let text = format!(
                     "the database at {host} has no connection left for {user:?}: {said}; each node takes three (max_connections)"
                 );
-                Self { is_full: true, ..Self::passing(text) }
+                Self { is_full: true, ..Self::temporary(text) }
             }
-            _ => Self::passing(format!("the database at {host}: {said} ({})", error.code().code())),
+            _ => {
+                Self::temporary(format!("the database at {host}: {said} ({})", error.code().code()))
+            }
         }
     }
 
     fn tls(host: &Host, error: &rustls::Error) -> Self {
         let name = &host.name;
         let rustls::Error::InvalidCertificate(why) = error else {
-            return Self::passing(format!("TLS with the database at {host}: {error}"));
+            return Self::temporary(format!("TLS with the database at {host}: {error}"));
         };
-        Self::wrong(match why {
+        Self::misconfigured(match why {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 format!(
                     "the certificate of the database at {host} is not for {name}: {why}. Name it as its certificate does, or \
@@ -201,20 +203,24 @@ impl ConnectFault {
         })
     }
 
-    /// The line to it.
+    /// Converts an error of the connection itself.
     pub(super) fn io(host: &Host, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::PermissionDenied
                 if error.to_string().contains("does not allow writes") =>
             {
-                Self::passing(format!("the database at {host} is a standby, which takes no writes"))
+                Self::temporary(format!(
+                    "the database at {host} is a standby, which takes no writes"
+                ))
             }
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::passing(format!(
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::temporary(format!(
                 "no database listens at {host}: {error}; is it running, and is the port right?"
             )),
             // Its answer was invalid, which differs from no answer.
-            io::ErrorKind::InvalidData => Self::passing(format!("the database at {host}: {error}")),
-            _ => Self::passing(format!("the database at {host} cannot be reached: {error}")),
+            io::ErrorKind::InvalidData => {
+                Self::temporary(format!("the database at {host}: {error}"))
+            }
+            _ => Self::temporary(format!("the database at {host} cannot be reached: {error}")),
         }
     }
 }

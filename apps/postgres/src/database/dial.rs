@@ -20,26 +20,27 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Line for S {}
 
 /// An address at which a host can be dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DialAddress {
     /// A socket's file.
     Socket(PathBuf),
     /// An address of it.
     Tcp(SocketAddr),
 }
 
-/// All places of a host, in the order that they are tried in.
+/// Resolves all addresses of a host, in the order in which to try them.
 ///
 /// # Errors
 /// Its name is not known.
-pub(super) async fn places(host: &Host) -> io::Result<Vec<Place>> {
+pub(super) async fn addresses(host: &Host) -> io::Result<Vec<DialAddress>> {
     if let Some(address) = host.address {
-        return Ok(vec![Place::Tcp(SocketAddr::new(address, host.port))]);
+        return Ok(vec![DialAddress::Tcp(SocketAddr::new(address, host.port))]);
     }
     if host.is_socket() {
         let file = Path::new(&host.name).join(format!(".s.PGSQL.{}", host.port));
-        return Ok(vec![Place::Socket(file)]);
+        return Ok(vec![DialAddress::Socket(file)]);
     }
-    let found: Vec<_> = lookup_host((&*host.name, host.port)).await?.map(Place::Tcp).collect();
+    let found: Vec<_> =
+        lookup_host((&*host.name, host.port)).await?.map(DialAddress::Tcp).collect();
     if found.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "its name has no address"));
     }
@@ -50,11 +51,11 @@ pub(super) async fn places(host: &Host) -> io::Result<Vec<Place>> {
 ///
 /// # Errors
 /// No answer came.
-pub(super) async fn dial(place: &Place, config: &Config) -> io::Result<Box<dyn Line>> {
+pub(super) async fn dial(place: &DialAddress, config: &Config) -> io::Result<Box<dyn Line>> {
     let limit = config.get_connect_timeout().copied();
     match place {
-        Place::Socket(file) => Ok(Box::new(within(limit, UnixStream::connect(file)).await?)),
-        Place::Tcp(address) => {
+        DialAddress::Socket(file) => Ok(Box::new(within(limit, UnixStream::connect(file)).await?)),
+        DialAddress::Tcp(address) => {
             let stream = within(limit, TcpStream::connect(address)).await?;
             stream.set_nodelay(true)?;
             let socket = SockRef::from(&stream);

@@ -40,7 +40,7 @@ const PARAMETER_STATUS: u8 = b'S';
 
 /// The reason why a connection was closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Refused {
+enum LimitError {
     /// One message claims that many bytes.
     Message(u32),
     /// No message is that short.
@@ -51,7 +51,7 @@ enum Refused {
     Reports,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message(len) => write!(
@@ -74,15 +74,15 @@ impl fmt::Display for Refused {
     }
 }
 
-impl From<Refused> for io::Error {
-    fn from(refused: Refused) -> Self {
+impl From<LimitError> for io::Error {
+    fn from(refused: LimitError) -> Self {
         Self::new(io::ErrorKind::InvalidData, refused.to_string())
     }
 }
 
 /// The position in a server's bytes.
 #[derive(Copy, Clone, Debug)]
-enum Place {
+enum ParseState {
     /// Before the one byte that answers the request for TLS, which is no frame.
     Answer,
     /// TLS goes through here; what is in it is followed elsewhere.
@@ -92,38 +92,38 @@ enum Place {
     /// A body of which this many bytes are left.
     Body(u32),
     /// Nothing more is taken.
-    Ended(Refused),
+    Ended(LimitError),
 }
 
 /// Follows a server's messages.
 #[derive(Debug)]
 struct Frames {
-    place: Place,
+    place: ParseState,
     /// Until the login is done, what it may still take.
     login: Option<u32>,
     /// The remaining budget for reports of parameters.
     reports: u32,
 }
 
-const START: Place = Place::Header { have: 0, bytes: [0; HEADER] };
+const START: ParseState = ParseState::Header { have: 0, bytes: [0; HEADER] };
 
 impl Frames {
-    fn new(place: Place) -> Self {
+    fn new(place: ParseState) -> Self {
         Self { place, login: Some(MAX_LOGIN), reports: MAX_REPORTS }
     }
 
     /// Goes on by what was read.
-    fn follow(&mut self, mut read: &[u8]) -> Result<(), Refused> {
+    fn follow(&mut self, mut read: &[u8]) -> Result<(), LimitError> {
         while let Some((first, rest)) = read.split_first() {
             match &mut self.place {
-                Place::Opaque => return Ok(()),
-                Place::Ended(refused) => return Err(*refused),
-                Place::Answer => {
+                ParseState::Opaque => return Ok(()),
+                ParseState::Ended(refused) => return Err(*refused),
+                ParseState::Answer => {
                     // The library takes any other byte for a no, and continues without TLS.
-                    self.place = if *first == TLS_FOLLOWS { Place::Opaque } else { START };
+                    self.place = if *first == TLS_FOLLOWS { ParseState::Opaque } else { START };
                     read = rest;
                 }
-                Place::Header { have, bytes } => {
+                ParseState::Header { have, bytes } => {
                     if let Some(byte) = bytes.get_mut(*have) {
                         *byte = *first;
                     }
@@ -131,13 +131,14 @@ impl Frames {
                     read = rest;
                     if *have >= HEADER {
                         let header = *bytes;
-                        self.place = self.begun(header).unwrap_or_else(Place::Ended);
-                        if let Place::Ended(refused) = self.place {
+                        self.place =
+                            self.state_after_header(header).unwrap_or_else(ParseState::Ended);
+                        if let ParseState::Ended(refused) = self.place {
                             return Err(refused);
                         }
                     }
                 }
-                Place::Body(left) => {
+                ParseState::Body(left) => {
                     let here = u32::try_from(read.len()).unwrap_or(u32::MAX).min(*left);
                     *left = left.saturating_sub(here);
                     read = read.get(here as usize..).unwrap_or_default();
@@ -151,20 +152,23 @@ impl Frames {
     }
 
     /// Returns the place after that header.
-    fn begun(&mut self, [kind, length @ ..]: [u8; HEADER]) -> Result<Place, Refused> {
+    fn state_after_header(
+        &mut self,
+        [kind, length @ ..]: [u8; HEADER],
+    ) -> Result<ParseState, LimitError> {
         let len = u32::from_be_bytes(length);
         if len > MAX_MESSAGE {
-            return Err(Refused::Message(len));
+            return Err(LimitError::Message(len));
         }
-        let body = len.checked_sub(LENGTH).ok_or(Refused::Short(len))?;
+        let body = len.checked_sub(LENGTH).ok_or(LimitError::Short(len))?;
         let whole = len.saturating_add(1);
         if let Some(left) = self.login {
-            let left = left.checked_sub(whole).ok_or(Refused::Login)?;
+            let left = left.checked_sub(whole).ok_or(LimitError::Login)?;
             self.login = (kind != READY_FOR_QUERY).then_some(left);
         } else if kind == PARAMETER_STATUS {
-            self.reports = self.reports.checked_sub(whole).ok_or(Refused::Reports)?;
+            self.reports = self.reports.checked_sub(whole).ok_or(LimitError::Reports)?;
         }
-        Ok(if body == 0 { START } else { Place::Body(body) })
+        Ok(if body == 0 { START } else { ParseState::Body(body) })
     }
 }
 
@@ -175,14 +179,14 @@ pub struct LimitedStream<S> {
 }
 
 impl<S> LimitedStream<S> {
-    /// Messages come at once: TLS was not asked for, or this is the inside of it.
+    /// Wraps a stream that begins with messages: TLS was not requested, or this is the stream inside it.
     pub(super) fn messages(inner: S) -> Self {
         Self { inner, frames: Frames::new(START) }
     }
 
-    /// TLS is asked for: first comes the answer to that.
+    /// Wraps a stream that begins with the answer to the request for TLS.
     pub(super) fn answer_first(inner: S) -> Self {
-        Self { inner, frames: Frames::new(Place::Answer) }
+        Self { inner, frames: Frames::new(ParseState::Answer) }
     }
 }
 
@@ -193,7 +197,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if let Place::Ended(refused) = this.frames.place {
+        if let ParseState::Ended(refused) = this.frames.place {
             return Poll::Ready(Err(refused.into()));
         }
         let before = buf.filled().len();
@@ -260,7 +264,7 @@ mod tests {
         [&[kind][..], &len.to_be_bytes()].concat()
     }
 
-    /// A login and a few answers, one of them without a body.
+    /// Returns a login and a few answers, one of them without a body.
     fn usual() -> Vec<u8> {
         [
             message(b'R', &[0, 0, 0, 0]),
@@ -296,7 +300,7 @@ mod tests {
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
             // The place was found again: the next header is known as one.
             let refused = client.frames.follow(&header(b'D', u32::MAX));
-            assert_eq!(refused, Err(Refused::Message(u32::MAX)), "split at {at}");
+            assert_eq!(refused, Err(LimitError::Message(u32::MAX)), "split at {at}");
         }
     }
 
@@ -311,7 +315,7 @@ mod tests {
         for byte in most {
             frames.follow(&[*byte]).unwrap();
         }
-        assert_eq!(frames.follow(&[*last]), Err(Refused::Message(MAX_MESSAGE + 1)));
+        assert_eq!(frames.follow(&[*last]), Err(LimitError::Message(MAX_MESSAGE + 1)));
     }
 
     #[tokio::test]
@@ -349,22 +353,22 @@ mod tests {
     fn the_longest_message_is_taken_and_one_byte_more_is_not() {
         assert_eq!(logged_in().follow(&header(b'D', MAX_MESSAGE)), Ok(()));
         let refused = logged_in().follow(&header(b'D', MAX_MESSAGE + 1));
-        assert_eq!(refused, Err(Refused::Message(MAX_MESSAGE + 1)));
-        assert_eq!(logged_in().follow(&header(b'D', 3)), Err(Refused::Short(3)));
+        assert_eq!(refused, Err(LimitError::Message(MAX_MESSAGE + 1)));
+        assert_eq!(logged_in().follow(&header(b'D', 3)), Err(LimitError::Short(3)));
     }
 
     #[test]
     fn before_the_login_less_is_taken_in_all() {
         let mut frames = Frames::new(START);
-        assert_eq!(frames.follow(&header(b'E', u32::MAX)), Err(Refused::Message(u32::MAX)));
-        assert_eq!(frames.follow(&usual()), Err(Refused::Message(u32::MAX)), "it stays ended");
+        assert_eq!(frames.follow(&header(b'E', u32::MAX)), Err(LimitError::Message(u32::MAX)));
+        assert_eq!(frames.follow(&usual()), Err(LimitError::Message(u32::MAX)), "it stays ended");
 
         // Many small ones, each within the bound of one.
         let notice = message(b'N', &[0; 1000]);
         let fit = MAX_LOGIN as usize / notice.len();
         let mut frames = Frames::new(START);
         frames.follow(&notice.repeat(fit)).unwrap();
-        assert_eq!(frames.follow(&notice), Err(Refused::Login));
+        assert_eq!(frames.follow(&notice), Err(LimitError::Login));
         logged_in().follow(&notice.repeat(2 * fit)).unwrap();
     }
 
@@ -377,18 +381,18 @@ mod tests {
             frames.follow(&report).unwrap();
             frames.follow(&message(READY_FOR_QUERY, b"I")).unwrap();
         }
-        assert_eq!(frames.follow(&report), Err(Refused::Reports));
+        assert_eq!(frames.follow(&report), Err(LimitError::Reports));
     }
 
     #[test]
     fn the_answer_about_tls_is_no_message() {
         // No: messages follow, and are measured.
-        let mut frames = Frames::new(Place::Answer);
+        let mut frames = Frames::new(ParseState::Answer);
         frames.follow(b"N").unwrap();
         frames.follow(&usual()).unwrap();
-        assert_eq!(frames.follow(&header(b'D', 1 << 30)), Err(Refused::Message(1 << 30)));
+        assert_eq!(frames.follow(&header(b'D', 1 << 30)), Err(LimitError::Message(1 << 30)));
         // Yes: what follows is TLS, whose bytes are no frames.
-        let mut frames = Frames::new(Place::Answer);
+        let mut frames = Frames::new(ParseState::Answer);
         frames.follow(b"S").unwrap();
         frames.follow(&[0xff; 64]).unwrap();
         frames.follow(&header(b'D', 1 << 30)).unwrap();
@@ -444,7 +448,7 @@ mod tests {
     }
 
     /// Returns the library's error for a server that sends this after the answer to the request for TLS.
-    async fn told(answer: u8, then: Vec<u8>) -> String {
+    async fn login_error(answer: u8, then: Vec<u8>) -> String {
         let (mut server, client) = duplex(1 << 10);
         let serve = async {
             server.read_exact(&mut [0; 8]).await.unwrap();
@@ -463,7 +467,7 @@ mod tests {
     #[tokio::test]
     async fn the_library_meets_the_bound_before_any_login_with_and_without_tls() {
         for answer in [b'N', b'S'] {
-            let error = told(answer, header(b'R', u32::MAX)).await;
+            let error = login_error(answer, header(b'R', u32::MAX)).await;
             assert!(error.contains("4294967295 bytes"), "{error}");
         }
     }

@@ -10,7 +10,7 @@ mod service;
 mod target;
 mod tls;
 
-pub use connect::{Connection, Opened, connect, open};
+pub use connect::{Connection, NewConnection, connect, open};
 pub use connect_fault::ConnectFault;
 pub use params::Environment;
 pub use target::Target;

@@ -53,7 +53,7 @@ impl fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// This process's.
+    /// Reads the environment of this process.
     pub fn of_process() -> Self {
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective()).ok().flatten();
         let vars = std::env::vars_os()
@@ -67,7 +67,7 @@ impl Environment {
         }
     }
 
-    /// Nothing but a name.
+    /// Creates an environment that defines nothing but a user name.
     pub(super) fn of_nobody(user: &str) -> Self {
         Self { user: Some(user.to_owned()), ..Self::default() }
     }
@@ -102,7 +102,7 @@ impl Params {
             for (key, value) in service::find(&name, env)? {
                 let at = format!("service {name:?}");
                 if let std::collections::btree_map::Entry::Vacant(free) =
-                    params.0.entry(known(&key, &at)?)
+                    params.0.entry(canonical_name(&key, &at)?)
                 {
                     free.insert(value);
                 }
@@ -116,7 +116,7 @@ impl Params {
         Ok(params)
     }
 
-    /// A URL or words.
+    /// Parses a URL, or keywords and values.
     pub(super) fn parse(text: &str) -> Result<Self, Fault> {
         if text.contains("#adit1-") {
             return Err(Fault::operator(
@@ -134,14 +134,14 @@ impl Params {
     }
 
     fn set(&mut self, name: &str, value: Zeroizing<String>) -> Result<(), Fault> {
-        let name = known(name, "the database's URL")?;
+        let name = canonical_name(name, "the database's URL")?;
         if self.0.insert(name, value).is_some() {
             return Err(Fault::operator(format!("the database's URL says {name} twice")));
         }
         Ok(())
     }
 
-    /// `[USER[:PASSWORD]@][HOST[:PORT]][,...][/DATABASE][?NAME=VALUE[&...]]`
+    /// Parses `[USER[:PASSWORD]@][HOST[:PORT]][,...][/DATABASE][?NAME=VALUE[&...]]`.
     fn from_url(rest: &str) -> Result<Self, Fault> {
         let mut params = Self::default();
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(a, b)| (a, b));
@@ -176,7 +176,7 @@ impl Params {
         Ok(params)
     }
 
-    /// `NAME = VALUE ...`, a value with spaces in '...', \' and \\ in it.
+    /// Parses `NAME = VALUE ...`, a value with spaces in '...', \' and \\ in it.
     fn from_words(text: &str) -> Result<Self, Fault> {
         let mut params = Self::default();
         let mut chars = text.chars().peekable();
@@ -217,8 +217,8 @@ impl Params {
     }
 }
 
-/// The name as it is known.
-fn known(name: &str, at: &str) -> Result<&'static str, Fault> {
+/// Returns the canonical name of a parameter.
+fn canonical_name(name: &str, at: &str) -> Result<&'static str, Fault> {
     let found = KNOWN.iter().find(|(known, _)| *known == name);
     found.map(|(known, _)| *known).ok_or_else(|| {
         let all: Vec<&str> = KNOWN.iter().map(|(known, _)| *known).collect();
@@ -230,7 +230,7 @@ fn known(name: &str, at: &str) -> Result<&'static str, Fault> {
     })
 }
 
-/// A host and its port, both maybe empty; an IPv6 address is in brackets.
+/// Splits a host from its port, both of which may be empty; an IPv6 address is in brackets.
 fn split_port(host: &str) -> Result<(&str, &str), Fault> {
     let wrong = || {
         Fault::operator(
@@ -291,7 +291,7 @@ pub(super) mod percent {
     }
 }
 
-/// A URL from parts: hosts with ports, a database, parameters in this order.
+/// Builds a URL from parts: hosts with ports, a database, parameters in this order.
 pub(super) fn url(hosts: &[(String, u16)], database: &str, params: &[(&str, String)]) -> String {
     let hosts: Vec<String> = hosts
         .iter()

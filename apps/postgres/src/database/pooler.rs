@@ -25,22 +25,22 @@ const WAIT: Duration = Duration::from_secs(2);
 const ROUNDS: u32 = 3;
 
 /// Why it is not known whether sessions are shared.
-pub(crate) enum Unknown {
+pub(crate) enum ProbeError {
     Connect(ConnectFault),
     Ask(Error),
 }
 
-/// Whether sessions of this target are shared with others. On two connections, which end afterwards.
-pub(crate) async fn shares_sessions(target: &Target) -> Result<bool, Unknown> {
-    let first = open(target, "probe").await.map_err(Unknown::Connect)?;
+/// Returns whether this target shares sessions between connections. Opens two connections, which end afterwards.
+pub(crate) async fn shares_sessions(target: &Target) -> Result<bool, ProbeError> {
+    let first = open(target, "probe").await.map_err(ProbeError::Connect)?;
     shares_session(&first, target).await
 }
 
-/// Whether the session of a connection to this target is shared with others. On a second connection.
-pub(crate) async fn shares_session(first: &Client, target: &Target) -> Result<bool, Unknown> {
-    let second = open(target, "probe").await.map_err(Unknown::Connect)?;
+/// Returns whether the session of a connection to this target is shared with others. Opens a second connection.
+pub(crate) async fn shares_session(first: &Client, target: &Target) -> Result<bool, ProbeError> {
+    let second = open(target, "probe").await.map_err(ProbeError::Connect)?;
     for _ in 0..ROUNDS {
-        if round(first, &second).await.map_err(Unknown::Ask)? {
+        if round(first, &second).await.map_err(ProbeError::Ask)? {
             return Ok(true);
         }
     }
@@ -73,7 +73,7 @@ async fn round(first: &Client, second: &Client) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// The server's process that answers, without a prepared statement.
+/// Returns the process of the server that answers, without using a prepared statement.
 async fn process(client: &Client) -> Result<Option<String>, Error> {
     let messages = client.simple_query("SELECT pg_catalog.pg_backend_pid()").await?;
     Ok(messages.iter().find_map(|message| match message {

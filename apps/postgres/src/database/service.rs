@@ -47,7 +47,7 @@ pub(super) fn find(name: &str, env: &Environment) -> Result<Lines, Fault> {
     )))
 }
 
-/// The lines below `[name]`.
+/// Parses the lines below `[name]`.
 fn parse_service(text: &str, name: &str, file: &Path) -> Result<Option<Lines>, Fault> {
     let mut found: Option<Lines> = None;
     for (number, line) in text.lines().enumerate() {
@@ -108,7 +108,8 @@ impl Passwords {
         }
     }
 
-    /// `HOST:PORT:DATABASE:USER:PASSWORD` on each line, `*` for any, `\` before a colon or itself.
+    /// Parses `HOST:PORT:DATABASE:USER:PASSWORD` on each line, `*` for any, `\` before a colon or
+    /// itself.
     fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         Self(lines.filter_map(Self::line).collect())
@@ -128,7 +129,7 @@ impl Passwords {
         fields.try_into().ok()
     }
 
-    /// The first line that fits.
+    /// Returns the first line that matches.
     pub(super) fn find(
         &self,
         host: &str,

@@ -109,7 +109,7 @@ impl FromStr for SslMode {
 }
 
 impl SslMode {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Disable => "disable",
             Self::Prefer => "prefer",
@@ -154,7 +154,7 @@ impl Host {
         self.name.starts_with('/')
     }
 
-    /// Whether what is sent there stays on this machine.
+    /// Returns whether data sent to this host stays on this machine.
     pub(super) fn is_local(&self) -> bool {
         let address = self.address.or_else(|| self.name.parse().ok());
         self.is_socket()
@@ -173,7 +173,8 @@ impl fmt::Display for Host {
 }
 
 impl Target {
-    /// The database that an operator names: a URL, words, or nothing where a service or the environment says it all.
+    /// Parses the database that an operator names: a URL, keywords and values, or nothing if a service file or the
+    /// environment defines everything.
     ///
     /// # Errors
     /// Something in it is wrong or not known. No password is ever repeated.
@@ -181,7 +182,7 @@ impl Target {
         Self::resolve(text, env, false)
     }
 
-    /// As [`Self::of_operator`], for commands that write nothing: a standby will do.
+    /// Does the same as [`Self::of_operator`], for commands that write nothing: a standby is sufficient.
     ///
     /// # Errors
     /// Fails as [`Self::of_operator`] does.
@@ -198,7 +199,7 @@ impl Target {
         Ok(target)
     }
 
-    /// The database of a node, under the node's role. The environment has no say.
+    /// Parses the database of a node, under the node's role. The environment is ignored.
     ///
     /// # Errors
     /// The URL is wrong.
@@ -209,7 +210,7 @@ impl Target {
         Ok(target.with_role(&settings.role, &secrets.password))
     }
 
-    /// Files that a node reads at each connection.
+    /// Returns the files that a node reads at each connection.
     ///
     /// # Errors
     /// The URL is wrong.
@@ -220,7 +221,7 @@ impl Target {
         Ok(files.filter(|file| file != Path::new("system")).collect())
     }
 
-    /// The same database under another role.
+    /// Returns the same database under another role.
     #[must_use]
     pub fn with_role(mut self, role: &str, password: &Zeroizing<String>) -> Self {
         role.clone_into(&mut self.user);
@@ -230,7 +231,7 @@ impl Target {
         self
     }
 
-    /// The same database, asking for a password that the operator has typed.
+    /// Returns the same database, asking for a password that the operator has typed.
     pub(crate) fn with_password(mut self, password: &Zeroizing<String>) -> Self {
         for host in &mut self.hosts {
             host.password = Some(password.clone());
@@ -302,7 +303,7 @@ impl Target {
         let warning = format!(
             "sslmode={} to {host}: an attacker on the path can read what is not sealed, and change everything; write \
              sslmode=verify-full with sslrootcert=FILE, or leave sslmode away",
-            self.mode(host).word()
+            self.mode(host).as_str()
         );
         self.warnings.push(warning);
     }
@@ -318,8 +319,8 @@ impl Target {
         }
     }
 
-    /// Whether the server must prove by the password itself that it holds the certificate which the line ends at: where
-    /// the certificate is not checked otherwise.
+    /// Returns whether the server must prove by the password itself that it holds the certificate of the TLS
+    /// connection: required if the certificate is not checked otherwise.
     pub(super) fn channel_binding(&self, host: &Host) -> ChannelBinding {
         let unchecked = self.mode(host) == SslMode::Require && self.ssl.root.is_none();
         self.binding.unwrap_or(if unchecked && !host.is_local() {
@@ -334,22 +335,22 @@ impl Target {
         &self.warnings
     }
 
-    /// The database's name.
+    /// Returns the database's name.
     pub fn database(&self) -> &str {
         &self.database
     }
 
-    /// The role that connects.
+    /// Returns the role that connects.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// Whether other machines cannot use this target as it is: all its hosts are this machine itself.
+    /// Returns whether other machines cannot use this target as it is, because all its hosts are this machine itself.
     pub fn is_local(&self) -> bool {
         self.hosts.iter().all(Host::is_local)
     }
 
-    /// Files that the URL names, which another machine needs too.
+    /// Returns the files that the URL names, which another machine needs too.
     pub fn files(&self) -> Vec<&Path> {
         let (certificate, key) = self.named_identity();
         let files = [self.ssl.root.as_ref(), certificate, key];
@@ -365,7 +366,7 @@ impl Target {
         }
     }
 
-    /// The URL, without user and password, for nodes.
+    /// Returns the URL, without user and password, for nodes.
     pub fn to_url(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(|host| (host.name.clone(), host.port)).collect();
         let mut params = Vec::new();
@@ -378,7 +379,7 @@ impl Target {
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
         let (certificate, key) = self.named_identity();
         let more = [
-            ("sslmode", self.ssl.mode.map(|mode| mode.word().to_owned())),
+            ("sslmode", self.ssl.mode.map(|mode| mode.as_str().to_owned())),
             ("sslrootcert", self.ssl.root.as_ref().map(path)),
             ("sslcert", certificate.map(path)),
             ("sslkey", key.map(path)),
@@ -394,7 +395,7 @@ impl Target {
         params::url(&hosts, &self.database, &params)
     }
 
-    /// The client library's settings for one host.
+    /// Returns the client library's settings for one host.
     pub(super) fn config(&self, host: &Host, purpose: &str) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
         config.user(&self.user).dbname(&self.database).host(&host.name).port(host.port);
@@ -478,7 +479,7 @@ fn hosts(params: &Params) -> Result<Vec<Host>, Fault> {
         .collect()
 }
 
-/// The first folder that is there.
+/// Returns the first folder that exists.
 fn default_socket() -> String {
     let found = SOCKETS.iter().find(|folder| Path::new(folder).is_dir());
     (*found.unwrap_or(&"/var/run/postgresql")).to_owned()
@@ -539,7 +540,7 @@ fn keepalive(params: &Params) -> Result<Keepalive, Fault> {
 }
 
 impl Keepalive {
-    /// By default, a tunnel notices within seconds that a host is gone.
+    /// Applies the settings. By default, a tunnel notices within seconds that a host is gone.
     fn apply(&self, config: &mut tokio_postgres::Config) {
         config.keepalives(!self.off);
         config.keepalives_idle(self.idle.unwrap_or(Duration::from_secs(5)));

@@ -29,7 +29,7 @@ enum Check {
     Name,
 }
 
-/// A connector for that host.
+/// Creates a connector for that host.
 pub(super) fn connector(target: &Target, host: &Host) -> Result<MakeRustlsConnect, Fault> {
     let ssl = &target.ssl;
     let check = match target.mode(host) {
@@ -77,7 +77,7 @@ fn webpki(
         .map_err(|error| Fault::ours(format!("TLS to the database: {error}")))
 }
 
-/// The authorities: a file's, or the machine's.
+/// Loads the authorities: a file's, or the machine's.
 fn roots(ssl: &Ssl) -> Result<RootCertStore, Fault> {
     let mut roots = RootCertStore::empty();
     let file = ssl.root.as_deref().filter(|root| *root != Path::new("system"));

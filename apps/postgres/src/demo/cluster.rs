@@ -52,7 +52,7 @@ impl Cluster {
         let mut initdb = cluster.command("initdb");
         initdb.args(["--pgdata", "data", "--username", SUPERUSER, "--encoding", "UTF8"]);
         initdb.args(["--locale", "C", "--no-sync", "--no-instructions", "--auth", "trust"]);
-        told(initdb)?;
+        run_command(initdb)?;
         // The superuser is root on this machine.
         let access = format!("local all {SUPERUSER} peer map=root\nlocal all all scram-sha-256\n");
         let files =
@@ -93,7 +93,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// `postgres (PostgreSQL) 15.3` -> `PostgreSQL 15.3`.
+    /// Parses `postgres (PostgreSQL) 15.3` as `PostgreSQL 15.3`.
     pub(super) fn version(&self) -> Result<String, Fault> {
         self.sql(SUPERUSER, "SELECT 'PostgreSQL ' || current_setting('server_version')")
             .map(|said| said.split(" (").next().unwrap_or_default().trim().to_owned())
@@ -103,14 +103,14 @@ impl Cluster {
     pub(super) fn sql(&self, database: &str, sql: &str) -> Result<String, Fault> {
         let mut command = self.psql(database, sql);
         command.args(["--no-align", "--tuples-only", "--quiet"]);
-        told(command)
+        run_command(command)
     }
 
     /// Returns the output of `psql`, as a table.
     pub(super) fn table(&self, database: &str, sql: &str) -> Result<String, Fault> {
         let mut command = self.psql(database, sql);
         command.args(["--pset", "footer=off"]);
-        told(command)
+        run_command(command)
     }
 
     fn psql(&self, database: &str, sql: &str) -> Command {
@@ -154,7 +154,7 @@ impl Drop for Cluster {
     }
 }
 
-/// The newest version's folder of programs.
+/// Finds the newest version's folder of programs.
 pub(super) fn programs() -> Result<PathBuf, Fault> {
     let versions = fs::read_dir(DEBIAN).into_iter().flatten().flatten();
     let newest = versions
@@ -174,7 +174,7 @@ pub(super) fn programs() -> Result<PathBuf, Fault> {
 }
 
 /// Runs a program to its end; what it printed.
-fn told(mut command: Command) -> Result<String, Fault> {
+fn run_command(mut command: Command) -> Result<String, Fault> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let shown = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let done = command.stdin(Stdio::null()).output();

@@ -2,7 +2,7 @@
 //! became, figures.
 
 mod cluster;
-mod world;
+mod setup;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use adit_runtime::demo::{
     DemoOptions, PING_ATTEMPTS, Step, TELL_EVERY, ping, round_trips, transfer, usage,
 };
 use adit_runtime::fault::Fault;
-use world::{DATABASE, NAMES, World};
+use setup::{DATABASE, DemoSetup, NAMES};
 
 /// A command of the user, or a query, with its output.
 #[derive(Clone, Debug)]
@@ -39,12 +39,12 @@ pub enum Progress {
     /// All is measured.
     Figures(Box<Report>),
     /// Everything is up until the user interrupts.
-    Holding(Holding),
+    Running(DemoEnvironment),
 }
 
 /// The commands for exploring the demo while it runs.
 #[derive(Clone, Debug)]
-pub struct Holding {
+pub struct DemoEnvironment {
     /// The namespaces.
     pub namespaces: [String; 2],
     /// The tunnel's IPv4 addresses.
@@ -95,20 +95,20 @@ pub struct Report {
     pub memory: [u64; 2],
 }
 
-type Tell<'a> = &'a mut dyn FnMut(Progress);
+type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 
 /// Runs the demo and takes everything away again. `options.program` is both nodes.
 ///
 /// # Errors
 /// Something is missing on this machine, a part of it failed, or the user interrupted.
-pub fn run(options: &DemoOptions, tell: Tell<'_>) -> Result<(), Fault> {
+pub fn run(options: &DemoOptions, tell: OnProgress<'_>) -> Result<(), Fault> {
     cluster::programs()?;
     let interrupt = Interrupt::catch()?;
     stage(tell, "a database in a temporary folder, two machines without a cable");
-    let mut world = World::new(&options.program, &interrupt)?;
+    let mut world = DemoSetup::new(&options.program, &interrupt)?;
     let mut report = Report { database: world.cluster.version()?, ..Report::default() };
     done(tell, &report.database);
-    found(&world, tell)?;
+    create_network(&world, tell)?;
     interrupt.check()?;
     stage(tell, "adit postgres up, on both");
     world.up(&interrupt)?;
@@ -127,20 +127,20 @@ pub fn run(options: &DemoOptions, tell: Tell<'_>) -> Result<(), Fault> {
         report.transfers.push(transfer);
         world.check()?;
     }
-    sums(&world, &mut report, tell)?;
+    show_totals(&world, &mut report, tell)?;
     report.memory = [usage::memory(world.ends[0].pid()), usage::memory(world.ends[1].pid())];
     tell(Progress::Figures(Box::new(report)));
     if options.hold {
-        hold(&mut world, &interrupt, tell)?;
+        wait_for_user(&mut world, &interrupt, tell)?;
     }
     Ok(())
 }
 
-fn stage(tell: Tell<'_>, what: &str) {
+fn stage(tell: OnProgress<'_>, what: &str) {
     tell(Progress::Step(Step::Stage(what.to_owned())));
 }
 
-fn done(tell: Tell<'_>, what: &str) {
+fn done(tell: OnProgress<'_>, what: &str) {
     tell(Progress::Step(Step::Done(what.to_owned())));
 }
 
@@ -148,8 +148,8 @@ fn list(end: &End) -> String {
     end.addresses().map(|address| address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// `init` and `join`, as a user types them but for the folders.
-fn found(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
+/// Runs `init` and `join`, as a user would type them except for the folders.
+fn create_network(world: &DemoSetup, tell: OnProgress<'_>) -> Result<(), Fault> {
     let url = world.url();
     let words =
         ["init", &url, "--network", "10.9.0.0/24", "--network6", "fd09::/64", "--name", NAMES[0]];
@@ -169,7 +169,7 @@ fn found(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn show(tell: Tell<'_>, machine: &str, words: &[&str], output: &str) {
+fn show(tell: OnProgress<'_>, machine: &str, words: &[&str], output: &str) {
     let quoted = words.iter().map(|word| {
         if word.contains(['#', '?', '&']) { format!("'{word}'") } else { (*word).to_owned() }
     });
@@ -177,7 +177,7 @@ fn show(tell: Tell<'_>, machine: &str, words: &[&str], output: &str) {
     tell(Progress::Command(CommandOutput { command, output: output.to_owned() }));
 }
 
-fn pings(world: &World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fault> {
+fn pings(world: &DemoSetup, interrupt: &Interrupt, tell: OnProgress<'_>) -> Result<(), Fault> {
     let [east, west] = &world.ends;
     for (from, end, other) in [(NAMES[0], east, west), (NAMES[1], west, east)] {
         for to in other.addresses() {
@@ -197,18 +197,18 @@ const PACKETS: &str = r#"SELECT ts::time(3), "from", "to", proto, src, dst, len 
 const SUMS: &str = r#"SELECT "from", "to", count(*) AS packets, pg_size_pretty(sum(len)) AS sent,
   round(avg(len)) AS mean_len FROM adit.log GROUP BY 1, 2"#;
 
-fn queries(world: &World, tell: Tell<'_>) -> Result<(), Fault> {
+fn queries(world: &DemoSetup, tell: OnProgress<'_>) -> Result<(), Fault> {
     query(world, PACKETS, tell)
 }
 
-fn query(world: &World, sql: &str, tell: Tell<'_>) -> Result<(), Fault> {
+fn query(world: &DemoSetup, sql: &str, tell: OnProgress<'_>) -> Result<(), Fault> {
     let output = world.cluster.table(DATABASE, sql)?;
     tell(Progress::Command(CommandOutput { command: format!("{DATABASE}=# {sql};"), output }));
     Ok(())
 }
 
-/// The tables' sums, their check, and their size.
-fn sums(world: &World, report: &mut Report, tell: Tell<'_>) -> Result<(), Fault> {
+/// Shows the tables' totals, their check, and their size.
+fn show_totals(world: &DemoSetup, report: &mut Report, tell: OnProgress<'_>) -> Result<(), Fault> {
     query(world, SUMS, tell)?;
     let told = world.adit(1, &["verify"])?;
     show(tell, NAMES[1], &["verify"], &told);
@@ -220,13 +220,13 @@ fn sums(world: &World, report: &mut Report, tell: Tell<'_>) -> Result<(), Fault>
     Ok(())
 }
 
-/// One TCP transfer with its figures.
+/// Measures one TCP transfer.
 fn bulk(
-    world: &World,
+    world: &DemoSetup,
     duration: Duration,
     [from, to]: [usize; 2],
     interrupt: &Interrupt,
-    tell: Tell<'_>,
+    tell: OnProgress<'_>,
 ) -> Result<Transfer, Fault> {
     let ours = || Fault::ours("there are two machines");
     let (sender, receiver) =
@@ -244,9 +244,13 @@ fn bulk(
     Ok(Transfer { from, to, megabits_per_second, sender_cpu_per_gigabit, receiver_cpu_per_gigabit })
 }
 
-fn hold(world: &mut World, interrupt: &Interrupt, tell: Tell<'_>) -> Result<(), Fault> {
+fn wait_for_user(
+    world: &mut DemoSetup,
+    interrupt: &Interrupt,
+    tell: OnProgress<'_>,
+) -> Result<(), Fault> {
     let [east, west] = &world.ends;
-    tell(Progress::Holding(Holding {
+    tell(Progress::Running(DemoEnvironment {
         namespaces: [east.name().to_owned(), west.name().to_owned()],
         addresses: [east.ipv4.into(), west.ipv4.into()],
         socket: world.folder.join("db"),

@@ -9,11 +9,11 @@ use adit_postgres::{LeafNo, Seq};
 use tokio_postgres::Row;
 
 use super::LogAccess;
-use super::open::{Openers, Seen};
+use super::open::{OpenOutcome, Openers};
 use super::pages::{Leaf, Span, TS, page};
 use super::time::Micros;
 use super::view::{LogStream, View};
-use crate::admin::{block_on, said};
+use crate::admin::{block_on, statement_fault};
 use crate::fields::fields;
 use adit_runtime::fault::Fault;
 
@@ -35,7 +35,7 @@ pub struct ExportOptions {
 
 /// The number of packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportReport {
     /// Whole ones, as their senders wrote them.
     pub proven: u64,
     /// Whole ones, as the database says they were.
@@ -59,7 +59,7 @@ pub fn export(
     options: ExportOptions,
     out: &mut dyn Write,
     note: &mut dyn FnMut(&str),
-) -> Result<Exported, Fault> {
+) -> Result<ExportReport, Fault> {
     block_on(async {
         let view = View::open(access, "export").await?;
         for words in view.doubts.iter().chain(&view.notes) {
@@ -83,7 +83,7 @@ struct Export<'a, 'k> {
     bytes: Vec<u8>,
     openers: Openers,
     packet: Vec<u8>,
-    done: Exported,
+    done: ExportReport,
 }
 
 impl<'a, 'k> Export<'a, 'k> {
@@ -91,11 +91,11 @@ impl<'a, 'k> Export<'a, 'k> {
         let mut bytes = Vec::with_capacity(2 * WRITE);
         let writer = Writer::new("adit postgres export", &mut bytes);
         let (openers, packet) = (Openers::default(), Vec::new());
-        Self { view, out, writer, bytes, openers, packet, done: Exported::default() }
+        Self { view, out, writer, bytes, openers, packet, done: ExportReport::default() }
     }
 
-    /// The oldest of what the streams have next, until none has any.
-    async fn run(mut self, streams: &mut [Cursor<'_>]) -> Result<Exported, Fault> {
+    /// Writes the oldest of the streams' next packets, until no stream has any.
+    async fn run(mut self, streams: &mut [Cursor<'_>]) -> Result<ExportReport, Fault> {
         loop {
             let oldest = streams.iter_mut().filter_map(|stream| Some((stream.next()?, stream)));
             let Some((_, stream)) = oldest.min_by_key(|(time, _)| *time) else { break };
@@ -111,13 +111,13 @@ impl<'a, 'k> Export<'a, 'k> {
             }
         }
         self.write()?;
-        self.out.flush().map_err(|error| unwritten(&error))?;
+        self.out.flush().map_err(|error| write_fault(&error))?;
         self.done.expired = streams.iter().map(|stream| stream.expired).sum();
         Ok(self.done)
     }
 
     fn write(&mut self) -> Result<(), Fault> {
-        self.out.write_all(&self.bytes).map_err(|error| unwritten(&error))?;
+        self.out.write_all(&self.bytes).map_err(|error| write_fault(&error))?;
         self.bytes.clear();
         Ok(())
     }
@@ -128,25 +128,26 @@ impl<'a, 'k> Export<'a, 'k> {
             return Ok(());
         };
         self.packet.clear();
-        let seen = self.openers.look(self.view, log_stream, &parsed, &mut self.packet).await?;
+        let seen =
+            self.openers.open_packet(self.view, log_stream, &parsed, &mut self.packet).await?;
         let whole = u32::try_from(self.packet.len()).unwrap_or(u32::MAX);
         let (length, comment) = match seen {
-            Seen::Proven => (whole, ""),
-            Seen::Claimed => (whole, "not proven: exported without a key"),
-            Seen::Headers { length } => {
+            OpenOutcome::Proven => (whole, ""),
+            OpenOutcome::Claimed => (whole, "not proven: exported without a key"),
+            OpenOutcome::Headers { length } => {
                 (length, "headers as the log's columns tell them; the packet is sealed")
             }
-            Seen::Sealed | Seen::Forged => (0, ""),
+            OpenOutcome::Sealed | OpenOutcome::Forged => (0, ""),
         };
         let count = match seen {
-            Seen::Proven => &mut self.done.proven,
-            Seen::Claimed => &mut self.done.claimed,
-            Seen::Headers { .. } => &mut self.done.headers,
-            Seen::Sealed => &mut self.done.sealed,
-            Seen::Forged => &mut self.done.forged,
+            OpenOutcome::Proven => &mut self.done.proven,
+            OpenOutcome::Claimed => &mut self.done.claimed,
+            OpenOutcome::Headers { .. } => &mut self.done.headers,
+            OpenOutcome::Sealed => &mut self.done.sealed,
+            OpenOutcome::Forged => &mut self.done.forged,
         };
         *count += 1;
-        if matches!(seen, Seen::Sealed | Seen::Forged) {
+        if matches!(seen, OpenOutcome::Sealed | OpenOutcome::Forged) {
             return Ok(());
         }
         let name = format!("{}>{}", log_stream.from, log_stream.to);
@@ -168,7 +169,7 @@ impl<'a, 'k> Export<'a, 'k> {
     }
 }
 
-fn unwritten(error: &std::io::Error) -> Fault {
+fn write_fault(error: &std::io::Error) -> Fault {
     Fault::environment(format!("writing the capture: {error}"))
 }
 
@@ -232,7 +233,8 @@ impl<'a> Cursor<'a> {
                         self.leaf = None;
                     }
                     if let Some(row) = rows.last() {
-                        self.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
+                        self.after =
+                            Seq(row.try_get(0).map_err(|error| statement_fault(&error))?);
                     }
                     self.rows = rows.into();
                 }

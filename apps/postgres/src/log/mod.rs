@@ -11,9 +11,9 @@ mod time;
 mod verify;
 mod view;
 
-pub use export::{ExportOptions, Exported, export};
+pub use export::{ExportOptions, ExportReport, export};
 pub use tail::{TailOptions, tail};
-pub use verify::{Verified, verify};
+pub use verify::{VerifyReport, verify};
 
 use std::fmt;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ impl fmt::Debug for Keys {
 }
 
 impl LogAccess {
-    /// A node's own.
+    /// Selects a node's own log.
     ///
     /// # Errors
     /// Its files are missing or wrong.
@@ -90,7 +90,12 @@ impl LogAccess {
 
     /// Looks only at streams from and to the nodes of these names, and at that of this number.
     #[must_use]
-    pub fn only(self, from: Option<String>, to: Option<String>, stream: Option<i32>) -> Self {
+    pub fn restricted_to(
+        self,
+        from: Option<String>,
+        to: Option<String>,
+        stream: Option<i32>,
+    ) -> Self {
         Self { from, to, stream, ..self }
     }
 }

@@ -9,7 +9,7 @@ use adit_postgres::{Audit, EpochNo, StreamId};
 use tokio_postgres::Client;
 
 use super::view::{LogStream, View};
-use crate::admin::said;
+use crate::admin::statement_fault;
 use adit_runtime::fault::Fault;
 
 /// Epochs whose keys are remembered.
@@ -20,7 +20,7 @@ const EPOCH: &str = "SELECT e.record, e.signature, w.enc, w.sealed FROM adit.epo
 
 /// The result of opening a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum OpenOutcome {
     /// All of it, as the sender wrote it.
     Proven,
     /// All of it, as the database says.
@@ -37,7 +37,7 @@ pub(super) enum Seen {
 }
 
 /// An epoch as far as it can be believed.
-enum Known {
+enum EpochAccess {
     Key(Opener),
     /// There is no key to it; what it says of its columns is believed.
     Policy(Audit),
@@ -48,60 +48,62 @@ enum Known {
 /// Opens packets of any stream in any order.
 #[derive(Default)]
 pub(super) struct Openers {
-    known: HashMap<(StreamId, EpochNo), Known>,
+    known: HashMap<(StreamId, EpochNo), EpochAccess>,
 }
 
 impl Openers {
     /// Appends the packet, or what is known of it, to `out`.
-    pub(super) async fn look(
+    pub(super) async fn open_packet(
         &mut self,
         view: &View<'_>,
         log_stream: &LogStream,
         row: &Row<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Seen, Fault> {
+    ) -> Result<OpenOutcome, Fault> {
         let name = (log_stream.id, row.epoch);
         if !self.known.contains_key(&name) {
             if self.known.len() >= EPOCHS {
                 self.known.clear();
             }
-            self.known.insert(name, learn(&view.client, view, log_stream, row.epoch).await?);
+            self.known.insert(name, load_epoch(&view.client, view, log_stream, row.epoch).await?);
         }
         Ok(match self.known.get(&name) {
-            Some(Known::Key(opener)) => match opener.open(row, out) {
-                Ok(_) => Seen::Proven,
-                Err(_) => Seen::Forged,
+            Some(EpochAccess::Key(opener)) => match opener.open(row, out) {
+                Ok(_) => OpenOutcome::Proven,
+                Err(_) => OpenOutcome::Forged,
             },
-            Some(Known::Policy(Audit::Full)) => {
+            Some(EpochAccess::Policy(Audit::Full)) => {
                 out.extend_from_slice(row.payload);
-                Seen::Claimed
+                OpenOutcome::Claimed
             }
-            Some(Known::Policy(Audit::Headers)) => match rebuild(&row.columns, out) {
-                Some(length) => Seen::Headers { length },
-                None => Seen::Sealed,
+            Some(EpochAccess::Policy(Audit::Headers)) => match rebuild(&row.columns, out) {
+                Some(length) => OpenOutcome::Headers { length },
+                None => OpenOutcome::Sealed,
             },
-            Some(Known::Policy(Audit::Metadata | Audit::None)) => Seen::Sealed,
-            Some(Known::Bad) | None => Seen::Forged,
+            Some(EpochAccess::Policy(Audit::Metadata | Audit::None)) => OpenOutcome::Sealed,
+            Some(EpochAccess::Bad) | None => OpenOutcome::Forged,
         })
     }
 }
 
-async fn learn(
+async fn load_epoch(
     client: &Client,
     view: &View<'_>,
     log_stream: &LogStream,
     no: EpochNo,
-) -> Result<Known, Fault> {
+) -> Result<EpochAccess, Fault> {
     let reader = view.key().map_or(-1, |(reader, _)| reader.id().0);
     let row = client.query_opt(EPOCH, &[&log_stream.id.0, &no.0, &reader]).await;
-    let row = row.map_err(|error| said(&error))?;
-    let Some(row) = row else { return Ok(Known::Bad) };
-    let bytes = |at| row.try_get::<_, Option<Vec<u8>>>(at).map_err(|error| said(&error));
+    let row = row.map_err(|error| statement_fault(&error))?;
+    let Some(row) = row else { return Ok(EpochAccess::Bad) };
+    let bytes = |at| row.try_get::<_, Option<Vec<u8>>>(at).map_err(|error| statement_fault(&error));
     let (record, signature) = (bytes(0)?.unwrap_or_default(), bytes(1)?.unwrap_or_default());
     let (enc, sealed) = (bytes(2)?, bytes(3)?);
     let Some(sender) = &log_stream.sender else {
         let parsed = EpochRecord::parse(&record);
-        return Ok(parsed.map_or(Known::Bad, |record| Known::Policy(record.epoch.audit)));
+        return Ok(
+            parsed.map_or(EpochAccess::Bad, |record| EpochAccess::Policy(record.epoch.audit))
+        );
     };
     let expected = Expected {
         network: &view.tag,
@@ -114,16 +116,16 @@ async fn learn(
     let key = view.key().filter(|_| !is_anothers);
     let (Some((reader, ring)), Some(enc), Some(sealed)) = (key, enc, sealed) else {
         return Ok(match checked {
-            Ok(EpochRecord { epoch, .. }) if epoch.no == no => Known::Policy(epoch.audit),
-            _ => Known::Bad,
+            Ok(EpochRecord { epoch, .. }) if epoch.no == no => EpochAccess::Policy(epoch.audit),
+            _ => EpochAccess::Bad,
         });
     };
     let wrap = Wrap { reader: reader.id(), enc, sealed };
     let accepted = accept(reader, ring, &expected, &record, &signature, &wrap);
     let Ok((EpochRecord { epoch: Epoch { audit, no: signed, .. }, .. }, secret)) = accepted else {
-        return Ok(Known::Bad);
+        return Ok(EpochAccess::Bad);
     };
     let hash = EpochRecord::hash(&record, &signature);
     let opener = Opener::new(&secret, audit, log_stream.id, signed, hash);
-    Ok(opener.ok().filter(|_| signed == no).map_or(Known::Bad, Known::Key))
+    Ok(opener.ok().filter(|_| signed == no).map_or(EpochAccess::Bad, EpochAccess::Key))
 }

@@ -7,7 +7,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 
 use super::time::Micros;
 use super::view::View;
-use crate::admin::said;
+use crate::admin::statement_fault;
 use adit_runtime::fault::Fault;
 
 /// Considers all leaves of the stream's sender: a leaf without an epoch of the stream may still have rows that claim to
@@ -29,7 +29,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The table or view with the rows of a stream in a leaf.
+    /// Returns the table or view with the rows of a stream in a leaf.
     pub(super) fn of(self, stream: StreamId, leaf: LeafNo) -> String {
         match self {
             Self::Leaves => sql::leaf(stream.sender(), leaf),
@@ -63,7 +63,7 @@ impl Leaf {
         })
     }
 
-    /// The first leaf of a stream after that one.
+    /// Finds the first leaf of a stream after that one.
     pub(super) async fn after(
         client: &impl GenericClient,
         stream: StreamId,
@@ -71,14 +71,14 @@ impl Leaf {
     ) -> Result<Option<Self>, Fault> {
         let row = client.query_opt(NEXT_LEAF, &[&stream.0, &no.0]).await;
         let leaf = row.and_then(|row| row.as_ref().map(Self::read).transpose());
-        leaf.map_err(|error| said(&error))
+        leaf.map_err(|error| statement_fault(&error))
     }
 
-    /// The newest that is there.
+    /// Finds the newest leaf that exists.
     pub(super) async fn newest(client: &Client, stream: StreamId) -> Result<Option<Self>, Fault> {
         let row = client.query_opt(LAST_LEAF, &[&stream.0]).await;
         let leaf = row.and_then(|row| row.as_ref().map(Self::read).transpose());
-        leaf.map_err(|error| said(&error))
+        leaf.map_err(|error| statement_fault(&error))
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Span {
     pub(super) limit: i64,
 }
 
-/// The next rows of a leaf, ascending; `None` if it has been dropped meanwhile.
+/// Reads the next rows of a leaf, ascending; `None` if it has been dropped meanwhile.
 pub(super) async fn page(
     view: &View<'_>,
     stream: StreamId,
@@ -108,10 +108,10 @@ pub(super) async fn page(
     );
     let of: [&(dyn ToSql + Sync); 5] =
         [&span.after.0, &span.since, &span.until, &span.limit, &stream.0];
-    there(view.client.query(&statement, &of).await)
+    rows_if_table_exists(view.client.query(&statement, &of).await)
 }
 
-/// The last rows of a leaf, descending; `None` if it has been dropped meanwhile.
+/// Reads the last rows of a leaf, descending; `None` if it has been dropped meanwhile.
 pub(super) async fn last(
     view: &View<'_>,
     stream: StreamId,
@@ -123,18 +123,20 @@ pub(super) async fn last(
         sql::SENT_COLUMNS,
         view.source.of(stream, leaf)
     );
-    there(view.client.query(&statement, &[&limit, &stream.0]).await)
+    rows_if_table_exists(view.client.query(&statement, &[&limit, &stream.0]).await)
 }
 
-fn there(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Result<Option<Vec<Row>>, Fault> {
+fn rows_if_table_exists(
+    rows: Result<Vec<Row>, tokio_postgres::Error>,
+) -> Result<Option<Vec<Row>>, Fault> {
     match rows {
         Ok(rows) => Ok(Some(rows)),
         Err(error) if is_gone(&error) => Ok(None),
-        Err(error) => Err(said(&error)),
+        Err(error) => Err(statement_fault(&error)),
     }
 }
 
-/// Whether the table that was asked for is not there, or is one that a standby has no rows of.
+/// Returns whether the requested table does not exist, or has no rows on a standby.
 pub(super) fn is_gone(error: &tokio_postgres::Error) -> bool {
     [SqlState::UNDEFINED_TABLE, SqlState::FEATURE_NOT_SUPPORTED]
         .iter()

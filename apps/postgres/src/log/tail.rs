@@ -12,11 +12,11 @@ use tokio_postgres::Row;
 
 use super::LogAccess;
 use super::export::time_of;
-use super::open::{Openers, Seen};
+use super::open::{OpenOutcome, Openers};
 use super::pages::{Leaf, Span, last, page};
 use super::time::Micros;
 use super::view::{LogStream, View};
-use crate::admin::{block_on, said};
+use crate::admin::{block_on, statement_fault};
 use crate::fields::fields;
 use adit_runtime::fault::Fault;
 
@@ -124,7 +124,7 @@ impl Tail<'_, '_> {
         rows.drain(..surplus);
     }
 
-    /// The last rows of a stream's newest leaf, and the position after them.
+    /// Reads the last rows of a stream's newest leaf, and the position after them.
     async fn begin<'w>(
         &self,
         log_stream: &'w LogStream,
@@ -139,7 +139,7 @@ impl Tail<'_, '_> {
         let rows = last(self.view, log_stream.id, leaf.no, lines.max(1)).await?;
         let mut rows = rows.unwrap_or_default();
         if let Some(row) = rows.first() {
-            cursor.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
+            cursor.after = Seq(row.try_get(0).map_err(|error| statement_fault(&error))?);
         }
         rows.truncate(usize::try_from(lines).unwrap_or(usize::MAX));
         Ok((cursor, rows))
@@ -159,7 +159,7 @@ impl Tail<'_, '_> {
             leaf => page(self.view, cursor.log_stream.id, leaf, span).await?.unwrap_or_default(),
         };
         if let Some(row) = rows.last() {
-            cursor.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
+            cursor.after = Seq(row.try_get(0).map_err(|error| statement_fault(&error))?);
         } else if let Some(next) = Leaf::after(client, cursor.log_stream.id, cursor.leaf).await? {
             (cursor.leaf, cursor.after) = (next.no, Seq(i64::MIN));
         }
@@ -172,11 +172,14 @@ impl Tail<'_, '_> {
         let words = match decode::row(fields(row)) {
             Err(_) => "not a row of a packet".to_owned(),
             Ok(parsed) => {
-                let seen = self.openers.look(self.view, log_stream, &parsed, &mut packet).await?;
+                let seen =
+                    self.openers.open_packet(self.view, log_stream, &parsed, &mut packet).await?;
                 match seen {
-                    Seen::Proven | Seen::Claimed => words(&columns(Audit::Headers, &packet)),
-                    Seen::Headers { .. } | Seen::Sealed => words(&parsed.columns),
-                    Seen::Forged => "forged: not what its sender wrote".to_owned(),
+                    OpenOutcome::Proven | OpenOutcome::Claimed => {
+                        words(&columns(Audit::Headers, &packet))
+                    }
+                    OpenOutcome::Headers { .. } | OpenOutcome::Sealed => words(&parsed.columns),
+                    OpenOutcome::Forged => "forged: not what its sender wrote".to_owned(),
                 }
             }
         };
@@ -189,7 +192,7 @@ impl Tail<'_, '_> {
     }
 }
 
-/// As in logs: to the millisecond, in UTC.
+/// Formats a time as in logs: to the millisecond, in UTC.
 pub(super) fn time(at: Micros) -> String {
     let format =
         format_description!("[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3]Z");
@@ -199,7 +202,7 @@ pub(super) fn time(at: Micros) -> String {
         .unwrap_or_else(|| "-".into())
 }
 
-/// `10.9.0.1:443 > 10.9.0.2:50000 TCP [SA] 1400 bytes`, as far as it is known.
+/// Formats `10.9.0.1:443 > 10.9.0.2:50000 TCP [SA] 1400 bytes`, as far as it is known.
 fn words(columns: &Columns) -> String {
     let mut words = match (columns.src, columns.dst) {
         (Some(src), Some(dst)) => {

@@ -13,7 +13,7 @@ use super::pages::{Leaf, is_gone};
 use super::time::Micros;
 use super::view::{LogStream, View};
 use super::{Keys, LogAccess};
-use crate::admin::{block_on, said};
+use crate::admin::{block_on, statement_fault};
 use crate::fields::fields;
 use crate::node::directory::Pins;
 use crate::node::positions;
@@ -37,7 +37,7 @@ const USED: &str = "SELECT bytes FROM adit.usage()";
 
 /// The extent of a verification.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifyReport {
     /// All streams together.
     pub all: Summary,
     /// The number of streams.
@@ -48,15 +48,15 @@ pub struct Verified {
 ///
 /// # Errors
 /// The database cannot be asked.
-pub fn verify(access: &LogAccess, say: &mut dyn FnMut(&str)) -> Result<Verified, Fault> {
+pub fn verify(access: &LogAccess, say: &mut dyn FnMut(&str)) -> Result<VerifyReport, Fault> {
     block_on(async {
         let mut view = View::open(access, "verify").await?;
-        let mut verified = Verified::default();
+        let mut verified = VerifyReport::default();
         for doubt in &view.doubts {
             say(doubt);
             verified.all.findings += 1;
         }
-        let own = Own::of(access)?;
+        let own = LocalState::of(access)?;
         verified.all.findings += own.nodes(&view, say);
         let retention = retention(&view).await?;
         let log_streams = std::mem::take(&mut view.log_streams);
@@ -93,12 +93,12 @@ fn add(all: &mut Summary, one: Summary) {
 
 /// The knowledge of this machine's node; empty for an auditor.
 #[derive(Default)]
-struct Own<'e> {
+struct LocalState<'e> {
     pins: Option<&'e Pins>,
     received: BTreeMap<StreamId, Seq>,
 }
 
-impl<'e> Own<'e> {
+impl<'e> LocalState<'e> {
     /// Reads the node's files before the log, which only grows meanwhile.
     fn of(access: &'e LogAccess) -> Result<Self, Fault> {
         let Keys::Node(node) = &access.keys else { return Ok(Self::default()) };
@@ -110,7 +110,7 @@ impl<'e> Own<'e> {
         Ok(Self { pins: Some(&node.pins), received })
     }
 
-    /// Nodes that it has seen are there, with the keys that they had. How many are not.
+    /// Checks that the pinned nodes exist with the keys that they had; returns the number of those that do not.
     fn nodes(&self, view: &View<'_>, say: &mut dyn FnMut(&str)) -> u64 {
         let mut findings = 0;
         for (id, keys, name) in self.pins.into_iter().flat_map(Pins::all) {
@@ -143,7 +143,7 @@ impl<'e> Own<'e> {
         1
     }
 
-    /// Each stream that it has received is there.
+    /// Checks that each stream that this node has received exists; returns the number of streams that do not.
     fn streams(&self, log_streams: &[LogStream], say: &mut dyn FnMut(&str)) -> u64 {
         let gone = self.received.iter().filter(|(stream, seq)| {
             seq.0 > 0 && !log_streams.iter().any(|log_stream| log_stream.id == **stream)
@@ -163,7 +163,7 @@ impl<'e> Own<'e> {
 async fn retention(view: &View<'_>) -> Result<Option<Rc<Retention>>, Fault> {
     let Some(history) = &view.settings else { return Ok(None) };
     let used = view.client.query_one(USED, &[]).await.and_then(|row| row.try_get::<_, i64>(0));
-    let used = used.map_err(|error| said(&error))?;
+    let used = used.map_err(|error| statement_fault(&error))?;
     let used = u64::try_from(used).unwrap_or(0);
     Ok(Some(Rc::new(Retention::of(history, unix_time(), used))))
 }
@@ -250,7 +250,7 @@ impl StreamVerification<'_> {
         let source = view.source;
         let snapshot = view.client.build_transaction().read_only(true);
         let snapshot = snapshot.isolation_level(IsolationLevel::RepeatableRead).start().await;
-        let snapshot = snapshot.map_err(|error| said(&error))?;
+        let snapshot = snapshot.map_err(|error| statement_fault(&error))?;
         let Some(leaf) = Leaf::after(&snapshot, self.log_stream.id, before).await? else {
             return Ok(None);
         };
@@ -266,29 +266,29 @@ impl StreamVerification<'_> {
                     return Ok(Some(leaf.no));
                 }
                 Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(said(&error)),
+                Err(error) => return Err(statement_fault(&error)),
             }
             drop(snapshot);
-            return self.gone(view, before, leaf.no, say).await;
+            return self.check_missing_table(view, before, leaf.no, say).await;
         }
         self.expired(&snapshot, leaf, say).await?;
         Ok(Some(leaf.no))
     }
 
-    /// The table is not there: because it expired in this moment, or because another role dropped it.
-    async fn gone(
+    /// Handles a missing table: it expired at this moment, or another role dropped it.
+    async fn check_missing_table(
         &mut self,
         view: &mut View<'_>,
         before: LeafNo,
         no: LeafNo,
         say: &mut dyn FnMut(&str),
     ) -> Result<Option<LeafNo>, Fault> {
-        let snapshot = view.client.transaction().await.map_err(|error| said(&error))?;
+        let snapshot = view.client.transaction().await.map_err(|error| statement_fault(&error))?;
         let leaf = Leaf::after(&snapshot, self.log_stream.id, before).await?;
         let Some(leaf) = leaf.filter(|leaf| leaf.no == no) else { return Ok(Some(no)) };
         let standby = "SELECT pg_catalog.pg_is_in_recovery()";
         let standby = snapshot.query_one(standby, &[]).await.and_then(|row| row.try_get(0));
-        if !leaf.durable && standby.map_err(|error| said(&error))? {
+        if !leaf.durable && standby.map_err(|error| statement_fault(&error))? {
             say(&format!(
                 "{}: leaf {no} is not on a standby (durability volatile): not looked at",
                 self.log_stream.name()
@@ -336,7 +336,10 @@ impl StreamVerification<'_> {
         let mut epochs = Epochs::of(self, snapshot, leaf).await?;
         let mut next = epochs.next(snapshot).await?;
         loop {
-            let rows = snapshot.query_portal(portal, ROWS).await.map_err(|error| said(&error))?;
+            let rows = snapshot
+                .query_portal(portal, ROWS)
+                .await
+                .map_err(|error| statement_fault(&error))?;
             for row in &rows {
                 let seq = row.try_get::<_, i64>(0).unwrap_or(i64::MIN);
                 while let Some(epoch) = next.take_if(|epoch| epoch.first_seq.0 <= seq) {
@@ -382,23 +385,24 @@ impl Epochs {
         let portal =
             snapshot.bind(OF_LEAF, &[&verification.log_stream.id.0, &leaf.0, &wrapped_to]).await;
         Ok(Self {
-            portal: portal.map_err(|error| said(&error))?,
+            portal: portal.map_err(|error| statement_fault(&error))?,
             page: Vec::new().into_iter(),
             reader,
         })
     }
 
-    async fn next(&mut self, snapshot: &Transaction<'_>) -> Result<Option<Stored>, Fault> {
+    async fn next(&mut self, snapshot: &Transaction<'_>) -> Result<Option<StoredEpoch>, Fault> {
         if self.page.len() == 0 {
             let page = snapshot.query_portal(&self.portal, EPOCHS).await;
-            self.page = page.map_err(|error| said(&error))?.into_iter();
+            self.page = page.map_err(|error| statement_fault(&error))?.into_iter();
         }
         let row = self.page.next();
-        row.map(|row| Stored::read(&row, self.reader).map_err(|error| said(&error))).transpose()
+        row.map(|row| StoredEpoch::read(&row, self.reader).map_err(|error| statement_fault(&error)))
+            .transpose()
     }
 }
 
-struct Stored {
+struct StoredEpoch {
     no: EpochNo,
     leaf: LeafNo,
     first_seq: Seq,
@@ -409,7 +413,7 @@ struct Stored {
     next: Option<Vec<u8>>,
 }
 
-impl Stored {
+impl StoredEpoch {
     fn read(row: &Row, reader: Option<i32>) -> Result<Self, tokio_postgres::Error> {
         let (enc, sealed) = (row.try_get::<_, Option<Vec<u8>>>(5)?, row.try_get(6)?);
         let wrap = match (reader, enc, sealed) {

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use adit_postgres::key::epoch::EpochRecord;
-use adit_postgres::key::settings::{History, Seen};
+use adit_postgres::key::settings::{History, SettingsPin};
 use adit_postgres::key::{KeyRing, NodePublic, Reader};
 use adit_postgres::{NodeId, StreamId};
 use tokio_postgres::{Client, Row};
 
 use super::pages::Source;
 use super::{Keys, LogAccess};
-use crate::admin::{open, said};
-use crate::keys::{self, Follower};
+use crate::admin::{open, statement_fault};
+use crate::keys::{self, KeyFollower};
 use crate::node::directory;
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::fault::Fault;
@@ -32,7 +32,7 @@ pub(super) struct LogStream {
 }
 
 impl LogStream {
-    /// The name for people.
+    /// Returns the node's name for messages.
     pub(super) fn name(&self) -> String {
         format!("{} > {}", self.from, self.to)
     }
@@ -66,7 +66,7 @@ impl<'k> View<'k> {
         let client = open(&access.target, purpose).await?;
         // One plan for every leaf, however full: along its index.
         let settings = "SET search_path = pg_catalog; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
-        client.batch_execute(settings).await.map_err(|error| said(&error))?;
+        client.batch_execute(settings).await.map_err(|error| statement_fault(&error))?;
         let reader = match &access.keys {
             Keys::Node(node) => Some(node.secrets.keys.reader(node.settings.node)),
             Keys::Auditor(key) => Some(key.reader()),
@@ -126,7 +126,7 @@ impl<'k> View<'k> {
         }
     }
 
-    /// Whether an epoch is wrapped to another auditor than this reader.
+    /// Returns whether an epoch is wrapped to an auditor other than this reader.
     pub(super) fn is_anothers(&self, record: &EpochRecord) -> bool {
         let Some((own, history)) = self.auditor.as_ref().zip(self.settings.as_ref()) else {
             return false;
@@ -140,8 +140,10 @@ impl<'k> View<'k> {
         if self.reader.is_none() {
             return Ok(());
         }
-        let rows = directory::settings_rows(&self.client).await.map_err(|error| said(&error))?;
-        let (own, seen): (_, Option<Seen>) = match &access.keys {
+        let rows = directory::settings_rows(&self.client)
+            .await
+            .map_err(|error| statement_fault(&error))?;
+        let (own, seen): (_, Option<SettingsPin>) = match &access.keys {
             Keys::Node(node) => {
                 let own = (node.public.id == NodeId::OWNER).then(|| node.public.clone());
                 (own, node.pins.settings())
@@ -158,7 +160,11 @@ impl<'k> View<'k> {
 
     /// Reads the nodes' keys, as far as they are vouched for. Returns the name to show for each.
     async fn nodes(&mut self) -> Result<BTreeMap<NodeId, String>, Fault> {
-        let rows = self.client.query(directory::NODES, &[]).await.map_err(|error| said(&error))?;
+        let rows = self
+            .client
+            .query(directory::NODES, &[])
+            .await
+            .map_err(|error| statement_fault(&error))?;
         let mut names = BTreeMap::new();
         for row in &rows {
             let Some((record, mac)) = directory::node_record(row) else {
@@ -190,7 +196,8 @@ impl<'k> View<'k> {
             Keys::Node(node) => Some(node.settings.node),
             Keys::Auditor(_) | Keys::None => None,
         };
-        let rows = self.client.query(STREAMS, &[]).await.map_err(|error| said(&error))?;
+        let rows =
+            self.client.query(STREAMS, &[]).await.map_err(|error| statement_fault(&error))?;
         for row in &rows {
             let Some(log_stream) = log_stream(row, &self.nodes, names) else { continue };
             let wanted = me.is_none_or(|me| log_stream.receiver == me)
@@ -225,8 +232,8 @@ async fn keys_of(
         Keys::Auditor(key) => {
             let (reader, mut ring) = (key.reader(), KeyRing::from(key.network().clone()));
             let found = keys::newer(client, ring.generation(), reader.id()).await;
-            let found = found.map_err(|error| said(&error))?;
-            let follower = Follower { reader, network: tag, now: now(), unix: unix_time() };
+            let found = found.map_err(|error| statement_fault(&error))?;
+            let follower = KeyFollower { reader, network: tag, now: now(), unix: unix_time() };
             let followed = follower.follow(&found, &mut ring, &|_| Ok(()));
             Ok((Some(ring), followed.err()))
         }
@@ -275,14 +282,14 @@ fn no_network() -> Fault {
     Fault::operator("there is no network in this database")
 }
 
-/// Nothing there, or nothing for this role.
+/// Returns the fault of a log that does not exist or that this role may not read.
 fn missing(error: &tokio_postgres::Error) -> Fault {
     match error.code().map(|code| code.code()) {
         Some("42P01" | "3F000") => no_network(),
         Some("42501") => Fault::operator(
             "this role may not read the network: as an administrator, GRANT adit_TAG_auditors TO it",
         ),
-        _ => said(error),
+        _ => statement_fault(error),
     }
 }
 

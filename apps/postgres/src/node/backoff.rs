@@ -21,14 +21,14 @@ impl Backoff {
         Self { next: SHORTEST, noise: Jitter::new(seed) }
     }
 
-    /// The pause before the next attempt: between half of the current length and all of it.
+    /// Returns the pause before the next attempt: between half of the current length and all of it.
     pub(super) fn pause(&mut self) -> Duration {
         let length = self.next;
         self.next = (length * 2).min(LONGEST);
         length / 2 + self.noise.below(length / 2)
     }
 
-    /// After a success.
+    /// Resets the pause after a success.
     pub(super) fn reset(&mut self) {
         self.next = SHORTEST;
     }
@@ -43,7 +43,7 @@ impl Jitter {
         Self(seed | 1)
     }
 
-    /// Any duration shorter than `limit`.
+    /// Returns a random duration shorter than `limit`.
     pub(super) fn below(&mut self, limit: Duration) -> Duration {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

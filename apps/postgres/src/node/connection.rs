@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Notification};
 
 use super::db_error::DbError;
-use crate::database::{Connection, Opened, Target, connect};
+use crate::database::{Connection, NewConnection, Target, connect};
 
 /// The time limit for connecting, TLS and password included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -116,7 +116,7 @@ impl Link {
             Ok(opened) => opened.map_err(|fault| DbError::new(fault.to_string()))?,
             Err(_) => return Err(DbError::new("the database does not answer")),
         };
-        let Opened { client, connection } = opened;
+        let NewConnection { client, connection } = opened;
         let end = Rc::new(End::default());
         let driver = tokio::task::spawn_local(drive(connection, listener, Rc::clone(&end)));
         let link = Self { client, end, driver };
@@ -132,8 +132,9 @@ impl Link {
         DbError::closed()
     }
 
-    /// The better known of two causes: a statement that fails because its connection has ended does not know why that has.
-    pub(super) fn why(&self, cause: DbError) -> DbError {
+    /// Returns the better explained of two causes: a statement that fails because its connection has ended does not
+    /// know why the connection ended.
+    pub(super) fn better_known_cause(&self, cause: DbError) -> DbError {
         let end = self.end.cause.borrow().clone();
         end.filter(|_| cause == DbError::closed()).unwrap_or(cause)
     }

@@ -10,12 +10,12 @@ pub(crate) struct DbError {
     /// Whether the table asked for is gone.
     pub(super) no_table: bool,
     /// The limit of the network that was reached, if that is the reason.
-    pub(super) bound: Option<Bound>,
+    pub(super) bound: Option<StreamLimit>,
 }
 
 /// A bound that the schema sets to a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Bound {
+pub(crate) enum StreamLimit {
     /// The leaf is the reason: another one is needed.
     Leaf,
     /// The time is the reason: try later.
@@ -27,7 +27,7 @@ impl DbError {
         Self { message: words.into(), no_table: false, bound: None }
     }
 
-    /// The connection has ended without a reason.
+    /// Returns the error of a connection that has ended without a reason.
     pub(super) fn closed() -> Self {
         Self::new("the connection to the database was closed")
     }
@@ -45,7 +45,7 @@ impl From<tokio_postgres::Error> for DbError {
                 source.map_or_else(|| error.to_string(), |source| source.to_string()),
             );
         };
-        let message = match known(db.code()) {
+        let message = match advice(db.code()) {
             Some(message) => format!("{message} ({})", db.code().code()),
             None => format!(
                 "the database refuses: {} ({})",
@@ -54,8 +54,8 @@ impl From<tokio_postgres::Error> for DbError {
             ),
         };
         let bound = match *db.code() {
-            SqlState::PROGRAM_LIMIT_EXCEEDED => Some(Bound::Leaf),
-            SqlState::CONFIGURATION_LIMIT_EXCEEDED => Some(Bound::Time),
+            SqlState::PROGRAM_LIMIT_EXCEEDED => Some(StreamLimit::Leaf),
+            SqlState::CONFIGURATION_LIMIT_EXCEEDED => Some(StreamLimit::Time),
             _ => None,
         };
         Self { message, no_table: *db.code() == SqlState::UNDEFINED_TABLE, bound }
@@ -63,7 +63,7 @@ impl From<tokio_postgres::Error> for DbError {
 }
 
 /// Returns advice for errors that an operator can correct at once.
-fn known(code: &SqlState) -> Option<&'static str> {
+fn advice(code: &SqlState) -> Option<&'static str> {
     Some(match *code {
         SqlState::DISK_FULL => {
             "the database's disk is full: free space there; packets are dropped until then"

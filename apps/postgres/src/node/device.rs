@@ -28,7 +28,7 @@ pub(super) struct Device {
 
 /// Counts of packets that were written to the device or dropped.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Delivered {
+pub(super) struct DeliveryCounts {
     /// Packets taken.
     pub(super) packets: u64,
     /// Bytes of these.
@@ -38,7 +38,7 @@ pub(super) struct Delivered {
 }
 
 impl Device {
-    /// Call inside a runtime.
+    /// Opens the device. Call it inside a runtime.
     pub(super) fn new(queue: TunQueue, offloads: TunOffloads) -> io::Result<Self> {
         let watched = watch(queue.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
         Ok(Self { queue, watched, offloads })
@@ -80,17 +80,17 @@ impl Device {
     }
 
     /// Hands packets to the kernel, neighbours of a flow in one piece where it takes that.
-    pub(super) fn write<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) -> Delivered {
+    pub(super) fn write<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) -> DeliveryCounts {
         let mut merger = Merger::new(self.offloads.tso, self.offloads.uso);
         packets.for_each(|packet| merger.push(packet));
-        let mut delivered = Delivered::default();
+        let mut delivered = DeliveryCounts::default();
         for write in merger.writes() {
             self.write_merged(&write, &mut delivered);
         }
         delivered
     }
 
-    fn write_merged(&self, write: &Write<'_, '_>, delivered: &mut Delivered) {
+    fn write_merged(&self, write: &Write<'_, '_>, delivered: &mut DeliveryCounts) {
         let mut parts: Vec<IoSlice<'_>> = Vec::with_capacity(write.count().saturating_add(2));
         parts.push(IoSlice::new(write.vnet()));
         if !write.header().is_empty() {
@@ -113,7 +113,7 @@ impl Device {
         }
     }
 
-    fn write_plain(&self, packet: &[u8], delivered: &mut Delivered) {
+    fn write_plain(&self, packet: &[u8], delivered: &mut DeliveryCounts) {
         let plain = [0; VNET_LEN];
         match self.queue.write(&[IoSlice::new(&plain), IoSlice::new(packet)]) {
             Ok(_) => {

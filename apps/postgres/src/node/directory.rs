@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use adit_engine::UnixTime;
 use adit_postgres::key::settings::{
-    History, MAX_SETTINGS, NetworkSettings, Seen, SettingsError, SignedSettings,
+    History, MAX_SETTINGS, NetworkSettings, SettingsError, SettingsPin, SignedSettings,
 };
 use adit_postgres::key::{KeyRing, NetworkKey, NetworkRecord, NodePublic, NodeRecord};
-use adit_postgres::routes::{Ends, Peer, unambiguous};
+use adit_postgres::routes::{Peer, StreamEnds, unambiguous};
 use adit_postgres::{NodeId, StreamId, limits};
 use futures_util::{StreamExt, TryStreamExt};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -61,14 +61,14 @@ pub(crate) struct Directory {
     pub(crate) settings: Rc<History>,
     /// The reason why the settings in the database are not trusted: then `settings` are the former ones.
     pub(crate) unsettled: Option<String>,
-    pub(crate) nodes: Vec<Known>,
+    pub(crate) nodes: Vec<VerifiedNode>,
     /// Nodes that are left out, by name, and why.
     pub(crate) refused: BTreeMap<String, String>,
 }
 
 /// Another node, vouched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct VerifiedNode {
     pub(crate) record: NodeRecord,
     pub(crate) public: NodePublic,
     /// The stream from this node to that one.
@@ -77,8 +77,8 @@ pub(crate) struct Known {
     pub(crate) incoming: StreamId,
 }
 
-impl Known {
-    /// Its own addresses.
+impl VerifiedNode {
+    /// Returns its own addresses.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let v4 = self.record.address4.map(|net| IpAddr::V4(net.addr()));
         let v6 = self.record.address6.map(|net| IpAddr::V6(net.addr()));
@@ -97,18 +97,18 @@ impl Known {
 }
 
 impl Directory {
-    /// The node that receives that stream.
-    pub(super) fn receiver(&self, outgoing: StreamId) -> Option<&Known> {
+    /// Returns the node that receives that stream.
+    pub(super) fn receiver(&self, outgoing: StreamId) -> Option<&VerifiedNode> {
         self.nodes.iter().find(|node| node.outgoing == outgoing)
     }
 
-    /// The node that sends that stream.
-    pub(super) fn sender(&self, incoming: StreamId) -> Option<&Known> {
+    /// Returns the node that sends that stream.
+    pub(super) fn sender(&self, incoming: StreamId) -> Option<&VerifiedNode> {
         self.nodes.iter().find(|node| node.incoming == incoming)
     }
 
     pub(super) fn peers(&self) -> Vec<Peer> {
-        self.nodes.iter().map(Known::peer).collect()
+        self.nodes.iter().map(VerifiedNode::peer).collect()
     }
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// The network's tag, as the database says.
+    /// Returns the network's tag as the database reports it.
     pub(crate) fn tag(&self) -> Option<String> {
         network_record(&self.network).map(|(record, _)| record.tag)
     }
@@ -155,7 +155,7 @@ pub(crate) fn history(
     tag: &str,
     owner: Option<&NodePublic>,
     rows: &[Row],
-    seen: Option<Seen>,
+    seen: Option<SettingsPin>,
 ) -> Result<History, String> {
     let owner = owner.ok_or("the row of the node that made the network is not believed")?;
     let rows: Option<Vec<_>> = rows.iter().map(settings_record).collect();
@@ -187,7 +187,7 @@ pub(crate) fn verify(
     let owner = owner(&records, own, key, pins);
     let (settings, unsettled) =
         match history(&network.tag, owner.as_ref(), &tables.settings, pins.settings()) {
-            Ok(history) => (pins.settled(history, former), None),
+            Ok(history) => (pins.update_settings(history, former), None),
             Err(reason) => {
                 let words = format!("network settings: not believed: {reason}");
                 let Some(former) = former else { return Err(DbError::new(words)) };
@@ -200,7 +200,7 @@ pub(crate) fn verify(
     let stream = |from: NodeId, to: NodeId| {
         ends.iter().find(|(_, a, b)| (*a, *b) == (from, to)).map(|(id, _, _)| *id)
     };
-    let mut taken = Taken::by(&directory.network);
+    let mut taken = ClaimedSubnets::by(&directory.network);
     let row = records.iter().find(|(record, _)| record.id == me);
     row.iter().for_each(|(record, _)| taken.add(&record.subnets));
     for (record, mac) in records {
@@ -228,7 +228,7 @@ pub(crate) fn verify(
         match (stream(me, record.id), stream(record.id, me)) {
             (Some(outgoing), Some(incoming)) if directory.nodes.len() < limits::PEERS => {
                 taken.add(&record.subnets);
-                directory.nodes.push(Known { record, public, outgoing, incoming });
+                directory.nodes.push(VerifiedNode { record, public, outgoing, incoming });
             }
             (Some(_), Some(_)) => {
                 directory
@@ -243,7 +243,7 @@ pub(crate) fn verify(
     Ok(directory)
 }
 
-/// The node of a row, if the network's key vouches for it and nothing speaks against it that was seen before.
+/// Verifies the node of a row: the network's key must vouch for it, and nothing seen before may contradict it.
 fn trusted(
     record: &NodeRecord,
     mac: &[u8],
@@ -255,8 +255,8 @@ fn trusted(
     Ok(public)
 }
 
-/// The node that made the network; `None` if its row is not believed. Its word counts also when it was removed, and where its keys
-/// are those that were pinned but something else in its row was altered.
+/// Returns the node that created the network; `None` if its row is not authentic. Its signatures also count if it was
+/// removed, and if its keys are the pinned ones but something else in its row was altered.
 fn owner(
     records: &[(NodeRecord, Vec<u8>)],
     own: &NodePublic,
@@ -274,9 +274,9 @@ fn owner(
 
 /// Subnets that belong to a node already. The schema sees to it that nothing is claimed twice; but any node has the network's key, and
 /// with the database's help could vouch for a node that has a part of another's network, which would take its packets.
-struct Taken(Vec<IpNet>);
+struct ClaimedSubnets(Vec<IpNet>);
 
-impl Taken {
+impl ClaimedSubnets {
     fn by(network: &NetworkRecord) -> Self {
         let v4 = network.network4.map(IpNet::V4);
         Self(v4.into_iter().chain(network.network6.map(IpNet::V6)).collect())
@@ -295,28 +295,28 @@ impl Taken {
     }
 }
 
-fn ends(row: &Row) -> Option<Ends> {
+fn ends(row: &Row) -> Option<StreamEnds> {
     let number = |at| row.try_get::<_, i32>(at).ok();
     let ends = (StreamId(number(0)?), NodeId(number(1)?), NodeId(number(2)?));
     (StreamId::between(ends.1, ends.2) == Some(ends.0)).then_some(ends)
 }
 
-/// The network's row and its MAC; `None` if its values make no sense.
+/// Returns the network's row and its MAC; `None` if its values make no sense.
 pub(crate) fn network_record(row: &Row) -> Option<(NetworkRecord, Vec<u8>)> {
-    fn maybe<T: FromStr>(text: Option<&str>) -> Option<Option<T>> {
+    fn parse_optional<T: FromStr>(text: Option<&str>) -> Option<Option<T>> {
         text.map(str::parse).transpose().ok()
     }
     let record = NetworkRecord {
         version: row.try_get(0).ok()?,
         tag: row.try_get(1).ok()?,
-        network4: maybe(row.try_get(2).ok()?)?,
-        network6: maybe(row.try_get(3).ok()?)?,
+        network4: parse_optional(row.try_get(2).ok()?)?,
+        network6: parse_optional(row.try_get(3).ok()?)?,
         leaf_space: row.try_get(4).ok()?,
     };
     Some((record, row.try_get(5).ok()?))
 }
 
-/// A row of settings and its signature; `None` if its values make no sense.
+/// Returns a row of settings and its signature; `None` if its values make no sense.
 pub(crate) fn settings_record(row: &Row) -> Option<SignedSettings> {
     let number = |at: usize| row.try_get::<_, i64>(at).ok();
     let word = |at: usize| row.try_get::<_, &str>(at).ok();
@@ -334,7 +334,7 @@ pub(crate) fn settings_record(row: &Row) -> Option<SignedSettings> {
     Some(SignedSettings { settings, signature: row.try_get(9).ok()? })
 }
 
-/// Likewise a node's.
+/// Decodes a node's row and its MAC; `None` if its values make no sense.
 pub(crate) fn node_record(row: &Row) -> Option<(NodeRecord, Vec<u8>)> {
     let text = |at| row.try_get::<_, Option<String>>(at).ok().flatten();
     let net = |at| text(at).and_then(|text| address(&text));
@@ -352,7 +352,7 @@ pub(crate) fn node_record(row: &Row) -> Option<(NodeRecord, Vec<u8>)> {
     Some((record, row.try_get(8).ok()?))
 }
 
-/// As the database writes `inet` and `cidr`: a whole address without the length of its prefix.
+/// Parses an address as the database writes `inet` and `cidr`: a whole address has no prefix length.
 fn address(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn no_node_claims_a_part_of_anothers_subnet() {
         let nets = |nets: &[&str]| nets.iter().map(|n| n.parse().unwrap()).collect::<Vec<IpNet>>();
-        let mut taken = Taken(nets(&["10.9.0.0/24", "fd09::/64"]));
+        let mut taken = ClaimedSubnets(nets(&["10.9.0.0/24", "fd09::/64"]));
         assert_eq!(taken.refuses(&nets(&["192.168.0.0/16", "fd10::/64"])), None);
         taken.add(&nets(&["192.168.0.0/16"]));
         for wrong in

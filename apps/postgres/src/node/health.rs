@@ -53,7 +53,7 @@ impl Health {
         &self.sides[side.index()]
     }
 
-    /// A connection could not be opened, or has ended.
+    /// Records that a connection could not be opened, or has ended.
     pub(super) fn down(&mut self, now: Instant, side: Side, cause: &str) {
         if let Some(line) = self.told_down(now, side, cause) {
             tracing::warn!("{line}");
@@ -69,7 +69,7 @@ impl Health {
         tell.then(|| format!("{cause}; trying again until it works"))
     }
 
-    /// A connection is established and works.
+    /// Records that a connection is established and works.
     pub(super) fn up(&mut self, now: Instant, side: Side) {
         let one = &mut self.sides[side.index()];
         one.up = true;
@@ -79,13 +79,13 @@ impl Health {
     }
 
     /// Tells of the end of an outage, when it is certain.
-    pub(super) fn settle(&mut self, now: Instant) {
-        if let Some(line) = self.settled(now) {
+    pub(super) fn log_outage_end(&mut self, now: Instant) {
+        if let Some(line) = self.outage_report(now) {
             say!(1, "{line}");
         }
     }
 
-    fn settled(&mut self, now: Instant) -> Option<String> {
+    fn outage_report(&mut self, now: Instant) -> Option<String> {
         if !self.sides.iter().all(|one| one.up) || now.since(self.both) < SETTLED {
             return None;
         }
@@ -109,17 +109,17 @@ mod tests {
         let mut health = Health::default();
         health.up(at(0), Side::Writer);
         health.up(at(0), Side::Reader);
-        assert_eq!(health.settled(at(5000)), None, "nothing was wrong before");
+        assert_eq!(health.outage_report(at(5000)), None, "nothing was wrong before");
         assert!(health.told_down(at(6000), Side::Writer, "refused").is_some());
         for n in 0..100 {
             assert_eq!(health.told_down(at(6000 + n), Side::Reader, "refused"), None);
             assert_eq!(health.told_down(at(6000 + n), Side::Writer, "refused"), None);
         }
         health.up(at(7000), Side::Reader);
-        assert_eq!(health.settled(at(9000)), None, "one of two is not enough");
+        assert_eq!(health.outage_report(at(9000)), None, "one of two is not enough");
         health.up(at(9500), Side::Writer);
-        assert_eq!(health.settled(at(10_499)), None, "not yet certain");
-        let line = health.settled(at(10_500)).unwrap();
+        assert_eq!(health.outage_report(at(10_499)), None, "not yet certain");
+        let line = health.outage_report(at(10_500)).unwrap();
         assert_eq!(line, "the database answers again, after 3.5 s and 201 failures");
         assert!(health.told_down(at(20_000), Side::Writer, "refused").is_some(), "the next outage");
     }
@@ -131,7 +131,7 @@ mod tests {
         let mut told = 0;
         for n in 0..100 {
             health.up(at(n * 900), Side::Writer);
-            told += health.settled(at(n * 900 + 400)).iter().count();
+            told += health.outage_report(at(n * 900 + 400)).iter().count();
             told += health.told_down(at(n * 900 + 500), Side::Writer, "locked").iter().count();
         }
         assert_eq!(told, 1);

@@ -36,7 +36,8 @@ pub(crate) struct NodeDuty {
 }
 
 impl Duty for NodeDuty {
-    /// The node's own keys are not among the files: they are read before.
+    /// Returns the policy for a node. The node's own keys are not among the files because they are
+    /// read before.
     fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
         let paths = Paths::new(self.dir.as_deref(), &self.name)?;
         let options = UpOptions {

@@ -9,7 +9,7 @@ use adit_runtime::host::{Device, HostPlan, PlannedRoute, Via};
 
 const _: () = assert!(VnetHeader::LEN == adit_linux::tun::VNET_LEN);
 
-/// The plan with the nodes that are known; without routes to networks behind them unless `routes`.
+/// Returns the plan with the known nodes, without routes to networks behind them unless `routes` is set.
 pub(super) fn plan(settings: &Settings, directory: Option<&Directory>, routes: bool) -> HostPlan {
     let mut planned: Vec<PlannedRoute> = Vec::new();
     for node in directory.iter().filter(|_| routes).flat_map(|directory| &directory.nodes) {
@@ -26,13 +26,14 @@ pub(super) fn plan(settings: &Settings, directory: Option<&Directory>, routes: b
     HostPlan { routes: planned, mtu, ..without_routes(settings) }
 }
 
-/// Whether a network may be another node's: neither this node's nor what the addresses' own prefixes cover is.
+/// Returns whether a network may be another node's: it is not this node's, and the prefixes of the addresses do not
+/// cover it.
 pub(super) fn is_elsewhere(settings: &Settings, net: &IpNet) -> bool {
     let own = settings.addresses.iter().map(IpNet::trunc).chain(settings.subnets.iter().copied());
     own.into_iter().all(|own| !own.contains(net) && !net.contains(&own))
 }
 
-/// The part of every plan that the settings alone decide.
+/// Returns the part of every plan that the settings alone decide.
 pub(super) fn without_routes(settings: &Settings) -> HostPlan {
     HostPlan {
         device: Device::Tun(Some(settings.device.clone())),

@@ -62,8 +62,8 @@ use adit_runtime::clock::now;
 use adit_runtime::control::{Request, Response, StatusReport};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper;
-use adit_runtime::host::{Applied, HostHandle};
-use adit_runtime::instance::{self, Controls, Ended, Instance, Reaction};
+use adit_runtime::host::{ApplyOutcome, HostHandle};
+use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::signals::Signal;
 use adit_runtime::{host, log, plane_backend, privileges, say};
 
@@ -128,7 +128,7 @@ fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
     local.block_on(&runtime, serve(paths, options, settings, secrets, helper.is_some()))
 }
 
-/// The settings with what the command line says instead.
+/// Returns the settings, overridden by the command line.
 fn settings(paths: &Paths, options: &UpOptions) -> Result<Settings, Fault> {
     let mut settings = Settings::load(paths)?;
     if let Some(device) = &options.device {
@@ -150,7 +150,7 @@ fn settings(paths: &Paths, options: &UpOptions) -> Result<Settings, Fault> {
     Ok(settings)
 }
 
-/// Held while the process lives.
+/// Locks the network on this machine while the process lives.
 fn only_one(paths: &Paths) -> Result<File, Fault> {
     let path = paths.lock_file();
     let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
@@ -230,8 +230,8 @@ async fn serve(
     controls.ready(&format!("node {}", shared.settings.name));
     let mut tasks = JoinSet::new();
     tasks.spawn_local(tx::drain(Rc::clone(&shared)));
-    tasks.spawn_local(keep(Rc::clone(&shared), Side::Writer));
-    tasks.spawn_local(keep(Rc::clone(&shared), Side::Reader));
+    tasks.spawn_local(maintain_connection(Rc::clone(&shared), Side::Writer));
+    tasks.spawn_local(maintain_connection(Rc::clone(&shared), Side::Reader));
     tasks.spawn_local(expire::run(Rc::clone(&shared)));
     let mut node = Node {
         shared,
@@ -272,20 +272,20 @@ struct Node {
 }
 
 /// The directory may have changed.
-struct Changed;
+struct DirectoryChanged;
 
 impl Instance for Node {
-    type Event = Changed;
+    type Event = DirectoryChanged;
     type Reason = Infallible;
 
     fn role(&self) -> &'static str {
         "postgres"
     }
 
-    async fn next(&mut self) -> Result<Changed, Fault> {
+    async fn next(&mut self) -> Result<DirectoryChanged, Fault> {
         tokio::select! {
             fault = self.host.lost() => Err(fault),
-            () = self.shared.changed.notified() => Ok(Changed),
+            () = self.shared.changed.notified() => Ok(DirectoryChanged),
             Some(ended) = self.tasks.join_next() => match ended {
                 Ok(Err(fault)) => Err(fault),
                 Ok(Ok(never)) => match never {},
@@ -294,13 +294,16 @@ impl Instance for Node {
         }
     }
 
-    async fn handle(&mut self, _: Changed) -> Result<Option<Ended<Infallible>>, Fault> {
+    async fn handle(
+        &mut self,
+        _: DirectoryChanged,
+    ) -> Result<Option<EndReason<Infallible>>, Fault> {
         self.reconcile().await;
         Ok(None)
     }
 
-    async fn tick(&mut self) -> Result<Option<Ended<Infallible>>, Fault> {
-        self.shared.health.borrow_mut().settle(now());
+    async fn tick(&mut self) -> Result<Option<EndReason<Infallible>>, Fault> {
+        self.shared.health.borrow_mut().log_outage_end(now());
         Ok(None)
     }
 
@@ -309,7 +312,7 @@ impl Instance for Node {
             Signal::Terminate | Signal::Interrupt => Reaction::Stop,
             Signal::Hangup => Reaction::Reload,
             Signal::User1 | Signal::User2 => {
-                self.tell();
+                self.log_report();
                 Reaction::Ignore
             }
         }
@@ -379,8 +382,10 @@ impl Node {
         self.tell_settings(&directory);
         let plan = host_plan::plan(&self.shared.settings, Some(&directory), self.routes);
         match self.host.change(&plan).await {
-            Ok(Applied::Same) => {}
-            Ok(Applied::Changed(notes)) => notes.iter().for_each(|note| tracing::warn!("{note}")),
+            Ok(ApplyOutcome::Same) => {}
+            Ok(ApplyOutcome::Changed(notes)) => {
+                notes.iter().for_each(|note| tracing::warn!("{note}"));
+            }
             Err(fault) => tracing::warn!("{fault}"),
         }
     }
@@ -408,7 +413,7 @@ impl Warnings {
 }
 
 /// Keeps a connection at work.
-async fn keep(shared: Rc<Shared>, side: Side) -> Result<Infallible, Fault> {
+async fn maintain_connection(shared: Rc<Shared>, side: Side) -> Result<Infallible, Fault> {
     let mut backoff = Backoff::new(shared.pause_seed());
     loop {
         let began = now();

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use adit_postgres::key::settings::{History, Seen};
+use adit_postgres::key::settings::{History, SettingsPin};
 use adit_postgres::key::{Fingerprint, NodePublic};
 use adit_postgres::{NodeId, limits};
 
@@ -26,7 +26,7 @@ const MOST: usize = 32 * limits::PEERS;
 pub(crate) struct Pins {
     path: PathBuf,
     known: BTreeMap<NodeId, Pin>,
-    settings: Option<Seen>,
+    settings: Option<SettingsPin>,
     changed: bool,
 }
 
@@ -41,7 +41,7 @@ struct Pin {
 /// A line of the file.
 enum Line {
     Node(NodeId, Pin),
-    Settings(Seen),
+    Settings(SettingsPin),
 }
 
 impl Pins {
@@ -71,42 +71,42 @@ impl Pins {
         Ok(Self { path: path.to_owned(), known, settings, changed: false })
     }
 
-    /// Nodes that were seen, with their keys and names.
+    /// Returns the pinned nodes with their keys and names.
     pub(crate) fn all(&self) -> impl Iterator<Item = (NodeId, Fingerprint, &str)> {
         self.known.iter().map(|(id, pin)| (*id, pin.keys, pin.name.as_str()))
     }
 
-    /// The keys that a node had when it was first seen.
+    /// Returns the keys that a node had when it was first seen.
     pub(super) fn keys(&self, id: NodeId) -> Option<Fingerprint> {
         self.known.get(&id).map(|pin| pin.keys)
     }
 
-    /// The newest settings that were seen.
-    pub(crate) fn settings(&self) -> Option<Seen> {
+    /// Returns the newest settings that were seen.
+    pub(crate) fn settings(&self) -> Option<SettingsPin> {
         self.settings
     }
 
     /// Remembers the newest settings.
-    pub(crate) fn saw(&mut self, seen: Seen) {
+    pub(crate) fn pin_settings(&mut self, seen: SettingsPin) {
         self.changed |= self.settings != Some(seen);
         self.settings = Some(seen);
     }
 
     /// Remembers settings; `former` ones are given back if they are the same.
-    pub(crate) fn settled(
+    pub(crate) fn update_settings(
         &mut self,
         history: History,
         former: Option<&Rc<History>>,
     ) -> Rc<History> {
-        self.saw(history.seen());
-        match former.filter(|former| former.seen() == history.seen()) {
+        self.pin_settings(history.pin());
+        match former.filter(|former| former.pin() == history.pin()) {
             Some(former) => Rc::clone(former),
             None => Rc::new(history),
         }
     }
 
-    /// Whether the node has the keys that were pinned. One that was never seen is believed only where no node was: by a node
-    /// that has never been up.
+    /// Checks that the node has its pinned keys. A node that was never seen is trusted only by a node that has never
+    /// been up, and so has seen none.
     pub(crate) fn trust(&self, node: &NodePublic) -> Result<(), String> {
         match self.keys(node.id) {
             Some(keys) if keys == node.fingerprint() => Ok(()),
@@ -159,7 +159,7 @@ impl Pins {
             return Ok(());
         }
         let mut text = String::new();
-        if let Some(Seen { serial, hash }) = self.settings {
+        if let Some(SettingsPin { serial, hash }) = self.settings {
             text.push_str(&format!("settings {serial} {}\n", Fingerprint(hash)));
         }
         for (id, Pin { keys, name, removed }) in &self.known {
@@ -178,7 +178,7 @@ fn parse(line: &str) -> Option<Line> {
     if first == "settings" {
         let serial = words.next()?.parse().ok()?;
         let Fingerprint(hash) = words.next()?.parse().ok()?;
-        return words.next().is_none().then_some(Line::Settings(Seen { serial, hash }));
+        return words.next().is_none().then_some(Line::Settings(SettingsPin { serial, hash }));
     }
     let id = NodeId(first.parse().ok()?);
     let keys = words.next()?.parse().ok()?;
@@ -258,7 +258,7 @@ mod tests {
         let line = format!("settings 3 {}\n2 {} a\n", keys(7), keys(1));
         fs::write(&path, &line).unwrap();
         let mut pins = Pins::load(&path).unwrap();
-        assert_eq!(pins.settings(), Some(Seen { serial: 3, hash: [7; 32] }));
+        assert_eq!(pins.settings(), Some(SettingsPin { serial: 3, hash: [7; 32] }));
         pins.changed = true;
         pins.save().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), line);

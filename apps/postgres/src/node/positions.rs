@@ -34,7 +34,7 @@ pub(super) enum PositionKind {
 }
 
 impl PositionKind {
-    fn letter(self) -> char {
+    fn flag(self) -> char {
         match self {
             Self::Received => 'r',
             Self::Sent => 's',
@@ -98,7 +98,7 @@ impl Positions {
         self.slots.get(&(kind, stream)).map(|slot| slot.position).unwrap_or_default()
     }
 
-    /// The last checkpoint of a stream, and its epoch.
+    /// Returns the last checkpoint of a stream, and its epoch.
     pub(super) fn signed(&self, stream: StreamId) -> Option<(EpochNo, Checkpoint)> {
         let Slot { position, chain, .. } = self.slots.get(&(PositionKind::Signed, stream))?;
         Some((position.epoch, Checkpoint { seq: position.seq, chain: chain.0 }))
@@ -144,7 +144,7 @@ impl Positions {
             None => self.lines,
         };
         let Position { epoch, seq } = position;
-        let letter = kind.letter();
+        let letter = kind.flag();
         let text = format!("{letter} {:>10} {:>10} {:>20} {chain}\n", stream.0, epoch.0, seq.0);
         if text.len() != LINE {
             return Err(io::Error::other("a number that is none"));

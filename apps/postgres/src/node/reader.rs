@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use adit_postgres::limits::EXPIRED_MS;
-use adit_postgres::receiver::{Dated, Query};
+use adit_postgres::receiver::{AgedRow, Query};
 use adit_postgres::row::copy::FIELDS;
 use adit_postgres::row::decode;
 use adit_postgres::{EpochNo, LeafNo, NodeId, StreamId, sql};
@@ -25,12 +25,12 @@ const EPOCHS: &str = "SELECT s.stream, e.record, e.signature, e.enc, e.sealed, \
         FROM adit.epoch e JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $4 \
         WHERE e.stream = s.stream AND e.no > s.after ORDER BY e.no DESC LIMIT $3) e";
 
-/// The row, and how old it is by the database's clock; `None` if it is none.
-pub(super) fn dated(row: &Row) -> Option<Dated<'_>> {
+/// Decodes a row and its age by the database's clock; `None` if it is malformed.
+pub(super) fn aged_row(row: &Row) -> Option<AgedRow<'_>> {
     // The two times follow the columns of the row.
     let time = |at| Some(i64::from_be_bytes(value(row, at)?.try_into().ok()?));
     let age_us = time(FIELDS + 1)?.saturating_sub(time(FIELDS)?);
-    Some(Dated { row: decode::row(fields(row)).ok()?, age_ms: age_us / 1000 })
+    Some(AgedRow { row: decode::row(fields(row)).ok()?, age_ms: age_us / 1000 })
 }
 
 /// A connection that reads. Questions may be asked at the same time: they are sent one behind the other, without waiting.
@@ -54,11 +54,14 @@ impl<'a> Reader<'a> {
         let newest = select("adit.newest($1, $2, $3, $4, $5, $6)", "ORDER BY seq DESC");
         let newest = client.prepare(&newest).await?;
         let epochs = client.prepare(EPOCHS).await?;
-        let count = client.prepare(&format!("SELECT last_value FROM {}", sql::bell(me))).await?;
+        let count = client
+            .prepare(&format!("SELECT last_value FROM {}", sql::wake_up_sequence(me)))
+            .await?;
         Ok(Self { client, statements: RefCell::default(), newest, epochs, count })
     }
 
-    /// The epochs behind the given one of each stream, newest first, at most `limit` of each, with the wraps for `me`.
+    /// Reads the epochs after the given one of each stream, newest first, at most `limit` of each, with the wraps for
+    /// `me`.
     pub(super) async fn epochs(
         &self,
         after: &[(StreamId, EpochNo)],
@@ -98,7 +101,7 @@ impl<'a> Reader<'a> {
         Ok(rows.take(limit as usize).try_collect().await?)
     }
 
-    /// The newest row behind `after` that is too old to be delivered.
+    /// Finds the newest row after `after` that is too old to be delivered.
     pub(super) async fn skip(
         &self,
         stream: StreamId,
@@ -129,7 +132,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The columns of a [`Query::Page`]'s answer. Only auditors use `chain`; for others its place stays empty.
+/// Returns the columns of a [`Query::Page`]'s answer. Only auditors use `chain`; for others its place stays empty.
 fn select(from: &str, more: &str) -> String {
     let columns = sql::SENT_COLUMNS.replace("chain", "NULL::bytea");
     format!("SELECT {columns}, ts, statement_timestamp() FROM {from} {more}")

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use adit_postgres::sender;
 
 use super::Node;
-use super::directory::{Directory, Known};
+use super::directory::{Directory, VerifiedNode};
 use super::health::Side;
 use adit_runtime::control::{
     LinkReport, NodeReport, PostgresReport, StatusReport, StreamReport, TunReport,
@@ -100,7 +100,7 @@ impl Node {
         directory.nodes.iter().map(|node| self.node(node)).chain(refused).collect()
     }
 
-    fn node(&self, node: &Known) -> NodeReport {
+    fn node(&self, node: &VerifiedNode) -> NodeReport {
         let given = self.shared.sender.borrow().as_ref().and_then(|s| s.given(node.outgoing));
         let (epoch, seq) = given.unwrap_or_default();
         let mut received = StreamReport { stream: node.incoming.0, ..StreamReport::default() };
@@ -141,7 +141,7 @@ impl Node {
     }
 
     /// Writes the report to the log, on a signal.
-    pub(super) fn tell(&self) {
+    pub(super) fn log_report(&self) {
         let report = self.postgres();
         say!(
             1,

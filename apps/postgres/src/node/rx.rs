@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, EpochRecord, Expected, Wrap};
-use adit_postgres::receiver::{Delivery, Epoch, Query, QueryScope, Watch};
+use adit_postgres::receiver::{Delivery, Epoch, Query, QueryScope, WakeUpMonitor};
 use adit_postgres::seal::Opener;
 use adit_postgres::{Seq, StreamId, sql};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -22,13 +22,13 @@ use tokio_postgres::{Client, Row};
 use super::admit;
 use super::connection::{Link, NotifyListener, within};
 use super::db_error::DbError;
-use super::directory::{self, Directory, Known, Tables};
+use super::directory::{self, Directory, Tables, VerifiedNode};
 use super::health::Side;
 use super::positions::PositionKind;
-use super::reader::{Reader, dated};
+use super::reader::{Reader, aged_row};
 use super::shared::{Forgeries, Shared, WARN_AGAIN, add};
 use super::tx::sleep_until;
-use crate::keys::{self, Follower};
+use crate::keys::{self, KeyFollower};
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::helper::files;
 use adit_runtime::say;
@@ -56,7 +56,7 @@ pub(super) async fn read(shared: &Shared) -> Result<Infallible, DbError> {
     let listener = Rc::new(NotifyListener::default());
     let link =
         Link::open(&shared.target, &shared.purpose("reader"), Some(Rc::clone(&listener))).await?;
-    read_on(shared, &link, &listener).await.map_err(|cause| link.why(cause))
+    read_on(shared, &link, &listener).await.map_err(|cause| link.better_known_cause(cause))
 }
 
 async fn read_on(
@@ -78,7 +78,7 @@ async fn read_on(
     let mut round = Round {
         shared,
         reader: &reader,
-        watch: Watch::new(now(), shared.random.borrow_mut().bytes()),
+        watch: WakeUpMonitor::new(now(), shared.random.borrow_mut().bytes()),
         under_way: FuturesUnordered::new(),
         pages: 0,
         last_asked: StreamId(0),
@@ -118,7 +118,7 @@ async fn read_on(
 }
 
 /// An answer of the database.
-enum Answer {
+enum QueryResult {
     Epochs(Vec<StreamId>, Vec<Row>),
     Page(StreamId, Vec<Row>),
     Skip(StreamId, Option<i64>),
@@ -128,8 +128,8 @@ enum Answer {
     Count(i64),
 }
 
-impl Answer {
-    /// The greatest number of settings that a record names.
+impl QueryResult {
+    /// Returns the greatest number of settings that a record names.
     fn settings(&self) -> i64 {
         let Self::Epochs(_, rows) = self else { return 0 };
         let records = rows.iter().filter_map(|row| row.try_get::<_, &[u8]>(1).ok());
@@ -138,14 +138,14 @@ impl Answer {
     }
 }
 
-type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, DbError>> + 'a>>;
+type QueryFuture<'a> = Pin<Box<dyn Future<Output = Result<QueryResult, DbError>> + 'a>>;
 
 /// A round of queries to the database, all streams side by side on one connection.
 struct Round<'a> {
     shared: &'a Shared,
     reader: &'a Reader<'a>,
-    watch: Watch,
-    under_way: FuturesUnordered<Asked<'a>>,
+    watch: WakeUpMonitor,
+    under_way: FuturesUnordered<QueryFuture<'a>>,
     /// The number of queries that return packets.
     pages: usize,
     /// The turn of the streams behind it is next.
@@ -158,7 +158,7 @@ impl<'a> Round<'a> {
     fn ask(&mut self) {
         let (shared, reader) = (self.shared, self.reader);
         if self.watch.ask(now()) {
-            let asked = async { Ok(Answer::Count(reader.count().await?)) };
+            let asked = async { Ok(QueryResult::Count(reader.count().await?)) };
             self.under_way.push(Box::pin(within(LIMIT, asked)));
         }
         let mut epochs = Vec::new();
@@ -183,15 +183,15 @@ impl<'a> Round<'a> {
                 }
                 Query::Page { .. } => self.under_way.push(Box::pin(async move {
                     match within(LIMIT, reader.page(stream, query)).await {
-                        Ok(rows) => Ok(Answer::Page(stream, rows)),
-                        Err(cause) if cause.no_table => Ok(Answer::Gone(stream)),
+                        Ok(rows) => Ok(QueryResult::Page(stream, rows)),
+                        Err(cause) if cause.no_table => Ok(QueryResult::Gone(stream)),
                         Err(cause) => Err(cause),
                     }
                 })),
                 Query::Skip { leaf, after } => self.under_way.push(Box::pin(async move {
                     match within(LIMIT, reader.skip(stream, leaf, after.0)).await {
-                        Ok(newest) => Ok(Answer::Skip(stream, newest)),
-                        Err(cause) if cause.no_table => Ok(Answer::Gone(stream)),
+                        Ok(newest) => Ok(QueryResult::Skip(stream, newest)),
+                        Err(cause) if cause.no_table => Ok(QueryResult::Gone(stream)),
                         Err(cause) => Err(cause),
                     }
                 })),
@@ -202,12 +202,15 @@ impl<'a> Round<'a> {
             let me = shared.me();
             self.under_way.push(Box::pin(async move {
                 let rows = within(LIMIT, reader.epochs(&epochs, limit, me)).await?;
-                Ok(Answer::Epochs(epochs.into_iter().map(|(stream, _)| stream).collect(), rows))
+                Ok(QueryResult::Epochs(
+                    epochs.into_iter().map(|(stream, _)| stream).collect(),
+                    rows,
+                ))
             }));
         }
     }
 
-    /// When to ask again, if nothing comes before.
+    /// Returns when to query again, if nothing arrives before.
     fn deadline(&self) -> Option<Instant> {
         let receivers = self.shared.receivers.borrow();
         let full = self.pages >= PAGES;
@@ -215,25 +218,25 @@ impl<'a> Round<'a> {
         streams.into_iter().chain(self.watch.deadline()).min()
     }
 
-    fn take(&mut self, answer: Answer) {
+    fn take(&mut self, answer: QueryResult) {
         let shared = self.shared;
-        if !matches!(answer, Answer::Epochs(..) | Answer::Count(_)) {
+        if !matches!(answer, QueryResult::Epochs(..) | QueryResult::Count(_)) {
             self.pages = self.pages.saturating_sub(1);
         }
         match answer {
-            Answer::Count(count) => self.look(count),
-            Answer::Epochs(streams, rows) => epochs(shared, &streams, &rows),
-            Answer::Page(stream, rows) => {
+            QueryResult::Count(count) => self.check_streams(count),
+            QueryResult::Epochs(streams, rows) => epochs(shared, &streams, &rows),
+            QueryResult::Page(stream, rows) => {
                 let forged = deliver(shared, stream, &rows, &mut self.delivery);
                 warn_of_forgeries(shared, stream, forged);
             }
-            Answer::Skip(stream, newest) => {
+            QueryResult::Skip(stream, newest) => {
                 if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
                     receiver.skipped(newest.map(Seq));
                     shared.remember(PositionKind::Received, stream, receiver.position());
                 }
             }
-            Answer::Gone(stream) => {
+            QueryResult::Gone(stream) => {
                 if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
                     receiver.gone();
                 }
@@ -242,14 +245,14 @@ impl<'a> Round<'a> {
     }
 
     /// Looks at streams whose wake-ups may have been lost.
-    fn look(&mut self, count: i64) {
+    fn check_streams(&mut self, count: i64) {
         let at = now();
         let mut receivers = self.shared.receivers.borrow_mut();
         let active = receivers.values().any(|receiver| receiver.is_active(at));
         let look = self.watch.answer(at, count, active);
         for receiver in receivers.values_mut() {
             if look == QueryScope::All || (look == QueryScope::Active && receiver.is_active(at)) {
-                receiver.look(at);
+                receiver.recheck(at);
             }
         }
     }
@@ -262,7 +265,7 @@ impl<'a> Round<'a> {
         for (stream, leaf, times) in notifications.streams {
             if let Some(receiver) = receivers.get_mut(&stream) {
                 receiver.wake(leaf);
-                self.watch.heard(now(), times);
+                self.watch.received(now(), times);
             }
         }
         notifications.nodes
@@ -302,7 +305,7 @@ async fn follow(
     let own = shared.keys.public(shared.me()).map_err(|error| DbError::new(error.to_string()))?;
     let tag = tables.tag().unwrap_or_default();
     let reader = shared.keys.reader(shared.me());
-    let follower = Follower { reader, network: &tag, now: now(), unix: unix_time() };
+    let follower = KeyFollower { reader, network: &tag, now: now(), unix: unix_time() };
     let mut ring = shared.ring.borrow().clone();
     let followed = {
         let pins = shared.pins.borrow();
@@ -330,7 +333,7 @@ fn take_over(shared: &Shared, tables: &Tables) -> Result<(), DbError> {
     if let Err(fault) = pins.save() {
         tracing::warn!("{fault}");
     }
-    shared.adopt(directory);
+    shared.update_directory(directory);
     Ok(())
 }
 
@@ -367,7 +370,7 @@ fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Deliv
     delivery.clear();
     if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
         let before = receiver.stats().forged;
-        receiver.page(now(), rows.iter().filter_map(dated), &routes, delivery);
+        receiver.page(now(), rows.iter().filter_map(aged_row), &routes, delivery);
         forged = receiver.stats().forged.saturating_sub(before);
         if !shared.remember(PositionKind::Received, stream, receiver.position()) {
             if counters.unwritten.get() == 0 {
@@ -413,7 +416,7 @@ fn epochs(shared: &Shared, streams: &[StreamId], rows: &[Row]) {
 fn accepted(
     shared: &Shared,
     directory: &Directory,
-    sender: &Known,
+    sender: &VerifiedNode,
     stream: StreamId,
     row: &Row,
 ) -> Option<Epoch> {
@@ -425,7 +428,7 @@ fn accepted(
 fn take(
     shared: &Shared,
     directory: &Directory,
-    sender: &Known,
+    sender: &VerifiedNode,
     stream: StreamId,
     row: &Row,
 ) -> Result<Epoch, String> {

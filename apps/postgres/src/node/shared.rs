@@ -9,8 +9,8 @@ use std::time::Duration;
 use adit_engine::{Instant, Random};
 use adit_postgres::key::{KeyRing, NodeKeys};
 use adit_postgres::receiver::{Position, Receiver};
-use adit_postgres::routes::{Routes, departed};
-use adit_postgres::sender::{Config, Kept, Sender};
+use adit_postgres::routes::{Routes, removed_streams};
+use adit_postgres::sender::{Config, SavedState, Sender};
 use adit_postgres::{Durability, Generation, NodeId, StreamId, limits};
 use tokio::sync::Notify;
 
@@ -22,7 +22,7 @@ use super::health::Health;
 use super::positions::{PositionKind, Positions};
 use crate::Settings;
 use crate::database::Target;
-use crate::database::pooler::{self, Unknown};
+use crate::database::pooler::{self, ProbeError};
 use adit_runtime::clock::now;
 use adit_runtime::say;
 
@@ -99,7 +99,7 @@ pub(super) fn add(counter: &Cell<u64>, more: u64) {
 }
 
 impl Shared {
-    /// This node's number.
+    /// Returns this node's number.
     pub(super) fn me(&self) -> NodeId {
         self.settings.node
     }
@@ -109,8 +109,8 @@ impl Shared {
         let look = || async {
             let shares = pooler::shares_sessions(&self.target).await;
             let shares = shares.map_err(|unknown| match unknown {
-                Unknown::Connect(fault) => DbError::new(fault.to_string()),
-                Unknown::Ask(error) => error.into(),
+                ProbeError::Connect(fault) => DbError::new(fault.to_string()),
+                ProbeError::Ask(error) => error.into(),
             })?;
             if shares { Err(DbError::new(pooler::WORDS)) } else { Ok(()) }
         };
@@ -122,13 +122,13 @@ impl Shared {
         format!("{what} {} {}", self.settings.name, self.instance)
     }
 
-    /// When this node's packets count as stored: as its own settings say, else the network's.
+    /// Returns when this node's packets count as stored: by its own settings, else by the network's.
     pub(super) fn durability(&self) -> Durability {
         let network = || Some(self.directory.borrow().as_ref()?.settings.current().durability);
         self.settings.durability.or_else(network).unwrap_or_default()
     }
 
-    /// Number of the network's settings that are in force; 0 before the network is known.
+    /// Returns the serial number of the network's settings in force; 0 before the network is known.
     pub(super) fn serial(&self) -> i64 {
         let directory = self.directory.borrow();
         directory.as_ref().map_or(0, |directory| directory.settings.current().serial)
@@ -136,7 +136,7 @@ impl Shared {
 
     /// Takes another state of the network over: nodes that came get streams, those that went lose them; other settings end the
     /// epochs.
-    pub(super) fn adopt(&self, directory: Directory) {
+    pub(super) fn update_directory(&self, directory: Directory) {
         let (addresses, subnets): (Vec<_>, _) = (
             self.settings.addresses.iter().map(ipnet::IpNet::addr).collect(),
             &self.settings.subnets,
@@ -153,13 +153,13 @@ impl Shared {
             self.renew(sender, former, &directory);
         }
         let former = former.map(|former| former.peers());
-        let (outgoing, incoming) = departed(&former.unwrap_or_default(), &peers);
+        let (outgoing, incoming) = removed_streams(&former.unwrap_or_default(), &peers);
         outgoing.into_iter().for_each(|stream| sender.remove(stream));
         receivers.retain(|stream, _| !incoming.contains(stream));
         let positions = self.positions.borrow();
         for node in &directory.nodes {
             let Position { epoch, seq } = positions.get(PositionKind::Sent, node.outgoing);
-            let kept = Kept { given: (epoch, seq), signed: positions.signed(node.outgoing) };
+            let kept = SavedState { given: (epoch, seq), signed: positions.signed(node.outgoing) };
             sender.add(node.outgoing, node.record.id, kept);
             receivers.entry(node.incoming).or_insert_with(|| {
                 let position = positions.get(PositionKind::Received, node.incoming);
@@ -226,7 +226,7 @@ impl Shared {
         ring.deadline(at)
     }
 
-    /// A seed for pauses.
+    /// Returns a seed for pauses.
     pub(super) fn pause_seed(&self) -> u64 {
         u64::from_ne_bytes(self.random.borrow_mut().bytes())
     }

@@ -24,7 +24,7 @@ impl ToSql for Value {
     to_sql_checked!();
 }
 
-/// All values of all rows in order; `None` if these are no whole rows. `rows` is without header and trailer.
+/// Converts all values of all rows, in order; `None` if these are no whole rows. `rows` is without header and trailer.
 pub(super) fn parameters(rows: &Bytes) -> Option<Vec<Value>> {
     let mut at = 0;
     let mut values = Vec::new();

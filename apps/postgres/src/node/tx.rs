@@ -13,14 +13,16 @@ use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, Epoch};
 use adit_postgres::receiver::Position;
 use adit_postgres::seal::Sealer;
-use adit_postgres::sender::{Action, OpenLeaf, Opening, ResumeOutcome, Resumed, Sender, Unsigned};
+use adit_postgres::sender::{
+    Action, NewEpoch, OpenLeaf, ResumeOutcome, ResumeRow, Sender, UnsignedCheckpoint,
+};
 use adit_postgres::{Durability, NodeId, StreamId};
 use adit_wire::ip::Ip;
 use tokio::time::sleep;
 use tokio_postgres::Client;
 
 use super::connection::{Link, within};
-use super::db_error::{Bound, DbError};
+use super::db_error::{DbError, StreamLimit};
 use super::device::ReadBuffer;
 use super::health::Side;
 use super::positions::PositionKind;
@@ -89,7 +91,7 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
 pub(super) async fn write(shared: &Shared) -> Result<Infallible, DbError> {
     shared.own_sessions().await?;
     let link = Link::open(&shared.target, &shared.purpose("writer"), None).await?;
-    write_on(shared, &link).await.map_err(|cause| link.why(cause))
+    write_on(shared, &link).await.map_err(|cause| link.better_known_cause(cause))
 }
 
 async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, DbError> {
@@ -160,7 +162,11 @@ async fn batch(shared: &Shared, writer: &mut Writer<'_>) -> Result<(), DbError> 
 }
 
 /// Signs what was committed since the last time, in the database first: what this node remembers of it is never ahead.
-async fn sign(shared: &Shared, writer: &Writer<'_>, unsigned: &[Unsigned]) -> Result<(), DbError> {
+async fn sign(
+    shared: &Shared,
+    writer: &Writer<'_>,
+    unsigned: &[UnsignedCheckpoint],
+) -> Result<(), DbError> {
     let signatures: Result<Vec<_>, _> =
         unsigned.iter().map(|one| one.checkpoint.sign(&shared.keys, &one.record_hash)).collect();
     let signatures = signatures.map_err(|_| DbError::new("the cryptographic library failed"))?;
@@ -195,7 +201,7 @@ async fn resume(
             bytes: u64::try_from(bytes).unwrap_or(0),
             age: Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)),
         });
-        Ok(Resumed {
+        Ok(ResumeRow {
             last_seq: row.try_get::<_, Option<i64>>(0)?.unwrap_or(0),
             last_epoch: row.try_get::<_, Option<i32>>(1)?.unwrap_or(0),
             last_leaf: row.try_get::<_, Option<i32>>(2)?.unwrap_or(0),
@@ -237,7 +243,7 @@ async fn begin_writing(shared: &Shared, client: &Client) -> Result<(), DbError> 
     for _ in 0..LOCK_TRIES {
         let row = client.query_one(BEGIN_WRITING, &[]).await?;
         let Some(pid) = row.try_get(0)? else { return Ok(()) };
-        cause = held(shared, client, pid).await?;
+        cause = writer_conflict(shared, client, pid).await?;
         sleep(LOCK_PAUSE).await;
     }
     Err(cause)
@@ -245,7 +251,7 @@ async fn begin_writing(shared: &Shared, client: &Client) -> Result<(), DbError> 
 
 /// Says which session of this node's role writes. Ends a connection of this process that died on the way and that the
 /// database has not noticed yet.
-async fn held(shared: &Shared, client: &Client, pid: i32) -> Result<DbError, DbError> {
+async fn writer_conflict(shared: &Shared, client: &Client, pid: i32) -> Result<DbError, DbError> {
     let Some(row) = client.query_opt(HOLDER, &[&pid]).await? else {
         return Ok(DbError::new("another session writes this node's streams: waiting for its end"));
     };
@@ -262,7 +268,7 @@ async fn held(shared: &Shared, client: &Client, pid: i32) -> Result<DbError, DbE
     )))
 }
 
-async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(), DbError> {
+async fn open(shared: &Shared, client: &Client, opening: &NewEpoch) -> Result<(), DbError> {
     let directory = shared.directory.borrow().clone();
     let Some((directory, receiver)) = directory
         .as_ref()
@@ -289,7 +295,7 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
         durability,
         opened: opening.opened,
         settings: network.serial,
-        previous: opening.previous.map(|previous| epoch::Previous {
+        previous: opening.previous.map(|previous| epoch::PreviousEpoch {
             no: previous.epoch,
             last_seq: previous.last_seq,
             chain: previous.chain,
@@ -341,8 +347,8 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
         tracing::debug!("stream {}: no epoch opened: {}", opening.stream, cause.message);
         if let Some(sender) = &mut *shared.sender.borrow_mut() {
             match bound {
-                Bound::Leaf => sender.failed(now(), opening.stream),
-                Bound::Time => sender.delayed(now(), opening.stream),
+                StreamLimit::Leaf => sender.failed(now(), opening.stream),
+                StreamLimit::Time => sender.delayed(now(), opening.stream),
             }
         }
         return Ok(());

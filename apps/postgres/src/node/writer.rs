@@ -77,7 +77,7 @@ impl<'a> Writer<'a> {
             all.push(Bytes::from(std::mem::take(&mut part.bytes)));
             channels.push(sql::channel(part.receiver));
             payloads.push(Hint { stream: part.stream, leaf: part.leaf }.to_string());
-            bells.push(sql::bell(part.receiver));
+            bells.push(sql::wake_up_sequence(part.receiver));
         }
         // Both are sent at once, in this order: whether the rows were refused is known only later, and a reader that is
         // woken for nothing loses nothing.
@@ -143,7 +143,7 @@ async fn write(
     Ok(())
 }
 
-/// An INSERT of so many rows.
+/// Builds an INSERT statement for this number of rows.
 fn insert(table: &str, columns: &str, rows: usize) -> String {
     let width = columns.split(',').count();
     let mut text = format!("INSERT INTO {table} ({columns}) VALUES ");

@@ -75,12 +75,12 @@ pub enum Progress {
     /// All is measured.
     Figures(Box<DemoReport>),
     /// Everything is up until the user interrupts.
-    Holding(Holding),
+    Running(DemoEnvironment),
 }
 
 /// The commands for exploring the demo while it runs.
 #[derive(Clone, Debug)]
-pub struct Holding {
+pub struct DemoEnvironment {
     /// Namespace of the server.
     pub server: String,
     /// Namespace of the client.
@@ -128,7 +128,7 @@ pub fn run(options: &DemoOptions, tell: &mut dyn FnMut(Progress)) -> Result<(), 
     report.client_memory = usage::memory(testbed.client.pid());
     tell(Progress::Figures(Box::new(report)));
     if options.hold {
-        hold(&mut testbed, &interrupt, tell)?;
+        wait_for_user(&mut testbed, &interrupt, tell)?;
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn pings(
     Ok(())
 }
 
-/// One transfer with its figures.
+/// Measures one transfer.
 fn bulk(
     testbed: &Testbed,
     duration: Duration,
@@ -224,12 +224,12 @@ fn bulk(
     })
 }
 
-fn hold(
+fn wait_for_user(
     testbed: &mut Testbed,
     interrupt: &Interrupt,
     tell: &mut dyn FnMut(Progress),
 ) -> Result<(), Fault> {
-    tell(Progress::Holding(Holding {
+    tell(Progress::Running(DemoEnvironment {
         server: testbed.server.name().to_owned(),
         client: testbed.client.name().to_owned(),
         server_addresses: testbed.server.addresses().collect(),

@@ -112,7 +112,7 @@ impl Testbed {
         })
     }
 
-    /// Whether both ends still run.
+    /// Checks that both ends still run.
     pub(crate) fn check(&mut self) -> Result<(), Fault> {
         self.server.alive("server")?;
         self.client.alive("client")

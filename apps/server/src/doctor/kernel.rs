@@ -14,7 +14,7 @@ pub(super) fn tun() -> Finding {
     let opened = fs::OpenOptions::new().read(true).write(true).open(TUN);
     let load = Fix::Run("modprobe", vec!["tun".into()]);
     match opened {
-        Ok(_) => Finding::fine("tun", format!("{TUN} opens")),
+        Ok(_) => Finding::ok("tun", format!("{TUN} opens")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Finding::problem("tun", format!("{TUN} is missing"))
                 .remedy("modprobe tun")
@@ -36,7 +36,7 @@ pub(super) fn tun() -> Finding {
 pub(super) fn rights() -> Finding {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     if may_administer_network(&status) {
-        return Finding::fine("rights", "may change devices, routes and firewall");
+        return Finding::ok("rights", "may change devices, routes and firewall");
     }
     let root = status.lines().any(|line| {
         line.strip_prefix("Uid:").and_then(|rest| rest.split_ascii_whitespace().nth(1)) == Some("0")
@@ -60,7 +60,7 @@ pub(super) fn offloads() -> Finding {
     judge_kernel(release.trim())
 }
 
-/// Which offloads a kernel has, and the releases in which one of them is broken.
+/// Reports which offloads a kernel has, and the releases in which one of them is broken.
 fn judge_kernel(release: &str) -> Finding {
     let version = parse_version(release);
     if version < (5, 0, 0) {
@@ -90,7 +90,7 @@ fn judge_kernel(release: &str) -> Finding {
             "upgrade to kernel 6.2 or later for faster UDP inside tunnels; TCP is not affected",
         );
     }
-    Finding::fine("offloads", format!("kernel {release}: UDP GSO and GRO, TUN TSO and USO"))
+    Finding::ok("offloads", format!("kernel {release}: UDP GSO and GRO, TUN TSO and USO"))
 }
 
 fn parse_version(release: &str) -> (u32, u32, u32) {
@@ -117,7 +117,7 @@ pub(super) fn clock() -> Finding {
         return Finding::warning("clock", "the clock was not synchronised since boot")
             .remedy("timedatectl set-ntp true, and let UDP port 123 out");
     }
-    Finding::fine("clock", "the clock is plausible")
+    Finding::ok("clock", "the clock is plausible")
 }
 
 #[cfg(test)]

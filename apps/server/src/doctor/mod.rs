@@ -60,7 +60,7 @@ impl Finding {
         Self { check, level, what, remedy: Vec::new(), fixable: false, fix: None }
     }
 
-    fn fine(check: &'static str, what: impl Into<String>) -> Self {
+    fn ok(check: &'static str, what: impl Into<String>) -> Self {
         Self::new(check, Level::Fine, what)
     }
 
@@ -149,7 +149,7 @@ fn left_behind(paths: &Paths) -> Option<Finding> {
     })
 }
 
-/// Why a port cannot be listened on; `None` where it can.
+/// Returns the reason why a port cannot be listened on; `None` if it can.
 pub(super) fn port_problem(listen: Listen) -> Option<String> {
     let finding = server::port(listen, false);
     (finding.level == Level::Problem).then_some(finding.what)
@@ -160,7 +160,7 @@ pub(super) fn for_a_tunnel() -> Vec<Finding> {
     vec![kernel::tun(), kernel::rights()]
 }
 
-/// The findings that `adit server up` prints before it starts: all that are not fine.
+/// Returns the findings that `adit server up` prints before it starts: all that are not fine.
 pub(super) fn in_the_way(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![kernel::tun(), kernel::rights(), kernel::clock()];
     findings.extend(network::firewall(&settings.device, &settings.listen));

@@ -18,7 +18,7 @@ pub(super) fn forwarding() -> Finding {
     let path = "/proc/sys/net/ipv4/ip_forward";
     let on = fs::read_to_string(path).unwrap_or_default().trim() == "1";
     if on {
-        return Finding::fine("forwarding", "IPv4 forwarding is on");
+        return Finding::ok("forwarding", "IPv4 forwarding is on");
     }
     if read_only("/proc/sys") {
         return Finding::problem(
@@ -28,7 +28,7 @@ pub(super) fn forwarding() -> Finding {
         .remedy("outside this container: sysctl -w net.ipv4.ip_forward=1")
         .remedy("or start the container with --sysctl net.ipv4.ip_forward=1");
     }
-    Finding::fine("forwarding", "IPv4 forwarding is off; a server switches it on while it runs")
+    Finding::ok("forwarding", "IPv4 forwarding is off; a server switches it on while it runs")
 }
 
 fn read_only(mount: &str) -> bool {
@@ -40,7 +40,7 @@ fn read_only(mount: &str) -> bool {
     })
 }
 
-/// Foreign rule sets in the way of what `device` carries and of the ports that clients dial.
+/// Finds foreign rule sets that affect the traffic of `device` or the ports that clients dial.
 pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
     let Some(listing) = firewall::listing() else {
         return vec![
@@ -68,7 +68,7 @@ pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::fine("firewall", "no foreign rule set is in the way"));
+        findings.push(Finding::ok("firewall", "no foreign rule set is in the way"));
     }
     findings
 }
@@ -81,7 +81,7 @@ pub(super) fn mtu() -> Finding {
     let path = Path::new("/sys/class/net").join(&device).join("mtu");
     let mtu: Option<u32> = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
     match mtu {
-        None => Finding::fine("mtu", format!("cannot read the MTU of {device}")),
+        None => Finding::ok("mtu", format!("cannot read the MTU of {device}")),
         Some(mtu) if mtu < LEAST_MTU => {
             Finding::problem("mtu", format!("{device} carries {mtu} bytes; IPv6 needs {LEAST_MTU}"))
                 .remedy(format!("ip link set {device} mtu {FULL_MTU}"))
@@ -91,11 +91,11 @@ pub(super) fn mtu() -> Finding {
             format!("{device} carries {mtu} bytes: full packets cross the tunnel in two pieces"),
         )
         .remedy("works, slower for UDP; where the path allows it: ip link set DEVICE mtu 1500"),
-        Some(mtu) => Finding::fine("mtu", format!("{device} carries {mtu} bytes")),
+        Some(mtu) => Finding::ok("mtu", format!("{device} carries {mtu} bytes")),
     }
 }
 
-/// The device of the default route, IPv4 first.
+/// Returns the device of the default route, IPv4 first.
 fn outside_device() -> Option<String> {
     let four = fs::read_to_string("/proc/net/route").unwrap_or_default();
     let six = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
@@ -118,7 +118,7 @@ fn default_device6(text: &str) -> Option<String> {
     })
 }
 
-/// Rules, routes and DNS settings of clients that have ended.
+/// Finds rules, routes and DNS settings of clients that have ended.
 pub(super) fn leftovers() -> Finding {
     left_by_clients(&adit_runtime::host::leftovers())
 }
@@ -132,19 +132,19 @@ fn left_by_clients(found: &[Leftover]) -> Finding {
     } else if !found.is_empty() {
         "a client that was killed left routes, rules or DNS settings"
     } else {
-        return Finding::fine("leftovers", "no killed client left routes, rules or DNS settings");
+        return Finding::ok("leftovers", "no killed client left routes, rules or DNS settings");
     };
     Finding::warning("leftovers", what).remedy("adit connect --release").fix(Fix::Release)
 }
 
-/// Rules and routes of tunnels that run.
+/// Checks the rules and routes of running tunnels.
 pub(super) fn routing() -> Finding {
     incomplete_routing(&adit_runtime::host::unfinished())
 }
 
 fn incomplete_routing(problems: &[String]) -> Finding {
     let Some(why) = problems.first() else {
-        return Finding::fine("routing", "no tunnel waits for rules or routes");
+        return Finding::ok("routing", "no tunnel waits for rules or routes");
     };
     let more = match problems.len() {
         1 => String::new(),
@@ -170,7 +170,7 @@ pub(super) fn dns() -> Finding {
         return Finding::warning("dns", "/etc/resolv.conf names no name server")
             .remedy("add a line such as: nameserver 9.9.9.9");
     }
-    Finding::fine(
+    Finding::ok(
         "dns",
         match servers {
             1 => "1 name server in /etc/resolv.conf".to_owned(),

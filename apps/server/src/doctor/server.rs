@@ -53,7 +53,7 @@ pub(super) fn shared_profiles(paths: &Paths) -> Vec<Finding> {
 
 pub(super) fn port(listen: Listen, runs: bool) -> Finding {
     if runs {
-        return Finding::fine("port", format!("{listen} is ours: the server runs"));
+        return Finding::ok("port", format!("{listen} is ours: the server runs"));
     }
     let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
     let bind = |address: IpAddr| match listen.transport {
@@ -68,7 +68,7 @@ pub(super) fn port(listen: Listen, runs: bool) -> Finding {
         }),
     };
     match bound {
-        Ok(_) => Finding::fine("port", format!("{listen} is free")),
+        Ok(_) => Finding::ok("port", format!("{listen} is free")),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let by = owner(listen).unwrap_or_else(|| "another program".into());
             Finding::problem("port", format!("{listen} is taken by {by}"))
@@ -88,7 +88,7 @@ pub(super) fn port(listen: Listen, runs: bool) -> Finding {
 /// A listening TCP socket's state in /proc/net/tcp; a connection may have the same port.
 const LISTENS: &str = "0A";
 
-/// The owner of a port: the socket's inode, then the process that holds it.
+/// Finds the owner of a port: the socket's inode, then the process that holds it.
 fn owner(listen: Listen) -> Option<String> {
     let wanted = format!(":{:04X}", listen.port);
     let stream = listen.transport == Transport::Tcp;
@@ -117,7 +117,7 @@ fn owner(listen: Listen) -> Option<String> {
     None
 }
 
-/// Whether clients that dial `host` arrive here.
+/// Checks whether clients that dial `host` reach this machine.
 fn host(settings: &Settings) -> Finding {
     let first = settings.listen.first().copied().unwrap_or(Listen::udp(1194));
     let (port, name) = (first.port, first.protocol().to_ascii_uppercase());
@@ -152,7 +152,7 @@ fn host(settings: &Settings) -> Finding {
         .remedy("and write the router's outside name or address into `host` in server.toml");
     }
     if addresses.iter().any(|address| ours.contains(address)) {
-        return Finding::fine("host", format!("{host} leads to this machine"));
+        return Finding::ok("host", format!("{host} leads to this machine"));
     }
     let here = netinfo::outside_address().map_or("this machine".into(), |a| a.to_string());
     Finding::warning("host", format!("{host} leads to no address of this machine: NAT in front"))
@@ -172,10 +172,10 @@ fn network(settings: &Settings) -> Finding {
             .remedy("write another network into `network` or `network6` in server.toml");
         }
     }
-    Finding::fine("network", "the tunnel's networks are free on this machine")
+    Finding::ok("network", "the tunnel's networks are free on this machine")
 }
 
-/// The authority's and the server's own; clients' are theirs to renew.
+/// Checks the certificates of the authority and the server; clients renew their own.
 fn certificates(paths: &Paths) -> Finding {
     let store = match Store::open(&paths.data) {
         Ok(store) => store,
@@ -201,10 +201,10 @@ fn certificates(paths: &Paths) -> Finding {
         };
         return finding.remedy(format!("{} (profiles stay valid)", paths.command("server init")));
     }
-    Finding::fine("certificate", format!("the server's certificate has {server} days left"))
+    Finding::ok("certificate", format!("the server's certificate has {server} days left"))
 }
 
-/// Keys must be their owner's only.
+/// Checks that only the owner can read the keys.
 fn permissions(paths: &Paths) -> Option<Finding> {
     let meta = fs::metadata(&paths.data).ok()?;
     let shown = paths.data.display();
@@ -221,7 +221,7 @@ fn permissions(paths: &Paths) -> Option<Finding> {
                 .remedy(format!("chown -R root: {shown}")),
         );
     }
-    Some(Finding::fine("keys", format!("{shown} is closed to other users")))
+    Some(Finding::ok("keys", format!("{shown} is closed to other users")))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use adit_runtime::helper::{Begin, DeviceRequest, Request, SocketRequest};
+use adit_runtime::helper::{DeviceRequest, Request, SocketRequest, WriteMode};
 use adit_runtime::host::{Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Transport, Via};
 use adit_runtime::worker_count::MAX_WORKERS;
 
@@ -195,7 +195,7 @@ fn a_servers_files_are_each_for_their_purpose_and_its_authoritys_key_for_none() 
 
     let key = data.join("pki/private/ca.key");
     assert!(key.exists(), "the test itself works");
-    let write = |path: &Path| Request::Write { path: path.to_owned(), begin: Begin::Append };
+    let write = |path: &Path| Request::Write { path: path.to_owned(), begin: WriteMode::Append };
     for path in [key.as_path(), Path::new("/etc/shadow"), &dir.join("vpn"), &control] {
         assert!(policy.check(&Request::Read(path.to_owned())).is_err(), "{path:?}");
     }

@@ -7,7 +7,7 @@ use adit_filter::{IfName, Nanos};
 use adit_linux::packet::Frame;
 use adit_wire::VnetHeader;
 
-use super::{Leave, Outgoing, Router, Step};
+use super::{EgressResult, IngressResult, Outgoing, Router};
 use crate::hook::HookVerdict;
 use crate::port::Side;
 
@@ -77,9 +77,9 @@ impl RoutedBurst<'_> {
     pub(crate) fn evaluate(&mut self, frame: &mut Frame<'_>) -> HookVerdict<'_> {
         let Self { burst, router, frame_context, back, from, now } = self;
         let hop = match router.arrive(frame.bytes, frame.vnet, *from, *now) {
-            Step::Forward(hop) => hop,
-            Step::Consumed => return HookVerdict::Consumed,
-            Step::Drop(_) => return HookVerdict::Unrouted,
+            IngressResult::Forward(hop) => hop,
+            IngressResult::Consumed => return HookVerdict::Consumed,
+            IngressResult::Drop(_) => return HookVerdict::Unrouted,
         };
         let oif = if hop.to == *from { *back } else { frame_context.oif };
         let frame_context =
@@ -90,9 +90,9 @@ impl RoutedBurst<'_> {
         };
         match verdict {
             FrameVerdict::Pass => match router.leave(frame.bytes, frame.vnet, *from, hop, *now) {
-                Leave::Send => HookVerdict::Filtered(FrameVerdict::Pass),
-                Leave::Consumed => HookVerdict::Consumed,
-                Leave::Drop(_) => HookVerdict::Unrouted,
+                EgressResult::Send => HookVerdict::Filtered(FrameVerdict::Pass),
+                EgressResult::Consumed => HookVerdict::Consumed,
+                EgressResult::Drop(_) => HookVerdict::Unrouted,
             },
             FrameVerdict::Release(assembled) => {
                 for piece in assembled.pieces() {

@@ -40,7 +40,7 @@ pub use settings::{MAX_ADDRESSES, MAX_ROUTES, PortSettings, Prefix, Route, Setti
 use crate::port::Side;
 pub(crate) use hook::{RoutedBurst, RoutedHook};
 use message::{Arp, Discovery};
-use neighbour::{LearnedFrom, Solicitation, Table, Waiting};
+use neighbour::{LearnedFrom, QueuedPacket, Solicitation, Table};
 use settings::{Routes, is_link_local, is_martian};
 
 /// The most frames of the router that have not been taken yet.
@@ -65,13 +65,13 @@ pub struct Outgoing {
 
 /// The result for a frame that arrived.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum Step {
+pub enum IngressResult {
     /// The rules must evaluate it; if they accept it, it is passed to [`Router::leave`].
     Forward(Hop),
     /// It was for the router, which has processed it.
     Consumed,
     /// It is dropped.
-    Drop(Dropped),
+    Drop(RouterDrop),
 }
 
 /// Where a frame goes next.
@@ -84,18 +84,18 @@ pub struct Hop {
 
 /// The result for a frame that leaves.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum Leave {
+pub enum EgressResult {
     /// It is ready and leaves by the opposite port.
     Send,
     /// It was taken over and will be returned by [`Router::take`], if its neighbour is found.
     Consumed,
     /// It is dropped.
-    Drop(Dropped),
+    Drop(RouterDrop),
 }
 
 /// The reason why a frame was dropped.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub enum Dropped {
+pub enum RouterDrop {
     /// It cannot be parsed.
     Malformed,
     /// It has a VLAN tag.
@@ -133,8 +133,8 @@ pub enum Dropped {
 pub struct RouterStats {
     /// Frames that were forwarded.
     pub forwarded: u64,
-    /// Frames dropped, by [`Dropped`].
-    pub dropped: [u64; Dropped::ALL.len()],
+    /// Frames dropped, by [`RouterDrop`].
+    pub dropped: [u64; RouterDrop::ALL.len()],
     /// ICMP errors sent.
     pub errors: u64,
     /// ICMP errors that the rate limit kept back.
@@ -149,7 +149,7 @@ pub struct RouterStats {
     pub challenged: u64,
 }
 
-impl Dropped {
+impl RouterDrop {
     /// All reasons, in the order of [`RouterStats::dropped`].
     pub const ALL: [Self; 15] = [
         Self::Malformed,
@@ -170,7 +170,7 @@ impl Dropped {
     ];
 }
 
-impl Dropped {
+impl RouterDrop {
     /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -262,22 +262,22 @@ impl Router {
         vnet: &[u8; VnetHeader::LEN],
         from: Side,
         now: Nanos,
-    ) -> Step {
+    ) -> IngressResult {
         let vnet = VnetHeader::decode(vnet);
         let packet = match Packet::parse(frame, Layer::Ethernet, None, &vnet) {
             Ok(packet) => packet,
-            Err(Malformed::SourceRoute) => return self.dropped(Dropped::SourceRoute),
-            Err(_) => return self.dropped(Dropped::Malformed),
+            Err(Malformed::SourceRoute) => return self.dropped(RouterDrop::SourceRoute),
+            Err(_) => return self.dropped(RouterDrop::Malformed),
         };
         let hop = match self.decide(&packet, from, now) {
             Ok(Some(hop)) => hop,
-            Ok(None) => return Step::Consumed,
+            Ok(None) => return IngressResult::Consumed,
             Err(why) => return self.dropped(why),
         };
         let at = packet.network_at();
         match age(frame, at) {
-            Some(()) => Step::Forward(hop),
-            None => self.dropped(Dropped::Malformed),
+            Some(()) => IngressResult::Forward(hop),
+            None => self.dropped(RouterDrop::Malformed),
         }
     }
 
@@ -289,31 +289,31 @@ impl Router {
         from: Side,
         hop: Hop,
         now: Nanos,
-    ) -> Leave {
+    ) -> EgressResult {
         let Some((mac, ask)) = self.neighbours.find(hop.to, hop.neighbour, now) else {
-            let packet = Waiting { from, vnet: *vnet, frame: frame.to_vec() };
+            let packet = QueuedPacket { from, vnet: *vnet, frame: frame.to_vec() };
             return match self.neighbours.wait(hop.to, hop.neighbour, packet, now) {
                 Ok(ask) => {
                     self.ask(ask);
-                    Leave::Consumed
+                    EgressResult::Consumed
                 }
-                Err(()) => Leave::Drop(self.count(Dropped::NoRoom)),
+                Err(()) => EgressResult::Drop(self.count(RouterDrop::NoRoom)),
             };
         };
         self.ask(ask);
         address(frame, mac, self.port(hop.to).mac);
         self.stats.forwarded = self.stats.forwarded.saturating_add(1);
         if hop.to == from.other() {
-            return Leave::Send;
+            return EgressResult::Send;
         }
         self.send(Outgoing { to: hop.to, vnet: *vnet, frame: frame.to_vec() });
-        Leave::Consumed
+        EgressResult::Consumed
     }
 
     /// Processes a fragment that was held as [`Router::leave`] does: it is returned by [`Router::take`].
     pub fn release(&mut self, piece: &[u8], from: Side, hop: Hop, now: Nanos) {
         let (mut frame, vnet) = (piece.to_vec(), VnetHeader::default().encode());
-        if self.leave(&mut frame, &vnet, from, hop, now) == Leave::Send {
+        if self.leave(&mut frame, &vnet, from, hop, now) == EgressResult::Send {
             self.send(Outgoing { to: hop.to, vnet, frame });
         }
     }
@@ -326,7 +326,7 @@ impl Router {
             self.ask(Some(ask));
         }
         for waiting in lost {
-            self.count(Dropped::Unreachable);
+            self.count(RouterDrop::Unreachable);
             let vnet = VnetHeader::decode(&waiting.vnet);
             if let Ok(packet) = Packet::parse(&waiting.frame, Layer::Ethernet, None, &vnet) {
                 // Host unreachable; address unreachable.
@@ -350,7 +350,7 @@ impl Router {
         let (neighbours, asked) = self.neighbours.len();
         let challenged = self.neighbours.challenged;
         let mut stats = RouterStats { neighbours, asked, challenged, ..self.stats.clone() };
-        if let Some(count) = stats.dropped.get_mut(Dropped::NoRoom as usize) {
+        if let Some(count) = stats.dropped.get_mut(RouterDrop::NoRoom as usize) {
             *count = count.saturating_add(self.neighbours.evicted);
         }
         stats
@@ -364,15 +364,15 @@ impl Router {
         }
     }
 
-    fn count(&mut self, why: Dropped) -> Dropped {
+    fn count(&mut self, why: RouterDrop) -> RouterDrop {
         if let Some(count) = self.stats.dropped.get_mut(why as usize) {
             *count = count.saturating_add(1);
         }
         why
     }
 
-    fn dropped(&mut self, why: Dropped) -> Step {
-        Step::Drop(self.count(why))
+    fn dropped(&mut self, why: RouterDrop) -> IngressResult {
+        IngressResult::Drop(self.count(why))
     }
 
     fn send(&mut self, outgoing: Outgoing) {
@@ -393,40 +393,40 @@ impl Router {
         packet: &Packet<'_>,
         from: Side,
         now: Nanos,
-    ) -> Result<Option<Hop>, Dropped> {
-        let ether = packet.ether.ok_or(Dropped::Malformed)?;
+    ) -> Result<Option<Hop>, RouterDrop> {
+        let ether = packet.ether.ok_or(RouterDrop::Malformed)?;
         if ether.vlan.is_some() {
-            return Err(Dropped::Tagged);
+            return Err(RouterDrop::Tagged);
         }
         let destination = mac(ether.destination);
         let ours = destination == self.port(from).mac;
         if !ours && !destination.is_group() {
-            return Err(Dropped::NotOurs);
+            return Err(RouterDrop::NotOurs);
         }
         let ip = match packet.network {
             Network::Ip(ip) => ip,
             Network::Arp(at) => return self.arp(packet, at, from, now),
-            Network::Other(_) => return Err(Dropped::NotIp),
+            Network::Other(_) => return Err(RouterDrop::NotIp),
         };
         if Discovery::is_one(packet) {
             return self.discovery(packet, from, now);
         }
         let group = ip.destination.is_multicast() || self.routes.is_broadcast(ip.destination);
         if !ours || group || ip.destination == IpAddr::from([255; 4]) {
-            return Err(Dropped::Group);
+            return Err(RouterDrop::Group);
         }
         self.check_source(&ip, from)?;
         if self.is_own(ip.destination) {
             return self.local(packet, &ip, from, now);
         }
         if is_link_local(ip.source) || is_link_local(ip.destination) {
-            return Err(Dropped::LinkLocal);
+            return Err(RouterDrop::LinkLocal);
         }
         if is_martian(ip.destination) {
-            return Err(Dropped::Martian);
+            return Err(RouterDrop::Martian);
         }
         if has_garbled_options(packet, &ip) {
-            return Err(Dropped::SourceRoute);
+            return Err(RouterDrop::SourceRoute);
         }
         self.route(packet, &ip, from, now).map(Some)
     }
@@ -437,34 +437,34 @@ impl Router {
         ip: &Ip,
         from: Side,
         now: Nanos,
-    ) -> Result<Hop, Dropped> {
+    ) -> Result<Hop, RouterDrop> {
         let life_at = ip.at.saturating_add(if ip.source.is_ipv4() { 8 } else { 7 });
         if packet.bytes.get(life_at).is_none_or(|life| *life <= 1) {
             self.error(packet, from, (11, 0), (3, 0), 0, now);
-            return Err(Dropped::Expired);
+            return Err(RouterDrop::Expired);
         }
         let Some(way) = self.routes.find(ip.destination) else {
             self.error(packet, from, (3, 0), (1, 0), 0, now);
-            return Err(Dropped::NoRoute);
+            return Err(RouterDrop::NoRoute);
         };
         let mtu = self.port(way.to).mtu;
         if longest(packet, ip) > usize::try_from(mtu).unwrap_or(usize::MAX) {
             self.error(packet, from, (3, 4), (2, 0), mtu, now);
-            return Err(Dropped::TooBig);
+            return Err(RouterDrop::TooBig);
         }
         Ok(Hop { to: way.to, neighbour: way.via.unwrap_or(ip.destination) })
     }
 
     /// Checks whether a packet can have come from its source address (RFC 1812 5.3.8, RFC 3704).
-    fn check_source(&self, ip: &Ip, from: Side) -> Result<(), Dropped> {
+    fn check_source(&self, ip: &Ip, from: Side) -> Result<(), RouterDrop> {
         let source = ip.source;
         let nobody = is_martian(source) || source.is_multicast() || self.is_own(source);
         if nobody || source == IpAddr::from([255; 4]) || self.routes.is_broadcast(source) {
-            return Err(Dropped::Martian);
+            return Err(RouterDrop::Martian);
         }
         let here =
             is_link_local(source) || self.routes.find(source).is_some_and(|way| way.to == from);
-        if here { Ok(()) } else { Err(Dropped::Martian) }
+        if here { Ok(()) } else { Err(RouterDrop::Martian) }
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -482,32 +482,32 @@ impl Router {
         ip: &Ip,
         from: Side,
         now: Nanos,
-    ) -> Result<Option<Hop>, Dropped> {
+    ) -> Result<Option<Hop>, RouterDrop> {
         let v4 = ip.source.is_ipv4();
         // A link-local address is not valid on the other link.
         if is_link_local(ip.destination) && !self.is_own_on(from, ip.destination) {
-            return Err(Dropped::LinkLocal);
+            return Err(RouterDrop::LinkLocal);
         }
         let how = match packet.transport {
             Transport::Icmp(icmp) if icmp.kind == if v4 { 8 } else { 128 } => {
                 let whole = ip.fragment.is_none() && packet.cut.size == 0 && packet.checksum_ok();
                 let echo = if whole { echo(packet, ip) } else { None };
-                let echo = echo.ok_or(Dropped::Local)?;
+                let echo = echo.ok_or(RouterDrop::Local)?;
                 self.say(from, echo);
                 return Ok(None);
             }
             Transport::Tcp(_) => Reject::TcpReset,
             Transport::Udp(_) => Reject::Icmpx(Icmpx::PortUnreachable),
-            _ => return Err(Dropped::Local),
+            _ => return Err(RouterDrop::Local),
         };
         if !self.may_tell(now) {
-            return Err(Dropped::Local);
+            return Err(RouterDrop::Local);
         }
         if let Some(len) = rejection::reject(packet, how, &mut self.answer) {
             let frame = self.answer.get(..len).unwrap_or_default().to_vec();
             self.say(from, frame);
         }
-        Err(Dropped::Local)
+        Err(RouterDrop::Local)
     }
 
     /// Sends an error to a sender, by the port that its packet arrived by. `rest` is an MTU or 0.
@@ -550,18 +550,18 @@ impl Router {
         at: usize,
         from: Side,
         now: Nanos,
-    ) -> Result<Option<Hop>, Dropped> {
-        let arp = packet.bytes.get(at..).and_then(Arp::read).ok_or(Dropped::Discovery)?;
+    ) -> Result<Option<Hop>, RouterDrop> {
+        let arp = packet.bytes.get(at..).and_then(Arp::read).ok_or(RouterDrop::Discovery)?;
         let sender = IpAddr::V4(arp.sender);
         if !arp.sender_mac.is_station() || self.is_own(sender) {
-            return Err(Dropped::Discovery);
+            return Err(RouterDrop::Discovery);
         }
         let asks_us = !arp.reply && self.routes.is_own(from, arp.target.into());
         if self.routes.is_neighbour(from, sender) {
             let learned_from = if asks_us { LearnedFrom::Request } else { LearnedFrom::Reply };
             self.learn(from, sender, arp.sender_mac, learned_from, now);
         } else if !arp.sender.is_unspecified() {
-            return Err(Dropped::Discovery);
+            return Err(RouterDrop::Discovery);
         }
         if asks_us {
             let reply = Arp {
@@ -581,22 +581,22 @@ impl Router {
         packet: &Packet<'_>,
         from: Side,
         now: Nanos,
-    ) -> Result<Option<Hop>, Dropped> {
-        let message = Discovery::read(packet).ok_or(Dropped::Discovery)?;
-        let ip = packet.ip().ok_or(Dropped::Discovery)?;
+    ) -> Result<Option<Hop>, RouterDrop> {
+        let message = Discovery::read(packet).ok_or(RouterDrop::Discovery)?;
+        let ip = packet.ip().ok_or(RouterDrop::Discovery)?;
         let near = |address| {
             is_link_local(address) && !self.is_own_on(from, address)
                 || self.routes.is_neighbour(from, address)
         };
         match message {
             Discovery::Solicitation { target, link } => {
-                let IpAddr::V6(source) = ip.source else { return Err(Dropped::Discovery) };
+                let IpAddr::V6(source) = ip.source else { return Err(RouterDrop::Discovery) };
                 if !self.is_own_on(from, target.into()) {
-                    return Err(Dropped::Discovery);
+                    return Err(RouterDrop::Discovery);
                 }
                 let unnamed = source.is_unspecified();
                 if !unnamed && !near(source.into()) {
-                    return Err(Dropped::Discovery);
+                    return Err(RouterDrop::Discovery);
                 }
                 if let Some(link) = link {
                     self.learn(from, source.into(), link, LearnedFrom::Request, now);
@@ -609,11 +609,11 @@ impl Router {
             }
             Discovery::Advertisement { target, link, insists } => {
                 if !near(target.into()) {
-                    return Err(Dropped::Discovery);
+                    return Err(RouterDrop::Discovery);
                 }
                 let learned_from =
                     if insists { LearnedFrom::Reply } else { LearnedFrom::WeakReply };
-                let link = link.ok_or(Dropped::Discovery)?;
+                let link = link.ok_or(RouterDrop::Discovery)?;
                 self.learn(from, target.into(), link, learned_from, now);
             }
         }
@@ -634,7 +634,7 @@ impl Router {
         }
         let (waiting, ask) = self.neighbours.learn(side, address, mac, learned_from, now);
         self.ask(ask);
-        for Waiting { vnet, mut frame, .. } in waiting {
+        for QueuedPacket { vnet, mut frame, .. } in waiting {
             self::address(&mut frame, mac, own);
             self.stats.forwarded = self.stats.forwarded.saturating_add(1);
             self.send(Outgoing { to: side, vnet, frame });

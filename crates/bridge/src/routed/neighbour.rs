@@ -36,7 +36,7 @@ pub const MAX_FIXED: usize = 256;
 
 /// A packet that waits, unchanged.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedPacket {
     pub from: Side,
     pub vnet: [u8; 10],
     pub frame: Vec<u8>,
@@ -68,7 +68,7 @@ enum Entry {
         since: Nanos,
         tries: u8,
         next: Nanos,
-        waiting: Vec<Waiting>,
+        waiting: Vec<QueuedPacket>,
     },
     Known {
         mac: Mac,
@@ -125,7 +125,7 @@ impl Table {
         &mut self,
         side: Side,
         address: IpAddr,
-        packet: Waiting,
+        packet: QueuedPacket,
         now: Nanos,
     ) -> Result<Option<Solicitation>, ()> {
         let len = packet.frame.len();
@@ -187,7 +187,7 @@ impl Table {
         mac: Mac,
         learned_from: LearnedFrom,
         now: Nanos,
-    ) -> (Vec<Waiting>, Option<Solicitation>) {
+    ) -> (Vec<QueuedPacket>, Option<Solicitation>) {
         let key = (side.index(), address);
         match self.entries.get_mut(&key) {
             Some(Entry::Fixed(_)) => return (Vec::new(), None),
@@ -246,7 +246,7 @@ impl Table {
         &mut self,
         now: Nanos,
         asks: &mut Vec<Solicitation>,
-        lost: &mut Vec<Waiting>,
+        lost: &mut Vec<QueuedPacket>,
     ) {
         if self.wake.is_none_or(|wake| now < wake) {
             return;
@@ -298,7 +298,7 @@ impl Table {
         }
     }
 
-    fn remove(&mut self, key: &(usize, IpAddr)) -> Vec<Waiting> {
+    fn remove(&mut self, key: &(usize, IpAddr)) -> Vec<QueuedPacket> {
         match self.entries.remove(key) {
             Some(Entry::Asked { waiting, .. }) => {
                 self.asked = self.asked.saturating_sub(1);

@@ -190,7 +190,7 @@ impl std::error::Error for SettingsError {}
 
 /// The next hop of a packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(super) struct Way {
+pub(super) struct NextHop {
     pub to: Side,
     /// The gateway, if it is not the destination itself.
     pub via: Option<IpAddr>,
@@ -200,7 +200,7 @@ pub(super) struct Way {
 #[derive(Debug)]
 pub(super) struct Routes {
     /// The longest prefixes first.
-    known: Vec<(Prefix, Way)>,
+    known: Vec<(Prefix, NextHop)>,
     connected: [Vec<Prefix>; 2],
 }
 
@@ -235,7 +235,7 @@ impl Routes {
         if let Some((other, _)) = self.known.iter().find(|(other, _)| other.overlaps(&own)) {
             return Err(SettingsError::Overlap(*other, own));
         }
-        self.known.push((own, Way { to: side, via: None }));
+        self.known.push((own, NextHop { to: side, via: None }));
         Ok(())
     }
 
@@ -252,12 +252,12 @@ impl Routes {
         }
         let on = |side: &Side| self.is_neighbour(*side, via);
         let side = Side::BOTH.into_iter().find(on).ok_or(SettingsError::NotANeighbour(via))?;
-        self.known.push((to, Way { to: side, via: Some(via) }));
+        self.known.push((to, NextHop { to: side, via: Some(via) }));
         Ok(())
     }
 
     /// Returns the next hop to an address.
-    pub(super) fn find(&self, address: IpAddr) -> Option<Way> {
+    pub(super) fn find(&self, address: IpAddr) -> Option<NextHop> {
         self.known.iter().find(|(prefix, _)| prefix.contains(address)).map(|(_, way)| *way)
     }
 

@@ -10,8 +10,8 @@ use adit_wire::{Gso, VnetHeader};
 use super::message::{Arp, advertisement, solicitation};
 use super::neighbour::{MAX_ASKED, MAX_KNOWN, MAX_WAITING, MAX_WAITING_BYTES};
 use super::{
-    BROADCAST, Dropped, ERRORS_AT_ONCE, Leave, MAX_OUT, Outgoing, PortSettings, Prefix, Route,
-    Router, SettingsError, Step,
+    BROADCAST, ERRORS_AT_ONCE, EgressResult, IngressResult, MAX_OUT, Outgoing, PortSettings,
+    Prefix, Route, Router, RouterDrop, SettingsError,
 };
 use crate::port::Side;
 
@@ -136,25 +136,30 @@ fn answer(v6: bool) -> Vec<u8> {
 }
 
 /// Passes a frame through, as the bridge does with one that the rules accept.
-fn pass(router: &mut Router, frame: &mut [u8], from: Side, now: Nanos) -> Result<Leave, Step> {
+fn pass(
+    router: &mut Router,
+    frame: &mut [u8],
+    from: Side,
+    now: Nanos,
+) -> Result<EgressResult, IngressResult> {
     match router.arrive(frame, &PLAIN, from, now) {
-        Step::Forward(hop) => Ok(router.leave(frame, &PLAIN, from, hop, now)),
+        IngressResult::Forward(hop) => Ok(router.leave(frame, &PLAIN, from, hop, now)),
         other => Err(other),
     }
 }
 
-fn dropped(router: &mut Router, frame: &[u8], from: Side) -> Option<Dropped> {
+fn dropped(router: &mut Router, frame: &[u8], from: Side) -> Option<RouterDrop> {
     match pass(router, &mut frame.to_vec(), from, at(0)) {
-        Err(Step::Drop(why)) => Some(why),
+        Err(IngressResult::Drop(why)) => Some(why),
         _ => None,
     }
 }
 
 /// Creates a router that knows the host on B.
-fn acquainted(v6: bool) -> Router {
+fn router_knowing_b(v6: bool) -> Router {
     let mut router = router();
-    assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Consumed));
-    assert_eq!(router.arrive(&mut answer(v6), &PLAIN, Side::B, at(1)), Step::Consumed);
+    assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(EgressResult::Consumed));
+    assert_eq!(router.arrive(&mut answer(v6), &PLAIN, Side::B, at(1)), IngressResult::Consumed);
     router.take();
     router
 }
@@ -178,7 +183,7 @@ fn told(out: &[Outgoing]) -> Option<(u8, u8, u32)> {
 fn a_packet_waits_until_its_neighbour_is_found() {
     for v6 in [false, true] {
         let mut router = router();
-        assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Consumed));
+        assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(EgressResult::Consumed));
         let out = router.take();
         let [Outgoing { to: Side::B, vnet: PLAIN, frame: question }] = &out[..] else {
             panic!("{out:?}")
@@ -190,7 +195,7 @@ fn a_packet_waits_until_its_neighbour_is_found() {
         assert_eq!(*question, want);
         assert_eq!(router.stats().asked, 1);
 
-        assert_eq!(router.arrive(&mut answer(v6), &PLAIN, Side::B, at(1)), Step::Consumed);
+        assert_eq!(router.arrive(&mut answer(v6), &PLAIN, Side::B, at(1)), IngressResult::Consumed);
         let out = router.take();
         let [Outgoing { to: Side::B, vnet: PLAIN, frame }] = &out[..] else { panic!("{out:?}") };
         let mut want = across(v6);
@@ -203,7 +208,7 @@ fn a_packet_waits_until_its_neighbour_is_found() {
         let mut next = across(v6);
         assert_eq!(
             pass(&mut router, &mut next, Side::A, at(2)),
-            Ok(Leave::Send),
+            Ok(EgressResult::Send),
             "now it is known"
         );
         assert_eq!(next, want);
@@ -217,7 +222,7 @@ fn packets_for_other_networks_go_by_way_of_their_router() {
     for (v6, far, via) in [(false, "10.9.3.4", "10.0.2.254"), (true, "fd09::1", "fd00:2::254")] {
         let mut router = router();
         let mut packet = udp(ROUTER_A, HOST_A, hosts(v6).0, ip(far), 10);
-        assert_eq!(pass(&mut router, &mut packet, Side::A, at(0)), Ok(Leave::Consumed));
+        assert_eq!(pass(&mut router, &mut packet, Side::A, at(0)), Ok(EgressResult::Consumed));
         router.take();
         let mut reply = match ip(via) {
             IpAddr::V6(via) => {
@@ -230,7 +235,7 @@ fn packets_for_other_networks_go_by_way_of_their_router() {
         // A packet to the same network is sent back out, without a redirect.
         let (_, b) = hosts(v6);
         let mut packet = udp(ROUTER_B, HOST_B, b, ip(far), 10);
-        assert_eq!(pass(&mut router, &mut packet, Side::B, at(2)), Ok(Leave::Consumed));
+        assert_eq!(pass(&mut router, &mut packet, Side::B, at(2)), Ok(EgressResult::Consumed));
         let out = router.take();
         assert_eq!((out.len(), out[0].to, &out[0].frame[..6]), (1, Side::B, &GATEWAY.0[..]));
     }
@@ -252,20 +257,20 @@ fn super_packets_stay_whole_and_lose_one_hop() {
             csum_offset: 16,
             ..VnetHeader::default()
         };
-        let mut router = acquainted(v6);
+        let mut router = router_knowing_b(v6);
         let mut passed = big.clone();
         let fits = vnet(1500 - header).encode();
-        let Step::Forward(hop) = router.arrive(&mut passed, &fits, Side::A, at(2)) else {
+        let IngressResult::Forward(hop) = router.arrive(&mut passed, &fits, Side::A, at(2)) else {
             panic!()
         };
-        assert_eq!(router.leave(&mut passed, &fits, Side::A, hop, at(2)), Leave::Send);
+        assert_eq!(router.leave(&mut passed, &fits, Side::A, hop, at(2)), EgressResult::Send);
         let mut want = big.clone();
         set_life(&mut want, 63);
         assert_eq!(passed[14..], want[14..]);
         let large = vnet(1501 - header).encode();
         assert_eq!(
             router.arrive(&mut big.clone(), &large, Side::A, at(2)),
-            Step::Drop(Dropped::TooBig),
+            IngressResult::Drop(RouterDrop::TooBig),
             "its segments would not fit"
         );
         assert_eq!(told(&router.take()), Some(if v6 { (2, 0, 1500) } else { (3, 4, 1500) }));
@@ -280,7 +285,7 @@ fn senders_are_told_what_is_not_forwarded() {
         for life in [0, 1] {
             let mut expired = across(v6);
             set_life(&mut expired, life);
-            assert_eq!(dropped(&mut router, &expired, Side::A), Some(Dropped::Expired));
+            assert_eq!(dropped(&mut router, &expired, Side::A), Some(RouterDrop::Expired));
             let out = router.take();
             assert_eq!(told(&out), Some(if v6 { (3, 0, 0) } else { (11, 0, 0) }));
             let quoted = if v6 { 14 + 48 } else { 14 + 28 };
@@ -288,11 +293,11 @@ fn senders_are_told_what_is_not_forwarded() {
         }
         let nowhere = ip(if v6 { "2001:db8::1" } else { "192.0.2.1" });
         let lost = udp(ROUTER_A, HOST_A, a, nowhere, 10);
-        assert_eq!(dropped(&mut router, &lost, Side::A), Some(Dropped::NoRoute));
+        assert_eq!(dropped(&mut router, &lost, Side::A), Some(RouterDrop::NoRoute));
         assert_eq!(told(&router.take()), Some(if v6 { (1, 0, 0) } else { (3, 0, 0) }));
         let (a, b) = hosts(v6);
         let long = udp(ROUTER_A, HOST_A, a, b, 1501 - if v6 { 48 } else { 28 });
-        assert_eq!(dropped(&mut router, &long, Side::A), Some(Dropped::TooBig));
+        assert_eq!(dropped(&mut router, &long, Side::A), Some(RouterDrop::TooBig));
         assert_eq!(told(&router.take()), Some(if v6 { (2, 0, 1500) } else { (3, 4, 1500) }));
         assert_eq!(router.stats().errors, 4);
     }
@@ -303,7 +308,10 @@ fn who_does_not_answer_is_asked_three_times_and_given_up() {
     for v6 in [false, true] {
         let mut router = router();
         for _ in 0..2 {
-            assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(0)), Ok(Leave::Consumed));
+            assert_eq!(
+                pass(&mut router, &mut across(v6), Side::A, at(0)),
+                Ok(EgressResult::Consumed)
+            );
         }
         let question = router.take();
         assert_eq!(question.len(), 1, "asked once for both");
@@ -319,9 +327,12 @@ fn who_does_not_answer_is_asked_three_times_and_given_up() {
         assert_eq!(out.len(), 2, "one for each");
         assert_eq!(told(&out), Some(if v6 { (1, 3, 0) } else { (3, 1, 0) }));
         assert_eq!((router.wake(), router.stats().asked), (None, 0));
-        assert_eq!(router.stats().dropped[Dropped::Unreachable as usize], 2);
+        assert_eq!(router.stats().dropped[RouterDrop::Unreachable as usize], 2);
         assert_eq!(router.neighbours.waiting_bytes(), 0);
-        assert_eq!(pass(&mut router, &mut across(v6), Side::A, at(3001)), Ok(Leave::Consumed));
+        assert_eq!(
+            pass(&mut router, &mut across(v6), Side::A, at(3001)),
+            Ok(EgressResult::Consumed)
+        );
         assert_eq!(router.take(), question, "asked anew");
     }
 }
@@ -329,27 +340,27 @@ fn who_does_not_answer_is_asked_three_times_and_given_up() {
 #[test]
 fn a_neighbour_is_confirmed_while_it_is_used() {
     for v6 in [false, true] {
-        let mut router = acquainted(v6);
+        let mut router = router_knowing_b(v6);
         let used = |router: &mut Router, now| pass(router, &mut across(v6), Side::A, now);
-        assert_eq!(used(&mut router, at(30_000)), Ok(Leave::Send));
+        assert_eq!(used(&mut router, at(30_000)), Ok(EgressResult::Send));
         assert_eq!(router.take(), [], "still fresh");
-        assert_eq!(used(&mut router, at(30_001)), Ok(Leave::Send));
+        assert_eq!(used(&mut router, at(30_001)), Ok(EgressResult::Send));
         let probe = router.take();
         assert_eq!((probe.len(), &probe[0].frame[..6]), (1, &HOST_B.0[..]), "to it alone");
-        assert_eq!(used(&mut router, at(30_002)), Ok(Leave::Send));
+        assert_eq!(used(&mut router, at(30_002)), Ok(EgressResult::Send));
         assert_eq!(router.take(), [], "once");
         router.tick(at(31_001));
         assert_eq!(router.take(), probe);
         router.arrive(&mut answer(v6), &PLAIN, Side::B, at(31_100));
-        assert_eq!(used(&mut router, at(61_099)), Ok(Leave::Send));
+        assert_eq!(used(&mut router, at(61_099)), Ok(EgressResult::Send));
         assert_eq!(router.take(), [], "confirmed");
-        assert_eq!(used(&mut router, at(62_000)), Ok(Leave::Send));
+        assert_eq!(used(&mut router, at(62_000)), Ok(EgressResult::Send));
         for second in [63, 64, 65] {
             assert_eq!(router.stats().neighbours, 1);
             router.tick(at(second * 1000));
         }
         assert_eq!(router.stats().neighbours, 0, "gone");
-        assert_eq!(used(&mut router, at(66_000)), Ok(Leave::Consumed));
+        assert_eq!(used(&mut router, at(66_000)), Ok(EgressResult::Consumed));
     }
 }
 
@@ -366,21 +377,25 @@ fn arp_requests_for_own_addresses_are_answered() {
     let (step, out) = ask(a, own, Side::A);
     let mut want = arp(true, ROUTER_A, own, a, HOST_A);
     want[32..38].copy_from_slice(&HOST_A.0);
-    assert_eq!((step, &out[0].frame, out[0].to), (Step::Consumed, &want, Side::A));
+    assert_eq!((step, &out[0].frame, out[0].to), (IngressResult::Consumed, &want, Side::A));
     let (_, out) = ask(ip("0.0.0.0"), own, Side::A);
     assert_eq!(out.len(), 1, "who has no address yet asks whether one is taken");
-    assert_eq!(ask(a, ip("10.0.1.9"), Side::A), (Step::Consumed, vec![]), "for another");
-    assert_eq!(ask(a, ip("10.0.2.1"), Side::A), (Step::Consumed, vec![]), "of the other port");
-    let refused = (Step::Drop(Dropped::Discovery), vec![]);
+    assert_eq!(ask(a, ip("10.0.1.9"), Side::A), (IngressResult::Consumed, vec![]), "for another");
+    assert_eq!(
+        ask(a, ip("10.0.2.1"), Side::A),
+        (IngressResult::Consumed, vec![]),
+        "of the other port"
+    );
+    let refused = (IngressResult::Drop(RouterDrop::Discovery), vec![]);
     assert_eq!(ask(ip("10.0.2.2"), own, Side::A), refused, "from another network");
     assert_eq!(ask(ip("10.0.1.255"), own, Side::A), refused, "from all");
     assert_eq!(ask(own, own, Side::A), refused, "from the router itself");
     let mut group = arp(false, HOST_A, a, own, BROADCAST);
     group[22] |= 1;
-    assert_eq!(dropped(&mut router, &group, Side::A), Some(Dropped::Discovery), "of a group");
+    assert_eq!(dropped(&mut router, &group, Side::A), Some(RouterDrop::Discovery), "of a group");
     let mut other = arp(false, HOST_A, a, own, BROADCAST);
     other[21] = 3;
-    assert_eq!(dropped(&mut router, &other, Side::A), Some(Dropped::Discovery), "no request");
+    assert_eq!(dropped(&mut router, &other, Side::A), Some(RouterDrop::Discovery), "no request");
 }
 
 #[test]
@@ -397,11 +412,11 @@ fn solicitations_for_own_addresses_are_answered() {
         for to in [None, Some(ROUTER_A)] {
             let (step, out) = ask(solicitation(HOST_A, a, own, to), Side::A);
             let want = advertisement(ROUTER_A, own, Some((HOST_A, a)));
-            assert_eq!((step, &out[0].frame, out[0].to), (Step::Consumed, &want, Side::A));
+            assert_eq!((step, &out[0].frame, out[0].to), (IngressResult::Consumed, &want, Side::A));
             parse(&want);
         }
     }
-    let refused = (Step::Drop(Dropped::Discovery), vec![]);
+    let refused = (IngressResult::Drop(RouterDrop::Discovery), vec![]);
     let good = solicitation(HOST_A, a, own, None);
     assert_eq!(ask(good.clone(), Side::B), refused, "by the other port");
     let other = "fd00:1::9".parse().unwrap();
@@ -425,7 +440,10 @@ fn solicitations_for_own_addresses_are_answered() {
     let l4 = summed(src, dst, 58, bare[54..].to_vec(), 2);
     bare.splice(54.., l4);
     let (step, out) = ask(bare, Side::A);
-    assert_eq!((step, &out[0].frame), (Step::Consumed, &advertisement(ROUTER_A, own, None)));
+    assert_eq!(
+        (step, &out[0].frame),
+        (IngressResult::Consumed, &advertisement(ROUTER_A, own, None))
+    );
 }
 
 fn parse_destination(frame: &[u8]) -> IpAddr {
@@ -445,14 +463,14 @@ fn claims() -> [Vec<u8>; 3] {
 /// Returns the link address to which packets for the host on B are sent.
 fn goes_to(router: &mut Router, now: Nanos) -> Mac {
     let mut packet = across(false);
-    assert_eq!(pass(router, &mut packet, Side::A, now), Ok(Leave::Send));
+    assert_eq!(pass(router, &mut packet, Side::A, now), Ok(EgressResult::Send));
     Mac(*packet.first_chunk().unwrap())
 }
 
 #[test]
 fn a_claim_takes_no_address_from_a_station_that_answers() {
     for mut claim in claims() {
-        let mut router = acquainted(false);
+        let mut router = router_knowing_b(false);
         router.arrive(&mut claim, &PLAIN, Side::B, at(5000));
         assert_eq!(goes_to(&mut router, at(5001)), HOST_B);
         let asked: Vec<_> = router.take();
@@ -482,7 +500,7 @@ fn a_claim_takes_no_address_from_a_station_that_answers() {
 #[test]
 fn an_address_moves_when_its_station_is_silent() {
     for mut claim in claims() {
-        let mut router = acquainted(false);
+        let mut router = router_knowing_b(false);
         router.arrive(&mut claim, &PLAIN, Side::B, at(5000));
         for now in [5200, 5400] {
             router.tick(at(now));
@@ -498,7 +516,7 @@ fn an_address_moves_when_its_station_is_silent() {
             router.tick(at(now));
         }
         let mut packet = across(false);
-        assert_eq!(pass(&mut router, &mut packet, Side::A, at(9700)), Ok(Leave::Consumed));
+        assert_eq!(pass(&mut router, &mut packet, Side::A, at(9700)), Ok(EgressResult::Consumed));
     }
 }
 
@@ -543,12 +561,15 @@ fn what_the_operator_says_of_a_neighbour_stays() {
 
 #[test]
 fn another_mtu_counts_from_the_next_packet_on() {
-    let mut router = acquainted(false);
+    let mut router = router_knowing_b(false);
     let (a, b) = hosts(false);
     let long = || udp(ROUTER_A, HOST_A, a, b, 1400);
-    assert_eq!(pass(&mut router, &mut long(), Side::A, at(10)), Ok(Leave::Send));
+    assert_eq!(pass(&mut router, &mut long(), Side::A, at(10)), Ok(EgressResult::Send));
     router.set_mtu(Side::B, 1300);
-    assert_eq!(pass(&mut router, &mut long(), Side::A, at(11)), Err(Step::Drop(Dropped::TooBig)));
+    assert_eq!(
+        pass(&mut router, &mut long(), Side::A, at(11)),
+        Err(IngressResult::Drop(RouterDrop::TooBig))
+    );
     assert_eq!(router.take().len(), 1, "its sender is told");
 }
 
@@ -560,7 +581,7 @@ fn no_neighbour_is_believed_unasked() {
         assert_eq!(router.stats().neighbours, 0, "it was not asked for");
     }
     // An advertisement without override does not change a known address.
-    let mut router = acquainted(true);
+    let mut router = router_knowing_b(true);
     let IpAddr::V6(b) = hosts(true).1 else { panic!() };
     let other = |insists: bool| {
         let mut frame =
@@ -575,9 +596,12 @@ fn no_neighbour_is_believed_unasked() {
         frame
     };
     for insists in [false, true] {
-        assert_eq!(router.arrive(&mut other(insists), &PLAIN, Side::B, at(5)), Step::Consumed);
+        assert_eq!(
+            router.arrive(&mut other(insists), &PLAIN, Side::B, at(5)),
+            IngressResult::Consumed
+        );
         let mut packet = across(true);
-        assert_eq!(pass(&mut router, &mut packet, Side::A, at(6)), Ok(Leave::Send));
+        assert_eq!(pass(&mut router, &mut packet, Side::A, at(6)), Ok(EgressResult::Send));
         assert_eq!(packet[..6], HOST_B.0);
         assert_eq!(router.stats().challenged, u64::from(insists));
     }
@@ -599,7 +623,10 @@ fn pings_of_the_router_are_answered_on_both_sides_addresses() {
         let request = [kind, 0, 0, 0, 0, 7, 0, 9, 1, 2, 3];
         let request =
             frame(ROUTER_A, HOST_A, a, own, protocol, &summed(a, own, protocol, request.into(), 2));
-        assert_eq!(router.arrive(&mut request.clone(), &PLAIN, Side::A, at(0)), Step::Consumed);
+        assert_eq!(
+            router.arrive(&mut request.clone(), &PLAIN, Side::A, at(0)),
+            IngressResult::Consumed
+        );
         let out = router.take();
         let reply = [if v6 { 129 } else { 0 }, 0, 0, 0, 0, 7, 0, 9, 1, 2, 3];
         let want =
@@ -607,10 +634,10 @@ fn pings_of_the_router_are_answered_on_both_sides_addresses() {
         assert_eq!((out[0].to, &out[0].frame), (Side::A, &want));
         let mut damaged = request;
         *damaged.last_mut().unwrap() ^= 1;
-        assert_eq!(dropped(&mut router, &damaged, Side::A), Some(Dropped::Local));
+        assert_eq!(dropped(&mut router, &damaged, Side::A), Some(RouterDrop::Local));
         // No port is open: the router reports it.
         let datagram = udp(ROUTER_A, HOST_A, a, own, 10);
-        assert_eq!(dropped(&mut router, &datagram, Side::A), Some(Dropped::Local));
+        assert_eq!(dropped(&mut router, &datagram, Side::A), Some(RouterDrop::Local));
         let out = router.take();
         let Transport::Icmp(icmp) = parse(&out[0].frame).transport else { panic!() };
         assert_eq!((icmp.kind, icmp.code), if v6 { (1, 4) } else { (3, 3) });
@@ -627,15 +654,15 @@ fn what_is_not_forwarded_is_dropped_for_its_reason() {
         |src: &str| udp(ROUTER_A, HOST_A, ip(src), if src.contains(':') { b6 } else { b }, 9);
     let to = |dst: &str| udp(ROUTER_A, HOST_A, if dst.contains(':') { a6 } else { a }, ip(dst), 9);
     assert_eq!(why(&across(false)), None);
-    assert_eq!(why(&across(false)[..30]), Some(Dropped::Malformed));
-    assert_eq!(why(&udp(GATEWAY, HOST_A, a, b, 9)), Some(Dropped::NotOurs));
-    assert_eq!(why(&udp(BROADCAST, HOST_A, a, b, 9)), Some(Dropped::Group));
+    assert_eq!(why(&across(false)[..30]), Some(RouterDrop::Malformed));
+    assert_eq!(why(&udp(GATEWAY, HOST_A, a, b, 9)), Some(RouterDrop::NotOurs));
+    assert_eq!(why(&udp(BROADCAST, HOST_A, a, b, 9)), Some(RouterDrop::Group));
     let mut tagged = across(false);
     tagged.splice(12..12, [0x81, 0, 0, 7]);
-    assert_eq!(why(&tagged), Some(Dropped::Tagged));
+    assert_eq!(why(&tagged), Some(RouterDrop::Tagged));
     let mut other = across(false);
     other[12..14].copy_from_slice(&[0x88, 0xcc]);
-    assert_eq!(why(&other), Some(Dropped::NotIp));
+    assert_eq!(why(&other), Some(RouterDrop::NotIp));
     for source in [
         "0.0.0.0",
         "127.0.0.1",
@@ -646,29 +673,29 @@ fn what_is_not_forwarded_is_dropped_for_its_reason() {
         "ff02::1",
         "::",
     ] {
-        assert_eq!(why(&from(source)), Some(Dropped::Martian), "{source}");
+        assert_eq!(why(&from(source)), Some(RouterDrop::Martian), "{source}");
     }
-    assert_eq!(why(&from("10.0.1.1")), Some(Dropped::Martian), "the router's own");
-    assert_eq!(why(&from("10.0.2.7")), Some(Dropped::Martian), "of the other side");
-    assert_eq!(why(&from("fd09::7")), Some(Dropped::Martian), "of the other side, by a route");
-    assert_eq!(why(&from("192.0.2.1")), Some(Dropped::Martian), "of nowhere");
-    assert_eq!(why(&from("10.0.1.255")), Some(Dropped::Martian), "all of a network");
+    assert_eq!(why(&from("10.0.1.1")), Some(RouterDrop::Martian), "the router's own");
+    assert_eq!(why(&from("10.0.2.7")), Some(RouterDrop::Martian), "of the other side");
+    assert_eq!(why(&from("fd09::7")), Some(RouterDrop::Martian), "of the other side, by a route");
+    assert_eq!(why(&from("192.0.2.1")), Some(RouterDrop::Martian), "of nowhere");
+    assert_eq!(why(&from("10.0.1.255")), Some(RouterDrop::Martian), "all of a network");
     for destination in ["127.0.0.1", "240.0.0.1", "0.0.0.1", "::1"] {
-        assert_eq!(why(&to(destination)), Some(Dropped::Martian), "{destination}");
+        assert_eq!(why(&to(destination)), Some(RouterDrop::Martian), "{destination}");
     }
     for link in ["169.254.1.1", "fe80::9"] {
-        assert_eq!(why(&from(link)), Some(Dropped::LinkLocal), "{link}");
-        assert_eq!(why(&to(link)), Some(Dropped::LinkLocal), "{link}");
+        assert_eq!(why(&from(link)), Some(RouterDrop::LinkLocal), "{link}");
+        assert_eq!(why(&to(link)), Some(RouterDrop::LinkLocal), "{link}");
     }
-    assert_eq!(why(&to("fe80::ff:fe00:b1")), Some(Dropped::LinkLocal), "the other port's");
+    assert_eq!(why(&to("fe80::ff:fe00:b1")), Some(RouterDrop::LinkLocal), "the other port's");
     for group in ["224.0.0.5", "255.255.255.255", "10.0.2.255", "10.0.2.0", "ff05::1"] {
-        assert_eq!(why(&to(group)), Some(Dropped::Group), "{group}");
+        assert_eq!(why(&to(group)), Some(RouterDrop::Group), "{group}");
     }
     for (option, want) in [
-        ([131, 4, 4, 0], Some(Dropped::SourceRoute)),
-        ([137, 4, 4, 0], Some(Dropped::SourceRoute)),
-        ([1, 1, 137, 4], Some(Dropped::SourceRoute)),
-        ([7, 0, 0, 0], Some(Dropped::SourceRoute)),
+        ([131, 4, 4, 0], Some(RouterDrop::SourceRoute)),
+        ([137, 4, 4, 0], Some(RouterDrop::SourceRoute)),
+        ([1, 1, 137, 4], Some(RouterDrop::SourceRoute)),
+        ([7, 0, 0, 0], Some(RouterDrop::SourceRoute)),
         ([7, 4, 4, 0], None),
         ([1, 1, 1, 0], None),
         ([0, 137, 4, 4], None),
@@ -705,9 +732,12 @@ fn errors_are_told_at_a_bounded_rate() {
 fn what_waits_is_bounded() {
     let mut router = router();
     for _ in 0..MAX_WAITING {
-        assert_eq!(pass(&mut router, &mut across(false), Side::A, at(0)), Ok(Leave::Consumed));
+        assert_eq!(
+            pass(&mut router, &mut across(false), Side::A, at(0)),
+            Ok(EgressResult::Consumed)
+        );
     }
-    let full = Ok(Leave::Drop(Dropped::NoRoom));
+    let full = Ok(EgressResult::Drop(RouterDrop::NoRoom));
     assert_eq!(pass(&mut router, &mut across(false), Side::A, at(0)), full, "for one");
     let mut router = self::router();
     let (a, _) = hosts(false);
@@ -716,7 +746,10 @@ fn what_waits_is_bounded() {
         let packet = udp(ROUTER_A, HOST_A, a, ip(&format!("10.0.2.{host}")), 1400);
         for _ in 0..4 {
             let now = Nanos(u64::from(host));
-            assert_eq!(pass(&mut router, &mut packet.clone(), Side::A, now), Ok(Leave::Consumed));
+            assert_eq!(
+                pass(&mut router, &mut packet.clone(), Side::A, now),
+                Ok(EgressResult::Consumed)
+            );
             sent += packet.len();
         }
         assert_eq!(router.take().len(), 1, "whoever is new is asked for, however much waits");
@@ -724,7 +757,7 @@ fn what_waits_is_bounded() {
     let (held, each) = (router.neighbours.waiting_bytes(), sent / (249 * 4));
     assert!(held <= MAX_WAITING_BYTES && held > MAX_WAITING_BYTES - 4 * each, "{held}");
     let stats = router.stats();
-    assert_eq!(stats.dropped[Dropped::NoRoom as usize] as usize, (sent - held) / each);
+    assert_eq!(stats.dropped[RouterDrop::NoRoom as usize] as usize, (sent - held) / each);
     assert_eq!(stats.asked, 249, "what made room is still asked for");
 }
 
@@ -735,13 +768,19 @@ fn scanning_a_network_keeps_no_neighbour_from_being_found() {
     for host in 3..2000u64 {
         let target = ip(&format!("fd00:2::{host:x}"));
         let mut packet = udp(ROUTER_A, HOST_A, a, target, 9);
-        assert_eq!(pass(&mut router, &mut packet, Side::A, Nanos(host)), Ok(Leave::Consumed));
+        assert_eq!(
+            pass(&mut router, &mut packet, Side::A, Nanos(host)),
+            Ok(EgressResult::Consumed)
+        );
         assert!(router.stats().asked <= MAX_ASKED);
         router.take();
     }
-    let evicted = router.stats().dropped[Dropped::NoRoom as usize];
+    let evicted = router.stats().dropped[RouterDrop::NoRoom as usize];
     assert_eq!(evicted as usize, 2000 - 3 - MAX_ASKED);
-    assert_eq!(pass(&mut router, &mut across(true), Side::A, Nanos(2001)), Ok(Leave::Consumed));
+    assert_eq!(
+        pass(&mut router, &mut across(true), Side::A, Nanos(2001)),
+        Ok(EgressResult::Consumed)
+    );
     router.take();
     router.arrive(&mut answer(true), &PLAIN, Side::B, Nanos(2002));
     assert_eq!(router.take().len(), 1);
@@ -760,7 +799,10 @@ fn so_many_neighbours_are_known() {
     for host in 0..MAX_KNOWN as u64 + 100 {
         let sender = ip(&format!("10.0.{}.{}", 1 + host / 200, 1 + host % 200));
         let mut request = arp(false, HOST_A, sender, ip("10.0.0.1"), BROADCAST);
-        assert_eq!(router.arrive(&mut request, &PLAIN, Side::A, Nanos(host)), Step::Consumed);
+        assert_eq!(
+            router.arrive(&mut request, &PLAIN, Side::A, Nanos(host)),
+            IngressResult::Consumed
+        );
         router.take();
         assert!(router.stats().neighbours <= MAX_KNOWN);
     }
@@ -785,14 +827,14 @@ fn what_the_router_says_is_bounded() {
 
 #[test]
 fn a_port_that_came_back_is_another_station() {
-    let mut router = acquainted(false);
+    let mut router = router_knowing_b(false);
     router.attach(Side::B, GATEWAY, 1400);
     assert_eq!(router.stats().neighbours, 0);
-    assert_eq!(pass(&mut router, &mut across(false), Side::A, at(9)), Ok(Leave::Consumed));
+    assert_eq!(pass(&mut router, &mut across(false), Side::A, at(9)), Ok(EgressResult::Consumed));
     assert_eq!(router.take()[0].frame[6..12], GATEWAY.0);
     let (a, b) = hosts(false);
     let long = udp(ROUTER_A, HOST_A, a, b, 1401 - 28);
-    assert_eq!(dropped(&mut router, &long, Side::A), Some(Dropped::TooBig));
+    assert_eq!(dropped(&mut router, &long, Side::A), Some(RouterDrop::TooBig));
     assert_eq!(told(&router.take()), Some((3, 4, 1400)));
 }
 
@@ -888,7 +930,7 @@ fn altered_frames_are_survived() {
                 for vnet in [PLAIN, [1, 1, 0, 0, 100, 0, 14, 0, 6, 0]] {
                     for side in Side::BOTH {
                         let now = Nanos((time * 1000 + at) as u64 * 100_000_000);
-                        if let Step::Forward(hop) =
+                        if let IngressResult::Forward(hop) =
                             router.arrive(&mut frame.clone(), &vnet, side, now)
                         {
                             router.leave(&mut frame, &vnet, side, hop, now);

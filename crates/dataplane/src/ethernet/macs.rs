@@ -40,12 +40,12 @@ pub(crate) struct Macs {
 struct Stations {
     by_mac: HashMap<Mac, Station>,
     /// The same from the other side.
-    owned: HashMap<PeerId, Owned>,
+    owned: HashMap<PeerId, PeerMacs>,
     searched: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
-struct Owned {
+struct PeerMacs {
     macs: Vec<Mac>,
     /// When a search among them was in vain.
     searched: Option<Instant>,
@@ -84,20 +84,20 @@ impl Default for Macs {
 }
 
 impl Macs {
-    /// The address that no peer can have.
+    /// Sets the address that no peer can have.
     pub(crate) fn set_own(&self, mac: Mac) {
         // Set once, before there is a worker.
         let _ = self.own.set(mac);
     }
 
-    /// `max-routes-per-client` and `stale-routes-check`.
+    /// Sets the limits of `max-routes-per-client` and `stale-routes-check`.
     pub(crate) fn limit(&self, per_peer: usize, age: Option<Duration>) {
         self.per_peer.store(per_peer.min(MAX_MACS), Relaxed);
         let nanos = age.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
         self.age.store(nanos, Relaxed);
     }
 
-    /// The peer that a station is behind.
+    /// Returns the peer that a station is behind.
     pub(crate) fn owner(&self, mac: Mac) -> Option<PeerId> {
         if mac.is_group() {
             return None;
@@ -105,7 +105,7 @@ impl Macs {
         self.read().by_mac.get(&mac).map(|station| station.peer)
     }
 
-    /// A peer has sent a frame from this station, which is behind it from now on. `alive` says whether
+    /// Records that a peer has sent a frame from this station, which is behind it from now on. `alive` returns whether
     /// the peer is still in the table of peers: control removes it there before it removes it here.
     pub(crate) fn claim(
         &self,
@@ -137,7 +137,7 @@ impl Macs {
         match stations.by_mac.insert(mac, Station { peer, heard }) {
             Some(former) if former.peer == peer => return Ok(()),
             Some(former) => {
-                stations.disown(mac, former.peer);
+                stations.remove_owner(mac, former.peer);
                 self.moved.fetch_add(1, Relaxed);
             }
             None => {
@@ -148,7 +148,7 @@ impl Macs {
         Ok(())
     }
 
-    /// Whether there was no room a moment ago.
+    /// Returns whether there was no room a moment ago.
     fn is_full(&self, stations: &Stations, mac: Mac, peer: PeerId, now: Instant) -> bool {
         let recent = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < SEARCH_EVERY);
         let owned = stations.owned.get(&peer);
@@ -241,7 +241,7 @@ impl Stations {
         self.by_mac.len() >= MAX_MACS && !self.by_mac.contains_key(&mac)
     }
 
-    fn disown(&mut self, mac: Mac, peer: PeerId) {
+    fn remove_owner(&mut self, mac: Mac, peer: PeerId) {
         if let Some(owned) = self.owned.get_mut(&peer) {
             owned.macs.retain(|other| *other != mac);
             if owned.macs.is_empty() {
@@ -252,7 +252,7 @@ impl Stations {
 
     fn forget(&mut self, mac: Mac) {
         if let Some(station) = self.by_mac.remove(&mac) {
-            self.disown(mac, station.peer);
+            self.remove_owner(mac, station.peer);
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct Switch {
 
 /// The destination of a frame from the device, and the offset of its IP packet (its end if it carries none).
 #[derive(Debug)]
-pub(crate) struct Outward<F: Format> {
+pub(crate) struct EgressFrame<F: Format> {
     /// `None`: to all peers.
     pub peer: Option<Arc<Peer<F>>>,
     pub l2: usize,
@@ -52,21 +52,21 @@ pub(crate) fn outward<F: Format>(
     peers: &PeerTable<F>,
     frame: &[u8],
     last: &mut Option<(Mac, Arc<Peer<F>>)>,
-) -> Result<Outward<F>, DropReason> {
+) -> Result<EgressFrame<F>, DropReason> {
     let header = Ethernet::parse(frame).ok_or(DropReason::NotEthernet)?;
     let l2 = header.ip(frame).unwrap_or(frame.len());
     if client {
         let peer = Some(peers.latest().cloned().ok_or(DropReason::NoRoute)?);
-        return Ok(Outward { peer, l2 });
+        return Ok(EgressFrame { peer, l2 });
     }
     if let Some((mac, peer)) = last
         && *mac == header.destination
     {
-        return Ok(Outward { peer: Some(Arc::clone(peer)), l2 });
+        return Ok(EgressFrame { peer: Some(Arc::clone(peer)), l2 });
     }
     let peer = switch.macs.owner(header.destination).and_then(|id| peers.get(id)).cloned();
     if let Some(peer) = &peer {
         *last = Some((header.destination, Arc::clone(peer)));
     }
-    Ok(Outward { peer, l2 })
+    Ok(EgressFrame { peer, l2 })
 }

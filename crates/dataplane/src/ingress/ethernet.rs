@@ -17,7 +17,7 @@ enum Flood {
 }
 
 impl<'a, F: Format> Ingress<'a, '_, F> {
-    /// An authentic frame goes to the TAP device, to another peer, or to all.
+    /// Delivers an authentic frame to the TAP device, to another peer, or to all.
     // A call, so that the loop around it stays small for packets of a TUN device.
     #[inline(never)]
     pub(super) fn deliver_frame(&mut self, run: &Run<'_, F>, switch: &Switch, frame: &'a mut [u8]) {

@@ -33,7 +33,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk().map(|length| usize::from(u16::from_be_bytes(*length)))
 }
 
-/// The packet at the start of `bytes`, whole or not: `Err` says why there is none.
+/// Returns the packet at the start of `bytes`, if it is complete; `Err` gives the reason why there is none.
 #[inline]
 fn first(bytes: &[u8], max: usize) -> Result<&[u8], Next> {
     let length = length(bytes).ok_or(Next::Partial)?;

@@ -93,11 +93,11 @@ pub(crate) const TOKEN: u64 = 1 << 62;
 /// their own, whose ids are those of no other worker if the number of workers divides this one.
 const PARTS: usize = 64;
 
-type Part = RwLock<HashMap<u64, Arc<Stream>>>;
+type StreamShard = RwLock<HashMap<u64, Arc<Stream>>>;
 
 /// The streams of the plane, by id.
 #[derive(Debug)]
-pub(crate) struct Streams(Box<[CachePadded<Part>]>);
+pub(crate) struct Streams(Box<[CachePadded<StreamShard>]>);
 
 impl Default for Streams {
     fn default() -> Self {
@@ -115,7 +115,7 @@ impl Streams {
         self.part(id)?.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// The stream of a link, if it is one.
+    /// Returns the stream of a link, if it is one.
     pub(crate) fn of(&self, link: &Link) -> Option<Arc<Stream>> {
         self.get(link.stream_id()?)
     }
@@ -127,12 +127,12 @@ impl Streams {
         }
     }
 
-    /// The caller that gets the stream ends it.
+    /// Removes a stream from the table. The caller that receives the stream ends it.
     pub(crate) fn remove(&self, id: u64) -> Option<Arc<Stream>> {
         self.part(id)?.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
-    fn part(&self, id: u64) -> Option<&Part> {
+    fn part(&self, id: u64) -> Option<&StreamShard> {
         self.0.get(id as usize % PARTS).map(|part| &**part)
     }
 }
@@ -186,7 +186,7 @@ impl Rx {
 
 /// The extent to which the queue was sent.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Drained {
+pub(crate) enum DrainResult {
     /// All. `held`: workers wait for it.
     All { held: bool },
     /// The socket is full again, or broken, which its owner will hear.
@@ -223,24 +223,24 @@ impl Stream {
         self.poller.add(&self.socket, TOKEN | self.id, Interest::READ)
     }
 
-    /// Whether a data packet of `len` bytes may be sealed for it: once it has a packet id it must be
-    /// sent, or the peer sees a gap, which some protocols treat as an attack.
+    /// Returns whether a data packet of `len` bytes may be sealed for it: once it has a packet id it must be sent, or
+    /// the peer sees a gap, which some protocols treat as an attack.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let reserve = if len <= SMALL { RESERVE } else { 0 };
         self.backlog.load(Relaxed) < (self.options.queue_limit as usize).saturating_add(reserve)
     }
 
-    /// Whether packets wait because the socket is full.
+    /// Returns whether packets wait because the socket is full.
     pub(crate) fn is_full(&self) -> bool {
         self.backlog.load(Relaxed) > 0
     }
 
-    /// Packets that wait.
+    /// Returns the number of waiting packets.
     pub(crate) fn backlog(&self) -> usize {
         self.backlog.load(Relaxed)
     }
 
-    /// Whether the peer has not acknowledged all that was sent.
+    /// Returns whether the peer has not acknowledged all that was sent.
     pub(crate) fn is_unacknowledged(&self) -> bool {
         self.socket.unacknowledged().is_ok_and(|segments| segments > 0)
     }
@@ -303,20 +303,20 @@ impl Stream {
     }
 
     /// Sends what waits.
-    pub(crate) fn drain(&self) -> Drained {
+    pub(crate) fn drain(&self) -> DrainResult {
         let mut tx = self.lock();
         if tx.pending.is_empty() {
-            return Drained::All { held: std::mem::take(&mut tx.held) };
+            return DrainResult::All { held: std::mem::take(&mut tx.held) };
         }
         if let Some(sent) = self.try_send(tx.pending.bytes()) {
             tx.pending.advance(sent);
         }
         self.backlog.store(tx.pending.packets(), Relaxed);
         if !tx.pending.is_empty() {
-            return Drained::Partly;
+            return DrainResult::Partly;
         }
         self.watch_for_room(false);
-        Drained::All { held: std::mem::take(&mut tx.held) }
+        DrainResult::All { held: std::mem::take(&mut tx.held) }
     }
 
     /// Ends the stream: nothing is sent or received any more, and its memory is freed.
@@ -344,14 +344,14 @@ impl Stream {
         }
     }
 
-    /// Only under the lock, so that the poller's interest and the queue agree.
+    /// Watches for room. Called only under the lock, so that the poller's interest and the queue agree.
     fn watch_for_room(&self, watch: bool) {
         let interest = if watch { Interest::BOTH } else { Interest::READ };
         // Fails only when the stream has ended.
         let _ = self.poller.modify(&self.socket, TOKEN | self.id, interest);
     }
 
-    /// Held for one send at most, which never waits.
+    /// Locks the sending side, for one send at most, which never waits.
     fn lock(&self) -> MutexGuard<'_, Tx> {
         self.tx.lock().unwrap_or_else(PoisonError::into_inner)
     }

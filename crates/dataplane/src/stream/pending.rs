@@ -31,7 +31,7 @@ impl Pending {
         self.bytes().is_empty()
     }
 
-    /// Packets that wait.
+    /// Returns the number of waiting packets.
     pub(super) fn packets(&self) -> usize {
         self.packets
     }
@@ -70,7 +70,7 @@ impl Pending {
         true
     }
 
-    /// `sent` more bytes have left. Frees the memory when nothing waits any more.
+    /// Records that `sent` more bytes have left. Frees the memory when nothing waits any more.
     pub(super) fn advance(&mut self, sent: usize) {
         let left = self.bytes().len();
         if sent >= left {

@@ -301,7 +301,7 @@ impl<F: Format> Worker<F> {
         }
     }
 
-    /// A socket that this worker receives from is in its set already.
+    /// Watches for room. A socket that this worker receives from is in its set already.
     fn watch_for_room(&self, socket: &Arc<UdpSocket>, watch: bool) {
         let own = self.sockets.iter().position(|(_, own)| Arc::ptr_eq(own, socket));
         // Fails only for one that could not be added before.
@@ -324,7 +324,7 @@ pub(crate) struct Tun {
 }
 
 impl Tun {
-    /// `None` without a device.
+    /// Returns the queue of a worker; `None` without a device.
     pub(crate) fn of_worker(queues: &[Arc<TunQueue>], worker: usize) -> Option<Self> {
         let queue = queues.get(worker.checked_rem(queues.len())?)?;
         Some(Self { queue: Arc::clone(queue), reads: worker < queues.len() })

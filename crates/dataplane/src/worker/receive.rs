@@ -56,7 +56,7 @@ impl<F: Format> Worker<F> {
     fn burst(&mut self, socket: SocketId) {
         let mut batch = mem::take(&mut self.batch);
         let mut scratch = self.take_scratch();
-        self.ingest(|ingress| {
+        self.process_received(|ingress| {
             if !scratch.is_empty() {
                 ingress.set_scratch(&mut scratch);
             }
@@ -87,7 +87,10 @@ impl<F: Format> Worker<F> {
     }
 
     /// Lets `feed` process received packets, and delivers the results.
-    pub(super) fn ingest<'b, T>(&mut self, feed: impl FnOnce(&mut Ingress<'b, '_, F>) -> T) -> T {
+    pub(super) fn process_received<'b, T>(
+        &mut self,
+        feed: impl FnOnce(&mut Ingress<'b, '_, F>) -> T,
+    ) -> T {
         let Self { shared, tun, merger, relays, transmitter, filter_hook, .. } = self;
         let shared: &Shared<F> = shared;
         // Loaded now: a key installed before these packets arrived is found.

@@ -16,7 +16,7 @@ use crate::peer::{MAX_PENDING_MESSAGES, Peer, Tx};
 use crate::shared::{Shared, seal_message};
 use crate::stats::DropReason;
 pub(super) use crate::stream::TOKEN;
-use crate::stream::{Drained, RESERVE, Stream, StreamEnd};
+use crate::stream::{DrainResult, RESERVE, Stream, StreamEnd};
 use crate::upcall::MAX_CONTROL;
 
 /// Bytes received at once: as much as fits a core's L2 cache together with the results. One buffer per worker, however many
@@ -56,8 +56,8 @@ impl TxPath {
         }
     }
 
-    /// Why a packet may not even be sealed: on a stream, what has a packet id must be sent. A client
-    /// stops reading the TUN device instead.
+    /// Returns the reason why a packet may not even be sealed: on a stream, a packet that has an id must be sent. A
+    /// client stops reading the TUN device instead.
     #[inline]
     pub(super) fn refusal(&self, client: bool, len: usize) -> Option<DropReason> {
         match self {
@@ -68,7 +68,7 @@ impl TxPath {
         }
     }
 
-    /// Whether what was sealed should be sent before more is.
+    /// Returns whether what was sealed should be sent before more is.
     #[inline]
     pub(super) fn is_due(&self, arena: &Arena) -> bool {
         matches!(self, Self::Stream(_)) && arena.len().saturating_add(SUPER_PACKET) > BURST
@@ -76,7 +76,7 @@ impl TxPath {
 }
 
 impl<F: Format> Transmitter<F> {
-    /// Whether a client's stream has not taken everything yet.
+    /// Returns whether a client's stream has not taken everything yet.
     pub(super) fn waits_for_stream(&mut self) -> bool {
         let State::Full(stream) = &self.state else { return false };
         if stream.is_full() {
@@ -112,7 +112,7 @@ impl<F: Format> Shared<F> {
         arena.clear();
     }
 
-    /// As [`Shared::send_message`], to a peer that is on a stream.
+    /// Does the same as [`Shared::send_message`], to a peer that is on a stream.
     pub(crate) fn send_on_stream(
         &self,
         peer: &Peer<F>,
@@ -143,7 +143,7 @@ impl<F: Format> Worker<F> {
     pub(super) fn stream_event(&mut self, id: u64, event: Event) {
         let Some(stream) = self.shared.tables.streams.get(id) else { return };
         if event.writable
-            && let Drained::All { held } = stream.drain()
+            && let DrainResult::All { held } = stream.drain()
         {
             self.resume_reading();
             if held && self.shared.wake.len() > 1 {
@@ -183,7 +183,7 @@ impl<F: Format> Worker<F> {
         let max = if rx.known { stream.options.max_frame.into() } else { MAX_CONTROL };
         let data = buffer.get_mut(..received).unwrap_or(&mut []);
         let mut scratch = self.take_scratch();
-        let taken = self.ingest(|ingress| {
+        let taken = self.process_received(|ingress| {
             if !scratch.is_empty() {
                 ingress.set_scratch(&mut scratch);
             }

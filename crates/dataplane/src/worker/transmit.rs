@@ -18,7 +18,7 @@ use super::SharedRef;
 use super::filter;
 use super::stream::TxPath;
 use super::too_big::TooBig;
-use crate::egress::{Arena, Progress, Shape, Span};
+use crate::egress::{Arena, PacketShape, SealProgress, TrainSpan};
 use crate::filter_hook::{FilterHook, Relayed};
 use crate::format::Format;
 use crate::key::Key;
@@ -67,13 +67,13 @@ pub(super) enum State<F: Format> {
     /// The socket that another worker waits for, with a super-packet for its peer in the reader's buffer.
     Parked(Routed<F>),
     /// Room in a client's socket.
-    Blocked(Blocked<F>),
+    Blocked(BlockedTrains<F>),
     /// A client's stream that has not taken everything.
     Full(Arc<Stream>),
 }
 
 /// A client's trains, in the arena, that its full socket did not accept.
-pub(super) struct Blocked<F: Format> {
+pub(super) struct BlockedTrains<F: Format> {
     peer: Arc<Peer<F>>,
     socket: SocketId,
     /// First train not sent.
@@ -113,7 +113,7 @@ impl<F: Format> Transmitter<F> {
         }
     }
 
-    /// The socket that a client waits for.
+    /// Returns the socket that a client waits for.
     pub(super) fn blocked_on(&self) -> Option<SocketId> {
         match &self.state {
             State::Blocked(blocked) => Some(blocked.socket),
@@ -125,7 +125,7 @@ impl<F: Format> Transmitter<F> {
         matches!(self.state, State::Blocked(_))
     }
 
-    /// Whether a super-packet waits in the reader's buffer: the TUN device must not be read.
+    /// Returns whether a super-packet waits in the reader's buffer: the TUN device must not be read.
     pub(super) fn is_parked(&self) -> bool {
         let parked = match &self.state {
             State::Parked(_) => true,
@@ -254,7 +254,7 @@ impl<F: Format> Transmitter<F> {
                 let mut sealer = key.sealer(tx, to.spec);
                 self.arena.egress(&mut segments, &mut sealer, &shape, |r| stats.drop(r))
             };
-            if progress == Progress::Done {
+            if progress == SealProgress::Done {
                 break;
             }
             self.flush(to, tx);
@@ -266,10 +266,10 @@ impl<F: Format> Transmitter<F> {
         stats.own().tun_read.record(self.arena.datagrams().saturating_sub(before));
     }
 
-    fn shape(&self, spec: &PeerSpec<F::Types>) -> Shape<F> {
+    fn shape(&self, spec: &PeerSpec<F::Types>) -> PacketShape<F> {
         let gso = self.shared.stats.gates.udp_gso.load(Relaxed);
         let train = if gso { MAX_SEGMENTS } else { 1 };
-        Shape::of(spec, train)
+        PacketShape::of(spec, train)
     }
 
     /// Sends packets that other peers sent to these.
@@ -312,7 +312,7 @@ impl<F: Format> Transmitter<F> {
         }
     }
 
-    /// A keepalive ping.
+    /// Sends a keepalive ping.
     pub(super) fn ping(&mut self, peer: &Peer<F>) {
         let mut tx = peer.lock_tx();
         if tx.blocked || self.is_blocked() {
@@ -352,7 +352,7 @@ impl<F: Format> Transmitter<F> {
         if next < self.arena.spans().len() && shared.client {
             tx.blocked = true;
             let (peer, parked) = (Arc::clone(peer), self.take_parked());
-            self.state = State::Blocked(Blocked { peer, socket: id, next, parked });
+            self.state = State::Blocked(BlockedTrains { peer, socket: id, next, parked });
             return;
         }
         let unsent = self.arena.spans().get(next..).unwrap_or(&[]);
@@ -374,7 +374,7 @@ impl<F: Format> Transmitter<F> {
 
     /// Sends the remaining trains of a client, then queued messages of control, as far as the socket accepts them.
     pub(super) fn resume(&mut self) {
-        let Blocked { peer, socket: id, next, parked } = match mem::take(&mut self.state) {
+        let BlockedTrains { peer, socket: id, next, parked } = match mem::take(&mut self.state) {
             State::Blocked(blocked) => blocked,
             other => return self.state = other,
         };
@@ -394,7 +394,7 @@ impl<F: Format> Transmitter<F> {
         }
         if next < self.arena.spans().len() {
             drop(tx);
-            self.state = State::Blocked(Blocked { peer, socket: id, next, parked });
+            self.state = State::Blocked(BlockedTrains { peer, socket: id, next, parked });
             return;
         }
         self.state = parked.map_or(State::Idle, State::Parked);
@@ -428,7 +428,7 @@ impl<F: Format> Transmitter<F> {
         let (mut packets, mut bytes, mut longest) = (0, 0, 0);
         while let Some(rest) = arena.spans().get(next..).filter(|rest| !rest.is_empty()) {
             let gso = stats.gates.udp_gso.load(Relaxed);
-            let singly = |span: &Span| {
+            let singly = |span: &TrainSpan| {
                 span.count > 1 && (!gso || (tx.oversize != 0 && span.segment >= tx.oversize))
             };
             let together = rest.iter().take(TRAINS).take_while(|span| !singly(span)).count();
@@ -533,7 +533,7 @@ struct TrainSender<'o> {
 
 impl TrainSender<'_> {
     /// Sends at most [`TRAINS`] trains; returns how many left, and why not the next.
-    fn trains(&mut self, arena: &Arena, spans: &[Span]) -> (usize, Option<io::Error>) {
+    fn trains(&mut self, arena: &Arena, spans: &[TrainSpan]) -> (usize, Option<io::Error>) {
         let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
         for (train, span) in trains.iter_mut().zip(spans) {
             let segment = u16::try_from(span.segment).unwrap_or(0);

@@ -277,7 +277,7 @@ impl Opener for KeyOpener<'_> {
     }
 }
 
-/// A checksum over key, packet id and text.
+/// Returns a checksum over key, packet id and text.
 fn sum(key: u8, id: u32, text: &[u8]) -> u32 {
     let start = id.rotate_left(8) ^ u32::from(key);
     text.iter().fold(start, |sum, byte| sum.rotate_left(5) ^ u32::from(*byte))

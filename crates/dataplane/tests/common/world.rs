@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use adit_dataplane::loopback::Delivered;
+use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, Relay, Upcall, Upcalls};
 use adit_engine::command::{KeySlot, PeerSpec};
 use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
@@ -19,7 +19,7 @@ pub(crate) fn clock() -> Instant {
     Instant::from_nanos(NOW.fetch_add(15_000_000, Ordering::Relaxed))
 }
 
-/// A clock that does not advance.
+/// Returns a clock that does not advance.
 pub(crate) fn one_moment() -> Instant {
     Instant::from_nanos(1_000_000_000)
 }
@@ -53,7 +53,7 @@ impl End {
         Self { memory, upcalls }
     }
 
-    /// One with a TAP device.
+    /// Creates an end with a TAP device.
     pub(crate) fn ethernet(relay: Relay, client: bool) -> Self {
         let (memory, upcalls) = LoopbackPlane::ethernet(relay, client, clock).unwrap();
         Self { memory, upcalls }
@@ -93,8 +93,8 @@ impl End {
     ) -> (Vec<Vec<u8>>, Relayed) {
         let (mut tun, mut peers) = (Vec::new(), Vec::new());
         self.memory.open(&link, segment, &mut data.to_vec(), |what| match what {
-            Delivered::Tun(write) => tun.extend(write.packets().map(<[u8]>::to_vec)),
-            Delivered::Peer(id, packet) => peers.push((id, packet.to_vec())),
+            LoopbackOutput::Tun(write) => tun.extend(write.packets().map(<[u8]>::to_vec)),
+            LoopbackOutput::Peer(id, packet) => peers.push((id, packet.to_vec())),
         });
         (tun, peers)
     }
@@ -129,7 +129,7 @@ impl End {
     }
 }
 
-/// The address of client `n` in the tunnel: 10.8.0.n.
+/// Builds a packet from the address of client `n` in the tunnel: 10.8.0.n.
 pub(crate) fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
     let mut packet = vec![fill; 120];
     let header = [0x45, 0, 0, 120, 0, 0, 0, 0, 64, 253, 0, 0, 10, 8, 0, from, 10, 8, 0, to];
@@ -142,12 +142,12 @@ pub(crate) fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
 /// The server's tunnel address ends in 1, and so does no client's.
 pub(crate) const SERVER: u8 = 1;
 
-/// A server with clients, client `n` with peer-id `n` and at 192.0.2.n:1000.
+/// Creates a server with clients, client `n` with peer-id `n` and at 192.0.2.n:1000.
 pub(crate) fn world<const N: usize>(relay: Relay, clients: [u8; N]) -> (End, [End; N]) {
     world_of(End::new, relay, clients)
 }
 
-/// The same of another kind of ends.
+/// Creates the same as [`world`] with ends of another kind.
 pub(crate) fn world_of<const N: usize>(
     end: fn(Relay, bool) -> End,
     relay: Relay,

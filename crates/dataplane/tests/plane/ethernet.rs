@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use adit_dataplane::loopback::Delivered;
+use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, MACS_PER_PEER, MacTotals, Relay};
 use adit_engine::command::InnerMtu;
 use adit_engine::{Command, PeerId};
@@ -14,7 +14,7 @@ const ALL: [u8; 6] = [0xff; 6];
 const GROUP: [u8; 6] = [1, 0, 0x5e, 0, 0, 0xfb];
 const ARP: u16 = 0x0806;
 
-/// Station `number` behind client or host `n`.
+/// Returns station `number` behind client or host `n`.
 fn station(n: u8, number: u8) -> [u8; 6] {
     [2, 0, 0, 0, n, number]
 }
@@ -27,7 +27,8 @@ fn switch<const N: usize>(relay: Relay, clients: [u8; N]) -> (End, [End; N]) {
     world_of(End::ethernet, relay, clients)
 }
 
-/// Client `n` sends; what the server gives to its device, and to which peers.
+/// Sends a packet from client `n`; returns what the server gives to its device, and the peers that
+/// it sends to.
 fn sends(server: &mut End, n: u8, client: &mut End, frame: &[u8]) -> (usize, Vec<u32>) {
     let sealed = client.seal_one(frame);
     let (device, peers) = server.open_buffer(link(n, 1000), sealed.len(), &sealed);
@@ -37,7 +38,7 @@ fn sends(server: &mut End, n: u8, client: &mut End, frame: &[u8]) -> (usize, Vec
     (device.len(), peers.into_iter().map(|(id, _)| id.0).collect())
 }
 
-/// The server's device hands out a frame; which clients can open what leaves.
+/// Sends a frame from the server's device; returns the clients that can open the packets.
 fn reaches<const N: usize>(server: &mut End, clients: &mut [End; N], frame: &[u8]) -> Vec<usize> {
     let sealed = server.seal(frame);
     let mut reached = Vec::new();
@@ -191,7 +192,7 @@ fn syns_are_clamped_behind_the_header_and_its_tags() {
     }
 }
 
-/// A TCP super-frame as a TAP device hands it out.
+/// Returns a TCP super-frame as a TAP device hands it out.
 fn super_frame(to: [u8; 6], from: [u8; 6], payload: usize, size: u16) -> (VnetHeader, Vec<u8>) {
     let len = 40 + payload;
     let mut packet = vec![0x61u8; len];
@@ -229,7 +230,7 @@ fn through(
     let mut writes = Vec::new();
     for (train, segment) in &trains {
         to.memory.open(&link, *segment, &mut train.clone(), |what| {
-            if let Delivered::Tun(write) = what {
+            if let LoopbackOutput::Tun(write) = what {
                 let mut bytes = write.header().to_vec();
                 write.bodies().for_each(|body| bytes.extend_from_slice(body));
                 writes.push((VnetHeader::decode(write.vnet()), bytes));
@@ -262,7 +263,7 @@ fn a_super_frame_for_all_is_whole_for_each() {
     for (client, (mut train, segment)) in [&mut a, &mut b].into_iter().zip(sealed) {
         let mut got = Vec::new();
         client.memory.open(&link(200, 1194), segment, &mut train, |what| {
-            if let Delivered::Tun(write) = what {
+            if let LoopbackOutput::Tun(write) = what {
                 got.extend(write.header().to_vec());
                 write.bodies().for_each(|body| got.extend_from_slice(body));
             }

@@ -26,7 +26,8 @@ fn guard(end: &mut End, rules: &str) -> Arc<Firewall> {
     firewall
 }
 
-/// Whether a packet of client `n` reaches the server's device, or which other clients it reaches.
+/// Returns whether a packet of client `n` reaches the server's device, or which other clients it
+/// reaches.
 fn sends(server: &mut End, client: &mut End, n: u8, packet: &[u8]) -> (bool, Vec<u32>) {
     let datagram = client.seal_one(packet);
     let (tun, peers) = server.open_buffer(link(n, 1000), datagram.len(), &datagram);
@@ -217,7 +218,7 @@ fn a_packet_that_belongs_to_no_peer_is_no_connection() {
     assert_eq!((firewall.stats().track.flows, server.dropped(DropReason::NoRoute)), (0, 1));
 }
 
-/// A frame of a station with a datagram.
+/// Returns a frame of a station with a datagram.
 fn frame(stations: (u8, u8), datagram: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, stations.1, 2, 0, 0, 0, 0, stations.0, 8, 0];
     frame.extend(datagram);

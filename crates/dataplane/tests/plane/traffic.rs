@@ -1,14 +1,14 @@
 //! Traffic in memory: formats, bulk, loss, reorder and changes of key.
 
 use crate::common::*;
-use adit_dataplane::loopback::Delivered;
+use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, Relay};
 use adit_engine::command::{InnerMtu, KeySlot};
 use adit_engine::{Command, Notice, PeerId};
 use adit_wire::{Gso, VnetHeader};
 use proptest::prelude::*;
 
-/// A TCP super-packet as a TUN device hands it out.
+/// Returns a TCP super-packet as a TUN device hands it out.
 fn super_packet(payload: usize, size: u16) -> (VnetHeader, Vec<u8>) {
     let len = 40 + payload;
     let mut packet = vec![0x61u8; len];
@@ -43,7 +43,7 @@ fn a_super_packet_arrives_as_one() {
     let mut writes = Vec::new();
     for (mut train, segment) in trains {
         server.memory.open(&link(2, 1000), segment, &mut train, |what| {
-            if let Delivered::Tun(write) = what {
+            if let LoopbackOutput::Tun(write) = what {
                 let mut bytes = write.header().to_vec();
                 write.bodies().for_each(|body| bytes.extend_from_slice(body));
                 writes.push((VnetHeader::decode(write.vnet()), bytes));

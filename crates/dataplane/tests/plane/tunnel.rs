@@ -31,7 +31,7 @@ struct Side {
     tun: u32,
 }
 
-/// Side `n` has 10.77.0.n outside and 10.9.0.n inside; the first is the server.
+/// Creates side `n` with 10.77.0.n outside and 10.9.0.n inside; the first is the server.
 fn side(ns: NetNs, n: u8, gates: Offloads, mss: u16, queues: usize) -> Side {
     let offloads = TunOffloads {
         csum: gates.tun_tso || gates.tun_uso,
@@ -76,7 +76,7 @@ impl Side {
     }
 }
 
-/// As [`tunnel_with_queues`], over a TCP connection through the cable.
+/// Does the same as [`tunnel_with_queues`], over a TCP connection through the cable.
 fn tunnel_over_stream(gates: Offloads, queues: usize) -> (Side, Side) {
     let (a, b) = tunnel_with_queues(gates, 1400, queues);
     let address = SocketAddr::from(([10, 77, 0, 1], 5000));
@@ -137,7 +137,7 @@ fn datagrams_pass(from: &Side, to: &Side, to_address: &str) {
     }
 }
 
-/// A stream whose every byte is checked.
+/// Sends a stream whose every byte is checked.
 fn stream_passes(from: &Side, to: &Side, to_address: &str) {
     let pattern = |at: usize| (at % 251) as u8;
     let listener = to.ns.run(|| TcpListener::bind(to_address)).unwrap().unwrap();

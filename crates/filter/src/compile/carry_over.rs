@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::compile::{Filter, First};
+use crate::compile::{Filter, FirstIndices};
 use crate::lang::rule_text;
 use crate::ruleset::{Count, Counter, CounterId, Family, Statement};
 
@@ -11,8 +11,8 @@ type RuleKey<'a> = (Family, &'a str, &'a str, String);
 
 /// A rule's first counter and limit, and how many it has.
 #[derive(Copy, Clone)]
-struct Own {
-    first: First,
+struct RuleResources {
+    first: FirstIndices,
     counters: usize,
     buckets: usize,
 }
@@ -22,12 +22,12 @@ impl Filter {
     /// in both with the same text, in the same chain of the same table; and named counters of the same name. Of several
     /// equal rules, the first continues as the first. A counter whose start the file changes starts there.
     pub(crate) fn carry_on(&mut self, before: &Self) {
-        let mut known: HashMap<RuleKey<'_>, Vec<Own>> = HashMap::new();
+        let mut known: HashMap<RuleKey<'_>, Vec<RuleResources>> = HashMap::new();
         for (key, own) in before.countable() {
             known.entry(key).or_default().push(own);
         }
         known.values_mut().for_each(|alike| alike.reverse());
-        let pairs: Vec<(Own, Own)> = self
+        let pairs: Vec<(RuleResources, RuleResources)> = self
             .countable()
             .filter_map(|(key, own)| Some((own, known.get_mut(&key).and_then(Vec::pop)?)))
             .collect();
@@ -54,7 +54,7 @@ impl Filter {
     }
 
     /// Returns the rules that count or limit.
-    fn countable(&self) -> impl Iterator<Item = (RuleKey<'_>, Own)> {
+    fn countable(&self) -> impl Iterator<Item = (RuleKey<'_>, RuleResources)> {
         let tables = self.ruleset.tables.iter().zip(&self.numbers.rules);
         let chains = tables.flat_map(|(table, numbers)| {
             table.chains.iter().zip(numbers).map(move |(chain, numbers)| (table, chain, numbers))
@@ -66,7 +66,7 @@ impl Filter {
                 };
                 let counters = count(|one| matches!(one, Statement::Counter(Counter::Own(_))));
                 let buckets = count(|one| matches!(one, Statement::Limit(_)));
-                let own = Own { first: *first, counters, buckets };
+                let own = RuleResources { first: *first, counters, buckets };
                 (counters > 0 || buckets > 0).then(|| {
                     ((table.family, &*table.name, &*chain.name, rule_text(table, rule)), own)
                 })

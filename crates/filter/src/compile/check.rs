@@ -146,7 +146,7 @@ fn names(table: &Table, statement: &Statement) -> Result<(), CompileError> {
 
 /// The cost of a packet below a chain.
 #[derive(Copy, Clone, Default)]
-struct Below {
+struct ChainCost {
     /// The number of nested jumps.
     height: usize,
     /// The number of visited rules.
@@ -173,8 +173,12 @@ fn ways_of_map(set: &Set) -> Vec<(ChainId, bool)> {
 
 /// Returns the cost of a packet below `chain`; `None` while that of a chain that it reaches is
 /// unknown.
-fn below(chain: &Chain, maps: &[Vec<(ChainId, bool)>], known: &[Option<Below>]) -> Option<Below> {
-    let mut all = Below::default();
+fn below(
+    chain: &Chain,
+    maps: &[Vec<(ChainId, bool)>],
+    known: &[Option<ChainCost>],
+) -> Option<ChainCost> {
+    let mut all = ChainCost::default();
     for rule in chain.rules.iter().rev() {
         // The rules after it, if it does not match.
         let (rest, mut most) = (all.visits, all.visits);
@@ -207,7 +211,7 @@ fn below(chain: &Chain, maps: &[Vec<(ChainId, bool)>], known: &[Option<Below>]) 
 /// cost of all base chains to `visits`.
 fn jumps(table: &Table, visits: &mut usize) -> Result<(), CompileError> {
     let maps: Vec<_> = table.sets.iter().map(ways_of_map).collect();
-    let mut known: Vec<Option<Below>> = vec![None; table.chains.len()];
+    let mut known: Vec<Option<ChainCost>> = vec![None; table.chains.len()];
     let names = |chain: &Chain| (table.name.clone(), chain.name.clone());
     loop {
         let mut found = Vec::new();

@@ -24,21 +24,21 @@ const ALL_RANGES: usize = 1 << 18;
 type Demands = BTreeMap<Field, Rc<Vec<Range>>>;
 
 /// Returns whether the elements of a set change while the rules are in force: then they may be any.
-type Changes<'a> = &'a dyn Fn(SetId) -> bool;
+type SetIsDynamic<'a> = &'a dyn Fn(SetId) -> bool;
 
 /// The ranges of sets, computed once however many rules name them. `None`: too many.
-type Known = HashMap<(SetId, usize), Option<Rc<Vec<Range>>>>;
+type RangeCache = HashMap<(SetId, usize), Option<Rc<Vec<Range>>>>;
 
 /// Builds the index of a chain's rules and the field of each dimension; `None` if there is no benefit.
 pub(crate) fn index(
     table: &Table,
     rules: &[Rule],
-    changes: Changes<'_>,
+    changes: SetIsDynamic<'_>,
 ) -> Option<(Index, Vec<Field>)> {
     if rules.len() < INDEXED {
         return None;
     }
-    let mut known = Known::new();
+    let mut known = RangeCache::new();
     let all: Vec<Demands> =
         rules.iter().map(|rule| demands(table, rule, changes, &mut known)).collect();
     let mut uses: BTreeMap<Field, usize> = BTreeMap::new();
@@ -89,7 +89,12 @@ fn present(field: Field) -> Range {
     Range { first: 0, last: greatest(bits(field)) }
 }
 
-fn demands(table: &Table, rule: &Rule, changes: Changes<'_>, known: &mut Known) -> Demands {
+fn demands(
+    table: &Table,
+    rule: &Rule,
+    changes: SetIsDynamic<'_>,
+    known: &mut RangeCache,
+) -> Demands {
     let mut demands = Demands::new();
     for statement in &rule.statements {
         match statement {
@@ -145,7 +150,7 @@ fn tested(
     field: Field,
     part: usize,
     test: &Test,
-    known: &mut Known,
+    known: &mut RangeCache,
 ) -> Option<Rc<Vec<Range>>> {
     let ranges = match test {
         Test::Within(ranges) => merged(ranges.get(part).copied().into_iter().collect()),
@@ -156,7 +161,12 @@ fn tested(
     Some(Rc::new(ranges))
 }
 
-fn members(table: &Table, set: SetId, part: usize, known: &mut Known) -> Option<Rc<Vec<Range>>> {
+fn members(
+    table: &Table,
+    set: SetId,
+    part: usize,
+    known: &mut RangeCache,
+) -> Option<Rc<Vec<Range>>> {
     let find = || {
         let Members::Fixed(elements) = &table.sets.get(set.0)?.members else { return None };
         let ranges = elements.iter().filter_map(|element| element.key.get(part).copied());

@@ -64,7 +64,7 @@ impl Cell {
 }
 
 #[derive(Debug)]
-struct Dim {
+struct Dimension {
     tree: AnyTree,
     /// By interval: where its row starts in `cells`.
     rows: Vec<u32>,
@@ -95,7 +95,7 @@ struct Pool {
 /// The search structure.
 #[derive(Debug)]
 pub(crate) struct Index {
-    dims: Vec<Dim>,
+    dims: Vec<Dimension>,
     groups: Vec<Group>,
     pool: Pool,
 }
@@ -338,7 +338,7 @@ impl Index {
 
     /// Returns the approximate heap size in bytes.
     pub(crate) fn size(&self) -> usize {
-        let dim = |dim: &Dim| {
+        let dim = |dim: &Dimension| {
             let cells = dim.rows.len().saturating_add(dim.cells.len()).saturating_mul(4);
             dim.tree.size().saturating_add(cells)
         };
@@ -378,9 +378,9 @@ impl Index {
 }
 
 /// The group of each entry and its index there; `None` for one that never matches.
-type Places = Vec<Option<(usize, u32)>>;
+type GroupIndices = Vec<Option<(usize, u32)>>;
 
-fn grouped(entries: &[Vec<Demand>]) -> (Vec<Group>, Places) {
+fn grouped(entries: &[Vec<Demand>]) -> (Vec<Group>, GroupIndices) {
     let mut uses = [0usize; MAX_DIMS];
     let signature = |demands: &Vec<Demand>| {
         let never = demands.iter().any(|demand| demand.ranges.is_empty());
@@ -445,7 +445,7 @@ struct Builder<'a> {
 }
 
 /// The entries of a group that accept the current interval.
-struct Active {
+struct ActiveEntries {
     bits: Vec<u64>,
     count: usize,
     /// A hash of the entries, so that equal sets are found: the sum of a random number for each.
@@ -461,7 +461,7 @@ impl<'a> Builder<'a> {
         groups: &'a [Group],
         members: Vec<usize>,
         entries: &[Vec<Demand>],
-        places: &Places,
+        places: &GroupIndices,
     ) -> Self {
         let slots: HashMap<usize, usize> =
             members.iter().enumerate().map(|(slot, group)| (*group, slot)).collect();
@@ -482,7 +482,7 @@ impl<'a> Builder<'a> {
         Self { bits, groups: members.iter().filter_map(|at| groups.get(*at)).collect(), events }
     }
 
-    fn build(&self, pool: &mut Pool) -> Dim {
+    fn build(&self, pool: &mut Pool) -> Dimension {
         let mut list = LIST;
         let (lists, words) = (pool.lists.len(), pool.words.len());
         // The last attempt has lists of any length, which is the smallest form.
@@ -495,13 +495,14 @@ impl<'a> Builder<'a> {
             list = list.saturating_mul(8);
         }
         let cells = vec![Cell::ALL; self.groups.len()];
-        Dim { tree: AnyTree::new(self.bits, Vec::new()), rows: vec![0], cells }
+        Dimension { tree: AnyTree::new(self.bits, Vec::new()), rows: vec![0], cells }
     }
 
-    /// `None` if it takes more than the budget.
-    fn sweep(&self, list: usize, pool: &mut Pool) -> Option<Dim> {
+    /// Sweeps the intervals; `None` if it takes more than the budget.
+    fn sweep(&self, list: usize, pool: &mut Pool) -> Option<Dimension> {
         let limit = size(pool).saturating_add(BUDGET);
-        let mut active: Vec<Active> = self.groups.iter().map(|group| Active::new(group)).collect();
+        let mut active: Vec<ActiveEntries> =
+            self.groups.iter().map(|group| ActiveEntries::new(group)).collect();
         let mut known: HashMap<(usize, u128), Cell> = HashMap::new();
         let mut row_at: HashMap<Vec<Cell>, u32> = HashMap::new();
         let (mut starts, mut rows, mut cells) = (Vec::new(), Vec::new(), Vec::new());
@@ -533,7 +534,7 @@ impl<'a> Builder<'a> {
                 None => break,
             }
         }
-        let dim = Dim { tree: AnyTree::new(self.bits, starts), rows, cells };
+        let dim = Dimension { tree: AnyTree::new(self.bits, starts), rows, cells };
         Some(dim)
     }
 }
@@ -542,7 +543,7 @@ fn size(pool: &Pool) -> usize {
     pool.lists.len().saturating_mul(4).saturating_add(pool.words.len().saturating_mul(8))
 }
 
-impl Active {
+impl ActiveEntries {
     fn new(group: &Group) -> Self {
         let bits = vec![0; group.words];
         Self { bits, count: 0, hash: 0, cell: Cell::NONE, changed: false }
@@ -608,7 +609,7 @@ impl Active {
     }
 }
 
-/// SplitMix64's finisher.
+/// Applies SplitMix64's finisher.
 pub(crate) fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

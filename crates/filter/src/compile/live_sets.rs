@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::compile::lookup::One;
+use crate::compile::lookup::RangeTree;
 use crate::compile::segments::merged;
-use crate::compile::sorted::Sorted;
+use crate::compile::sorted::SortedKeys;
 use crate::ruleset::Range;
 
 /// Addresses from `first` to `last`, of one family.
@@ -73,20 +73,20 @@ impl IpRange {
 pub(crate) struct LiveSets {
     pub generation: u32,
     /// By slot.
-    sets: Vec<Arc<Changing>>,
+    sets: Vec<Arc<DynamicSet>>,
 }
 
 /// A set with changing elements.
 #[derive(Debug)]
-enum Changing {
-    Addresses(One),
-    Elements(Sorted),
+enum DynamicSet {
+    Addresses(RangeTree),
+    Elements(SortedKeys),
 }
 
 impl LiveSets {
-    pub(crate) fn new(generation: u32, addresses: usize, elements: Vec<Sorted>) -> Self {
-        let empty = Arc::new(Changing::Addresses(One::new(&[])));
-        let elements = elements.into_iter().map(|set| Arc::new(Changing::Elements(set)));
+    pub(crate) fn new(generation: u32, addresses: usize, elements: Vec<SortedKeys>) -> Self {
+        let empty = Arc::new(DynamicSet::Addresses(RangeTree::new(&[])));
+        let elements = elements.into_iter().map(|set| Arc::new(DynamicSet::Elements(set)));
         let sets = std::iter::repeat_n(empty, addresses).chain(elements).collect();
         Self { generation, sets }
     }
@@ -96,15 +96,15 @@ impl LiveSets {
         &mut self,
         generation: u32,
         slot: usize,
-        change: impl FnOnce(&mut Sorted),
+        change: impl FnOnce(&mut SortedKeys),
     ) {
         self.generation = generation;
         if let Some(set) = self.sets.get_mut(slot)
-            && let Changing::Elements(now) = &**set
+            && let DynamicSet::Elements(now) = &**set
         {
             let mut next = now.clone();
             change(&mut next);
-            *set = Arc::new(Changing::Elements(next));
+            *set = Arc::new(DynamicSet::Elements(next));
         }
     }
 
@@ -120,7 +120,7 @@ impl LiveSets {
                 let ranges = addresses.iter().filter_map(|range| range.of(*v6));
                 let ranges = merged(ranges.collect()).into_iter().map(|range| (range, 1));
                 let ranges: Vec<_> = ranges.collect();
-                *set = Arc::new(Changing::Addresses(One::new(&ranges)));
+                *set = Arc::new(DynamicSet::Addresses(RangeTree::new(&ranges)));
             }
         }
     }
@@ -128,16 +128,16 @@ impl LiveSets {
     #[inline]
     pub(crate) fn has(&self, slot: u32, value: u128) -> bool {
         self.sets.get(slot as usize).is_some_and(|set| match &**set {
-            Changing::Addresses(set) => set.find(value) != 0,
-            Changing::Elements(set) => set.has(&[value]),
+            DynamicSet::Addresses(set) => set.find(value) != 0,
+            DynamicSet::Elements(set) => set.has(&[value]),
         })
     }
 
     /// Returns whether a key of several parts is a member, as [`Self::has`] does for a value.
     pub(crate) fn has_key(&self, slot: u32, key: &[u128]) -> bool {
         self.sets.get(slot as usize).is_some_and(|set| match &**set {
-            Changing::Addresses(_) => false,
-            Changing::Elements(set) => set.has(key),
+            DynamicSet::Addresses(_) => false,
+            DynamicSet::Elements(set) => set.has(key),
         })
     }
 }

@@ -10,14 +10,14 @@ use crate::ruleset::{Element, Range, RuleVerdict};
 /// which is always 1 for a plain set.
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
-    One(One),
-    Exact(Exact),
+    RangeTree(RangeTree),
+    HashLookup(HashLookup),
     Ranges(std::sync::Arc<Ranges>),
 }
 
 /// Keys of one part: disjoint ranges, found by a tree.
 #[derive(Clone, Debug)]
-pub(crate) struct One {
+pub(crate) struct RangeTree {
     tree: AnyTree,
     /// The result for the numbers from each start on.
     found: Vec<u32>,
@@ -26,7 +26,7 @@ pub(crate) struct One {
 
 /// Keys of several parts without ranges: a hash table.
 #[derive(Clone, Debug)]
-pub(crate) struct Exact {
+pub(crate) struct HashLookup {
     parts: usize,
     /// All parts of all keys.
     keys: Vec<u128>,
@@ -60,9 +60,9 @@ impl Lookup {
         let single = |range: &Range| range.first == range.last;
         let lookup = if parts == 1 {
             let key = elements.iter().filter_map(|element| element.key.first().copied());
-            Self::One(One::new(&key.zip(found).collect::<Vec<_>>()))
+            Self::RangeTree(RangeTree::new(&key.zip(found).collect::<Vec<_>>()))
         } else if elements.iter().all(|element| element.key.iter().all(single)) {
-            Self::Exact(Exact::new(parts, elements, found))
+            Self::HashLookup(HashLookup::new(parts, elements, found))
         } else {
             Self::Ranges(std::sync::Arc::new(Ranges::new(parts, elements, found)))
         };
@@ -73,17 +73,17 @@ impl Lookup {
     #[inline]
     pub(crate) fn find(&self, key: &[u128]) -> u32 {
         match self {
-            Self::One(one) => key.first().map_or(0, |value| one.find(*value)),
-            Self::Exact(exact) => exact.find(key),
+            Self::RangeTree(one) => key.first().map_or(0, |value| one.find(*value)),
+            Self::HashLookup(exact) => exact.find(key),
             Self::Ranges(ranges) => ranges.find(key),
         }
     }
 
-    /// Bytes on the heap.
+    /// Returns the number of bytes on the heap.
     pub(crate) fn size(&self) -> usize {
         match self {
-            Self::One(one) => one.size(),
-            Self::Exact(exact) => {
+            Self::RangeTree(one) => one.size(),
+            Self::HashLookup(exact) => {
                 let numbers = exact.found.len().saturating_add(exact.table.len());
                 exact.keys.len().saturating_mul(16).saturating_add(numbers.saturating_mul(4))
             }
@@ -95,7 +95,7 @@ impl Lookup {
     }
 }
 
-impl One {
+impl RangeTree {
     /// Compiles ranges with their results; where they overlap, the first takes effect.
     pub(crate) fn new(ranges: &[(Range, u32)]) -> Self {
         let greatest = ranges.iter().map(|(range, _)| range.last).max().unwrap_or(0);
@@ -150,7 +150,7 @@ fn hash(key: &[u128]) -> usize {
     key.iter().fold(0, fold) as usize
 }
 
-impl Exact {
+impl HashLookup {
     fn new(parts: usize, elements: &[Element], found: Vec<u32>) -> Self {
         let slots = elements.len().saturating_mul(2).max(2).next_power_of_two();
         let mut exact = Self { parts, keys: Vec::new(), found, table: vec![0; slots] };

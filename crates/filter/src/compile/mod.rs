@@ -24,12 +24,12 @@ pub(crate) use counts::Pending;
 pub(crate) use index::mixed;
 pub use live_sets::IpRange;
 pub(crate) use live_sets::LiveSets;
-pub(crate) use program::{Op, Program, RuleAt, Wide};
+pub(crate) use program::{Op, Program, RuleAt, WideTest};
 
-use crate::compile::sorted::Sorted;
+use crate::compile::sorted::SortedKeys;
 use crate::elements::{Delta, Key, SetName, may_change};
 use crate::evaluate::token_bucket::TokenBucket;
-use crate::evaluate::verdict_cache::Traces;
+use crate::evaluate::verdict_cache::EvaluationStore;
 use crate::evaluate::{Context, RuleLocation, Trace, run, walk};
 use crate::packet::{Network, Packet};
 #[cfg(any(test, feature = "oracle"))]
@@ -52,15 +52,15 @@ pub const MAX_PARTS: usize = 8;
 #[derive(Debug)]
 pub struct Filter {
     ruleset: Ruleset,
-    bases: Bases,
+    bases: BaseChains,
     program: Program,
     /// By kind of packet: the base chains' numbers in the program.
     starts: [Vec<(u32, Policy)>; 3],
-    traces: Traces,
-    numbers: Numbers,
+    traces: EvaluationStore,
+    numbers: CounterNumbers,
     buckets: Vec<TokenBucket>,
     counts: counts::Totals,
-    slots: Slots,
+    slots: LiveSetSlots,
     live: ArcSwap<LiveSets>,
     generation: live_sets::Generation,
     tracks: bool,
@@ -68,7 +68,7 @@ pub struct Filter {
 
 /// Base chains in the order of evaluation, by kind of packet.
 #[derive(Debug, Default)]
-struct Bases {
+struct BaseChains {
     v4: Vec<RuleLocation>,
     v6: Vec<RuleLocation>,
     other: Vec<RuleLocation>,
@@ -76,23 +76,23 @@ struct Bases {
 
 /// The numbers of a rule's first own counter and first limit.
 #[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct First {
+pub(crate) struct FirstIndices {
     pub counter: usize,
     pub bucket: usize,
 }
 
 /// The numbers of counters and limits, in the order of the file.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct CounterNumbers {
     /// By table, chain, rule.
-    rules: Vec<Vec<Vec<First>>>,
+    rules: Vec<Vec<Vec<FirstIndices>>>,
     /// By table: the number of its first named counter.
     named: Vec<usize>,
 }
 
 /// The sets with changing members: their number in [`LiveSets`].
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
+pub(crate) struct LiveSetSlots {
     by_set: HashMap<(usize, SetId), usize>,
     /// By slot: the client or group, and whether for IPv6.
     wanted: Vec<(Members, bool)>,
@@ -117,7 +117,7 @@ impl Filter {
     ) -> Result<Self, CompileError> {
         check::check(&ruleset)?;
         implied::insert(&mut ruleset);
-        let mut numbers = Numbers::default();
+        let mut numbers = CounterNumbers::default();
         let (mut buckets, mut totals) = (Vec::new(), counts::Totals::default());
         for (at, table) in ruleset.tables.iter().enumerate() {
             numbers.named.push(totals.len());
@@ -131,12 +131,12 @@ impl Filter {
             }
             numbers.rules.push(chains);
         }
-        let slots = Slots::new(&ruleset, changing);
+        let slots = LiveSetSlots::new(&ruleset, changing);
         let generation = live_sets::Generation::new();
         let elements = slots.elements.iter().map(|(at, set)| sorted(&ruleset, *at, *set)).collect();
         let live = LiveSets::new(generation.get(), slots.wanted.len(), elements);
         let live = ArcSwap::from_pointee(live);
-        let (bases, tracks) = (Bases::new(&ruleset), tracks(&ruleset));
+        let (bases, tracks) = (BaseChains::new(&ruleset), tracks(&ruleset));
         let program = Program::new(&ruleset, &numbers, &slots);
         let starts = [&bases.v4, &bases.v6, &bases.other]
             .map(|bases| bases.iter().map(|place| run::base(&ruleset, *place)).collect());
@@ -145,7 +145,7 @@ impl Filter {
             bases,
             program,
             starts,
-            traces: Traces::default(),
+            traces: EvaluationStore::default(),
             numbers,
             buckets,
             counts: totals,
@@ -249,7 +249,7 @@ impl Filter {
         self.generation.advance(|generation| {
             let mut live = LiveSets::clone(&self.live.load());
             live.change(generation, slot, |set| {
-                *set = Sorted::new(set.parts());
+                *set = SortedKeys::new(set.parts());
                 elements.for_each(|(key, last)| set.put(key, last));
             });
             self.live.store(Arc::new(live));
@@ -295,11 +295,11 @@ impl Filter {
         &self.program
     }
 
-    pub(crate) fn traces(&self) -> &Traces {
+    pub(crate) fn traces(&self) -> &EvaluationStore {
         &self.traces
     }
 
-    pub(crate) fn first(&self, place: RuleLocation, rule: usize) -> First {
+    pub(crate) fn first(&self, place: RuleLocation, rule: usize) -> FirstIndices {
         self.numbers.first(place.table, place.chain, rule)
     }
 
@@ -342,8 +342,8 @@ impl Filter {
     }
 }
 
-impl Numbers {
-    fn first(&self, table: usize, chain: ChainId, rule: usize) -> First {
+impl CounterNumbers {
+    fn first(&self, table: usize, chain: ChainId, rule: usize) -> FirstIndices {
         let rules = self.rules.get(table).and_then(|chains| chains.get(chain.0));
         rules.and_then(|rules| rules.get(rule)).copied().unwrap_or_default()
     }
@@ -353,8 +353,12 @@ impl Numbers {
     }
 }
 
-fn number(rule: &Rule, buckets: &mut Vec<TokenBucket>, totals: &mut counts::Totals) -> First {
-    let first = First { counter: totals.len(), bucket: buckets.len() };
+fn number(
+    rule: &Rule,
+    buckets: &mut Vec<TokenBucket>,
+    totals: &mut counts::Totals,
+) -> FirstIndices {
+    let first = FirstIndices { counter: totals.len(), bucket: buckets.len() };
     let mut nth = 0usize;
     for statement in &rule.statements {
         match statement {
@@ -369,7 +373,7 @@ fn number(rule: &Rule, buckets: &mut Vec<TokenBucket>, totals: &mut counts::Tota
     first
 }
 
-impl Bases {
+impl BaseChains {
     fn new(ruleset: &Ruleset) -> Self {
         let of = |families: &[Family]| {
             let mut found: Vec<(i32, RuleLocation)> = Vec::new();
@@ -395,7 +399,7 @@ impl Bases {
     }
 }
 
-impl Slots {
+impl LiveSetSlots {
     fn new(ruleset: &Ruleset, changing: &dyn Fn(&SetName) -> bool) -> Self {
         let mut slots = Self::default();
         for (table, content) in ruleset.tables.iter().enumerate() {
@@ -425,9 +429,9 @@ pub(crate) fn name_of(table: &Table, set: &Set) -> SetName {
 }
 
 /// Returns the elements of a set in the file.
-fn sorted(ruleset: &Ruleset, table: usize, set: SetId) -> Sorted {
+fn sorted(ruleset: &Ruleset, table: usize, set: SetId) -> SortedKeys {
     let found = ruleset.tables.get(table).and_then(|table| table.sets.get(set.0));
-    let mut sorted = Sorted::new(found.map_or(1, |set| set.key.len()));
+    let mut sorted = SortedKeys::new(found.map_or(1, |set| set.key.len()));
     if let Some(Members::Fixed(elements)) = found.map(|set| &set.members) {
         for element in elements {
             let key: Key = element.key.iter().map(|range| range.first).collect();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::compile::demands;
 use crate::compile::index::Index;
 use crate::compile::lookup::Lookup;
-use crate::compile::{Numbers, Slots};
+use crate::compile::{CounterNumbers, LiveSetSlots};
 use crate::ruleset::{
     ChainId, Counter, Field, Log, Match, Members, Range, Reject, Rule, RuleVerdict, Ruleset, SetId,
     Statement, Table, Test,
@@ -89,7 +89,7 @@ pub(crate) enum Op {
 
 /// A test of a field of more than 64 bits.
 #[derive(Copy, Clone, Debug)]
-pub(crate) enum Wide {
+pub(crate) enum WideTest {
     Within(Range),
     Masked { mask: u128, value: u128 },
     AnyOf(u128),
@@ -117,7 +117,7 @@ pub(crate) struct Program {
     pub chains: Vec<ChainAt>,
     pub rules: Vec<RuleAt>,
     pub ops: Vec<Op>,
-    pub wide: Vec<Wide>,
+    pub wide: Vec<WideTest>,
     pub keys: Vec<Vec<Field>>,
     pub concats: Vec<Vec<Range>>,
     pub sets: Vec<Lookup>,
@@ -129,7 +129,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn new(ruleset: &Ruleset, numbers: &Numbers, slots: &Slots) -> Self {
+    pub(crate) fn new(ruleset: &Ruleset, numbers: &CounterNumbers, slots: &LiveSetSlots) -> Self {
         let mut program = Self::default();
         let mut first_chain = 0usize;
         for (at, table) in ruleset.tables.iter().enumerate() {
@@ -146,7 +146,7 @@ impl Program {
         program
     }
 
-    /// Bytes on the heap, about.
+    /// Returns the approximate number of bytes on the heap.
     pub(crate) fn size(&self) -> usize {
         let indexes = self.chains.iter().filter_map(|chain| chain.index.as_ref());
         let indexes: usize = indexes.map(|index| index.0.size()).sum();
@@ -165,8 +165,8 @@ struct Writer<'a> {
     first_chain: usize,
     /// Sets of this table that are compiled, and their numbers.
     sets: HashMap<SetId, u32>,
-    numbers: &'a Numbers,
-    slots: &'a Slots,
+    numbers: &'a CounterNumbers,
+    slots: &'a LiveSetSlots,
 }
 
 impl Writer<'_> {
@@ -248,19 +248,19 @@ impl Writer<'_> {
                         Op::Within { field, negate, first, last }
                     };
                 }
-                Some(range) => Wide::Within(*range),
+                Some(range) => WideTest::Within(*range),
                 None => return Op::Never,
             },
             Test::Masked { mask, value } => match u64::try_from(*value) {
                 Ok(value) if narrow => {
                     return Op::Masked { field, negate, mask: *mask as u64, value };
                 }
-                _ => Wide::Masked { mask: *mask, value: *value },
+                _ => WideTest::Masked { mask: *mask, value: *value },
             },
             Test::AnyOf(bits) if narrow => {
                 return Op::AnyOf { field, negate, bits: *bits as u64 };
             }
-            Test::AnyOf(bits) => Wide::AnyOf(*bits),
+            Test::AnyOf(bits) => WideTest::AnyOf(*bits),
         };
         self.program.wide.push(wide);
         let test = self.program.wide.len().saturating_sub(1) as u32;

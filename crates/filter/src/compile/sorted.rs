@@ -15,7 +15,7 @@ const CHUNK: usize = 256;
 
 /// Keys of one part with the end of each range, or of several parts without ranges. Ranges do not overlap.
 #[derive(Clone, Debug)]
-pub(crate) struct Sorted {
+pub(crate) struct SortedKeys {
     parts: usize,
     /// The parts of each chunk's first key.
     firsts: Vec<u128>,
@@ -71,7 +71,7 @@ impl Chunk {
     }
 }
 
-impl Sorted {
+impl SortedKeys {
     /// Creates an empty set of keys of this many parts, at least one.
     pub(crate) fn new(parts: usize) -> Self {
         Self { parts: parts.max(1), firsts: Vec::new(), chunks: Vec::new() }
@@ -211,7 +211,7 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 0u128..600), 0..3000),
         ) {
             let mut model = BTreeMap::new();
-            let mut set = Sorted::new(parts);
+            let mut set = SortedKeys::new(parts);
             let key = |value: u128| vec![value * 10; parts];
             for (at, (add, value)) in steps.iter().enumerate() {
                 let before = (at % 500 == 0).then(|| (set.clone(), model.clone()));

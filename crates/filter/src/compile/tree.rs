@@ -98,7 +98,7 @@ impl<K: Key> Tree<K> {
         at
     }
 
-    /// Bytes on the heap.
+    /// Returns the number of bytes on the heap.
     pub(super) fn size(&self) -> usize {
         let numbers: usize =
             self.levels.iter().map(|level| level.nodes.len().saturating_mul(NODE)).sum();

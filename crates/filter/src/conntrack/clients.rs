@@ -27,7 +27,7 @@ const MAX_PEERS: u32 = 1 << 24;
 pub(crate) struct Clients {
     /// Whether any address belongs to a client: on a bridge none does, and no look-up is made.
     some: AtomicBool,
-    known: RwLock<Known>,
+    known: RwLock<ClientNumbers>,
     peers: Arc<ArcSwap<Peers>>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Clients {
 pub(crate) struct Peers(Vec<Option<Arc<[Client; PAGE as usize]>>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct ClientNumbers {
     /// By network and its length.
     prefixes: HashMap<(IpAddr, u8), Client>,
     /// The number of networks of each prefix length, for IPv4 and IPv6.
@@ -69,7 +69,7 @@ impl Clients {
     pub(crate) fn set_network(&self, address: IpAddr, length: u8, client: Client) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let place = (network(address, length), length);
-        let Known { prefixes, lengths: [v4, v6], .. } = &mut *known;
+        let ClientNumbers { prefixes, lengths: [v4, v6], .. } = &mut *known;
         let lengths = if address.is_ipv4() { v4 } else { v6 };
         let count = lengths.entry(length).or_insert(0);
         *count = match client {
@@ -155,7 +155,7 @@ impl Peers {
     }
 }
 
-impl Known {
+impl ClientNumbers {
     fn number_of(&mut self, client: &str, peers: &Peers) -> (Client, Retired) {
         let mut retired = Retired::new();
         if let Some(number) = self.numbers.get(client) {

@@ -2,7 +2,7 @@ use super::clients::Client;
 use super::flow_key::FlowKey;
 use super::hash::Seed;
 use super::tcp::Tcp;
-use super::{FlowState, Flowing, Timeouts};
+use super::{FlowEnds, FlowState, Timeouts};
 use crate::Nanos;
 use crate::evaluate::VerdictCache;
 use crate::ruleset::CtDirection;
@@ -81,10 +81,10 @@ impl Flow {
     }
 
     /// Returns the ends of the flow.
-    pub(super) fn between(&self) -> Flowing {
+    pub(super) fn between(&self) -> FlowEnds {
         let [(source, _), (destination, _)] = self.key.ends(self.downwards());
         let clients = self.key.clients(self.downwards());
-        Flowing { addresses: [source, destination], clients, owner: self.owner }
+        FlowEnds { addresses: [source, destination], clients, owner: self.owner }
     }
 
     const fn get(&self, bit: u8) -> bool {

@@ -45,7 +45,7 @@ pub(crate) use first_packet::{MAX_FIRST, write as first_packet};
 use flow::Class;
 use flow_key::{FlowKey, FlowTuple, IcmpRole};
 use hash::Seed;
-use shard::{Seen, Shard};
+use shard::{FlowMatch, Shard};
 use tcp::{Segment, Tcp};
 
 /// The number of flows that [`Tracker::sweep`] checks in one call.
@@ -88,7 +88,7 @@ impl Tracker {
         // No lock is held meanwhile: a burst that holds a shard looks up the client of an address.
         let (number, retired) = self.clients.number_of(client);
         if !retired.is_empty() {
-            let all = |flow: &Flowing| flow.clients.into_iter().chain([flow.owner]);
+            let all = |flow: &FlowEnds| flow.clients.into_iter().chain([flow.owner]);
             self.flush(|flow| all(flow).any(|client| retired.contains(&client)));
         }
         number
@@ -148,7 +148,7 @@ impl Tracker {
     }
 
     /// Ends the flows that `matches` selects, and returns their number.
-    pub(crate) fn flush(&self, matches: impl Fn(&Flowing) -> bool) -> u64 {
+    pub(crate) fn flush(&self, matches: impl Fn(&FlowEnds) -> bool) -> u64 {
         let mut ended = 0u64;
         for shard in &self.shards {
             // One segment at a time: workers wait for the lock.
@@ -171,7 +171,7 @@ impl Tracker {
 
 /// The ends of a flow, as in its first packet.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Flowing {
+pub(crate) struct FlowEnds {
     /// Source and destination.
     pub addresses: [IpAddr; 2],
     /// The clients that the packet came from and went to.
@@ -296,16 +296,16 @@ impl Burst<'_> {
         };
         if let Some(slot) = shard.find(&way, hash, now) {
             match shard.advance(slot, way.downwards, packet, segment.as_ref(), now) {
-                Seen::Known(state, direction) => {
+                FlowMatch::Known(state, direction) => {
                     let place = Place::Known { slot, key: way.key, hash };
                     let stale = shard.is_stale(slot, generation);
                     return Ok(Tracked { stale, ..tracked(state, direction, place) });
                 }
-                Seen::Last(state, direction) => {
+                FlowMatch::Last(state, direction) => {
                     return Ok(tracked(state, direction, Place::Nowhere));
                 }
-                Seen::Invalid(reason) => return Err(reason),
-                Seen::Over => {}
+                FlowMatch::Invalid(reason) => return Err(reason),
+                FlowMatch::Over => {}
             }
         }
         self.may_start(packet, ip, segment.as_ref())?;

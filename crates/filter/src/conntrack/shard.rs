@@ -6,7 +6,7 @@ use super::flow_key::{FlowKey, FlowTuple};
 use super::flow_table::{FlowTable, SEGMENT};
 use super::hash::Seed;
 use super::tcp::{Outcome, Segment, State, Tcp};
-use super::{FlowInfo, Flowing, Invalid, Limits, Timeouts};
+use super::{FlowEnds, FlowInfo, Invalid, Limits, Timeouts};
 use crate::Nanos;
 use crate::packet::Packet;
 use crate::ruleset::{CtDirection, CtState};
@@ -61,7 +61,7 @@ pub(super) struct Counts {
 }
 
 /// The result for a packet of a known flow.
-pub(super) enum Seen {
+pub(super) enum FlowMatch {
     /// It belongs to the flow.
     Known(CtState, CtDirection),
     /// It ends the flow.
@@ -176,14 +176,14 @@ impl Shard {
         packet: &Packet<'_>,
         segment: Option<&Segment<'_>>,
         now: Nanos,
-    ) -> Seen {
-        let Some(flow) = self.table.get_mut(slot) else { return Seen::Over };
+    ) -> FlowMatch {
+        let Some(flow) = self.table.get_mut(slot) else { return FlowMatch::Over };
         let direction = flow.direction(downwards);
         let answered = flow.answered();
         let answering = answered || direction == CtDirection::Reply;
         let state = if answering { CtState::ESTABLISHED } else { CtState::NEW };
         let (class, refresh) = match segment {
-            None => (untold(flow, answered, answering, now), true),
+            None => (stateless_class(flow, answered, answering, now), true),
             Some(segment) => match flow.tcp.segment(segment, direction, answered, flow.assured()) {
                 Outcome::Accept(accepted) => {
                     if accepted.assured {
@@ -193,14 +193,14 @@ impl Shard {
                     (tcp_class(flow.tcp.state, answered), accepted.refresh)
                 }
                 Outcome::Ignore => (flow.class, false),
-                Outcome::Invalid(reason) => return Seen::Invalid(reason),
+                Outcome::Invalid(reason) => return FlowMatch::Invalid(reason),
                 Outcome::Reopen => {
                     self.forget(slot);
-                    return Seen::Over;
+                    return FlowMatch::Over;
                 }
                 Outcome::Gone => {
                     self.forget(slot);
-                    return Seen::Last(state, direction);
+                    return FlowMatch::Last(state, direction);
                 }
             },
         };
@@ -219,7 +219,7 @@ impl Shard {
             }
             self.table.requeue(slot, class, now);
         }
-        Seen::Known(state, direction)
+        FlowMatch::Known(state, direction)
     }
 
     /// Enters the flow of a packet, unless it exists; returns false if there is no space.
@@ -287,7 +287,7 @@ impl Shard {
     pub(super) fn flush(
         &mut self,
         segment: usize,
-        matches: &impl Fn(&Flowing) -> bool,
+        matches: &impl Fn(&FlowEnds) -> bool,
     ) -> Option<u64> {
         let first = u32::try_from(segment).ok()?.checked_mul(SEGMENT)?;
         let flows = self.table.segment(segment)?.iter().zip(first..);
@@ -460,7 +460,7 @@ impl Shard {
 }
 
 /// Returns the class of a flow whose protocol has no states of its own.
-fn untold(flow: &Flow, answered: bool, answering: bool, now: Nanos) -> Class {
+fn stateless_class(flow: &Flow, answered: bool, answering: bool, now: Nanos) -> Class {
     match flow.class {
         class if !answering => class,
         Class::Udp => Class::UdpAnswered,

@@ -287,14 +287,14 @@ impl Tcp {
                 old = State::SynSent;
                 State::SynRecv
             }
-            Next::Ignore => return self.doubt(segment, direction),
+            Next::Ignore => return self.pass_unverified(segment, direction),
         };
         match new {
             State::SynSent if matches!(old, State::TimeWait | State::Close) => {
                 return if self.reopens(direction) {
                     Outcome::Reopen
                 } else {
-                    self.doubt(segment, direction)
+                    self.pass_unverified(segment, direction)
                 };
             }
             State::TimeWait if self.is_challenge_ack(segment, direction, old) => {
@@ -398,7 +398,7 @@ impl Tcp {
     }
 
     /// Passes a segment that does not fit, and records it: the ends may have other information.
-    fn doubt(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Outcome {
+    fn pass_unverified(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Outcome {
         self.remember(segment.kind, direction);
         self.last_seq = segment.seq;
         self.last_end = segment.end;

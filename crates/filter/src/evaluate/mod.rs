@@ -24,7 +24,7 @@ pub use trace::{Mismatch, RuleEnd, RuleLocation, Step, Trace};
 pub use verdict_cache::VerdictCache;
 
 use run::Run;
-use verdict_cache::Recall;
+use verdict_cache::LocalEvaluations;
 
 use crate::Nanos;
 use crate::compile::Filter;
@@ -84,7 +84,7 @@ pub struct Evaluation {
 
 /// A receiver of the packets of `log` statements. Called during evaluation, so it must not block.
 pub trait LogSink {
-    /// The rule with this handle logs the packet.
+    /// Logs the packet for the rule with this handle.
     fn log(&mut self, rule: u32, log: &Log, packet: &Packet<'_>);
 }
 
@@ -99,7 +99,7 @@ pub struct Evaluator {
     filter: Arc<Filter>,
     live: Arc<crate::compile::LiveSets>,
     counts: crate::compile::Pending,
-    recall: Recall,
+    recall: LocalEvaluations,
     /// Counters of the current packet.
     counted: Vec<u32>,
 }
@@ -108,7 +108,7 @@ impl Evaluator {
     /// Creates an evaluator for one worker. It takes 20 bytes for each counter of the rules.
     pub fn new(filter: Arc<Filter>) -> Self {
         let (live, counts) = (filter.live(), filter.pending());
-        Self { filter, live, counts, recall: Recall::default(), counted: Vec::new() }
+        Self { filter, live, counts, recall: LocalEvaluations::default(), counted: Vec::new() }
     }
 
     /// Returns the rules that it evaluates.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::compile::{Filter, LiveSets, MAX_PARTS, Op, Pending, Program, RuleAt, Wide};
+use crate::compile::{Filter, LiveSets, MAX_PARTS, Op, Pending, Program, RuleAt, WideTest};
 use crate::evaluate::read_field::read;
 use crate::evaluate::walk::{measure, rejectable};
 use crate::evaluate::{Context, Evaluation, LogSink, RuleLocation, Verdict};
@@ -27,7 +27,7 @@ pub(crate) struct Run<'a, 'p> {
 }
 
 /// The early end of a chain.
-enum End {
+enum ChainEnd {
     Decided(Verdict, u32),
     Return,
     Goto(u32),
@@ -36,7 +36,7 @@ enum End {
 /// The step that follows a rule.
 enum Next {
     Rule,
-    End(End),
+    End(ChainEnd),
     Jump(u32),
 }
 
@@ -85,21 +85,21 @@ impl Run<'_, '_> {
                 }
             };
             match end {
-                Some(End::Decided(verdict, rule)) => return Some((verdict, rule)),
-                Some(End::Goto(other)) => number = other,
-                Some(End::Return) | None => return None,
+                Some(ChainEnd::Decided(verdict, rule)) => return Some((verdict, rule)),
+                Some(ChainEnd::Goto(other)) => number = other,
+                Some(ChainEnd::Return) | None => return None,
             }
         }
     }
 
     /// Executes a rule and its jumps.
     #[inline]
-    fn visit(&mut self, rule: &RuleAt) -> Option<End> {
+    fn visit(&mut self, rule: &RuleAt) -> Option<ChainEnd> {
         match self.rule(rule) {
             Next::Rule => None,
             Next::End(end) => Some(end),
             Next::Jump(chain) => {
-                self.chain(chain).map(|(verdict, rule)| End::Decided(verdict, rule))
+                self.chain(chain).map(|(verdict, rule)| ChainEnd::Decided(verdict, rule))
             }
         }
     }
@@ -212,9 +212,9 @@ impl Run<'_, '_> {
     fn wide(&self, field: Field, test: u32) -> Option<bool> {
         let value = self.read(field)?;
         Some(match *self.program.wide.get(test as usize)? {
-            Wide::Within(range) => range.contains(value),
-            Wide::Masked { mask, value: wanted } => value & mask == wanted,
-            Wide::AnyOf(bits) => value & bits != 0,
+            WideTest::Within(range) => range.contains(value),
+            WideTest::Masked { mask, value: wanted } => value & mask == wanted,
+            WideTest::AnyOf(bits) => value & bits != 0,
         })
     }
 
@@ -293,13 +293,13 @@ impl Run<'_, '_> {
 #[inline]
 fn decide(op: Op, handle: u32, packet: &Packet<'_>) -> Option<Next> {
     Some(match op {
-        Op::Accept => Next::End(End::Decided(Verdict::Accept, handle)),
-        Op::Drop => Next::End(End::Decided(Verdict::Drop, handle)),
-        Op::Return => Next::End(End::Return),
-        Op::Goto(chain) => Next::End(End::Goto(chain)),
+        Op::Accept => Next::End(ChainEnd::Decided(Verdict::Accept, handle)),
+        Op::Drop => Next::End(ChainEnd::Decided(Verdict::Drop, handle)),
+        Op::Return => Next::End(ChainEnd::Return),
+        Op::Goto(chain) => Next::End(ChainEnd::Goto(chain)),
         Op::Jump(chain) => Next::Jump(chain),
         Op::Reject(how) if rejectable(how, packet) => {
-            Next::End(End::Decided(Verdict::Reject(how), handle))
+            Next::End(ChainEnd::Decided(Verdict::Reject(how), handle))
         }
         _ => return None,
     })

@@ -5,8 +5,8 @@
 //! rule that looked at a length, a flag or a MAC address, took from a limit or logged prevents it.
 //!
 //! A cached evaluation is a number. It denotes a verdict, the rule that produced it, and the counters to increment;
-//! equal ones are stored once for all evaluators of a filter ([`Traces`]), and each evaluator has a copy of those that
-//! it has used ([`Recall`]).
+//! equal ones are stored once for all evaluators of a filter ([`EvaluationStore`]), and each evaluator has a copy of those that
+//! it has used ([`LocalEvaluations`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -43,14 +43,14 @@ const MAX_PORTS: usize = 4096;
 
 /// An evaluation and its counters.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Kept {
+pub(crate) struct CachedEvaluation {
     pub evaluation: Evaluation,
     pub counters: Box<[u32]>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    all: Vec<Arc<Kept>>,
+struct EvaluationTable {
+    all: Vec<Arc<CachedEvaluation>>,
     by_hash: HashMap<u64, u16, Plain>,
     counters: usize,
     ports: Vec<(IfName, IfName)>,
@@ -58,10 +58,10 @@ struct Table {
 
 /// The cached evaluations of all evaluators of a filter.
 #[derive(Debug, Default)]
-pub(crate) struct Traces(Mutex<Table>);
+pub(crate) struct EvaluationStore(Mutex<EvaluationTable>);
 
-impl Traces {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+impl EvaluationStore {
+    fn lock(&self) -> MutexGuard<'_, EvaluationTable> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -79,7 +79,7 @@ impl Traces {
         }
         table.counters = all;
         let number = u16::try_from(table.all.len()).ok()?;
-        table.all.push(Arc::new(Kept { evaluation, counters: counters.into() }));
+        table.all.push(Arc::new(CachedEvaluation { evaluation, counters: counters.into() }));
         table.by_hash.insert(hash, number);
         Some(number)
     }
@@ -101,8 +101,8 @@ impl Traces {
 
 /// One evaluator's copy of cached evaluations.
 #[derive(Debug, Default)]
-pub(crate) struct Recall {
-    all: Vec<Arc<Kept>>,
+pub(crate) struct LocalEvaluations {
+    all: Vec<Arc<CachedEvaluation>>,
     by_hash: HashMap<u64, u16, Plain>,
     /// The pairs of interfaces of the last packets in both directions.
     ports: [Option<((IfName, IfName), u16)>; 2],
@@ -110,7 +110,7 @@ pub(crate) struct Recall {
 
 /// The numbers that a cache entry must have to be valid now.
 #[derive(Copy, Clone)]
-pub(crate) struct Now {
+pub(crate) struct CacheStamp {
     generation: u32,
     ports: u16,
     state: u8,
@@ -126,28 +126,28 @@ fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
     transport && state && plain && !packet.is_fragment()
 }
 
-impl Recall {
+impl LocalEvaluations {
     /// Returns what a cache entry must have to be valid; `None` if nothing can be cached for this packet.
     #[inline]
     pub(crate) fn now(
         &mut self,
-        traces: &Traces,
+        traces: &EvaluationStore,
         generation: u32,
         asks_ports: bool,
         packet: &Packet<'_>,
         context: &Context,
-    ) -> Option<Now> {
+    ) -> Option<CacheStamp> {
         if !repeats(packet, context) {
             return None;
         }
         let ports = if asks_ports { self.pair(traces, (context.iif, context.oif))? } else { 0 };
         let direction = if context.direction == CtDirection::Reply { 0x80 } else { 0 };
         let frame = if packet.ether.is_some() { 0x20 } else { 0 };
-        Some(Now { generation, ports, state: context.state.0 | direction | frame })
+        Some(CacheStamp { generation, ports, state: context.state.0 | direction | frame })
     }
 
     #[inline]
-    fn pair(&mut self, traces: &Traces, pair: (IfName, IfName)) -> Option<u16> {
+    fn pair(&mut self, traces: &EvaluationStore, pair: (IfName, IfName)) -> Option<u16> {
         let known = self.ports.iter().flatten().find(|known| known.0 == pair);
         if let Some((_, number)) = known {
             return Some(*number);
@@ -163,10 +163,10 @@ impl Recall {
     #[inline]
     pub(crate) fn recall(
         &mut self,
-        traces: &Traces,
+        traces: &EvaluationStore,
         verdict_cache: &VerdictCache,
-        now: Now,
-    ) -> Option<&Kept> {
+        now: CacheStamp,
+    ) -> Option<&CachedEvaluation> {
         let holds = verdict_cache.generation == now.generation
             && verdict_cache.ports == now.ports
             && verdict_cache.state == now.state;
@@ -185,8 +185,8 @@ impl Recall {
     /// Caches an evaluation.
     pub(crate) fn keep(
         &mut self,
-        traces: &Traces,
-        now: Now,
+        traces: &EvaluationStore,
+        now: CacheStamp,
         evaluation: Evaluation,
         counters: &[u32],
     ) -> Option<VerdictCache> {
@@ -194,7 +194,7 @@ impl Recall {
             return None;
         }
         let hash = hash(evaluation, counters);
-        let Now { generation, ports, state } = now;
+        let CacheStamp { generation, ports, state } = now;
         let verdict_cache = |trace| VerdictCache { generation, trace, ports, state };
         if let Some(number) = self.by_hash.get(&hash)
             && let Some(kept) = self.all.get(usize::from(*number))

@@ -71,18 +71,18 @@ pub(crate) fn explain(
     packet: &Packet<'_>,
     context: &Context,
 ) -> Trace {
-    let mut notes = Notes { steps: Vec::new(), packet, context };
+    let mut notes = TraceRecorder { steps: Vec::new(), packet, context };
     let Evaluation { verdict, by } = walk(filter, live, packet, context, &mut notes);
     Trace { steps: notes.steps, verdict, by }
 }
 
-struct Notes<'a, 'p> {
+struct TraceRecorder<'a, 'p> {
     steps: Vec<Step>,
     packet: &'a Packet<'p>,
     context: &'a Context,
 }
 
-impl Effects for Notes<'_, '_> {
+impl Effects for TraceRecorder<'_, '_> {
     fn count(&mut self, _: usize) {}
 
     fn limit(&mut self, bucket: &TokenBucket) -> bool {

@@ -46,7 +46,7 @@ pub struct LogRecord {
 /// Records that wait for a reader. A record without space is counted and lost: evaluation never waits.
 #[derive(Default)]
 pub struct LogQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedRecords>,
     lost: AtomicU64,
     /// The number of readers of groups.
     readers: AtomicUsize,
@@ -58,7 +58,7 @@ pub struct LogQueue {
 type Wake = Box<dyn Fn() + Send>;
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedRecords {
     records: VecDeque<LogRecord>,
     bytes: usize,
 }

@@ -63,18 +63,18 @@ pub struct Firewall {
     /// Fragments are rare, and those of one packet may reach different workers.
     fragments: Mutex<Reassembler>,
     /// The state that a new rule set needs from its first packet on.
-    known: Mutex<Known>,
+    known: Mutex<ExternalState>,
     logs: LogQueue,
     totals: Totals,
     /// The rate limit of ICMP errors.
-    errors: Allowance,
+    errors: SharedRateLimit,
     /// The rate limit of TCP resets.
-    resets: Allowance,
+    resets: SharedRateLimit,
 }
 
 /// State that does not come from the rule file.
 #[derive(Debug, Default)]
-struct Known {
+struct ExternalState {
     /// Addresses of clients and groups.
     members: HashMap<Members, Vec<IpRange>>,
     /// Elements of sets that change.
@@ -85,7 +85,7 @@ impl Firewall {
     /// Creates a firewall with `filter` in force. `seed` is random: it keeps senders from choosing the places of their
     /// flows in the tables.
     pub fn new(filter: Filter, limits: Limits, seed: [u8; 16]) -> Arc<Self> {
-        let mut known = Known::default();
+        let mut known = ExternalState::default();
         known.elements.adopt(sets_of(&filter));
         Arc::new(Self {
             tracker: Tracker::new(limits.track.stated(&filter.ruleset().limits), seed),
@@ -94,8 +94,8 @@ impl Firewall {
             known: Mutex::new(known),
             logs: LogQueue::default(),
             totals: Totals::default(),
-            errors: Allowance::default(),
-            resets: Allowance::default(),
+            errors: SharedRateLimit::default(),
+            resets: SharedRateLimit::default(),
             filter: ArcSwap::from_pointee(filter),
         })
     }
@@ -119,7 +119,7 @@ impl Firewall {
         self.install(filter, &known);
     }
 
-    fn install(&self, mut filter: Filter, known: &Known) {
+    fn install(&self, mut filter: Filter, known: &ExternalState) {
         filter.carry_on(&self.filter.load());
         filter.set_all_members(&known.members);
         for (slot, name) in filter.slots_by_name() {
@@ -571,9 +571,9 @@ impl std::ops::Drop for Burst<'_> {
 
 /// The common limit of all workers: the second in the upper half, in the lower the number sent in it.
 #[derive(Debug, Default)]
-struct Allowance(AtomicU64);
+struct SharedRateLimit(AtomicU64);
 
-impl Allowance {
+impl SharedRateLimit {
     fn take(&self, now: Nanos, most: u32) -> bool {
         let second = (now.0 / 1_000_000_000) << 32;
         let next = |used: u64| {

@@ -106,7 +106,7 @@ const PARTS: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Totals {
-    parts: [Part; PARTS],
+    parts: [CounterShard; PARTS],
     /// The number of workers so far.
     workers: AtomicUsize,
 }
@@ -114,7 +114,7 @@ pub(super) struct Totals {
 /// On cache lines of its own, which processors fetch in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Part([AtomicU64; COUNTERS]);
+struct CounterShard([AtomicU64; COUNTERS]);
 
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -162,7 +162,7 @@ impl Totals {
     }
 
     pub(super) fn add(&self, pending: &mut Pending) {
-        let Some(Part(totals)) = self.parts.get(pending.part) else { return };
+        let Some(CounterShard(totals)) = self.parts.get(pending.part) else { return };
         for (total, pending) in totals.iter().zip(&mut pending.counts) {
             if *pending != 0 {
                 total.fetch_add(std::mem::take(pending), Relaxed);
@@ -177,7 +177,7 @@ impl Totals {
         logs_lost: u64,
     ) -> Stats {
         let get = |counter: usize| {
-            let each = self.parts.iter().filter_map(|Part(totals)| totals.get(counter));
+            let each = self.parts.iter().filter_map(|CounterShard(totals)| totals.get(counter));
             each.fold(0u64, |sum, total| sum.wrapping_add(total.load(Relaxed)))
         };
         let dropped = Drop::ALL.into_iter().map(|why| (why, get(why.number())));

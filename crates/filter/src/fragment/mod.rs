@@ -28,7 +28,7 @@ use adit_wire::VnetHeader;
 use crate::Nanos;
 use crate::packet::{Fragment, Ip, Packet};
 
-use partial_packet::{PartialPacket, Piece};
+use partial_packet::{PartialPacket, StoredFragment};
 
 /// The cost of a fragment in addition to its bytes, so that small ones are not free.
 const PIECE_COST: usize = 128;
@@ -155,7 +155,7 @@ pub struct FragmentStats {
 #[derive(Debug, Default)]
 pub struct Assembled {
     whole: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<StoredFragment>,
     beside: Option<u16>,
 }
 
@@ -269,7 +269,7 @@ impl Reassembler {
         };
         self.expire(now);
         let key = Key::of(packet, ip, &fragment, zone);
-        let taken = Piece::new(packet, ip, &fragment, vnet)
+        let taken = StoredFragment::new(packet, ip, &fragment, vnet)
             .and_then(|piece| self.take(key, piece, now))
             .and_then(|all| if all { self.assemble(&key, packet).map(Some) } else { Ok(None) });
         match taken {
@@ -309,7 +309,7 @@ impl Reassembler {
     }
 
     /// Inserts a fragment. Returns whether its packet is complete now.
-    fn take(&mut self, key: Key, piece: Piece, now: Nanos) -> Result<bool, FragmentDrop> {
+    fn take(&mut self, key: Key, piece: StoredFragment, now: Nanos) -> Result<bool, FragmentDrop> {
         if let Some(packet) = self.packets.get(&key) {
             if packet.refused {
                 return Err(FragmentDrop::Refused);

@@ -13,7 +13,7 @@ const V6_LEN: usize = adit_wire::ip::V6_LEN;
 
 /// One fragment.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct StoredFragment {
     /// The original frame.
     pub(super) frame: Vec<u8>,
     /// The offset of its IP header.
@@ -27,7 +27,7 @@ pub(super) struct Piece {
     more: bool,
 }
 
-impl Piece {
+impl StoredFragment {
     /// Copies a valid fragment.
     pub(super) fn new(
         packet: &Packet<'_>,
@@ -83,7 +83,7 @@ pub(super) struct PartialPacket {
     /// No further fragments of it are accepted.
     pub(super) refused: bool,
     /// In the order of their offsets; they never overlap.
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<StoredFragment>,
 }
 
 impl PartialPacket {
@@ -96,7 +96,7 @@ impl PartialPacket {
     }
 
     /// Checks whether a fragment fits among the others.
-    pub(super) fn admits(&self, new: &Piece, limit: usize) -> Result<(), FragmentDrop> {
+    pub(super) fn admits(&self, new: &StoredFragment, limit: usize) -> Result<(), FragmentDrop> {
         for old in &self.pieces {
             if new.start < old.end && old.start < new.end {
                 let same = (new.start, new.end, new.more) == (old.start, old.end, old.more)
@@ -105,7 +105,7 @@ impl PartialPacket {
             }
         }
         // Without overlaps, all fragments precede the last one, which alone states that no more follow.
-        let contradicts = |old: &Piece| {
+        let contradicts = |old: &StoredFragment| {
             (!old.more && new.start >= old.end) || (!new.more && old.start >= new.end)
         };
         if self.pieces.iter().any(contradicts) {
@@ -115,7 +115,7 @@ impl PartialPacket {
     }
 
     /// Inserts a fragment that was admitted. Returns whether none is missing now.
-    pub(super) fn insert(&mut self, piece: Piece) -> bool {
+    pub(super) fn insert(&mut self, piece: StoredFragment) -> bool {
         let at = self.pieces.partition_point(|other| other.start < piece.start);
         self.pieces.insert(at, piece);
         let mut reached = 0;

@@ -18,7 +18,7 @@ pub const MAX_NAMED: usize = 65_536;
 
 /// A set, and elements of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Named {
+pub struct SetElements {
     /// The index into [`Ruleset::tables`].
     pub table: usize,
     /// The set in that table.
@@ -32,7 +32,7 @@ pub struct Named {
 /// # Errors
 ///
 /// There is no such set, its elements are fixed, or an element is invalid.
-pub fn elements(ruleset: &Ruleset, text: &str) -> Result<Named, Diagnostics> {
+pub fn elements(ruleset: &Ruleset, text: &str) -> Result<SetElements, Diagnostics> {
     let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
     let mut expander = Expander::new(&mut none);
     expander.file("element", text, None, 0);
@@ -47,12 +47,12 @@ pub fn elements(ruleset: &Ruleset, text: &str) -> Result<Named, Diagnostics> {
 }
 
 impl Parser {
-    fn named(&mut self, ruleset: &Ruleset) -> Result<Named, SyntaxError> {
+    fn named(&mut self, ruleset: &Ruleset) -> Result<SetElements, SyntaxError> {
         let (table, set) = self.set_in_force(ruleset)?;
         let found = ruleset.tables.get(table).and_then(|table| table.sets.get(set.0));
         let set_of = found.ok_or_else(|| SyntaxError::new(self.before(), "no such set"))?;
         let mut elements = Vec::new();
-        let braces = self.eat("{");
+        let braces = self.consume("{");
         loop {
             self.skip_newlines();
             let at = self.span();
@@ -72,7 +72,7 @@ impl Parser {
             }
             elements.push(element);
             self.skip_newlines();
-            if !self.eat(",") {
+            if !self.consume(",") {
                 break;
             }
         }
@@ -83,7 +83,7 @@ impl Parser {
         if !matches!(self.peek(), Tok::End) {
             return Err(self.expected("`,` or the end"));
         }
-        Ok(Named { table, set, elements })
+        Ok(SetElements { table, set, elements })
     }
 
     /// Parses `[FAMILY TABLE] SET`: a set whose elements may change.

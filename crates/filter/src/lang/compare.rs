@@ -30,7 +30,7 @@ impl Parser {
             if key.len() > MAX_KEY {
                 return Err(SyntaxError::new(at, format!("more than {MAX_KEY} parts in a key")));
             }
-            if !self.eat(".") {
+            if !self.consume(".") {
                 return Ok(key);
             }
         }
@@ -212,7 +212,7 @@ impl Parser {
     fn flags(&mut self, kind: Kind, op: &Op) -> Result<(Test, bool), SyntaxError> {
         let at = self.span();
         let (value, count) = self.bits(kind, &[",", "|"])?;
-        if self.eat("/") {
+        if self.consume("/") {
             let (mask, _) = self.bits(kind, &[",", "|"])?;
             return match op {
                 Op::None => Err(SyntaxError::new(at, "`!` with a mask").hint("!=")),

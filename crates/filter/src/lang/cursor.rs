@@ -72,7 +72,7 @@ impl Parser {
         matches!(self.peek(), Tok::Punct(p) if *p == sign)
     }
 
-    pub(super) fn eat(&mut self, sign: &str) -> bool {
+    pub(super) fn consume(&mut self, sign: &str) -> bool {
         let found = self.is(sign);
         if found {
             self.next();

@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
         self.at = self.at.saturating_add(1);
     }
 
-    fn eat(&mut self, word: &str) -> bool {
+    fn consume(&mut self, word: &str) -> bool {
         let found = self.peek() == Some(word);
         if found {
             self.step();
@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
     }
 
     fn arrow(&mut self) -> Result<(), SyntaxError> {
-        if self.eat(">") { Ok(()) } else { Err(self.expected("`>` between the addresses")) }
+        if self.consume(">") { Ok(()) } else { Err(self.expected("`>` between the addresses")) }
     }
 
     fn addresses(&mut self) -> Result<(IpAddr, IpAddr), SyntaxError> {
@@ -377,24 +377,24 @@ impl<'a> Reader<'a> {
         let form =
             "arp who-has 10.0.0.2 tell 10.0.0.1, or arp reply 10.0.0.2 is-at MAC to 10.0.0.1";
         let address = |w: &str| w.parse::<std::net::Ipv4Addr>().ok();
-        if self.eat("who-has") {
+        if self.consume("who-has") {
             let target = self.read("an IPv4 address", address)?;
-            if !self.eat("tell") {
+            if !self.consume("tell") {
                 return Err(self.expected("`tell`").hint(form));
             }
             let sender = self.read("an IPv4 address", address)?;
             frame.body = Body::Arp { reply: false, sender, target };
             return Ok(());
         }
-        if !self.eat("reply") {
+        if !self.consume("reply") {
             return Err(self.expected("`who-has` or `reply`").hint(form));
         }
         let sender = self.read("an IPv4 address", address)?;
-        if !self.eat("is-at") {
+        if !self.consume("is-at") {
             return Err(self.expected("`is-at`").hint(form));
         }
         frame.source_mac = Some(self.read("a MAC address", mac)?);
-        if !self.eat("to") {
+        if !self.consume("to") {
             return Err(self.expected("`to`").hint(form));
         }
         let target = self.read("an IPv4 address", address)?;
@@ -420,8 +420,8 @@ impl<'a> Reader<'a> {
                 let state = self.of_kind(Kind::CtState)?;
                 let state = u8::try_from(state).ok().filter(|s| s.count_ones() == 1);
                 options.state = Some(CtState(state.unwrap_or(CtState::INVALID.0)));
-                options.reply |= self.eat("reply");
-                let _ = self.eat("original");
+                options.reply |= self.consume("reply");
+                let _ = self.consume("original");
                 true
             }
             "tun" => {

@@ -10,7 +10,7 @@ use crate::ruleset::{Chain, Policy, Rule, RuleVerdict, Ruleset, Statement, Table
 /// Describes a trace: each base chain that was visited, each rule with the statement that did not
 /// match, jumps indented, and the verdict in the last line.
 pub fn explain(ruleset: &Ruleset, trace: &Trace) -> String {
-    let mut teller = Teller { ruleset, out: String::new(), depth: 0, policy: None, by: None };
+    let mut teller = Explainer { ruleset, out: String::new(), depth: 0, policy: None, by: None };
     for step in &trace.steps {
         teller.step(step);
     }
@@ -21,7 +21,7 @@ pub fn explain(ruleset: &Ruleset, trace: &Trace) -> String {
     teller.out
 }
 
-struct Teller<'a> {
+struct Explainer<'a> {
     ruleset: &'a Ruleset,
     out: String,
     /// The number of chains that wait for one that they jumped to.
@@ -30,7 +30,7 @@ struct Teller<'a> {
     by: Option<(RuleLocation, u32)>,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Explainer<'a> {
     fn line(&mut self, text: &str) {
         self.indented(0, text);
     }

@@ -33,14 +33,14 @@ mod value;
 use std::collections::HashSet;
 use std::io;
 
-pub use command::{MAX_NAMED, Named, elements};
+pub use command::{MAX_NAMED, SetElements, elements};
 pub use describe::{DescribeError, MAX_DESCRIPTION, PacketDescription, describe};
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use explain::explain;
 pub use hooks::ALLOW_UNHOOKED;
 pub use print::{
-    Counted, element_text, field_text, listing, reject_text, rule_text, set_text, statement_text,
-    value_text,
+    CounterOwner, element_text, field_text, listing, reject_text, rule_text, set_text,
+    statement_text, value_text,
 };
 pub use settings::MAX_FLOWS;
 pub use summary::Summary;

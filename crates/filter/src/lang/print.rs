@@ -18,7 +18,7 @@ const WIDTH: usize = 96;
 
 /// The owner of a count that a listing needs.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
-pub enum Counted {
+pub enum CounterOwner {
     /// The rule with this handle.
     Rule(u32),
     /// A named counter.
@@ -30,13 +30,13 @@ pub enum Counted {
     },
 }
 
-type Live<'a> = &'a dyn Fn(Counted) -> Option<Count>;
+type CountReader<'a> = &'a dyn Fn(CounterOwner) -> Option<Count>;
 
 /// Returns the present elements of a set, by its table's index, if they are not those of the file.
 type Elements<'a> = &'a dyn Fn(usize, SetId) -> Option<Vec<Element>>;
 
 /// Prints the rule set with handles as comments, with the counts of `live` and the present elements.
-pub fn listing(ruleset: &Ruleset, live: Live<'_>, elements: Elements<'_>) -> String {
+pub fn listing(ruleset: &Ruleset, live: CountReader<'_>, elements: Elements<'_>) -> String {
     Printer { out: String::new(), live: Some(live), elements: Some(elements) }.ruleset(ruleset)
 }
 
@@ -72,7 +72,7 @@ pub fn value_text(kind: Kind, value: u128) -> String {
 }
 
 /// Prints a set that a command names: `inet filter blocked`.
-pub fn set_text(ruleset: &Ruleset, named: &super::Named) -> String {
+pub fn set_text(ruleset: &Ruleset, named: &super::SetElements) -> String {
     let Some(table) = ruleset.tables.get(named.table) else { return String::new() };
     let name = table.sets.get(named.set.0).and_then(|set| set.name.as_deref()).unwrap_or("");
     format!("{} {} {name}", family(table.family), table.name)
@@ -87,7 +87,7 @@ pub fn element_text(ruleset: &Ruleset, table: usize, set: SetId, element: &Eleme
 
 struct Printer<'a> {
     out: String,
-    live: Option<Live<'a>>,
+    live: Option<CountReader<'a>>,
     elements: Option<Elements<'a>>,
 }
 
@@ -108,14 +108,14 @@ impl Printer<'_> {
         self.out.push('\n');
     }
 
-    fn count(&self, whose: Counted, start: Count) -> Count {
+    fn count(&self, whose: CounterOwner, start: Count) -> Count {
         self.live.and_then(|live| live(whose)).unwrap_or(start)
     }
 
     fn table(&mut self, table: &Table, index: usize) {
         self.line(0, &format!("table {} {} {{", family(table.family), table.name));
         for (id, counter) in table.counters.iter().enumerate() {
-            let whose = Counted::Named { table: index, counter: CounterId(id) };
+            let whose = CounterOwner::Named { table: index, counter: CounterId(id) };
             let Count { packets, bytes } = self.count(whose, counter.start);
             self.line(1, &format!("counter {} {{", counter.name));
             self.line(2, &format!("packets {packets} bytes {bytes}"));
@@ -202,7 +202,7 @@ impl Printer<'_> {
         let text = match statement {
             Statement::Match(m) => match_text(table, m),
             Statement::Counter(Counter::Own(start)) => {
-                let count = self.count(Counted::Rule(handle), *start);
+                let count = self.count(CounterOwner::Rule(handle), *start);
                 let Count { packets, bytes } = count;
                 if self.live.is_none() && count == Count::default() {
                     "counter".to_owned()

@@ -11,8 +11,8 @@ use crate::ruleset::{
 pub(super) struct RawRuleset {
     pub table: Table,
     pub sets: Vec<SetNote>,
-    pub chains: Vec<Note>,
-    pub counters: Vec<Note>,
+    pub chains: Vec<Definition>,
+    pub counters: Vec<Definition>,
     /// Look-ups, to be checked when everything is read.
     pub lookups: Vec<Lookup>,
     pub jumps: Vec<Jump>,
@@ -27,14 +27,14 @@ pub(super) struct RawRuleset {
 
 /// The place where an object was defined, or first named.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Note {
+pub(super) struct Definition {
     pub at: Span,
     pub defined: bool,
     /// The index of the definition in its table.
     pub order: usize,
 }
 
-impl Note {
+impl Definition {
     const fn named(at: Span) -> Self {
         Self { at, defined: false, order: 0 }
     }
@@ -42,7 +42,7 @@ impl Note {
 
 #[derive(Debug)]
 pub(super) struct SetNote {
-    pub note: Note,
+    pub note: Definition,
     /// The place of each element.
     pub places: Vec<Span>,
 }
@@ -107,7 +107,7 @@ impl RawRuleset {
             rules: Vec::<Rule>::new(),
             comment: None,
         });
-        self.chains.push(Note::named(at));
+        self.chains.push(Definition::named(at));
         id
     }
 
@@ -125,7 +125,7 @@ impl RawRuleset {
         let id = self.table.sets.len();
         self.table.sets.push(set);
         let places = Vec::new();
-        let note = Note { defined, ..Note::named(at) };
+        let note = Definition { defined, ..Definition::named(at) };
         self.sets.push(SetNote { note, places });
         id
     }
@@ -153,21 +153,21 @@ impl RawRuleset {
         self.counter_names.insert(name.to_owned(), id);
         let start = crate::ruleset::Count::default();
         self.table.counters.push(NamedCounter { name: name.to_owned(), start });
-        self.counters.push(Note::named(at));
+        self.counters.push(Definition::named(at));
         CounterId(id)
     }
 
     /// Records that an object is defined here; returns whether it was not yet.
     pub(super) fn define(
         &mut self,
-        what: impl FnOnce(&mut Self) -> Option<&mut Note>,
+        what: impl FnOnce(&mut Self) -> Option<&mut Definition>,
         at: Span,
     ) -> bool {
         let order = self.definitions.saturating_add(1);
         self.definitions = order;
         match what(self) {
             Some(note) if !note.defined => {
-                *note = Note { at, defined: true, order };
+                *note = Definition { at, defined: true, order };
                 true
             }
             _ => false,

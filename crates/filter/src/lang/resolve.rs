@@ -251,13 +251,13 @@ fn elements(set: &mut Set, note: &SetNote, errors: &mut Vec<SyntaxError>) {
         placed = merge(placed);
     } else {
         match overlap(&placed, parts == 1, map) {
-            Some(Crossing::At(at, other)) => {
+            Some(Overlap::At(at, other)) => {
                 let message = format!("this overlaps with the element in line {}", other.line);
                 let hint =
                     if map { "ranges that do not overlap" } else { "`auto-merge;` in the set" };
                 errors.push(SyntaxError::new(at, message).hint(hint));
             }
-            Some(Crossing::Unknown) => {
+            Some(Overlap::Unknown) => {
                 let message = "too many ranges that may overlap";
                 errors.push(SyntaxError::new(note.note.at, message).hint("several maps"));
             }
@@ -298,7 +298,7 @@ fn merge(placed: Vec<(Element, Span)>) -> Vec<(Element, Span)> {
     merged
 }
 
-enum Crossing {
+enum Overlap {
     /// The later element, and the earlier with which it overlaps.
     At(Span, Span),
     /// There were too many to compare.
@@ -306,7 +306,7 @@ enum Crossing {
 }
 
 /// Returns an element that overlaps with another. Of concatenations, only a map's must not overlap.
-fn overlap(placed: &[(Element, Span)], single: bool, map: bool) -> Option<Crossing> {
+fn overlap(placed: &[(Element, Span)], single: bool, map: bool) -> Option<Overlap> {
     if !single && !map {
         return None;
     }
@@ -333,10 +333,10 @@ fn overlap(placed: &[(Element, Span)], single: bool, map: bool) -> Option<Crossi
         };
         if let Some(other) = others.into_iter().find(cross) {
             let (later, earlier) = in_order(current.1, other.1);
-            return Some(Crossing::At(later, earlier));
+            return Some(Overlap::At(later, earlier));
         }
         if work > MAX_COMPARISONS {
-            return Some(Crossing::Unknown);
+            return Some(Overlap::Unknown);
         }
         if wide { &mut ranged } else { &mut plain }.push(current);
     }
@@ -350,10 +350,10 @@ fn in_order(a: Span, b: Span) -> (Span, Span) {
 /// Numbers named objects in the order of their definitions, then sets in rules in their order.
 fn number(draft: &mut RawRuleset) {
     let table = &mut draft.table;
-    let chains = Order::of(draft.chains.iter().map(|n| Some(n.order)));
-    let counters = Order::of(draft.counters.iter().map(|n| Some(n.order)));
+    let chains = Renumbering::of(draft.chains.iter().map(|n| Some(n.order)));
+    let counters = Renumbering::of(draft.counters.iter().map(|n| Some(n.order)));
     let named = table.sets.iter().zip(&draft.sets);
-    let mut sets = Order::of(named.map(|(s, n)| s.name.is_some().then_some(n.note.order)));
+    let mut sets = Renumbering::of(named.map(|(s, n)| s.name.is_some().then_some(n.note.order)));
     table.chains = chains.sort(std::mem::take(&mut table.chains));
     table.counters = counters.sort(std::mem::take(&mut table.counters));
     let rules = table.chains.iter_mut().flat_map(|c| &mut c.rules);
@@ -374,19 +374,19 @@ fn number(draft: &mut RawRuleset) {
     }
 }
 
-fn renumber(verdict: &mut RuleVerdict, chains: &Order) {
+fn renumber(verdict: &mut RuleVerdict, chains: &Renumbering) {
     if let RuleVerdict::Jump(id) | RuleVerdict::Goto(id) = verdict {
         id.0 = chains.known(id.0);
     }
 }
 
 /// The new index of each old index.
-struct Order {
+struct Renumbering {
     old: Vec<usize>,
     new: HashMap<usize, usize>,
 }
 
-impl Order {
+impl Renumbering {
     /// Orders those with a rank by it; the others are left out until they are used.
     fn of(ranks: impl Iterator<Item = Option<usize>>) -> Self {
         let mut ranked: Vec<(usize, usize)> =

@@ -34,7 +34,7 @@ impl Parser {
         self.expect("{", &format!("after the {what}'s name"))?;
         loop {
             self.skip_separators();
-            if self.eat("}") {
+            if self.consume("}") {
                 break;
             }
             if matches!(self.peek(), Tok::End) {
@@ -129,7 +129,7 @@ impl Parser {
                     return Err(Self::unknown(&flag, at, "a set's flag", known));
                 }
             }
-            if !self.eat(",") {
+            if !self.consume(",") {
                 return Ok(flags);
             }
         }
@@ -172,7 +172,7 @@ impl Parser {
                 return Err(error);
             };
             key.push(kind);
-            if !self.eat(".") {
+            if !self.consume(".") {
                 return within_key(key, at);
             }
         }
@@ -277,7 +277,7 @@ impl Parser {
         let mut open = 1_usize;
         loop {
             self.skip_newlines();
-            if self.eat("{") {
+            if self.consume("{") {
                 open = open.saturating_add(1);
                 if open > MAX_NESTING {
                     let message = format!("braces more than {MAX_NESTING} deep");
@@ -296,14 +296,14 @@ impl Parser {
                 list.push((element, at));
                 self.skip_newlines();
             }
-            while self.eat("}") {
+            while self.consume("}") {
                 open = open.saturating_sub(1);
                 if open == 0 {
                     return Ok(list);
                 }
                 self.skip_newlines();
             }
-            if !self.eat(",") {
+            if !self.consume(",") {
                 return Err(self.expected("`,` or `}`"));
             }
         }

@@ -171,7 +171,7 @@ impl Parser {
         self.expect("{", "after the table's name")?;
         loop {
             self.skip_separators();
-            if self.eat("}") {
+            if self.consume("}") {
                 return self.statement_end();
             }
             if matches!(self.peek(), Tok::End) {
@@ -282,7 +282,7 @@ impl Parser {
         self.expect("{", "after the chain's name")?;
         loop {
             self.skip_separators();
-            if self.eat("}") {
+            if self.consume("}") {
                 return self.statement_end();
             }
             if matches!(self.peek(), Tok::End) {
@@ -386,9 +386,9 @@ impl Parser {
             }
             _ => None,
         };
-        let minus = self.eat("-");
+        let minus = self.consume("-");
         if !minus {
-            let plus = self.eat("+");
+            let plus = self.consume("+");
             if named.is_some() && !plus {
                 return Err(self.expected("`+`, `-` or the end of the line"));
             }
@@ -426,7 +426,7 @@ impl Parser {
     fn named_counter(&mut self, table: usize) -> Result<(), SyntaxError> {
         let (name, at) = self.name("counter")?;
         let mut start = Count::default();
-        let block = self.eat("{");
+        let block = self.consume("{");
         loop {
             if block {
                 self.skip_separators();
@@ -435,7 +435,7 @@ impl Parser {
                 start = self.count()?;
             } else if self.eat_word("comment") {
                 self.comment()?;
-            } else if if block { self.eat("}") } else { self.at_statement_end() } {
+            } else if if block { self.consume("}") } else { self.at_statement_end() } {
                 break;
             } else {
                 return Err(self.expected("`packets N bytes N` or `comment \"...\"`"));

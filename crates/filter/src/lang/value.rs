@@ -107,12 +107,12 @@ impl Parser {
         }
         let start = self.span();
         let first = self.atom(kind)?;
-        if matches!(kind, Kind::Ipv4Addr | Kind::Ipv6Addr) && self.eat("/") {
+        if matches!(kind, Kind::Ipv4Addr | Kind::Ipv6Addr) && self.consume("/") {
             let number = self.number("the length of a prefix");
             let (length, at) = number.map_err(|e| e.hint("10.0.0.0/8, or `& 255.0.0.255 ==`"))?;
             return prefix(first, length, kind, at);
         }
-        if !self.eat("-") {
+        if !self.consume("-") {
             return Ok(Range::single(first));
         }
         let last = self.atom(kind)?;
@@ -129,7 +129,7 @@ impl Parser {
         kind: Kind,
         joints: &[&str],
     ) -> Result<(u128, usize), SyntaxError> {
-        let closes = self.eat("(");
+        let closes = self.consume("(");
         let (mut value, mut count) = (0, 0_usize);
         loop {
             value |= self.atom(kind)?;

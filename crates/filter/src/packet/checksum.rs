@@ -65,7 +65,7 @@ impl Packet<'_> {
 
     /// Returns whether the transport checksum is right.
     ///
-    /// Also true if that is unknown: the device guarantees it ([`super::Cut::checksum_known`]), the packet is a
+    /// Also true if that is unknown: the device guarantees it ([`super::OffloadState::checksum_known`]), the packet is a
     /// fragment, or the protocol's checksum is unknown here. UDP may omit it over IPv4 (RFC 768), not over IPv6 (RFC
     /// 8200 8.1). A packet with remaining hops of a routing header counts as wrong, since its sum covers another
     /// destination.

@@ -41,7 +41,7 @@ pub struct Packet<'a> {
     /// The transport header; [`Transport::None`] after a fragment that is not the first.
     pub transport: Transport,
     /// How the segments are counted and checked.
-    pub cut: Cut,
+    pub cut: OffloadState,
 }
 
 /// An Ethernet header.
@@ -150,7 +150,7 @@ pub enum Transport {
 
 /// The work that a device left undone in a packet.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub struct Cut {
+pub struct OffloadState {
     /// Payload bytes per segment of a super-packet; 0 for a plain packet.
     pub size: u16,
     /// The transport checksum is guaranteed: the packet's own is still to be filled in.

@@ -4,7 +4,7 @@ use adit_wire::transport::{Icmp, TCP_LEN, Tcp, UDP_LEN, Udp};
 use adit_wire::{Gso, VnetHeader};
 
 use super::{
-    Cut, Ether, Fragment, Ip, Layer, MAX_EXTENSIONS, Malformed, Network, Packet, Transport,
+    Ether, Fragment, Ip, Layer, MAX_EXTENSIONS, Malformed, Network, OffloadState, Packet, Transport,
 };
 
 /// EtherType of ARP.
@@ -75,13 +75,14 @@ impl<'a> Packet<'a> {
             ether,
             network: Network::Ip(ip),
             transport,
-            cut: Cut::of(vnet, &transport, ip.payload),
+            cut: OffloadState::of(vnet, &transport, ip.payload),
         })
     }
 }
 
-impl Cut {
-    /// A checksum that is to be filled in elsewhere, in a packet inside this one, does not concern this one's.
+impl OffloadState {
+    /// Ignores a checksum that is to be filled in elsewhere, in a packet inside this one: it does not concern this
+    /// one's.
     #[inline]
     fn of(vnet: &VnetHeader, transport: &Transport, payload: usize) -> Self {
         let size = if vnet.gso == Gso::None { 0 } else { vnet.gso_size };
@@ -153,7 +154,7 @@ fn other(bytes: &[u8], ether: Ether, at: usize) -> Result<Packet<'_>, Malformed>
         ether: Some(ether),
         network,
         transport: Transport::None,
-        cut: Cut::default(),
+        cut: OffloadState::default(),
     })
 }
 

@@ -2,7 +2,9 @@ use adit_wire::transport::flags;
 use adit_wire::{Gso, VnetHeader};
 use proptest::prelude::*;
 
-use super::{Cut, Ether, Fragment, Layer, MAX_EXTENSIONS, Malformed, Network, Packet, Transport};
+use super::{
+    Ether, Fragment, Layer, MAX_EXTENSIONS, Malformed, Network, OffloadState, Packet, Transport,
+};
 use crate::testing::{
     V4_A, V4_B, V6_A, V6_B, ether, fix_v4, icmp, ip, piece, tcp, udp, v4_of, v6_of,
 };
@@ -355,7 +357,7 @@ fn super_packets_are_counted_as_what_they_will_be() {
         assert_eq!(segments(Gso::UdpL4, 500, &bytes), 2);
         assert_eq!(segments(gso, 10, &ip(v6, 6, &tcp(v6, 1, 2, 0, b""))), 1);
     }
-    let cut = Cut { size: 0, checksum_known: false };
+    let cut = OffloadState { size: 0, checksum_known: false };
     assert_eq!(parse(&ip(false, 17, &udp(false, b"x"))).unwrap().cut, cut);
 }
 

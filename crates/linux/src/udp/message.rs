@@ -18,7 +18,7 @@ const CONTROL: usize = 128;
 /// Space for an IPv4 or IPv6 socket address.
 #[repr(C, align(4))]
 #[derive(Copy, Clone, Default)]
-pub(super) struct Name {
+pub(super) struct RawSocketAddress {
     pub(super) bytes: [u8; NAME6_LEN],
 }
 
@@ -44,7 +44,7 @@ fn put(to: &mut [u8], at: usize, bytes: &[u8]) -> usize {
     end
 }
 
-impl Name {
+impl RawSocketAddress {
     /// Writes an address, IPv4-mapped if the socket is an IPv6 one. Returns the length, or `None`
     /// for an IPv6 destination on an IPv4 socket.
     pub(super) fn set(&mut self, to: SocketAddr, v6_socket: bool) -> Option<usize> {
@@ -238,7 +238,7 @@ mod tests {
 
         #[test]
         fn no_name_panics(bytes in any::<[u8; NAME6_LEN]>(), family in 0..12_u16, len in 0..64_usize) {
-            let mut name = Name { bytes };
+            let mut name = RawSocketAddress { bytes };
             put(&mut name.bytes, 0, &family.to_ne_bytes());
             let found = name.get(len);
             prop_assert!(found.is_none() || len >= 8);
@@ -253,16 +253,17 @@ mod tests {
             ("[2001:db8::7]:443", true),
             ("[fe80::1%5]:1", true),
         ] {
-            let (to, mut name): (SocketAddr, _) = (text.parse().unwrap(), Name::default());
+            let (to, mut name): (SocketAddr, _) =
+                (text.parse().unwrap(), RawSocketAddress::default());
             let len = name.set(to, v6_socket).unwrap();
             assert_eq!(name.get(len), Some(to));
             for short in 0..len.min(8) {
                 assert_eq!(name.get(short), None);
             }
         }
-        assert_eq!(Name::default().set("[::1]:1".parse().unwrap(), false), None);
-        assert_eq!(Name::default().get(28), None);
-        assert_eq!(Name::default().get(99), None);
+        assert_eq!(RawSocketAddress::default().set("[::1]:1".parse().unwrap(), false), None);
+        assert_eq!(RawSocketAddress::default().get(28), None);
+        assert_eq!(RawSocketAddress::default().get(99), None);
     }
 
     #[test]
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!(size_of::<libc::sockaddr_in6>(), NAME6_LEN);
         assert_eq!(size_of::<libc::cmsghdr>(), HEADER);
         assert!(align_of::<libc::cmsghdr>() <= align_of::<Control>());
-        assert!(align_of::<libc::sockaddr_in6>() <= align_of::<Name>());
+        assert!(align_of::<libc::sockaddr_in6>() <= align_of::<RawSocketAddress>());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::message::{Control, Name};
+use super::message::{Control, RawSocketAddress};
 use super::send::{empty_header, empty_message, empty_part, is_transient};
 
 /// The size of one slot in bytes: the largest datagram, coalesced or not, fits.
@@ -43,12 +43,12 @@ pub struct PeerError {
 
 /// Takes one message from the socket's error queue.
 pub(super) fn read_error(fd: &impl AsFd) -> io::Result<Option<PeerError>> {
-    let (mut name, mut control) = (Name::default(), Control::default());
+    let (mut name, mut control) = (RawSocketAddress::default(), Control::default());
     loop {
         // The datagram itself is not needed: it is truncated, because it has no buffer.
         let mut header = empty_header();
         header.msg_name = (&raw mut name).cast();
-        header.msg_namelen = size_of::<Name>() as libc::socklen_t;
+        header.msg_namelen = size_of::<RawSocketAddress>() as libc::socklen_t;
         header.msg_control = (&raw mut control).cast();
         header.msg_controllen = size_of::<Control>() as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
@@ -81,7 +81,7 @@ const MIN_OFFERED: usize = 16;
 #[derive(Default)]
 pub struct RecvBatch {
     buffers: Vec<u8>,
-    names: Vec<Name>,
+    names: Vec<RawSocketAddress>,
     controls: Vec<Control>,
     /// Referenced by `messages`; only the kernel reads them.
     _parts: Vec<libc::iovec>,
@@ -100,7 +100,7 @@ impl RecvBatch {
     pub fn new(slots: usize) -> Self {
         let n = slots.clamp(1, MAX_SLOTS);
         let mut buffers = vec![0; n * SLOT];
-        let mut names = vec![Name::default(); n];
+        let mut names = vec![RawSocketAddress::default(); n];
         let mut controls = vec![Control::default(); n];
         let mut parts = vec![empty_part(); n];
         let mut messages = vec![empty_message(); n];
@@ -146,7 +146,7 @@ impl RecvBatch {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         for message in self.messages.iter_mut().take(self.filled) {
-            message.msg_hdr.msg_namelen = size_of::<Name>() as libc::socklen_t;
+            message.msg_hdr.msg_namelen = size_of::<RawSocketAddress>() as libc::socklen_t;
             message.msg_hdr.msg_controllen = size_of::<Control>() as _;
             message.msg_hdr.msg_flags = 0;
         }

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::message::{Control, Name};
+use super::message::{Control, RawSocketAddress};
 
 /// The longest payload of one train: an IPv4 packet's 65,535 bytes without its headers.
 pub const MAX_PAYLOAD: usize = 65_507;
@@ -57,7 +57,7 @@ impl std::error::Error for SendStop {}
 
 /// The arrays of one `sendmmsg`, to be reused: they allocate nothing afterwards.
 pub struct SendScratch {
-    names: Box<[Name]>,
+    names: Box<[RawSocketAddress]>,
     controls: Box<[Control]>,
     parts: Box<[libc::iovec]>,
     messages: Box<[libc::mmsghdr]>,
@@ -72,7 +72,7 @@ impl SendScratch {
     pub fn new(trains: usize) -> Self {
         let n = trains.clamp(1, 1024);
         Self {
-            names: vec![Name::default(); n].into(),
+            names: vec![RawSocketAddress::default(); n].into(),
             controls: vec![Control::default(); n].into(),
             parts: vec![empty_part(); n].into(),
             messages: vec![empty_message(); n].into(),
@@ -118,7 +118,7 @@ pub(super) fn empty_message() -> libc::mmsghdr {
 fn describe(
     train: &Train<'_>,
     v6_socket: bool,
-    name: &mut Name,
+    name: &mut RawSocketAddress,
     control: &mut Control,
     part: &mut libc::iovec,
 ) -> Option<libc::msghdr> {
@@ -165,7 +165,8 @@ fn wrong_family() -> io::Error {
 
 /// Sends a single datagram.
 pub(super) fn one(fd: &impl AsFd, v6_socket: bool, train: &Train<'_>) -> io::Result<()> {
-    let (mut name, mut control, mut part) = (Name::default(), Control::default(), empty_part());
+    let (mut name, mut control, mut part) =
+        (RawSocketAddress::default(), Control::default(), empty_part());
     let header =
         describe(train, v6_socket, &mut name, &mut control, &mut part).ok_or_else(wrong_family)?;
     let mut pending = true;

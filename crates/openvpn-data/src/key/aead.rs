@@ -74,7 +74,7 @@ impl Aead {
     }
 }
 
-/// Whether the cipher weakens after [`GCM_LIMIT`].
+/// Returns whether the cipher weakens after [`GCM_LIMIT`].
 pub(super) fn is_gcm(cipher: Cipher) -> bool {
     !matches!(cipher, Cipher::ChaCha20Poly1305)
 }
@@ -102,7 +102,7 @@ impl Seal for AeadSealer<'_> {
 impl Opener for AeadOpener<'_> {
     #[inline(always)]
     fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason> {
-        let packet::Sealed { packet_id, aad, tag, text } =
+        let packet::SealedPacket { packet_id, aad, tag, text } =
             packet::parse(datagram).ok_or(DropReason::Short)?;
         let id = u64::from(packet_id);
         let replay = self.window.check(id).ok_or(DropReason::Replayed)?;

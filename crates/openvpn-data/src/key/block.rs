@@ -27,7 +27,7 @@ const ID_LEN: usize = 4;
 const TIME_LEN: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct BlockKey {
     seal: SealBlock,
     open: OpenBlock,
     replay: Mutex<TimedWindow>,
@@ -60,14 +60,14 @@ pub struct BlockOpener<'k> {
     timed: bool,
 }
 
-/// Now, in seconds since 1970; the wire has 32 bits for it.
+/// Returns the seconds since 1970; the wire has 32 bits for it.
 pub(super) fn unix_time() -> u32 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
-impl Block {
-    /// `time`: when a static key came into use.
+impl BlockKey {
+    /// Creates the keys. `time`: when a static key came into use.
     pub(super) fn new(
         suite: BlockSuite,
         seal: &DirectionKey,

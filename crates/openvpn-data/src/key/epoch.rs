@@ -145,12 +145,12 @@ impl Epoch {
         EpochOpener { epoch: self, receive }
     }
 
-    /// Whether the epochs come to their end.
+    /// Returns whether the epochs come to their end.
     pub(super) fn near_end(&self) -> bool {
         self.reached.load(Relaxed) >= NEAR_END
     }
 
-    /// Our packets should have this epoch or a later one.
+    /// Advances our packets to this epoch or a later one.
     fn follow(&self, epoch: u32) {
         if self.due.load(Relaxed) < epoch {
             self.due.fetch_max(epoch, Relaxed);
@@ -175,20 +175,20 @@ impl ReceiveKey {
 }
 
 impl ReceiveState {
-    /// Which place the key of an epoch has.
-    fn find(&mut self, epoch: u16) -> Option<(Age, &mut ReceiveKey)> {
+    /// Finds the key of an epoch and its age.
+    fn find(&mut self, epoch: u16) -> Option<(EpochAge, &mut ReceiveKey)> {
         if epoch == self.current.epoch {
-            return Some((Age::Current, &mut self.current));
+            return Some((EpochAge::Current, &mut self.current));
         }
         if let Some(retiring) = self.retiring.as_mut().filter(|key| key.epoch == epoch) {
-            return Some((Age::Retiring, retiring));
+            return Some((EpochAge::Retiring, retiring));
         }
         let ahead = epoch.checked_sub(self.current.epoch)?.checked_sub(1)?;
         let future = self.future.get_mut(usize::from(ahead))?;
-        Some((Age::Future(usize::from(ahead)), future))
+        Some((EpochAge::Future(usize::from(ahead)), future))
     }
 
-    /// The peer has moved on: forget what is older than the epoch it left.
+    /// Makes the peer's new epoch the current one, and discards keys older than the epoch it left.
     fn promote(&mut self, ahead: usize, cipher: Cipher) {
         let mut skipped = self.future.drain(..=ahead);
         let Some(newest) = skipped.next_back() else { return };
@@ -212,7 +212,7 @@ impl ReceiveState {
 }
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Age {
+enum EpochAge {
     Retiring,
     Current,
     /// The number of epochs between it and the current one.
@@ -264,9 +264,9 @@ impl Opener for EpochOpener<'_> {
         }
         key.window.accept(counter);
         match age {
-            Age::Current => Ok((replay, packet_id, text)),
-            Age::Retiring => Ok((ReplayCheck::Late, packet_id, text)),
-            Age::Future(ahead) => {
+            EpochAge::Current => Ok((replay, packet_id, text)),
+            EpochAge::Retiring => Ok((ReplayCheck::Late, packet_id, text)),
+            EpochAge::Future(ahead) => {
                 self.receive.promote(ahead, self.epoch.cipher);
                 self.epoch.follow(epoch.into());
                 self.epoch.reached.fetch_max(epoch.into(), Relaxed);
@@ -319,7 +319,7 @@ mod tests {
         Ok(place)
     }
 
-    /// Epoch and counter, as on the wire.
+    /// Returns epoch and counter, as on the wire.
     fn id(packet: &[u8]) -> (u16, u64) {
         let id = packet::parse_epoch(&mut packet.to_vec()).unwrap().packet_id;
         ((id >> 48) as u16, id & COUNTER_LAST)

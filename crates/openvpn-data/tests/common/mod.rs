@@ -16,7 +16,8 @@ pub(crate) fn layout(wire_id: impl Into<Option<u32>>) -> PacketLayout {
     PacketLayout { wire_id: wire_id.into(), ..PacketLayout::default() }
 }
 
-/// Key material of a client and a generation; `up` is what the client seals with.
+/// Returns the key material of a client and a generation; `up` is the key that the client seals
+/// with.
 fn half(client: u8, key_id: u8, up: bool) -> DirectionKey {
     let byte = client * 16 + key_id * 2 + u8::from(up);
     DirectionKey { cipher: [byte; 64], hmac: [!byte; 64] }

@@ -34,7 +34,7 @@ struct Side {
     _upcalls: Upcalls,
 }
 
-/// Outside side `n` is 10.77.0.n, inside 10.9.0.n; the first is the server.
+/// Creates side `n`: 10.77.0.n outside, 10.9.0.n inside; the first is the server.
 fn side(ns: NetNs, n: u8) -> Side {
     let outside = format!("10.77.0.{n}/24").parse().unwrap();
     let options = TunOptions {
@@ -107,7 +107,8 @@ impl Network for Devices {
         vec![Tunnel { number: 7, ends: [(0, PEER), (1, PEER)] }]
     }
 
-    /// Single datagrams in many flows, and a stream whose packets the device hands over together.
+    /// Sends single datagrams in many flows, and a stream whose packets the device delivers
+    /// together.
     fn traffic(&mut self) {
         let [a, b] = &self.0;
         for (from, to, inside) in [(a, b, "10.9.0.2:0"), (b, a, "10.9.0.1:0")] {

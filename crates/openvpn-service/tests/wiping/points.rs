@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
 use adit_dataplane::Relay;
-use adit_dataplane::loopback::Delivered;
+use adit_dataplane::loopback::LoopbackOutput;
 use adit_engine::command::Keepalive;
 use adit_engine::{Engine, Instant, Link, PeerId, Random, Target};
 use adit_openvpn::client::{ClientEvent, Remote};
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// A packet from each point to the other.
+    /// Sends a packet from each point to the other.
     fn traffic(&mut self) {
         for n in [0, 1] {
             let mut packet = vec![0; 60];
@@ -160,7 +160,7 @@ impl World {
             for mut datagram in sent {
                 let len = datagram.len();
                 plane.open(link, len, &mut datagram, |what| {
-                    passed += usize::from(matches!(what, Delivered::Tun(_)));
+                    passed += usize::from(matches!(what, LoopbackOutput::Tun(_)));
                 });
             }
             assert_eq!(passed, 1, "from {}", self.points[n].name);
@@ -268,7 +268,7 @@ fn nothing_of_a_static_key_is_left_after_the_end() {
     }
 }
 
-/// Bytes that are in no other place of the memory.
+/// Returns bytes that occur nowhere else in memory.
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
     let mut random = Random::new([seed; 32]);
     let mut bytes = vec![0; len];

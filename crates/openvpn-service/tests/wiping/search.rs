@@ -35,7 +35,7 @@ pub(crate) fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
 
-/// A data key with what is derived from it.
+/// Returns a data key and everything derived from it.
 pub(crate) fn of_key(end: &str, key: &DataKey) -> Vec<Secret> {
     aside(|| {
         let mut secrets = Vec::new();
@@ -86,7 +86,7 @@ fn of_half(
     }
 }
 
-/// The derivation of the epoch format (`openvpn-wire-protocol`).
+/// Derives keys as the epoch format does (`openvpn-wire-protocol`).
 fn expand(secret: &[u8; 32], label: &[u8], out: &mut [u8]) {
     let lead = [0, out.len() as u8, 5 + label.len() as u8];
     hkdf_expand_sha256(secret, &[&lead, b"ovpn ", label, &[0]], out).unwrap();

@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Something happens at the server, which lets everyone in.
+    /// Gives the server an input; it accepts every client.
     fn at_server(&mut self, input: Input<'_>) {
         let mut out = Outbox::new();
         self.server.engine.handle(self.now, input, &mut out);
@@ -164,7 +164,7 @@ impl World {
         self.perform(out);
     }
 
-    /// Does what the client asks for.
+    /// Performs the client's outputs.
     fn perform(&mut self, mut out: Outbox<ClientEvent>) {
         while let Some(output) = out.pop() {
             match output {
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// The server has derived its first data keys, and the client has still to do so.
+    /// Checks that the server has derived its first data keys and the client has not.
     fn expect_key_method(&mut self) {
         if !self.secrets.is_empty() {
             for secret in std::mem::take(&mut self.key_method) {
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// The client leaves.
+    /// Disconnects the client.
     fn end(&mut self) {
         let mut out = Outbox::new();
         self.client.engine.shutdown(self.now, &mut out);
@@ -207,7 +207,7 @@ impl World {
         assert_eq!(self.server.engine.clients().count(), 0, "the session has ended");
     }
 
-    /// A packet each way under the newest key.
+    /// Sends a packet each way under the newest key.
     fn traffic(&mut self) {
         let packet = |from: u8, to: u8| {
             let mut packet = vec![0; 60];
@@ -278,7 +278,7 @@ fn derive_key_method(seed: u8) -> Vec<Secret> {
     secrets
 }
 
-/// One session from its start to its end.
+/// Runs one session from its start to its end.
 fn session(settings: &Settings, transport: Transport, seed: u8) {
     let password =
         Secret::new("password", &[b"only-to-be-found-", &[b'A' + seed; 20][..]].concat());

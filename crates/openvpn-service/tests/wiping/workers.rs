@@ -69,7 +69,7 @@ pub(crate) fn connection(
     [here, there]
 }
 
-/// Key material that is in no other place of the memory, made in place.
+/// Returns key material that occurs nowhere else in memory, made in place.
 fn key(protection: Protection, seed: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
     let half = || DirectionKey { cipher: [0; 64], hmac: [0; 64] };
     let (seal, open, limits) = (half(), half(), KeyLimits::default());
@@ -88,7 +88,7 @@ fn key(protection: Protection, seed: u8, key_id: u8, at_server: bool) -> Box<Dat
     key
 }
 
-/// The inner packet of one client to the other.
+/// Returns the inner packet of one client to the other.
 fn packet(from: u8, to: u8) -> Vec<u8> {
     let mut packet = vec![0x61; 120];
     let header = [0x45, 0, 0, 120, 0, 0, 0, 0, 64, 253, 0, 0, 10, 8, 0, from, 10, 8, 0, to];
@@ -177,7 +177,7 @@ impl Network for Relayed {
         vec![tunnel(2), tunnel(3)]
     }
 
-    /// The server's workers open and seal, the other client's opens.
+    /// Sends packets that the server's workers open and seal, and the other client opens.
     fn traffic(&mut self) {
         const PACKETS: u64 = 10;
         self.passed += PACKETS;
@@ -231,7 +231,7 @@ impl<N: Network> World<N> {
         assert!(found.iter().any(|found| found.contains("data key")), "{:?}", self.protection);
     }
 
-    /// Nothing of these is left once the workers have had their turn.
+    /// Checks that nothing of these is left once each worker has run.
     fn expect_nothing_of(&self, secrets: &[Secret], what: &str) {
         let end = Wall::now() + PATIENCE;
         loop {

@@ -40,7 +40,7 @@ impl Directive {
         Err(self.error(problem, format!("write: {}", spec.usage())))
     }
 
-    /// The argument, or the empty string.
+    /// Returns the argument, or the empty string.
     pub(super) fn arg(&self, index: usize) -> &str {
         self.get(index).unwrap_or_default()
     }
@@ -53,7 +53,7 @@ impl Directive {
         self.args.iter().map(String::as_str).collect()
     }
 
-    /// A name or an address. Some tools write IPv6 addresses in brackets.
+    /// Parses a host name or an address. Some tools write IPv6 addresses in brackets.
     pub(super) fn host(&self, index: usize) -> Result<String, ConfigError> {
         let host = unbracketed(self.arg(index));
         if host.is_empty() || host.len() > 253 || host.contains(|c: char| c.is_whitespace()) {
@@ -83,7 +83,7 @@ impl Directive {
             .map(|seconds| Duration::from_secs(seconds.into()))
     }
 
-    /// A port, or the one service name that is common in such files.
+    /// Parses a port, or the one service name that is common in such files.
     pub(super) fn port(&self, index: usize) -> Result<u16, ConfigError> {
         match self.arg(index) {
             "openvpn" => Ok(1194),
@@ -91,7 +91,7 @@ impl Directive {
         }
     }
 
-    /// A port that something listens on.
+    /// Parses a port that can be listened on.
     pub(super) fn reachable_port(&self, index: usize) -> Result<u16, ConfigError> {
         match self.port(index)? {
             0 => Err(self.error("port 0 cannot be reached", "write the port on which it listens")),
@@ -99,7 +99,7 @@ impl Directive {
         }
     }
 
-    /// `SECONDS [BYTES]`; `None` for zero seconds.
+    /// Parses `SECONDS [BYTES]`; `None` for zero seconds.
     pub(super) fn inactive(&self) -> Result<Option<Inactive>, ConfigError> {
         let after = self.seconds(0)?;
         // As in openvpn, less than nothing is nothing.
@@ -124,7 +124,7 @@ impl Directive {
         })
     }
 
-    /// An address and a netmask, the address kept as it is.
+    /// Parses an address and a netmask; the address is kept as it is.
     pub(super) fn net4(&self, address: usize, mask: usize) -> Result<Ipv4Net, ConfigError> {
         let ip = self.ipv4(address)?;
         let mask = self.ipv4(mask)?;
@@ -133,7 +133,7 @@ impl Directive {
         })
     }
 
-    /// `ADDRESS/BITS`, the address kept as it is.
+    /// Parses `ADDRESS/BITS`; the address is kept as it is.
     pub(super) fn net6(&self, index: usize) -> Result<Ipv6Net, ConfigError> {
         let text = self.arg(index);
         text.parse().map_err(|_| {
@@ -144,7 +144,7 @@ impl Directive {
         })
     }
 
-    /// The same; without a length it is a /64.
+    /// Parses `ADDRESS[/BITS]`; without a length it is a /64.
     pub(super) fn net6_or_64(&self, index: usize) -> Result<Ipv6Net, ConfigError> {
         match self.arg(index).parse().ok().map(|address| Ipv6Net::new(address, 64)) {
             Some(Ok(net)) => Ok(net),
@@ -159,7 +159,8 @@ impl Directive {
         }
     }
 
-    /// The block, or the file named first. `None` for `[inline]`, which only says that a block follows.
+    /// Returns the block, or the file named first. `None` for `[inline]`, which only says that a
+    /// block follows.
     pub(super) fn source(&self, name: &'static str, base: Option<&Path>) -> Option<Source> {
         if let Some(text) = &self.inline {
             return Some(Source::Inline { directive: name, text: text.clone() });
@@ -168,7 +169,7 @@ impl Directive {
     }
 }
 
-/// An address without the brackets that some tools write around those of IPv6.
+/// Removes the brackets that some tools write around an IPv6 address.
 pub(super) fn unbracketed(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }

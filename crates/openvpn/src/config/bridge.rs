@@ -32,7 +32,7 @@ pub(super) enum Bridge {
 /// The arguments of `server-bridge`.
 pub(super) const USAGE: &str = "[nogw | GATEWAY NETMASK FIRST LAST]";
 
-/// The arguments of `server-bridge`, as types.
+/// Parses the arguments of `server-bridge`.
 pub(super) fn bridge(d: &Directive) -> Result<Bridge, ConfigError> {
     match (d.args.len(), d.arg(0)) {
         (0, _) => return Ok(Bridge::Dhcp),
@@ -69,7 +69,7 @@ pub(super) fn bridge(d: &Directive) -> Result<Bridge, ConfigError> {
     Ok(Bridge::Pool { gateway, first, last })
 }
 
-/// `lladdr`: the address of a single station.
+/// Parses `lladdr`: the address of a single station.
 pub(super) fn mac(d: &Directive) -> Result<[u8; 6], ConfigError> {
     parse_mac(d.arg(0)).ok_or_else(|| {
         d.error(
@@ -138,7 +138,8 @@ impl RawConfig {
         self.options.device.kind == DeviceKind::Tap
     }
 
-    /// The clients' network that `server-bridge` names; the server's address in it is the gateway's.
+    /// Returns the clients' network that `server-bridge` names; the server's address in it is the
+    /// gateway's.
     pub(super) fn bridged(&self) -> Option<Network4> {
         match self.bridge {
             Some((Bridge::Pool { gateway, first, last }, _)) => {
@@ -149,7 +150,8 @@ impl RawConfig {
     }
 }
 
-/// `ifconfig` of a client, or together with `server-bridge`: with a TAP device it means a netmask.
+/// Parses `ifconfig` of a client, or together with `server-bridge`: with a TAP device it contains a
+/// netmask.
 pub(super) fn own_address(raw: &RawConfig) -> Result<Option<Ipv4Net>, ConfigError> {
     match &raw.ifconfig_pair {
         Some((local, mask, location)) if raw.is_ethernet() => {

@@ -6,7 +6,7 @@ use super::raw_config::RawConfig;
 use super::reader::Location;
 use crate::negotiate::DataCipher;
 
-/// `data-ciphers`: what may be negotiated, most wanted first.
+/// Returns the ciphers of `data-ciphers`, which may be negotiated, in order of preference.
 pub(super) fn allowed(raw: &mut RawConfig) -> Result<Vec<DataCipher>, ConfigError> {
     const DEFAULT: &str = "AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305";
     let (list, location) = match raw.data_ciphers.clone() {
@@ -56,7 +56,7 @@ pub(super) fn allowed(raw: &mut RawConfig) -> Result<Vec<DataCipher>, ConfigErro
     Ok(found)
 }
 
-/// `compat-mode` below 2.5: `cipher` may be negotiated.
+/// Applies `compat-mode` below 2.5: `cipher` may be negotiated.
 fn compatible(raw: &mut RawConfig, found: &mut Vec<DataCipher>) {
     if raw.compatible_with.is_none_or(|version| version >= 20_500) {
         return;
@@ -99,7 +99,7 @@ fn supported() -> String {
     DataCipher::names().collect::<Vec<_>>().join(", ")
 }
 
-/// `data-ciphers-fallback`: for peers that negotiate nothing.
+/// Returns the cipher of `data-ciphers-fallback`, for peers that negotiate nothing.
 ///
 /// Between two points `cipher` is a fallback too, as in openvpn: up to 2.5 there is no negotiation between them.
 pub(super) fn fallback(

@@ -40,7 +40,7 @@ pub struct ClientFile {
     pub grant: auth::ClientParams,
 }
 
-/// The name of a client's file in the directory, or `None` where no file can stand for this name.
+/// Returns the name of a client's file in the directory, or `None` if this name cannot have a file.
 ///
 /// Letters and digits of any script and a few signs are allowed: nothing that leads out of the
 /// directory, hides the file, or means something to a shell. Other names are not mapped to these, as

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_engine::command::Keepalive;
 
-use super::directives::{self, Fit};
+use super::directives::{self, DirectiveEffect};
 use super::finish_peer;
 use super::finish_server;
 use super::options::{
@@ -117,7 +117,7 @@ fn check_role(raw: &mut RawConfig, server: bool) -> Result<(), ConfigError> {
     for spec in directives::all() {
         let Some(location) = raw.seen.get(spec.name) else { continue };
         match if server { spec.roles.server } else { spec.roles.client } {
-            Fit::Refused => {
+            DirectiveEffect::Refused => {
                 let remedy = match spec.name {
                     "redirect-gateway" => {
                         "write push \"redirect-gateway def1\", which sends it to them".to_owned()
@@ -126,12 +126,14 @@ fn check_role(raw: &mut RawConfig, server: bool) -> Result<(), ConfigError> {
                 };
                 return Err(location.error(spec.name, format!("it is for {other}"), remedy));
             }
-            Fit::IgnoredWithTun if tap => {}
-            Fit::Ignored | Fit::IgnoredWithTun => raw.options.warnings.push(format!(
-                "{}:{}: {} has no effect on a {this}",
-                location.file, location.line, spec.name
-            )),
-            Fit::Used => {}
+            DirectiveEffect::IgnoredWithTun if tap => {}
+            DirectiveEffect::Ignored | DirectiveEffect::IgnoredWithTun => {
+                raw.options.warnings.push(format!(
+                    "{}:{}: {} has no effect on a {this}",
+                    location.file, location.line, spec.name
+                ));
+            }
+            DirectiveEffect::Used => {}
         }
     }
     Ok(())
@@ -180,7 +182,7 @@ fn keepalive(raw: &RawConfig, server: bool) -> Result<Keepalive, ConfigError> {
     })
 }
 
-/// `tls_server`: this end has the server's part in TLS.
+/// Returns the wrapping. `tls_server`: this end is the TLS server.
 fn wrap(raw: &mut RawConfig, tls_server: bool) -> Result<Wrap, ConfigError> {
     let shared = match std::mem::replace(&mut raw.options.wrap, Wrap::None) {
         Wrap::TlsAuth { key, .. } => Wrap::TlsAuth { key, direction: raw.key_direction },

@@ -4,7 +4,7 @@
 use adit_crypto::{BlockCipher, Digest};
 
 use super::ConfigError;
-use super::directives::{self, Fit};
+use super::directives::{self, DirectiveEffect};
 use super::options::{DialOptions, PeerKeys, PeerOptions};
 use super::raw_config::RawConfig;
 use super::transport;
@@ -12,7 +12,7 @@ use crate::data_format::BlockSuite;
 use crate::p2p::{Ifconfig4, TunnelAddrs};
 use crate::server::Topology;
 
-/// Whether the configuration is of this kind.
+/// Returns whether the configuration is of this kind.
 pub(super) fn is_peer(raw: &RawConfig) -> Result<bool, ConfigError> {
     let helper = raw.server4.is_some() || raw.server6.is_some() || raw.bridge.is_some();
     let server = helper || raw.mode_server;
@@ -54,7 +54,7 @@ pub(super) fn is_peer(raw: &RawConfig) -> Result<bool, ConfigError> {
 /// Refuses what has no place here.
 pub(super) fn check_role(raw: &RawConfig) -> Result<(), ConfigError> {
     for spec in directives::all().filter(|spec| raw.seen.contains_key(spec.name)) {
-        if spec.roles.p2p == Fit::Refused {
+        if spec.roles.p2p == DirectiveEffect::Refused {
             return Err(raw.error(
                 spec.name,
                 "it is for servers and their clients, and this is a tunnel between two points",
@@ -136,7 +136,7 @@ fn accepts(raw: &mut RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigError> {
     transport::allowed(raw)
 }
 
-/// `cipher` and `auth` of a static key.
+/// Returns `cipher` and `auth` of a static key.
 fn suite(raw: &mut RawConfig) -> Result<BlockSuite, ConfigError> {
     const REMEDY: &str = "write: cipher AES-256-CBC, at both ends";
     raw.options.warnings.push(
@@ -191,12 +191,12 @@ fn suite(raw: &mut RawConfig) -> Result<BlockSuite, ConfigError> {
     Ok(BlockSuite { cipher, digest })
 }
 
-/// Whether `ifconfig` names a network and not the other end: Ethernet always has one.
+/// Returns whether `ifconfig` names a network and not the other end: Ethernet always has one.
 fn is_net(raw: &RawConfig) -> bool {
     raw.is_ethernet() || raw.topology == Some(Topology::Subnet)
 }
 
-/// The addresses inside.
+/// Returns the addresses inside.
 fn tunnel_addrs(raw: &RawConfig) -> Result<TunnelAddrs, ConfigError> {
     let ipv4 = match &raw.ifconfig_pair {
         None => None,

@@ -67,7 +67,7 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
     })
 }
 
-/// The other end of the server's own address: the second word of `ifconfig`, or the next address.
+/// Returns the other end of the server's own address: the second word of `ifconfig`, or the next address.
 fn far_end(raw: &RawConfig, network: &Network4) -> Option<Ipv4Addr> {
     if network.topology == Topology::Subnet {
         return None;
@@ -92,7 +92,7 @@ fn route_to_server(raw: &RawConfig) -> Option<String> {
     }
 }
 
-/// The address of a network's own end: its first.
+/// Returns the address of a network's own end: its first.
 fn first_host(net: Ipv4Net) -> Option<Ipv4Net> {
     let address = u32::from(net.network()).checked_add(1)?;
     Ipv4Net::new(address.into(), net.prefix_len()).ok()
@@ -227,12 +227,13 @@ fn network6(raw: &RawConfig) -> Result<Option<Network6>, ConfigError> {
     }
 }
 
-/// The `push` lines, checked: a client that gets what the data channel cannot do is lost.
+/// Checks the `push` lines: a client cannot use its session if the server pushes something that the data channel does
+/// not support.
 fn push(raw: &mut RawConfig) -> Result<Vec<String>, ConfigError> {
     let rules = push_rules(raw);
     let mut kept = Vec::new();
     for option in std::mem::take(&mut raw.server.push) {
-        match rules.judge(&option) {
+        match rules.evaluate(&option) {
             Ok(Pushed::Kept) => kept.push(option),
             Ok(Pushed::Implied) => {}
             Ok(Pushed::LeftOut(warning)) => raw.options.warnings.push(warning),

@@ -30,7 +30,7 @@ impl LexError {
     }
 }
 
-/// The ASCII white space that separates words, as in C's `isspace`.
+/// Returns whether a byte is ASCII white space that separates words, as in C's `isspace`.
 pub(crate) fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t'..='\r')
 }

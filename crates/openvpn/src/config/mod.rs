@@ -52,7 +52,7 @@ pub use push_filter::PushRules;
 
 /// Reads config files.
 pub trait Files {
-    /// The content of a config file.
+    /// Reads a config file.
     ///
     /// # Errors
     /// As the file system says.
@@ -108,7 +108,7 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
     finish::finish(raw)
 }
 
-/// The directives in force with their arguments and what they do, for `--help`.
+/// Returns the directives in force with their arguments and what they do, for `--help`.
 pub fn help() -> String {
     directives::help()
 }
@@ -129,7 +129,7 @@ pub fn log_target(args: &[String], files: &dyn Files) -> Option<LogTo> {
     target
 }
 
-/// For the fuzzer: a config file that may include itself.
+/// Fuzzes the reader with a config file that may include itself.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     struct One<'a>(&'a [u8]);

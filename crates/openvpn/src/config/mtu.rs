@@ -6,7 +6,7 @@ use super::ConfigError;
 use super::raw_config::RawConfig;
 use crate::negotiate::link_overhead;
 
-/// `fragment` belongs to datagrams: TCP cuts and joins what it carries by itself.
+/// Checks `fragment`, which is for datagrams only: TCP segments its data by itself.
 pub(super) fn check(raw: &RawConfig) -> Result<(), ConfigError> {
     if raw.options.session.fragment.is_none() {
         return Ok(());

@@ -89,7 +89,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The engines' settings, with the keys of [`Self::wrap`].
+    /// Returns the engines' settings, with the keys of [`Self::wrap`].
     pub fn settings(&self, wrap: WrapConfig) -> Settings {
         Settings { wrap, ..self.session.clone() }
     }

@@ -79,7 +79,7 @@ pub(super) fn socks(
     Ok(())
 }
 
-/// The kind of authentication, in the third place or the fourth.
+/// Sets the kind of authentication, in the third argument or the fourth.
 fn method(d: &Directive) -> Result<(), ConfigError> {
     match d.get(3) {
         None | Some("none" | "basic") => Ok(()),
@@ -138,8 +138,8 @@ impl Proxies {
     }
 }
 
-/// The proxy before one server, as its place in the list of all proxies: that of its own block, or the
-/// one of all.
+/// Returns the proxy before one server, as its index in the list of all proxies: that of its own
+/// block, or the common one.
 pub(super) fn before(
     raw: &RawConfig,
     own: &Proxies,
@@ -175,7 +175,7 @@ pub(super) fn before(
     u8::try_from(at).map(Some).map_err(many)
 }
 
-/// A port can be shared only where connections are accepted.
+/// Checks that a port is shared only where connections are accepted.
 pub(super) fn check_share(
     raw: &RawConfig,
     role: &Role,

@@ -37,7 +37,7 @@ pub(super) enum Pushed {
 
 impl PushRules {
     /// Judges an option. An error is the problem and the remedy.
-    pub(super) fn judge(&self, option: &str) -> Result<Pushed, (String, String)> {
+    pub(super) fn evaluate(&self, option: &str) -> Result<Pushed, (String, String)> {
         let mut words = option.split_whitespace();
         let (word, rest) = (words.next().unwrap_or_default(), words.next());
         // Commas and control characters are an error whatever the option is about.
@@ -55,8 +55,8 @@ impl PushRules {
         Ok(if word == "topology" { Pushed::Implied } else { Pushed::Kept })
     }
 
-    /// Why a pushed option means nothing to clients: in openvpn too, what the server says to each of them later
-    /// counts.
+    /// Returns the reason why a pushed option means nothing to clients: in openvpn too, a later option for the
+    /// individual client overrides it.
     fn overridden(&self, word: &str, rest: Option<&str>) -> Option<&'static str> {
         Some(match word {
             "ifconfig" => {

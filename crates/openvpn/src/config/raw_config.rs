@@ -242,7 +242,7 @@ impl RawConfig {
         }
     }
 
-    /// A server's topology; without a word openvpn's default up to 2.6.
+    /// Returns a server's topology; by default openvpn's default up to 2.6.
     pub(super) fn topology(&self) -> Topology {
         // Frames find their way by themselves.
         if self.is_ethernet() {
@@ -259,7 +259,7 @@ impl RawConfig {
         }
     }
 
-    /// An error about a directive that was taken, or about the configuration as a whole.
+    /// Returns an error about a directive that was taken, or about the configuration as a whole.
     pub(super) fn error(
         &self,
         directive: &str,
@@ -278,7 +278,7 @@ impl RawConfig {
         }
     }
 
-    /// The block's remote, made on first use.
+    /// Returns the block's remote, made on first use.
     fn connection(&mut self, block: usize) -> Option<&mut Remote> {
         if self.connections.len() <= block {
             self.connections.resize_with(block.saturating_add(1), Remote::default);

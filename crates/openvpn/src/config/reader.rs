@@ -90,7 +90,8 @@ pub(super) fn read_leniently(args: &[String], files: &dyn Files) -> Vec<Directiv
 }
 
 impl Directive {
-    /// As written, with its place; without the content of blocks, and without passwords.
+    /// Formats the directive as written, with its location; without the content of blocks, and
+    /// without passwords.
     pub(super) fn shown(&self) -> String {
         let mut text = format!("{}:{}: {}", self.location.file, self.location.line, self.name);
         let secret = matches!(self.name.as_str(), "auth-token" | "setenv" | "setenv-safe");
@@ -215,7 +216,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `offset`: the number of the line before the first.
+    /// Splits a text into lines. `offset`: the number of the line before the first.
     fn lines(
         &mut self,
         lines: &[&str],
@@ -324,8 +325,8 @@ impl Reader<'_> {
     }
 }
 
-/// UTF-8 without the mark that some editors put before it; other encodings are taken by bytes, so
-/// that a comment in Latin-1 does no harm.
+/// Decodes UTF-8 without the mark that some editors put before it; other encodings are taken byte
+/// by byte, so that a comment in Latin-1 does no harm.
 fn decode(
     path: &Path,
     bytes: &[u8],

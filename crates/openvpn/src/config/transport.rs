@@ -89,7 +89,7 @@ pub(super) fn local(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// The local side of the transport.
+/// Returns the settings of the local socket.
 pub(super) fn socket(raw: &RawConfig, role: &Role) -> Result<Socket, ConfigError> {
     let bind = raw.bind.unwrap_or(true);
     let chosen: Vec<&str> =
@@ -129,7 +129,7 @@ pub(super) fn socket(raw: &RawConfig, role: &Role) -> Result<Socket, ConfigError
     Ok(Socket { listen, bind_streams, ..raw.options.socket.clone() })
 }
 
-/// One entry for each `local`, or one with no host.
+/// Returns one entry for each `local`, or one without a host.
 fn listen(raw: &RawConfig, default: Proto) -> Result<Vec<Listen>, ConfigError> {
     let nowhere = Local { host: None, port: None, proto: None };
     let locals = match raw.sockets.locals.as_slice() {
@@ -173,7 +173,7 @@ pub(super) fn sides(raw: &RawConfig, server: bool) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether one of two points is the end of a stream that listens; `None` without streams.
+/// Returns whether one of two points is the end of a stream that listens; `None` without streams.
 pub(super) fn listening_end(raw: &RawConfig) -> Result<Option<bool>, ConfigError> {
     let remotes = raw.remotes.iter().chain(&raw.connections).map(|remote| remote.proto);
     let locals = raw.sockets.locals.iter().map(|local| local.proto);
@@ -206,7 +206,7 @@ pub(super) fn listening_end(raw: &RawConfig) -> Result<Option<bool>, ConfigError
     Ok(Some(listens))
 }
 
-/// The addresses in the `remote` lines of an end that listens for connections.
+/// Returns the addresses in the `remote` lines of an end that listens for connections.
 pub(super) fn allowed(raw: &RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigError> {
     let hosts = raw.remotes.iter().chain(&raw.connections).filter_map(|r| r.host.as_deref());
     let address = |host: &str| {
@@ -221,7 +221,7 @@ pub(super) fn allowed(raw: &RawConfig) -> Result<Vec<std::net::IpAddr>, ConfigEr
     hosts.map(address).collect()
 }
 
-/// The servers to dial, in their order, and the proxies before them.
+/// Returns the servers to dial, in order, and the proxies before them.
 pub(super) fn remotes(raw: &mut RawConfig) -> Result<(Vec<Target>, Vec<Proxy>), ConfigError> {
     let blocks = !raw.connections.is_empty();
     if blocks && !raw.remotes.is_empty() {
@@ -263,7 +263,7 @@ pub(super) fn remotes(raw: &mut RawConfig) -> Result<(Vec<Target>, Vec<Proxy>), 
     Ok((targets, proxies))
 }
 
-/// A warning about `explicit-exit-notify` over TCP.
+/// Returns a warning about `explicit-exit-notify` over TCP.
 pub(super) fn notice_enough(raw: &RawConfig) -> String {
     let location = raw.seen.get("explicit-exit-notify");
     let location = location

@@ -82,7 +82,7 @@ impl RemoteOptions {
 
 impl fmt::Display for OptionsString<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shape = Shape::of(self.cipher);
+        let shape = CipherParams::of(self.cipher);
         // OpenVPN writes v4 over IPv6 too, so that both ends' strings agree.
         let proto = match (self.stream, self.listens) {
             (false, _) => "UDPv4",
@@ -120,7 +120,7 @@ impl fmt::Display for OptionsString<'_> {
 impl OptionsString<'_> {
     /// Returns the size of the largest packet as old versions of OpenVPN count it. No packet has
     /// that size any more, but peers compare the number.
-    fn link_mtu(&self, shape: &Shape) -> u32 {
+    fn link_mtu(&self, shape: &CipherParams) -> u32 {
         let digest = if shape.aead { 0 } else { digest_size(self.auth) };
         let framing = match self.framing {
             Framing::None | Framing::StubV2 => 0,
@@ -138,7 +138,7 @@ impl OptionsString<'_> {
 
 /// Returns the bytes of a datagram without its packet, as OpenVPN subtracts them from `link-mtu`.
 pub(crate) fn link_overhead(cipher: &str, auth: &str, stream: bool) -> u32 {
-    let shape = Shape::of(cipher);
+    let shape = CipherParams::of(cipher);
     let digest = if shape.aead { 0 } else { digest_size(auth) };
     // OpenVPN counts the packet id of CBC with the packet.
     let packet_id = if shape.aead || cipher.eq_ignore_ascii_case("none") { 0 } else { 4 };
@@ -161,14 +161,14 @@ pub(crate) const ETHERNET_EXTRA: u32 = 32;
 pub(crate) const STREAM_LENGTH: u32 = 2;
 
 /// The parameters of a cipher, supported or not, in the options string.
-struct Shape {
+struct CipherParams {
     aead: bool,
     key_bits: u32,
     /// The bytes of opcode, packet id, IV, padding and tag.
     overhead: u32,
 }
 
-impl Shape {
+impl CipherParams {
     fn of(name: &str) -> Self {
         let upper = name.to_ascii_uppercase();
         let key_bits = match upper.split('-').find_map(|part| part.parse().ok()) {

@@ -220,11 +220,11 @@ impl PushedOptions {
 }
 
 /// An option whose arguments are being read.
-struct Words<'a> {
+struct OptionReader<'a> {
     option: &'a PushedOption,
 }
 
-impl Words<'_> {
+impl OptionReader<'_> {
     fn arg(&self, index: usize) -> &str {
         self.option.args().get(index).map(String::as_str).unwrap_or_default()
     }
@@ -260,7 +260,7 @@ struct Reader {
 
 impl Reader {
     fn option(&mut self, option: &PushedOption) -> Result<(), PushRefused> {
-        let words = Words { option };
+        let words = OptionReader { option };
         let name = option.name();
         let taken = self.addresses(name, &words)?
             || self.routes(name, &words)
@@ -273,7 +273,7 @@ impl Reader {
         Ok(())
     }
 
-    fn addresses(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
+    fn addresses(&mut self, name: &str, w: &OptionReader<'_>) -> Result<bool, PushRefused> {
         match name {
             "ifconfig" => {
                 let local: Ipv4Addr = w.parse(0, "an address and a netmask")?;
@@ -321,7 +321,7 @@ impl Reader {
     }
 
     /// Parses a route. A malformed route is left out and does not end the session.
-    fn routes(&mut self, name: &str, w: &Words<'_>) -> bool {
+    fn routes(&mut self, name: &str, w: &OptionReader<'_>) -> bool {
         match name {
             "route" => match parse_route4(&w.args()) {
                 Ok(route) => self.out.routes4.push(route),
@@ -362,7 +362,7 @@ impl Reader {
         true
     }
 
-    fn channel(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
+    fn channel(&mut self, name: &str, w: &OptionReader<'_>) -> Result<bool, PushRefused> {
         match name {
             "peer-id" => {
                 let id: u32 = w.parse(0, "a number")?;
@@ -411,7 +411,7 @@ impl Reader {
         Ok(true)
     }
 
-    fn timers(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
+    fn timers(&mut self, name: &str, w: &OptionReader<'_>) -> Result<bool, PushRefused> {
         match name {
             "ping" => self.out.ping = Some(w.seconds()?),
             // Servers push both halves; only an update may contain the whole. OpenVPN ignores it in
@@ -451,7 +451,7 @@ impl Reader {
         Ok(true)
     }
 
-    fn rest(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
+    fn rest(&mut self, name: &str, w: &OptionReader<'_>) -> Result<bool, PushRefused> {
         match name {
             "auth-token" => {
                 if w.arg(0).is_empty() {
@@ -477,7 +477,7 @@ impl Reader {
         Ok(true)
     }
 
-    fn note(&mut self, w: &Words<'_>, why: &str) {
+    fn note(&mut self, w: &OptionReader<'_>, why: &str) {
         self.out.notes.push(format!("left out: {}: {why}", w.option.shown()));
     }
 

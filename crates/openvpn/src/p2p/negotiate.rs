@@ -12,7 +12,7 @@ use crate::session::Settings;
 
 /// The agreed parameters of a session.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Agreed {
+pub(super) struct SessionParams {
     /// The cipher of the data channel.
     pub(super) cipher: DataCipher,
     /// Whether the keys come from the TLS exporter.
@@ -57,7 +57,7 @@ pub(super) fn agree(
     role: Role,
     settings: &Settings,
     remote: &KeyMethod2,
-) -> Result<Result<Agreed, NoCipher>, Reason> {
+) -> Result<Result<SessionParams, NoCipher>, Reason> {
     let info =
         PeerInfo::parse(&remote.peer_info).map_err(|_| Reason::Protocol("malformed peer info"))?;
     let proto = info.proto();
@@ -79,7 +79,7 @@ pub(super) fn agree(
         let offered = offered.into_iter().map(str::to_owned).collect();
         return Ok(Err(NoCipher { offered }));
     };
-    Ok(Ok(Agreed {
+    Ok(Ok(SessionParams {
         cipher,
         exporter,
         data_v2: both(IvProto::DATA_V2),

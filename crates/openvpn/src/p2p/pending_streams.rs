@@ -87,7 +87,7 @@ fn is_near(a: IpAddr, b: IpAddr, length: u32) -> bool {
 
 /// The error that there is no place.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct QueueFull;
 
 #[derive(Debug)]
 pub(super) struct PendingStreams {
@@ -109,7 +109,7 @@ impl PendingStreams {
         now: Instant,
         link: Link,
         proven: impl Fn(Link) -> bool,
-    ) -> Result<Option<Link>, Full> {
+    ) -> Result<Option<Link>, QueueFull> {
         let there: Vec<Occupant> = self
             .waiting
             .iter()
@@ -119,7 +119,7 @@ impl PendingStreams {
         let gone = match Vacancy::find(now, link, there, (MAX_WAITING, MAX_OF_ONE)) {
             Vacancy::Free => None,
             Vacancy::InPlaceOf(at) => self.waiting.remove(at),
-            Vacancy::None => return Err(Full),
+            Vacancy::None => return Err(QueueFull),
         };
         self.waiting.push_back((link, now));
         Ok(gone.map(|(link, _)| link))
@@ -172,7 +172,11 @@ mod tests {
         Link::stream(id, ([192, 0, 2, host], 4000).into())
     }
 
-    fn admit(pending: &mut PendingStreams, seconds: u64, link: Link) -> Result<Option<Link>, Full> {
+    fn admit(
+        pending: &mut PendingStreams,
+        seconds: u64,
+        link: Link,
+    ) -> Result<Option<Link>, QueueFull> {
         pending.admit(at(seconds), link, |_| false)
     }
 
@@ -201,7 +205,7 @@ mod tests {
         let begun = |link: Link| link.remote().ip() < IpAddr::from([192, 0, 2, 3]);
         assert_eq!(pending.admit(at(11), link(20, 20), begun), Ok(Some(link(3, 3))));
         // A handshake has begun on all.
-        assert_eq!(pending.admit(at(14), link(21, 21), |_| true), Err(Full));
+        assert_eq!(pending.admit(at(14), link(21, 21), |_| true), Err(QueueFull));
         assert_eq!(pending.admit(at(15), link(21, 21), |_| true), Ok(Some(link(0, 0))));
         assert_eq!(pending.waiting.len(), MAX_WAITING);
     }

@@ -14,8 +14,8 @@ use crate::keys::{DataKeys, Role, StaticKey};
 use crate::packet::{Control, Opcode, SessionId};
 use crate::reason::Reason;
 use crate::session::{
-    Agreement, ControlChannel, DataChannel, Event, Noticed, PathReport, PeerTerms, Renegotiation,
-    Settings, WallClock,
+    Agreement, ControlChannel, DataChannel, Event, NoticeOutcome, PathReport, PeerTerms,
+    Renegotiation, Settings, WallClock,
 };
 use crate::tls::{KeyHash, RecordTls, TlsSession};
 use crate::wrap::{WrapConfig, Wrapper};
@@ -338,8 +338,8 @@ impl RecordSession {
         let peer = notice.peer()?;
         let data = self.data.iter_mut().find(|data| data.peer == peer)?;
         match data.notice(now, notice, &self.settings, out) {
-            Noticed::Path(report) => Some(report),
-            Noticed::Nothing | Noticed::KeyNearLimit | Noticed::Inactive => None,
+            NoticeOutcome::Path(report) => Some(report),
+            NoticeOutcome::Nothing | NoticeOutcome::KeyNearLimit | NoticeOutcome::Inactive => None,
         }
     }
 

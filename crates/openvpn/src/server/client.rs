@@ -29,17 +29,17 @@ pub(super) enum Stage {
     /// TLS and key exchange are in progress.
     Negotiating,
     /// The client's certificate is authenticated, and the authorization request is pending.
-    Authorizing { ticket: auth::RequestId, until: Instant, negotiated: Box<Negotiated> },
+    Authorizing { ticket: auth::RequestId, until: Instant, negotiated: Box<NegotiatedClient> },
     /// The client was refused; it stays until it acknowledges that.
     Refused { until: Instant, reason: Reason },
     /// The client has a session.
-    Connected(Box<Connected>),
+    Connected(Box<ConnectedClient>),
     /// A newer session of the same name has replaced its session; the client is being notified.
-    Replaced(Box<Notified>),
+    Replaced(Box<ReplacedClient>),
 }
 
 /// The notification of a client whose session was replaced, and its progress.
-pub(super) struct Notified {
+pub(super) struct ReplacedClient {
     /// The time by which the client must acknowledge.
     pub(super) until: Instant,
     pub(super) name: String,
@@ -52,7 +52,7 @@ pub(super) struct Notified {
 }
 
 /// The information that a client gives about itself before it is accepted.
-pub(super) struct Negotiated {
+pub(super) struct NegotiatedClient {
     pub(super) identity: PeerIdentity,
     pub(super) username: Option<String>,
     pub(super) peer_info: PeerInfo,
@@ -63,7 +63,7 @@ pub(super) struct Negotiated {
 }
 
 /// The session of a client.
-pub(super) struct Connected {
+pub(super) struct ConnectedClient {
     pub(super) info: ClientInfo,
     pub(super) data: DataChannel,
     pub(super) lease: Lease,
@@ -81,7 +81,7 @@ pub(super) struct Connected {
 }
 
 impl Client {
-    pub(super) fn connected(&self) -> Option<&Connected> {
+    pub(super) fn connected(&self) -> Option<&ConnectedClient> {
         match &self.stage {
             Stage::Connected(connected) => Some(connected),
             _ => None,

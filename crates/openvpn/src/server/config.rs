@@ -93,7 +93,7 @@ pub struct ServerConfig {
 
 /// The configuration that a running server may change without affecting existing sessions.
 #[derive(Clone, Debug, Default)]
-pub struct Offer {
+pub struct ReloadableConfig {
     /// As [`ServerConfig::push`].
     pub push: Vec<String>,
     /// As [`ServerConfig::max_clients`]; sessions beyond it continue.

@@ -36,7 +36,12 @@ impl Cookies {
     }
 
     /// Computes the session id for an answer to a reset.
-    pub(crate) fn bake(&self, now: Instant, address: SocketAddr, client: SessionId) -> SessionId {
+    pub(crate) fn create_cookie(
+        &self,
+        now: Instant,
+        address: SocketAddr,
+        client: SessionId,
+    ) -> SessionId {
         self.cookie(self.slot_at(now), address, client)
     }
 
@@ -106,7 +111,7 @@ mod tests {
     }
 
     fn good() -> Control<'static> {
-        answer(cookies().bake(NOW, address(), CLIENT))
+        answer(cookies().create_cookie(NOW, address(), CLIENT))
     }
 
     #[test]
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_bit_of_the_cookie_counts() {
-        let cookie = cookies().bake(NOW, address(), CLIENT);
+        let cookie = cookies().create_cookie(NOW, address(), CLIENT);
         for bit in 0..64 {
             let mut wrong = cookie;
             if let Some(byte) = wrong.0.get_mut(bit / 8) {

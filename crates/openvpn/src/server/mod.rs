@@ -13,7 +13,7 @@ mod push;
 mod responder;
 mod start_budget;
 
-pub use config::{Network4, Network6, Offer, ServerConfig, Topology};
+pub use config::{Network4, Network6, ReloadableConfig, ServerConfig, Topology};
 pub use engine::{Disconnect, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent, UsedElsewhere};
 pub(crate) use responder::{Refused, Responder};

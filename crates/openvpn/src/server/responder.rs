@@ -23,7 +23,7 @@ use super::half_open::HalfOpen;
 use super::start_budget::{StartBudget, UsedCookies};
 use crate::packet::{Acks, Control, Opcode, SessionId};
 use crate::session::{RESEND_WRAPPED_KEY, Settings};
-use crate::wrap::{First, WrapError, WrapServer, Wrapper};
+use crate::wrap::{FirstPacket, WrapError, WrapServer, Wrapper};
 
 /// The number of bad packets of one network that are checked in a burst, and in 10 s.
 const BAD_PACKETS: u32 = 50_000;
@@ -111,7 +111,7 @@ impl Responder {
         let answer = Control {
             opcode: Opcode::HardResetServerV2,
             key_id: 0,
-            session: self.cookies.bake(now, link.remote(), client),
+            session: self.cookies.create_cookie(now, link.remote(), client),
             acks: Acks::from_slice(&[0]).unwrap_or_default(),
             remote: Some(client),
             message: Some(0),
@@ -177,7 +177,7 @@ impl Responder {
         if let Err(error) = self.wrap.check_age(&first, unix) {
             return Err(self.bad(now, address, Refused::KeyAge(error)));
         }
-        let First { control, early_negotiation, wrapper, .. } = first;
+        let FirstPacket { control, early_negotiation, wrapper, .. } = first;
         debug_assert_eq!(
             control.key_id, 0,
             "the header's parser refuses a hard reset with another"
@@ -296,7 +296,7 @@ mod tests {
         Responder::new(&settings, false, &mut Random::new([1; 32])).expect("a responder")
     }
 
-    /// A well-formed reset.
+    /// Builds a well-formed reset.
     fn control(session: u64) -> Control<'static> {
         Control {
             opcode: Opcode::HardResetClientV2,

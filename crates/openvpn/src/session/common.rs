@@ -160,7 +160,7 @@ fn protected(size: u16, protection: Protection) -> u16 {
 }
 
 /// Returns what to do about packets that are not framed as agreed.
-pub(crate) fn misframed(wrong: FramingError) -> &'static str {
+pub(crate) fn framing_action(wrong: FramingError) -> &'static str {
     match wrong {
         FramingError::Compressed => {
             "its packets are compressed in a way that this end does not expect, and are dropped: comp-lzo \

@@ -35,7 +35,7 @@ pub(crate) struct ControlChannel {
     local: SessionId,
     remote: Option<SessionId>,
     wrapper: Wrapper,
-    rewrapping: Rewrapping,
+    rewrapping: RenegotiationWrapping,
     /// Whether negotiations exchange records instead of key method 2 and control messages.
     records: bool,
     newest: KeyNegotiation,
@@ -44,7 +44,7 @@ pub(crate) struct ControlChannel {
     former: Option<KeyNegotiation>,
     /// The rate at which both ends together may renegotiate.
     pace: TokenBucket,
-    postponed: Option<Postponed>,
+    postponed: Option<PostponedRenegotiation>,
     /// Whether keys were exchanged or made.
     soiled: bool,
     /// The number of the peer's renegotiations that were delayed.
@@ -52,14 +52,14 @@ pub(crate) struct ControlChannel {
     /// The lifetime of the session's keys without a new negotiation; `None` before there is a
     /// session.
     established: Option<Duration>,
-    failing: Option<Failing>,
+    failing: Option<NegotiationFailures>,
     /// The authentic packets of the control channel.
     pub(crate) traffic: Counters,
 }
 
 /// Consecutive failed negotiations of a session.
 #[derive(Copy, Clone)]
-struct Failing {
+struct NegotiationFailures {
     since: Instant,
     /// When to begin another one.
     again: Instant,
@@ -67,7 +67,7 @@ struct Failing {
 
 /// The peer's request to renegotiate, which waits for [`ControlChannel::pace`]. It is stored
 /// because a stream never retransmits.
-struct Postponed {
+struct PostponedRenegotiation {
     until: Instant,
     session: SessionId,
     remote: Option<SessionId>,
@@ -76,7 +76,7 @@ struct Postponed {
 }
 
 /// The wrapping of renegotiations.
-enum Rewrapping {
+enum RenegotiationWrapping {
     /// The same as that of the first negotiation.
     None,
     /// Dynamic tls-crypt, whose keys are not yet made: many sessions end before their first
@@ -153,7 +153,7 @@ impl ControlChannel {
             local,
             remote,
             wrapper,
-            rewrapping: Rewrapping::None,
+            rewrapping: RenegotiationWrapping::None,
             records: false,
             newest,
             former: None,
@@ -203,7 +203,7 @@ impl ControlChannel {
             self.make_rewrapper()?;
         }
         let wrapper = match &mut self.rewrapping {
-            Rewrapping::Made(rewrapper) if renegotiation => rewrapper,
+            RenegotiationWrapping::Made(rewrapper) if renegotiation => rewrapper,
             _ => &mut self.wrapper,
         };
         let len = packet.len();
@@ -229,7 +229,8 @@ impl ControlChannel {
             if let Err(until) = self.may_renegotiate(now) {
                 self.put_off = self.put_off.saturating_add(1);
                 let &Control { session, remote, key_id, message, .. } = control;
-                self.postponed = Some(Postponed { until, session, remote, key_id, message });
+                self.postponed =
+                    Some(PostponedRenegotiation { until, session, remote, key_id, message });
                 return Ok(Vec::new());
             }
             self.renegotiate_as(now, control.key_id, tls, settings)?;
@@ -271,7 +272,7 @@ impl ControlChannel {
     /// Returns whether packets of this negotiation could be forged by anyone, and must not end the
     /// session. A stream belongs to its two ends, as far as TCP ensures it.
     fn tolerates(&self, key_id: u8) -> bool {
-        let rewrapped = key_id != 0 && !matches!(self.rewrapping, Rewrapping::None);
+        let rewrapped = key_id != 0 && !matches!(self.rewrapping, RenegotiationWrapping::None);
         let authentic = rewrapped || self.wrapper.authenticates() || self.link.is_stream();
         self.established.is_some() && !authentic
     }
@@ -292,11 +293,13 @@ impl ControlChannel {
         }
         self.newest.failed = true;
         let (since, again) = match self.failing {
-            Some(Failing { since, .. }) => (since, now + AGAIN),
+            Some(NegotiationFailures { since, .. }) => (since, now + AGAIN),
             None => (now, now),
         };
-        self.failing =
-            Some(Failing { since, again: again.max(self.pace.next_whole(now, RENEGOTIATIONS)) });
+        self.failing = Some(NegotiationFailures {
+            since,
+            again: again.max(self.pace.next_whole(now, RENEGOTIATIONS)),
+        });
     }
 
     /// Fails the negotiation in progress, which authenticated another identity than the session's.
@@ -347,7 +350,7 @@ impl ControlChannel {
         settings: &Settings,
     ) -> Result<Vec<Event>, Reason> {
         let due = self.postponed.take_if(|postponed| postponed.until <= now);
-        let Some(Postponed { session, remote, key_id, message, .. }) = due else {
+        let Some(PostponedRenegotiation { session, remote, key_id, message, .. }) = due else {
             return Ok(Vec::new());
         };
         let opcode = Opcode::SoftResetV1;
@@ -483,7 +486,7 @@ impl ControlChannel {
     /// Gives renegotiations a wrapping of their own from now on, with keys from the first
     /// negotiation, which is complete.
     pub(crate) fn wrap_renegotiations(&mut self) {
-        self.rewrapping = Rewrapping::Wanted;
+        self.rewrapping = RenegotiationWrapping::Wanted;
         // Anyone could make the first negotiation fail, and its keys cannot be exported afterwards.
         if !self.wrapper.authenticates() {
             let _ = self.make_rewrapper();
@@ -493,9 +496,9 @@ impl ControlChannel {
     /// Makes the wrapper of renegotiations. Called before the first renegotiation begins, while the
     /// newest negotiation is the first one.
     fn make_rewrapper(&mut self) -> Result<(), Reason> {
-        if matches!(self.rewrapping, Rewrapping::Wanted) {
+        if matches!(self.rewrapping, RenegotiationWrapping::Wanted) {
             let exported = self.newest.export(DYNAMIC_TLS_CRYPT_LABEL)?;
-            self.rewrapping = Rewrapping::Made(self.wrapper.renegotiation(&exported)?);
+            self.rewrapping = RenegotiationWrapping::Made(self.wrapper.renegotiation(&exported)?);
         }
         Ok(())
     }
@@ -556,7 +559,7 @@ impl ControlChannel {
                 !negotiation.is_complete()
             };
             let wrapper = match &mut self.rewrapping {
-                Rewrapping::Made(rewrapper) if key_id != 0 => rewrapper,
+                RenegotiationWrapping::Made(rewrapper) if key_id != 0 => rewrapper,
                 _ => &mut self.wrapper,
             };
             let mut send = |opcode, message, payload: &[u8], acks: Acks| {

@@ -78,7 +78,7 @@ pub(crate) struct DataChannel {
 }
 
 /// A notice about a data channel that its engine acts on.
-pub(crate) enum Noticed {
+pub(crate) enum NoticeOutcome {
     /// Nothing is left to do.
     Nothing,
     /// A key is close to its limit: the next tick negotiates another one.
@@ -123,25 +123,25 @@ impl DataChannel {
         notice: &Notice,
         settings: &Settings,
         out: &mut Outbox<E>,
-    ) -> Noticed {
+    ) -> NoticeOutcome {
         match *notice {
             Notice::KeyFirstUse(_, key_id) => self.schedule.first_use(now, key_id, out),
             Notice::KeyNearLimit(_, key_id) => {
                 self.schedule.near_limit(now, key_id);
-                return Noticed::KeyNearLimit;
+                return NoticeOutcome::KeyNearLimit;
             }
             Notice::Traffic(_, traffic)
-                if self.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
+                if self.idle.as_mut().is_some_and(|idle| idle.record_traffic(now, traffic)) =>
             {
-                return Noticed::Inactive;
+                return NoticeOutcome::Inactive;
             }
             Notice::InBand(..) | Notice::ProbeResult(..) => {
                 let report = self.sizes.notice(now, notice, settings, out);
-                return report.map_or(Noticed::Nothing, Noticed::Path);
+                return report.map_or(NoticeOutcome::Nothing, NoticeOutcome::Path);
             }
             _ => {}
         }
-        Noticed::Nothing
+        NoticeOutcome::Nothing
     }
 
     /// Does the work that is due. Returns the findings about the path, and whether this end negotiates

@@ -71,7 +71,7 @@ impl Idle {
     }
 
     /// Processes the data plane's traffic counters. Returns true if the time is over.
-    pub(crate) fn hear(&mut self, now: Instant, traffic: Traffic) -> bool {
+    pub(crate) fn record_traffic(&mut self, now: Instant, traffic: Traffic) -> bool {
         let around = traffic.packets.saturating_mul(self.overhead.into());
         let bytes = traffic.bytes.saturating_sub(around).saturating_sub(traffic.in_band_bytes);
         let packets = traffic.packets.saturating_sub(traffic.in_band_packets);
@@ -130,18 +130,18 @@ mod tests {
     #[test]
     fn pings_are_no_traffic() {
         let mut idle = idle(60, 0);
-        assert!(!idle.hear(at(10), traffic(1, 84, 1)));
-        assert!(!idle.hear(at(69), traffic(1, 84, 9)));
-        assert!(idle.hear(at(70), traffic(1, 84, 10)));
+        assert!(!idle.record_traffic(at(10), traffic(1, 84, 1)));
+        assert!(!idle.record_traffic(at(69), traffic(1, 84, 9)));
+        assert!(idle.record_traffic(at(70), traffic(1, 84, 10)));
     }
 
     #[test]
     fn too_few_bytes_add_up_but_do_not_count_alone() {
         let mut idle = idle(60, 1000);
-        assert!(!idle.hear(at(30), traffic(9, 100, 3)));
-        assert!(!idle.hear(at(50), traffic(10, 100, 5)), "a thousand in all");
-        assert!(!idle.hear(at(109), traffic(19, 100, 10)));
-        assert!(idle.hear(at(110), traffic(19, 100, 10)));
+        assert!(!idle.record_traffic(at(30), traffic(9, 100, 3)));
+        assert!(!idle.record_traffic(at(50), traffic(10, 100, 5)), "a thousand in all");
+        assert!(!idle.record_traffic(at(109), traffic(19, 100, 10)));
+        assert!(idle.record_traffic(at(110), traffic(19, 100, 10)));
     }
 
     #[test]

@@ -15,17 +15,17 @@ pub struct WrapServer {
     /// The key for all clients or no wrapping; absent where every client must bring its own key.
     shared: Option<Mode>,
     /// Unwraps the keys of clients that bring their own.
-    wrapped: Option<Wrapped>,
+    wrapped: Option<TlsCryptV2Server>,
 }
 
-struct Wrapped {
+struct TlsCryptV2Server {
     key: ServerKey,
     max_age: Option<Duration>,
 }
 
 /// The unwrapped packet of an unauthenticated sender.
 #[derive(Debug)]
-pub struct First<'a> {
+pub struct FirstPacket<'a> {
     /// The packet.
     pub control: Control<'a>,
     /// Whether the client can resend its wrapped key and so take part in the stateless handshake
@@ -57,7 +57,7 @@ impl WrapServer {
         Ok(match config {
             WrapConfig::TlsCryptV2Server { key, max_age, shared } => Self {
                 shared: shared.as_deref().map(mode).transpose()?,
-                wrapped: Some(Wrapped { key: key.clone(), max_age: *max_age }),
+                wrapped: Some(TlsCryptV2Server { key: key.clone(), max_age: *max_age }),
             },
             config => Self { shared: Some(mode(config)?), wrapped: None },
         })
@@ -67,7 +67,7 @@ impl WrapServer {
     ///
     /// # Errors
     /// [`WrapError::KeyTooOld`] or [`WrapError::KeyWithoutTime`].
-    pub fn check_age(&self, first: &First<'_>, now: UnixTime) -> Result<(), WrapError> {
+    pub fn check_age(&self, first: &FirstPacket<'_>, now: UnixTime) -> Result<(), WrapError> {
         let Some(max_age) = self.wrapped.as_ref().and_then(|wrapped| wrapped.max_age) else {
             return Ok(());
         };
@@ -87,7 +87,7 @@ impl WrapServer {
     ///
     /// # Errors
     /// See [`WrapError`]; the caller drops and counts the packet.
-    pub fn open_first<'a>(&self, packet: &'a mut [u8]) -> Result<First<'a>, WrapError> {
+    pub fn open_first<'a>(&self, packet: &'a mut [u8]) -> Result<FirstPacket<'a>, WrapError> {
         let (header, session, _) = split_front(packet)?;
         self.check_header(header)?;
         let brings_key = header.opcode.carries_wrapped_key();
@@ -112,7 +112,7 @@ impl WrapServer {
         if let Some(stamp) = stamp {
             wrapper.accept(stamp)?;
         }
-        Ok(First { control, early_negotiation, wrapper, metadata })
+        Ok(FirstPacket { control, early_negotiation, wrapper, metadata })
     }
 
     /// Accepts only the opcodes of the stateless handshake.

@@ -29,7 +29,7 @@ use adit_crypto::{CryptoError, Digest};
 use crate::keys::{ClientKey, Direction, ServerKey, StaticKey, UnwrapError};
 use crate::packet::PacketError;
 
-pub use first_packet::{First, WrapServer};
+pub use first_packet::{FirstPacket, WrapServer};
 pub use replay::{ReplayWindow, Replayed};
 pub use wrapper::Wrapper;
 

@@ -311,9 +311,9 @@ pub(crate) fn connect(client: &ClientTls, server: &ServerTls) -> Outcome {
 
 /// A resolver that presents the certificate that it was given.
 #[derive(Debug)]
-struct Shameless(Arc<rustls::sign::CertifiedKey>);
+struct FixedCertResolver(Arc<rustls::sign::CertifiedKey>);
 
-impl rustls::server::ResolvesServerCert for Shameless {
+impl rustls::server::ResolvesServerCert for FixedCertResolver {
     fn resolve(
         &self,
         _: rustls::server::ClientHello<'_>,
@@ -365,9 +365,9 @@ fn verdict_on(
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(Shameless(Arc::new(rustls::sign::CertifiedKey::new(
-            chain, key,
-        )))));
+        .with_cert_resolver(Arc::new(FixedCertResolver(Arc::new(
+            rustls::sign::CertifiedKey::new(chain, key),
+        ))));
     let mut peer = rustls::ServerConnection::new(Arc::new(config)).unwrap();
     let mut session = TlsSession::client(client).unwrap();
     for _ in 0..10 {

@@ -60,14 +60,14 @@ pub struct Epoch {
     /// The serial number of the network's settings under which it was opened.
     pub settings: i64,
     /// The end of the previous epoch, as its sender knew it.
-    pub previous: Option<Previous>,
+    pub previous: Option<PreviousEpoch>,
     /// The generation of the network's key for its wraps.
     pub generation: Generation,
 }
 
 /// The end of an epoch, as a sender knew it when it opened the next.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Previous {
+pub struct PreviousEpoch {
     /// The epoch's number.
     pub no: EpochNo,
     /// The last acknowledged packet. There may be more rows: packets in flight are in doubt.
@@ -140,7 +140,7 @@ pub enum EpochOpenError {
 
 /// The reason why an epoch from the database is rejected.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum EpochError {
     /// The bytes are not a record.
     #[error("the record is not one")]
     Malformed,
@@ -227,7 +227,7 @@ impl Epoch {
         let opened = UnixTime(from.u64()?);
         let previous = match from.u8()? {
             0 => None,
-            kind @ (1 | 2) => Some(Previous {
+            kind @ (1 | 2) => Some(PreviousEpoch {
                 no: EpochNo(from.i32()?),
                 last_seq: Seq(from.i64()?),
                 opened: Some(UnixTime(from.u64()?)).filter(|opened| opened.0 > 0),
@@ -293,9 +293,9 @@ impl EpochRecord {
     /// Parses a record strictly: encoding the result must give the same bytes.
     ///
     /// # Errors
-    /// Returns [`Refused::Malformed`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, Refused> {
-        Self::decode(Decoder::new(bytes)).ok_or(Refused::Malformed)
+    /// Returns [`EpochError::Malformed`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, EpochError> {
+        Self::decode(Decoder::new(bytes)).ok_or(EpochError::Malformed)
     }
 
     fn decode(mut from: Decoder<'_>) -> Option<Self> {
@@ -383,28 +383,28 @@ pub fn check(
     expected: &Expected<'_>,
     record: &[u8],
     signature: &[u8],
-) -> Result<EpochRecord, Refused> {
+) -> Result<EpochRecord, EpochError> {
     if !expected.sender.signed(&[SIGNED, record].concat(), signature) {
-        return Err(Refused::Signature);
+        return Err(EpochError::Signature);
     }
     let parsed = EpochRecord::parse(record)?;
     let epoch = &parsed.epoch;
     if epoch.network != expected.network {
-        return Err(Refused::Network);
+        return Err(EpochError::Network);
     }
     if epoch.stream != expected.stream {
-        return Err(Refused::Stream);
+        return Err(EpochError::Stream);
     }
     if epoch.sender != expected.sender.id {
-        return Err(Refused::Sender);
+        return Err(EpochError::Sender);
     }
     if epoch.receiver != expected.receiver {
-        return Err(Refused::Receiver);
+        return Err(EpochError::Receiver);
     }
     Ok(parsed)
 }
 
-/// [`check`], and then opens the reader's wrap: what came with its name from the database.
+/// Calls [`check`], and then opens the reader's wrap that came with the record from the database.
 ///
 /// The columns `no`, `leaf` and `first_seq` next to the record are not signed: the returned record counts. Nor is
 /// it known here which epochs the reader has seen: one whose number is not greater than the last is a repetition. Any key of
@@ -419,17 +419,17 @@ pub fn accept(
     record: &[u8],
     signature: &[u8],
     wrap: &Wrap,
-) -> Result<(EpochRecord, EpochSecret), Refused> {
+) -> Result<(EpochRecord, EpochSecret), EpochError> {
     let parsed = check(expected, record, signature)?;
     let named =
-        parsed.readers.iter().find(|(id, _)| *id == reader.id).ok_or(Refused::NotAReader)?;
+        parsed.readers.iter().find(|(id, _)| *id == reader.id).ok_or(EpochError::NotAReader)?;
     if named.1 != wrap.hash() {
-        return Err(Refused::Wrap);
+        return Err(EpochError::Wrap);
     }
-    let info = wrap_info(parsed.epoch.encode().ok_or(Refused::Malformed)?, reader.id);
-    let psk = ring.get(parsed.epoch.generation).ok_or(Refused::Generation)?.wrap_key()?;
+    let info = wrap_info(parsed.epoch.encode().ok_or(EpochError::Malformed)?, reader.id);
+    let psk = ring.get(parsed.epoch.generation).ok_or(EpochError::Generation)?.wrap_key()?;
     let secret = wrap::unwrap(reader.seal.as_bytes(), &psk, &info, &wrap.enc, &wrap.sealed)
-        .ok_or(Refused::Key)?;
-    let secret = secret.as_slice().try_into().map_err(|_| Refused::Key)?;
+        .ok_or(EpochError::Key)?;
+    let secret = secret.as_slice().try_into().map_err(|_| EpochError::Key)?;
     Ok((parsed, EpochSecret::new(secret)))
 }

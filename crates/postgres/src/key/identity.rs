@@ -169,12 +169,12 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The number under which its wraps are stored.
+    /// Returns the number under which its wraps are stored.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// Its public key, as in the database; `None` if the library failed.
+    /// Returns its public key, as in the database; `None` if the library failed.
     pub fn public(&self) -> Option<Vec<u8>> {
         self.seal.public().ok().map(|public| public.as_bytes().to_vec())
     }

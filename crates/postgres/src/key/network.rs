@@ -71,7 +71,8 @@ impl NetworkKey {
         (generation >= Generation::FIRST).then(|| Self::new(generation, secret))
     }
 
-    /// The key is uniformly random, so it serves as HKDF's pseudorandom key directly (RFC 5869, 3.3).
+    /// Derives a key. The key is uniformly random, so it serves as HKDF's pseudorandom key directly
+    /// (RFC 5869, 3.3).
     fn derive(&self, label: &[u8]) -> Result<Zeroizing<[u8; 32]>, CryptoError> {
         let mut out = Zeroizing::new([0; 32]);
         hkdf_expand_sha256(&*self.secret, &[b"adit-pg1 ", label], &mut *out)?;

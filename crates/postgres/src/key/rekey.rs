@@ -50,7 +50,7 @@ pub struct RekeyRecord {
 
 /// The rows for the database, and the new key, which is not stored there.
 #[derive(Debug)]
-pub struct Rekeyed {
+pub struct RekeyRows {
     /// Column `record`.
     pub record: Vec<u8>,
     /// Column `signature`.
@@ -200,7 +200,7 @@ pub fn make(
     current: &NetworkKey,
     members: &[(NodeId, &SealPublic)],
     random: &mut Random,
-) -> Result<Rekeyed, RekeyError> {
+) -> Result<RekeyRows, RekeyError> {
     let key = current.successor(random).filter(|key| key.generation() == rekey.generation);
     let key = key.ok_or(RekeyError::Field)?;
     let owner = keys.public(NodeId::OWNER).map_err(|_| CryptoError)?;
@@ -216,7 +216,7 @@ pub fn make(
     let members = wraps.iter().map(|wrap| (wrap.reader, wrap.hash())).collect();
     let record = RekeyRecord { rekey, members }.encode()?;
     let signature = keys.signing().sign(&[SIGNED, &record].concat())?;
-    Ok(Rekeyed { record, signature, wraps, key })
+    Ok(RekeyRows { record, signature, wraps, key })
 }
 
 /// Checks a record and opens the reader's wrap. The caller must have checked the keys of the `owner` against
@@ -292,8 +292,8 @@ mod tests {
         }
     }
 
-    /// Nodes 1 and 3 and the auditor get the key after `current`; 2 was removed.
-    fn made(current: &NetworkKey) -> Rekeyed {
+    /// Gives nodes 1 and 3 and the auditor the key after `current`; node 2 was removed.
+    fn rekey_rows(current: &NetworkKey) -> RekeyRows {
         let (one, three, auditor) = (public(1), public(3), auditor().public().unwrap());
         let members =
             [(NodeId(1), &one.seal), (NodeId::AUDITOR, &auditor), (NodeId(3), &three.seal)];
@@ -302,7 +302,7 @@ mod tests {
     }
 
     /// The arguments of an acceptance by node 3.
-    struct Try {
+    struct AcceptArguments {
         ring: KeyRing,
         tag: &'static str,
         owner: NodePublic,
@@ -313,9 +313,9 @@ mod tests {
         wrap: Option<Wrap>,
     }
 
-    impl Try {
+    impl AcceptArguments {
         fn new() -> Self {
-            let Rekeyed { record, signature, wraps, .. } = made(&first());
+            let RekeyRows { record, signature, wraps, .. } = rekey_rows(&first());
             let wrap = wraps.into_iter().find(|wrap| wrap.reader == NodeId(3));
             Self {
                 ring: first().into(),
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn each_member_gets_the_new_key_and_the_auditor_too() {
-        let rekeyed = made(&first());
+        let rekeyed = rekey_rows(&first());
         let ring = KeyRing::from(first());
         let signed = (&rekeyed.record[..], &rekeyed.signature[..]);
         let (one, three, auditor) = (keys(11), keys(13), auditor());
@@ -361,9 +361,14 @@ mod tests {
     /// It has the network's former key, its own keys, and all that the database ever had.
     #[test]
     fn a_removed_member_cannot_open_the_new_generation() {
-        let rekeyed = made(&first());
+        let rekeyed = rekey_rows(&first());
         for wrap in &rekeyed.wraps {
-            let mut attempt = Try { me: 2, keys: keys(12), wrap: Some(wrap.clone()), ..Try::new() };
+            let mut attempt = AcceptArguments {
+                me: 2,
+                keys: keys(12),
+                wrap: Some(wrap.clone()),
+                ..AcceptArguments::new()
+            };
             assert_eq!(attempt.accept(), Err(RekeyRejection::NotAMember));
             // Nor as another, for its key is not theirs.
             attempt.me = wrap.reader.0;
@@ -379,8 +384,8 @@ mod tests {
     /// Each check of `accept`, with everything else right.
     #[test]
     fn each_check_refuses_alone() {
-        assert!(Try::new().accept().is_ok());
-        let cases: [(RekeyRejection, Edit<Try>); 15] = [
+        assert!(AcceptArguments::new().accept().is_ok());
+        let cases: [(RekeyRejection, Edit<AcceptArguments>); 15] = [
             (RekeyRejection::Signature, |t| t.signature[0] ^= 1),
             (RekeyRejection::Signature, |t| t.signature.truncate(63)),
             // The database signs by a key of its own, or another node does.
@@ -397,7 +402,7 @@ mod tests {
             (RekeyRejection::NotAMember, |t| t.me = 2),
             (RekeyRejection::Wrap, |t| t.wrap = None),
             (RekeyRejection::Wrap, |t| t.wrap.as_mut().unwrap().sealed[0] ^= 1),
-            (RekeyRejection::Wrap, |t| t.wrap = Some(made(&first()).wraps[1].clone())),
+            (RekeyRejection::Wrap, |t| t.wrap = Some(rekey_rows(&first()).wraps[1].clone())),
             (RekeyRejection::Key, |t| t.keys = keys(12)),
             (RekeyRejection::Key, |t| {
                 t.ring = NetworkKey::generate(&mut random(7)).into();
@@ -420,7 +425,7 @@ mod tests {
             }),
         ];
         for (number, (refusal, alter)) in cases.into_iter().enumerate() {
-            let mut attempt = Try::new();
+            let mut attempt = AcceptArguments::new();
             alter(&mut attempt);
             assert_eq!(attempt.accept(), Err(refusal), "case {number}");
         }
@@ -428,11 +433,11 @@ mod tests {
 
     #[test]
     fn a_rekey_shown_again_or_an_older_one_is_refused() {
-        let mut attempt = Try::new();
+        let mut attempt = AcceptArguments::new();
         let renewal = attempt.accept().unwrap();
         attempt.ring.take(Instant::default(), renewal.made, renewal);
         assert_eq!(attempt.accept(), Err(RekeyRejection::Order), "the same again");
-        let second = made(attempt.ring.newest());
+        let second = rekey_rows(attempt.ring.newest());
         let reader = attempt.keys.reader(NodeId(3));
         let signed = (&second.record[..], &second.signature[..]);
         let accept =
@@ -459,15 +464,15 @@ mod tests {
             let rekeyed = make(rekey(2), &own_keys, &first(), &members, &mut random(5)).unwrap();
             let wrap = rekeyed.wraps.into_iter().find(|wrap| wrap.reader == NodeId(3));
             let (record, signature) = (rekeyed.record, rekeyed.signature.to_vec());
-            let attempt = Try { record, signature, wrap, ..Try::new() };
+            let attempt = AcceptArguments { record, signature, wrap, ..AcceptArguments::new() };
             assert_eq!(attempt.accept(), Err(RekeyRejection::Signature));
         }
     }
 
     #[test]
     fn a_bit_of_the_record_changed_anywhere_is_refused() {
-        for at in 0..Try::new().record.len() {
-            let mut attempt = Try::new();
+        for at in 0..AcceptArguments::new().record.len() {
+            let mut attempt = AcceptArguments::new();
             attempt.record[at] ^= 1;
             assert_eq!(attempt.accept(), Err(RekeyRejection::Signature), "byte {at}");
         }
@@ -477,7 +482,7 @@ mod tests {
     fn a_record_out_of_bounds_is_none() {
         type Alteration = Box<dyn Fn(&mut RekeyRecord)>;
 
-        let good = RekeyRecord::parse(&made(&first()).record).unwrap();
+        let good = RekeyRecord::parse(&rekey_rows(&first()).record).unwrap();
         let member = |id| (NodeId(id), [id as u8; 32]);
         let many: Vec<_> = (0..=MAX_MEMBERS as i32).map(member).collect();
         let altered: [(&str, Alteration); 10] = [

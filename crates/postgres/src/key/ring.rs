@@ -32,12 +32,12 @@ pub struct KeyRing {
     /// The nodes that got the newest key; `None` if it is the first one here.
     members: Option<Members>,
     /// Keys that were taken lately, in order; at most [`GENERATIONS`].
-    taken: VecDeque<Taken>,
+    taken: VecDeque<AcceptedKey>,
 }
 
 /// A key that was taken while this process ran.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Taken {
+struct AcceptedKey {
     generation: Generation,
     at: Instant,
     /// The time from which epochs open under it.
@@ -52,12 +52,13 @@ pub struct Members {
 }
 
 impl Members {
-    /// These `nodes`, of all that have a number up to `highest`.
+    /// Creates the set of these `nodes`, of all that have a number up to `highest`.
     pub fn new(highest: NodeId, nodes: impl IntoIterator<Item = NodeId>) -> Self {
         Self { highest, nodes: nodes.into_iter().filter(|node| node.0 > 0).collect() }
     }
 
-    /// Whether the node was there and was left out. No number is given twice, so those above the highest came later.
+    /// Returns whether the node existed and was left out. No number is assigned twice, so those above the highest are
+    /// newer.
     pub fn left_out(&self, node: NodeId) -> bool {
         node <= self.highest && !self.nodes.contains(&node)
     }
@@ -79,17 +80,17 @@ impl From<NetworkKey> for KeyRing {
 }
 
 impl KeyRing {
-    /// The key that counts.
+    /// Returns the newest key.
     pub fn newest(&self) -> &NetworkKey {
         &self.newest
     }
 
-    /// Its generation.
+    /// Returns its generation.
     pub fn generation(&self) -> Generation {
         self.newest.generation()
     }
 
-    /// The key of that generation, to read old rows.
+    /// Returns the key of that generation, to read old rows.
     pub fn get(&self, generation: Generation) -> Option<&NetworkKey> {
         if generation == self.newest.generation() {
             return Some(&self.newest);
@@ -97,7 +98,7 @@ impl KeyRing {
         self.former.get(&generation)
     }
 
-    /// Whether the newest key was made when the node was in the network, and without it: it was removed.
+    /// Returns whether the newest key was made when the node was in the network, and without it: it was removed.
     pub fn left_out(&self, node: NodeId) -> bool {
         self.members.as_ref().is_some_and(|members| members.left_out(node))
     }
@@ -114,7 +115,7 @@ impl KeyRing {
         let passed = Duration::from_secs(unix.0.saturating_sub(made.0));
         let seals = later(now, KEY_DELAY.saturating_sub(passed));
         self.taken.retain(|taken| now.since(taken.at) < KEY_GRACE);
-        self.taken.push_back(Taken { generation: key.generation(), at: now, seals });
+        self.taken.push_back(AcceptedKey { generation: key.generation(), at: now, seals });
         if self.taken.len() > GENERATIONS {
             self.taken.pop_front();
         }
@@ -130,7 +131,7 @@ impl KeyRing {
         }
     }
 
-    /// The key for epochs that open now.
+    /// Returns the key for epochs that open now.
     pub fn sealing(&self, now: Instant) -> &NetworkKey {
         let mut generation = self.generation();
         for taken in self.taken.iter().rev() {
@@ -142,7 +143,7 @@ impl KeyRing {
         self.get(generation).unwrap_or(&self.newest)
     }
 
-    /// The oldest generation that new rows may still be under.
+    /// Returns the oldest generation that new rows may still be under.
     pub fn oldest_accepted(&self, now: Instant) -> Generation {
         let mut generation = self.generation();
         for taken in self.taken.iter().rev() {
@@ -154,13 +155,13 @@ impl KeyRing {
         generation
     }
 
-    /// When [`Self::sealing`] or [`Self::oldest_accepted`] changes next.
+    /// Returns the time at which [`Self::sealing`] or [`Self::oldest_accepted`] changes next.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
-        let ends = |taken: &Taken| [taken.seals, later(taken.at, KEY_GRACE)];
+        let ends = |taken: &AcceptedKey| [taken.seals, later(taken.at, KEY_GRACE)];
         self.taken.iter().flat_map(ends).filter(|at| *at > now).min()
     }
 
-    /// The file of keys, secret: a line for each key, and the nodes that received the newest one.
+    /// Returns the file of keys, secret: a line for each key, and the nodes that received the newest one.
     pub fn to_text(&self) -> Zeroizing<String> {
         // Enough for all of it: a string that grows leaves copies behind.
         let nodes = self.members.as_ref().map_or(0, |members| members.nodes.len());

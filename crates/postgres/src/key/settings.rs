@@ -45,7 +45,7 @@ pub struct NetworkSettings {
     pub retention_age: Duration,
     /// The auditor's X-Wing key, 1216 bytes.
     pub auditor_key: Option<Vec<u8>>,
-    /// [`Seen::hash`] of the previous row; zeros in the first.
+    /// [`SettingsPin::hash`] of the previous row; zeros in the first.
     pub previous: [u8; 32],
 }
 
@@ -60,7 +60,7 @@ pub struct SignedSettings {
 
 /// The newest row that a reader has seen.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SettingsPin {
     /// Its serial number.
     pub serial: i64,
     /// The hash of its signed bytes and its signature.
@@ -127,8 +127,8 @@ impl NetworkSettings {
         out.i64(self.serial);
         out.u64(self.made.0);
         out.i32(self.packet_size);
-        out.bytes(self.audit.word().as_bytes());
-        out.bytes(self.durability.word().as_bytes());
+        out.bytes(self.audit.as_str().as_bytes());
+        out.bytes(self.durability.as_str().as_bytes());
         out.i64(self.retention_bytes);
         out.u64(self.retention_age.as_secs());
         out.maybe(self.auditor_key.as_deref());
@@ -161,8 +161,8 @@ impl NetworkSettings {
 
 impl SignedSettings {
     /// Returns the serial number and the hash that a reader remembers of this row.
-    pub fn seen(&self, tag: &str) -> Seen {
-        Seen { serial: self.settings.serial, hash: self.hash(tag) }
+    pub fn pin(&self, tag: &str) -> SettingsPin {
+        SettingsPin { serial: self.settings.serial, hash: self.hash(tag) }
     }
 
     fn hash(&self, tag: &str) -> [u8; 32] {
@@ -177,7 +177,7 @@ impl SignedSettings {
 pub struct History {
     first: NetworkSettings,
     later: Vec<NetworkSettings>,
-    seen: Seen,
+    seen: SettingsPin,
 }
 
 impl History {
@@ -190,7 +190,7 @@ impl History {
         tag: &str,
         owner: &NodePublic,
         rows: &[SignedSettings],
-        seen: Option<Seen>,
+        seen: Option<SettingsPin>,
     ) -> Result<Self, SettingsError> {
         if rows.len() > MAX_SETTINGS {
             return Err(SettingsError::TooMany);
@@ -217,7 +217,7 @@ impl History {
         if !owner.signed(&newest.settings.message(tag), &newest.signature) {
             return Err(SettingsError::Signature { serial });
         }
-        if let Some(Seen { serial: seen, .. }) = seen.filter(|_| !known) {
+        if let Some(SettingsPin { serial: seen, .. }) = seen.filter(|_| !known) {
             return Err(SettingsError::Older { found: serial, seen });
         }
         if let Some(row) = rows.iter().find(|row| !row.settings.in_bounds()) {
@@ -225,7 +225,7 @@ impl History {
         }
         let mut all = rows.iter().map(|row| row.settings.clone());
         let first = all.next().ok_or(SettingsError::None)?;
-        Ok(Self { first, later: all.collect(), seen: Seen { serial, hash } })
+        Ok(Self { first, later: all.collect(), seen: SettingsPin { serial, hash } })
     }
 
     /// Returns the settings in force.
@@ -244,7 +244,7 @@ impl History {
     }
 
     /// Returns the serial number and the hash that a reader remembers of the newest row.
-    pub fn seen(&self) -> Seen {
+    pub fn pin(&self) -> SettingsPin {
         self.seen
     }
 
@@ -304,11 +304,14 @@ mod tests {
         }
     }
 
-    fn verify(rows: &[SignedSettings], seen: Option<Seen>) -> Result<History, SettingsError> {
+    fn verify(
+        rows: &[SignedSettings],
+        seen: Option<SettingsPin>,
+    ) -> Result<History, SettingsError> {
         History::verify("t1", &owner(), rows, seen)
     }
 
-    /// Rows as the owner makes them, each with twice the retention.
+    /// Creates rows as the owner does, each with twice the retention.
     fn rows(count: usize) -> Vec<SignedSettings> {
         let mut rows = vec![first().sign("t1", &keys(2)).unwrap()];
         while rows.len() < count {
@@ -325,7 +328,7 @@ mod tests {
     fn the_newest_row_is_in_force_and_each_is_found_by_its_number() {
         let history = verify(&rows(3), None).unwrap();
         assert_eq!(history.current().retention_bytes, 4 << 30);
-        assert_eq!(history.seen().serial, 3);
+        assert_eq!(history.pin().serial, 3);
         let of = |serial| history.at(serial).map(|settings| settings.retention_bytes);
         assert_eq!([of(0), of(1), of(2), of(4)], [None, Some(1 << 30), Some(2 << 30), None]);
         assert_eq!(verify(&[], None), Err(SettingsError::None));
@@ -374,7 +377,7 @@ mod tests {
     #[test]
     fn a_reader_that_has_seen_newer_settings_refuses_older_and_other_ones() {
         let good = rows(3);
-        let seen = Some(verify(&good, None).unwrap().seen());
+        let seen = Some(verify(&good, None).unwrap().pin());
         assert!(verify(&good, seen).is_ok());
         assert_eq!(verify(&good[..2], seen), Err(SettingsError::Older { found: 2, seen: 3 }));
         // The owner itself cannot give the number twice.

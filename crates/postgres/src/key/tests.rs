@@ -4,8 +4,8 @@ use adit_crypto::sha256;
 use adit_engine::{Random, UnixTime};
 
 use super::epoch::{
-    Epoch, EpochOpenError, EpochRecord, Expected, OpenedEpoch, Previous, Refused, Wrap, accept,
-    check, open,
+    Epoch, EpochError, EpochOpenError, EpochRecord, Expected, OpenedEpoch, PreviousEpoch, Wrap,
+    accept, check, open,
 };
 use super::*;
 use crate::{Audit, Durability, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
@@ -191,7 +191,7 @@ fn epoch() -> Epoch {
         opened: UnixTime(1_700_000_000),
         durability: Durability::Strict,
         settings: 9,
-        previous: Some(Previous {
+        previous: Some(PreviousEpoch {
             no: EpochNo(4),
             last_seq: Seq(99),
             chain: Some([0xcc; 32]),
@@ -215,7 +215,7 @@ fn opened() -> OpenedEpoch {
 }
 
 /// The arguments with which reader 8 accepts an epoch of stream 3. Each test replaces one of them.
-struct Try {
+struct AcceptArguments {
     tag: &'static str,
     stream: StreamId,
     sender: NodePublic,
@@ -228,7 +228,7 @@ struct Try {
     wrap: Wrap,
 }
 
-impl Try {
+impl AcceptArguments {
     fn new() -> Self {
         let opened = opened();
         Self {
@@ -254,7 +254,7 @@ impl Try {
             .to_vec();
     }
 
-    fn refusal(&self) -> Option<Refused> {
+    fn refusal(&self) -> Option<EpochError> {
         let expected = Expected {
             network: self.tag,
             stream: self.stream,
@@ -306,32 +306,34 @@ fn two_epochs_share_nothing() {
 /// Each check of `accept`, with everything else right.
 #[test]
 fn each_check_refuses_alone() {
-    assert_eq!(Try::new().refusal(), None);
-    let cases: [(Refused, Edit<Try>); 18] = [
-        (Refused::Signature, |t| t.signature[0] ^= 1),
-        (Refused::Signature, |t| t.signature.truncate(63)),
-        (Refused::Signature, |t| t.sender = keys(6).public(NodeId(7)).unwrap()),
+    assert_eq!(AcceptArguments::new().refusal(), None);
+    let cases: [(EpochError, Edit<AcceptArguments>); 18] = [
+        (EpochError::Signature, |t| t.signature[0] ^= 1),
+        (EpochError::Signature, |t| t.signature.truncate(63)),
+        (EpochError::Signature, |t| t.sender = keys(6).public(NodeId(7)).unwrap()),
         // Signed unchanged, without the words that state its purpose.
-        (Refused::Signature, |t| t.signature = keys(2).signing().sign(&t.record).unwrap().to_vec()),
-        (Refused::Malformed, |t| (t.record.push(0), t.sign()).1),
-        (Refused::Network, |t| t.tag = "t2"),
-        (Refused::Stream, |t| t.stream = StreamId(4)),
-        (Refused::Sender, |t| t.sender.id = NodeId(9)),
-        (Refused::Receiver, |t| t.receiver = NodeId(9)),
-        (Refused::NotAReader, |t| t.me = NodeId(9)),
+        (EpochError::Signature, |t| {
+            t.signature = keys(2).signing().sign(&t.record).unwrap().to_vec();
+        }),
+        (EpochError::Malformed, |t| (t.record.push(0), t.sign()).1),
+        (EpochError::Network, |t| t.tag = "t2"),
+        (EpochError::Stream, |t| t.stream = StreamId(4)),
+        (EpochError::Sender, |t| t.sender.id = NodeId(9)),
+        (EpochError::Receiver, |t| t.receiver = NodeId(9)),
+        (EpochError::NotAReader, |t| t.me = NodeId(9)),
         // Another reader's wrap, whole and genuine.
-        (Refused::Wrap, |t| t.wrap = opened().wraps[1].clone()),
-        (Refused::Wrap, |t| t.wrap.enc[7] ^= 1),
-        (Refused::Wrap, |t| t.wrap.sealed[7] ^= 1),
-        (Refused::Wrap, |t| t.wrap.enc.extend(t.wrap.sealed.drain(..1))),
-        (Refused::Key, |t| t.keys = keys(6)),
-        (Refused::Key, |t| t.ring = NetworkKey::generate(&mut random(3)).into()),
-        (Refused::Generation, |t| {
+        (EpochError::Wrap, |t| t.wrap = opened().wraps[1].clone()),
+        (EpochError::Wrap, |t| t.wrap.enc[7] ^= 1),
+        (EpochError::Wrap, |t| t.wrap.sealed[7] ^= 1),
+        (EpochError::Wrap, |t| t.wrap.enc.extend(t.wrap.sealed.drain(..1))),
+        (EpochError::Key, |t| t.keys = keys(6)),
+        (EpochError::Key, |t| t.ring = NetworkKey::generate(&mut random(3)).into()),
+        (EpochError::Generation, |t| {
             let second = network().successor(&mut random(3)).unwrap();
             t.ring = second.into();
         }),
         // The signer itself names a reader whose wrap was made for another epoch.
-        (Refused::Key, |t| {
+        (EpochError::Key, |t| {
             let mut record = EpochRecord::parse(&t.record).unwrap();
             record.epoch.opened.0 += 1;
             t.record = record.encode().unwrap();
@@ -339,7 +341,7 @@ fn each_check_refuses_alone() {
         }),
     ];
     for (number, (refusal, alter)) in cases.into_iter().enumerate() {
-        let mut attempt = Try::new();
+        let mut attempt = AcceptArguments::new();
         alter(&mut attempt);
         assert_eq!(attempt.refusal(), Some(refusal), "case {number}");
     }
@@ -347,7 +349,7 @@ fn each_check_refuses_alone() {
 
 #[test]
 fn a_bit_of_the_record_changed_anywhere_is_refused() {
-    let whole = Try::new();
+    let whole = AcceptArguments::new();
     let expected = Expected {
         network: whole.tag,
         stream: whole.stream,
@@ -360,7 +362,7 @@ fn a_bit_of_the_record_changed_anywhere_is_refused() {
         record[at] ^= 1;
         assert_eq!(
             check(&expected, &record, &whole.signature),
-            Err(Refused::Signature),
+            Err(EpochError::Signature),
             "byte {at}"
         );
     }
@@ -382,12 +384,12 @@ fn a_wrap_opens_for_its_own_epoch_only() {
         ("chain of the previous", |e| e.previous.as_mut().unwrap().chain = Some([0xcd; 32])),
     ];
     for (what, alter) in alterations {
-        let mut attempt = Try::new();
+        let mut attempt = AcceptArguments::new();
         let mut record = EpochRecord::parse(&attempt.record).unwrap();
         alter(&mut record.epoch);
         attempt.record = record.encode().unwrap();
         attempt.sign();
-        assert_eq!(attempt.refusal(), Some(Refused::Key), "{what}");
+        assert_eq!(attempt.refusal(), Some(EpochError::Key), "{what}");
     }
 }
 
@@ -397,7 +399,7 @@ fn a_record_that_could_be_written_in_two_ways_is_none() {
     let parsed = EpochRecord::parse(&record).unwrap();
     assert_eq!(parsed.encode().unwrap(), record);
     for len in 0..record.len() {
-        assert_eq!(EpochRecord::parse(&record[..len]), Err(Refused::Malformed), "{len} bytes");
+        assert_eq!(EpochRecord::parse(&record[..len]), Err(EpochError::Malformed), "{len} bytes");
     }
     let malformed: [(&str, Edit<EpochRecord>); 16] = [
         ("no readers", |r| r.readers.clear()),
@@ -433,9 +435,9 @@ fn a_record_out_of_range_is_refused_by_the_reader_too() {
     for (what, at) in fields {
         let mut bad = record.clone();
         bad[at..at + 4].fill(0);
-        assert_eq!(EpochRecord::parse(&bad), Err(Refused::Malformed), "{what} 0");
+        assert_eq!(EpochRecord::parse(&bad), Err(EpochError::Malformed), "{what} 0");
         bad[at] = 0x80;
-        assert_eq!(EpochRecord::parse(&bad), Err(Refused::Malformed), "{what} negative");
+        assert_eq!(EpochRecord::parse(&bad), Err(EpochError::Malformed), "{what} negative");
     }
     for (what, at, byte) in [
         ("length of the tag", 14, 17),
@@ -459,7 +461,7 @@ fn a_record_out_of_range_is_refused_by_the_reader_too() {
         let mut bad = record.clone();
         assert_ne!(bad[at], byte, "{what}");
         bad[at] = byte;
-        assert_eq!(EpochRecord::parse(&bad), Err(Refused::Malformed), "{what} at {at}");
+        assert_eq!(EpochRecord::parse(&bad), Err(EpochError::Malformed), "{what} at {at}");
     }
 }
 
@@ -562,16 +564,16 @@ fn an_old_epoch_opens_with_the_ring_and_a_new_one_only_with_the_new_key() {
     };
     assert_eq!(accept(&renewed, &opened()), Ok(()));
     assert_eq!(accept(&renewed, &new), Ok(()));
-    assert_eq!(accept(&network().into(), &new), Err(Refused::Generation));
+    assert_eq!(accept(&network().into(), &new), Err(EpochError::Generation));
     // Under one key's number, and another's wraps.
     let forged = NetworkKey::new(Generation(2), network().as_bytes());
-    assert_eq!(accept(&forged.into(), &new), Err(Refused::Key));
+    assert_eq!(accept(&forged.into(), &new), Err(EpochError::Key));
     // No epoch is made under another key than it names.
     let wrong = open(self::epoch(), &keys(2), &second, &readers, &mut random(5));
     assert!(matches!(wrong, Err(EpochOpenError::Field)));
 }
 
-/// A ring with the network's second key and the first.
+/// Returns a ring with the network's second key and the first.
 fn renewed() -> KeyRing {
     let mut ring = KeyRing::from(network());
     let key = network().successor(&mut random(3)).unwrap();

@@ -19,9 +19,9 @@ type Encapsulated = <XWing as Kem>::EncappedKey;
 const PSK_ID: &[u8] = b"adit-pg1 network";
 
 /// Adapts the injected randomness to HPKE's interface.
-struct Source<'a>(&'a mut Random);
+struct HpkeRandom<'a>(&'a mut Random);
 
-impl TryRng for Source<'_> {
+impl TryRng for HpkeRandom<'_> {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
@@ -39,7 +39,7 @@ impl TryRng for Source<'_> {
 }
 
 // Uses ChaCha20 with a seed from the operating system.
-impl TryCryptoRng for Source<'_> {}
+impl TryCryptoRng for HpkeRandom<'_> {}
 
 /// Returns the public key of a seed.
 pub(super) fn public(seed: &[u8; 32]) -> Option<Vec<u8>> {
@@ -68,7 +68,7 @@ pub(crate) fn wrap(
         info,
         secret,
         b"",
-        &mut Source(random),
+        &mut HpkeRandom(random),
     )
     .ok()?;
     Some((encapsulated.to_bytes().to_vec(), sealed))

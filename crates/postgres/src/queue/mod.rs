@@ -14,7 +14,7 @@ use crate::limits::{EXPIRED_MS, QUEUE_BYTES, SUPER_PACKET};
 
 /// Packets that were not sent, by reason.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DropCounts {
     /// The queues were full: the oldest of the longest queue went.
     pub full: u64,
     /// By CoDel (RFC 8289): the queue stood too long.
@@ -34,7 +34,7 @@ pub(crate) fn count(counter: &mut u64) {
     *counter = counter.saturating_add(1);
 }
 
-/// `by` after `at`; both saturate.
+/// Returns the time `by` after `at`; both saturate.
 pub(crate) fn later(at: Instant, by: Duration) -> Instant {
     let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
     Instant::from_nanos(at.as_nanos().saturating_add(by))
@@ -117,7 +117,8 @@ pub(crate) struct CodelParams {
 }
 
 impl CodelParams {
-    /// A commit takes as long as it takes: what gathered during one waits for that one and then for its own.
+    /// Returns parameters for commits of this duration: packets that arrive during a commit wait for its end, and then
+    /// for their own commit.
     pub(crate) fn for_commits_of(commit: Duration) -> Self {
         let target = commit.saturating_mul(2).max(Duration::from_millis(5));
         Self { target, interval: target.saturating_mul(2).max(Duration::from_millis(100)) }
@@ -136,8 +137,14 @@ struct Codel {
 }
 
 impl Codel {
-    /// Whether a packet that waited for `sojourn` may be dropped, and `left` bytes are behind it.
-    fn above(&mut self, now: Instant, sojourn: Duration, left: usize, params: CodelParams) -> bool {
+    /// Returns whether a packet that waited for `sojourn` may be dropped, and `left` bytes are behind it.
+    fn may_drop(
+        &mut self,
+        now: Instant,
+        sojourn: Duration,
+        left: usize,
+        params: CodelParams,
+    ) -> bool {
         if sojourn < params.target || left <= SUPER_PACKET {
             self.first_above = None;
             return false;
@@ -155,7 +162,7 @@ impl Codel {
         later(from, interval.div_f64(f64::from(self.count.max(1)).sqrt()))
     }
 
-    /// Whether to drop this one.
+    /// Returns whether to drop this packet.
     fn should_drop(&mut self, now: Instant, above: bool, interval: Duration) -> bool {
         if !above {
             self.dropping = false;
@@ -185,13 +192,13 @@ impl Codel {
 pub(crate) struct Queues {
     flows: BTreeMap<StreamId, Flow>,
     pool: Pool,
-    pub(crate) dropped: Dropped,
+    pub(crate) dropped: DropCounts,
 }
 
 impl Queues {
     pub(crate) fn new() -> Self {
         let pool = Pool { free: Default::default(), memory: 0, limit: QUEUE_BYTES };
-        Self { flows: BTreeMap::new(), pool, dropped: Dropped::default() }
+        Self { flows: BTreeMap::new(), pool, dropped: DropCounts::default() }
     }
 
     pub(crate) fn add(&mut self, stream: StreamId) {
@@ -206,7 +213,7 @@ impl Queues {
         }
     }
 
-    /// Memory of all buffers, bytes.
+    /// Returns the memory of all buffers in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.pool.memory
     }
@@ -261,7 +268,7 @@ impl Queues {
 
     /// Drops packets from the front that are too old or that CoDel selects. Returns the split of the first remaining
     /// one, and its length.
-    pub(crate) fn settle(
+    pub(crate) fn drop_expired(
         &mut self,
         now: Instant,
         stream: StreamId,
@@ -275,7 +282,7 @@ impl Queues {
             let own = CLASSES.get(first.class).copied().unwrap_or(0);
             let behind = flow.memory.saturating_sub(own);
             let old = is_old(now, first);
-            let above = flow.codel.above(now, now.since(first.at), behind, params);
+            let above = flow.codel.may_drop(now, now.since(first.at), behind, params);
             if old {
                 count(&mut self.dropped.old);
             } else if flow.codel.should_drop(now, above, params.interval) {
@@ -292,7 +299,7 @@ impl Queues {
         None
     }
 
-    /// The packet that [`Self::settle`] has reported. Give it back with [`Self::recycle`].
+    /// Returns the packet that [`Self::drop_expired`] has reported. Give it back with [`Self::recycle`].
     pub(crate) fn pop(&mut self, stream: StreamId) -> Option<Waiting> {
         self.flows.get_mut(&stream)?.pop()
     }

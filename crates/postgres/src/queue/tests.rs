@@ -21,7 +21,7 @@ fn queues() -> Queues {
 
 /// Returns the first four bytes of each packet that `settle` and `pop` let through.
 fn take(queues: &mut Queues, now: Instant, stream: StreamId, params: CodelParams) -> Option<u32> {
-    queues.settle(now, stream, params)?;
+    queues.drop_expired(now, stream, params)?;
     let waiting = queues.pop(stream).unwrap();
     let id = u32::from_be_bytes(waiting.bytes[..4].try_into().unwrap());
     queues.recycle(waiting);
@@ -104,12 +104,12 @@ fn what_no_super_packet_is_and_what_has_no_queue_is_counted() {
     put(&mut queues, ms(0), StreamId(9), 1, 100);
     queues.remove(A);
     queues.remove(A);
-    let expected = Dropped { malformed: 1, no_route: 1, closed: 1, ..Dropped::default() };
+    let expected = DropCounts { malformed: 1, no_route: 1, closed: 1, ..DropCounts::default() };
     assert_eq!(queues.dropped, expected);
     assert_eq!(queues.memory(), CLASSES[3], "kept for the next");
 }
 
-/// One packet arrives and one leaves each millisecond behind a queue of `standing` ms.
+/// Sends and receives one packet each millisecond through a queue of `standing` ms.
 fn standing(
     queues: &mut Queues,
     from: u64,
@@ -173,9 +173,9 @@ fn a_packet_that_did_not_fit_is_not_judged_again() {
     let params = CodelParams::for_commits_of(Duration::ZERO);
     let mut queues = queues();
     (0..50).for_each(|id| put(&mut queues, ms(0), A, id, 60_000));
-    queues.settle(ms(50), A, params).unwrap();
+    queues.drop_expired(ms(50), A, params).unwrap();
     // Looked at again and again while the batch is in flight: as if once.
-    (50..1000).for_each(|now| _ = queues.settle(ms(now), A, params).unwrap());
+    (50..1000).for_each(|now| _ = queues.drop_expired(ms(now), A, params).unwrap());
     assert_eq!(queues.dropped.codel, 0);
 }
 
@@ -199,7 +199,7 @@ proptest! {
             prop_assert!(queues.memory() <= QUEUE_BYTES);
         }
         let waiting = queues.flows.values().map(|flow| flow.waiting.len() as u64).sum::<u64>();
-        let Dropped { full, codel, old, .. } = queues.dropped;
+        let DropCounts { full, codel, old, .. } = queues.dropped;
         prop_assert_eq!(pushed, taken + waiting + full + codel + old);
         let lent: usize = queues.flows.values().map(|flow| flow.memory).sum();
         let free: usize = queues.pool.free.iter().zip(CLASSES).map(|(free, size)| free.len() * size).sum();

@@ -8,7 +8,7 @@
 //! that it gets, and answers it with the call named there, or with [`Receiver::gone`] or [`Receiver::lost`].
 
 mod types;
-mod watch;
+mod wake_up_monitor;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use adit_engine::{Instant, Random, Seed};
 use adit_wire::ip::Ip;
 
-pub use self::types::{Dated, Delivery, Epoch, Hint, Position, Query, Stats};
-pub use self::watch::{QueryScope, Watch};
+pub use self::types::{AgedRow, Delivery, Epoch, Hint, Position, Query, Stats};
+pub use self::wake_up_monitor::{QueryScope, WakeUpMonitor};
 use crate::limits::{EPOCHS_AHEAD, EXPIRED_MS, FORGED_PAGES, PAGE_BYTES, PAGE_ROWS, SEQ_WINDOW};
 use crate::queue::{count, later};
 use crate::routes::Routes;
@@ -49,7 +49,7 @@ pub struct Receiver {
     leaf_gone: bool,
     /// Whether a notification came without an authentic row since.
     woken: bool,
-    wants: Wants,
+    wants: WantedQueries,
     asked: Option<Query>,
     /// The time when the stream is looked at without a notification.
     poll: Instant,
@@ -64,7 +64,7 @@ pub struct Receiver {
 
 /// The queries that are wanted.
 #[derive(Copy, Clone, Debug, Default)]
-struct Wants {
+struct WantedQueries {
     epochs: bool,
     page: bool,
     skip: bool,
@@ -74,7 +74,7 @@ struct Wants {
 
 /// The result of reading a page.
 #[derive(Debug, Default)]
-struct Seen {
+struct PageSummary {
     rows: u32,
     bytes: usize,
     lowest: Option<Seq>,
@@ -100,7 +100,7 @@ enum RowCheck {
 const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 const ACTIVE: Duration = Duration::from_secs(2);
 
-/// The polling interval of any other stream: notifications and [`Watch`] report what is new there.
+/// The polling interval of any other stream: notifications and [`WakeUpMonitor`] report what is new there.
 const QUIET: Duration = Duration::from_secs(3600);
 
 /// The interval between two queries for epochs of which the first found none.
@@ -110,8 +110,8 @@ const EPOCHS_PAUSE: Duration = Duration::from_millis(5);
 const NEWEST_ROWS: u32 = 64;
 
 impl Receiver {
-    /// A reader that was at `position` when the process stopped last (zeros if it is not known). `seed` is for the
-    /// jitter of its polls alone.
+    /// Creates a reader that had reached `position` when the process last stopped (zeros if it is not known). `seed` is
+    /// only for the jitter of its polls.
     pub fn new(now: Instant, stream: StreamId, position: Position, seed: impl Into<Seed>) -> Self {
         Self {
             stream,
@@ -126,7 +126,7 @@ impl Receiver {
             unknown_asked: false,
             leaf_gone: false,
             woken: false,
-            wants: Wants { epochs: true, page: true, ..Wants::default() },
+            wants: WantedQueries { epochs: true, page: true, ..WantedQueries::default() },
             asked: None,
             poll: now,
             no_epochs_before: now,
@@ -151,10 +151,10 @@ impl Receiver {
     }
 
     /// Looks at the stream, for there may be something new of which no notification came.
-    pub fn look(&mut self, now: Instant) {
+    pub fn recheck(&mut self, now: Instant) {
         let far = !self.is_active(now);
         self.woken &= !far;
-        self.wants = Wants { epochs: true, page: true, far, ..self.wants };
+        self.wants = WantedQueries { epochs: true, page: true, far, ..self.wants };
         self.poll = self.next_poll(now);
     }
 
@@ -167,7 +167,7 @@ impl Receiver {
             self.poll = self.poll.min(self.next_poll(now));
         }
         if now >= self.poll {
-            self.look(now);
+            self.recheck(now);
         }
         let query = self.next_query(now)?;
         match query {
@@ -311,7 +311,7 @@ impl Receiver {
     pub fn page<'a>(
         &mut self,
         now: Instant,
-        rows: impl IntoIterator<Item = Dated<'a>>,
+        rows: impl IntoIterator<Item = AgedRow<'a>>,
         routes: &Routes,
         out: &mut Delivery,
     ) {
@@ -320,7 +320,7 @@ impl Receiver {
         };
         self.asked = None;
         count(&mut self.stats.pages);
-        let mut seen = Seen::default();
+        let mut seen = PageSummary::default();
         for dated in rows.into_iter().take(limit as usize) {
             let row = &dated.row;
             seen.rows = seen.rows.saturating_add(1);
@@ -357,7 +357,7 @@ impl Receiver {
         if newest_first {
             self.started(&seen, limit, until);
         } else {
-            self.turned(now, &seen, limit, until);
+            self.page_done(now, &seen, limit, until);
         }
     }
 
@@ -437,8 +437,8 @@ impl Receiver {
         }
     }
 
-    /// After a page of the newest rows: the first authentic one was the newest.
-    fn started(&mut self, seen: &Seen, limit: u32, until: Seq) {
+    /// Processes a page of the newest rows: the first authentic row is the newest.
+    fn started(&mut self, seen: &PageSummary, limit: u32, until: Seq) {
         self.wants.page = true;
         self.scan = self.position.seq;
         match seen.lowest {
@@ -453,8 +453,8 @@ impl Receiver {
         }
     }
 
-    /// After a page: what comes next.
-    fn turned(&mut self, now: Instant, seen: &Seen, limit: u32, until: Seq) {
+    /// Decides what follows a page.
+    fn page_done(&mut self, now: Instant, seen: &PageSummary, limit: u32, until: Seq) {
         if let Some(average) = seen.bytes.checked_div(seen.rows as usize) {
             self.row_bytes = average.max(1);
         }
@@ -491,7 +491,7 @@ impl Receiver {
         self.poll = self.poll.min(self.next_poll(now));
     }
 
-    /// Rows come in that no one may write: the others' packets come first.
+    /// Pauses the stream if forged rows arrive, so that the other streams' packets come first.
     fn pause_if_forged(&mut self) {
         self.forged_pages = self.forged_pages.saturating_add(1);
         if self.forged_pages >= FORGED_PAGES {
@@ -514,7 +514,7 @@ impl Receiver {
         }
     }
 
-    /// The leaf of a [`Query::Page`] or [`Query::Skip`] is not there (any more): `undefined_table`.
+    /// Handles a missing leaf of a [`Query::Page`] or [`Query::Skip`]: `undefined_table`.
     pub fn gone(&mut self) {
         if let Some(Query::Page { .. } | Query::Skip { .. }) = self.asked {
             self.asked = None;
@@ -527,16 +527,17 @@ impl Receiver {
         }
     }
 
-    /// The outstanding query, if any, failed or will not be answered: the connection is lost. Call it when there is a
-    /// connection again: the stream is looked at at once.
+    /// Handles a query that failed or will not be answered because the connection is lost. Call it when a connection is
+    /// established again: the stream is checked at once.
     pub fn lost(&mut self) {
         self.asked = None;
-        self.wants = Wants { epochs: true, page: true, ..Wants::default() };
+        self.wants = WantedQueries { epochs: true, page: true, ..WantedQueries::default() };
         (self.scan, self.skipped_to) = (self.position.seq, None);
         (self.forged_pages, self.unknown_asked) = (0, false);
     }
 
-    /// The latest time to call [`Self::query`]; an instant in the past: at once. `None` while a query is outstanding.
+    /// Returns the latest time to call [`Self::query`]; an instant in the past: at once. `None` while a query is
+    /// outstanding.
     pub fn deadline(&self) -> Option<Instant> {
         if self.asked.is_some() {
             return None;
@@ -559,7 +560,7 @@ impl Receiver {
     }
 }
 
-/// Between three and five quarters of the interval.
+/// Returns a random duration between three and five quarters of the interval.
 fn jittered(random: &mut Random, interval: Duration) -> Duration {
     let quarter = interval.checked_div(4).unwrap_or(interval);
     let jitter = quarter.mul_f64(f64::from(random.below(2049)) / 1024.0);

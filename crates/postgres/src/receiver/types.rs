@@ -26,7 +26,7 @@ pub struct Epoch {
 
 /// A row with its age.
 #[derive(Copy, Clone, Debug)]
-pub struct Dated<'a> {
+pub struct AgedRow<'a> {
     /// The row.
     pub row: Row<'a>,
     /// `statement_timestamp() - ts`: how old, by the database's clock alone; negative counts as 0.
@@ -112,7 +112,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The packets, for [`adit_wire::merge::Merger::push`].
+    /// Returns the packets, for [`adit_wire::merge::Merger::push`].
     pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
         self.ranges.iter().filter_map(|range| self.bytes.get(range.clone()))
     }
@@ -122,7 +122,7 @@ impl Delivery {
         self.ranges.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no packets.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -25,7 +25,7 @@ const MAX_EXTENSIONS: usize = 8;
 /// The offset of the flags in a TCP header.
 const TCP_FLAGS: usize = 13;
 
-/// The columns of a packet, as far as the policy wants them and the packet has them.
+/// Returns the columns of a packet that the policy includes and the packet has.
 ///
 /// For data that is no IP packet, only the length is set. A fragment has no ports, not even the first one, so that a
 /// packet's fragments look alike. A truncated header has the fields that are present.
@@ -44,7 +44,7 @@ fn headers(ip: &Ip, len: Option<i32>, packet: &[u8]) -> Columns {
     let inner = packet.get(ip.header_len..ip.total_len).unwrap_or_default();
     let inside = match ip.source {
         std::net::IpAddr::V4(_) => {
-            Inside { proto: ip.protocol, fragment: ip.fragment, bytes: inner }
+            TransportHeader { proto: ip.protocol, fragment: ip.fragment, bytes: inner }
         }
         std::net::IpAddr::V6(_) => behind_extensions(ip.protocol, inner),
     };
@@ -62,15 +62,15 @@ fn headers(ip: &Ip, len: Option<i32>, packet: &[u8]) -> Columns {
 }
 
 /// The header after the IP headers.
-struct Inside<'a> {
+struct TransportHeader<'a> {
     proto: u8,
     fragment: bool,
     bytes: &'a [u8],
 }
 
 /// Walks IPv6 extension headers; stops at what it does not know and where the bytes end.
-fn behind_extensions(first: u8, bytes: &[u8]) -> Inside<'_> {
-    let mut inside = Inside { proto: first, fragment: false, bytes };
+fn behind_extensions(first: u8, bytes: &[u8]) -> TransportHeader<'_> {
+    let mut inside = TransportHeader { proto: first, fragment: false, bytes };
     for _ in 0..MAX_EXTENSIONS {
         let Some(len) = extension_len(&inside) else { break };
         let (Some(&next), Some(rest)) = (inside.bytes.first(), inside.bytes.get(len..)) else {
@@ -82,7 +82,7 @@ fn behind_extensions(first: u8, bytes: &[u8]) -> Inside<'_> {
                 .bytes
                 .get(2..4)
                 .is_some_and(|field| matches!(field, [high, low] if *high != 0 || low & 0xf9 != 0));
-        inside = Inside { proto: next, fragment: inside.fragment || piece, bytes: rest };
+        inside = TransportHeader { proto: next, fragment: inside.fragment || piece, bytes: rest };
         if piece {
             break;
         }
@@ -90,8 +90,8 @@ fn behind_extensions(first: u8, bytes: &[u8]) -> Inside<'_> {
     inside
 }
 
-/// Length of the extension header at the start; `None` if there is none or it is cut short.
-fn extension_len(inside: &Inside<'_>) -> Option<usize> {
+/// Returns the length of the extension header at the start; `None` if there is none or it is cut short.
+fn extension_len(inside: &TransportHeader<'_>) -> Option<usize> {
     let stated = usize::from(*inside.bytes.get(1)?);
     match inside.proto {
         HOP_BY_HOP | ROUTING | DESTINATION | MOBILITY | HOST_IDENTITY | SHIM6 => {
@@ -103,7 +103,7 @@ fn extension_len(inside: &Inside<'_>) -> Option<usize> {
     }
 }
 
-fn transport(inside: &Inside<'_>, columns: &mut Columns) {
+fn transport(inside: &TransportHeader<'_>, columns: &mut Columns) {
     match inside.proto {
         TCP | UDP | UDP_LITE | SCTP | DCCP => {
             let Some(&[s0, s1, d0, d1]) = inside.bytes.first_chunk() else { return };
@@ -149,8 +149,8 @@ mod tests {
         tcp
     }
 
-    /// The columns that describe a packet: protocol, ports, flags.
-    fn told(packet: &[u8]) -> (Option<i16>, Option<i32>, Option<i32>, Option<i16>) {
+    /// Returns the columns that describe a packet: protocol, ports, flags.
+    fn described_columns(packet: &[u8]) -> (Option<i16>, Option<i32>, Option<i32>, Option<i16>) {
         let columns = columns(Audit::Headers, packet);
         assert_eq!(columns.len, Some(packet.len() as i32));
         (columns.proto, columns.sport, columns.dport, columns.flags)
@@ -184,13 +184,23 @@ mod tests {
         let ports = [0x1f, 0x90, 0x01, 0xbb, 0, 8, 0, 0];
         for proto in [17, 33, 132, 136] {
             assert_eq!(
-                told(&v4(proto, 0, &ports)),
+                described_columns(&v4(proto, 0, &ports)),
                 (Some(proto.into()), Some(8080), Some(443), None)
             );
         }
-        assert_eq!(told(&v4(1, 0, &[8, 3, 0, 0])), (Some(1), None, Some(0x0803), None));
-        assert_eq!(told(&v6(58, &[128, 1, 0, 0])), (Some(58), None, Some(0x8001), None));
-        assert_eq!(told(&v4(47, 0, &ports)), (Some(47), None, None, None), "GRE has no ports");
+        assert_eq!(
+            described_columns(&v4(1, 0, &[8, 3, 0, 0])),
+            (Some(1), None, Some(0x0803), None)
+        );
+        assert_eq!(
+            described_columns(&v6(58, &[128, 1, 0, 0])),
+            (Some(58), None, Some(0x8001), None)
+        );
+        assert_eq!(
+            described_columns(&v4(47, 0, &ports)),
+            (Some(47), None, None, None),
+            "GRE has no ports"
+        );
     }
 
     #[test]
@@ -200,29 +210,49 @@ mod tests {
         inner.extend_from_slice(&[60, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]); // AH of 16 bytes
         inner.extend_from_slice(&[6, 0, 0, 0, 0, 0, 0, 0]); // destination options
         inner.extend_from_slice(&tcp());
-        assert_eq!(told(&v6(0, &inner)), (Some(6), Some(8080), Some(443), Some(0x12)));
-        assert_eq!(told(&v6(0, &inner[..7])), (Some(0), None, None, None), "cut short");
-        assert_eq!(told(&v6(0, &inner[..8])), (Some(43), None, None, None), "cut short behind one");
+        assert_eq!(described_columns(&v6(0, &inner)), (Some(6), Some(8080), Some(443), Some(0x12)));
+        assert_eq!(
+            described_columns(&v6(0, &inner[..7])),
+            (Some(0), None, None, None),
+            "cut short"
+        );
+        assert_eq!(
+            described_columns(&v6(0, &inner[..8])),
+            (Some(43), None, None, None),
+            "cut short behind one"
+        );
         let many: Vec<u8> = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
-        assert_eq!(told(&v6(60, &many)), (Some(60), None, None, None));
-        assert_eq!(told(&v6(59, &tcp())), (Some(59), None, None, None), "no next header");
+        assert_eq!(described_columns(&v6(60, &many)), (Some(60), None, None, None));
+        assert_eq!(
+            described_columns(&v6(59, &tcp())),
+            (Some(59), None, None, None),
+            "no next header"
+        );
     }
 
     #[test]
     fn a_fragment_has_no_ports() {
         assert_eq!(
-            told(&v4(6, 0x4000, &tcp())),
+            described_columns(&v4(6, 0x4000, &tcp())),
             (Some(6), Some(8080), Some(443), Some(0x12)),
             "DF"
         );
-        assert_eq!(told(&v4(6, 0x2000, &tcp())), (Some(6), None, None, None), "the first");
-        assert_eq!(told(&v4(6, 0x0010, &tcp())), (Some(6), None, None, None), "the last");
+        assert_eq!(
+            described_columns(&v4(6, 0x2000, &tcp())),
+            (Some(6), None, None, None),
+            "the first"
+        );
+        assert_eq!(
+            described_columns(&v4(6, 0x0010, &tcp())),
+            (Some(6), None, None, None),
+            "the last"
+        );
         let fragment = |offset_and_more: u16| {
             let mut inner = vec![6, 0];
             inner.extend_from_slice(&offset_and_more.to_be_bytes());
             inner.extend_from_slice(&[0; 4]);
             inner.extend_from_slice(&tcp());
-            told(&v6(44, &inner))
+            described_columns(&v6(44, &inner))
         };
         assert_eq!(fragment(0x0001), (Some(6), None, None, None), "the first");
         assert_eq!(fragment(0x0008), (Some(6), None, None, None), "the last");
@@ -233,12 +263,15 @@ mod tests {
     #[test]
     fn of_a_malformed_packet_is_told_what_can_be() {
         let length_only = (None, None, None, None);
-        assert_eq!(told(&[]), length_only);
-        assert_eq!(told(&[0x45; 19]), length_only);
-        assert_eq!(told(&[0x75; 40]), length_only, "no version of IP");
-        assert_eq!(told(&v4(6, 0, &tcp()[..13])), (Some(6), Some(8080), Some(443), None));
-        assert_eq!(told(&v4(6, 0, &tcp()[..3])), (Some(6), None, None, None));
-        assert_eq!(told(&v4(1, 0, &[8])), (Some(1), None, None, None));
+        assert_eq!(described_columns(&[]), length_only);
+        assert_eq!(described_columns(&[0x45; 19]), length_only);
+        assert_eq!(described_columns(&[0x75; 40]), length_only, "no version of IP");
+        assert_eq!(
+            described_columns(&v4(6, 0, &tcp()[..13])),
+            (Some(6), Some(8080), Some(443), None)
+        );
+        assert_eq!(described_columns(&v4(6, 0, &tcp()[..3])), (Some(6), None, None, None));
+        assert_eq!(described_columns(&v4(1, 0, &[8])), (Some(1), None, None, None));
     }
 
     proptest! {

@@ -18,7 +18,7 @@ pub enum RowError {
     Malformed(&'static str),
 }
 
-/// The row with these values, in the order of [`crate::sql::SENT_COLUMNS`].
+/// Decodes a row from these values, in the order of [`crate::sql::SENT_COLUMNS`].
 ///
 /// # Errors
 /// They are none; says which column.
@@ -65,7 +65,7 @@ fn optional<T>(
     value.map(|value| parse(value).ok_or(RowError::Malformed(name))).transpose()
 }
 
-/// A host's address from the binary value of an `inet`; `None` for what is none, a network among it.
+/// Decodes a host's address from the binary value of an `inet`; `None` for anything else, such as a network.
 #[must_use]
 pub fn inet(value: &[u8]) -> Option<IpAddr> {
     match value.split_first_chunk::<4>()? {
@@ -84,7 +84,7 @@ mod tests {
         "chain", "payload",
     ];
 
-    /// A value of each column, and whether it has to be there.
+    /// Returns a value of each column, and whether it has to be there.
     fn values() -> [(Vec<u8>, bool); 13] {
         let v6 = [&[3, 128, 0, 16][..], &[0xfd; 16]].concat();
         [

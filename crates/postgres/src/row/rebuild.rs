@@ -51,7 +51,7 @@ pub fn rebuild(columns: &Columns, out: &mut Vec<u8>) -> Option<u32> {
     Some(len.into())
 }
 
-/// The first bytes of the transport's header.
+/// Returns the first bytes of the transport's header.
 fn transport(columns: &Columns, proto: u8, inner: u16) -> Vec<u8> {
     let port = |port: Option<i32>| u16::try_from(port.unwrap_or(0)).unwrap_or(0).to_be_bytes();
     let (source, destination) = (port(columns.sport), port(columns.dport));
@@ -74,7 +74,7 @@ mod tests {
     use crate::Audit;
     use crate::row::columns;
 
-    fn told(len: i32, proto: i16, ports: (Option<i32>, Option<i32>), v6: bool) -> Columns {
+    fn rebuilt(len: i32, proto: i16, ports: (Option<i32>, Option<i32>), v6: bool) -> Columns {
         let address = if v6 { "fd00::1" } else { "10.9.0.1" };
         Columns {
             len: Some(len),
@@ -101,7 +101,7 @@ mod tests {
                 // A fragment.
                 (6, (None, None)),
             ] {
-                let columns_before = told(1400, proto, ports, v6);
+                let columns_before = rebuilt(1400, proto, ports, v6);
                 let mut packet = Vec::new();
                 assert_eq!(rebuild(&columns_before, &mut packet), Some(1400));
                 assert!(packet.len() <= 60, "cut at the headers");
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn an_ipv4_header_has_its_checksum() {
         let mut packet = Vec::new();
-        rebuild(&told(100, 17, (Some(1), Some(2)), false), &mut packet);
+        rebuild(&rebuilt(100, 17, (Some(1), Some(2)), false), &mut packet);
         assert_eq!(Sum::new().bytes(&packet[..20]).fold(), 0xffff);
         assert_eq!(packet[20..], [0, 1, 0, 2, 0, 80, 0, 0]);
     }
@@ -127,13 +127,13 @@ mod tests {
     #[test]
     fn a_packet_shorter_than_its_headers_is_no_longer_than_itself() {
         let mut packet = Vec::new();
-        assert_eq!(rebuild(&told(22, 6, (Some(1), Some(2)), false), &mut packet), Some(22));
+        assert_eq!(rebuild(&rebuilt(22, 6, (Some(1), Some(2)), false), &mut packet), Some(22));
         assert_eq!(packet.len(), 22);
     }
 
     #[test]
     fn what_is_no_ip_packet_is_not_rebuilt() {
-        let whole = told(100, 6, (None, None), false);
+        let whole = rebuilt(100, 6, (None, None), false);
         for columns in [
             Columns::default(),
             Columns { len: None, ..whole },

@@ -8,8 +8,8 @@ use crate::{Audit, EpochNo, Seq, StreamId};
 /// Length in bytes: always the same, so that no two rows have the same bytes.
 pub(super) const LEN: usize = 8 + 1 + 4 + 4 + 8 + 3 * 5 + 2 * 3 + 2 * 17;
 
-/// A label, then stream, epoch, number and each column in the order of the table, all in network order. Each column
-/// has a byte before it: 0 if it is null (and zeros for its value), else 1, or 4 and 6 for an address.
+/// Encodes a label, then stream, epoch, number and each column in the order of the table, all in network order. Each
+/// column is preceded by a byte: 0 if it is null (and zeros for its value), else 1, or 4 and 6 for an address.
 pub(super) fn of(
     audit: Audit,
     stream: StreamId,

@@ -33,7 +33,7 @@ struct Batch {
 }
 
 impl Chain {
-    /// The chain of an epoch, at its start.
+    /// Creates the chain of an epoch, at its start.
     ///
     /// # Errors
     /// The crypto library refused to work.
@@ -54,7 +54,7 @@ impl Chain {
         self.add_row(seq, &aad, payload, tag);
     }
 
-    /// [`Self::add`] with the authenticated data that the caller has made already.
+    /// Does the same as [`Self::add`] with authenticated data that the caller has made already.
     pub(super) fn add_row(
         &mut self,
         seq: Seq,
@@ -97,13 +97,13 @@ impl Chain {
         right
     }
 
-    /// The value of the last batch that was closed, or the start's.
+    /// Returns the value of the last batch that was closed, or the start's.
     #[must_use]
     pub fn value(&self) -> ChainValue {
         self.value
     }
 
-    /// Rows since the last batch was closed.
+    /// Returns the number of rows since the last batch was closed.
     #[must_use]
     pub fn open_rows(&self) -> usize {
         self.batch.as_ref().map_or(0, |batch| batch.rows)

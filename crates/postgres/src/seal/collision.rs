@@ -48,7 +48,7 @@ fn ghash(key: u128, aad: &[u8], ciphertext: &[u8]) -> u128 {
     all.iter().fold(0, |hash, block| mul(hash ^ block, key))
 }
 
-/// Columns and payload for `fake`, whose block `free` becomes what makes the tag the one of `columns` and `payload`.
+/// Builds columns and payload for `fake`, whose block `free` makes the tag equal to that of `columns` and `payload`.
 pub(crate) fn collide(
     (secret, hash): (&EpochSecret, &[u8; 32]),
     (stream, epoch, seq): (StreamId, EpochNo, Seq),
@@ -59,7 +59,7 @@ pub(crate) fn collide(
     let audit = Audit::Headers;
     let extracted = hmac(Digest::Sha256, hash, &[secret.expose()]).unwrap();
     let mut key = [0; 32];
-    let info: [&[u8]; 2] = [b"adit-pg1 packet ", audit.word().as_bytes()];
+    let info: [&[u8]; 2] = [b"adit-pg1 packet ", audit.as_str().as_bytes()];
     hkdf_expand_sha256(extracted.as_bytes(), &info, &mut key).unwrap();
     let cipher = Aes256Ctr::new(&key).unwrap();
     let mut zero = [0; 16];

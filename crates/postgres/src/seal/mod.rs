@@ -16,6 +16,6 @@ mod secret;
 mod tests;
 
 pub use chain::{Chain, ChainValue};
-pub use open::{Opener, Refused};
+pub use open::{OpenError, Opener};
 pub use sealer::{SealError, Sealer};
 pub use secret::EpochSecret;

@@ -11,7 +11,7 @@ use crate::{Audit, EpochNo, StreamId};
 
 /// The reason why a row is not delivered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum OpenError {
     /// It belongs to another stream or epoch.
     #[error("a row of another stream or epoch")]
     Misplaced,
@@ -36,7 +36,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// For an epoch whose record was found authentic; `record_hash` is the SHA-256 of record and signature.
+    /// Creates an opener for an epoch whose record was verified; `record_hash` is the SHA-256 of record and signature.
     ///
     /// # Errors
     /// The crypto library refused to work.
@@ -53,13 +53,13 @@ impl Opener {
     /// Appends the packet to `out` and returns its length in bytes.
     ///
     /// # Errors
-    /// See [`Refused`]; then `out` is as it was.
-    pub fn open(&self, row: &Row<'_>, out: &mut Vec<u8>) -> Result<usize, Refused> {
+    /// See [`OpenError`]; then `out` is as it was.
+    pub fn open(&self, row: &Row<'_>, out: &mut Vec<u8>) -> Result<usize, OpenError> {
         if (row.stream, row.epoch) != (self.stream, self.epoch) {
-            return Err(Refused::Misplaced);
+            return Err(OpenError::Misplaced);
         }
         if row.payload.len() > PACKET_RANGE.end().saturating_add(PADDING) {
-            return Err(Refused::TooLong);
+            return Err(OpenError::TooLong);
         }
         let start = out.len();
         let opened = self.open_at(start, row, out);
@@ -67,9 +67,9 @@ impl Opener {
         opened
     }
 
-    fn open_at(&self, start: usize, row: &Row<'_>, out: &mut Vec<u8>) -> Result<usize, Refused> {
-        let counter = u64::try_from(row.seq.0).map_err(|_| Refused::Forged)?;
-        let tag = row.tag.try_into().map_err(|_| Refused::Forged)?;
+    fn open_at(&self, start: usize, row: &Row<'_>, out: &mut Vec<u8>) -> Result<usize, OpenError> {
+        let counter = u64::try_from(row.seq.0).map_err(|_| OpenError::Forged)?;
+        let tag = row.tag.try_into().map_err(|_| OpenError::Forged)?;
         let aad = aad::of(self.audit, self.stream, self.epoch, row.seq, &row.columns);
         out.extend_from_slice(row.payload);
         let opened = if self.audit == Audit::Full {
@@ -78,27 +78,27 @@ impl Opener {
         } else {
             self.key.open(counter, &aad, tag, out.get_mut(start..).unwrap_or_default())
         };
-        opened.map_err(|_| Refused::Forged)?;
+        opened.map_err(|_| OpenError::Forged)?;
 
         let packet =
             out.get(start..).and_then(|all| all.get(..row.payload.len())).unwrap_or_default();
         let packet = match self.audit {
             Audit::None => {
-                let len = Ip::parse(packet).ok_or(Refused::Untrue)?.total_len;
+                let len = Ip::parse(packet).ok_or(OpenError::Untrue)?.total_len;
                 packet.get(..len).unwrap_or_default()
             }
             Audit::Full | Audit::Headers | Audit::Metadata => packet,
         };
         if columns(self.audit, packet) != row.columns {
-            return Err(Refused::Untrue);
+            return Err(OpenError::Untrue);
         }
         Ok(packet.len())
     }
 
-    /// The columns that the sender wrote, if nothing but columns was altered since: for who explains a row that
+    /// Returns the columns that the sender wrote, if only columns were altered since; explains a row that
     /// [`Self::open`] refuses.
     #[must_use]
-    pub fn told(&self, row: &Row<'_>) -> Option<Columns> {
+    pub fn authentic_columns(&self, row: &Row<'_>) -> Option<Columns> {
         let mut packet = row.payload.to_vec();
         if self.audit != Audit::Full {
             // Counter mode undoes itself. The result is believed only if the row opens with it below.

@@ -45,7 +45,7 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// For an epoch just opened; `record_hash` is the SHA-256 of its record and signature.
+    /// Creates a sealer for an epoch just opened; `record_hash` is the SHA-256 of its record and signature.
     ///
     /// # Errors
     /// The crypto library refused to work.
@@ -149,19 +149,19 @@ impl Sealer {
         Some(value)
     }
 
-    /// Number of the last row.
+    /// Returns the number of the last row.
     #[must_use]
     pub fn last(&self) -> Option<Seq> {
         self.last
     }
 
-    /// Value of the chain after the last batch that was ended, for the next epoch's record.
+    /// Returns the value of the chain after the last finished batch, for the next epoch's record.
     #[must_use]
     pub fn chain_value(&self) -> ChainValue {
         self.chain.value()
     }
 
-    /// SHA-256 of the epoch's record and signature, which a checkpoint is bound to.
+    /// Returns the SHA-256 of the epoch's record and signature, which a checkpoint is bound to.
     #[must_use]
     pub fn record_hash(&self) -> [u8; 32] {
         self.record_hash

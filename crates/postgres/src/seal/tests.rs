@@ -25,7 +25,7 @@ fn opener(audit: Audit) -> Opener {
     Opener::new(&secret(), audit, STREAM, EPOCH, HASH).unwrap()
 }
 
-/// A TCP segment over IPv4 of `len` bytes, at least 40.
+/// Builds a TCP segment over IPv4 of `len` bytes, at least 40.
 fn packet(len: usize) -> Vec<u8> {
     let mut packet: Vec<u8> = (0..len).map(|at| at as u8).collect();
     packet[..2].copy_from_slice(&[0x45, 0]);
@@ -54,7 +54,7 @@ fn sealed(audit: Audit, packets: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-fn open(audit: Audit, row: &Row<'_>) -> Result<Vec<u8>, Refused> {
+fn open(audit: Audit, row: &Row<'_>) -> Result<Vec<u8>, OpenError> {
     let mut out = b"before".to_vec();
     let opened = opener(audit).open(row, &mut out);
     assert_eq!(&out[..6], b"before");
@@ -98,29 +98,29 @@ fn a_row_altered_anywhere_is_refused() {
     type Alter = fn(&mut Row<'_>);
     let other: IpAddr = [10, 9, 0, 3].into();
     assert_ne!(other, IpAddr::from([10, 9, 0, 1]));
-    let alterations: [(&str, Alter, Refused); 22] = [
-        ("seq", |row| row.seq = Seq(2), Refused::Forged),
-        ("seq below zero", |row| row.seq = Seq(-1), Refused::Forged),
-        ("epoch", |row| row.epoch = EpochNo(1), Refused::Misplaced),
-        ("stream", |row| row.stream = StreamId(4), Refused::Misplaced),
-        ("len", |row| row.columns.len = Some(1401), Refused::Forged),
-        ("no len", |row| row.columns.len = None, Refused::Forged),
-        ("sport", |row| row.columns.sport = Some(1), Refused::Forged),
-        ("no sport", |row| row.columns.sport = None, Refused::Forged),
-        ("dport", |row| row.columns.dport = Some(1), Refused::Forged),
-        ("no dport", |row| row.columns.dport = None, Refused::Forged),
-        ("proto", |row| row.columns.proto = Some(17), Refused::Forged),
-        ("no proto", |row| row.columns.proto = None, Refused::Forged),
-        ("flags", |row| row.columns.flags = Some(2), Refused::Forged),
-        ("no flags", |row| row.columns.flags = None, Refused::Forged),
-        ("src", |row| row.columns.src = Some([10, 9, 0, 3].into()), Refused::Forged),
-        ("no src", |row| row.columns.src = None, Refused::Forged),
-        ("dst", |row| row.columns.dst = Some([10, 9, 0, 3].into()), Refused::Forged),
-        ("dst of six", |row| row.columns.dst = Some("a09:2::".parse().unwrap()), Refused::Forged),
-        ("tag", |row| row.tag = &[0; 16], Refused::Forged),
-        ("a shorter tag", |row| row.tag = &row.tag[..15], Refused::Forged),
-        ("a shorter payload", |row| row.payload = &row.payload[1..], Refused::Forged),
-        ("an endless payload", |row| row.payload = &[0; 1 << 16], Refused::TooLong),
+    let alterations: [(&str, Alter, OpenError); 22] = [
+        ("seq", |row| row.seq = Seq(2), OpenError::Forged),
+        ("seq below zero", |row| row.seq = Seq(-1), OpenError::Forged),
+        ("epoch", |row| row.epoch = EpochNo(1), OpenError::Misplaced),
+        ("stream", |row| row.stream = StreamId(4), OpenError::Misplaced),
+        ("len", |row| row.columns.len = Some(1401), OpenError::Forged),
+        ("no len", |row| row.columns.len = None, OpenError::Forged),
+        ("sport", |row| row.columns.sport = Some(1), OpenError::Forged),
+        ("no sport", |row| row.columns.sport = None, OpenError::Forged),
+        ("dport", |row| row.columns.dport = Some(1), OpenError::Forged),
+        ("no dport", |row| row.columns.dport = None, OpenError::Forged),
+        ("proto", |row| row.columns.proto = Some(17), OpenError::Forged),
+        ("no proto", |row| row.columns.proto = None, OpenError::Forged),
+        ("flags", |row| row.columns.flags = Some(2), OpenError::Forged),
+        ("no flags", |row| row.columns.flags = None, OpenError::Forged),
+        ("src", |row| row.columns.src = Some([10, 9, 0, 3].into()), OpenError::Forged),
+        ("no src", |row| row.columns.src = None, OpenError::Forged),
+        ("dst", |row| row.columns.dst = Some([10, 9, 0, 3].into()), OpenError::Forged),
+        ("dst of six", |row| row.columns.dst = Some("a09:2::".parse().unwrap()), OpenError::Forged),
+        ("tag", |row| row.tag = &[0; 16], OpenError::Forged),
+        ("a shorter tag", |row| row.tag = &row.tag[..15], OpenError::Forged),
+        ("a shorter payload", |row| row.payload = &row.payload[1..], OpenError::Forged),
+        ("an endless payload", |row| row.payload = &[0; 1 << 16], OpenError::TooLong),
     ];
     for audit in [Audit::Full, Audit::Headers] {
         let bytes = sealed(audit, &[packet(1400)]);
@@ -155,7 +155,7 @@ fn a_column_that_should_be_null_is_refused() {
             Columns { sport: Some(0), ..null },
         ] {
             let altered = Row { columns: filled, ..row };
-            assert_eq!(open(audit, &altered), Err(Refused::Forged), "{filled:?}, {audit}");
+            assert_eq!(open(audit, &altered), Err(OpenError::Forged), "{filled:?}, {audit}");
         }
     }
 }
@@ -169,13 +169,17 @@ fn every_altered_bit_of_payload_and_tag_is_seen() {
             let mut payload = row.payload.to_vec();
             payload[bit / 8] ^= 1 << (bit % 8);
             let altered = Row { payload: &payload, ..row };
-            assert_eq!(open(audit, &altered), Err(Refused::Forged), "payload, bit {bit}, {audit}");
+            assert_eq!(
+                open(audit, &altered),
+                Err(OpenError::Forged),
+                "payload, bit {bit}, {audit}"
+            );
         }
         for bit in 0..TAG_LEN * 8 {
             let mut tag = row.tag.to_vec();
             tag[bit / 8] ^= 1 << (bit % 8);
             let altered = Row { tag: &tag, ..row };
-            assert_eq!(open(audit, &altered), Err(Refused::Forged), "tag, bit {bit}, {audit}");
+            assert_eq!(open(audit, &altered), Err(OpenError::Forged), "tag, bit {bit}, {audit}");
         }
     }
 }
@@ -200,7 +204,7 @@ fn other_secrets_records_policies_streams_and_epochs_open_nothing() {
         // Open the row as an attacker would place it.
         opener.open(&Row { stream, epoch, ..row }, &mut Vec::new())
     };
-    let (headers, forged) = (Audit::Headers, Err(Refused::Forged));
+    let (headers, forged) = (Audit::Headers, Err(OpenError::Forged));
     assert_eq!(open(&secret(), headers, STREAM, EPOCH, HASH), Ok(300));
     assert_eq!(open(&other, headers, STREAM, EPOCH, HASH), forged, "secret");
     assert_eq!(open(&secret(), headers, STREAM, EPOCH, [0; 32]), forged, "record");
@@ -211,8 +215,8 @@ fn other_secrets_records_policies_streams_and_epochs_open_nothing() {
     }
 }
 
-/// A row as a node with the epoch's secret, but not our program, would write it.
-fn lying(audit: Audit, columns: Columns, packet: &[u8]) -> Result<Vec<u8>, Refused> {
+/// Seals a row as a modified program with the epoch's secret would write it.
+fn lying(audit: Audit, columns: Columns, packet: &[u8]) -> Result<Vec<u8>, OpenError> {
     let key = secret().packet_key(audit, &HASH).unwrap();
     let mut payload = packet.to_vec();
     let aad = aad::of(audit, STREAM, EPOCH, Seq(1), &columns);
@@ -241,13 +245,13 @@ fn a_sender_that_logs_another_packet_than_it_sends_is_refused() {
             Columns { src: Some([10, 9, 0, 9].into()), ..truth },
             Columns { dst: Some([10, 9, 0, 9].into()), ..truth },
         ] {
-            assert_eq!(lying(audit, lie, &packet), Err(Refused::Untrue), "{lie:?}, {audit}");
+            assert_eq!(lying(audit, lie, &packet), Err(OpenError::Untrue), "{lie:?}, {audit}");
         }
     }
     let nothing = Columns::default();
     assert_eq!(
         lying(Audit::None, nothing, b"no packet"),
-        Err(Refused::Untrue),
+        Err(OpenError::Untrue),
         "no length of its own"
     );
 }
@@ -295,7 +299,7 @@ fn chained(rows: &[Row<'_>]) -> bool {
     right && chain.open_rows() == 0
 }
 
-/// Three batches of three, one and four rows, in one buffer.
+/// Seals three batches of three, one and four rows, in one buffer.
 fn batches() -> Vec<u8> {
     let (mut sealer, mut out) = (sealer(Audit::Headers), Vec::new());
     let mut seq = 1;
@@ -488,6 +492,6 @@ proptest! {
         let audit = Audit::ALL[which];
         let columns = columns(audit, &payload);
         let row = Row { seq: Seq(seq), epoch: EPOCH, stream: STREAM, columns, tag: &tag, chain: None, payload: &payload };
-        prop_assert_eq!(open(audit, &row), Err(Refused::Forged));
+        prop_assert_eq!(open(audit, &row), Err(OpenError::Forged));
     }
 }

@@ -21,11 +21,11 @@ use std::time::Duration;
 use adit_engine::{Instant, UnixTime};
 use adit_wire::VnetHeader;
 
-use self::sealing::{Sealing, cost};
+use self::sealing::{BatchSealer, cost};
 use self::stream::{Leaves, State, Stream};
 pub use self::types::{
-    Action, Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, ResumeOutcome, Resumed, Stats,
-    Unsigned,
+    Action, Batch, BatchPart, Config, NewEpoch, OpenLeaf, PreviousEpoch, ResumeOutcome, ResumeRow,
+    SavedState, Stats, UnsignedCheckpoint,
 };
 use crate::key::Checkpoint;
 use crate::limits::{BATCH_BYTES, PEERS, SUPER_PACKET};
@@ -56,7 +56,7 @@ pub struct Sender {
     batch_first: bool,
     /// Buffers of former batches, of [`SPARE_BYTES`] at most.
     spare: Vec<Vec<u8>>,
-    spare_parts: Vec<Part>,
+    spare_parts: Vec<BatchPart>,
     stats: Stats,
 }
 
@@ -88,7 +88,7 @@ impl Sender {
     /// Adds the stream to `receiver`. `kept` is where it had come before the process started, as far as it was kept
     /// ([`Self::given`], [`Self::signed`]), else zeros: numbers up to it are not given again. Nothing happens if the stream is
     /// there already or there are [`PEERS`] of them.
-    pub fn add(&mut self, stream: StreamId, receiver: NodeId, kept: Kept) {
+    pub fn add(&mut self, stream: StreamId, receiver: NodeId, kept: SavedState) {
         if self.streams.len() >= PEERS || self.streams.contains_key(&stream) {
             return;
         }
@@ -187,9 +187,9 @@ impl Sender {
     }
 
     /// Answers [`Action::Sign`]: the signatures are in the database.
-    pub fn signed(&mut self, now: Instant, signed: &[Unsigned]) {
+    pub fn signed(&mut self, now: Instant, signed: &[UnsignedCheckpoint]) {
         self.signing = false;
-        for Unsigned { stream, epoch, checkpoint, .. } in signed {
+        for UnsignedCheckpoint { stream, epoch, checkpoint, .. } in signed {
             let Some(stream) = self.streams.get_mut(stream) else { continue };
             let Some(last) = stream.committed.filter(|last| last.epoch == *epoch) else { continue };
             stream.unsigned = (last.last_seq > checkpoint.seq).then_some(now);
@@ -245,12 +245,12 @@ impl Sender {
     }
 
     /// Answers [`Action::Resume`] and returns what becomes of the numbers that the database has.
-    pub fn resumed(&mut self, stream: StreamId, found: Resumed) -> ResumeOutcome {
+    pub fn resumed(&mut self, stream: StreamId, found: ResumeRow) -> ResumeOutcome {
         let Some(stream) = self.streams.get_mut(&stream) else { return ResumeOutcome::Full };
         if matches!(stream.state, State::Resuming) {
             stream.state = State::Known(found);
         }
-        match stream.believed(&self.leaves, &found) {
+        match stream.plausible_state(&self.leaves, &found) {
             Some(believed) if believed == found => ResumeOutcome::Full,
             Some(_) => ResumeOutcome::OwnNumbers,
             None => ResumeOutcome::Refused,
@@ -268,7 +268,7 @@ impl Sender {
         self.leaves.opened(now, opening.leaf, *continued);
         // The record vouches for the epoch before.
         (stream.record_hash, stream.unsigned) = (seal.record_hash(), None);
-        stream.committed = Some(Previous {
+        stream.committed = Some(PreviousEpoch {
             epoch: opening.epoch,
             last_seq,
             chain: Some(seal.chain_value()),
@@ -291,7 +291,8 @@ impl Sender {
         self.delayed(now, stream);
     }
 
-    /// As [`Self::failed`], but not for the leaf's sake: the stream is tried again later, in the same one.
+    /// Does the same as [`Self::failed`], but for a reason other than the leaf: the stream is tried again later, in the
+    /// same one.
     pub fn delayed(&mut self, now: Instant, stream: StreamId) {
         if let Some(stream) = self.streams.get_mut(&stream)
             && matches!(stream.state, State::Resuming | State::Opening(..))
@@ -334,7 +335,8 @@ impl Sender {
         Some(batch)
     }
 
-    /// Deficit round robin over the streams with an open epoch, until nothing waits or the next does not fit.
+    /// Fills the batch by deficit round robin over the streams with an open epoch, until nothing waits or the next
+    /// packet does not fit.
     fn fill(&mut self, now: Instant, batch: &mut Batch) {
         let params = CodelParams::for_commits_of(self.stats.commit);
         let behind = (Bound::Excluded(self.last_served), Bound::Unbounded);
@@ -356,7 +358,7 @@ impl Sender {
                 self.last_served = *id;
                 let Some(stream) = self.streams.get_mut(id) else { return false };
                 stream.credit = stream.credit.saturating_add(SUPER_PACKET);
-                while let Some((vnet, len)) = self.queues.settle(now, *id, params) {
+                while let Some((vnet, len)) = self.queues.drop_expired(now, *id, params) {
                     if len > stream.credit {
                         return true;
                     }
@@ -374,7 +376,7 @@ impl Sender {
                     let index = *stream.part.get_or_insert_with(|| {
                         let leaf = self.leaves.newest.map_or(LeafNo(0), |leaf| leaf.no);
                         let bytes = self.spare.pop().unwrap_or_default();
-                        batch.parts.push(Part {
+                        batch.parts.push(BatchPart {
                             stream: *id,
                             receiver: stream.receiver,
                             leaf,
@@ -385,7 +387,7 @@ impl Sender {
                     });
                     let Some(part) = batch.parts.get_mut(index) else { break };
                     let before = part.bytes.len();
-                    let mut sealing = Sealing {
+                    let mut sealing = BatchSealer {
                         seal,
                         next,
                         given: &mut stream.given.1,
@@ -446,8 +448,8 @@ impl Sender {
         }
     }
 
-    /// The network's settings have changed: every open epoch ends, and the packets behind go into epochs under the new ones; with
-    /// `new_leaf` into a new leaf.
+    /// Applies changed settings of the network: every open epoch ends, and the packets behind go into epochs under the
+    /// new ones; with `new_leaf` into a new leaf.
     pub fn reconfigure(&mut self, config: Config, new_leaf: bool) {
         self.leaves.config = config;
         if let Some(leaf) = self.leaves.newest.as_mut().filter(|_| new_leaf) {

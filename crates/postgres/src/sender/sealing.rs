@@ -4,28 +4,33 @@ use adit_wire::ip::Ip;
 use adit_wire::split::Segments;
 use adit_wire::{Gso, VnetHeader};
 
-use super::{Part, Stats};
+use super::{BatchPart, Stats};
 use crate::Seq;
 use crate::limits::PADDING;
-use crate::queue::{Dropped, Waiting, count};
+use crate::queue::{DropCounts, Waiting, count};
 use crate::row::copy::MAX_OVERHEAD;
 use crate::seal::{SealError, Sealer};
 
 /// Headers of a segment, at most; see [`adit_wire::split`].
 const SEGMENT_HEADER: usize = 192;
 /// A packet on its way into a part.
-pub(super) struct Sealing<'a> {
+pub(super) struct BatchSealer<'a> {
     pub(super) seal: &'a mut Sealer,
     pub(super) next: &'a mut Seq,
     pub(super) given: &'a mut Seq,
     pub(super) used_up: &'a mut bool,
-    pub(super) part: &'a mut Part,
+    pub(super) part: &'a mut BatchPart,
     pub(super) packet_size: usize,
 }
 
-impl Sealing<'_> {
+impl BatchSealer<'_> {
     /// Cuts a super-packet and seals what comes out.
-    pub(super) fn all(&mut self, waiting: &mut Waiting, stats: &mut Stats, dropped: &mut Dropped) {
+    pub(super) fn all(
+        &mut self,
+        waiting: &mut Waiting,
+        stats: &mut Stats,
+        dropped: &mut DropCounts,
+    ) {
         let Ok(mut segments) = Segments::new(&waiting.vnet, &mut waiting.bytes) else {
             return count(&mut dropped.malformed);
         };
@@ -60,7 +65,7 @@ impl Sealing<'_> {
     }
 }
 
-/// Bytes that the rows of a super-packet take, at most.
+/// Returns the maximum number of bytes that the rows of a super-packet take.
 pub(super) fn cost(vnet: &VnetHeader, len: usize) -> usize {
     let segments = match vnet.gso {
         Gso::None => 1,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, UnixTime};
 
-use super::{Config, OpenLeaf, Opening, Previous, Resumed, Unsigned};
+use super::{Config, NewEpoch, OpenLeaf, PreviousEpoch, ResumeRow, UnsignedCheckpoint};
 use crate::key::Checkpoint;
 use crate::queue::later;
 use crate::seal::Sealer;
@@ -20,7 +20,7 @@ const CLOCK_MAX: u64 = 1 << 30;
 
 /// The highest numbers that are believed of a database. They leave as many again: since no number is given twice, a
 /// forged row with the highest number there is would otherwise end the stream for good.
-const MOST: Resumed = Resumed {
+const MOST: ResumeRow = ResumeRow {
     last_seq: 1 << 62,
     last_epoch: (1 << 30) + (1 << 24),
     last_leaf: 1 << 30,
@@ -41,7 +41,7 @@ pub(super) struct Stream {
     /// The last checkpoint of the processes before.
     pub(super) kept: Option<(EpochNo, Checkpoint)>,
     /// The last that this process knows to be committed.
-    pub(super) committed: Option<Previous>,
+    pub(super) committed: Option<PreviousEpoch>,
     /// The hash of the record of the epoch in `committed`.
     pub(super) record_hash: [u8; 32],
     /// Since when there are committed rows that nothing signed covers.
@@ -60,9 +60,9 @@ pub(super) enum State {
     /// [`Action::Resume`] was given.
     Resuming,
     /// The state that the database reports.
-    Known(Resumed),
+    Known(ResumeRow),
     /// [`Action::Open`] was given, for this leaf.
-    Opening(Opening, Option<Leaf>),
+    Opening(NewEpoch, Option<Leaf>),
     Open {
         seal: Sealer,
         next: Seq,
@@ -85,16 +85,17 @@ pub(super) struct Leaf {
 }
 
 impl Stream {
-    /// The epoch after the one that is open, or after what the database says; with the leaf that it continues.
+    /// Returns the epoch after the open one, or after the state that the database reports, with the leaf that it
+    /// continues.
     pub(super) fn opening(
         &self,
         now: Instant,
         unix: UnixTime,
         stream: StreamId,
         leaves: &Leaves,
-        found: &Resumed,
-    ) -> Option<(Opening, Option<Leaf>)> {
-        let found = &self.believed(leaves, found)?;
+        found: &ResumeRow,
+    ) -> Option<(NewEpoch, Option<Leaf>)> {
+        let found = &self.plausible_state(leaves, found)?;
         let Seq(given) = self.given.1;
         let first_seq = found.last_seq.max(given).max(0).checked_add(1)?;
         let clock = unix.0.saturating_sub(CLOCK_ZERO).min(CLOCK_MAX);
@@ -107,7 +108,7 @@ impl Stream {
             None => newest.checked_add(1)?,
         };
         let previous = self.committed.or_else(|| self.before_the_start(found));
-        let opening = Opening {
+        let opening = NewEpoch {
             stream,
             receiver: self.receiver,
             epoch: EpochNo(epoch),
@@ -122,7 +123,7 @@ impl Stream {
     /// Returns `found` without the numbers that no sender can have given, or `None` if nothing else is known. An own
     /// number takes the place of such a sequence number or epoch. A leaf has none: the next leaf's number must follow
     /// the one that the database has.
-    pub(super) fn believed(&self, leaves: &Leaves, found: &Resumed) -> Option<Resumed> {
+    pub(super) fn plausible_state(&self, leaves: &Leaves, found: &ResumeRow) -> Option<ResumeRow> {
         let own = self.own_knowledge(leaves);
         if found.last_leaf > MOST.last_leaf.max(own.last_leaf) {
             return None;
@@ -139,39 +140,39 @@ impl Stream {
 
     /// Returns the end of the epoch before this process: as a former process signed it, if that is known; otherwise as
     /// the database reports it, but no epoch before the last one with rows.
-    fn before_the_start(&self, found: &Resumed) -> Option<Previous> {
+    fn before_the_start(&self, found: &ResumeRow) -> Option<PreviousEpoch> {
         if let Some((epoch, Checkpoint { seq, chain })) = self.kept
             && epoch == self.written
             && seq <= self.given.1
         {
-            return Some(Previous { epoch, last_seq: seq, chain: Some(chain), opened: None });
+            return Some(PreviousEpoch { epoch, last_seq: seq, chain: Some(chain), opened: None });
         }
         let epoch = EpochNo(found.last_epoch).max(self.written);
         let last_seq = Seq(found.last_seq.max(0));
-        (epoch.0 > 0).then_some(Previous { epoch, last_seq, chain: None, opened: None })
+        (epoch.0 > 0).then_some(PreviousEpoch { epoch, last_seq, chain: None, opened: None })
     }
 
     /// Returns the checkpoint to sign now.
-    pub(super) fn to_sign(&self, stream: StreamId) -> Option<Unsigned> {
+    pub(super) fn to_sign(&self, stream: StreamId) -> Option<UnsignedCheckpoint> {
         self.unsigned?;
-        let Previous { epoch, last_seq: seq, chain, .. } = self.committed?;
+        let PreviousEpoch { epoch, last_seq: seq, chain, .. } = self.committed?;
         let checkpoint = Checkpoint { seq, chain: chain? };
-        Some(Unsigned { stream, epoch, record_hash: self.record_hash, checkpoint })
+        Some(UnsignedCheckpoint { stream, epoch, record_hash: self.record_hash, checkpoint })
     }
 
-    /// Whether packets can be sealed for the leaf that is written to.
+    /// Returns whether packets can be sealed for the current leaf.
     pub(super) fn is_sealing(&self, leaves: &Leaves) -> bool {
         let State::Open { used_up, leaf, .. } = &self.state else { return false };
         !*used_up && leaves.newest.is_some_and(|newest| newest.no == *leaf)
     }
 
     /// Returns the answer that `resume` would give, from this process's own knowledge.
-    pub(super) fn own_knowledge(&self, leaves: &Leaves) -> Resumed {
-        Resumed {
+    pub(super) fn own_knowledge(&self, leaves: &Leaves) -> ResumeRow {
+        ResumeRow {
             last_seq: self.given.1.0,
             last_epoch: self.given.0.0,
             last_leaf: leaves.newest.map_or(0, |leaf| leaf.no.0),
-            ..Resumed::default()
+            ..ResumeRow::default()
         }
     }
 }
@@ -186,7 +187,7 @@ pub(super) struct Leaves {
 }
 
 impl Leaves {
-    /// The leaf with that number if an epoch may open in it: this process's own, or a former process's.
+    /// Returns the leaf with that number if an epoch may open in it: a leaf of this process or of an earlier one.
     fn continued(&self, now: Instant, no: LeafNo, found: Option<OpenLeaf>) -> Option<Leaf> {
         let leaf = match self.newest {
             Some(leaf) if leaf.no == no => leaf,
@@ -201,7 +202,8 @@ impl Leaves {
         (!leaf.is_full(now, self.config.leaf_bytes)).then_some(leaf)
     }
 
-    /// The database refused an epoch in that leaf: another one is safe. `continued` says whether the leaf was there before.
+    /// Handles an epoch in that leaf that the database refused: another leaf is safe. `continued`: the leaf existed
+    /// before.
     pub(super) fn refuse(&mut self, no: LeafNo, continued: bool) {
         match &mut self.newest {
             Some(leaf) if leaf.no == no => leaf.unfit = true,
@@ -210,7 +212,7 @@ impl Leaves {
         }
     }
 
-    /// An epoch was opened in that leaf.
+    /// Records that an epoch was opened in that leaf.
     pub(super) fn opened(&mut self, now: Instant, no: LeafNo, continued: Option<Leaf>) {
         if self.newest.is_none_or(|leaf| leaf.no < no) {
             let due = later(now, self.config.leaf_age);
@@ -219,7 +221,7 @@ impl Leaves {
         }
     }
 
-    /// Whether another leaf must follow the newest one.
+    /// Returns whether a new leaf must follow the newest one.
     pub(super) fn is_full(&self, now: Instant) -> bool {
         self.newest.is_none_or(|leaf| leaf.is_full(now, self.config.leaf_bytes))
     }
@@ -232,7 +234,7 @@ impl Leaf {
 }
 
 impl Stream {
-    /// To be tried again later.
+    /// Postpones the next attempt.
     pub(super) fn refuse(&mut self, now: Instant) {
         let doubled = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         let pause = RETRY.0.saturating_mul(doubled).min(RETRY.1);

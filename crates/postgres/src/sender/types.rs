@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_engine::{Instant, UnixTime};
 
 use crate::key::Checkpoint;
-use crate::queue::Dropped;
+use crate::queue::DropCounts;
 use crate::seal::ChainValue;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
@@ -32,18 +32,18 @@ pub enum Action {
     },
     /// Make an epoch's secret and record, call `open_epoch`, and answer with [`super::Sender::opened`],
     /// [`super::Sender::failed`] or [`super::Sender::delayed`].
-    Open(Opening),
+    Open(NewEpoch),
     /// Call [`super::Sender::batch`].
     Batch,
     /// Sign these, put the signatures into the database, and answer with [`super::Sender::signed`].
-    Sign(Vec<Unsigned>),
+    Sign(Vec<UnsignedCheckpoint>),
     /// Wait for a packet, for the commit, or until this instant.
     Wait(Option<Instant>),
 }
 
 /// An acknowledged end of a stream that its sender has not signed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsigned {
+pub struct UnsignedCheckpoint {
     /// The stream.
     pub stream: StreamId,
     /// Its epoch.
@@ -56,7 +56,7 @@ pub struct Unsigned {
 
 /// The state of a sender that is kept over a restart.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct SavedState {
     /// The last epoch with rows, and the last packet number given.
     pub given: (EpochNo, Seq),
     /// The last checkpoint and its epoch.
@@ -65,7 +65,7 @@ pub struct Kept {
 
 /// The fields of the record of an epoch to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opening {
+pub struct NewEpoch {
     /// The stream.
     pub stream: StreamId,
     /// The receiver of the stream.
@@ -80,12 +80,12 @@ pub struct Opening {
     /// The time of opening, by this machine's clock.
     pub opened: UnixTime,
     /// The previous epoch.
-    pub previous: Option<Previous>,
+    pub previous: Option<PreviousEpoch>,
 }
 
 /// The end of the previous epoch, as its writer or the database knew it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Previous {
+pub struct PreviousEpoch {
     /// The epoch's number.
     pub epoch: EpochNo,
     /// The number of its last packet.
@@ -96,7 +96,7 @@ pub struct Previous {
     pub opened: Option<UnixTime>,
 }
 
-/// How far the numbers in a [`Resumed`] are believed.
+/// How far the numbers in a [`ResumeRow`] are believed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ResumeOutcome {
     /// The stream continues after them.
@@ -109,7 +109,7 @@ pub enum ResumeOutcome {
 
 /// The result of the database's `resume`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resumed {
+pub struct ResumeRow {
     /// Highest number in the newest leaf, or the one before it.
     pub last_seq: i64,
     /// Highest epoch, 0 if there is none.
@@ -131,7 +131,7 @@ pub struct OpenLeaf {
 
 /// Rows of one stream in a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct BatchPart {
     /// The stream.
     pub stream: StreamId,
     /// The receiver of the stream, which is notified.
@@ -148,11 +148,11 @@ pub struct Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// One part per stream.
-    pub parts: Vec<Part>,
+    pub parts: Vec<BatchPart>,
 }
 
 impl Batch {
-    /// Rows of all parts; up to [`crate::limits::FEW_ROWS`] are better inserted than copied.
+    /// Returns the rows of all parts; up to [`crate::limits::FEW_ROWS`] are better inserted than copied.
     pub fn rows(&self) -> usize {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.rows))
     }
@@ -172,7 +172,7 @@ pub struct Stats {
     /// Epochs opened.
     pub epochs: u64,
     /// Super-packets or packets dropped, by reason.
-    pub dropped: Dropped,
+    pub dropped: DropCounts,
     /// Memory of the queues now, bytes.
     pub queued: usize,
     /// The duration of a commit, smoothed.

@@ -28,7 +28,7 @@ pub fn schema(tag: &str) -> Result<String, TagError> {
         .replace("{owner_text}", &format!("'{}'", owner(tag)))
         .replace("{owner}", &owner(tag))
         .replace("{nodes}", &nodes(tag))
-        .replace("{guests}", &guests(tag))
+        .replace("{guests}", &invitation_role(tag))
         .replace("{auditors}", &auditors(tag))
         .replace("{version}", &VERSION.to_string())
         .replace("{tag}", &format!("'{tag}'")))
@@ -42,7 +42,8 @@ pub fn schema(tag: &str) -> Result<String, TagError> {
 /// As [`schema`].
 pub fn roles(tag: &str, member: bool) -> Result<String, TagError> {
     schema(tag)?;
-    let (owner, nodes, guests, auditors) = (owner(tag), nodes(tag), guests(tag), auditors(tag));
+    let (owner, nodes, guests, auditors) =
+        (owner(tag), nodes(tag), invitation_role(tag), auditors(tag));
     let member = if member { format!("GRANT {owner} TO CURRENT_USER;\n") } else { String::new() };
     // Since version 16, only a role with ADMIN on a group may add members to it.
     Ok(format!(
@@ -70,7 +71,7 @@ pub fn nodes(tag: &str) -> String {
 }
 
 /// Returns the group of all invitations.
-pub fn guests(tag: &str) -> String {
+pub fn invitation_role(tag: &str) -> String {
     format!("adit_{tag}_guests")
 }
 
@@ -90,7 +91,7 @@ pub fn inbox(sender: NodeId, no: LeafNo) -> String {
 }
 
 /// Returns the sequence that counts the wake-ups of a node, with its schema.
-pub fn bell(node: NodeId) -> String {
+pub fn wake_up_sequence(node: NodeId) -> String {
     format!("adit.bell_{node}")
 }
 

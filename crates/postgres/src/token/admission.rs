@@ -84,7 +84,7 @@ impl JoinKey {
         Ok(out)
     }
 
-    /// For the nodes: this key and until when it is valid, under the network's key.
+    /// Seals this key and its expiry for the nodes, under the network's key.
     ///
     /// # Errors
     /// The library failed.
@@ -113,8 +113,8 @@ impl JoinKey {
         Some((Self(Zeroizing::new(*key)), until))
     }
 
-    /// For the joiner, where no node will be running: the network's key under this one. To be called once: nothing else is
-    /// sealed under the key that this derives.
+    /// Seals the network's key for the joiner under this one, for a time when no node is running. Call it once: nothing
+    /// else is sealed under the key that this derives.
     ///
     /// # Errors
     /// The library failed.
@@ -147,7 +147,7 @@ impl JoinKey {
 
     /// Opens a node's answer with the private key that was asked with.
     #[must_use]
-    pub fn admitted(
+    pub fn open_admission(
         &self,
         tag: &str,
         role: &str,
@@ -226,7 +226,7 @@ mod tests {
     const NOW: UnixTime = UnixTime(1_795_000_000);
     const ROLE: &str = "adit_t1_join_0a1b2c3d";
 
-    struct Scene {
+    struct Fixture {
         network: NetworkKey,
         secret: JoinSecret,
         invitation: Vec<u8>,
@@ -234,7 +234,7 @@ mod tests {
         random: Random,
     }
 
-    fn scene() -> Scene {
+    fn scene() -> Fixture {
         let mut random = Random::new([3; 32]);
         // After a rekey: the generation comes with the key.
         let network = NetworkKey::generate(&mut random).successor(&mut random).unwrap();
@@ -242,10 +242,10 @@ mod tests {
         let key = secret.key().unwrap();
         let invitation = key.for_nodes(&network, "t1", NOW, &mut random).unwrap();
         let joiner = SealSecret::generate(&mut random);
-        Scene { network, secret, invitation, joiner, random }
+        Fixture { network, secret, invitation, joiner, random }
     }
 
-    impl Scene {
+    impl Fixture {
         fn admit(&mut self, proof: &[u8; 32], now: UnixTime) -> Result<Admission, AdmissionError> {
             let key = self.joiner.public().unwrap();
             let (role, invitation, key) = (ROLE, &self.invitation[..], key.as_bytes());
@@ -265,7 +265,7 @@ mod tests {
         let proof = scene.proof();
         let answer = scene.admit(&proof, NOW).unwrap();
         let key = scene.secret.key().unwrap();
-        let got = key.admitted("t1", ROLE, &scene.joiner, &answer);
+        let got = key.open_admission("t1", ROLE, &scene.joiner, &answer);
         assert_eq!(got, Some(scene.network));
     }
 
@@ -277,7 +277,7 @@ mod tests {
         let answer = scene.admit(&proof, NOW).unwrap();
         let key = scene.secret.key().unwrap();
         let finder = SealSecret::generate(&mut scene.random);
-        assert_eq!(key.admitted("t1", ROLE, &finder, &answer), None);
+        assert_eq!(key.open_admission("t1", ROLE, &finder, &answer), None);
         assert_eq!(key.open_offline("t1", &scene.invitation), None);
         assert_eq!(key.open_offline("t1", &answer.sealed), None);
         let made_up = NetworkKey::new(Generation::FIRST, &key.0);
@@ -296,7 +296,7 @@ mod tests {
             (
                 AdmissionError::Old,
                 UnixTime(NOW.0 + 1),
-                (|_, _| {}) as fn(&mut Scene, &mut [u8; 32]),
+                (|_, _| {}) as fn(&mut Fixture, &mut [u8; 32]),
             ),
             (AdmissionError::Request, NOW, |_, proof| proof[0] ^= 1),
             (AdmissionError::Request, NOW, |scene, _| {
@@ -329,13 +329,13 @@ mod tests {
         let proof = scene.proof();
         let answer = scene.admit(&proof, NOW).unwrap();
         let key = scene.secret.key().unwrap();
-        assert_eq!(key.admitted("t1", "adit_t1_join_other", &scene.joiner, &answer), None);
-        assert_eq!(key.admitted("t2", ROLE, &scene.joiner, &answer), None);
+        assert_eq!(key.open_admission("t1", "adit_t1_join_other", &scene.joiner, &answer), None);
+        assert_eq!(key.open_admission("t2", ROLE, &scene.joiner, &answer), None);
         let other = JoinSecret::generate(&mut scene.random).key().unwrap();
-        assert_eq!(other.admitted("t1", ROLE, &scene.joiner, &answer), None);
+        assert_eq!(other.open_admission("t1", ROLE, &scene.joiner, &answer), None);
         let mut altered = answer.clone();
         altered.sealed[0] ^= 1;
-        assert_eq!(key.admitted("t1", ROLE, &scene.joiner, &altered), None);
+        assert_eq!(key.open_admission("t1", ROLE, &scene.joiner, &altered), None);
     }
 
     #[test]

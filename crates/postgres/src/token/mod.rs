@@ -36,14 +36,14 @@ impl JoinSecret {
     /// Length, bytes.
     pub const LEN: usize = 24;
 
-    /// A new one.
+    /// Generates a new secret.
     pub fn generate(random: &mut Random) -> Self {
         let mut secret = Self(Zeroizing::new([0; Self::LEN]));
         random.fill(&mut *secret.0);
         secret
     }
 
-    /// The password of the invitation's role.
+    /// Returns the password of the invitation's role.
     pub fn password(&self) -> Zeroizing<String> {
         Zeroizing::new(URL_SAFE_NO_PAD.encode(*self.0))
     }
@@ -128,7 +128,7 @@ fn checksum(bytes: &[u8]) -> [u8; 32] {
     sha256(&[b"adit-pg1 text", bytes])
 }
 
-/// Bytes and their checksum as text for URLs and files.
+/// Encodes bytes and their checksum as text for URLs and files.
 pub(crate) fn checked_text(bytes: &[u8]) -> Zeroizing<String> {
     let mut all = Zeroizing::new(Vec::with_capacity(MAX_TEXT));
     all.extend_from_slice(bytes);

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use crate::key::epoch::Refused;
+use crate::key::epoch::EpochError;
 use crate::row::Columns;
 use crate::{Audit, EpochNo, Seq};
 use adit_engine::UnixTime;
 
 /// The position of missing rows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum GapPosition {
     /// Before the epoch's first row.
     Start,
     /// Within a batch.
@@ -42,7 +42,7 @@ impl fmt::Display for Signed {
 
 /// The difference between an epoch and the network's settings.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Unsettled {
+pub enum SettingsConflict {
     /// The network never had settings of that number.
     Unknown,
     /// The epoch before it was opened under newer ones.
@@ -74,7 +74,7 @@ pub enum Finding {
         /// Which.
         epoch: EpochNo,
         /// Why.
-        why: Refused,
+        why: EpochError,
     },
     /// The columns next to an epoch's record differ from it.
     Columns {
@@ -88,7 +88,7 @@ pub enum Finding {
         /// Which.
         epoch: EpochNo,
         /// Why; `None`: there is no wrap.
-        why: Option<Refused>,
+        why: Option<EpochError>,
     },
     /// Epochs that a record names are not there.
     EpochsMissing {
@@ -129,7 +129,7 @@ pub enum Finding {
         /// The last.
         to: Seq,
         /// The position of the rows.
-        place: Place,
+        place: GapPosition,
     },
     /// A number occurs twice.
     Twice {
@@ -205,7 +205,7 @@ pub enum Finding {
         /// Number of the settings that its record names.
         serial: i64,
         /// The difference.
-        why: Unsettled,
+        why: SettingsConflict,
     },
 }
 
@@ -255,11 +255,11 @@ impl fmt::Display for Finding {
             }
             Self::Missing { epoch, from, to, place } => {
                 let place = match place {
-                    Place::Start => "the first of the epoch".to_owned(),
-                    Place::Batch => "inside a batch".to_owned(),
-                    Place::Between => "between batches".to_owned(),
-                    Place::End(by) => format!("the last of the epoch, as {by} says"),
-                    Place::Given => {
+                    GapPosition::Start => "the first of the epoch".to_owned(),
+                    GapPosition::Batch => "inside a batch".to_owned(),
+                    GapPosition::Between => "between batches".to_owned(),
+                    GapPosition::End(by) => format!("the last of the epoch, as {by} says"),
+                    GapPosition::Given => {
                         "before the next epoch: more than were on their way when it began"
                             .to_owned()
                     }
@@ -310,20 +310,20 @@ impl fmt::Display for Finding {
             Self::Settings { epoch, serial, why } => {
                 write!(f, "epoch {epoch}: it was opened under settings {serial}")?;
                 match why {
-                    Unsettled::Unknown => write!(f, ", which the network has never had"),
-                    Unsettled::Back { before } => {
+                    SettingsConflict::Unknown => write!(f, ", which the network has never had"),
+                    SettingsConflict::Back { before } => {
                         write!(f, ", and the epoch before it under settings {before}")
                     }
-                    Unsettled::Audit { is, said } => {
+                    SettingsConflict::Audit { is, said } => {
                         write!(f, ", whose audit policy is {said}, and its own is {is}")
                     }
-                    Unsettled::Auditor { read: true } => {
+                    SettingsConflict::Auditor { read: true } => {
                         write!(f, ", which name no auditor, and its key is wrapped to one")
                     }
-                    Unsettled::Auditor { read: false } => {
+                    SettingsConflict::Auditor { read: false } => {
                         write!(f, ", which name an auditor, and its key is not wrapped to one")
                     }
-                    Unsettled::Late => {
+                    SettingsConflict::Late => {
                         write!(f, " more than an hour after the owner had signed newer ones")
                     }
                 }

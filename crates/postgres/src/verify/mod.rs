@@ -22,11 +22,11 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-pub use finding::{Finding, Place, Signed, Unsettled};
-pub use retention::{Kept, Retention};
+pub use finding::{Finding, GapPosition, SettingsConflict, Signed};
+pub use retention::{Retention, RetentionPeriod};
 pub use types::{CheckpointRow, EpochRow, Stream, Summary};
 
-use crate::key::epoch::{Epoch, EpochRecord, Expected, Previous, Refused, accept, check};
+use crate::key::epoch::{Epoch, EpochError, EpochRecord, Expected, PreviousEpoch, accept, check};
 use crate::key::{Checkpoint, KeyRing, Reader};
 use crate::limits::BATCH_ROWS;
 use crate::row::copy::Fields;
@@ -52,7 +52,7 @@ pub struct Verifier<'k> {
     auditor: Option<Vec<u8>>,
     /// The serial number of the previous epoch's settings.
     settings: i64,
-    current: Option<Current>,
+    current: Option<CurrentEpoch>,
     /// The newest epoch that has rows, or had.
     with_rows: Option<EpochNo>,
     /// Whether there was an epoch that has not expired.
@@ -66,7 +66,7 @@ pub struct Verifier<'k> {
 
 /// The epoch whose rows are being read.
 #[derive(Debug)]
-struct Current {
+struct CurrentEpoch {
     no: EpochNo,
     first_seq: Seq,
     hash: ChainValue,
@@ -84,10 +84,10 @@ struct Current {
     opened_in_batch: u64,
     /// The number of rows of any kind.
     rows: u64,
-    ends: VecDeque<End>,
+    ends: VecDeque<BatchEnd>,
     /// Ends at these rows are remembered, however many follow.
     asked: [Option<Seq>; 2],
-    remembered: Vec<End>,
+    remembered: Vec<BatchEnd>,
     checkpoint: Option<Checkpoint>,
     /// The last missing rows, about which there is no other finding.
     gap: Option<(Seq, Seq)>,
@@ -95,7 +95,7 @@ struct Current {
 
 /// An end of a batch: its last row, the chain's value there, and the rows that were opened up to it.
 #[derive(Copy, Clone, Debug)]
-struct End {
+struct BatchEnd {
     seq: Seq,
     value: ChainValue,
     opened: u64,
@@ -147,7 +147,7 @@ impl<'k> Verifier<'k> {
 
     /// Takes the next epoch, in the order of their numbers; its rows follow.
     pub fn epoch(&mut self, row: &EpochRow<'_>) {
-        let record = match self.believed(row) {
+        let record = match self.accepted_record(row) {
             Ok(record) => Some(record),
             Err(why) => {
                 self.find(Finding::Epoch { epoch: row.no, why });
@@ -159,7 +159,7 @@ impl<'k> Verifier<'k> {
         if let Some(record) = &record {
             self.compare(row, record);
             self.follows(row.no, record.epoch.previous.as_ref());
-            self.settled(row.no, record);
+            self.check_settings_of(row.no, record);
         }
         self.check_settings(row, said);
         let count = match row.expired {
@@ -177,7 +177,7 @@ impl<'k> Verifier<'k> {
         let keys = record
             .filter(|_| row.expired.is_none())
             .and_then(|record| self.keys(row, &record, hash));
-        self.current = Some(Current {
+        self.current = Some(CurrentEpoch {
             no: row.no,
             first_seq,
             hash,
@@ -223,14 +223,14 @@ impl<'k> Verifier<'k> {
     fn check_settings(&mut self, row: &EpochRow<'_>, said: Option<&Epoch>) {
         let Some(retention) = self.stream.retention.clone() else { return };
         let (Some(dropped), Some(said)) = (row.expired, said) else { return };
-        if retention.forbids(said.opened) {
+        if retention.rules_out_expiry(said.opened) {
             self.find(Finding::Early { epoch: row.no, named: None, opened: said.opened });
         } else if self.kept && dropped.0.saturating_add(OUT_OF_TURN.as_secs()) < retention.now.0 {
             self.find(Finding::OutOfTurn { epoch: row.no });
         }
     }
 
-    fn believed(&self, row: &EpochRow<'_>) -> Result<EpochRecord, Refused> {
+    fn accepted_record(&self, row: &EpochRow<'_>) -> Result<EpochRecord, EpochError> {
         match &self.stream.sender {
             None => EpochRecord::parse(row.record),
             Some(sender) => {
@@ -260,7 +260,7 @@ impl<'k> Verifier<'k> {
 
     /// Checks that the epoch follows the one that its record names. Epochs without rows may be between: their opening was
     /// in doubt. The first one that is there may follow others: they have expired, if the retention has nothing against it.
-    fn follows(&mut self, epoch: EpochNo, previous: Option<&Previous>) {
+    fn follows(&mut self, epoch: EpochNo, previous: Option<&PreviousEpoch>) {
         let last = self.current.as_ref().map(|current| current.no);
         match (previous, last) {
             (None, Some(found)) => {
@@ -278,8 +278,9 @@ impl<'k> Verifier<'k> {
             }
             (Some(previous), None) => {
                 let retention = self.stream.retention.as_ref();
-                let forbidden =
-                    previous.opened.filter(|opened| retention.is_some_and(|r| r.forbids(*opened)));
+                let forbidden = previous
+                    .opened
+                    .filter(|opened| retention.is_some_and(|r| r.rules_out_expiry(*opened)));
                 if let Some(opened) = forbidden {
                     self.find(Finding::Early { epoch, named: Some(previous.no), opened });
                 }
@@ -288,37 +289,41 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Whether the epoch keeps to the settings that it names, and whether it could name them at its time.
-    fn settled(&mut self, epoch: EpochNo, record: &EpochRecord) {
+    /// Checks that the epoch keeps to the settings that it names, and that it could name them at its time.
+    fn check_settings_of(&mut self, epoch: EpochNo, record: &EpochRecord) {
         let Some(history) = self.stream.settings.clone() else { return };
         let (serial, opened) = (record.epoch.settings, record.epoch.opened);
         let mut found = Vec::new();
         if serial < self.settings {
-            found.push(Unsettled::Back { before: self.settings });
+            found.push(SettingsConflict::Back { before: self.settings });
         }
         self.settings = self.settings.max(serial);
         match history.at(serial) {
-            None => found.push(Unsettled::Unknown),
+            None => found.push(SettingsConflict::Unknown),
             Some(settings) => {
                 if settings.audit != record.epoch.audit {
-                    found.push(Unsettled::Audit { is: record.epoch.audit, said: settings.audit });
+                    found.push(SettingsConflict::Audit {
+                        is: record.epoch.audit,
+                        said: settings.audit,
+                    });
                 }
                 let read = record.readers.iter().any(|(reader, _)| *reader == NodeId::AUDITOR);
                 if read != settings.auditor_key.is_some() {
-                    found.push(Unsettled::Auditor { read });
+                    found.push(SettingsConflict::Auditor { read });
                 }
             }
         }
         let next = history.at(serial.saturating_add(1));
         if next.is_some_and(|next| next.made.0.saturating_add(LATE.as_secs()) < opened.0) {
-            found.push(Unsettled::Late);
+            found.push(SettingsConflict::Late);
         }
         for why in found {
             self.find(Finding::Settings { epoch, serial, why });
         }
     }
 
-    /// Whether the epoch is another auditor's: its secret was wrapped under the same number to another key.
+    /// Returns whether the epoch belongs to another auditor: its secret was wrapped under the same number to another
+    /// key.
     fn is_anothers(&self, record: &EpochRecord) -> bool {
         let Some((own, history)) = self.auditor.as_ref().zip(self.stream.settings.as_ref()) else {
             return false;
@@ -327,7 +332,7 @@ impl<'k> Verifier<'k> {
         settings.is_some_and(|settings| settings.auditor_key.as_ref() != Some(own))
     }
 
-    /// `hash` is that of record and signature.
+    /// Returns the opener and the chain of an epoch. `hash` is that of record and signature.
     fn keys(
         &mut self,
         row: &EpochRow<'_>,
@@ -392,7 +397,7 @@ impl<'k> Verifier<'k> {
         self.current = Some(current);
     }
 
-    fn row_of(&mut self, current: &mut Current, row: &Row<'_>) {
+    fn row_of(&mut self, current: &mut CurrentEpoch, row: &Row<'_>) {
         let epoch = current.no;
         if row.seq < current.first_seq {
             return self.find(Finding::Stray { seq: row.seq });
@@ -405,9 +410,9 @@ impl<'k> Verifier<'k> {
         current.rows = current.rows.saturating_add(1);
         if row.seq > current.next {
             let place = match current.batch {
-                Some(_) => Place::Batch,
-                None if current.next == current.first_seq => Place::Start,
-                None => Place::Between,
+                Some(_) => GapPosition::Batch,
+                None if current.next == current.first_seq => GapPosition::Start,
+                None => GapPosition::Between,
             };
             let to = Seq(row.seq.0.saturating_sub(1));
             self.find(Finding::Missing { epoch, from: current.next, to, place });
@@ -416,7 +421,7 @@ impl<'k> Verifier<'k> {
         }
         current.next = Seq(row.seq.0.saturating_add(1));
         let from = *current.batch.get_or_insert(row.seq);
-        self.genuine(current, row);
+        self.check_authenticity(current, row);
         let Some(claimed) = row.chain else { return };
         let value = claimed.try_into().ok();
         let right = match &mut current.keys {
@@ -430,7 +435,7 @@ impl<'k> Verifier<'k> {
             current.opened = current.opened.saturating_add(current.opened_in_batch);
         }
         if let Some(value) = value {
-            let end = End { seq: row.seq, value, opened: current.opened };
+            let end = BatchEnd { seq: row.seq, value, opened: current.opened };
             if current.asked.contains(&Some(row.seq)) {
                 current.remembered.push(end);
             }
@@ -443,7 +448,7 @@ impl<'k> Verifier<'k> {
     }
 
     /// Opens a row, and reports what of it was altered if it does not open.
-    fn genuine(&mut self, current: &mut Current, row: &Row<'_>) {
+    fn check_authenticity(&mut self, current: &mut CurrentEpoch, row: &Row<'_>) {
         let epoch = current.no;
         let Some((opener, chain)) = &mut current.keys else {
             if (row.stream, row.epoch) != (self.stream.id, epoch) {
@@ -455,26 +460,28 @@ impl<'k> Verifier<'k> {
         let mut sent = row.columns;
         let finding = match opener.open(row, &mut self.scratch) {
             Ok(_) => None,
-            Err(seal::Refused::Untrue) => Some(Finding::Untrue { epoch, seq: row.seq }),
-            Err(_) => match opener.told(&Row { stream: self.stream.id, epoch, ..*row }) {
-                Some(was) => {
-                    sent = was;
-                    let mut columns = finding::differences(&row.columns, &was);
-                    if row.epoch != epoch {
-                        columns.push(("epoch", row.epoch.to_string(), epoch.to_string()));
+            Err(seal::OpenError::Untrue) => Some(Finding::Untrue { epoch, seq: row.seq }),
+            Err(_) => {
+                match opener.authentic_columns(&Row { stream: self.stream.id, epoch, ..*row }) {
+                    Some(was) => {
+                        sent = was;
+                        let mut columns = finding::differences(&row.columns, &was);
+                        if row.epoch != epoch {
+                            columns.push(("epoch", row.epoch.to_string(), epoch.to_string()));
+                        }
+                        if row.stream != self.stream.id {
+                            let is = self.stream.id.to_string();
+                            columns.push(("stream", row.stream.to_string(), is));
+                        }
+                        Some(Finding::Column { epoch, seq: row.seq, columns })
                     }
-                    if row.stream != self.stream.id {
-                        let is = self.stream.id.to_string();
-                        columns.push(("stream", row.stream.to_string(), is));
+                    None => {
+                        // The chain cannot be right over what the sender did not write.
+                        current.damaged = true;
+                        Some(Finding::Altered { epoch, seq: row.seq })
                     }
-                    Some(Finding::Column { epoch, seq: row.seq, columns })
                 }
-                None => {
-                    // The chain cannot be right over what the sender did not write.
-                    current.damaged = true;
-                    Some(Finding::Altered { epoch, seq: row.seq })
-                }
-            },
+            }
         };
         match <&[u8; TAG_LEN]>::try_from(row.tag) {
             Ok(tag) => chain.add(row.seq, &sent, row.payload, tag),
@@ -501,7 +508,7 @@ impl<'k> Verifier<'k> {
         self.current = Some(current);
     }
 
-    fn closed(&mut self, current: &Current, next: Option<&Epoch>) -> Vec<Finding> {
+    fn closed(&mut self, current: &CurrentEpoch, next: Option<&Epoch>) -> Vec<Finding> {
         let epoch = current.no;
         let last = Seq(current.next.0.saturating_sub(1));
         let said = next.and_then(|next| next.previous).filter(|said| said.no == epoch);
@@ -521,7 +528,7 @@ impl<'k> Verifier<'k> {
                 self.summary.emptied = self.summary.emptied.saturating_add(1);
             }
             Some((by, (to, _))) => {
-                let place = Place::End(by);
+                let place = GapPosition::End(by);
                 findings.push(Finding::Missing { epoch, from: current.next, to, place });
             }
             None => findings.extend(current.batch.map(|from| Finding::Unfinished {
@@ -535,7 +542,7 @@ impl<'k> Verifier<'k> {
             let Some(chain) = chain.filter(|_| seq <= last || seq < current.first_seq) else {
                 continue;
             };
-            match vouched(current, seq, chain) {
+            match rows_vouched_for(current, seq, chain) {
                 Some(opened) => covered = opened.max(covered),
                 None => findings.push(Finding::Vouched { epoch, seq, by }),
             }
@@ -550,7 +557,7 @@ impl<'k> Verifier<'k> {
             let given = to.0.saturating_sub(from.0).saturating_add(1);
             // An epoch that is missing between them is found elsewhere.
             if given > BATCH_ROWS && next.previous.is_some_and(|previous| previous.no <= epoch) {
-                findings.push(Finding::Missing { epoch, from, to, place: Place::Given });
+                findings.push(Finding::Missing { epoch, from, to, place: GapPosition::Given });
             }
         }
         findings
@@ -559,7 +566,7 @@ impl<'k> Verifier<'k> {
 
 /// Returns how many rows a signature on that value of the chain at that row vouches for; `None` if the chain
 /// did not have it there.
-fn vouched(current: &Current, seq: Seq, chain: ChainValue) -> Option<u64> {
+fn rows_vouched_for(current: &CurrentEpoch, seq: Seq, chain: ChainValue) -> Option<u64> {
     if seq < current.first_seq {
         return (chain == current.hash).then_some(0);
     }

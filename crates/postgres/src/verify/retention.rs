@@ -18,14 +18,14 @@ pub struct Retention {
     /// Now, by this machine's clock.
     pub now: UnixTime,
     /// The bounds one after the other, the newest last.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<RetentionPeriod>,
     /// Bytes that the leaves take, the database says.
     pub used: u64,
 }
 
 /// The bounds of the network's settings for a time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct RetentionPeriod {
     /// Since when they were in force, by the owner's clock.
     pub since: UnixTime,
     /// The time for which packets were kept.
@@ -35,9 +35,9 @@ pub struct Kept {
 }
 
 impl Retention {
-    /// The bounds of the network's settings, from the first to those in force.
+    /// Collects the bounds of the network's settings, from the first to those in force.
     pub fn of(history: &History, now: UnixTime, used: u64) -> Self {
-        let kept = history.all().map(|settings| Kept {
+        let kept = history.all().map(|settings| RetentionPeriod {
             since: settings.made,
             age: settings.retention_age,
             bytes: u64::try_from(settings.retention_bytes).unwrap_or(0),
@@ -45,20 +45,20 @@ impl Retention {
         Self { now, kept: kept.collect(), used }
     }
 
-    /// Whether an epoch that was opened then cannot have expired under any bounds that were in force since.
-    pub(super) fn forbids(&self, opened: UnixTime) -> bool {
+    /// Returns whether an epoch that was opened then cannot have expired under any bounds in force since.
+    pub(super) fn rules_out_expiry(&self, opened: UnixTime) -> bool {
         let ends = self.kept.iter().skip(1).map(|next| next.since).chain([self.now]);
         let mut since = self.kept.iter().zip(ends).filter(|(_, end)| {
             // Clocks differ.
             end.0.saturating_add(SLACK.as_secs()) >= opened.0
         });
-        since.all(|(kept, end)| kept.forbids(opened, end, self.used))
+        since.all(|(kept, end)| kept.rules_out_expiry(opened, end, self.used))
     }
 }
 
-impl Kept {
-    /// Whether an epoch that was opened then cannot have expired before `end`.
-    fn forbids(&self, opened: UnixTime, end: UnixTime, used: u64) -> bool {
+impl RetentionPeriod {
+    /// Returns whether an epoch that was opened then cannot have expired before `end`.
+    fn rules_out_expiry(&self, opened: UnixTime, end: UnixTime, used: u64) -> bool {
         let until = opened.0.saturating_add(self.age.as_secs());
         let slack = SLACK.saturating_add(self.age.checked_div(8).unwrap_or(SLACK));
         end.0.saturating_add(slack.as_secs()) < until

@@ -38,11 +38,11 @@ fn auditor() -> AuditorKey {
 }
 
 /// Bounds since so many days after 1970.
-fn kept(since: u64, days: u64, bytes: u64) -> Kept {
-    Kept { since: UnixTime(since * DAY), age: Duration::from_secs(days * DAY), bytes }
+fn period(since: u64, days: u64, bytes: u64) -> RetentionPeriod {
+    RetentionPeriod { since: UnixTime(since * DAY), age: Duration::from_secs(days * DAY), bytes }
 }
 
-/// Settings that were signed so many seconds ago: audit policy, and the auditor's key.
+/// Creates settings that were signed this many seconds ago: audit policy, and the auditor's key.
 fn history(all: &[(u64, Audit, Option<&AuditorKey>)]) -> History {
     let owner = keys(4);
     let mut rows: Vec<SignedSettings> = Vec::new();
@@ -62,14 +62,14 @@ fn history(all: &[(u64, Audit, Option<&AuditorKey>)]) -> History {
         let row = if rows.is_empty() {
             settings.sign("t1", &owner).unwrap()
         } else {
-            believed(&rows).next("t1", &owner, made, settings).unwrap()
+            history_of(&rows).next("t1", &owner, made, settings).unwrap()
         };
         rows.push(row);
     }
-    believed(&rows)
+    history_of(&rows)
 }
 
-fn believed(rows: &[SignedSettings]) -> History {
+fn history_of(rows: &[SignedSettings]) -> History {
     History::verify("t1", &keys(4).public(NodeId::OWNER).unwrap(), rows, None).unwrap()
 }
 
@@ -104,7 +104,7 @@ struct Log {
     rows: Vec<Stored>,
     random: Random,
     next: i64,
-    previous: Option<Previous>,
+    previous: Option<PreviousEpoch>,
     packet: fn(i64) -> Vec<u8>,
     durability: Durability,
     opened: UnixTime,
@@ -134,7 +134,7 @@ impl Log {
             opened: NOW,
             retention: Some(Retention {
                 now: NOW,
-                kept: vec![kept(0, 30, 1 << 30)],
+                kept: vec![period(0, 30, 1 << 30)],
                 used: 1 << 20,
             }),
             key: network(),
@@ -166,7 +166,7 @@ impl Log {
         open(epoch, &keys(2), &self.key, &readers, &mut self.random).unwrap()
     }
 
-    /// One epoch with batches of so many rows, the last `doubtful` of which were never acknowledged.
+    /// Adds an epoch with batches of this many rows, the last `doubtful` of which were never acknowledged.
     fn epoch(mut self, no: i32, batches: &[usize], doubtful: usize) -> Self {
         let opened = self.opened(no);
         self.epochs.push(StoredEpoch {
@@ -181,7 +181,7 @@ impl Log {
         });
         let mut sealer =
             Sealer::new(&opened.secret, self.audit, STREAM, EpochNo(no), opened.hash).unwrap();
-        self.previous = Some(Previous {
+        self.previous = Some(PreviousEpoch {
             no: EpochNo(no),
             last_seq: Seq(self.next - 1),
             chain: Some(opened.hash),
@@ -203,9 +203,9 @@ impl Log {
         self
     }
 
-    /// The sender signs what is acknowledged of the last epoch.
+    /// Signs the acknowledged part of the last epoch.
     fn signed(mut self) -> Self {
-        let Previous { last_seq: seq, chain, .. } = self.previous.unwrap();
+        let PreviousEpoch { last_seq: seq, chain, .. } = self.previous.unwrap();
         let checkpoint = Checkpoint { seq, chain: chain.unwrap() };
         let epoch = self.epochs.last_mut().unwrap();
         let hash = EpochRecord::hash(&epoch.record, &epoch.signature);
@@ -316,7 +316,7 @@ impl Log {
     }
 }
 
-/// An UDP packet from port 53.
+/// Builds a UDP packet from port 53.
 fn packet(number: i64) -> Vec<u8> {
     let mut packet = vec![
         0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 7, 10, 9, 0, 8, 0, 53, 1, 187, 0, 10,
@@ -326,7 +326,7 @@ fn packet(number: i64) -> Vec<u8> {
     packet
 }
 
-/// Rows 1 to 5 in two batches; 6 to 10 in two, the second of which is in doubt; 11 to 13 in one.
+/// Creates a log: rows 1 to 5 in two batches; 6 to 10 in two, the second of which is in doubt; 11 to 13 in one.
 fn log() -> Log {
     Log::new(Audit::Headers).epoch(1, &[3, 2], 0).epoch(2, &[3, 2], 1).epoch(3, &[3], 0)
 }
@@ -511,7 +511,7 @@ fn a_broken_chain_is_named() {
     assert_eq!(log.findings(), ["epoch 3: the chain is broken at the batch of rows 11 to 13"]);
 }
 
-/// A longer packet, to one port or another.
+/// Builds a longer packet, to one port or another.
 fn long_packet(dport: u16, text: &[u8]) -> Vec<u8> {
     let mut packet = packet(0);
     packet.truncate(28);
@@ -522,7 +522,7 @@ fn long_packet(dport: u16, text: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A row in the log that opens, has the sender's tag, and is not the sender's.
+/// Adds a row to the log that opens and has the sender's tag, but was not written by the sender.
 fn with_a_collision() -> Log {
     let mut log = Log::new(Audit::Headers);
     log.packet = |_| long_packet(53, b"query: example.org");
@@ -748,7 +748,7 @@ fn epochs_out_of_their_order_are_named() {
     );
 }
 
-/// The log of which the first leaf was opened so long ago, and has been dropped.
+/// Creates a log whose first leaf was opened this long ago and has been dropped.
 fn expired(ago: u64, since: u64) -> Log {
     let mut log = Log::new(Audit::Headers);
     log.opened = UnixTime(NOW.0 - ago);
@@ -812,14 +812,21 @@ fn what_has_expired_is_judged_by_all_bounds_since_it_was_opened() {
     let today = NOW.0 / DAY;
     let cases = [
         // Shortened a week ago: what was older than a day went at once.
-        (vec![kept(0, 30, 1 << 30), kept(today - 7, 1, 1 << 30)], 0),
+        (vec![period(0, 30, 1 << 30), period(today - 7, 1, 1 << 30)], 0),
         // The retention was extended a week ago: rows older than a day had expired before.
-        (vec![kept(0, 1, 1 << 30), kept(today - 7, 30, 1 << 30)], 0),
+        (vec![period(0, 1, 1 << 30), period(today - 7, 30, 1 << 30)], 0),
         // Short for a time, which ended before the epoch was opened.
-        (vec![kept(0, 1, 1 << 30), kept(today - 12, 30, 1 << 30)], 1),
+        (vec![period(0, 1, 1 << 30), period(today - 12, 30, 1 << 30)], 1),
         // Small for a time since.
-        (vec![kept(0, 30, 1 << 30), kept(today - 7, 30, 1 << 23), kept(today - 6, 30, 1 << 30)], 0),
-        (vec![kept(0, 30, 1 << 30), kept(today - 7, 60, 1 << 31)], 1),
+        (
+            vec![
+                period(0, 30, 1 << 30),
+                period(today - 7, 30, 1 << 23),
+                period(today - 6, 30, 1 << 30),
+            ],
+            0,
+        ),
+        (vec![period(0, 30, 1 << 30), period(today - 7, 60, 1 << 31)], 1),
     ];
     for (kept, findings) in cases {
         let mut log = expired(10 * DAY, 60);

@@ -2,13 +2,13 @@
 //! the forgery from the device.
 
 use adit_engine::Instant;
-use adit_postgres::receiver::{Dated, Delivery, Epoch, Position, Query, Receiver};
+use adit_postgres::receiver::{AgedRow, Delivery, Epoch, Position, Query, Receiver};
 use adit_postgres::{LeafNo, Seq, limits};
 
 use crate::model::{EpochRow, Stored};
 use crate::world::{CommitOutcome, STREAM, World, packet, packet_between, routes};
 
-/// All rows, as long as they are there.
+/// Returns all rows, as long as they are there.
 fn all_rows(world: &World) -> Vec<Stored> {
     world.db.leaves.values().flatten().flatten().cloned().collect()
 }
@@ -17,7 +17,7 @@ fn newest_leaf(world: &mut World) -> &mut Vec<Stored> {
     world.db.leaves.values_mut().next_back().unwrap().as_mut().unwrap()
 }
 
-/// A stream that works, with several epochs behind it.
+/// Creates a stream that works, with several epochs behind it.
 fn settled() -> World {
     let mut world = World::new();
     world.check_it_works();
@@ -364,7 +364,7 @@ fn answers_without_a_question_change_nothing() {
     let row = all_rows(&world).pop().unwrap();
     let mut out = Delivery::default();
     receiver.epochs(now, [world.accept(0, 0)], 3);
-    receiver.page(now, [Dated { row: row.row(), age_ms: 0 }], &routes(), &mut out);
+    receiver.page(now, [AgedRow { row: row.row(), age_ms: 0 }], &routes(), &mut out);
     receiver.skipped(Some(Seq(i64::MAX)));
     receiver.gone();
     assert_eq!(receiver.stats(), Default::default());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use adit_postgres::receiver::Query;
 use adit_postgres::row::{Columns, Row, copy, decode};
-use adit_postgres::sender::{Opening, Part, Resumed};
+use adit_postgres::sender::{BatchPart, NewEpoch, ResumeRow};
 use adit_postgres::{EpochNo, LeafNo, Seq, StreamId};
 
 /// A row as it is stored.
@@ -52,27 +52,27 @@ pub(crate) struct Db {
 }
 
 impl Db {
-    /// `adit.resume`.
-    pub(crate) fn resume(&self) -> Resumed {
+    /// Models `adit.resume`.
+    pub(crate) fn resume(&self) -> ResumeRow {
         let last_epoch = self.epochs.iter().map(|epoch| epoch.no).max().unwrap_or(0);
         let Some((last_leaf, rows)) = self.leaves.last_key_value() else {
-            return Resumed { last_epoch, ..Resumed::default() };
+            return ResumeRow { last_epoch, ..ResumeRow::default() };
         };
         let before = self.first_seqs[last_leaf] - 1;
         let rows = rows.as_deref().unwrap_or_default();
         let newest = rows.iter().max_by_key(|row| row.seq);
-        Resumed {
+        ResumeRow {
             last_seq: newest.map_or(before, |row| row.seq.max(before)),
             last_epoch,
             last_leaf: *last_leaf,
-            ..Resumed::default()
+            ..ResumeRow::default()
         }
     }
 
-    /// `adit.open_epoch`.
+    /// Models `adit.open_epoch`.
     pub(crate) fn open_epoch(
         &mut self,
-        opening: &Opening,
+        opening: &NewEpoch,
         record: usize,
         now: i64,
     ) -> Result<(), &'static str> {
@@ -93,8 +93,8 @@ impl Db {
         Ok(())
     }
 
-    /// COPY of one part; what is not there any more takes nothing.
-    pub(crate) fn write(&mut self, part: &Part, now: i64) {
+    /// Copies one part into its table, unless the table no longer exists.
+    pub(crate) fn write(&mut self, part: &BatchPart, now: i64) {
         let Some(Some(leaf)) = self.leaves.get_mut(&part.leaf.0) else { return };
         let mut rest = part.bytes.as_slice();
         while let Some((fields, behind)) = copy::split_row(rest) {
@@ -114,7 +114,7 @@ impl Db {
         assert!(rest.is_empty());
     }
 
-    /// The rows of a [`Query::Page`]; `None` if the leaf is gone.
+    /// Returns the rows of a [`Query::Page`]; `None` if the leaf is gone.
     pub(crate) fn page(&self, query: Query) -> Option<Vec<Stored>> {
         let Query::Page { leaf, after, until, limit, newest_first } = query else { return None };
         let rows = self.rows(leaf)?;
@@ -127,7 +127,7 @@ impl Db {
         Some(rows.into_iter().take(limit as usize).cloned().collect())
     }
 
-    /// Answer to a [`Query::Skip`].
+    /// Answers a [`Query::Skip`].
     pub(crate) fn skip(&self, leaf: LeafNo, after: Seq, now: i64) -> Option<Option<Seq>> {
         let old = |row: &&Stored| row.seq > after.0 && now - row.ts > 2000;
         Some(self.rows(leaf)?.iter().filter(old).map(|row| Seq(row.seq)).max())

@@ -6,7 +6,7 @@ use crate::world::World;
 
 const SECOND: Generation = Generation(2);
 
-/// A stream that works, under the network's first key.
+/// Creates a stream that works, under the network's first key.
 fn settled() -> World {
     let mut world = World::new();
     world.latency = 10;

@@ -8,7 +8,8 @@ use adit_postgres::limits::{BATCH_BYTES, QUEUE_BYTES};
 use adit_postgres::row::{copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sender::{
-    Action, Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, ResumeOutcome, Resumed, Sender,
+    Action, Batch, BatchPart, Config, NewEpoch, OpenLeaf, PreviousEpoch, ResumeOutcome, ResumeRow,
+    SavedState, Sender,
 };
 use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::{Gso, VnetHeader};
@@ -37,18 +38,18 @@ fn secret(stream: StreamId, epoch: EpochNo) -> (EpochSecret, [u8; 32]) {
     (EpochSecret::new([stream.0 as u8; 32]), [epoch.0 as u8; 32])
 }
 
-fn sealer(opening: &Opening) -> Sealer {
+fn sealer(opening: &NewEpoch) -> Sealer {
     let (secret, hash) = secret(opening.stream, opening.epoch);
     Sealer::new(&secret, Audit::Headers, opening.stream, opening.epoch, hash).unwrap()
 }
 
 /// Answers everything that is to be opened, as an empty database does; returns the remaining requests.
-fn open_all(sender: &mut Sender, now: Instant) -> (Vec<Opening>, Action) {
+fn open_all(sender: &mut Sender, now: Instant) -> (Vec<NewEpoch>, Action) {
     let mut opened = Vec::new();
     loop {
         match sender.next_action(now, UNIX) {
             Action::Resume { stream, .. } => {
-                sender.resumed(stream, Resumed::default());
+                sender.resumed(stream, ResumeRow::default());
             }
             Action::Sign(unsigned) => sender.signed(now, &unsigned),
             Action::Open(opening) => {
@@ -60,7 +61,7 @@ fn open_all(sender: &mut Sender, now: Instant) -> (Vec<Opening>, Action) {
     }
 }
 
-/// Both streams are open, and empty.
+/// Creates a sender with both streams open and empty.
 fn open() -> Sender {
     let mut sender = sender(CONFIG);
     for stream in [A, B] {
@@ -83,7 +84,7 @@ fn ip(len: usize) -> Vec<u8> {
     packet
 }
 
-/// A TCP super-packet over IPv4 to be cut after `size` bytes of payload each.
+/// Builds a TCP super-packet over IPv4 to be split after `size` bytes of payload each.
 fn tcp(len: usize, size: u16) -> (VnetHeader, Vec<u8>) {
     let mut packet = ip(len);
     packet[9] = 6;
@@ -104,8 +105,8 @@ fn tcp(len: usize, size: u16) -> (VnetHeader, Vec<u8>) {
     (vnet, packet)
 }
 
-/// The packets of a part.
-fn unsealed(part: &Part) -> Vec<(Seq, Vec<u8>)> {
+/// Returns the packets of a part.
+fn unsealed(part: &BatchPart) -> Vec<(Seq, Vec<u8>)> {
     let mut rest = part.bytes.as_slice();
     let mut packets = Vec::new();
     while let Some((fields, behind)) = copy::split_row(rest) {
@@ -244,7 +245,7 @@ fn a_refusal_is_followed_by_growing_pauses_and_another_leaf() {
         match sender.next_action(ms(now), UNIX) {
             Action::Resume { stream, .. } => {
                 asked.push(now);
-                sender.resumed(stream, Resumed { last_leaf: 1, ..Resumed::default() });
+                sender.resumed(stream, ResumeRow { last_leaf: 1, ..ResumeRow::default() });
                 let Action::Open(opening) = sender.next_action(ms(now), UNIX) else { panic!() };
                 leaves.push(opening.leaf.0);
                 sender.failed(ms(now), stream);
@@ -266,7 +267,7 @@ fn an_opening_that_was_never_answered_is_repeated_in_another_leaf() {
         sender.lost();
         plain(&mut sender, A, 100);
         assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
-        sender.resumed(A, Resumed { last_leaf: 1, ..Resumed::default() });
+        sender.resumed(A, ResumeRow { last_leaf: 1, ..ResumeRow::default() });
         let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
         assert_eq!(opening.leaf, LeafNo(leaf));
     }
@@ -283,9 +284,9 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
     let before = sender.given(A).unwrap();
     assert_eq!(before.1, Seq(2));
     for found in [
-        Resumed::default(),
-        Resumed { last_seq: -5, last_epoch: i32::MIN, last_leaf: -1, ..Resumed::default() },
-        Resumed { last_seq: 1, last_epoch: 1, last_leaf: 1, ..Resumed::default() },
+        ResumeRow::default(),
+        ResumeRow { last_seq: -5, last_epoch: i32::MIN, last_leaf: -1, ..ResumeRow::default() },
+        ResumeRow { last_seq: 1, last_epoch: 1, last_leaf: 1, ..ResumeRow::default() },
     ] {
         plain(&mut sender, A, 100);
         assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
@@ -298,11 +299,11 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
     // Numbers that leave no room, or too little, were forged: the stream continues after its own. What is given out is
     // kept, also when the database is honest again.
     for found in [
-        Resumed { last_seq: i64::MAX, ..Resumed::default() },
-        Resumed { last_seq: i64::MAX - 1, ..Resumed::default() },
-        Resumed { last_seq: (1 << 62) + 1, ..Resumed::default() },
-        Resumed { last_epoch: i32::MAX, ..Resumed::default() },
-        Resumed { last_epoch: i32::MAX - 1, ..Resumed::default() },
+        ResumeRow { last_seq: i64::MAX, ..ResumeRow::default() },
+        ResumeRow { last_seq: i64::MAX - 1, ..ResumeRow::default() },
+        ResumeRow { last_seq: (1 << 62) + 1, ..ResumeRow::default() },
+        ResumeRow { last_epoch: i32::MAX, ..ResumeRow::default() },
+        ResumeRow { last_epoch: i32::MAX - 1, ..ResumeRow::default() },
     ] {
         plain(&mut sender, A, 100);
         let before = sender.given(A).unwrap();
@@ -315,8 +316,8 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
     }
     // A leaf's number is the database's own.
     for found in [
-        Resumed { last_leaf: i32::MAX, ..Resumed::default() },
-        Resumed { last_leaf: i32::MAX - 1, ..Resumed::default() },
+        ResumeRow { last_leaf: i32::MAX, ..ResumeRow::default() },
+        ResumeRow { last_leaf: i32::MAX - 1, ..ResumeRow::default() },
     ] {
         refuses(&mut sender, found);
     }
@@ -325,14 +326,14 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
 #[test]
 fn a_stream_without_numbers_of_its_own_waits_while_the_database_has_forged_ones() {
     for found in [
-        Resumed { last_seq: (1 << 62) + 1, ..Resumed::default() },
-        Resumed { last_epoch: i32::MAX - 1, ..Resumed::default() },
+        ResumeRow { last_seq: (1 << 62) + 1, ..ResumeRow::default() },
+        ResumeRow { last_epoch: i32::MAX - 1, ..ResumeRow::default() },
     ] {
         refuses(&mut sender(CONFIG), found);
     }
 }
 
-fn refuses(sender: &mut Sender, found: Resumed) {
+fn refuses(sender: &mut Sender, found: ResumeRow) {
     plain(sender, A, 100);
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
     assert_eq!(sender.resumed(A, found), ResumeOutcome::Refused);
@@ -347,7 +348,7 @@ fn the_highest_numbers_that_are_believed_leave_as_many_again() {
     sender.lost();
     plain(&mut sender, A, 100);
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
-    let most = Resumed {
+    let most = ResumeRow {
         last_seq: 1 << 62,
         last_epoch: (1 << 30) + (1 << 24),
         last_leaf: 1 << 30,
@@ -360,7 +361,7 @@ fn the_highest_numbers_that_are_believed_leave_as_many_again() {
     sender.opened(ms(10), A, sealer(&opening));
     sender.lost();
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
-    let one_more = Resumed { last_epoch: most.last_epoch + 1, last_leaf: 1, ..most };
+    let one_more = ResumeRow { last_epoch: most.last_epoch + 1, last_leaf: 1, ..most };
     sender.resumed(A, one_more);
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Open(_)));
 }
@@ -369,7 +370,7 @@ fn the_highest_numbers_that_are_believed_leave_as_many_again() {
 fn numbers_that_were_kept_are_not_given_again_after_a_restart() {
     let mut sender = Sender::new(CONFIG);
     let given = (EpochNo(2_000_000_000), Seq(700));
-    sender.add(A, NodeId(30), Kept { given, ..Kept::default() });
+    sender.add(A, NodeId(30), SavedState { given, ..SavedState::default() });
     plain(&mut sender, A, 100);
     let (opened, _) = open_all(&mut sender, ms(10));
     assert_eq!((opened[0].epoch, opened[0].first_seq), (EpochNo(2_000_000_001), Seq(701)));
@@ -381,10 +382,11 @@ fn the_record_tells_how_the_epoch_before_ended() {
     let mut sender = sender(CONFIG);
     plain(&mut sender, A, 100);
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
-    let found = Resumed { last_seq: 77, last_epoch: 8, last_leaf: 4, ..Resumed::default() };
+    let found = ResumeRow { last_seq: 77, last_epoch: 8, last_leaf: 4, ..ResumeRow::default() };
     sender.resumed(A, found);
     let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
-    let previous = Previous { epoch: EpochNo(8), last_seq: Seq(77), chain: None, opened: None };
+    let previous =
+        PreviousEpoch { epoch: EpochNo(8), last_seq: Seq(77), chain: None, opened: None };
     assert_eq!(opening.previous, Some(previous));
     // A sender that does not know of the existing leaf opens another.
     assert_eq!((opening.leaf, opening.first_seq), (LeafNo(5), Seq(78)));
@@ -397,10 +399,11 @@ fn the_record_tells_how_the_epoch_before_ended() {
     sender.lost();
     plain(&mut sender, A, 100);
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
-    sender.resumed(A, Resumed { last_epoch: opening.epoch.0, last_leaf: 5, ..found });
+    sender.resumed(A, ResumeRow { last_epoch: opening.epoch.0, last_leaf: 5, ..found });
     let Action::Open(second) = sender.next_action(ms(10), UNIX) else { panic!() };
     let opened = Some(UNIX);
-    let previous = Previous { epoch: opening.epoch, last_seq: Seq(77), chain: Some(hash), opened };
+    let previous =
+        PreviousEpoch { epoch: opening.epoch, last_seq: Seq(77), chain: Some(hash), opened };
     assert_eq!(second.previous, Some(previous));
     assert_eq!((second.leaf, second.first_seq), (LeafNo(5), Seq(79)));
 
@@ -417,9 +420,9 @@ fn the_record_tells_how_the_epoch_before_ended() {
     sender.lost();
     plain(&mut sender, A, 100);
     assert!(matches!(sender.next_action(ms(11), UNIX), Action::Resume { .. }));
-    sender.resumed(A, Resumed::default());
+    sender.resumed(A, ResumeRow::default());
     let Action::Open(third) = sender.next_action(ms(11), UNIX) else { panic!() };
-    let previous = Previous { epoch: second.epoch, last_seq: Seq(79), chain, opened };
+    let previous = PreviousEpoch { epoch: second.epoch, last_seq: Seq(79), chain, opened };
     assert!(chain.is_some());
     assert_eq!(third.previous, Some(previous));
 }
@@ -495,16 +498,16 @@ fn a_restarted_sender_names_what_it_signed_itself() {
     for (written, signed, found, (epoch, last_seq, chain)) in cases {
         let mut sender = Sender::new(CONFIG);
         let signed = signed.map(|epoch| (EpochNo(epoch), checkpoint));
-        sender.add(A, NodeId(30), Kept { given: (EpochNo(written), Seq(80)), signed });
+        sender.add(A, NodeId(30), SavedState { given: (EpochNo(written), Seq(80)), signed });
         plain(&mut sender, A, 100);
         assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
         sender.resumed(
             A,
-            Resumed { last_seq: 77, last_epoch: found, last_leaf: 4, ..Resumed::default() },
+            ResumeRow { last_seq: 77, last_epoch: found, last_leaf: 4, ..ResumeRow::default() },
         );
         let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
         let (epoch, last_seq) = (EpochNo(epoch), Seq(last_seq));
-        assert_eq!(opening.previous, Some(Previous { epoch, last_seq, chain, opened: None }));
+        assert_eq!(opening.previous, Some(PreviousEpoch { epoch, last_seq, chain, opened: None }));
     }
 }
 
@@ -591,7 +594,7 @@ fn a_node_that_is_removed_while_its_rows_are_in_flight_is_forgotten() {
 #[test]
 fn answers_out_of_place_change_nothing() {
     let mut sender = open();
-    let opening = Opening {
+    let opening = NewEpoch {
         stream: A,
         receiver: NodeId(30),
         epoch: EpochNo(9),
@@ -602,7 +605,7 @@ fn answers_out_of_place_change_nothing() {
     };
     let before = sender.given(A);
     sender.opened(ms(10), A, sealer(&opening));
-    sender.resumed(A, Resumed { last_seq: 5, ..Resumed::default() });
+    sender.resumed(A, ResumeRow { last_seq: 5, ..ResumeRow::default() });
     sender.failed(ms(10), A);
     sender.failed(ms(10), StreamId(99));
     sender.committed(ms(10), Batch::default());
@@ -612,7 +615,7 @@ fn answers_out_of_place_change_nothing() {
     // The seal of another epoch than the one that was opened.
     sender.lost();
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
-    sender.resumed(A, Resumed::default());
+    sender.resumed(A, ResumeRow::default());
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Open(_)));
     sender.opened(ms(10), A, sealer(&opening));
     assert!(sender.batch(ms(10)).is_none());
@@ -682,7 +685,7 @@ proptest! {
     }
 }
 
-/// A batch of what waits, committed.
+/// Takes a batch of the waiting packets and commits it.
 fn send_off(sender: &mut Sender, now: u64) -> Batch {
     let batch = sender.batch(ms(now)).unwrap();
     sender.committed(ms(now), batch.clone());
@@ -729,10 +732,10 @@ fn streams_share_the_leaf_and_follow_to_the_next_when_they_have_packets() {
 
 #[test]
 fn a_process_goes_on_in_the_leaf_of_a_former_one_until_that_is_full_or_refused() {
-    let found = |bytes, age| Resumed {
+    let found = |bytes, age| ResumeRow {
         last_leaf: 4,
         open_leaf: Some(OpenLeaf { bytes, age: Duration::from_secs(age) }),
-        ..Resumed::default()
+        ..ResumeRow::default()
     };
     for (bytes, age, leaf) in [(10, 0, 4), (10, 59, 4), (3000, 0, 5), (10, 60, 5)] {
         let config = Config { leaf_bytes: 3000, leaf_age: Duration::from_secs(60), ..CONFIG };

@@ -5,11 +5,11 @@ use std::time::Duration;
 use adit_engine::{Instant, Random, UnixTime};
 use adit_postgres::key::Checkpoint;
 use adit_postgres::receiver::{
-    Dated, Delivery, Epoch, Position, Query, QueryScope, Receiver, Watch,
+    AgedRow, Delivery, Epoch, Position, Query, QueryScope, Receiver, WakeUpMonitor,
 };
 use adit_postgres::routes::{Peer, Routes};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
-use adit_postgres::sender::{Action, Batch, Config, Kept, Opening, Sender};
+use adit_postgres::sender::{Action, Batch, Config, NewEpoch, SavedState, Sender};
 use adit_postgres::{Audit, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::VnetHeader;
 
@@ -57,7 +57,7 @@ pub(crate) struct World {
     leaf_bytes: u64,
     pub sender: Sender,
     pub receiver: Receiver,
-    watch: Watch,
+    watch: WakeUpMonitor,
     /// Wake-ups that the database has counted.
     rung: i64,
     pub records: Vec<Record>,
@@ -103,7 +103,7 @@ pub(crate) fn routes() -> Routes {
     Routes::new(&["10.9.0.2".parse().unwrap()], &[], &[peer])
 }
 
-/// An IPv4 packet from node 1 to node 2 that holds its number and the time.
+/// Builds an IPv4 packet from node 1 to node 2 that contains its number and the time.
 pub(crate) fn packet(id: u64, now: u64) -> Vec<u8> {
     packet_between([10, 9, 0, 1], [10, 9, 0, 2], id, now)
 }
@@ -138,7 +138,7 @@ impl World {
             sender: Sender::new(config(leaf_bytes)),
             leaf_bytes,
             receiver: Receiver::new(instant(now), STREAM, Position::default(), [7; 32]),
-            watch: Watch::new(instant(now), WATCH_SEED),
+            watch: WakeUpMonitor::new(instant(now), WATCH_SEED),
             rung: 0,
             records: Vec::new(),
             latency: 4,
@@ -157,11 +157,11 @@ impl World {
             queries: 0,
             signed: None,
         };
-        world.sender.add(STREAM, RECEIVER, Kept::default());
+        world.sender.add(STREAM, RECEIVER, SavedState::default());
         world
     }
 
-    /// The network's settings change: other leaves, and epochs under the new settings.
+    /// Changes the network's settings: new leaves, and epochs under the new settings.
     pub(crate) fn renew(&mut self, new_leaf: bool) {
         self.sender.reconfigure(config(self.leaf_bytes), new_leaf);
     }
@@ -170,7 +170,7 @@ impl World {
         self.now as i64 + self.clock_ahead
     }
 
-    /// A packet from the device.
+    /// Sends a packet from the device.
     pub(crate) fn send(&mut self) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -220,12 +220,12 @@ impl World {
         self.sender.committed(instant(self.now), batch);
     }
 
-    /// A wake-up, which the database counts and the reader hears or not.
+    /// Sends a wake-up, which the database counts and the reader may or may not receive.
     pub(crate) fn ring(&mut self, leaf: LeafNo) {
         self.rung += 1;
         if !self.lose_notifications && self.receiver_up {
             self.receiver.wake(leaf);
-            self.watch.heard(instant(self.now), 1);
+            self.watch.received(instant(self.now), 1);
         }
     }
 
@@ -262,7 +262,7 @@ impl World {
         self.flight = Some(Flight { until: self.now + self.latency, batch });
     }
 
-    fn open(&mut self, opening: &Opening) {
+    fn open(&mut self, opening: &NewEpoch) {
         let secret = EpochSecret::new(self.random.bytes());
         let hash = self.random.bytes();
         let record = self.records.len();
@@ -293,8 +293,8 @@ impl World {
             self.queries += 1;
             let active = self.receiver.is_active(at);
             match self.watch.answer(at, self.rung, active) {
-                QueryScope::All => self.receiver.look(at),
-                QueryScope::Active if active => self.receiver.look(at),
+                QueryScope::All => self.receiver.recheck(at),
+                QueryScope::Active if active => self.receiver.recheck(at),
                 QueryScope::Active | QueryScope::None => {}
             }
         }
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// A row that the sender itself has sealed in an epoch; for a sender that breaks rules.
+    /// Seals a row in an epoch as the sender, for a sender that breaks rules.
     pub(crate) fn sealed(&self, record: usize, first: i64, packets: &[Vec<u8>]) -> Vec<Stored> {
         let record = &self.records[record];
         let mut seal =
@@ -364,14 +364,15 @@ impl World {
         seal.end_batch(&mut bytes);
         let mut db = Db::default();
         db.leaves.insert(1, Some(Vec::new()));
-        let part = adit_postgres::sender::Part { leaf: LeafNo(1), bytes, ..Default::default() };
+        let part =
+            adit_postgres::sender::BatchPart { leaf: LeafNo(1), bytes, ..Default::default() };
         db.write(&part, self.db_now());
         db.leaves.remove(&1).flatten().unwrap()
     }
 
     fn page(&mut self, rows: &[Stored]) {
         let now = self.db_now();
-        let dated = rows.iter().map(|row| Dated { row: row.row(), age_ms: now - row.ts });
+        let dated = rows.iter().map(|row| AgedRow { row: row.row(), age_ms: now - row.ts });
         let mut out = Delivery::default();
         self.receiver.page(instant(self.now), dated, &self.routes, &mut out);
         for bytes in out.packets() {
@@ -384,7 +385,7 @@ impl World {
         }
     }
 
-    /// The sender's connection is lost; what was in flight is there or not.
+    /// Cuts the sender's connection; packets in flight may or may not be stored.
     pub(crate) fn cut_sender(&mut self, outcome: CommitOutcome) {
         if let Some(Flight { batch, .. }) = self.flight.take()
             && outcome == CommitOutcome::Present
@@ -410,10 +411,11 @@ impl World {
     pub(crate) fn connect_receiver(&mut self) {
         self.receiver_up = true;
         self.receiver.lost();
-        self.watch = Watch::new(instant(self.now), WATCH_SEED);
+        self.watch = WakeUpMonitor::new(instant(self.now), WATCH_SEED);
     }
 
-    /// The sending process ends and another starts, which knows nothing but the database and, perhaps, what was kept.
+    /// Ends the sending process and starts another, which knows nothing but the database and, possibly, the saved
+    /// state.
     pub(crate) fn restart_sender(&mut self, outcome: CommitOutcome, kept: bool) {
         self.cut_sender(outcome);
         let given = self.sender.given(STREAM).filter(|_| kept).unwrap_or_default();
@@ -421,7 +423,7 @@ impl World {
         self.now += 1000;
         self.sender = Sender::new(config(self.leaf_bytes));
         let signed = self.signed.filter(|_| kept);
-        self.sender.add(STREAM, RECEIVER, Kept { given, signed });
+        self.sender.add(STREAM, RECEIVER, SavedState { given, signed });
         self.sender_up = true;
     }
 
@@ -429,11 +431,11 @@ impl World {
         let position = if kept { self.receiver.position() } else { Position::default() };
         let seed = self.random.bytes();
         self.receiver = Receiver::new(instant(self.now), STREAM, position, seed);
-        self.watch = Watch::new(instant(self.now), WATCH_SEED);
+        self.watch = WakeUpMonitor::new(instant(self.now), WATCH_SEED);
         self.receiver_up = true;
     }
 
-    /// Each packet at most once, and in the order in which they were sent.
+    /// Checks that each packet arrives at most once, and in the order in which they were sent.
     pub(crate) fn check(&self) {
         assert!(
             self.came.windows(2).all(|pair| pair[0] < pair[1]),
@@ -443,7 +445,7 @@ impl World {
         assert!(self.sender.stats().queued <= adit_postgres::limits::QUEUE_BYTES);
     }
 
-    /// Packets that are sent from now on come, all of them.
+    /// Checks that all packets that are sent from now on arrive.
     pub(crate) fn check_it_works(&mut self) {
         let first = self.next_id;
         let before = self.came.len();
@@ -454,7 +456,7 @@ impl World {
         assert_eq!(self.came.get(before..), Some(&expected[..]), "sent {first}..{}", first + 50);
     }
 
-    /// As [`Self::check_it_works`], once what waited in the queue has been sent.
+    /// Does the same as [`Self::check_it_works`], once the waiting packets have been sent.
     pub(crate) fn check_it_works_after_backlog(&mut self) {
         self.pass(1500);
         self.check();

@@ -17,8 +17,8 @@ pub use report::{
     BridgeReport, CertificateReport, Endpoints, PeerReport, PortReport, ReloadReport, Request,
     Response, SharedProfile, StatusReport, TrainReport, TunReport,
 };
-pub use socket::{Asked, Server, bind, exchange, is_stopped, listener_of, silent};
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};
+pub use socket::{ControlRequest, Server, bind, exchange, is_stopped, listener_of, silent};
 
 /// Parses a request or response line. For the fuzzer.
 #[doc(hidden)]

@@ -40,13 +40,13 @@ const IDLE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request and where its answer goes.
-pub type Asked = (Request, oneshot::Sender<Response>);
+pub type ControlRequest = (Request, oneshot::Sender<Response>);
 
 /// An open control socket; removed when dropped.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
-    requests: mpsc::Receiver<Asked>,
+    requests: mpsc::Receiver<ControlRequest>,
     acceptor: tokio::task::JoinHandle<()>,
 }
 
@@ -71,8 +71,8 @@ impl Server {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// The next request. Cancel-safe.
-    pub async fn next(&mut self) -> Asked {
+    /// Waits for the next request. Cancel-safe.
+    pub async fn next(&mut self) -> ControlRequest {
         match self.requests.recv().await {
             Some(asked) => asked,
             // The acceptor lives as long as we do; were it gone, no request could arrive any more.
@@ -119,8 +119,9 @@ pub fn bind(path: &Path) -> Result<BlockingListener, Fault> {
     private_listener(path).map_err(|e| problem("cannot be opened", &e))
 }
 
-/// A file of a socket has the socket's mode when it is bound. Changing it afterwards would leave a gap, and the umask
-/// belongs to all threads: files that others make meanwhile would have it, too.
+/// Binds a socket file that is private from the start: the file has the socket's mode when it is bound. Changing the
+/// mode afterwards would leave a gap, and the umask applies to all threads, so files that others create meanwhile would
+/// get it, too.
 fn private_listener(path: &Path) -> io::Result<BlockingListener> {
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -130,7 +131,7 @@ fn private_listener(path: &Path) -> io::Result<BlockingListener> {
     Ok(socket.into())
 }
 
-/// Another process has the socket.
+/// Returns the fault of a socket that another process uses.
 fn in_use(path: &Path, holder: Option<u32>) -> Fault {
     let path = path.display();
     let (who, way_out) = match holder {
@@ -143,20 +144,20 @@ fn in_use(path: &Path, holder: Option<u32>) -> Fault {
     ))
 }
 
-/// The process that listens at the other end.
+/// Returns the process that listens at the other end.
 pub fn listener_of(stream: &BlockingStream) -> Option<u32> {
     let credentials = net::sockopt::socket_peercred(stream).ok()?;
     u32::try_from(credentials.pid.as_raw_nonzero().get()).ok()
 }
 
-/// Whether a process was stopped by a signal (SIGSTOP, Ctrl-Z).
+/// Returns whether a process was stopped by a signal (SIGSTOP, Ctrl-Z).
 pub fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name before it may contain anything.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
-/// The message for a process that does not answer, with the remedy.
+/// Returns the message for a process that does not answer, with the remedy.
 pub fn silent(pid: Option<u32>) -> String {
     match pid {
         Some(pid) if is_stopped(pid) => {
@@ -169,7 +170,7 @@ pub fn silent(pid: Option<u32>) -> String {
     }
 }
 
-async fn accept(listener: UnixListener, requests: mpsc::Sender<Asked>) {
+async fn accept(listener: UnixListener, requests: mpsc::Sender<ControlRequest>) {
     let paths = Arc::new(Semaphore::new(CONNECTION_LIMIT));
     loop {
         let Ok(place) = Arc::clone(&paths).acquire_owned().await else { return };
@@ -188,7 +189,7 @@ async fn accept(listener: UnixListener, requests: mpsc::Sender<Asked>) {
     }
 }
 
-async fn serve(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
+async fn serve(stream: UnixStream, requests: mpsc::Sender<ControlRequest>) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = tokio::io::BufReader::new(read);
     loop {
@@ -208,7 +209,7 @@ async fn serve(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<
     }
 }
 
-async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Response {
+async fn ask(requests: &mpsc::Sender<ControlRequest>, request: Request) -> Response {
     let (tx, rx) = oneshot::channel();
     let answered = async {
         requests.send((request, tx)).await.ok()?;
@@ -266,7 +267,7 @@ pub(super) fn read_response(answer: &[u8]) -> io::Result<Response> {
     serde_json::from_value(value).map_err(io::Error::other)
 }
 
-/// The nesting of a value is bounded by the parser.
+/// Makes all strings printable. The parser bounds the nesting of a value.
 fn make_printable(value: &mut Value) {
     match value {
         Value::String(text) => log::clean_lines(text),
@@ -283,7 +284,7 @@ fn make_printable(value: &mut Value) {
     }
 }
 
-/// The control sockets in a folder, by name; an absent folder has none.
+/// Returns the control sockets in a folder, by name; an absent folder has none.
 ///
 /// # Errors
 /// The folder cannot be read.

@@ -42,17 +42,17 @@ pub struct End {
 }
 
 impl End {
-    /// The process id; 0 for one that does not run.
+    /// Returns the process id; 0 for one that does not run.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().map_or(0, Child::id)
     }
 
-    /// The name for `ip netns exec`.
+    /// Returns the name for `ip netns exec`.
     pub fn name(&self) -> &str {
         self.ns.name().unwrap_or_default()
     }
 
-    /// Its addresses in the tunnel.
+    /// Returns its addresses in the tunnel.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let six = self.ipv6.map(IpAddr::V6);
         std::iter::once(IpAddr::V4(self.ipv4)).chain(six)
@@ -74,7 +74,7 @@ impl End {
         }
     }
 
-    /// The end of the process's output.
+    /// Returns the end of the process's output.
     pub fn last_words(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -153,7 +153,7 @@ pub fn address(ns: &NetNs, device: &str, net: IpNet) -> io::Result<()> {
     .map_err(io::Error::from)
 }
 
-/// The addresses of a device in a namespace.
+/// Returns the addresses of a device in a namespace.
 pub fn device_addresses(ns: &NetNs, device: &str) -> Vec<IpAddr> {
     let found = ns.run(|| {
         let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
@@ -168,7 +168,7 @@ pub fn device_addresses(ns: &NetNs, device: &str) -> Vec<IpAddr> {
     found.unwrap_or_default()
 }
 
-/// The fault of a namespace that cannot be made, with the remedy.
+/// Returns the fault of a namespace that cannot be made, with the remedy.
 pub fn namespace_fault(error: io::Error) -> Fault {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => {

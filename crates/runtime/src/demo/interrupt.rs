@@ -45,12 +45,12 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    /// Whether one of them came.
+    /// Returns whether one of the signals has arrived.
     pub fn came(&self) -> bool {
         self.0.load(Relaxed)
     }
 
-    /// The same, as a flag to look at.
+    /// Returns the same as a flag.
     pub fn flag(&self) -> &AtomicBool {
         &self.0
     }

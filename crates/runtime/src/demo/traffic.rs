@@ -41,7 +41,7 @@ pub struct Meter {
     pub stop: AtomicBool,
 }
 
-/// An ICMP echo from within a namespace; how long the answer took.
+/// Returns an ICMP echo from within a namespace; how long the answer took.
 pub fn ping(ns: &NetNs, to: IpAddr, sequence: u16) -> io::Result<Duration> {
     ns.run(|| ping_here(to, sequence))?
 }
@@ -84,7 +84,7 @@ fn ping_here(to: IpAddr, sequence: u16) -> io::Result<Duration> {
     Err(ErrorKind::TimedOut.into())
 }
 
-/// The Internet checksum (RFC 1071).
+/// Sends an ICMP echo request from within a namespace and returns how long the answer took.
 fn checksum(data: &[u8]) -> u16 {
     let words = data.chunks(2).map(|pair| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),

@@ -6,13 +6,14 @@ use std::time::Duration;
 /// Clock ticks per second in /proc/PID/stat: fixed by the kernel's interface (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// User and system time so far.
+/// Returns the user and system time so far.
 pub fn cpu(pid: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     Duration::from_millis(parse_ticks(&text).saturating_mul(1000) / TICKS)
 }
 
-/// Fields 14 and 15 of `stat`; the name in field 2 may hold anything, so count from its end.
+/// Parses fields 14 and 15 of `stat`; the name in field 2 may contain anything, so they are counted
+/// from its end.
 fn parse_ticks(stat: &str) -> u64 {
     let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
     rest.split_ascii_whitespace()
@@ -22,7 +23,7 @@ fn parse_ticks(stat: &str) -> u64 {
         .sum()
 }
 
-/// Private memory, bytes: what no file backs and no other process shares.
+/// Returns the private memory in bytes: memory that no file backs and no other process shares.
 pub fn memory(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     parse_private(&text)

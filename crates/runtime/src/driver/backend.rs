@@ -37,11 +37,11 @@ pub trait Backend {
     /// Sends a control packet on a stream. False if there is no room, or no such stream.
     fn send_control(&self, link: Link, frame: &[u8]) -> bool;
 
-    /// Why it will move no more packets, if that is so; the descriptor has become readable then.
+    /// Returns the reason why it will move no more packets, if there is one; the descriptor has become readable then.
     fn failure(&self) -> Option<Fault>;
 
-    /// A descriptor that becomes readable, or readable again, when [`Self::drain`] has something to give. It is watched
-    /// edge-triggered.
+    /// Returns a descriptor that becomes readable, or readable again, when [`Self::drain`] has something to deliver. It
+    /// is watched edge-triggered.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -50,8 +50,9 @@ pub trait Backend {
     /// Gives everything that waits: notices and packets of known peers first.
     fn drain(&mut self, sink: &mut dyn FnMut(Upcall<Self::Format>));
 
-    /// As [`Self::drain`], but what comes until the next drain need not make the descriptor readable again.
-    fn look(&mut self, sink: &mut dyn FnMut(Upcall<Self::Format>));
+    /// Does the same as [`Self::drain`], but items that arrive before the next drain need not make the descriptor
+    /// readable again.
+    fn drain_silently(&mut self, sink: &mut dyn FnMut(Upcall<Self::Format>));
 }
 
 /// A packet or notice that the data plane passes up.

@@ -33,7 +33,7 @@ pub use backend::{Backend, Upcall};
 pub use outside_resolver::OutsideResolver;
 use resolve::Lookup;
 pub use resolve::resolve;
-pub use resolve::{AddressBook, Remembered, ResolveRetry};
+pub use resolve::{AddressBook, CachedAddresses, ResolveRetry};
 pub use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
 use streams::{Connection, ProxyTarget, StreamEvent, Streams};
@@ -86,7 +86,7 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     lookup: Option<Lookup>,
     looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
     authorizer: Arc<dyn Authorizer>,
-    answers: (mpsc::Sender<Answered>, mpsc::Receiver<Answered>),
+    answers: (mpsc::Sender<AnsweredRequest>, mpsc::Receiver<AnsweredRequest>),
     open_questions: usize,
     upcalls: VecDeque<Upcall<E::Format>>,
     /// The data plane signalled. It does so once until the driver is about to sleep: a wakeup costs more than most packets.
@@ -102,7 +102,7 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
 }
 
 type LookedUp = (Target, Result<Vec<SocketAddr>, String>);
-type Answered = (auth::RequestId, auth::Response);
+type AnsweredRequest = (auth::RequestId, auth::Response);
 
 /// Packets of the control channel that the kernel refused to send.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             connect_to: None,
             connect_limit: Duration::ZERO,
             proxy_target: None,
-            book: AddressBook::inherited(),
+            book: AddressBook::saved_addresses(),
             dialled_last: None,
             resolver,
             lookup: None,
@@ -168,17 +168,17 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         })
     }
 
-    /// The engine, to look at.
+    /// Returns the engine.
     pub fn engine(&self) -> &E {
         &self.engine
     }
 
-    /// The data plane, to look at.
+    /// Returns the data plane.
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// The data plane, to end it.
+    /// Consumes the driver and returns the data plane, to end it.
     pub fn into_backend(self) -> B {
         self.backend
     }
@@ -188,22 +188,22 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         &mut self.resolver
     }
 
-    /// The server that was dialled last works: its address is tried first from now on.
+    /// Records that the server that was dialled last works: its address is tried first from now on.
     pub fn worked(&mut self) {
         if let Some((target, address)) = &self.dialled_last {
             self.book.worked(target, *address);
-            self.book.bequeath(target);
+            self.book.save_addresses(target);
         }
     }
 
-    /// The server that was dialled last cannot be reached any more, one of the other family may be.
+    /// Records that the server that was dialled last is no longer reachable; one of the other family may be.
     pub fn unreachable(&mut self) {
         if let Some((target, address)) = &self.dialled_last {
             self.book.unreachable(target, *address);
         }
     }
 
-    /// The control channel's packets that were sent and received.
+    /// Returns the control channel's packets that were sent and received.
     pub fn control_traffic(&self) -> Counters {
         self.control
     }
@@ -215,7 +215,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
 
     /// Returns the number of times that a connection could not be accepted for want of descriptors or memory.
     pub fn accept_shortages(&self) -> u64 {
-        self.streams.shortages()
+        self.streams.accept_failures()
     }
 
     /// Calls the engine outside of its inputs (shut down, kick, restart); what it then wants done is
@@ -324,12 +324,12 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                 Some((target, found)) = self.looked_up.1.recv() => self.found(target, found),
                 fired = self.timer.fired() => fired.map_err(broken)?,
                 arrived = arrived(&self.wakeup, &mut self.streams) => match arrived {
-                    Arrived::Packets(ready) => {
+                    ReadyInput::Packets(ready) => {
                         // Cleared before the queues are emptied: what comes later wakes us again.
                         ready.map_err(broken)?.clear_ready();
                         self.called = true;
                     }
-                    Arrived::Stream(event) => self.stream(event),
+                    ReadyInput::Stream(event) => self.stream(event),
                 },
                 () = tokio::task::yield_now(), if self.called => {}
             }
@@ -347,7 +347,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             return false;
         }
         self.looks += 1;
-        self.backend.look(&mut |upcall| self.upcalls.push_back(upcall));
+        self.backend.drain_silently(&mut |upcall| self.upcalls.push_back(upcall));
         if self.upcalls.is_empty() {
             // We are about to sleep: from here on we are called again, and what came before is here.
             self.called = false;
@@ -505,7 +505,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         })));
     }
 
-    /// The target, or the proxy in front of it, which receives the target's name.
+    /// Returns the target, or the proxy in front of it, which receives the target's name.
     fn first_hop(&mut self, target: Target) -> Target {
         let settings = self.sockets.dial_settings();
         let proxy = target.proxy.and_then(|at| settings.proxies.get(usize::from(at)).cloned());
@@ -574,16 +574,16 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
 }
 
 /// A source of input that is ready.
-enum Arrived<'a> {
+enum ReadyInput<'a> {
     Packets(std::io::Result<AsyncFdReadyGuard<'a, OwnedFd>>),
     Stream(StreamEvent),
 }
 
-/// Fair to both, so that a flood of packets does not hold up connections, nor the reverse.
-async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> Arrived<'a> {
+/// Waits for input, fairly to both sources: a flood of packets does not hold up connections, nor the reverse.
+async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> ReadyInput<'a> {
     tokio::select! {
-        ready = wakeup.readable() => Arrived::Packets(ready),
-        event = streams.next() => Arrived::Stream(event),
+        ready = wakeup.readable() => ReadyInput::Packets(ready),
+        event = streams.next() => ReadyInput::Stream(event),
     }
 }
 

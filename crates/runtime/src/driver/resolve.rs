@@ -67,7 +67,7 @@ struct Entry {
 
 /// The known addresses of a target whose name must be resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remembered {
+pub struct CachedAddresses {
     /// Addresses from before, the one that worked last first.
     pub addresses: Vec<SocketAddr>,
     /// It worked just now.
@@ -79,8 +79,8 @@ pub struct Remembered {
 static WORKED: Mutex<Vec<(Target, Vec<SocketAddr>)>> = Mutex::new(Vec::new());
 
 impl AddressBook {
-    /// One with the addresses that worked in this process.
-    pub fn inherited() -> Self {
+    /// Creates a book with the addresses that worked in this process.
+    pub fn saved_addresses() -> Self {
         let worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = |(target, addresses): &(Target, Vec<SocketAddr>)| {
             let addresses = addresses.clone();
@@ -90,8 +90,8 @@ impl AddressBook {
         Self { known: worked.iter().map(entry).collect() }
     }
 
-    /// Keeps a target's addresses for [`Self::inherited`].
-    pub fn bequeath(&self, target: &Target) {
+    /// Keeps a target's addresses for [`Self::saved_addresses`].
+    pub fn save_addresses(&self, target: &Target) {
         let Some(entry) = self.known.get(target) else { return };
         let mut worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
         worked.retain(|(other, _)| other != target);
@@ -101,7 +101,7 @@ impl AddressBook {
         worked.push((target.clone(), entry.addresses.clone()));
     }
 
-    /// The next address that is already known.
+    /// Returns the next address that is already known.
     pub fn next(&mut self, target: &Target) -> Option<SocketAddr> {
         let entry = self.known.get_mut(target).filter(|entry| !entry.worked)?;
         let next = entry.addresses.get(entry.used).copied();
@@ -110,8 +110,8 @@ impl AddressBook {
     }
 
     /// Returns the addresses known for a look-up that [`Self::next`] requires.
-    pub fn remembered(&mut self, target: &Target) -> Remembered {
-        self.known.get_mut(target).map_or_else(Remembered::default, |entry| Remembered {
+    pub fn remembered(&mut self, target: &Target) -> CachedAddresses {
+        self.known.get_mut(target).map_or_else(CachedAddresses::default, |entry| CachedAddresses {
             addresses: entry.addresses.clone(),
             worked: std::mem::take(&mut entry.worked),
         })
@@ -128,7 +128,7 @@ impl AddressBook {
         Some(first)
     }
 
-    /// A session came up at this address: it is the first to be tried again.
+    /// Records that a session came up at this address: it is the first to be tried again.
     pub fn worked(&mut self, target: &Target, address: SocketAddr) {
         if let Some(entry) = self.known.get_mut(target) {
             entry.addresses.retain(|other| *other != address);
@@ -137,7 +137,7 @@ impl AddressBook {
         }
     }
 
-    /// No route leads to this address any more, but one does to the other family: its addresses are next.
+    /// Records that no route leads to this address any more, but one does to the other family: its addresses are next.
     pub fn unreachable(&mut self, target: &Target, address: SocketAddr) {
         if let Some(entry) = self.known.get_mut(target) {
             let same = |other: &SocketAddr| other.is_ipv6() == address.is_ipv6();
@@ -149,7 +149,7 @@ impl AddressBook {
     }
 }
 
-/// `remote-random-hostname`: twelve random hex digits before the name, so that no resolver on the path has the
+/// Applies `remote-random-hostname`: twelve random hex digits before the name, so that no resolver on the path has the
 /// answer cached.
 fn randomized(host: &str) -> String {
     // Without randomness there is still the name.
@@ -170,7 +170,7 @@ pub async fn resolve(
     retry: ResolveRetry,
     random: bool,
     resolver: OutsideResolver,
-    known: Remembered,
+    known: CachedAddresses,
 ) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = target.host.parse::<IpAddr>() {
         return if matches(target.family, &address) {
@@ -287,7 +287,7 @@ mod tests {
         let addresses: Vec<SocketAddr> =
             vec!["192.0.2.1:1194".parse().unwrap(), "[2001:db8::1]:1194".parse().unwrap()];
         assert_eq!(book.next(&target), None);
-        assert_eq!(book.remembered(&target), Remembered::default());
+        assert_eq!(book.remembered(&target), CachedAddresses::default());
         assert_eq!(book.learn(&target, addresses.clone()), Some(addresses[0]));
         assert_eq!(book.next(&target), Some(addresses[1]));
         assert_eq!(book.next(&target), None);
@@ -297,7 +297,10 @@ mod tests {
         book.worked(&target, addresses[1]);
         assert_eq!(book.next(&target), None);
         let known = book.remembered(&target);
-        assert_eq!(known, Remembered { addresses: vec![addresses[1], addresses[0]], worked: true });
+        assert_eq!(
+            known,
+            CachedAddresses { addresses: vec![addresses[1], addresses[0]], worked: true }
+        );
         assert!(!book.remembered(&target).worked);
     }
 
@@ -308,20 +311,20 @@ mod tests {
             ["192.0.2.1:1194", "192.0.2.2:1194"].map(|text| text.parse().unwrap()).into();
         let mut book = AddressBook::default();
         book.learn(&target, addresses.clone());
-        assert_eq!(AddressBook::inherited().remembered(&target), Remembered::default());
+        assert_eq!(AddressBook::saved_addresses().remembered(&target), CachedAddresses::default());
         book.worked(&target, addresses[1]);
-        book.bequeath(&target);
-        let mut again = AddressBook::inherited();
+        book.save_addresses(&target);
+        let mut again = AddressBook::saved_addresses();
         assert_eq!(again.next(&target), None, "the name is looked up first");
-        let known = Remembered { addresses: vec![addresses[1], addresses[0]], worked: true };
+        let known = CachedAddresses { addresses: vec![addresses[1], addresses[0]], worked: true };
         assert_eq!(again.remembered(&target), known);
         // Bounded: the oldest are forgotten.
         for number in 0..200 {
             let other = Target { port: number, ..target.clone() };
             book.learn(&other, addresses.clone());
-            book.bequeath(&other);
+            book.save_addresses(&other);
         }
-        assert!(AddressBook::inherited().known.len() <= TARGET_LIMIT);
+        assert!(AddressBook::saved_addresses().known.len() <= TARGET_LIMIT);
     }
 
     #[test]
@@ -346,7 +349,7 @@ mod tests {
     }
 
     async fn resolved(host: &str, family: Family) -> Result<Vec<SocketAddr>, String> {
-        let known = Remembered::default();
+        let known = CachedAddresses::default();
         resolve(target(host, family), ResolveRetry::Once, false, OutsideResolver::default(), known)
             .await
     }
@@ -365,12 +368,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let resolver = OutsideResolver::at(root.path());
         let addresses: Vec<SocketAddr> = vec!["192.0.2.1:1194".parse().unwrap()];
-        let known = Remembered { addresses: addresses.clone(), worked: true };
+        let known = CachedAddresses { addresses: addresses.clone(), worked: true };
         let target = target("vpn.example", Family::Any);
         let retry = ResolveRetry::Forever;
         let found = resolve(target.clone(), retry, false, resolver.clone(), known.clone()).await;
         assert_eq!(found, Ok(addresses));
-        let nothing = Remembered::default();
+        let nothing = CachedAddresses::default();
         let none = resolve(target.clone(), ResolveRetry::Once, false, resolver.clone(), nothing);
         assert!(none.await.unwrap_err().contains("names no DNS server"));
         // An answer counts more, and what worked comes first in it.
@@ -390,7 +393,7 @@ mod tests {
         assert!(digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{one}");
         assert_eq!(rest, "vpn.example");
         let address = target("192.0.2.1", Family::Any);
-        let (resolver, known) = (OutsideResolver::default(), Remembered::default());
+        let (resolver, known) = (OutsideResolver::default(), CachedAddresses::default());
         let found = resolve(address, ResolveRetry::Once, true, resolver, known).await.unwrap();
         assert_eq!(found, ["192.0.2.1:1194".parse().unwrap()]);
     }

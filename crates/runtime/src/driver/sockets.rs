@@ -120,12 +120,12 @@ impl fmt::Display for Endpoint {
 }
 
 impl Sockets {
-    /// A client's: none yet.
+    /// Creates a client's sockets: none yet.
     pub fn client(settings: DialSettings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// A server's: those it listens on, with ids from 0; of each listener as many as share its port.
+    /// Creates a server's sockets with ids from 0; of each listener as many as share its port.
     pub fn server(listeners: impl IntoIterator<Item = Vec<UdpSocket>>) -> Self {
         let ids = (0..FIRST_DIALLED.0).map(SocketId);
         let listeners = listeners.into_iter().filter(|group| !group.is_empty());
@@ -133,7 +133,7 @@ impl Sockets {
         Self { open: ids.zip(groups).collect(), ..Self::default() }
     }
 
-    /// Also streams, by these listeners.
+    /// Adds streams by these listeners.
     #[must_use]
     pub fn with_streams(mut self, listeners: Vec<TcpListener>) -> Self {
         self.listeners = listeners;
@@ -155,13 +155,13 @@ impl Sockets {
         std::mem::take(&mut self.listeners)
     }
 
-    /// All of them; those that share a port under one id.
+    /// Returns all sockets; those that share a port have one id.
     pub fn all(&self) -> Vec<(SocketId, Arc<UdpSocket>)> {
         let all = self.open.iter();
         all.flat_map(|(id, group)| group.iter().map(|socket| (*id, Arc::clone(socket)))).collect()
     }
 
-    /// The places they are bound to, each once.
+    /// Returns the endpoints that the sockets are bound to, each once.
     pub fn endpoints(&self) -> Vec<Endpoint> {
         let first = self.open.values().filter_map(|group| group.first());
         let datagrams = first.map(|socket| (Transport::Udp, socket.local_addr()));
@@ -170,7 +170,7 @@ impl Sockets {
         all.map(|(transport, address)| Endpoint { transport, address }).collect()
     }
 
-    /// The one to send by: a peer cannot distinguish sockets that share a port.
+    /// Returns the socket to send by: a peer cannot distinguish sockets that share a port.
     pub(super) fn get(&self, id: SocketId) -> Option<&UdpSocket> {
         self.open.get(&id)?.first().map(|socket| &**socket)
     }
@@ -179,7 +179,7 @@ impl Sockets {
         &self.settings
     }
 
-    /// As [`Sockets::dial`], by way of a proxy.
+    /// Does the same as [`Sockets::dial`], through a proxy.
     pub(super) fn dial_by(
         &mut self,
         relay: Association,
@@ -280,7 +280,7 @@ impl Sockets {
     }
 }
 
-/// The error, with a remedy, for an address or device (`bind-dev`) that a socket cannot be bound to.
+/// Returns the error, with a remedy, for an address or device (`bind-dev`) that a socket cannot be bound to.
 pub fn bind_problem(
     transport: Transport,
     address: SocketAddr,

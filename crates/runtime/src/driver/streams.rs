@@ -58,12 +58,12 @@ pub(super) struct ProxyTarget {
 }
 
 /// A connection and its address.
-type Accepted = (TcpStream, SocketAddr);
+type AcceptedStream = (TcpStream, SocketAddr);
 
 /// A shared port: connections are classified before they become events.
 struct Classifier {
     share: PortShare,
-    sorted: (mpsc::Sender<Accepted>, mpsc::Receiver<Accepted>),
+    sorted: (mpsc::Sender<AcceptedStream>, mpsc::Receiver<AcceptedStream>),
 }
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Connection, String>> + Send>>;
@@ -146,11 +146,11 @@ impl Streams {
     }
 
     /// Returns the number of times that the machine had no room for a connection.
-    pub(super) fn shortages(&self) -> u64 {
+    pub(super) fn accept_failures(&self) -> u64 {
         self.shortages
     }
 
-    /// The next connection. Cancel-safe; waits for ever where nothing is listened for or dialled.
+    /// Waits for the next connection. Cancel-safe; waits forever if nothing listens or dials.
     pub(super) async fn next(&mut self) -> StreamEvent {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -203,13 +203,13 @@ impl Streams {
                     self.turn = at.wrapping_add(1);
                     return Poll::Ready(accepted);
                 }
-                Some((_, Err(e))) => self.short(&e),
+                Some((_, Err(e))) => self.wait_for_resources(&e),
             }
         }
     }
 
-    /// There are no descriptors, or no memory: trying again at once would be a busy loop.
-    fn short(&mut self, e: &io::Error) {
+    /// Pauses after a lack of descriptors or memory: trying again at once would be a busy loop.
+    fn wait_for_resources(&mut self, e: &io::Error) {
         self.shortages = self.shortages.saturating_add(1);
         self.pause = Some(Box::pin(tokio::time::sleep(SHORTAGE_PAUSE)));
         if self.said.is_none_or(|said| now().since(said) >= SHORTAGE_LOG_INTERVAL) {
@@ -238,7 +238,8 @@ impl Classifier {
 }
 
 impl Listening {
-    /// A connection, `None` if none waits, or a lack that the next try will meet too.
+    /// Accepts a connection; `None` if none waits, or after an error that the next call would meet
+    /// too.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Option<io::Result<(TcpStream, SocketAddr)>> {
         loop {
             let mut ready = match self.ready.poll_read_ready(cx) {
@@ -255,8 +256,8 @@ impl Listening {
     }
 }
 
-/// Whether an error of `accept` is that of a connection which broke while it waited; the others are
-/// the listener's or the machine's, and the next try meets them too.
+/// Returns whether an error of `accept` concerns only a connection that broke while it waited; the
+/// other errors are the listener's or the machine's, and the next call meets them too.
 fn is_of_one_connection(e: &io::Error) -> bool {
     use nix::errno::Errno;
     matches!(
@@ -286,7 +287,7 @@ impl fmt::Debug for Streams {
     }
 }
 
-/// A connection to a server, on which the tunnel's first byte may be sent.
+/// Connects to a server; the tunnel's first byte may be sent on the result.
 ///
 /// # Errors
 /// OpenVPN's message for the failure, also when connecting takes longer than `limit`.
@@ -369,7 +370,7 @@ mod tests {
         assert_eq!(stream.local_addr().unwrap(), peer);
     }
 
-    /// The next connection's request; `answer` is sent in reply.
+    /// Accepts the next connection and returns its request; `answer` is sent in reply.
     fn proxy_says(proxy: &std::net::TcpListener, answer: &str) -> (String, StdStream) {
         let (mut stream, _) = proxy.accept().unwrap();
         let mut asked = Vec::new();
@@ -460,11 +461,11 @@ mod tests {
         let (listener, address) = listener();
         let mut streams = Streams::listen(vec![listener]).unwrap();
         let mut peer = StdStream::connect(address).unwrap();
-        streams.short(&io::Error::from_raw_os_error(nix::errno::Errno::EMFILE as i32));
+        streams.wait_for_resources(&io::Error::from_raw_os_error(nix::errno::Errno::EMFILE as i32));
         let began = now();
         let StreamEvent::Accepted(..) = within(streams.next()).await else { panic!("it goes on") };
         assert!(now().since(began) >= SHORTAGE_PAUSE);
-        assert_eq!(streams.shortages(), 1);
+        assert_eq!(streams.accept_failures(), 1);
         peer.write_all(b"x").unwrap();
     }
 

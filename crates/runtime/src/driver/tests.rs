@@ -11,7 +11,7 @@ use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
 
 use super::*;
-use crate::authorize::Answer;
+use crate::authorize::ResponseFuture;
 use crate::trivial::Trivial;
 
 /// Writes down what it is fed, and does what the test queued.
@@ -125,9 +125,9 @@ impl Backend for Fake {
     }
     fn drain(&mut self, sink: &mut dyn FnMut(Upcall<Trivial>)) {
         self.wakeup.drain();
-        self.look(sink);
+        self.drain_silently(sink);
     }
-    fn look(&mut self, sink: &mut dyn FnMut(Upcall<Trivial>)) {
+    fn drain_silently(&mut self, sink: &mut dyn FnMut(Upcall<Trivial>)) {
         if *self.flood.borrow() {
             sink(Upcall::Notice(Notice::PeerSilent(PeerId(7))));
         }
@@ -138,7 +138,7 @@ impl Backend for Fake {
 struct SlowYes;
 
 impl Authorizer for SlowYes {
-    fn authorize(&self, _: Identity) -> Answer {
+    fn authorize(&self, _: Identity) -> ResponseFuture {
         Box::pin(async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             auth::Response::Accept(auth::ClientParams::default())

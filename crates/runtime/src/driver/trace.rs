@@ -52,7 +52,7 @@ fn line(what: &str, preposition: &str, link: &Link, frame: &[u8]) {
     }
 }
 
-/// A change of the data plane.
+/// Traces a command to the data plane.
 pub(super) fn command<F: DataFormat>(op: &Command<F>) {
     if !wanted(KEYS.into()) {
         return;
@@ -105,7 +105,7 @@ pub(super) fn command<F: DataFormat>(op: &Command<F>) {
     }
 }
 
-/// A report of the data plane.
+/// Traces a report of the data plane.
 pub(super) fn notice<F: DataFormat>(notice: &Notice<F>) {
     if !wanted(KEYS.into()) {
         return;
@@ -163,12 +163,12 @@ fn negotiated<F: DataFormat>(spec: &PeerSpec<F>) -> String {
     )
 }
 
-/// Whether timers are shown.
+/// Returns whether timers are shown.
 pub(super) fn timers() -> bool {
     wanted(TIMERS.into())
 }
 
-/// The next deadline, before the driver sleeps.
+/// Traces the next deadline, before the driver sleeps.
 pub(super) fn sleeps(now: Instant, deadline: Option<(Instant, &'static str)>) {
     match deadline {
         Some((at, why)) => {
@@ -179,14 +179,14 @@ pub(super) fn sleeps(now: Instant, deadline: Option<(Instant, &'static str)>) {
     }
 }
 
-/// A deadline has come.
+/// Traces a deadline that has passed.
 pub(super) fn fires(deadline: Option<(Instant, &'static str)>) {
     if let Some((_, why)) = deadline {
         say!(TIMERS, "timer: {why}: now");
     }
 }
 
-/// Whether inputs are traced, and must therefore be timed.
+/// Returns whether inputs are traced, and must therefore be timed.
 pub(super) fn inputs() -> bool {
     wanted(INPUTS.into())
 }
@@ -210,7 +210,7 @@ pub(super) fn handled(kind: &str, outputs: usize, took: Duration) {
     say!(INPUTS, "input: {kind}: {} us, outputs: {outputs}", took.as_micros());
 }
 
-/// Opcode and key id as openvpn names them.
+/// Formats opcode and key id as openvpn names them.
 fn name(frame: &[u8]) -> String {
     let Some(first) = frame.first() else { return "empty".into() };
     let opcode = match first >> 3 {

@@ -9,15 +9,15 @@ const MAX_OWNERS: usize = 1 << 16;
 
 /// The owners, by address or network.
 #[derive(Debug, Default)]
-pub(super) struct Owners {
+pub(super) struct AddressOwners {
     hosts: HashMap<IpNet, String>,
     networks: HashMap<IpNet, String>,
     /// Some were forgotten: of an address that is not here nothing is known.
     forgotten: bool,
 }
 
-impl Owners {
-    /// A client has these addresses now. Returns those that another client had before.
+impl AddressOwners {
+    /// Records that a client has these addresses now. Returns those that another client had before.
     pub(super) fn claim(&mut self, name: &str, prefixes: &[IpNet]) -> Vec<IpNet> {
         let taken = prefixes.iter().map(IpNet::trunc).filter(|net| self.is_of_another(name, net));
         let taken: Vec<IpNet> = taken.collect();
@@ -40,7 +40,7 @@ impl Owners {
         taken
     }
 
-    /// The addresses that a client has or had last.
+    /// Returns the addresses that a client has now or had last.
     pub(super) fn of(&self, name: &str) -> Vec<IpNet> {
         let all = self.hosts.iter().chain(&self.networks);
         let mut nets: Vec<IpNet> =
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_another_client_had_is_told_once() {
-        let mut owners = Owners::default();
+        let mut owners = AddressOwners::default();
         let (a, b) = (nets(&["10.8.0.2/32", "fd00::2/128"]), nets(&["10.8.0.3/32"]));
         assert!(owners.claim("alice", &a).is_empty() && owners.claim("bob", &b).is_empty());
         assert!(owners.claim("alice", &a).is_empty(), "back again");
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn networks_and_addresses_in_them_overlap() {
-        let mut owners = Owners::default();
+        let mut owners = AddressOwners::default();
         let (wide, one) = (nets(&["10.50.0.0/16"]), nets(&["10.50.3.1/32"]));
         assert!(owners.claim("alice", &wide).is_empty());
         assert!(owners.claim("alice", &one).is_empty(), "its own");
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_counts_as_another_s() {
-        let mut owners = Owners::default();
+        let mut owners = AddressOwners::default();
         let host = |number: u32| IpNet::from(std::net::IpAddr::from(number.to_be_bytes()));
         for number in 0..MAX_OWNERS as u32 {
             assert!(owners.claim("alice", &[host(number)]).is_empty());

@@ -16,8 +16,8 @@ use crate::fault::Fault;
 /// The interval at which a capture asks for packets.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// The filter's state. `name` is that of a control socket; without one there must be a single process
-/// with a filter in the folder.
+/// Queries the filter's state. `name` is that of a control socket; without one there must be a single process with a
+/// filter in the folder.
 ///
 /// # Errors
 /// There is no such process, or there are several.

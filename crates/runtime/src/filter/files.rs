@@ -24,7 +24,7 @@ pub fn read(path: &Path) -> Result<(RuleFiles, Ruleset), Fault> {
     Ok((RuleFiles { name: path.to_string_lossy().into_owned(), texts }, ruleset))
 }
 
-/// The files that a rule file is made of, as far as they can be read; also where there are mistakes in them.
+/// Returns the files that a rule file consists of, as far as they can be read, even if they contain errors.
 pub fn sources(path: &Path) -> Vec<PathBuf> {
     let mut texts = BTreeMap::new();
     let _ = read_into(path, &mut texts);

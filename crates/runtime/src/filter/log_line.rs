@@ -52,7 +52,8 @@ impl Lines {
     }
 }
 
-/// One record as a line. Its prefix is from the rule file; what else there is are numbers.
+/// Formats one record as a line. Its prefix comes from the rule file; everything else in it is a
+/// number.
 fn text(record: &LogRecord) -> String {
     let prefix: String = record.prefix.trim_end().chars().flat_map(char::escape_debug).collect();
     let space = if prefix.is_empty() { "" } else { " " };
@@ -61,7 +62,7 @@ fn text(record: &LogRecord) -> String {
     format!("{prefix}{space}{iif} > {oif}: {what}, {} bytes, rule {}", record.length, record.rule)
 }
 
-/// An interface's name, `?` for none.
+/// Returns an interface's name, `?` if there is none.
 pub(super) fn name(name: IfName) -> String {
     let bytes = name.0.to_be_bytes();
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -71,7 +72,7 @@ pub(super) fn name(name: IfName) -> String {
     }
 }
 
-/// The frame as it was on the wire: with the VLAN tag that was next to it.
+/// Rebuilds the frame as it was on the wire, with its outermost VLAN tag.
 pub(super) fn on_the_wire(record: &LogRecord) -> Vec<u8> {
     let (Some(vlan), Some((addresses, rest))) = (record.vlan, record.bytes.split_at_checked(12))
     else {

@@ -16,7 +16,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// A client has these addresses from now on. Returns whose addresses changed.
+    /// Records that a client has these addresses from now on. Returns the clients and groups whose
+    /// addresses changed.
     #[must_use]
     pub fn put(&mut self, addresses: PeerAddresses) -> Vec<Who> {
         let mut changed = self.remove(addresses.peer);
@@ -27,7 +28,8 @@ impl Members {
         distinct(changed)
     }
 
-    /// A client is gone. Returns whose addresses changed.
+    /// Removes a client that has disconnected. Returns the clients and groups whose addresses
+    /// changed.
     #[must_use]
     pub fn remove(&mut self, peer: PeerId) -> Vec<Who> {
         let names = self.peers.remove(&peer).as_ref().map(names).unwrap_or_default();
@@ -57,14 +59,14 @@ impl Members {
         distinct(changed)
     }
 
-    /// The addresses of a client or group now.
+    /// Returns the addresses of a client or group now.
     pub fn of(&self, who: &Who) -> Vec<IpNet> {
         let peers = self.by_name.get(who).into_iter().flatten();
         let clients = peers.filter_map(|peer| self.peers.get(peer));
         clients.flat_map(|client| client.prefixes.iter().copied()).collect()
     }
 
-    /// The addresses that a peer has and no other session of its client.
+    /// Returns the addresses that a peer has and no other session of its client.
     pub fn alone(&self, peer: PeerId) -> Vec<IpNet> {
         let Some(client) = self.peers.get(&peer) else { return Vec::new() };
         let sessions = self.by_name.get(&Who::Client(client.name.clone())).into_iter().flatten();
@@ -99,7 +101,7 @@ pub(super) fn ranges(nets: &[IpNet]) -> Vec<IpRange> {
     nets.iter().map(|net| IpRange::prefix(net.addr(), net.prefix_len())).collect()
 }
 
-/// A name as rule files write it.
+/// Formats a name as rule files write it.
 pub(super) fn label(who: &Who) -> Option<String> {
     match who {
         Who::Client(name) => Some(format!("@client:{name}")),

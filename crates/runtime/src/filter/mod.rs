@@ -23,7 +23,7 @@ use std::sync::Arc;
 use adit_engine::{PeerAddresses, PeerId};
 use adit_filter::elements::{Change, ElementError};
 use adit_filter::firewall::{Firewall, Flush, Limits};
-use adit_filter::lang::{self, Named, Summary};
+use adit_filter::lang::{self, SetElements, Summary};
 use adit_filter::ruleset::Members as Who;
 use adit_filter::{Filter, Nanos};
 use ipnet::IpNet;
@@ -33,10 +33,10 @@ pub use files::sources;
 pub use files::{compile, parse, read};
 pub use members::Members;
 
-use self::address_owners::Owners;
+use self::address_owners::AddressOwners;
 use self::capture::Capture;
 use self::log_line::Lines;
-use self::table_full::Full;
+use self::table_full::TableFullLog;
 use crate::clock::{now, unix_time};
 use crate::control::{Request, Response, RuleFiles};
 use crate::fault::Fault;
@@ -45,7 +45,7 @@ use crate::say;
 
 /// Rules in force, and what steers them.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveFilter {
     firewall: Arc<Firewall>,
     /// The file that the configuration names.
     configured: PathBuf,
@@ -54,22 +54,22 @@ pub struct Live {
     since: u64,
     reloads: u64,
     members: Members,
-    owners: Owners,
+    owners: AddressOwners,
     capture: Capture,
     lines: Lines,
-    full: Full,
+    full: TableFullLog,
 }
 
 /// Names that rules may mean.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownNames {
     /// All clients, connected or not.
     pub clients: Vec<String>,
     /// All groups that a client is in.
     pub groups: Vec<String>,
 }
 
-impl Live {
+impl LiveFilter {
     /// Reads the rules of a file and puts them in force, for `workers` threads if that is known. A relative
     /// path is taken from where the process is now.
     ///
@@ -97,10 +97,10 @@ impl Live {
             since: unix_time().0,
             reloads: 0,
             members: Members::default(),
-            owners: Owners::default(),
+            owners: AddressOwners::default(),
             capture: Capture::default(),
             lines: Lines::default(),
-            full: Full::default(),
+            full: TableFullLog::default(),
         }
     }
 
@@ -109,12 +109,12 @@ impl Live {
         &self.firewall
     }
 
-    /// The file that the rules in force are from.
+    /// Returns the file that the rules in force are from.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Another file is the configured one from now on; it is read at the next [`Live::reread`].
+    /// Sets the configured file, which is read at the next [`LiveFilter::reread`].
     pub fn configure(&mut self, path: &Path) {
         if let Ok(path) = std::path::absolute(path) {
             self.configured = path;
@@ -166,7 +166,7 @@ impl Live {
             .map_err(|problems| Fault::operator(problems.to_string()))?;
         let set = lang::set_text(rules.ruleset(), &named);
         let moment = Nanos(now().as_nanos());
-        let Named { table, set: id, elements } = named;
+        let SetElements { table, set: id, elements } = named;
         let done = self.firewall.change_elements(table, id, change, elements, moment);
         done.map_err(|error| {
             let (what, element) = match &error {
@@ -196,8 +196,8 @@ impl Live {
         say!(1, "filter: the rules of {} are in force: {summary}", self.file);
     }
 
-    /// A client has these addresses from now on. To be called before its first packet can pass. Connections of an address
-    /// belong to the client that had it last: if that is another one, they end.
+    /// Records that a client has these addresses from now on. Call it before the client's first packet can pass.
+    /// Connections of an address belong to the client that had it last: if that is another one, they end.
     pub fn put(&mut self, addresses: PeerAddresses) {
         let taken = self.owners.claim(&addresses.name, &addresses.prefixes);
         if !taken.is_empty() {
@@ -214,7 +214,7 @@ impl Live {
         self.publish(&changed);
     }
 
-    /// A client is gone. Its connections wait for it until their time is over.
+    /// Records that a client has disconnected. Its connections wait for it until they expire.
     pub fn remove(&mut self, peer: PeerId) {
         self.firewall.set_peer(peer.0, None);
         for net in self.members.alone(peer) {
@@ -237,11 +237,11 @@ impl Live {
     }
 
     /// Returns warnings about names in the rules that no client has.
-    pub fn unknown(&self, known: &Known) -> Vec<String> {
+    pub fn unknown(&self, known: &KnownNames) -> Vec<String> {
         unknown(&self.firewall.filter(), known)
     }
 
-    /// About once a second: writes lines to the log, forgets connections that are over.
+    /// Writes lines to the log and removes expired connections. Called about once a second.
     pub fn tick(&mut self) {
         let moment = Nanos(now().as_nanos());
         self.firewall.sweep(moment);
@@ -267,7 +267,7 @@ impl Live {
     pub fn answer(&mut self, request: &Request) -> Option<Response> {
         match request {
             Request::FilterShow { brief: true, .. } => {
-                Some(Response::Filter(Box::new(self.brief())))
+                Some(Response::Filter(Box::new(self.identification())))
             }
             Request::FilterShow { flows, .. } => {
                 Some(Response::Filter(Box::new(self.report(*flows))))
@@ -306,7 +306,7 @@ fn done(result: Result<usize, Fault>) -> Response {
 }
 
 /// Returns warnings about names in rules that no client has.
-pub fn unknown(filter: &Filter, known: &Known) -> Vec<String> {
+pub fn unknown(filter: &Filter, known: &KnownNames) -> Vec<String> {
     let mut problems: Vec<String> = filter
         .wanted()
         .filter_map(|who| match who {

@@ -3,25 +3,25 @@
 use std::collections::BTreeMap;
 
 use adit_filter::conntrack::{FlowInfo, TrackStats};
-use adit_filter::lang::{Counted, listing};
+use adit_filter::lang::{CounterOwner, listing};
 use adit_filter::ruleset::{Count, Family};
 use adit_filter::{Counts, Filter, Nanos, elements};
 
-use super::{Live, members};
+use super::{LiveFilter, members};
 use crate::clock::now;
 use crate::control::{AddedElements, FilterReport, FlowReport, FlowTotals, RuleCounter};
 
 /// Connections that are listed at most.
 const MAX_LISTED: usize = 10_000;
 
-impl Live {
+impl LiveFilter {
     /// Returns the totals of the connection table.
     pub fn connections(&self) -> FlowTotals {
         totals(&self.firewall.tracker().stats())
     }
 
     /// Returns the report that identifies the filter.
-    pub(super) fn brief(&self) -> FilterReport {
+    pub(super) fn identification(&self) -> FilterReport {
         FilterReport {
             file: self.file.clone(),
             since: self.since,
@@ -34,8 +34,8 @@ impl Live {
         let filter = self.firewall.filter();
         let (counts, stats) = (filter.counts(), self.firewall.stats());
         let live = |counted| match counted {
-            Counted::Rule(handle) => counts.rule(handle),
-            Counted::Named { table, counter } => counts.named(table, counter),
+            CounterOwner::Rule(handle) => counts.rule(handle),
+            CounterOwner::Named { table, counter } => counts.named(table, counter),
         };
         let lost = [("captured-packets", stats.logs_lost), ("log-lines", self.lines.lost)];
         let moment = Nanos(now().as_nanos());
@@ -49,7 +49,7 @@ impl Live {
             lost: named(lost),
             elements: added(&self.firewall.element_totals()),
             list: flows.then(|| self.flows()),
-            ..self.brief()
+            ..self.identification()
         }
     }
 
@@ -168,7 +168,7 @@ fn named<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
     some.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// A variant's name in small letters with hyphens: `SynSent` is `syn-sent`.
+/// Returns a variant's name in small letters with hyphens: `SynSent` is `syn-sent`.
 fn words(variant: &impl std::fmt::Debug) -> String {
     let mut text = String::new();
     for c in format!("{variant:?}").chars() {

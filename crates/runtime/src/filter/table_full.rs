@@ -10,15 +10,15 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// The notices that were logged.
 #[derive(Debug, Default)]
-pub(super) struct Full {
+pub(super) struct TableFullLog {
     last: Option<Nanos>,
     refused_full: u64,
     refused_source: u64,
     evicted_share: u64,
 }
 
-impl Full {
-    /// The line to write, if there is something to say and it is time.
+impl TableFullLog {
+    /// Returns the line to write, if there is news and it is time.
     pub(super) fn line(&mut self, stats: &TrackStats, now: Nanos) -> Option<String> {
         if self.last.is_some_and(|last| now.since(last) < EVERY) {
             return None;
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn it_is_said_once_a_minute_and_only_if_there_is_news() {
-        let mut full = Full::default();
+        let mut full = TableFullLog::default();
         let at = |seconds: u64| Nanos(seconds * 1_000_000_000);
         let mut stats = TrackStats { flows: 10, limit: 10, ..TrackStats::default() };
         assert_eq!(full.line(&stats, at(1)), None);

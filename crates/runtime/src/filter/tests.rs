@@ -23,14 +23,14 @@ const UDP: [u8; 32] = [
     12, 0, 0, 1, 2, 3, 4,
 ];
 
-fn live(dir: &tempfile::TempDir) -> Live {
+fn live(dir: &tempfile::TempDir) -> LiveFilter {
     let path = dir.path().join("rules.nft");
     fs::write(&path, RULES).unwrap();
-    Live::open(&path, None).unwrap()
+    LiveFilter::open(&path, None).unwrap()
 }
 
-/// Whether the rules let it pass.
-fn passes(live: &Live) -> bool {
+/// Returns whether the rules accept the packet.
+fn passes(live: &LiveFilter) -> bool {
     let place = FrameContext {
         layer: Layer::Ip,
         vlan: None,
@@ -50,7 +50,7 @@ fn passes(live: &Live) -> bool {
     matches!(burst.evaluate(&UDP, &place), FrameVerdict::Pass)
 }
 
-fn alice(live: &mut Live, groups: &[&str]) {
+fn alice(live: &mut LiveFilter, groups: &[&str]) {
     live.put(PeerAddresses {
         peer: PeerId(1),
         name: "alice".into(),
@@ -59,7 +59,7 @@ fn alice(live: &mut Live, groups: &[&str]) {
     });
 }
 
-fn report(live: &mut Live) -> crate::control::FilterReport {
+fn report(live: &mut LiveFilter) -> crate::control::FilterReport {
     match live.answer(&Request::FilterShow { flows: true, brief: false }) {
         Some(Response::Filter(report)) => *report,
         other => panic!("{other:?}"),
@@ -118,13 +118,13 @@ const STATEFUL: &str = "table inet vpn {
 }
 ";
 
-/// [`UDP`] from 10.0.0.1, or the answer to it.
-fn goes(live: &Live, answer: bool) -> bool {
+/// Sends [`UDP`] from 10.0.0.1, or the answer to it.
+fn goes(live: &LiveFilter, answer: bool) -> bool {
     goes_by(live, None, answer)
 }
 
-/// The same from or to a peer.
-fn goes_by(live: &Live, peer: Option<u32>, answer: bool) -> bool {
+/// Returns the same for a packet from or to a peer.
+fn goes_by(live: &LiveFilter, peer: Option<u32>, answer: bool) -> bool {
     let mut peers = Peers { from: peer, to: None };
     let mut bytes = UDP;
     let (mut iif, mut oif) = (IfName::new("tun0"), IfName::new("host"));
@@ -143,7 +143,7 @@ fn goes_by(live: &Live, peer: Option<u32>, answer: bool) -> bool {
     worker.burst(Nanos(now().as_nanos())).evaluate(&bytes, &place).passes()
 }
 
-fn client(live: &mut Live, peer: u32, name: &str) {
+fn client(live: &mut LiveFilter, peer: u32, name: &str) {
     live.put(PeerAddresses {
         peer: PeerId(peer),
         name: name.into(),
@@ -152,10 +152,10 @@ fn client(live: &mut Live, peer: u32, name: &str) {
     });
 }
 
-fn stateful(dir: &tempfile::TempDir, rules: &str) -> Live {
+fn stateful(dir: &tempfile::TempDir, rules: &str) -> LiveFilter {
     let path = dir.path().join("rules.nft");
     fs::write(&path, rules).unwrap();
-    let mut live = Live::open(&path, None).unwrap();
+    let mut live = LiveFilter::open(&path, None).unwrap();
     client(&mut live, 1, "alice");
     assert!(goes(&live, false) && goes(&live, true));
     live
@@ -186,8 +186,8 @@ fn of_overlapping_networks_each_client_keeps_its_own_connections() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rules.nft");
     fs::write(&path, STATEFUL.replace("@client:alice", "@client:bob")).unwrap();
-    let mut live = Live::open(&path, None).unwrap();
-    let connect = |live: &mut Live, peer: u32, name: &str, net: &str| {
+    let mut live = LiveFilter::open(&path, None).unwrap();
+    let connect = |live: &mut LiveFilter, peer: u32, name: &str, net: &str| {
         live.put(PeerAddresses {
             peer: PeerId(peer),
             name: name.into(),
@@ -207,7 +207,7 @@ fn of_overlapping_networks_each_client_keeps_its_own_connections() {
     assert_eq!(report(&mut live).flows.now, 1, "it waits for him");
     connect(&mut live, 3, "bob", "10.0.0.1/32");
     assert!(goes_by(&live, Some(3), true) && goes_by(&live, Some(3), false));
-    let flush = |live: &mut Live, client: &str| {
+    let flush = |live: &mut LiveFilter, client: &str| {
         let client = Some(client.to_owned());
         live.answer(&Request::FilterFlush { client, address: None })
     };
@@ -238,7 +238,7 @@ fn a_reload_ends_what_it_would_not_accept_and_nothing_else() {
 fn connections_are_ended_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let mut live = stateful(&dir, STATEFUL);
-    let flush = |live: &mut Live, client: Option<&str>, address: Option<&str>| {
+    let flush = |live: &mut LiveFilter, client: Option<&str>, address: Option<&str>| {
         let (client, address) = (client.map(str::to_owned), address.map(str::to_owned));
         match live.answer(&Request::FilterFlush { client, address }) {
             Some(Response::Done { count }) => Ok(count),
@@ -280,7 +280,7 @@ fn rules_to_which_no_hook_leads_are_refused_at_start_and_at_reload() {
         fs::write(&path, text).unwrap();
         let wrong = live.reread().unwrap_err().to_string();
         assert!(wrong.contains(why) && wrong.contains("stay in force"), "{wrong}");
-        let wrong = Live::open(&path, None).unwrap_err().to_string();
+        let wrong = LiveFilter::open(&path, None).unwrap_err().to_string();
         assert!(wrong.contains(why), "{wrong}");
         let name = "sent.nft".to_owned();
         let files = RuleFiles { texts: [(name.clone(), text.to_owned())].into(), name };
@@ -289,7 +289,7 @@ fn rules_to_which_no_hook_leads_are_refused_at_start_and_at_reload() {
         assert!(message.contains(why), "{message}");
         let asking = format!("define adit_allow_unhooked = 1\n{text}");
         fs::write(&path, asking).unwrap();
-        assert!(Live::open(&path, None).is_ok(), "{text}");
+        assert!(LiveFilter::open(&path, None).is_ok(), "{text}");
     }
     assert_eq!(report(&mut live).reloads, 0);
     assert!(passes(&live));
@@ -339,15 +339,15 @@ fn names_without_a_client_are_told() {
     let path = dir.path().join("rules.nft");
     let rules = RULES.replace("udp dport 53", "ip daddr @client:printer udp dport 53");
     fs::write(&path, rules).unwrap();
-    let live = Live::open(&path, None).unwrap();
-    let known = Known { clients: vec!["alice".into()], groups: vec!["staff".into()] };
+    let live = LiveFilter::open(&path, None).unwrap();
+    let known = KnownNames { clients: vec!["alice".into()], groups: vec!["staff".into()] };
     let [problem] = &live.unknown(&known)[..] else { panic!() };
     assert!(problem.contains("@client:printer"), "{problem}");
-    assert_eq!(live.unknown(&Known::default()).len(), 2);
+    assert_eq!(live.unknown(&KnownNames::default()).len(), 2);
 }
 
 fn captured(
-    live: &mut Live,
+    live: &mut LiveFilter,
     id: Option<u64>,
     end: bool,
 ) -> Result<(u64, Vec<CapturedPacket>), String> {

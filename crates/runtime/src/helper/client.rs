@@ -204,12 +204,12 @@ impl Helper {
         }
     }
 
-    /// The DNS servers in use.
+    /// Returns the DNS servers in use.
     pub fn dns_in_use(&self) -> DnsInUse {
         locked(&self.dns).clone()
     }
 
-    /// The helper is gone: all requests under way fail.
+    /// Fails all requests under way because the helper is gone.
     fn lose(&self) {
         let waiting = {
             let mut pending = self.pending();
@@ -282,7 +282,7 @@ fn gone() -> Problem {
 pub struct Watcher(tokio::task::JoinHandle<()>);
 
 impl Watcher {
-    /// Call inside a tokio runtime.
+    /// Starts the client. Call it inside a tokio runtime.
     ///
     /// # Errors
     /// The channel cannot be watched.

@@ -35,7 +35,7 @@ impl fmt::Debug for DutyKind {
 
 /// The helper's part of one command.
 pub trait Duty {
-    /// The system calls that the helper keeps.
+    /// Returns the profile of system calls that the helper keeps.
     fn profile(&self) -> Profile {
         Profile::DaemonWithPrograms
     }

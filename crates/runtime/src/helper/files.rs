@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-pub use super::protocol::Begin;
+pub use super::protocol::WriteMode;
 use super::protocol::{Answer, Problem, Request};
 use super::{current, root_files};
 use crate::fault::Fault;
@@ -22,14 +22,14 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The content of a file.
+/// Reads a file.
 pub fn contents(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The same as [`open`], and does not wait for the other end of a pipe.
+/// Does the same as [`open`], without waiting for the other end of a pipe.
 pub fn open_at_once(path: &Path) -> io::Result<File> {
     match root_files::read(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
@@ -40,7 +40,7 @@ pub fn open_at_once(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Size, times and inode of a file.
+/// Returns size, times and inode of a file.
 pub fn metadata(path: &Path) -> io::Result<fs::Metadata> {
     match fs::metadata(path) {
         // In a folder that is closed to this user.
@@ -49,7 +49,7 @@ pub fn metadata(path: &Path) -> io::Result<fs::Metadata> {
     }
 }
 
-/// The names in a folder.
+/// Lists the names in a folder.
 pub fn list(path: &Path) -> io::Result<Vec<String>> {
     match root_files::list(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
@@ -65,7 +65,7 @@ pub fn list(path: &Path) -> io::Result<Vec<String>> {
 
 /// Opens a file for writing. With a helper always by it, so that no file comes to belong to the user
 /// that the network process runs as.
-pub fn write(path: &Path, begin: Begin) -> io::Result<File> {
+pub fn write(path: &Path, begin: WriteMode) -> io::Result<File> {
     match current() {
         Some(helper) => one(helper.call(Request::Write { path: path.to_owned(), begin }, &[])),
         None => root_files::write(path, begin, root_files::PRIVATE),
@@ -74,7 +74,7 @@ pub fn write(path: &Path, begin: Begin) -> io::Result<File> {
 
 /// Opens and empties a file that all may read, before there is a helper.
 pub fn write_public(path: &Path) -> io::Result<File> {
-    root_files::write(path, Begin::Empty, root_files::PUBLIC)
+    root_files::write(path, WriteMode::Empty, root_files::PUBLIC)
 }
 
 /// Replaces a file as a whole, or not at all.

@@ -35,7 +35,9 @@ use crate::fault::Fault;
 pub use client::{Helper, Watcher};
 pub use duty::{Duty, DutyKind, Outcome};
 pub use policy::{PlanCheck, Policy, RequestCheck, Sockets, is_host};
-pub use protocol::{Answer, Begin, DeviceRequest, OpenedDevice, Problem, Request, SocketRequest};
+pub use protocol::{
+    Answer, DeviceRequest, OpenedDevice, Problem, Request, SocketRequest, WriteMode,
+};
 
 /// The name under which the program is the helper.
 pub const NAME: &str = "adit-helper";
@@ -52,7 +54,7 @@ const BUS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
-/// This process's helper, if it has one.
+/// Returns this process's helper, if it has one.
 pub fn current() -> Option<&'static Helper> {
     HELPER.get()
 }

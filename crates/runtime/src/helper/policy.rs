@@ -96,7 +96,7 @@ impl Policy {
         self.readable.insert(path);
     }
 
-    /// Whether a request is one that the configuration asks for.
+    /// Checks whether the configuration permits a request.
     ///
     /// # Errors
     /// The configuration does not ask for it, and why.
@@ -141,7 +141,8 @@ impl Policy {
         }
     }
 
-    /// Files created under an earlier configuration may still be removed.
+    /// Takes over the former policy, because files created under an earlier configuration may still
+    /// be removed.
     pub(super) fn inherit(&mut self, former: &Self) {
         for path in &former.removable {
             self.readable.insert(path.clone());
@@ -149,7 +150,7 @@ impl Policy {
         }
     }
 
-    /// The mark of the configuration.
+    /// Returns the mark of the configuration.
     pub(super) fn mark(&self) -> Option<u32> {
         self.sockets.mark
     }
@@ -201,7 +202,7 @@ impl Policy {
         self.folders.get(folder).is_some_and(|may_read| may_read(name))
     }
 
-    /// A policy with one of everything.
+    /// Returns a policy with one of everything.
     pub(super) fn for_fuzzing() -> Self {
         Self {
             device: Some(Device::Tun(None)),
@@ -253,7 +254,7 @@ impl Sockets {
     }
 }
 
-/// Whether one machine can have this address.
+/// Returns whether a single machine can have this address.
 pub fn is_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast()
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::fault::Fault;
-use crate::host::{Applied, Capture, Device, DnsInUse, HostEvent, HostPlan};
+use crate::host::{ApplyOutcome, Capture, Device, DnsInUse, HostEvent, HostPlan};
 
 /// Longest message in bytes: a plan with 5,000 routes fits.
 pub(super) const MESSAGE_LIMIT: usize = 1 << 20;
@@ -68,7 +68,7 @@ pub enum Request {
         /// The file.
         path: PathBuf,
         /// The treatment of its existing content.
-        begin: Begin,
+        begin: WriteMode,
     },
     /// Create a file next to this one; [`Request::Commit`] renames it into place.
     Replace(PathBuf),
@@ -89,7 +89,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// A request of one command alone.
+    /// Creates a request that only one command uses.
     ///
     /// # Errors
     /// It cannot be written as JSON.
@@ -113,7 +113,7 @@ pub struct DeviceRequest {
 /// The treatment of a file's existing content when it is opened for writing.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Begin {
+pub enum WriteMode {
     /// Truncate.
     Empty,
     /// Truncate and append.
@@ -156,7 +156,7 @@ pub enum Answer {
     /// The device; `None` for `dev null`.
     Device(Option<OpenedDevice>),
     /// The changes of a plan.
-    Applied(Applied),
+    Applied(ApplyOutcome),
     /// The mark of the transport's sockets.
     Mark(Option<u32>),
     /// The share of the machine's traffic that the tunnel carries.
@@ -168,7 +168,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The answer to a request of one command alone.
+    /// Creates the answer to a request that only one command uses.
     ///
     /// # Errors
     /// It cannot be written as JSON.
@@ -193,7 +193,7 @@ fn to_value(message: &impl Serialize) -> Result<Value, Fault> {
         .map_err(|e| Fault::ours(format!("helper: a message cannot be written: {e}")))
 }
 
-/// The fault of an answer of the wrong kind.
+/// Returns the fault of an answer of the wrong kind.
 fn unexpected() -> Fault {
     Fault::ours("helper: answer not understood")
 }
@@ -225,7 +225,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// A failed system call.
+    /// Converts the error of a failed system call.
     pub fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(number) => Self::System(number),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use super::protocol::Begin;
+use super::protocol::WriteMode;
 
 /// Bytes of the names in a folder that is listed.
 const NAMES_LIMIT: usize = 512 << 10;
@@ -24,7 +24,7 @@ pub(super) fn read(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-/// The names in a folder.
+/// Lists the names in a folder.
 pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     let mut size = 0_usize;
@@ -40,7 +40,7 @@ pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Opens a file for writing, and makes it with this mode if it does not exist.
-pub(super) fn write(path: &Path, begin: Begin, mode: u32) -> io::Result<File> {
+pub(super) fn write(path: &Path, begin: WriteMode, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(mode).append(begin.appends());
     let file = open_careful(&options, path)?;
@@ -51,8 +51,9 @@ pub(super) fn write(path: &Path, begin: Begin, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// A link that root itself has made is followed, as /dev/stdout or a log in another place. In a folder
-/// that others may write to, one of theirs would lead root's pen anywhere.
+/// Opens a file and follows only links that root itself has made, such as /dev/stdout or a log in
+/// another place. In a folder that others may write to, a link of theirs could make root write
+/// anywhere.
 fn open_careful(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NOCTTY;
     match options.clone().custom_flags(flags).open(path) {
@@ -99,7 +100,7 @@ fn fresh_name(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A file that has no name, with this content.
+/// Creates an unnamed file with this content.
 pub(super) fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create("adit", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);
@@ -108,7 +109,7 @@ pub(super) fn in_memory(bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-impl Begin {
+impl WriteMode {
     fn appends(self) -> bool {
         matches!(self, Self::Append | Self::EmptyAppend)
     }
@@ -128,15 +129,15 @@ mod tests {
     fn files_are_made_for_their_owner_and_keep_what_they_should() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        write(&path, Begin::Append, PRIVATE).unwrap().write_all(b"one").unwrap();
+        write(&path, WriteMode::Append, PRIVATE).unwrap().write_all(b"one").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        write(&path, Begin::Append, PRIVATE).unwrap().write_all(b"two").unwrap();
+        write(&path, WriteMode::Append, PRIVATE).unwrap().write_all(b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"onetwo");
-        write(&path, Begin::Keep, PRIVATE).unwrap().write_all(b"TWO").unwrap();
+        write(&path, WriteMode::Keep, PRIVATE).unwrap().write_all(b"TWO").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"TWOtwo");
-        write(&path, Begin::EmptyAppend, PRIVATE).unwrap().write_all(b"x").unwrap();
+        write(&path, WriteMode::EmptyAppend, PRIVATE).unwrap().write_all(b"x").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"x");
-        write(&path, Begin::Empty, PRIVATE).unwrap();
+        write(&path, WriteMode::Empty, PRIVATE).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
@@ -146,11 +147,11 @@ mod tests {
         let (target, link) = (dir.path().join("target"), dir.path().join("link"));
         fs::write(&target, "kept").unwrap();
         symlink(&target, &link).unwrap();
-        write(&link, Begin::Empty, PRIVATE).unwrap().write_all(b"ours").unwrap();
+        write(&link, WriteMode::Empty, PRIVATE).unwrap().write_all(b"ours").unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"ours");
         if nix::unistd::geteuid().is_root() {
             lchown(&link, Some(65534), None).unwrap();
-            let error = write(&link, Begin::Empty, PRIVATE).unwrap_err();
+            let error = write(&link, WriteMode::Empty, PRIVATE).unwrap_err();
             assert!(error.to_string().contains("symbolic link"), "{error}");
             assert_eq!(fs::read(&target).unwrap(), b"ours");
         }

@@ -127,8 +127,8 @@ fn run(kinds: &[DutyKind]) -> Result<(), Fault> {
     })
 }
 
-/// Leaves the terminal, whose Ctrl-C is for the network process, and the channel as standard input,
-/// which programs would inherit.
+/// Detaches from the terminal, whose Ctrl-C is for the network process, and from the channel as
+/// standard input, which programs would inherit.
 fn detach() -> io::Result<()> {
     // Fails only for the leader of a group, which a process that was just started is not.
     let _ = nix::unistd::setsid();
@@ -137,8 +137,9 @@ fn detach() -> io::Result<()> {
     Ok(nix::unistd::dup2_stdin(File::open("/dev/null")?)?)
 }
 
-/// The end of the network process is all that ends the helper: a service manager sends its signals to
-/// both. Caught and not ignored, because programs would inherit that.
+/// Catches the signals that a service manager sends to both processes, because the helper must end
+/// only when the network process ends. They are caught and not ignored, because programs would
+/// inherit that.
 fn outlive_signals() -> io::Result<Vec<unix::Signal>> {
     let kinds = [
         SignalKind::interrupt(),
@@ -169,10 +170,13 @@ fn forward_log(channel: &Arc<Channel>) {
     });
 }
 
-type Piped = Vec<(PathBuf, Vec<u8>)>;
+type PipedFiles = Vec<(PathBuf, Vec<u8>)>;
 
 /// Waits for the first request.
-fn beginning(channel: &Channel, kinds: &[DutyKind]) -> Result<(u64, Box<dyn Duty>, Piped), Fault> {
+fn beginning(
+    channel: &Channel,
+    kinds: &[DutyKind],
+) -> Result<(u64, Box<dyn Duty>, PipedFiles), Fault> {
     let odd = |what: String| Fault::ours(format!("helper: first request: {what}"));
     let (bytes, descriptors) = loop {
         match channel.receive(MESSAGE_LIMIT) {
@@ -249,7 +253,7 @@ impl MessageSender {
 struct Server {
     sender: Arc<MessageSender>,
     duty: Box<dyn Duty>,
-    piped: Piped,
+    piped: PipedFiles,
     policy: Policy,
     files: Arc<Semaphore>,
     host: Option<Host>,
@@ -263,7 +267,7 @@ struct Server {
 }
 
 /// Waits for an event of the device, where there is one.
-async fn happened(host: &mut Option<Host>) -> HostEvent {
+async fn wait_for_event(host: &mut Option<Host>) -> HostEvent {
     match host {
         Some(host) => host.event().await,
         None => std::future::pending().await,
@@ -285,7 +289,7 @@ impl Server {
                             Ok(mut ready) => ready.clear_ready(),
                             Err(e) => return tracing::error!("helper: channel failed: {e}"),
                         },
-                        event = happened(&mut self.host) => {
+                        event = wait_for_event(&mut self.host) => {
                             self.sender.send(&HelperMessage::Event(event), &[]).await;
                         }
                     }
@@ -451,7 +455,7 @@ async fn reply(sender: &MessageSender, id: u64, done: Outcome) {
 /// A file operation, run on a thread of its own: a file system may block it.
 type FileWork = Box<dyn FnOnce() -> Outcome + Send>;
 
-/// The file operation that a request asks for, if it asks for one.
+/// Returns the file operation that a request asks for, if it asks for one.
 fn file_work(request: &Request) -> Option<FileWork> {
     let one = |opened: io::Result<File>| match opened {
         Ok(file) => Ok((Answer::Done, vec![OwnedFd::from(file)])),

@@ -79,7 +79,7 @@ fn first(descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {
     descriptors.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The helper's part of [`udp_group`].
+/// Does the helper's part of [`udp_group`].
 pub(super) fn make_datagrams(wish: &SocketRequest) -> io::Result<Vec<OwnedFd>> {
     let mut options = UdpOptions::new(wish.bind);
     options.v6only = wish.v6only;
@@ -93,7 +93,7 @@ pub(super) fn make_datagrams(wish: &SocketRequest) -> io::Result<Vec<OwnedFd>> {
     Ok(group.into_iter().map(OwnedFd::from).collect())
 }
 
-/// The helper's part of [`listen`].
+/// Does the helper's part of [`listen`].
 pub(super) fn make_listener(wish: &SocketRequest) -> io::Result<OwnedFd> {
     let mut options = TcpListenOptions::new(wish.bind);
     options.v6only = wish.v6only;
@@ -103,7 +103,7 @@ pub(super) fn make_listener(wish: &SocketRequest) -> io::Result<OwnedFd> {
     TcpListener::bind(&options).map(OwnedFd::from)
 }
 
-/// The helper's part of [`connect`].
+/// Does the helper's part of [`connect`].
 pub(super) fn make_stream(wish: &SocketRequest) -> io::Result<OwnedFd> {
     // Only the address family of the destination counts.
     let mut options = TcpConnectOptions::new(wish.bind);

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::block_ipv6::BlockIpv6;
 use super::dns::Dns;
-use super::enforce::{PolicyRouting, Unfinished};
+use super::enforce::{FailedChange, PolicyRouting};
 use super::kernel::Kernel;
 use super::plan::{Device, HostPlan, Redirect};
-use super::policy_routing::{Captured, capture};
-use super::routes::{KernelRoute, Outside, Through, default_way, expand, way_to};
+use super::policy_routing::{CaptureMode, capture};
+use super::routes::{KernelRoute, OutsideRoutes, RouteInterface, default_way, expand, way_to};
 use super::undo_log::{self, UndoLog};
 use super::watch::{NetworkWatcher, is_link_local};
 use crate::fault::Fault;
@@ -25,7 +25,7 @@ const TX_QUEUE_LEN: u32 = 1000;
 
 /// The result of [`Host::apply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Applied {
+pub enum ApplyOutcome {
     /// The same plan was in force already.
     Same,
     /// It is in force now; what was left out and why.
@@ -44,7 +44,7 @@ pub struct Host {
     changes: Vec<Change>,
     plan: Option<HostPlan>,
     /// The routes to the outside world when the plan came into force.
-    outside: Outside,
+    outside: OutsideRoutes,
     pub(super) undo_log: UndoLog,
     pub(super) dns: Dns,
     /// The mark of the transport's sockets.
@@ -54,7 +54,7 @@ pub struct Host {
     /// The routes that block IPv6 where there is no policy routing.
     pub(super) block6: BlockIpv6,
     /// A change of rules and routes that the kernel refused.
-    pub(super) unfinished: Option<Unfinished>,
+    pub(super) unfinished: Option<FailedChange>,
     /// The kill switch of an earlier process is still on.
     pub(super) inherited: bool,
     /// Why policy routing is not available; logged once.
@@ -90,7 +90,7 @@ impl Host {
             flow_queues: false,
             changes: Vec::new(),
             plan: None,
-            outside: Outside::default(),
+            outside: OutsideRoutes::default(),
             undo_log: UndoLog::default(),
             dns: Dns::default(),
             mark: None,
@@ -119,12 +119,12 @@ impl Host {
         Ok((host, Some(tun)))
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn device(&self) -> Option<&str> {
         self.device.as_ref().map(|(name, _)| name.as_str())
     }
 
-    /// The plan in force.
+    /// Returns the plan in force.
     pub fn plan(&self) -> Option<&HostPlan> {
         self.plan.as_ref()
     }
@@ -134,14 +134,14 @@ impl Host {
     /// # Errors
     /// The device cannot be set up or have its addresses. Routes that cannot be added are notes:
     /// the rest of the tunnel is of use without them.
-    pub async fn apply(&mut self, plan: &HostPlan) -> Result<Applied, Fault> {
+    pub async fn apply(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         if self.plan.as_ref() == Some(plan) {
-            return Ok(Applied::Same);
+            return Ok(ApplyOutcome::Same);
         }
         self.undo().await;
         let Some((name, index)) = self.device.clone() else {
             self.plan = Some(plan.clone());
-            return Ok(Applied::Changed(Vec::new()));
+            return Ok(ApplyOutcome::Changed(Vec::new()));
         };
         undo_log::clean_up(&self.net).await;
         self.dns.clean_up().await;
@@ -157,7 +157,7 @@ impl Host {
         }
         notes.extend(self.dns.apply(plan.dns.as_ref(), self.device.as_ref()).await);
         self.plan = Some(plan.clone());
-        Ok(Applied::Changed(notes))
+        Ok(ApplyOutcome::Changed(notes))
     }
 
     /// Policy routing where the plan wants it. Where it is not available, routes in the main table
@@ -168,7 +168,7 @@ impl Host {
             self.unblock_ipv6().await;
             return Ok(self.no_kill_switch(plan));
         }
-        self.inherited |= !undo_log::kept().is_empty();
+        self.inherited |= !undo_log::kill_switches_of_ended().is_empty();
         let entered = self.enter_policy(plan).await;
         let Err(why) = entered else {
             self.unblock_ipv6().await;
@@ -200,7 +200,7 @@ impl Host {
 
     /// Keeps IPv6 in by routes of the main table, where the plan wants that.
     async fn block_by_routes(&mut self, plan: &HostPlan) -> Option<String> {
-        if capture(plan).ipv6 != Captured::Blocked {
+        if capture(plan).ipv6 != CaptureMode::Blocked {
             self.unblock_ipv6().await;
             return None;
         }
@@ -225,7 +225,7 @@ impl Host {
                     .to_owned(),
             );
         }
-        if !undo_log::kept().is_empty() {
+        if !undo_log::kill_switches_of_ended().is_empty() {
             notes.push(
                 "the kill switch of an earlier connection keeps traffic in: `adit connect --release` \
                  turns it off"
@@ -278,11 +278,11 @@ impl Host {
         self.device.clone()
     }
 
-    pub(super) fn outside(&self) -> &Outside {
+    pub(super) fn outside(&self) -> &OutsideRoutes {
         &self.outside
     }
 
-    /// The changes of this tunnel so far.
+    /// Returns the changes of this tunnel so far.
     pub(super) fn changes(&self) -> &[Change] {
         &self.changes
     }
@@ -301,11 +301,11 @@ impl Host {
         self.changes = changes;
     }
 
-    pub(super) fn set_outside(&mut self, outside: Outside) {
+    pub(super) fn set_outside(&mut self, outside: OutsideRoutes) {
         self.outside = outside;
     }
 
-    /// The routes that this tunnel has added.
+    /// Returns the routes that this tunnel has added.
     pub(super) fn routes(&self) -> impl Iterator<Item = &Route> {
         self.changes.iter().filter_map(|change| match change {
             Change::Route(route) => Some(route),
@@ -336,15 +336,15 @@ impl Host {
         name: &str,
     ) -> Result<(), String> {
         let Some(mut wanted) = kernel_route(route, index) else { return Ok(()) };
-        let dev = Some(name).filter(|_| route.through == Through::Tunnel);
+        let dev = Some(name).filter(|_| route.through == RouteInterface::Tunnel);
         say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
-        let foreign = route.through != Through::Tunnel;
+        let foreign = route.through != RouteInterface::Tunnel;
         if foreign {
             self.undo_log.add(&wanted);
         }
         let mut added = self.net.add_route(&wanted).await;
         if matches!(&added, Err(e) if e.kind() == NetErrorKind::Unreachable)
-            && route.through == Through::Tunnel
+            && route.through == RouteInterface::Tunnel
             && !self.ethernet
         {
             // A gateway that is in none of the device's networks: there is only one other end.
@@ -367,7 +367,7 @@ impl Host {
     }
 
     /// Finds the routes to the outside world without the tunnel. Routes that cannot be found are left out.
-    pub(super) async fn look_outside(&self, plan: &HostPlan) -> Outside {
+    pub(super) async fn look_outside(&self, plan: &HostPlan) -> OutsideRoutes {
         let routes = self.net.routes().await.unwrap_or_default();
         let own = self.own_routes();
         let default4 = default_way(false, &routes, &own);
@@ -376,7 +376,7 @@ impl Host {
             Some(ip) if !self.is_local(ip).await => way_to(ip, &routes, &own),
             Some(_) | None => None,
         };
-        let mut outside = Outside { default4, default6, remote, local: Vec::new() };
+        let mut outside = OutsideRoutes { default4, default6, remote, local: Vec::new() };
         if plan.redirect.is_some_and(|redirect| redirect.block_local) {
             let addresses = self.net.addresses().await.unwrap_or_default();
             let links = [outside.default4, outside.default6];
@@ -390,7 +390,7 @@ impl Host {
         outside
     }
 
-    /// Whether an address is one of this machine's own.
+    /// Returns whether an address is one of this machine's own.
     async fn is_local(&self, ip: IpAddr) -> bool {
         self.net.route_to(ip).await.is_ok_and(|path| path.local)
     }
@@ -462,18 +462,18 @@ impl Host {
         }
     }
 
-    /// The host route to a server that is not the one of the plan.
+    /// Returns the host route to a server other than the plan's.
     pub(super) fn detour_routes(
         &self,
         plan: &HostPlan,
         remote: IpAddr,
-        outside: &Outside,
+        outside: &OutsideRoutes,
     ) -> Vec<KernelRoute> {
         let Some(redirect) = plan.redirect.filter(|_| !self.redirects_by_policy(plan)) else {
             return Vec::new();
         };
         let default = if remote.is_ipv4() { outside.default4 } else { outside.default6 };
-        let outside = Outside { remote: default, ..Outside::default() };
+        let outside = OutsideRoutes { remote: default, ..OutsideRoutes::default() };
         let detour = HostPlan {
             redirect: Some(Redirect { private: true, block_local: false, ..redirect }),
             remote: Some((remote, 0).into()),
@@ -504,12 +504,12 @@ impl Host {
     }
 }
 
-/// A route as the kernel is asked for it; `None` without gateway and interface.
+/// Converts a route to the form of the kernel's interface; `None` without gateway and interface.
 pub(super) fn kernel_route(route: &KernelRoute, index: u32) -> Option<Route> {
     let link = match route.through {
-        Through::Tunnel => Some(index),
-        Through::Interface(other) => Some(other),
-        Through::Gateway => None,
+        RouteInterface::Tunnel => Some(index),
+        RouteInterface::Interface(other) => Some(other),
+        RouteInterface::Gateway => None,
     };
     let mut wanted = match (route.gateway, link) {
         (Some(gateway), _) => Route::via(route.net, gateway),
@@ -521,7 +521,7 @@ pub(super) fn kernel_route(route: &KernelRoute, index: u32) -> Option<Route> {
     Some(wanted)
 }
 
-/// A route in the order of `ip route`.
+/// Formats a route as `ip route` does.
 fn line(route: &Route, dev: Option<&str>) -> String {
     let via = route.via.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
     let dev = dev.map(|dev| format!(" dev {dev}")).unwrap_or_default();

@@ -49,7 +49,7 @@ impl BlockIpv6 {
     }
 }
 
-/// The routes that keep the servers reachable, and those that keep all else in.
+/// Returns the routes that keep the servers reachable, and those that block all other traffic.
 fn wanted(
     present: &[Route],
     own: impl Fn(&Route) -> bool,

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::apply::Host;
 use super::plan::HostPlan;
 use super::policy_routing::{
-    BASE, Bypass, Capture, Captured, DesiredRouting, PREFERENCE, PREFERENCES, ROUTERS, SLOTS, Slot,
-    capture, is_private, reject, wanted,
+    BASE, Bypass, Capture, CaptureMode, DesiredRouting, PREFERENCE, PREFERENCES, ROUTERS, SLOTS,
+    Slot, capture, is_private, reject, wanted,
 };
 use super::undo_log;
 use crate::say;
@@ -42,7 +42,7 @@ pub(super) struct PolicyRouting {
 
 /// A change that the kernel refused, and when it is tried again.
 #[derive(Clone, Debug)]
-pub(super) struct Unfinished {
+pub(super) struct FailedChange {
     /// The error.
     pub(super) why: String,
     attempts: u32,
@@ -70,7 +70,7 @@ impl Attempt {
     }
 }
 
-/// Whether this machine has IPv6 at all; without it there is nothing to keep in.
+/// Returns whether this machine has IPv6 at all; without it nothing can leak.
 pub(super) fn has_ipv6() -> bool {
     Path::new("/proc/thread-self/net/if_inet6").exists()
 }
@@ -106,7 +106,7 @@ impl Host {
 
     async fn try_policy(&mut self, plan: &HostPlan, name: &str, index: u32) -> Result<(), String> {
         let mark = self.mark.ok_or("the transport's sockets cannot be marked")?;
-        let filters = capture(plan).ipv4 != Captured::No && filters_sources(name);
+        let filters = capture(plan).ipv4 != CaptureMode::No && filters_sources(name);
         let mut attempt = Attempt { first: self.policy.is_none(), failed: None };
         if filters {
             let marked = self.mark_replies(mark);
@@ -135,8 +135,8 @@ impl Host {
         attempt.failed.map_or(Ok(()), Err)
     }
 
-    /// The parts of the access network that bypass the tunnel. Where it cannot be found out, no network does, and
-    /// the routers stay the same.
+    /// Returns the parts of the access network that bypass the tunnel. If they cannot be determined, no network
+    /// bypasses it, and the routers stay the same.
     async fn around(
         &self,
         plan: &HostPlan,
@@ -229,7 +229,8 @@ impl Host {
                     && rule.not_mark.is_some()
                     && let Some(PolicyRouting { capture, .. }) = &mut self.policy
                 {
-                    *(if rule.v6 { &mut capture.ipv6 } else { &mut capture.ipv4 }) = Captured::No;
+                    *(if rule.v6 { &mut capture.ipv6 } else { &mut capture.ipv4 }) =
+                        CaptureMode::No;
                 }
             }
         }
@@ -318,7 +319,7 @@ impl Host {
         self.undo_log.remove(route);
     }
 
-    /// The plan in force is not carried out completely: it is tried again.
+    /// Records that the plan in force is not applied completely and must be tried again.
     pub(super) fn unfinished(&mut self, why: String) {
         let attempts = self.unfinished.as_ref().map_or(0, |unfinished| unfinished.attempts);
         let pause = RETRY.saturating_mul(1 << attempts.min(16)).min(RETRY_LIMIT);
@@ -331,11 +332,11 @@ impl Host {
             );
             self.undo_log.set_problem(Some(why.clone()));
         }
-        self.unfinished = Some(Unfinished { why, attempts: attempts.saturating_add(1), retry });
+        self.unfinished = Some(FailedChange { why, attempts: attempts.saturating_add(1), retry });
     }
 
     pub(super) fn finished(&mut self) {
-        if let Some(Unfinished { attempts, .. }) = self.unfinished.take() {
+        if let Some(FailedChange { attempts, .. }) = self.unfinished.take() {
             say!(1, "routing: update complete after {} attempts", attempts.saturating_add(1));
             self.undo_log.set_problem(None);
         }
@@ -355,7 +356,7 @@ impl Host {
     /// Takes a table that is no one's. The kernel decides between two that ask at once.
     async fn reserve(&mut self, plan: &HostPlan, mark: u32) -> Result<Slot, String> {
         let rules = self.net.rules().await.map_err(|e| e.to_string())?;
-        if has_ipv6() && capture(plan).ipv6 != Captured::No {
+        if has_ipv6() && capture(plan).ipv6 != CaptureMode::No {
             // A kernel may have rules for one family alone, and one table for the other.
             self.net.rules_of(true).await.map_err(|e| e.to_string())?;
         }
@@ -393,7 +394,7 @@ impl Host {
         Err(format!("the routing tables {BASE} to {} are all in use", BASE + SLOTS - 1))
     }
 
-    /// Private networks on other interfaces, and what is for all stations of a link.
+    /// Returns private networks on other interfaces, and the multicast and broadcast addresses of a link.
     async fn lan(&self, device: u32) -> Result<Vec<IpNet>, NetError> {
         let addresses = self.net.addresses().await?;
         let others = addresses.iter().filter(|address| address.link != device);
@@ -403,7 +404,7 @@ impl Host {
         Ok(lan)
     }
 
-    /// The routers that the machine needs, with its own addresses on their links.
+    /// Returns the routers that the machine needs, with its own addresses on their links.
     async fn routers(&self, device: u32) -> Result<BTreeSet<(IpAddr, IpAddr)>, NetError> {
         let routes = self.net.routes().await?;
         let addresses = self.net.addresses().await?;
@@ -450,7 +451,8 @@ impl Host {
     }
 }
 
-/// Whether the kernel filters by source on any interface but the tunnel's, or on one that may come.
+/// Returns whether the kernel filters by source on any interface other than the tunnel's, or on an interface that may
+/// be added.
 fn filters_sources(device: &str) -> bool {
     let Ok(interfaces) = std::fs::read_dir("/proc/sys/net/ipv4/conf") else { return false };
     let others = interfaces.filter_map(Result::ok).filter(|entry| {
@@ -465,7 +467,7 @@ fn filters_sources(device: &str) -> bool {
     others.filter_map(value).any(|value| value != 0)
 }
 
-/// An entry that is already gone needs no removal.
+/// Ignores the error of an entry that is already gone.
 pub(super) fn unless_gone(done: Result<(), NetError>) -> Result<(), String> {
     match done {
         Err(e) if !matches!(e.kind(), NetErrorKind::NotFound | NetErrorKind::NoFamily) => {

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use adit_linux::tun::{TunDevice, TunOffloads, TunParts};
 
-use super::apply::{Applied, Host};
+use super::apply::{ApplyOutcome, Host};
 use super::dns::DnsInUse;
 use super::plan::{Device, HostPlan};
 use super::policy_routing::Capture;
@@ -61,7 +61,7 @@ impl HostHandle {
         Ok((Self::Helper(Box::new(remote)), tun.transpose()?))
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn device(&self) -> Option<&str> {
         match self {
             Self::Own(host) => host.device(),
@@ -69,7 +69,7 @@ impl HostHandle {
         }
     }
 
-    /// The plan in force.
+    /// Returns the plan in force.
     pub fn plan(&self) -> Option<&HostPlan> {
         match self {
             Self::Own(host) => host.plan(),
@@ -81,7 +81,7 @@ impl HostHandle {
     ///
     /// # Errors
     /// As [`Host::apply`].
-    pub async fn apply(&mut self, plan: &HostPlan) -> Result<Applied, Fault> {
+    pub async fn apply(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         match self {
             Self::Own(host) => host.apply(plan).await,
             Self::Helper(remote) => remote.put(Request::Apply(Box::new(plan.clone())), plan).await,
@@ -92,7 +92,7 @@ impl HostHandle {
     ///
     /// # Errors
     /// As [`Host::change`].
-    pub async fn change(&mut self, plan: &HostPlan) -> Result<Applied, Fault> {
+    pub async fn change(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         match self {
             Self::Own(host) => host.change(plan).await,
             Self::Helper(remote) => remote.put(Request::Change(Box::new(plan.clone())), plan).await,
@@ -191,9 +191,9 @@ impl HostHandle {
 }
 
 impl Remote {
-    async fn put(&mut self, request: Request, plan: &HostPlan) -> Result<Applied, Fault> {
+    async fn put(&mut self, request: Request, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         if self.plan.as_ref() == Some(plan) {
-            return Ok(Applied::Same);
+            return Ok(ApplyOutcome::Same);
         }
         match self.helper.ask(request).await? {
             (Answer::Applied(applied), _) => {

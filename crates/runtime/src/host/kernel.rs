@@ -133,7 +133,7 @@ pub(super) mod faults {
     }
 
     impl Faults {
-        /// From now on the operations that `chooses` has a number for fail with it. It gets the
+        /// Makes the operations fail for which `chooses` returns an error number. It receives the
         /// number of operations since then.
         pub(in crate::host) fn set(
             &self,
@@ -143,7 +143,7 @@ pub(super) mod faults {
             *plan = Plan { operations: 0, chooses: Some(Box::new(chooses)) };
         }
 
-        /// No operation fails any more; returns how many there were.
+        /// Makes no operation fail any more; returns how many there were.
         pub(in crate::host) fn clear(&self) -> usize {
             std::mem::take(&mut *self.0.lock().unwrap()).operations
         }

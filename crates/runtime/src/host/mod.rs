@@ -17,17 +17,17 @@ mod undo_log;
 mod update;
 mod watch;
 
-pub use apply::{Applied, Host};
+pub use apply::{ApplyOutcome, Host};
 pub use dns::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Transport};
 pub use handle::HostHandle;
 pub use leftover::clean_up_dns;
 pub use leftover::{Leftover, leftovers, release, unfinished};
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
-pub use policy_routing::{Capture, Captured};
-pub use routes::{KernelRoute, NextHop, Outside, Through, expand};
+pub use policy_routing::{Capture, CaptureMode};
+pub use routes::{KernelRoute, NextHop, OutsideRoutes, RouteInterface, expand};
 pub use watch::HostEvent;
 
-/// For the fuzzer: files that outlive the process that wrote them. The first byte chooses.
+/// Fuzzes files that outlive the process that wrote them. The first byte chooses.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     match bytes.split_first() {

@@ -5,8 +5,8 @@ use adit_linux::net::{Net, Rule};
 use super::policy_routing::{capturing, is_of_tunnel};
 use super::undo_log;
 
-/// Rules that capture all traffic into a table without a route, and that no undo log names: the log was
-/// removed, or it is in a folder that this process cannot see.
+/// Returns the rules that capture all traffic into a table without a route, and that no undo log
+/// names: the log was removed, or it is in a folder that this process cannot see.
 pub(super) async fn rules(net: &Net) -> Vec<Rule> {
     let rules = net.rules().await.unwrap_or_default();
     let capturing: Vec<Rule> = rules.iter().filter_map(capturing).collect();

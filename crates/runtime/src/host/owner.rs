@@ -12,8 +12,8 @@ pub(super) struct StateFile {
     pub(super) pid: u32,
 }
 
-/// The files of a folder that are named PID-NUMBER-NAMESPACE and `suffix`, for one namespace; also
-/// those without a namespace in their names.
+/// Returns the files of a folder that are named PID-NUMBER-NAMESPACE and `suffix`, for one namespace, including those
+/// without a namespace in their names.
 pub(super) fn files(
     folder: &Path,
     suffix: &'static str,
@@ -36,8 +36,8 @@ pub(super) fn namespace() -> u64 {
         .unwrap_or_else(|_| fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino()))
 }
 
-/// When a process began, in clock ticks since boot (field 22 of /proc/PID/stat); `None` for a process that is gone, though
-/// its parent may not have noticed.
+/// Returns when a process began, in clock ticks since boot (field 22 of /proc/PID/stat); `None` for a process that is
+/// gone, even if its parent has not noticed.
 pub(super) fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything.

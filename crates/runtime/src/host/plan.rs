@@ -50,7 +50,7 @@ pub struct HostPlan {
 }
 
 impl Device {
-    /// Its kind and its name; `None` for `dev null`.
+    /// Returns the device's kind and name; `None` for `dev null`.
     pub fn tun(&self) -> Option<(TunMode, Option<&str>)> {
         match self {
             Self::Tun(name) => Some((TunMode::Tun, name.as_deref())),
@@ -59,7 +59,7 @@ impl Device {
         }
     }
 
-    /// Whether it carries Ethernet frames.
+    /// Returns whether the device carries Ethernet frames.
     pub fn is_ethernet(&self) -> bool {
         matches!(self, Self::Tap(_))
     }
@@ -134,7 +134,7 @@ pub struct Redirect {
 }
 
 impl Redirect {
-    /// Both sets of flags together.
+    /// Combines both sets of flags.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {

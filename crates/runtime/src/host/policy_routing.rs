@@ -29,7 +29,7 @@ pub(super) const PREFERENCES: u32 = 16;
 
 /// The treatment of one family's packets, other than the transport's.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Captured {
+pub enum CaptureMode {
     /// The main table's routes decide.
     #[default]
     No,
@@ -45,15 +45,15 @@ pub enum Captured {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capture {
     /// IPv4.
-    pub ipv4: Captured,
+    pub ipv4: CaptureMode,
     /// IPv6.
-    pub ipv6: Captured,
+    pub ipv6: CaptureMode,
 }
 
 impl Capture {
-    /// Whether nothing of either family leaves the machine outside the tunnel.
+    /// Returns whether nothing of either family leaves the machine outside the tunnel.
     pub fn is_full(self) -> bool {
-        let captured = |captured| matches!(captured, Captured::Tunnel | Captured::Blocked);
+        let captured = |captured| matches!(captured, CaptureMode::Tunnel | CaptureMode::Blocked);
         captured(self.ipv4) && captured(self.ipv6)
     }
 }
@@ -84,12 +84,12 @@ pub(super) struct DesiredRouting {
     pub(super) capture: Capture,
 }
 
-/// Whether a rule is a tunnel's of ours, by its table.
+/// Returns whether a rule belongs to one of our tunnels, by its table.
 pub(super) fn is_ours(rule: &RuleInUse) -> bool {
     (BASE..BASE + SLOTS).contains(&rule.table)
 }
 
-/// The rule of ours that takes all unmarked packets, where a listed rule looks like one.
+/// Returns our rule that routes all unmarked packets, if a listed rule looks like one.
 pub(super) fn capturing(rule: &RuleInUse) -> Option<Rule> {
     let RuleInUse { v6, preference, table, mark } = *rule;
     let (mark, mask) = mark?;
@@ -105,7 +105,7 @@ pub(super) fn capturing(rule: &RuleInUse) -> Option<Rule> {
     })
 }
 
-/// Whether a listed rule belongs to the tunnel of a rule that [`capturing`] found.
+/// Returns whether a listed rule belongs to the tunnel of a rule that [`capturing`] found.
 pub(super) fn is_of_tunnel(rule: &RuleInUse, capturing: &Rule) -> bool {
     let first = first_preference(capturing.table);
     rule.v6 == capturing.v6
@@ -113,13 +113,13 @@ pub(super) fn is_of_tunnel(rule: &RuleInUse, capturing: &Rule) -> bool {
         && [MAIN_TABLE, capturing.table].contains(&rule.table)
 }
 
-/// The preference of the first rule that leads to one of our tables.
+/// Returns the preference of the first rule that leads to one of our tables.
 fn first_preference(table: u32) -> u32 {
     PREFERENCE + table.saturating_sub(BASE) * PREFERENCES
 }
 
-/// A mark that no foreign rule looks for. All tunnels of ours share it, so that none sends another
-/// one's transport into its table.
+/// Returns a mark that no foreign rule matches. All tunnels share it, so that none sends another one's transport into
+/// its table.
 fn free_mark(rules: &[RuleInUse]) -> Option<u32> {
     (BASE..BASE + SLOTS).find(|mark| {
         !rules.iter().any(|rule| {
@@ -135,24 +135,24 @@ pub(super) fn capture(plan: &HostPlan) -> Capture {
         let any = |net: &IpNet| matches!(net, IpNet::V6(_)) == v6;
         plan.addresses.is_empty() || plan.addresses.iter().any(any)
     };
-    let through = |inside| if inside { Captured::Tunnel } else { Captured::Blocked };
+    let through = |inside| if inside { CaptureMode::Tunnel } else { CaptureMode::Blocked };
     let redirect = plan.redirect.filter(|redirect| plan.policy && !redirect.private);
-    let (mut ipv4, mut ipv6) = (Captured::No, Captured::No);
+    let (mut ipv4, mut ipv6) = (CaptureMode::No, CaptureMode::No);
     if let Some(redirect) = redirect {
         if redirect.ipv4 {
-            (ipv4, ipv6) = (through(inside(false)), Captured::Blocked);
+            (ipv4, ipv6) = (through(inside(false)), CaptureMode::Blocked);
         }
         if redirect.ipv6 {
             ipv6 = through(inside(true));
         }
     }
     if plan.block_ipv6 {
-        ipv6 = Captured::Blocked;
+        ipv6 = CaptureMode::Blocked;
     }
     Capture { ipv4, ipv6 }
 }
 
-/// The rules and routes of a plan.
+/// Returns the rules and routes of a plan.
 pub(super) fn wanted(
     plan: &HostPlan,
     slot: Slot,
@@ -161,10 +161,11 @@ pub(super) fn wanted(
 ) -> DesiredRouting {
     let mut wanted = DesiredRouting { capture: capture(plan), ..DesiredRouting::default() };
     let families = [(false, wanted.capture.ipv4), (true, wanted.capture.ipv6)];
-    for (v6, captured) in families.into_iter().filter(|(_, captured)| *captured != Captured::No) {
+    for (v6, captured) in families.into_iter().filter(|(_, captured)| *captured != CaptureMode::No)
+    {
         wanted.rules.extend(rules(slot, v6, around));
         wanted.routes.push(reject(slot, v6));
-        if captured == Captured::Tunnel {
+        if captured == CaptureMode::Tunnel {
             let (link, ethernet) = device;
             let gateway = plan.redirect.and_then(|redirect| redirect.gateway4);
             let via = gateway.filter(|_| ethernet && !v6).map(IpAddr::V4);
@@ -174,7 +175,7 @@ pub(super) fn wanted(
                 ..Route::dev(everything(v6), link)
             });
         }
-        if captured == Captured::Blocked && !plan.block_ipv6 {
+        if captured == CaptureMode::Blocked && !plan.block_ipv6 {
             wanted.routes.extend(
                 inside(plan, device, v6).map(|route| Route { table: Some(slot.table), ..route }),
             );
@@ -204,7 +205,7 @@ pub(super) fn reject(slot: Slot, v6: bool) -> Route {
     }
 }
 
-/// In the order of their preferences: what stays with the main table, then all else.
+/// Returns the rules in the order of their preferences: first those for the main table, then all others.
 fn rules(slot: Slot, v6: bool, around: &Bypass) -> Vec<Rule> {
     let main = Rule {
         v6,
@@ -257,7 +258,7 @@ fn inside(
     })
 }
 
-/// Routes of the configuration that lead around the tunnel (`net_gateway`, a gateway outside).
+/// Returns routes of the configuration that lead around the tunnel (`net_gateway`, a gateway outside).
 fn exemptions(plan: &HostPlan) -> impl Iterator<Item = IpNet> + '_ {
     let outside = |gateway: &IpAddr| !plan.addresses.iter().any(|net| net.contains(gateway));
     plan.routes.iter().filter_map(move |route| match &route.via {
@@ -267,8 +268,8 @@ fn exemptions(plan: &HostPlan) -> impl Iterator<Item = IpNet> + '_ {
     })
 }
 
-/// A network that `allow-lan` exempts: private, so that no one who hands out addresses can take
-/// public ones out of the tunnel.
+/// Returns whether `allow-lan` exempts a network: it must be private, so that a DHCP server cannot take public
+/// addresses out of the tunnel.
 pub(super) fn is_private(net: &IpNet) -> bool {
     let within = |ranges: &[&str]| {
         let mut ranges = ranges.iter().filter_map(|range| range.parse::<IpNet>().ok());
@@ -284,7 +285,8 @@ impl Host {
         if self.link().is_some() {
             undo_log::clean_up(&self.net).await;
         }
-        let mut kept = undo_log::kept().into_iter().find_map(|(_, page)| page.mark());
+        let mut kept =
+            undo_log::kill_switches_of_ended().into_iter().find_map(|(_, page)| page.mark());
         if kept.is_none() {
             kept = orphan_rules::rules(&self.net).await.iter().find_map(|rule| rule.not_mark);
         }
@@ -302,11 +304,11 @@ impl Host {
         let policy = self.policy.as_ref().map(|policy| policy.capture).unwrap_or_default();
         let redirect = self.plan().and_then(|plan| plan.redirect).filter(|r| !r.private);
         let or_routes = |captured, routes| match captured {
-            Captured::No if routes => Captured::ByRoutes,
+            CaptureMode::No if routes => CaptureMode::ByRoutes,
             captured => captured,
         };
         let blocked = match policy.ipv6 {
-            Captured::No if self.block6.is_complete() => Captured::Blocked,
+            CaptureMode::No if self.block6.is_complete() => CaptureMode::Blocked,
             captured => captured,
         };
         Capture {
@@ -315,15 +317,15 @@ impl Host {
         }
     }
 
-    /// Whether the table carries out the plan's `redirect-gateway`.
+    /// Returns whether the separate table implements the plan's `redirect-gateway`.
     pub(super) fn redirects_by_policy(&self, plan: &HostPlan) -> bool {
         let redirects = plan.redirect.is_some_and(|redirect| !redirect.private);
         self.policy.is_some() && plan.policy && redirects
     }
 
-    /// Whether a plan needs a table of its own.
+    /// Returns whether a plan needs a table of its own.
     pub(super) fn wants_policy(plan: &HostPlan) -> bool {
         let capture = capture(plan);
-        capture.ipv4 != Captured::No || capture.ipv6 != Captured::No
+        capture.ipv4 != CaptureMode::No || capture.ipv6 != CaptureMode::No
     }
 }

@@ -6,11 +6,11 @@ use adit_linux::net::{MAIN_TABLE, Route, RouteKind};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::plan::{HostPlan, PlannedRoute, Redirect, Via};
-use super::policy_routing::{Captured, capture};
+use super::policy_routing::{CaptureMode, capture};
 
 /// The routes of the machine to the outside world before the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outside {
+pub struct OutsideRoutes {
     /// The IPv4 default route.
     pub default4: Option<NextHop>,
     /// The IPv6 default route.
@@ -38,14 +38,14 @@ pub struct KernelRoute {
     /// The gateway, if any.
     pub gateway: Option<IpAddr>,
     /// The interface: the tunnel's, another, or whichever the gateway is reached by.
-    pub through: Through,
+    pub through: RouteInterface,
     /// Priority; `None`: the kernel's default.
     pub metric: Option<u32>,
 }
 
 /// The interface of a [`KernelRoute`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Through {
+pub enum RouteInterface {
     /// The tunnel.
     Tunnel,
     /// The interface with this index.
@@ -54,7 +54,8 @@ pub enum Through {
     Gateway,
 }
 
-/// The next hop that the main table has for an address, without the routes that `own` names.
+/// Returns the next hop that the main table has for an address, without the routes that `own`
+/// names.
 pub(super) fn way_to(
     to: IpAddr,
     routes: &[Route],
@@ -72,7 +73,7 @@ pub(super) fn way_to(
     Some(NextHop { gateway: best.via, interface: best.link? })
 }
 
-/// The default route of a family in the main table, without the routes that `own` names.
+/// Returns the default route of a family in the main table, without the routes that `own` names.
 pub(super) fn default_way(
     v6: bool,
     routes: &[Route],
@@ -83,9 +84,13 @@ pub(super) fn default_way(
     way_to(any, routes, |route| !of_family(route) || own(route))
 }
 
-/// The routes of a plan, in the order in which to add them, and what the operator should know.
-/// With `policy` a table of its own carries out `redirect-gateway`.
-pub fn expand(plan: &HostPlan, outside: &Outside, policy: bool) -> (Vec<KernelRoute>, Vec<String>) {
+/// Returns the routes of a plan, in the order in which to add them, and notes for the operator.
+/// With `policy` a separate table implements `redirect-gateway`.
+pub fn expand(
+    plan: &HostPlan,
+    outside: &OutsideRoutes,
+    policy: bool,
+) -> (Vec<KernelRoute>, Vec<String>) {
     let mut routes = Vec::new();
     let mut notes = Vec::new();
     if let Some(redirect) = plan.redirect.as_ref().filter(|_| !policy) {
@@ -94,7 +99,7 @@ pub fn expand(plan: &HostPlan, outside: &Outside, policy: bool) -> (Vec<KernelRo
             block_local(redirect, outside, &mut routes);
         }
         if !redirect.private {
-            everything(redirect, &mut routes, &mut notes);
+            split_default_route(redirect, &mut routes, &mut notes);
         }
     }
     for route in &plan.routes {
@@ -102,11 +107,11 @@ pub fn expand(plan: &HostPlan, outside: &Outside, policy: bool) -> (Vec<KernelRo
         let (gateway, through) = match route.via {
             Via::Tunnel(_) if policy && carries_transport(plan, route) => continue,
             // The device is point-to-point: IPv6 needs no gateway there (OpenVPN omits it too).
-            Via::Tunnel(_) if v6 => (None, Through::Tunnel),
-            Via::Tunnel(gateway) => (gateway, Through::Tunnel),
-            Via::Gateway(gateway) => (Some(gateway), Through::Gateway),
+            Via::Tunnel(_) if v6 => (None, RouteInterface::Tunnel),
+            Via::Tunnel(gateway) => (gateway, RouteInterface::Tunnel),
+            Via::Gateway(gateway) => (Some(gateway), RouteInterface::Gateway),
             Via::Outside => match if v6 { outside.default6 } else { outside.default4 } {
-                Some(hop) => (hop.gateway, Through::Interface(hop.interface)),
+                Some(hop) => (hop.gateway, RouteInterface::Interface(hop.interface)),
                 None => {
                     notes.push(format!(
                         "the route {} by net_gateway is left out: this machine has no default route",
@@ -121,26 +126,27 @@ pub fn expand(plan: &HostPlan, outside: &Outside, policy: bool) -> (Vec<KernelRo
     (routes, notes)
 }
 
-/// Whether a route would lead the transport's own packets, which the main table decides on, into the
-/// tunnel. All other packets go there by the table of policy routing.
+/// Returns whether a route would lead the transport's own packets, which the main table decides on,
+/// into the tunnel. All other packets go there by the table of policy routing.
 fn carries_transport(plan: &HostPlan, route: &PlannedRoute) -> bool {
     let capture = capture(plan);
     let captured = if matches!(route.net, IpNet::V6(_)) { capture.ipv6 } else { capture.ipv4 };
-    captured == Captured::Tunnel && plan.remote.is_some_and(|to| route.net.contains(&to.ip()))
+    captured == CaptureMode::Tunnel && plan.remote.is_some_and(|to| route.net.contains(&to.ip()))
 }
 
-/// Whether a route into the tunnel leads to the server.
+/// Returns whether a route into the tunnel leads to the server.
 fn covered(plan: &HostPlan, remote: IpAddr) -> bool {
     let leads =
         |route: &PlannedRoute| matches!(route.via, Via::Tunnel(_)) && route.net.contains(&remote);
     plan.routes.iter().any(leads)
 }
 
-/// The host route to the server by the old gateway, without which the tunnel would carry itself.
+/// Adds the host route to the server by the old gateway, without which the tunnel would carry
+/// itself.
 fn keep_server_reachable(
     plan: &HostPlan,
     redirect: &Redirect,
-    outside: &Outside,
+    outside: &OutsideRoutes,
     routes: &mut Vec<KernelRoute>,
     notes: &mut Vec<String>,
 ) {
@@ -158,7 +164,7 @@ fn keep_server_reachable(
         Some(hop) => routes.push(KernelRoute {
             net: IpNet::from(remote),
             gateway: hop.gateway,
-            through: Through::Interface(hop.interface),
+            through: RouteInterface::Interface(hop.interface),
             metric: None,
         }),
         None => notes.push(format!(
@@ -167,16 +173,16 @@ fn keep_server_reachable(
     }
 }
 
-/// `block-local`: the local networks by the tunnel, in halves that beat the interface's own route;
-/// only the gateway itself stays.
-fn block_local(redirect: &Redirect, outside: &Outside, routes: &mut Vec<KernelRoute>) {
+/// Implements `block-local`: routes the local networks through the tunnel, in halves that are more
+/// specific than the interface's own route; only the gateway itself stays.
+fn block_local(redirect: &Redirect, outside: &OutsideRoutes, routes: &mut Vec<KernelRoute>) {
     let gateways = [outside.default4, outside.default6];
     for hop in gateways.into_iter().flatten() {
         if let Some(gateway) = hop.gateway {
             routes.push(KernelRoute {
                 net: IpNet::from(gateway),
                 gateway: None,
-                through: Through::Interface(hop.interface),
+                through: RouteInterface::Interface(hop.interface),
                 metric: None,
             });
         }
@@ -187,17 +193,26 @@ fn block_local(redirect: &Redirect, outside: &Outside, routes: &mut Vec<KernelRo
         let Ok(halves) = net.subnets(longer) else { continue };
         for half in halves {
             let gateway = gateway_of(redirect, &half);
-            routes.push(KernelRoute { net: half, gateway, through: Through::Tunnel, metric: None });
+            routes.push(KernelRoute {
+                net: half,
+                gateway,
+                through: RouteInterface::Tunnel,
+                metric: None,
+            });
         }
     }
 }
 
-/// The two halves of the IPv4 world, and what is routed of IPv6.
+/// Adds the two halves of the IPv4 default route, and the routes of IPv6.
 ///
 /// Without `def1` the reference implementation deletes the default route and puts it back at its
 /// end; killed in between it leaves the machine offline. The halves have the same effect and vanish
 /// with the device.
-fn everything(redirect: &Redirect, routes: &mut Vec<KernelRoute>, notes: &mut Vec<String>) {
+fn split_default_route(
+    redirect: &Redirect,
+    routes: &mut Vec<KernelRoute>,
+    notes: &mut Vec<String>,
+) {
     const V4: [(Ipv4Addr, u8); 2] =
         [(Ipv4Addr::new(0, 0, 0, 0), 1), (Ipv4Addr::new(128, 0, 0, 0), 1)];
     // Global unicast and unique local addresses, each more specific than a default route.
@@ -209,7 +224,7 @@ fn everything(redirect: &Redirect, routes: &mut Vec<KernelRoute>, notes: &mut Ve
     ];
     let mut add = |net: IpNet| {
         let gateway = gateway_of(redirect, &net);
-        routes.push(KernelRoute { net, gateway, through: Through::Tunnel, metric: None });
+        routes.push(KernelRoute { net, gateway, through: RouteInterface::Tunnel, metric: None });
     };
     if redirect.ipv4 {
         V4.iter().for_each(|&(address, len)| add(Ipv4Net::new_assert(address, len).into()));
@@ -244,8 +259,8 @@ mod tests {
         Some(NextHop { gateway: Some(ip(gateway)), interface })
     }
 
-    fn outside() -> Outside {
-        Outside {
+    fn outside() -> OutsideRoutes {
+        OutsideRoutes {
             default4: hop("192.0.2.1", 2),
             default6: hop("fe80::1", 2),
             remote: hop("192.0.2.1", 2),
@@ -263,7 +278,7 @@ mod tests {
         }
     }
 
-    fn text(plan: &HostPlan, outside: &Outside) -> Vec<String> {
+    fn text(plan: &HostPlan, outside: &OutsideRoutes) -> Vec<String> {
         expand(plan, outside, false)
             .0
             .iter()
@@ -290,7 +305,7 @@ mod tests {
     fn local_and_a_server_on_the_link_need_no_host_route() {
         assert_eq!(text(&plan("def1 local"), &outside()).len(), 2);
         let on_link = NextHop { gateway: None, interface: 2 };
-        let outside = Outside { remote: Some(on_link), ..outside() };
+        let outside = OutsideRoutes { remote: Some(on_link), ..outside() };
         assert_eq!(text(&plan("def1"), &outside).len(), 2);
     }
 
@@ -305,7 +320,7 @@ mod tests {
         let both = HostPlan { routes, ..plan("def1") };
         // On the link too.
         let on_link = NextHop { gateway: None, interface: 2 };
-        let outside = Outside { remote: Some(on_link), ..outside() };
+        let outside = OutsideRoutes { remote: Some(on_link), ..outside() };
         assert_eq!(text(&both, &outside)[0], "198.51.100.7/32 Interface(2)");
         let by_rules = HostPlan { policy: true, ..both };
         let nets = |plan: &HostPlan| -> Vec<String> {
@@ -329,13 +344,13 @@ mod tests {
     fn a_server_reached_over_ipv6_is_pinned_when_ipv6_is_redirected() {
         let mut plan = plan("def1 ipv6");
         plan.remote = Some("[2001:db8::7]:1194".parse().unwrap());
-        let outside = Outside { remote: hop("fe80::1", 2), ..outside() };
+        let outside = OutsideRoutes { remote: hop("fe80::1", 2), ..outside() };
         assert_eq!(text(&plan, &outside)[0], "2001:db8::7/128 via fe80::1 Interface(2)");
     }
 
     #[test]
     fn block_local_keeps_only_the_gateway_on_the_link() {
-        let outside = Outside { default6: None, ..outside() };
+        let outside = OutsideRoutes { default6: None, ..outside() };
         assert_eq!(
             text(&plan("def1 block-local"), &outside)[1..4],
             [
@@ -355,7 +370,7 @@ mod tests {
         };
         let plan = HostPlan { routes: vec![route], ..HostPlan::default() };
         assert_eq!(text(&plan, &outside()), ["203.0.113.0/24 via 192.0.2.1 Interface(2)"]);
-        let (routes, notes) = expand(&plan, &Outside::default(), false);
+        let (routes, notes) = expand(&plan, &OutsideRoutes::default(), false);
         assert!(routes.is_empty());
         assert!(notes[0].contains("no default route"), "{notes:?}");
     }

@@ -9,13 +9,13 @@ use adit_linux::net::{Address, MAIN_TABLE, Net, Route, RouteKind, RuleInUse};
 use adit_linux::tun::TunOffloads;
 use tokio::time::timeout;
 
-use super::apply::{Applied, Host};
+use super::apply::{ApplyOutcome, Host};
 use super::plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
-use super::policy_routing::{Captured, is_ours};
+use super::policy_routing::{CaptureMode, is_ours};
 use super::watch::HostEvent;
 
-/// A namespace with a default route, and the one behind it; `None` where none can be made (no
-/// rights).
+/// Creates a namespace with a default route, and the one behind it; `None` if none can be created
+/// (no privileges).
 fn world() -> Option<(NetNs, NetNs)> {
     let ns = NetNs::new("adit-host").ok()?;
     let other = NetNs::new("adit-host").ok()?;
@@ -75,8 +75,8 @@ fn a_plan_is_applied_and_undone_to_the_last_route() {
             let (mut host, device) = opened.unwrap();
             assert_eq!(host.device(), Some("tun0"));
             let notes = host.apply(&plan()).await.unwrap();
-            assert_eq!(notes, Applied::Changed(Vec::new()));
-            assert_eq!(host.apply(&plan()).await.unwrap(), Applied::Same);
+            assert_eq!(notes, ApplyOutcome::Changed(Vec::new()));
+            assert_eq!(host.apply(&plan()).await.unwrap(), ApplyOutcome::Same);
             let during = all(&net).await;
             let mtu = net.link("tun0").await.unwrap().mtu;
             host.keep_reachable("198.51.100.99".parse().unwrap()).await;
@@ -127,7 +127,7 @@ fn by_policy(flags: &str) -> HostPlan {
     HostPlan { redirect: Some(redirect), policy: true, ..plan() }
 }
 
-/// The machine's own IPv6, with a route that DHCP or a router could send around a tunnel.
+/// Adds IPv6 of the machine's own, with a route that DHCP or a router could use to bypass a tunnel.
 async fn add_native(net: &Net) {
     let link = net.link("eth0").await.unwrap().index;
     let address = "2001:db8::2/64".parse().unwrap();
@@ -160,7 +160,7 @@ async fn ways(net: &Net) -> Vec<String> {
     ways
 }
 
-/// Everything that a tunnel could leave: rules and routes.
+/// Returns everything that a tunnel could leave behind: rules and routes.
 async fn state(net: &Net) -> (Vec<RuleInUse>, Vec<Route>) {
     let mut routes = net.all_routes().await.unwrap();
     routes.retain(|route| !route.to.to_string().starts_with("fe80"));
@@ -179,9 +179,13 @@ fn no_specific_route_leads_around_a_full_tunnel() {
         let mut plan = by_policy("def1");
         let (net6, via) = ("fd99::/48".parse().unwrap(), Via::Tunnel(None));
         plan.routes.push(PlannedRoute { net: net6, via, metric: None });
-        assert_eq!(host.apply(&plan).await.unwrap(), Applied::Changed(Vec::new()), "without notes");
+        assert_eq!(
+            host.apply(&plan).await.unwrap(),
+            ApplyOutcome::Changed(Vec::new()),
+            "without notes"
+        );
         let capture = host.capture();
-        assert_eq!((capture.ipv4, capture.ipv6), (Captured::Tunnel, Captured::Blocked));
+        assert_eq!((capture.ipv4, capture.ipv6), (CaptureMode::Tunnel, CaptureMode::Blocked));
         let tunnel4 = ["tun0", "tun0", "tun0", "tun0", "nowhere", "nowhere"];
         assert_eq!(ways(net).await, tunnel4);
         // IPv6 networks of the tunnel itself stay in it.
@@ -214,7 +218,7 @@ fn no_specific_route_leads_around_a_full_tunnel() {
         assert_eq!(ways(net).await, ["nowhere"; 6], "no leak while it reconnects");
         assert!(matches!(
             host.apply(&by_policy("def1 ipv6")).await.unwrap(),
-            Applied::Changed(notes) if notes.is_empty()
+            ApplyOutcome::Changed(notes) if notes.is_empty()
         ));
         assert_eq!(ways(net).await, ["tun0"; 6]);
         assert!(host.capture().is_full());
@@ -400,11 +404,11 @@ fn without_marks_routes_do_and_a_kill_switch_refuses() {
     inside(&ns, async |net| {
         let (mut host, device) = host(false).await;
         let applied = host.apply(&by_policy("def1")).await.unwrap();
-        let Applied::Changed(notes) = applied else { panic!("{applied:?}") };
+        let ApplyOutcome::Changed(notes) = applied else { panic!("{applied:?}") };
         assert!(notes.iter().any(|note| note.contains("policy routing is not available")));
         assert!(!notes.iter().any(|note| note.contains("IPv6 is not blocked")), "{notes:?}");
         let capture = host.capture();
-        assert_eq!((capture.ipv4, capture.ipv6), (Captured::ByRoutes, Captured::Blocked));
+        assert_eq!((capture.ipv4, capture.ipv6), (CaptureMode::ByRoutes, CaptureMode::Blocked));
         assert!(!capture.is_full());
         assert_eq!(way(net, "198.51.100.7").await, "eth0");
         assert_eq!(way(net, "8.8.8.8").await, "tun0");
@@ -416,7 +420,7 @@ fn without_marks_routes_do_and_a_kill_switch_refuses() {
     });
 }
 
-/// The host's next event, without the intermediate ones.
+/// Waits for the host's next event, skipping the intermediate ones.
 async fn event(host: &mut Host) -> HostEvent {
     timeout(Duration::from_secs(20), host.event()).await.expect("nothing was noticed")
 }
@@ -496,7 +500,10 @@ fn filters_let_the_transports_replies_in_and_are_restored() {
             let heed = || std::fs::read_to_string("/proc/sys/net/ipv4/conf/all/src_valid_mark");
             assert_eq!(heed().unwrap().trim(), "0");
             let (mut host, device) = host(true).await;
-            assert_eq!(host.apply(&by_policy("def1")).await.unwrap(), Applied::Changed(Vec::new()));
+            assert_eq!(
+                host.apply(&by_policy("def1")).await.unwrap(),
+                ApplyOutcome::Changed(Vec::new())
+            );
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket2::SockRef::from(&socket).set_mark(host.mark.unwrap()).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -62,17 +62,17 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Whether nothing is left to undo.
+    /// Returns whether nothing is left to undo.
     fn is_empty(&self) -> bool {
         self.routes.is_empty() && self.rules.is_empty() && self.sysctls.is_empty()
     }
 
-    /// The mark of packets that a kept tunnel lets out.
+    /// Returns the mark of packets that a kept tunnel lets out.
     pub(super) fn mark(&self) -> Option<u32> {
         self.rules.iter().find_map(|rule| rule.not_mark)
     }
 
-    /// Whether it is a kill switch's.
+    /// Returns whether it is the log of a kill switch.
     pub(super) fn is_kept(&self) -> bool {
         self.kept
     }
@@ -189,7 +189,7 @@ impl UndoLog {
         }
     }
 
-    /// Whether what is written down outlives this process.
+    /// Sets whether the recorded changes outlive this process.
     pub(super) fn keep(&mut self, kept: bool) {
         if self.page.kept != kept {
             self.page.kept = kept;
@@ -266,13 +266,13 @@ pub(super) async fn clean_up(net: &Net) {
     }
 }
 
-/// Undo logs of dead processes in this network namespace.
+/// Returns the undo logs of dead processes in this network namespace.
 pub(super) fn dead() -> Vec<(PathBuf, Changes)> {
     leftovers(Path::new(FOLDER), namespace())
 }
 
-/// The kill switches of processes that are gone, in this network namespace.
-pub(super) fn kept() -> Vec<(PathBuf, Changes)> {
+/// Returns the kill switches of processes that are gone, in this network namespace.
+pub(super) fn kill_switches_of_ended() -> Vec<(PathBuf, Changes)> {
     dead().into_iter().filter(|(_, page)| page.kept && !page.is_empty()).collect()
 }
 
@@ -306,19 +306,19 @@ impl Claims {
     }
 }
 
-/// The changes of running tunnels in this network namespace.
+/// Returns the changes of running tunnels in this network namespace.
 fn alive(folder: &Path) -> Vec<Changes> {
     let alive = pages(folder, namespace()).into_iter().filter(|undo_log| undo_log.alive);
     alive.map(|undo_log| undo_log.page).collect()
 }
 
-/// Undo logs of dead processes in a namespace.
+/// Returns the undo logs of dead processes in a namespace.
 fn leftovers(folder: &Path, namespace: u64) -> Vec<(PathBuf, Changes)> {
     let dead = pages(folder, namespace).into_iter().filter(|undo_log| !undo_log.alive);
     dead.map(|undo_log| (undo_log.path, undo_log.page)).collect()
 }
 
-/// The former value of a kernel setting that another running tunnel has set.
+/// Returns the former value of a kernel setting that another running tunnel has set.
 fn other_sysctl(folder: &Path, namespace: u64, key: &str, own: Option<&Path>) -> Option<String> {
     let others = pages(folder, namespace)
         .into_iter()
@@ -334,7 +334,7 @@ struct LoadedLog {
     page: Changes,
 }
 
-/// The undo logs of a namespace. Those of others, which may be many, are not opened.
+/// Loads the undo logs of a namespace. Those of others, which may be many, are not opened.
 fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
     let mut found = Vec::new();
     for StateFile { path, pid } in files(folder, SUFFIX, namespace).take(UNDO_LOG_LIMIT) {

@@ -2,7 +2,7 @@
 
 use adit_linux::net::NetErrorKind;
 
-use super::apply::{Applied, Change, Host, family, kernel_route};
+use super::apply::{ApplyOutcome, Change, Host, family, kernel_route};
 use super::plan::HostPlan;
 use super::routes::{KernelRoute, expand};
 use crate::fault::Fault;
@@ -14,10 +14,10 @@ impl Host {
     ///
     /// # Errors
     /// As [`Host::apply`].
-    pub async fn change(&mut self, plan: &HostPlan) -> Result<Applied, Fault> {
+    pub async fn change(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         let Some(former) = self.plan().cloned() else { return self.apply(plan).await };
         if former == *plan {
-            return Ok(Applied::Same);
+            return Ok(ApplyOutcome::Same);
         }
         let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
         let Some((name, index)) = self.link() else { return self.apply(plan).await };
@@ -65,6 +65,6 @@ impl Host {
         }
         notes.extend(self.dns.apply(plan.dns.as_ref(), Some(&(name, index))).await);
         self.set_plan(plan.clone());
-        Ok(Applied::Changed(notes))
+        Ok(ApplyOutcome::Changed(notes))
     }
 }

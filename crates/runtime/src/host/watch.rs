@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::apply::{Change, Host, kernel_route};
 use super::dns::{DnsEvent, DnsInUse};
-use super::routes::{NextHop, Outside, Through, expand};
+use super::routes::{NextHop, OutsideRoutes, RouteInterface, expand};
 
 /// Changes come in bursts: a link, its address, its route. They are looked at together.
 const SETTLE: Duration = Duration::from_millis(150);
@@ -104,7 +104,7 @@ impl Host {
             };
             tokio::select! {
                 change = network => {
-                    if let Some(settle) = self.concerns(change) {
+                    if let Some(settle) = self.settle_time(change) {
                         let at = Instant::now() + settle;
                         let settled = self.follow.settled.map_or(at, |former| former.min(at));
                         self.follow.settled = Some(settled);
@@ -122,7 +122,7 @@ impl Host {
         }
     }
 
-    /// The DNS servers in use.
+    /// Returns the DNS servers in use.
     pub fn dns_in_use(&self) -> &DnsInUse {
         self.dns.in_use()
     }
@@ -133,7 +133,7 @@ impl Host {
     }
 
     /// Returns the time to wait for further changes, if the change may concern the way to the server.
-    fn concerns(&self, change: NetChange) -> Option<Duration> {
+    fn settle_time(&self, change: NetChange) -> Option<Duration> {
         let concerns = match change {
             NetChange::Unknown => true,
             // The kernel removes the routes into the tunnel's own interface when that goes down.
@@ -158,7 +158,7 @@ impl Host {
         self.follow.remote
     }
 
-    /// The transport's packets go there from now on.
+    /// Follows the transport's packets to a new address.
     pub(super) async fn follow_remote(&mut self, remote: IpAddr) {
         if self.follow.remote != Some(remote) {
             self.follow.remote = Some(remote);
@@ -230,12 +230,12 @@ impl Host {
 
     /// Replaces the routes by other interfaces than the tunnel's after the network has changed, and
     /// adds those again that the kernel removed together with an interface.
-    async fn refresh(&mut self, outside: Outside) {
+    async fn refresh(&mut self, outside: OutsideRoutes) {
         let Some(((name, index), plan)) = self.link().zip(self.plan().cloned()) else { return };
         let mut wanted: Vec<_> = expand(&plan, &outside, self.redirects_by_policy(&plan))
             .0
             .into_iter()
-            .filter(|route| route.through != Through::Tunnel)
+            .filter(|route| route.through != RouteInterface::Tunnel)
             .collect();
         for remote in self.follow.detours.clone() {
             wanted.extend(self.detour_routes(&plan, remote, &outside));
@@ -272,7 +272,7 @@ impl Host {
     }
 }
 
-/// Whether an address has a meaning on its own link alone.
+/// Returns whether an address has a meaning on its own link alone.
 pub(super) fn is_link_local(net: &IpNet) -> bool {
     match net {
         IpNet::V4(net) => net.addr().is_link_local(),

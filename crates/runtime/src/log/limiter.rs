@@ -55,12 +55,12 @@ impl Kind {
         }
     }
 
-    /// Whether an event with the text of the one before it is left out at once.
+    /// Returns whether an event with the same text as the previous one is suppressed at once.
     const fn repeats(self) -> bool {
         matches!(self, Self::HandshakeFailed | Self::Refused | Self::Unauthentic | Self::Warning)
     }
 
-    /// The level of a line about events of this kind that were left out.
+    /// Returns the level of a line about suppressed events of this kind.
     #[must_use]
     pub const fn verb(self) -> u64 {
         match self {

@@ -23,7 +23,7 @@ pub use limiter::{Kind, LogDecision, LogLimiter, Source};
 use sink::Sink;
 pub use text::clean_lines;
 pub use text::{LINE_LIMIT, bytes, clean, rate, stamp};
-use text::{Stamps, push_clean};
+use text::{TimestampCache, push_clean};
 pub use traffic::Traffic;
 pub use wrap::{WIDTH, fault_line, wrapped};
 
@@ -84,7 +84,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Friendly lines to standard error; each `-v` adds to the level.
+    /// Logs human-readable lines to standard error; each `-v` adds to the level.
     pub fn friendly(verbose: u8) -> Self {
         // journald adds timestamps itself; this variable indicates it (systemd.exec(5)).
         let timestamps = std::env::var_os("JOURNAL_STREAM").is_none();
@@ -102,7 +102,7 @@ static LOG: OnceLock<Arc<Mutex<Writer>>> = OnceLock::new();
 /// Lines of [`crate::say!`] above this level are never written, so they are not even formatted.
 static VERB: AtomicU8 = AtomicU8::new(u8::MAX);
 
-/// Whether a line of this level may be written.
+/// Returns whether a line of this level may be written.
 #[must_use]
 pub fn wanted(verb: u64) -> bool {
     verb <= u64::from(VERB.load(Ordering::Relaxed))
@@ -164,12 +164,12 @@ impl<S: Subscriber> Layer<S> for Forwarded {
     }
 }
 
-/// Libraries beneath us are heard only from warnings up.
+/// Returns whether a record is wanted: only warnings and errors of libraries are.
 fn heard(metadata: &Metadata<'_>) -> bool {
     metadata.target().starts_with("adit") || *metadata.level() <= Level::WARN
 }
 
-/// Level, `verb` and words.
+/// Splits a line into level, `verb` and text.
 fn read(event: &Event<'_>) -> (Level, u64, String) {
     let mut fields = text::Fields::default();
     event.record(&mut fields);
@@ -207,7 +207,7 @@ pub fn error(text: &str) {
     text.lines().for_each(|line| tracing::error!("{line}"));
 }
 
-/// As [`error`], for a warning.
+/// Does the same as [`error`] for a warning.
 pub fn warning(text: &str) {
     text.lines().for_each(|line| tracing::warn!("{line}"));
 }
@@ -226,7 +226,7 @@ struct Writer {
     /// Whether lines wait in `gathered` for the end of an event.
     gathering: bool,
     gathered: String,
-    stamps: Stamps,
+    stamps: TimestampCache,
     /// A person reads this on a terminal, and not a program in a file or pipe, which expects one
     /// line for each event.
     terminal: bool,
@@ -287,7 +287,7 @@ impl Writer {
             run: RepeatRun::default(),
             gathering: false,
             gathered: String::new(),
-            stamps: Stamps::default(),
+            stamps: TimestampCache::default(),
         }
     }
 

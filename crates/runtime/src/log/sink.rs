@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use tracing::Level;
 
 use super::Target;
-use crate::helper::files::{self, Begin};
+use crate::helper::files::{self, WriteMode};
 
 /// The socket of the system log (syslog(3)).
 const SYSLOG_SOCKET: &str = "/dev/log";
@@ -27,8 +27,8 @@ impl Sink {
             Target::Stdout => Self::Stdout,
             Target::Stderr => Self::Stderr,
             // Appending all the same: after logrotate's copytruncate the file begins at its beginning.
-            Target::File(path) => Self::File(files::write(path, Begin::EmptyAppend)?),
-            Target::Append(path) => Self::File(files::write(path, Begin::Append)?),
+            Target::File(path) => Self::File(files::write(path, WriteMode::EmptyAppend)?),
+            Target::Append(path) => Self::File(files::write(path, WriteMode::Append)?),
             Target::Syslog(name) => Self::Syslog(Syslog::new(name)),
         })
     }
@@ -86,7 +86,7 @@ fn connect() -> Option<UnixDatagram> {
     Some(socket)
 }
 
-/// The local form: priority, tag, pid; the daemon adds the time.
+/// Formats the local form: priority, tag, pid; the daemon adds the time.
 fn frame(severity: u8, name: &str, pid: u32, message: &str) -> String {
     format!("<{}>{name}[{pid}]: {message}", FACILITY_DAEMON | severity)
 }

@@ -67,7 +67,7 @@ fn is_invisible(c: char) -> bool {
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// `YYYY-MM-DD HH:MM:SS` in the machine's time zone, for seconds since 1970.
+/// Formats `YYYY-MM-DD HH:MM:SS` in the machine's time zone, for seconds since 1970.
 pub fn stamp(unix: u64) -> String {
     // Tests compare with dates of one zone, whatever the machine's.
     let offset = if cfg!(test) { 0 } else { adit_linux::clock::local_offset(unix) };
@@ -76,12 +76,12 @@ pub fn stamp(unix: u64) -> String {
 
 /// [`stamp`], made once for all lines of a second.
 #[derive(Debug, Default)]
-pub(super) struct Stamps {
+pub(super) struct TimestampCache {
     of: u64,
     text: String,
 }
 
-impl Stamps {
+impl TimestampCache {
     pub(super) fn at(&mut self, unix: u64) -> &str {
         if self.of != unix || self.text.is_empty() {
             (self.of, self.text) = (unix, stamp(unix));
@@ -116,7 +116,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// The message, then other fields as `name=value`.
+    /// Formats the message, then other fields as `name=value`.
     pub(super) fn message(self) -> String {
         if self.rest.is_empty() { self.text } else { format!("{}{}", self.text, self.rest) }
     }
@@ -149,12 +149,12 @@ impl Visit for Fields {
     }
 }
 
-/// `1.5 GB`: powers of a thousand, as network figures are.
+/// Formats `1.5 GB`: powers of a thousand, as network figures are.
 pub fn bytes(count: u64) -> String {
     scaled(count, &["B", "kB", "MB", "GB", "TB", "PB"])
 }
 
-/// `1.5 Gb/s`.
+/// Formats `1.5 Gb/s`.
 pub fn rate(bits_per_second: u64) -> String {
     scaled(bits_per_second, &["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"])
 }
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_stamp_is_made_again_when_the_second_is_another() {
-        let mut stamps = Stamps::default();
+        let mut stamps = TimestampCache::default();
         for unix in [0, 0, 1_795_166_363, 1_795_166_364, 1_795_166_364, 7, 0] {
             assert_eq!(stamps.at(unix), stamp(unix));
         }

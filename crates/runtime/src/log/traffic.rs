@@ -33,7 +33,7 @@ impl Traffic {
     }
 }
 
-/// Packets by openvpn's letters, and drops by reason; `None` if nothing has moved.
+/// Formats packets by openvpn's letters, and drops by reason; `None` if nothing has moved.
 fn passed(before: &Totals, now: &Totals) -> Option<String> {
     let since = |then: u64, now: u64| now.saturating_sub(then);
     let [r_upper, w_upper, r_lower, w_lower] = [

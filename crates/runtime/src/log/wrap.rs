@@ -3,8 +3,8 @@
 /// Columns that any terminal has.
 pub const WIDTH: usize = 80;
 
-/// The text of a log line with the date `head` before it. An indented line of a file, or carets
-/// beneath one, stay as they are.
+/// Formats a log line with the date `head` before it. An indented line of a file, or carets beneath one, remain as they
+/// are.
 pub(super) fn log_line(head: &str, text: &str) -> String {
     if text.starts_with(' ') || text.contains("  ") {
         format!("{head}{text}\n")
@@ -37,8 +37,8 @@ pub fn wrapped(head: &str, words: &str) -> String {
     text
 }
 
-/// A fault as it is printed: wrapped between words for people, a line of its own for programs. An error in a file comes
-/// with carets beneath, which must stay where they are.
+/// Formats a fault: wrapped between words for people, on a single line for programs. The carets beneath an error in a
+/// file must keep their position.
 #[must_use]
 pub fn fault_line(fault: &str, terminal: bool) -> String {
     if !terminal || fault.contains("\n") && fault.contains('^') {

@@ -29,7 +29,7 @@ pub(super) struct Offer {
     pub(super) names: Vec<String>,
 }
 
-/// The values of `Proxy-Authenticate` in an answer.
+/// Parses the values of `Proxy-Authenticate` in an answer.
 pub(super) fn offer(answer: &str) -> Offer {
     let mut offer = Offer::default();
     for line in answer.lines().skip(1) {
@@ -149,7 +149,7 @@ impl Raw<'_> {
 }
 
 impl Challenge {
-    /// The value of `Proxy-Authorization` for a CONNECT to `uri`. `nonce` is ours, fresh and random.
+    /// Computes the value of `Proxy-Authorization` for a CONNECT to `uri`. `nonce` is ours, fresh and random.
     pub(super) fn answer(&self, login: &Login, uri: &str, nonce: &[u8]) -> Zeroizing<String> {
         let hex = |bytes: &[u8]| {
             Zeroizing::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())

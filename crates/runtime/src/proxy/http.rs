@@ -65,7 +65,7 @@ impl HttpProxy {
         wire.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
         let answer = answer(wire).await?;
         let basic = self.login.is_some() && self.scheme == Scheme::Basic;
-        match judge(&answer)? {
+        match parse_answer(&answer)? {
             Verdict::Open => Ok(None),
             Verdict::Unknown(_) if wanted.is_some() || basic => {
                 Err("it refuses user name or password (407)".into())
@@ -74,7 +74,7 @@ impl HttpProxy {
         }
     }
 
-    /// The authentication to use for an offer.
+    /// Chooses the authentication scheme to use for an offer.
     fn choose(&self, offer: Offer) -> Result<Authentication, String> {
         if self.login.is_none() {
             return Err("it asks for a user name and a password (407): give http-proxy a file with both, or \
@@ -135,7 +135,7 @@ fn basic(Login { username, password }: &Login) -> Zeroizing<String> {
     Zeroizing::new(format!("Basic {}", encoded.as_str()))
 }
 
-/// The proxy's answer up to the empty line. Byte by byte: nothing behind it may be taken away, and it comes once.
+/// Reads the proxy's answer up to the empty line, byte by byte, because the bytes after it belong to the tunnel.
 async fn answer(wire: &mut impl Wire) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") && !bytes.ends_with(b"\n\n") {
@@ -155,7 +155,7 @@ enum Verdict {
     Unknown(Offer),
 }
 
-fn judge(answer: &[u8]) -> Result<Verdict, String> {
+fn parse_answer(answer: &[u8]) -> Result<Verdict, String> {
     let text = String::from_utf8_lossy(answer);
     let line = text.lines().next().unwrap_or_default();
     let mut words = line.split_whitespace();

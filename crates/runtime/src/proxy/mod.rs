@@ -125,7 +125,7 @@ fn broken(e: std::io::Error) -> String {
     format!("the proxy's connection: {e}")
 }
 
-/// A second descriptor of the same connection, for as long as tokio reads it.
+/// Duplicates the descriptor of a connection, for as long as tokio reads it.
 fn copy(stream: &TcpStream) -> Result<tokio::net::TcpStream, String> {
     let copy = stream.as_fd().try_clone_to_owned().map_err(broken)?;
     tokio::net::TcpStream::from_std(copy.into()).map_err(broken)
@@ -145,7 +145,7 @@ async fn read<const N: usize>(wire: &mut impl Wire) -> Result<[u8; N], String> {
     Ok(bytes)
 }
 
-/// For the fuzzer: what a proxy answers. The first byte chooses what it is asked.
+/// Fuzzes the answers of a proxy. The first byte chooses the request.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     let Some((&choice, answer)) = bytes.split_first() else { return };
@@ -184,7 +184,7 @@ pub fn fuzz(bytes: &[u8]) {
     assert!(!(scheme == Scheme::Hidden && request.contains(": Basic ")), "{request}");
 }
 
-/// The result of what never waits.
+/// Runs a future that never waits.
 fn at_once<T>(work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

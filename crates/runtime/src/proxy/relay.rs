@@ -35,7 +35,7 @@ pub struct Association {
 }
 
 /// The state of the relay thread.
-struct Pump {
+struct RelayThread {
     control: TcpStream,
     near: UdpSocket,
     far: UdpSocket,
@@ -81,7 +81,7 @@ impl Association {
         let near_at = near.local_addr();
         let control_at = control.local_addr()?;
         let client = Arc::new(OnceLock::new());
-        let pump = Pump {
+        let pump = RelayThread {
             control,
             near,
             far,
@@ -117,12 +117,12 @@ impl Association {
         self.ended.take()
     }
 
-    /// Our end of the connection to the proxy, without which it relays nothing.
+    /// Returns our end of the connection to the proxy; the proxy relays only while that connection lasts.
     pub fn control(&self) -> SocketAddr {
         self.control
     }
 
-    /// Names the local address of the data plane's socket: datagrams of other sockets on this machine are not carried.
+    /// Sets the local address of the data plane's socket: datagrams of other sockets on this machine are not carried.
     pub fn serve(&self, socket: SocketAddr) {
         // A socket that is bound to no address sends from that of the loopback.
         let ip = if socket.ip().is_unspecified() { self.near.ip() } else { socket.ip() };
@@ -150,7 +150,7 @@ impl Drop for Association {
     }
 }
 
-impl Pump {
+impl RelayThread {
     fn run(mut self) -> io::Result<()> {
         let (poller, mut events) = (Poller::new()?, Events::new());
         poller.add(&self.near, NEAR, Interest::READ)?;
@@ -247,8 +247,8 @@ fn send(
     }
 }
 
-/// The payload of a datagram from the proxy; `None` if the header is incomplete, or if the datagram is a
-/// fragment: those are optional, and no proxy sends them.
+/// Returns the payload of a datagram from the proxy; `None` if the header is incomplete, or if the datagram is a
+/// fragment: fragments are optional, and no proxy sends them.
 fn payload(datagram: &[u8]) -> Option<&[u8]> {
     let (head, rest) = datagram.split_first_chunk::<4>()?;
     let [0, 0, 0, kind] = *head else { return None };

@@ -37,7 +37,7 @@ impl SocksProxy {
         host: &str,
         port: u16,
     ) -> Result<(), String> {
-        self.greet(wire).await?;
+        self.choose_method(wire).await?;
         let mut request = vec![VERSION, CONNECT, 0];
         request.extend(address(host, port)?);
         send(wire, &request).await?;
@@ -51,14 +51,14 @@ impl SocksProxy {
         host: &str,
         port: u16,
     ) -> Result<(Option<SocketAddr>, Vec<u8>), String> {
-        self.greet(wire).await?;
+        self.choose_method(wire).await?;
         // Their source address is not known yet.
         send(wire, &[VERSION, UDP_ASSOCIATE, 0, IPV4, 0, 0, 0, 0, 0, 0]).await?;
         let relay = reply(wire).await?;
         Ok((relay, [&[0, 0, 0][..], &address(host, port)?].concat()))
     }
 
-    async fn greet(&self, wire: &mut impl Wire) -> Result<(), String> {
+    async fn choose_method(&self, wire: &mut impl Wire) -> Result<(), String> {
         let methods: &[u8] = match self.login {
             Some(_) => &[VERSION, 2, NO_AUTHENTICATION, USERNAME_PASSWORD],
             None => &[VERSION, 1, NO_AUTHENTICATION],
@@ -97,7 +97,7 @@ impl SocksProxy {
     }
 }
 
-/// An address as encoded in requests and before datagrams.
+/// Encodes an address as in requests and before datagrams.
 fn address(host: &str, port: u16) -> Result<Vec<u8>, String> {
     let mut bytes = match host.parse() {
         Ok(IpAddr::V4(v4)) => [&[IPV4], &v4.octets()[..]].concat(),

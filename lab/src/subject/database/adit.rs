@@ -10,8 +10,8 @@ use adit_testbed::process::{Daemon, output};
 use serde_json::Value;
 
 use super::super::start::SETUP_LIMIT;
-use super::found::{Found, Way};
-use super::{Ends, Nodes, Scheme, Toolchain};
+use super::found::{DirectionCounts, StoredPackets};
+use super::{DatabasePrograms, Nodes, Scheme, Toolchain};
 use crate::testbed::Database;
 
 /// The network inside.
@@ -23,13 +23,13 @@ const STILL: Duration = Duration::from_millis(500);
 
 /// A node's host and files.
 #[derive(Debug)]
-pub(super) struct At {
+pub(super) struct NodeLocation {
     program: PathBuf,
     host: String,
     folder: PathBuf,
 }
 
-impl At {
+impl NodeLocation {
     fn new(program: &Path, host: &Namespace, folder: PathBuf) -> Self {
         Self { program: program.to_owned(), host: host.name().to_owned(), folder }
     }
@@ -73,7 +73,7 @@ pub(super) fn start(
     let mut invited = String::new();
     for (index, host) in hosts.iter().enumerate() {
         let name = format!("n{}", index + 1);
-        let at = At::new(&program, host, folder.path().join(&name));
+        let at = NodeLocation::new(&program, host, folder.path().join(&name));
         if index == 0 {
             let url = database.url();
             let first = ["init", &url, "--network", NETWORK, "--name", &name];
@@ -104,11 +104,11 @@ fn invitation(said: &str) -> Result<&str> {
         .with_context(|| format!("no URL with a token in {said:?}"))
 }
 
-trait With<T> {
+trait ErrorContext<T> {
     fn with_context(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T> With<T> for Option<T> {
+impl<T> ErrorContext<T> for Option<T> {
     fn with_context(self, what: impl FnOnce() -> String) -> Result<T> {
         self.ok_or_else(|| Failure(what()))
     }
@@ -116,14 +116,14 @@ impl<T> With<T> for Option<T> {
 
 /// A node's report of the packets that it delivered of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Received {
+struct DeliveryReport {
     stream: u64,
     packets: u64,
     bytes: u64,
 }
 
 /// The streams that a node has received anything of, from its status.
-fn received(status: &Value) -> Result<Vec<Received>> {
+fn received(status: &Value) -> Result<Vec<DeliveryReport>> {
     let processes = status.as_array().map(Vec::as_slice).unwrap_or_default();
     let nodes = processes.iter().find_map(|process| process.pointer("/postgres/nodes"));
     let nodes = nodes.and_then(Value::as_array).context("its status has no nodes")?;
@@ -135,7 +135,7 @@ fn received(status: &Value) -> Result<Vec<Received>> {
     let mut all = Vec::new();
     for node in nodes {
         let stream = node.get("received").context("a node of its status has nothing received")?;
-        let one = Received {
+        let one = DeliveryReport {
             stream: number(stream, "stream")?,
             packets: number(stream, "packets")?,
             bytes: number(stream, "bytes")?,
@@ -148,8 +148,8 @@ fn received(status: &Value) -> Result<Vec<Received>> {
 }
 
 /// Returns the reports of all nodes, once the counters no longer change.
-fn settled(nodes: &Nodes) -> Result<Vec<Received>> {
-    let mut last: Option<Vec<Received>> = None;
+fn settled(nodes: &Nodes) -> Result<Vec<DeliveryReport>> {
+    let mut last: Option<Vec<DeliveryReport>> = None;
     loop {
         let mut now = Vec::new();
         for at in &nodes.places {
@@ -164,9 +164,9 @@ fn settled(nodes: &Nodes) -> Result<Vec<Received>> {
 }
 
 /// Beside what each node says that it delivered: what the stream's leaves have.
-pub(super) fn found(nodes: &Nodes, database: &Database) -> Result<Found> {
-    let mut found = Found::default();
-    for Received { stream, packets, bytes } in settled(nodes)? {
+pub(super) fn found(nodes: &Nodes, database: &Database) -> Result<StoredPackets> {
+    let mut found = StoredPackets::default();
+    for DeliveryReport { stream, packets, bytes } in settled(nodes)? {
         found.delivered_bytes += bytes;
         let sql = format!(
             "SELECT count(*), coalesce(sum(len), 0) FROM adit.packet WHERE stream = {stream}"
@@ -176,14 +176,14 @@ pub(super) fn found(nodes: &Nodes, database: &Database) -> Result<Found> {
         let [rows, stored] = *numbers else {
             return Err(Failure(format!("{told:?} is no count and bytes")));
         };
-        found.take(&Way {
+        found.take(&DirectionCounts {
             name: format!("stream {stream}"),
             delivered: u128::from(packets),
             rows,
             sums: vec![(u128::from(bytes), stored)],
         });
     }
-    if let Ends::Adit(options) = nodes.scheme.ends()
+    if let DatabasePrograms::Adit(options) = nodes.scheme.ends()
         && options.contains(&"--audit")
     {
         super::content::check(nodes, database, &mut found)?;
@@ -212,7 +212,7 @@ mod tests {
         ]);
         assert_eq!(
             received(&status(two)).unwrap(),
-            [Received { stream: 3, packets: 7, bytes: 700 }]
+            [DeliveryReport { stream: 3, packets: 7, bytes: 700 }]
         );
         assert!(received(&serde_json::json!([])).is_err());
         assert!(received(&status(serde_json::json!([{"received": {"stream": 3}}]))).is_err());

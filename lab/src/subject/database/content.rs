@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::Nodes;
-use super::found::Found;
+use super::found::StoredPackets;
 use crate::testbed::Database;
 
 /// The port of the receiver.
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends random bytes from the first node to the second and compares the hash of what arrived with that of what the
 /// payload columns hold.
-pub(super) fn check(nodes: &Nodes, database: &Database, found: &mut Found) -> Result<()> {
+pub(super) fn check(nodes: &Nodes, database: &Database, found: &mut StoredPackets) -> Result<()> {
     let arrived = transfer(nodes, database)?;
     // Data that the kernel has acknowledged to itself may still be on its way into the tables' last rows.
     std::thread::sleep(Duration::from_millis(500));

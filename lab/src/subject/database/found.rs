@@ -2,12 +2,12 @@
 
 use adit_testbed::failure::Result;
 
-use super::{Ends, Nodes, rows};
+use super::{DatabasePrograms, Nodes, rows};
 use crate::testbed::Database;
 
 /// The delivered packets that the tables contain.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct StoredPackets {
     /// Rows of packets.
     pub rows: u64,
     /// Bytes of the packets that the nodes delivered, both ways.
@@ -19,7 +19,7 @@ pub struct Found {
 }
 
 /// One way: what the receiver counted, and the table.
-pub(super) struct Way {
+pub(super) struct DirectionCounts {
     pub(super) name: String,
     pub(super) delivered: u128,
     pub(super) rows: u128,
@@ -27,10 +27,10 @@ pub(super) struct Way {
     pub(super) sums: Vec<(u128, u128)>,
 }
 
-impl Found {
+impl StoredPackets {
     /// Compares one way.
-    pub(super) fn take(&mut self, way: &Way) {
-        let Way { name, delivered, rows, sums } = way;
+    pub(super) fn take(&mut self, way: &DirectionCounts) {
+        let DirectionCounts { name, delivered, rows, sums } = way;
         self.rows += u64::try_from(*rows).unwrap_or(u64::MAX);
         if delivered > rows {
             self.invalid.push(format!("{name}: {delivered} packets delivered, {rows} rows"));
@@ -49,10 +49,10 @@ impl Nodes {
     ///
     /// # Errors
     /// A node or the server does not answer.
-    pub fn found(&mut self, database: &Database) -> Result<Found> {
+    pub fn found(&mut self, database: &Database) -> Result<StoredPackets> {
         match self.scheme.ends() {
-            Ends::Rows(rows) => rows::found(self, rows, database),
-            Ends::Adit(_) => super::adit::found(self, database),
+            DatabasePrograms::Rows(rows) => rows::found(self, rows, database),
+            DatabasePrograms::Adit(_) => super::adit::found(self, database),
         }
     }
 }
@@ -61,9 +61,14 @@ impl Nodes {
 mod tests {
     use super::*;
 
-    fn taken(delivered: u128, rows: u128, sums: [(u128, u128); 2]) -> Found {
-        let mut found = Found::default();
-        found.take(&Way { name: "from a".to_owned(), delivered, rows, sums: sums.to_vec() });
+    fn taken(delivered: u128, rows: u128, sums: [(u128, u128); 2]) -> StoredPackets {
+        let mut found = StoredPackets::default();
+        found.take(&DirectionCounts {
+            name: "from a".to_owned(),
+            delivered,
+            rows,
+            sums: sums.to_vec(),
+        });
         found
     }
 

@@ -11,7 +11,7 @@ use adit_testbed::failure::{Failure, Result};
 use adit_testbed::process::Daemon;
 use tempfile::TempDir;
 
-pub use found::Found;
+pub use found::StoredPackets;
 
 use super::tunnels::end;
 use super::{Toolchain, copy};
@@ -23,7 +23,7 @@ pub struct Scheme(usize);
 
 /// The programs at both ends.
 #[derive(Clone, Copy)]
-enum Ends {
+enum DatabasePrograms {
     /// The known attempt: `adit-lab row-notify`.
     Rows(Rows),
     /// `adit postgres` in a network that `init` makes with these options.
@@ -42,26 +42,29 @@ struct Rows {
 const ROW: Rows = Rows { form: "row", synchronous_commit: "on", mtu: "1500" };
 
 /// All schemes, as plans call them.
-const SCHEMES: [(&str, Ends); 12] = [
-    ("row-notify", Ends::Rows(ROW)),
-    ("row-notify-async", Ends::Rows(Rows { synchronous_commit: "off", ..ROW })),
-    ("row-notify-1400", Ends::Rows(Rows { mtu: "1400", ..ROW })),
+const SCHEMES: [(&str, DatabasePrograms); 12] = [
+    ("row-notify", DatabasePrograms::Rows(ROW)),
+    ("row-notify-async", DatabasePrograms::Rows(Rows { synchronous_commit: "off", ..ROW })),
+    ("row-notify-1400", DatabasePrograms::Rows(Rows { mtu: "1400", ..ROW })),
     // With packets as large as adit's own.
-    ("row-notify-7900", Ends::Rows(Rows { mtu: "7900", ..ROW })),
+    ("row-notify-7900", DatabasePrograms::Rows(Rows { mtu: "7900", ..ROW })),
     // Its first form: one packet after the other, and a trigger.
-    ("row-trigger", Ends::Rows(Rows { form: "trigger", ..ROW })),
+    ("row-trigger", DatabasePrograms::Rows(Rows { form: "trigger", ..ROW })),
     // The packet itself in the notification: nothing is stored.
-    ("packet-in-notify", Ends::Rows(Rows { form: "notify", ..ROW })),
-    ("adit-postgres-strict", Ends::Adit(&["--durability", "strict"])),
-    ("adit-postgres-strict-1400", Ends::Adit(&["--durability", "strict", "--packet-size", "1400"])),
-    ("adit-postgres-relaxed", Ends::Adit(&["--durability", "relaxed"])),
+    ("packet-in-notify", DatabasePrograms::Rows(Rows { form: "notify", ..ROW })),
+    ("adit-postgres-strict", DatabasePrograms::Adit(&["--durability", "strict"])),
+    (
+        "adit-postgres-strict-1400",
+        DatabasePrograms::Adit(&["--durability", "strict", "--packet-size", "1400"]),
+    ),
+    ("adit-postgres-relaxed", DatabasePrograms::Adit(&["--durability", "relaxed"])),
     (
         "adit-postgres-relaxed-1400",
-        Ends::Adit(&["--durability", "relaxed", "--packet-size", "1400"]),
+        DatabasePrograms::Adit(&["--durability", "relaxed", "--packet-size", "1400"]),
     ),
-    ("adit-postgres-volatile", Ends::Adit(&["--durability", "volatile"])),
+    ("adit-postgres-volatile", DatabasePrograms::Adit(&["--durability", "volatile"])),
     // With everything readable in the tables.
-    ("adit-postgres-full", Ends::Adit(&["--durability", "relaxed", "--audit", "full"])),
+    ("adit-postgres-full", DatabasePrograms::Adit(&["--durability", "relaxed", "--audit", "full"])),
 ];
 
 impl Scheme {
@@ -74,13 +77,13 @@ impl Scheme {
         SCHEMES[self.0].0
     }
 
-    const fn ends(self) -> Ends {
+    const fn ends(self) -> DatabasePrograms {
         SCHEMES[self.0].1
     }
 
     /// Whether it is `adit postgres`.
     pub fn is_adit(self) -> bool {
-        matches!(self.ends(), Ends::Adit(_))
+        matches!(self.ends(), DatabasePrograms::Adit(_))
     }
 }
 
@@ -93,8 +96,8 @@ pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
         return Err(why);
     }
     let program = match scheme.ends() {
-        Ends::Rows(_) => copy::version()?,
-        Ends::Adit(_) => super::toolchain::here(&super::Subject::ADIT)?,
+        DatabasePrograms::Rows(_) => copy::version()?,
+        DatabasePrograms::Adit(_) => super::toolchain::here(&super::Subject::ADIT)?,
     };
     let server = adit_testbed::postgres::programs().map_err(|Failure(why)| why)?.join("postgres");
     let server = super::toolchain::first_line(&server, &["--version"], "apt install postgresql")?;
@@ -114,7 +117,7 @@ pub struct Nodes {
     /// Notes for the reader.
     pub notes: Vec<String>,
     /// The directories of adit's nodes.
-    places: Vec<adit::At>,
+    places: Vec<adit::NodeLocation>,
     folder: Option<TempDir>,
 }
 
@@ -143,8 +146,8 @@ impl Nodes {
         more: &[&str],
     ) -> Result<Self> {
         let nodes = match scheme.ends() {
-            Ends::Rows(rows) => rows::start(scheme, rows, database, count),
-            Ends::Adit(options) => {
+            DatabasePrograms::Rows(rows) => rows::start(scheme, rows, database, count),
+            DatabasePrograms::Adit(options) => {
                 adit::start(toolchain, scheme, database, count, &[options, more].concat())
             }
         }?;

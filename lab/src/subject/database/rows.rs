@@ -7,7 +7,7 @@ use adit_testbed::process::Daemon;
 
 use super::super::copy;
 use super::super::start::{SETUP_LIMIT, inner};
-use super::found::{Found, Way};
+use super::found::{DirectionCounts, StoredPackets};
 use super::{Nodes, Rows, Scheme};
 use crate::rows::{CounterValues, MARK, READY, TABLE, TRIGGER};
 use crate::testbed::Database;
@@ -78,10 +78,10 @@ fn page(daemon: &mut Daemon) -> Result<CounterValues> {
 }
 
 /// Beside what the ends say that they delivered: what the table has of the other.
-pub(super) fn found(nodes: &mut Nodes, rows: Rows, database: &Database) -> Result<Found> {
+pub(super) fn found(nodes: &mut Nodes, rows: Rows, database: &Database) -> Result<StoredPackets> {
     let pages = pages(nodes)?;
     let stored = rows.form != "notify";
-    let mut found = Found::default();
+    let mut found = StoredPackets::default();
     for (index, sender) in nodes.inner.iter().enumerate() {
         let page = pages.get(1 - index).context("two ends")?;
         found.delivered_bytes += page.bytes;
@@ -102,7 +102,7 @@ pub(super) fn found(nodes: &mut Nodes, rows: Rows, database: &Database) -> Resul
         let [rows, bytes, hashes] = *numbers else {
             return Err(Failure(format!("{told:?} is no count, bytes and hash")));
         };
-        let way = Way {
+        let way = DirectionCounts {
             name: format!("from {sender}"),
             delivered: u128::from(page.delivered),
             rows,

@@ -12,7 +12,7 @@ use adit_filter::{Filter, IfName, Nanos, lang};
 use adit_wire::VnetHeader;
 use adit_wire::transport::flags;
 
-use super::case::{Count, Mode, Seen};
+use super::case::{Count, FrameResult, Mode};
 use super::frame::{Side, counted_down};
 use super::{rules, seen};
 use crate::failure::{Context as _, Result};
@@ -21,7 +21,7 @@ use crate::failure::{Context as _, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AditResult {
     /// The result as seen from outside.
-    pub seen: Seen,
+    pub seen: FrameResult,
     /// The reason, for a human reader and for [`super::differences`].
     pub why: String,
     /// Whether the checksum of its protocol is known.
@@ -88,13 +88,15 @@ impl Adit {
         let verdict = burst.evaluate(&frame, &place);
         let mut whole = None;
         let seen = match verdict {
-            FrameVerdict::Pass => Seen::Passed,
+            FrameVerdict::Pass => FrameResult::Passed,
             FrameVerdict::Release(all) => {
                 whole = Some(all.whole().to_vec());
-                Seen::Passed
+                FrameResult::Passed
             }
-            FrameVerdict::Drop | FrameVerdict::Held => Seen::Nothing,
-            FrameVerdict::Reply(answer) => Seen::Answered(seen::answer(seen::network(answer))),
+            FrameVerdict::Drop | FrameVerdict::Held => FrameResult::Nothing,
+            FrameVerdict::Reply(answer) => {
+                FrameResult::Answered(seen::answer(seen::network(answer)))
+            }
         };
         drop(burst);
         let why = self.why(whole.as_deref().unwrap_or(&frame), before.as_ref(), seen, crossing);
@@ -114,7 +116,7 @@ impl Adit {
         &mut self,
         frame: &[u8],
         before: Option<&FragmentStats>,
-        seen: Seen,
+        seen: FrameResult,
         crossing: Crossing,
     ) -> String {
         let packet = match Packet::parse(frame, Layer::Ethernet, None, &VnetHeader::default()) {
@@ -149,7 +151,7 @@ impl Adit {
             drop(burst);
             return format!("invalid: {}", self.reason());
         }
-        if seen == Seen::Passed {
+        if seen == FrameResult::Passed {
             burst.confirm(&tracked, &packet);
         }
         drop(burst);

@@ -16,18 +16,18 @@ pub enum Mode {
 
 /// The result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum FrameResult {
     /// It was dropped, or held until its other fragments arrive.
     Nothing,
     /// It passed, alone or with the fragments that were held.
     Passed,
     /// It was dropped, and its sender notified.
-    Answered(Answer),
+    Answered(Notification),
 }
 
 /// The notification of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum Notification {
     /// A TCP reset.
     Reset {
         /// Sequence number.
@@ -61,7 +61,7 @@ pub struct Count {
 
 /// An incoming frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentFrame {
     /// The side on which it arrives.
     pub side: Side,
     /// From the Ethernet header on, in wire format.
@@ -74,23 +74,23 @@ pub struct Sent {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// For each frame.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<FrameResult>,
     /// The counters at the end, in the order of `nft list ruleset`.
     pub counts: Vec<Count>,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for FrameResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => f.write_str("nothing"),
             Self::Passed => f.write_str("passed"),
-            Self::Answered(Answer::Reset { seq, ack, flags }) => {
+            Self::Answered(Notification::Reset { seq, ack, flags }) => {
                 write!(f, "reset:{seq}:{ack}:{flags}")
             }
-            Self::Answered(Answer::Error { v6, kind, code }) => {
+            Self::Answered(Notification::Error { v6, kind, code }) => {
                 write!(f, "{}:{kind}:{code}", if *v6 { "icmpv6" } else { "icmp" })
             }
-            Self::Answered(Answer::Strange) => f.write_str("strange"),
+            Self::Answered(Notification::Strange) => f.write_str("strange"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Runs one case through both implementations.
 
 use super::adit::{Adit, AditResult};
-use super::case::{Count, Mode, Seen, Sent};
+use super::case::{Count, FrameResult, Mode, SentFrame};
 use super::differences;
 use super::kernel::Kernel;
 use crate::failure::{Failure, Result};
@@ -14,19 +14,19 @@ pub struct Case {
     /// A rule file that both accept.
     pub rules: String,
     /// The frames, in order.
-    pub frames: Vec<Sent>,
+    pub frames: Vec<SentFrame>,
 }
 
 /// The results of both for a case.
 #[derive(Debug, Clone)]
-pub struct Both {
+pub struct ResultPair {
     /// For each frame.
-    pub seen: Vec<(Seen, AditResult)>,
+    pub seen: Vec<(FrameResult, AditResult)>,
     /// For each counter.
     pub counts: Vec<(Count, Count)>,
 }
 
-impl Both {
+impl ResultPair {
     /// Returns the first difference: the index of a frame, or the number of frames if only counters differ.
     pub fn differs(&self) -> Option<usize> {
         let frame = self.seen.iter().position(|(kernel, adit)| *kernel != adit.seen);
@@ -40,7 +40,7 @@ impl Both {
 ///
 /// # Errors
 /// The rules are refused, or the test bed fails.
-pub fn both(case: &Case) -> Result<Both> {
+pub fn both(case: &Case) -> Result<ResultPair> {
     let kernel = Kernel::new(case.mode)?;
     kernel.load(&case.rules).map_err(Failure)?;
     through(&kernel, case)
@@ -50,7 +50,7 @@ pub fn both(case: &Case) -> Result<Both> {
 ///
 /// # Errors
 /// adit refuses the rules, or the testbed fails.
-pub fn through(kernel: &Kernel, case: &Case) -> Result<Both> {
+pub fn through(kernel: &Kernel, case: &Case) -> Result<ResultPair> {
     let mut adit = Adit::new(case.mode, &case.rules).map_err(Failure)?;
     let mut seen = Vec::with_capacity(case.frames.len());
     for sent in &case.frames {
@@ -66,7 +66,7 @@ pub fn through(kernel: &Kernel, case: &Case) -> Result<Both> {
         );
         return Err(Failure(text));
     }
-    Ok(Both { seen, counts: kernel.into_iter().zip(adit).collect() })
+    Ok(ResultPair { seen, counts: kernel.into_iter().zip(adit).collect() })
 }
 
 /// The number of times that the frames of intended differences are removed: the frames after them are evaluated again
@@ -78,7 +78,7 @@ pub struct Plain {
     /// The case without them.
     pub case: Case,
     /// The results of both for it.
-    pub both: Both,
+    pub both: ResultPair,
     /// The names of the differences that were removed.
     pub wanted: Vec<&'static str>,
 }
@@ -110,10 +110,10 @@ pub fn without_wanted(mut case: Case) -> Result<Plain> {
 mod tests {
     use super::*;
 
-    fn both(seen: &[(Seen, Seen)], counts: &[(u64, u64)]) -> Both {
+    fn both(seen: &[(FrameResult, FrameResult)], counts: &[(u64, u64)]) -> ResultPair {
         let made = |seen| AditResult { seen, why: String::new(), checked: true, flags: None };
         let count = |packets| Count { packets, bytes: 0 };
-        Both {
+        ResultPair {
             seen: seen.iter().map(|(kernel, adit)| (*kernel, made(*adit))).collect(),
             counts: counts.iter().map(|(kernel, adit)| (count(*kernel), count(*adit))).collect(),
         }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_difference_is_seen_in_a_verdict_and_in_a_counter() {
-        use Seen::{Nothing, Passed};
+        use FrameResult::{Nothing, Passed};
         let same = [(Passed, Passed), (Nothing, Nothing)];
         assert_eq!(both(&same, &[(3, 3)]).differs(), None);
         assert_eq!(both(&same, &[(3, 3), (1, 0)]).differs(), Some(2), "behind the last frame");

@@ -3,30 +3,32 @@
 use std::collections::BTreeMap;
 
 use super::adit::{AditResult, RESET_IGNORED};
-use super::case::{Answer, Mode, Seen, Sent};
-use super::compare::{Both, Case};
+use super::case::{FrameResult, Mode, Notification, SentFrame};
+use super::compare::{Case, ResultPair};
 use super::frame::{ARP, IPV4, IPV6};
 use super::packets::{NO_CHECKSUM, WITHIN};
 
 /// Returns the frames of a case whose difference is intended, and its name.
-pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
+pub fn all(case: &Case, both: &ResultPair) -> BTreeMap<usize, &'static str> {
     let frames = case.frames.iter().zip(&both.seen).enumerate();
-    let named = |(at, (sent, (kernel, adit))): (usize, (&Sent, &(Seen, AditResult)))| {
-        wanted(case.mode, sent, *kernel, adit).map(|name| (at, name))
-    };
+    let named =
+        |(at, (sent, (kernel, adit))): (usize, (&SentFrame, &(FrameResult, AditResult)))| {
+            wanted(case.mode, sent, *kernel, adit).map(|name| (at, name))
+        };
     frames.filter_map(named).collect()
 }
 
 /// Returns frames that both treated alike but after which the kernel has another state of their connection. Called only
 /// if something differs: `states` are the kernel's states of each frame.
-pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
+pub fn traces(both: &ResultPair, states: &[String]) -> BTreeMap<usize, &'static str> {
     let until = both.differs().unwrap_or(both.seen.len());
-    let name = |((kernel, adit), state): (&(Seen, AditResult), &String)| {
+    let name = |((kernel, adit), state): (&(FrameResult, AditResult), &String)| {
         let control = adit.flags.is_some_and(|flags| flags & (FIN | SYN | RST) != 0);
         if control && adit.why.starts_with("invalid:") && state.contains("invalid") {
             return Some("an invalid segment leaves no trace");
         }
-        let reset = matches!(kernel, Seen::Answered(Answer::Reset { .. })) && *kernel == adit.seen;
+        let reset = matches!(kernel, FrameResult::Answered(Notification::Reset { .. }))
+            && *kernel == adit.seen;
         (reset && state.contains("established")).then_some("own resets are not tracked")
     };
     let frames = both.seen.iter().zip(states).take(until).enumerate();
@@ -35,7 +37,12 @@ pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
 
 /// Returns the name of the intended difference, if this is one. Some show only in counters: these frames are removed
 /// although both treated them alike.
-pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &AditResult) -> Option<&'static str> {
+pub fn wanted(
+    mode: Mode,
+    sent: &SentFrame,
+    kernel: FrameResult,
+    adit: &AditResult,
+) -> Option<&'static str> {
     if adit.why.starts_with("malformed") {
         return Some("malformed");
     }
@@ -58,11 +65,14 @@ pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &AditResult) -> Optio
     if adit.why == "invalid: Checksum" && sent.what == NO_CHECKSUM {
         return Some("UDP over IPv6 without checksum");
     }
-    let answered = matches!(adit.seen, Seen::Answered(_));
-    if answered && kernel == Seen::Nothing && (!adit.checked || is_router_discovery(&sent.frame)) {
+    let answered = matches!(adit.seen, FrameResult::Answered(_));
+    if answered
+        && kernel == FrameResult::Nothing
+        && (!adit.checked || is_router_discovery(&sent.frame))
+    {
         return Some("answers about other protocols");
     }
-    if kernel != adit.seen && adit.seen == Seen::Nothing && is_redirect6(&sent.frame) {
+    if kernel != adit.seen && adit.seen == FrameResult::Nothing && is_redirect6(&sent.frame) {
         return Some("answers to an ICMPv6 redirect");
     }
     if mode == Mode::Bridge {
@@ -140,14 +150,14 @@ mod tests {
     use crate::nftdiff::frame::Side;
 
     fn named(what: &'static str, why: &str, flags: u8) -> Option<&'static str> {
-        let sent = Sent { side: Side::A, frame: vec![0; 60], what: what.into() };
+        let sent = SentFrame { side: Side::A, frame: vec![0; 60], what: what.into() };
         let made = AditResult {
-            seen: Seen::Nothing,
+            seen: FrameResult::Nothing,
             why: why.to_owned(),
             checked: true,
             flags: Some(flags),
         };
-        wanted(Mode::Route, &sent, Seen::Passed, &made)
+        wanted(Mode::Route, &sent, FrameResult::Passed, &made)
     }
 
     #[test]

@@ -15,8 +15,8 @@
 use std::fmt::Write as _;
 
 use super::adit::Adit;
-use super::case::{Count, Mode, Sent};
-use super::compare::{Both, Case};
+use super::case::{Count, Mode, SentFrame};
+use super::compare::{Case, ResultPair};
 use super::frame::Side;
 use crate::failure::{Context, Failure, Result, ensure};
 
@@ -32,7 +32,7 @@ pub struct Fixture {
 }
 
 /// Writes a case as text.
-pub fn print(why: &str, case: &Case, both: &Both) -> String {
+pub fn print(why: &str, case: &Case, both: &ResultPair) -> String {
     let mut text =
         format!("# {why}\nmode {}\n", if case.mode == Mode::Route { "route" } else { "bridge" });
     for line in case.rules.lines() {
@@ -69,7 +69,7 @@ pub fn read(text: &str) -> Result<Fixture> {
             ("rule", _) => fixture.case.rules.push_str(&format!("{rest}\n")),
             ("frame", [side, kernel, adit, bytes, what @ ..]) => {
                 let side = if *side == "a" { Side::A } else { Side::B };
-                fixture.case.frames.push(Sent {
+                fixture.case.frames.push(SentFrame {
                     side,
                     frame: hex(bytes).context(line)?,
                     what: what.join(" ").into(),
@@ -115,7 +115,7 @@ impl Fixture {
     ///
     /// # Errors
     /// They differ.
-    pub fn holds(&self, both: &Both) -> Result<()> {
+    pub fn holds(&self, both: &ResultPair) -> Result<()> {
         let seen =
             both.seen.iter().map(|(kernel, adit)| (kernel.to_string(), adit.seen.to_string()));
         let counts = both.counts.iter().map(|(kernel, adit)| (show(*kernel), show(*adit)));

@@ -10,7 +10,7 @@ use std::path::Path;
 use adit_linux::netns::NetNs;
 use adit_linux::tun::{TunDevice, TunMode, TunOffloads, TunOptions, TunQueue, VNET_LEN};
 
-use super::case::{Count, Mode, Seen};
+use super::case::{Count, FrameResult, Mode};
 use super::compare::Case;
 use super::frame::Side;
 use super::seen;
@@ -157,14 +157,14 @@ impl Kernel {
     ///
     /// # Errors
     /// A TAP device failed.
-    pub fn pass(&self, side: Side, frame: &[u8]) -> Result<Seen> {
+    pub fn pass(&self, side: Side, frame: &[u8]) -> Result<FrameResult> {
         let header = [0u8; VNET_LEN];
         let taken = self.tap(side).write(&[IoSlice::new(&header), IoSlice::new(frame)]);
         match taken {
             Ok(_) => {}
             // A frame that the TAP device itself refuses was not sent.
             Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
-                return Ok(Seen::Nothing);
+                return Ok(FrameResult::Nothing);
             }
             Err(error) => return Err(error).context("writing to a TAP"),
         }

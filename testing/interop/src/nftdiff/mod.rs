@@ -24,8 +24,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use adit::{Adit, AditResult};
-use case::{Mode, Seen};
-use compare::{Both, Case, Plain, both, without_wanted};
+use case::{FrameResult, Mode};
+use compare::{Case, Plain, ResultPair, both, without_wanted};
 use kernel::Kernel;
 use random::Random;
 
@@ -120,7 +120,7 @@ pub fn replay(path: &Path) -> Result<()> {
 }
 
 /// Returns the states of both for each frame's connection, as comments.
-fn states(case: &Case, made: &Both) -> Result<String> {
+fn states(case: &Case, made: &ResultPair) -> Result<String> {
     let states = if case.mode == Mode::Route { Kernel::states(case)? } else { Vec::new() };
     let mut text = String::new();
     for (index, (_, adit)) in made.seen.iter().enumerate() {
@@ -155,11 +155,12 @@ fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
     for name in wanted {
         *tally.wanted.entry(name).or_default() += 1;
     }
-    let count =
-        |seen: fn(&Seen) -> bool| made.seen.iter().filter(|(kernel, _)| seen(kernel)).count();
+    let count = |seen: fn(&FrameResult) -> bool| {
+        made.seen.iter().filter(|(kernel, _)| seen(kernel)).count()
+    };
     tally.frames += case.frames.len();
-    tally.passed += count(|seen| *seen == Seen::Passed);
-    tally.answered += count(|seen| matches!(seen, Seen::Answered(_)));
+    tally.passed += count(|seen| *seen == FrameResult::Passed);
+    tally.answered += count(|seen| matches!(seen, FrameResult::Answered(_)));
     let reset = |adit: &AditResult| adit.flags.is_some_and(|flags| flags & 4 != 0);
     let ended = |adit: &AditResult| reset(adit) && adit.why.starts_with("CtState(2)");
     tally.resets += made.seen.iter().filter(|(_, adit)| ended(adit)).count();
@@ -173,7 +174,7 @@ fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
 }
 
 /// Minimizes a case that differs, and saves it as a fixture.
-fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
+fn leave(seed: u64, case: Case, made: ResultPair) -> Result<()> {
     let run = |case: &Case| without_wanted(case.clone()).map(|plain| plain.both);
     let (case, made) = shrink::shrink(case, made, run)?;
     let text = fixture::print(&format!("Seed {seed}."), &case, &made) + &states(&case, &made)?;
@@ -193,7 +194,7 @@ fn settle(
 ) -> Result<String> {
     for _ in 0..50 {
         let Err(said) = load(&rules) else { return Ok(rules) };
-        let lines = blamed(&said);
+        let lines = named_lines(&said);
         let kept: Vec<&str> = rules
             .lines()
             .enumerate()
@@ -210,7 +211,7 @@ fn settle(
 }
 
 /// Returns the lines (from 1) that `FILE:LINE:COLUMN` names.
-fn blamed(said: &str) -> Vec<usize> {
+fn named_lines(said: &str) -> Vec<usize> {
     said.lines()
         .filter_map(|line| line.split_once("stdin:")?.1.split(':').next()?.parse().ok())
         .collect()

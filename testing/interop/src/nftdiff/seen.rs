@@ -1,17 +1,17 @@
 //! Conclusions from the frames that came out about the one that went in.
 
-use super::case::{Answer, Mode, Seen};
+use super::case::{FrameResult, Mode, Notification};
 use super::frame::{IPV4, IPV6, Side};
 
 /// Returns the result for `sent`, which arrived at `side`, given the frames that came out.
-pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> Seen {
-    let mut seen = Seen::Nothing;
+pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> FrameResult {
+    let mut seen = FrameResult::Nothing;
     for (at, frame) in came {
         if mode == Mode::Bridge {
             seen = if *at == side.other() {
-                Seen::Passed
+                FrameResult::Passed
             } else {
-                Seen::Answered(answer(network(frame)))
+                FrameResult::Answered(answer(network(frame)))
             };
             continue;
         }
@@ -21,9 +21,9 @@ pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> S
         }
         // An answer has another source, whatever its path.
         if source(frame).is_some() && source(frame) == source(sent) {
-            seen = Seen::Passed;
+            seen = FrameResult::Passed;
         } else {
-            seen = Seen::Answered(frame.get(14..).map_or(Answer::Strange, answer));
+            seen = FrameResult::Answered(frame.get(14..).map_or(Notification::Strange, answer));
         }
     }
     seen
@@ -49,11 +49,11 @@ fn source(frame: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns the contents of an IP packet that is an answer.
-pub fn answer(packet: &[u8]) -> Answer {
-    read(packet).unwrap_or(Answer::Strange)
+pub fn answer(packet: &[u8]) -> Notification {
+    read(packet).unwrap_or(Notification::Strange)
 }
 
-fn read(packet: &[u8]) -> Option<Answer> {
+fn read(packet: &[u8]) -> Option<Notification> {
     let (protocol, at) = match packet.first()? >> 4 {
         4 => (*packet.get(9)?, usize::from(packet.first()? & 15) * 4),
         6 => (*packet.get(6)?, 40),
@@ -62,12 +62,12 @@ fn read(packet: &[u8]) -> Option<Answer> {
     let word =
         |from: usize| packet.get(at + from..at + from + 4).and_then(|bytes| bytes.try_into().ok());
     match protocol {
-        6 => Some(Answer::Reset {
+        6 => Some(Notification::Reset {
             seq: u32::from_be_bytes(word(4)?),
             ack: u32::from_be_bytes(word(8)?),
             flags: *packet.get(at + 13)?,
         }),
-        1 | 58 => Some(Answer::Error {
+        1 | 58 => Some(Notification::Error {
             v6: protocol == 58,
             kind: *packet.get(at)?,
             code: *packet.get(at + 1)?,

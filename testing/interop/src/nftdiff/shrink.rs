@@ -1,6 +1,6 @@
 //! Minimizes a case that differs: fewer frames, fewer rules, the same kind of difference.
 
-use super::compare::{Both, Case};
+use super::compare::{Case, ResultPair};
 use crate::failure::Result;
 
 /// The most runs of the case for minimizing it.
@@ -12,13 +12,13 @@ const TRIES: usize = 400;
 /// The testbed fails.
 pub fn shrink(
     mut case: Case,
-    mut both: Both,
-    run: impl Fn(&Case) -> Result<Both>,
-) -> Result<(Case, Both)> {
+    mut both: ResultPair,
+    run: impl Fn(&Case) -> Result<ResultPair>,
+) -> Result<(Case, ResultPair)> {
     let mut tries = TRIES;
-    let at_frame = |both: &Both| both.differs().is_some_and(|at| at < both.seen.len());
+    let at_frame = |both: &ResultPair| both.differs().is_some_and(|at| at < both.seen.len());
     let by_frame = at_frame(&both);
-    let mut attempt = |case: &Case, both: &mut Both| -> Result<bool> {
+    let mut attempt = |case: &Case, both: &mut ResultPair| -> Result<bool> {
         tries = tries.saturating_sub(1);
         if tries == 0 {
             return Ok(false);

@@ -45,14 +45,14 @@ pub(super) fn scenarios() -> impl Iterator<Item = &'static (&'static str, Scenar
 }
 
 /// Two hosts, and the host between them that bridges.
-struct Place<'a> {
+struct BridgeSetup<'a> {
     scenario: &'a Scenario<'a>,
     left: Namespace,
     middle: Namespace,
     right: Namespace,
 }
 
-impl<'a> Place<'a> {
+impl<'a> BridgeSetup<'a> {
     fn new(scenario: &'a Scenario<'a>) -> Result<Self> {
         let three = Namespace::several(&["left", "middle", "right"])?;
         let [left, middle, right] =
@@ -161,18 +161,18 @@ fn number(report: &serde_json::Value, pointer: &str) -> Result<u64> {
 const BULK: usize = 16 << 20;
 
 /// Moves some bulk from left to right over TCP port `port`: it returns when every byte has been read.
-fn bulk(place: &Place<'_>, port: u16) -> Result<()> {
+fn bulk(place: &BridgeSetup<'_>, port: u16) -> Result<()> {
     bulk_to(place, "10.5.0.2", port)
 }
 
-fn bulk_to(place: &Place<'_>, to: &str, port: u16) -> Result<()> {
+fn bulk_to(place: &BridgeSetup<'_>, to: &str, port: u16) -> Result<()> {
     let target = SocketAddr::new(to.parse().context(to)?, port);
     tcp_to_port(&place.left, &place.right, target, BULK)?;
     Ok(())
 }
 
 /// Returns whether the right listens at a TCP port of `to` and the left gets no connection to it.
-fn blocked(place: &Place<'_>, to: &str, port: u16) -> Result<bool> {
+fn blocked(place: &BridgeSetup<'_>, to: &str, port: u16) -> Result<bool> {
     let target = SocketAddr::new(to.parse().context(to)?, port);
     let _listener =
         place.right.handle()?.run(move || TcpListener::bind(target))?.context(target)?;
@@ -190,7 +190,7 @@ fn arrived_at(host: &Namespace, interface: &str) -> Result<u64> {
 
 /// Shows that super-packets pass whole, however busy the machine is: the first port receives them as such, and as many
 /// frames leave by the other one. Segments would be tens of times as many.
-fn passed_whole(place: &Place<'_>, interface: &str) -> Result<String> {
+fn passed_whole(place: &BridgeSetup<'_>, interface: &str) -> Result<String> {
     let out = arrived_at(&place.right, interface)?;
     let report = place.status()?;
     let port = |name| number(&report, &format!("/bridge/ports/0/{name}"));
@@ -207,7 +207,7 @@ fn passed_whole(place: &Place<'_>, interface: &str) -> Result<String> {
 }
 
 fn taps(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::new(scenario)?;
+    let place = BridgeSetup::new(scenario)?;
     let mut bridge = place.start(&["tap:private", "tap:public", "--relay"])?;
     let moves = [(&place.left, "private"), (&place.right, "public")]
         .map(|(to, tap)| format!("link set {tap} netns {}", to.name()));
@@ -232,7 +232,7 @@ fn veths_two_workers(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn between_cables(scenario: &Scenario<'_>, workers: &str) -> Result<String> {
-    let place = Place::with_cables(scenario)?;
+    let place = BridgeSetup::with_cables(scenario)?;
     place.answer_in_the_middle()?;
     place.middle.handle()?.set_sysctl("net.ipv4.ip_forward", "1")?;
     reach(&place.left, "10.5.0.9").context("the host, without a bridge")?;
@@ -318,7 +318,7 @@ fn frame(tags: &[u8]) -> Vec<u8> {
 }
 
 /// The host's own output on a port does not reach the other port.
-fn own_output(place: &Place<'_>) -> Result<()> {
+fn own_output(place: &BridgeSetup<'_>) -> Result<()> {
     let (own, left, right) = (
         tap_into(&place.middle, "mid0")?,
         tap_into(&place.left, "port")?,
@@ -334,7 +334,7 @@ fn own_output(place: &Place<'_>) -> Result<()> {
 }
 
 fn vlan_tags(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::with_cables(scenario)?;
+    let place = BridgeSetup::with_cables(scenario)?;
     let mut passed = 0;
     for workers in ["1", "2"] {
         let mut bridge = place.start(&["mid0", "mid1", "--relay", "--workers", workers])?;
@@ -390,7 +390,7 @@ fn tagged_super_packet() -> ([u8; 10], Vec<u8>) {
 }
 
 fn removed_ports(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::with_cables(scenario)?;
+    let place = BridgeSetup::with_cables(scenario)?;
     let mut bridge = place.start(&["mid0", "mid1", "--relay"])?;
     place.pings()?;
     let lines = |lines: &[&str]| -> Result<()> {
@@ -426,7 +426,7 @@ fn removed_ports(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn removed_tap(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::new(scenario)?;
+    let place = BridgeSetup::new(scenario)?;
     let mut bridge = place.start(&["tap:private", "tap:public", "--relay"])?;
     ip(Some(&place.middle), ["link del public".to_owned()].into_iter())?;
     bridge.wait_for("tap:public is gone", LIMIT)?;
@@ -441,7 +441,7 @@ fn removed_tap(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn killed(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::with_cables(scenario)?;
+    let place = BridgeSetup::with_cables(scenario)?;
     place.answer_in_the_middle()?;
     let mut bridge = place.start(&["mid0", "mid1", "--relay"])?;
     place.pings()?;
@@ -465,8 +465,8 @@ fn killed(scenario: &Scenario<'_>) -> Result<String> {
 const RULES: &str = include_str!("../../../../packaging/examples/simple-fw.nft");
 
 /// Creates a bridge of two veth pairs under [`RULES`], and the file that it reads them from.
-fn guarded<'a>(scenario: &'a Scenario<'a>) -> Result<(Place<'a>, PathBuf, Daemon)> {
-    let place = Place::with_cables(scenario)?;
+fn guarded<'a>(scenario: &'a Scenario<'a>) -> Result<(BridgeSetup<'a>, PathBuf, Daemon)> {
+    let place = BridgeSetup::with_cables(scenario)?;
     let file = scenario.folder().join("fw.nft");
     std::fs::write(&file, RULES)?;
     let bridge = place.start(&["mid0", "mid1", "--rules", &file.display().to_string()])?;
@@ -513,7 +513,11 @@ fn reloads_under_load(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Sends two seconds of traffic in both directions, with as many reloads as fit into them.
-fn reload_during_a_flow(place: &Place<'_>, bridge: &mut Daemon, reloads: &mut usize) -> Result<()> {
+fn reload_during_a_flow(
+    place: &BridgeSetup<'_>,
+    bridge: &mut Daemon,
+    reloads: &mut usize,
+) -> Result<()> {
     let mut command = place.right.command("iperf3");
     command.args(["--server", "--one-off", "--forceflush", "--port", "7070"]);
     let mut server = Daemon::spawn("iperf3's server", command)?;
@@ -532,7 +536,7 @@ fn reload_during_a_flow(place: &Place<'_>, bridge: &mut Daemon, reloads: &mut us
 }
 
 fn refusals(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::with_cables(scenario)?;
+    let place = BridgeSetup::with_cables(scenario)?;
     let lines = [
         "link add loop0 type veth peer name loop1",
         "link add br0 type bridge",

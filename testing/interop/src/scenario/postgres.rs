@@ -1,7 +1,6 @@
 //! `adit postgres`: machines that reach nothing but a database, and the fate of their packets.
 
 mod access;
-mod bed;
 mod faults;
 mod flow;
 mod hostile;
@@ -14,6 +13,7 @@ mod rekey;
 mod rows;
 mod scale;
 mod settings;
+mod testbed;
 
 use super::ScenarioFn;
 

@@ -168,7 +168,7 @@ fn way() -> String {
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
-/// Whether the server answers through the tunnel.
+/// Returns whether the server answers through the tunnel.
 fn answered() -> bool {
     let mut ping = Command::new("ping");
     ping.args(["-c", "1", "-W", "1", INSIDE]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -210,7 +210,7 @@ fn dial(folder: &Path) {
     assert_eq!(ways.len(), 1, "{ways:?}");
     assert!(ways.iter().all(|way| way.contains("dev tun0")), "{ways:?}");
     seen.end.store(true, SeqCst);
-    assert_eq!(client.join().unwrap(), Ended::Asked);
+    assert_eq!(client.join().unwrap(), EndReason::Asked);
 }
 
 /// A process that ends with the test.
@@ -223,7 +223,7 @@ impl Drop for Part {
     }
 }
 
-/// The client's namespace with a default route, and the server's behind it.
+/// Creates the client's namespace with a default route, and the server's behind it.
 fn networks() -> (NetNs, NetNs) {
     let (near, far) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
     near.connect("eth0", &far, "eth0").unwrap();

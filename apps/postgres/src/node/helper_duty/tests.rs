@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use adit_runtime::helper::{Begin, DeviceRequest, Request, SocketRequest};
+use adit_runtime::helper::{DeviceRequest, Request, SocketRequest, WriteMode};
 use adit_runtime::host::{Device, DnsPlan, Redirect, Transport};
 
 use super::*;
@@ -38,7 +38,7 @@ fn wish(bind: &str) -> SocketRequest {
     }
 }
 
-/// A node's files, and the duty of `adit postgres up` there.
+/// Creates a node's files, and the duty of `adit postgres up` there.
 fn node() -> (tempfile::TempDir, NodeDuty) {
     let dir = tempfile::tempdir().unwrap();
     let paths = Paths::new(Some(dir.path()), "vpn").unwrap();
@@ -149,7 +149,7 @@ fn a_node_reads_certificates_and_replaces_its_pins_and_the_networks_keys_alone()
         Request::Replace(paths.positions_file()),
         Request::Remove(paths.pins_file()),
         Request::Control(paths.lock_file()),
-        Request::Write { path: paths.pins_file(), begin: Begin::Empty },
+        Request::Write { path: paths.pins_file(), begin: WriteMode::Empty },
         Request::Stream(wish("0.0.0.0:0")),
         Request::Datagrams(wish("0.0.0.0:0")),
         Request::own(&"open-both").unwrap(),

@@ -8,7 +8,7 @@ use adit_wire::ethernet::Mac;
 use adit_wire::split::Segments;
 
 use super::{Destination, Reader, SUPER_PACKET, Transmitter, TxPath};
-use crate::ethernet::{Floods, Outward, PEER_COPIES, Switch, TOTAL_COPIES, outward};
+use crate::ethernet::{EgressFrame, Floods, PEER_COPIES, Switch, TOTAL_COPIES, outward};
 use crate::format::Format;
 use crate::peer::Peer;
 use crate::stats::DropReason;
@@ -34,7 +34,7 @@ impl<F: Format> Reader<'_, F> {
         len: usize,
     ) -> Result<Option<FramePeer<F>>, DropReason> {
         let frame = self.packet.get_mut(..len).unwrap_or(&mut []);
-        let Outward { peer, l2 } =
+        let EgressFrame { peer, l2 } =
             outward(switch, self.shared.client, &self.peers, frame, &mut self.frames.last)?;
         match peer {
             Some(peer) => Ok(Some((peer, l2))),

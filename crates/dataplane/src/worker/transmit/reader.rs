@@ -52,7 +52,7 @@ pub(in crate::worker) struct Routed<F: Format> {
 }
 
 impl<F: Format> Reader<'_, F> {
-    /// The next super-packet that has a peer; `None` when nothing waits or the turn is over.
+    /// Returns the next super-packet that has a peer; `None` when nothing waits or the turn is over.
     pub(super) fn next(&mut self) -> Option<Routed<F>> {
         while let Some(piece) = self.pieces.pop_front() {
             if let Some(place) = self.packet.get_mut(..piece.len()) {
@@ -151,7 +151,7 @@ impl<F: Format> Reader<'_, F> {
         owner.cloned().ok_or_else(|| DropReason::of_unowned(to, DropReason::NoRoute))
     }
 
-    /// Whether a frame holds a packet of the transport that carries this tunnel.
+    /// Returns whether a frame contains a packet of the transport that carries this tunnel.
     fn is_own(&self, len: usize, l2: usize) -> bool {
         let packet = self.packet.get(l2..len).unwrap_or(&[]);
         self.own

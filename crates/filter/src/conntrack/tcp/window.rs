@@ -49,19 +49,23 @@ impl Tcp {
     ) -> Result<bool, Invalid> {
         let before = self.sides;
         let verdict = self.fits(segment, direction);
-        if verdict != Ok(Fit::Good) {
+        if verdict != Ok(WindowFit::Good) {
             // Its apparent beginning of a connection is reverted.
             self.sides = before;
         }
-        if verdict == Ok(Fit::Beyond) {
+        if verdict == Ok(WindowFit::Beyond) {
             // If the receiver accepts it, its acknowledgement has to pass, or everything after it
             // is lost.
             self.side(direction).end = segment.end;
         }
-        verdict.map(|fit| fit == Fit::Good)
+        verdict.map(|fit| fit == WindowFit::Good)
     }
 
-    fn fits(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Result<Fit, Invalid> {
+    fn fits(
+        &mut self,
+        segment: &Segment<'_>,
+        direction: CtDirection,
+    ) -> Result<WindowFit, Invalid> {
         let state = self.state;
         let (sender, receiver) = self.ends(direction);
         let Segment { mut seq, mut ack, mut end, .. } = *segment;
@@ -74,7 +78,7 @@ impl Tcp {
         {
             sender.begin(receiver, segment, direction);
             if direction == CtDirection::Reply && !segment.has(bits::ACK) {
-                return Ok(Fit::Good);
+                return Ok(WindowFit::Good);
             }
         }
         let reset = segment.has(bits::RST);
@@ -87,14 +91,14 @@ impl Tcp {
         }
         let liberal = sender.is(LIBERAL);
         match verdict(sender, receiver, (seq, end), sack) {
-            Ok(Fit::Good) => {}
-            _ if liberal => return Ok(Fit::Good),
-            Ok(Fit::Beyond) if reset => return Err(Invalid::Sequence),
+            Ok(WindowFit::Good) => {}
+            _ if liberal => return Ok(WindowFit::Good),
+            Ok(WindowFit::Beyond) if reset => return Err(Invalid::Sequence),
             other => return other,
         }
         sender.learn(receiver, segment, (ack, sack, end));
         self.count_copies(segment, direction, (seq, ack, end));
-        Ok(Fit::Good)
+        Ok(WindowFit::Good)
     }
 
     fn count_copies(
@@ -122,7 +126,7 @@ impl Tcp {
 
 /// The position of a plausible segment in the window.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum Fit {
+enum WindowFit {
     Good,
     Late,
     Beyond,
@@ -133,7 +137,7 @@ fn verdict(
     receiver: &Side,
     (seq, end): (u32, u32),
     sack: u32,
-) -> Result<Fit, Invalid> {
+) -> Result<WindowFit, Invalid> {
     let backwards = sender.window.max(ACK_WINDOW).wrapping_add(1);
     let late = receiver.window != 0
         && !before(sender.end.wrapping_sub(receiver.window).wrapping_sub(1), end)
@@ -144,16 +148,16 @@ fn verdict(
     } else if before(receiver.end, sack) {
         Err(Invalid::Acknowledgement)
     } else if beyond {
-        Ok(Fit::Beyond)
+        Ok(WindowFit::Beyond)
     } else if late {
-        Ok(Fit::Late)
+        Ok(WindowFit::Late)
     } else {
-        Ok(Fit::Good)
+        Ok(WindowFit::Good)
     }
 }
 
 impl Side {
-    /// The first observed segment of this end, or the first again, is a SYN.
+    /// Starts from the first observed segment of this end, or the first after a reopening: a SYN.
     fn begin(&mut self, receiver: &mut Self, segment: &Segment<'_>, direction: CtDirection) {
         self.end = segment.end;
         self.limit = segment.end;
@@ -165,7 +169,7 @@ impl Side {
         }
     }
 
-    /// The first observed segment of this end is from the middle.
+    /// Starts from a first observed segment of this end that is from the middle.
     fn pick_up(&mut self, receiver: &mut Self, segment: &Segment<'_>, sack: u32) {
         self.end = segment.end;
         self.window = (u32::from(segment.window) << self.scale.min(MAX_SCALE)).max(1);

@@ -107,9 +107,11 @@ fn counts_are_listed_as_they_are() {
         "table ip t { counter n { packets 1 bytes 2 }
             chain c { tcp dport 22 counter accept; counter name n; counter packets 7 bytes 8; } }",
     );
-    let live = |whose: Counted| match whose {
-        Counted::Rule(1) => Some(Count { packets: 3, bytes: 4 }),
-        Counted::Named { table: 0, counter: CounterId(0) } => Some(Count { packets: 5, bytes: 6 }),
+    let live = |whose: CounterOwner| match whose {
+        CounterOwner::Rule(1) => Some(Count { packets: 3, bytes: 4 }),
+        CounterOwner::Named { table: 0, counter: CounterId(0) } => {
+            Some(Count { packets: 5, bytes: 6 })
+        }
         _ => None,
     };
     assert_eq!(

@@ -82,10 +82,10 @@ const WILD: &[&str] = &["lan", "tun", "x"];
 /// Generates any rule set. With `for_nft`, only what the kernel's nftables accepts too.
 pub(super) fn rulesets(for_nft: bool) -> impl Strategy<Value = Ruleset> {
     prop::collection::vec(any::<u64>(), 50..600)
-        .prop_map(move |stream| Maker { stream, at: 0, handle: 0, for_nft }.ruleset())
+        .prop_map(move |stream| RulesetGenerator { stream, at: 0, handle: 0, for_nft }.ruleset())
 }
 
-struct Maker {
+struct RulesetGenerator {
     stream: Vec<u64>,
     at: usize,
     handle: u32,
@@ -100,7 +100,7 @@ fn name(text: &str, wild: bool) -> Range {
     Range { first, last: first | fill }
 }
 
-impl Maker {
+impl RulesetGenerator {
     fn draw(&mut self) -> u64 {
         self.at += 1;
         self.stream.get(self.at - 1).copied().unwrap_or(0)

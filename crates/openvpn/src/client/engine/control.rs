@@ -3,7 +3,7 @@
 use adit_engine::{Instant, Link};
 use zeroize::Zeroizing;
 
-use super::{ALERT_PATIENCE, ClientEngine, Out, Pull, State, same_path};
+use super::{ALERT_PATIENCE, ClientEngine, Out, PullRequest, State, same_path};
 use crate::client::ClientEvent;
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::negotiate::{ControlMessage, LocalInfo, PushAssembler};
@@ -183,7 +183,7 @@ impl ClientEngine {
                 let tls = attempt.control_channel.negotiation().tls();
                 let server = tls.peer().cloned().unwrap_or_default();
                 out.event(ClientEvent::Authenticated { server, tls: tls.description() });
-                attempt.pull = Some(Pull {
+                attempt.pull = Some(PullRequest {
                     assembler: PushAssembler::default(),
                     next_request: now,
                     give_up: now + self.config.settings.hand_window,

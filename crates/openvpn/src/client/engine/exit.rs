@@ -2,7 +2,7 @@
 
 use adit_engine::Instant;
 
-use super::{ClientEngine, Exiting, Out, State};
+use super::{ClientEngine, ExitingSession, Out, State};
 use crate::negotiate::ControlMessage;
 use crate::reason::Reason;
 use crate::session::ExitNotices;
@@ -25,7 +25,7 @@ impl ClientEngine {
                 } else {
                     ExitNotices::on_data_channel(now, attempts, why)
                 };
-                let leaving = Exiting { tunnel: *tunnel, notices };
+                let leaving = ExitingSession { tunnel: *tunnel, notices };
                 self.state = State::Exiting(Box::new(leaving));
                 self.tick(now, out);
             }
@@ -48,7 +48,7 @@ impl ClientEngine {
 
     pub(super) fn tick_exit(&mut self, now: Instant, out: &mut Out) {
         let State::Exiting(leaving) = &mut self.state else { return };
-        let Exiting { tunnel, notices } = &mut **leaving;
+        let ExitingSession { tunnel, notices } = &mut **leaving;
         let acknowledged = tunnel.exit_by_control && tunnel.control_channel.all_acknowledged();
         let over = notices.tick(now, tunnel.data.peer, out);
         if over || acknowledged || tunnel.control_channel.expired(now) {

@@ -16,7 +16,8 @@ use crate::negotiate::{ControlMessage, PushAssembler, ReplyItem};
 use crate::p2p::RemotePolicy;
 use crate::reason::Reason;
 use crate::session::{
-    Budget, ControlChannel, DataChannel, ExitNotices, Noticed, WallClock, is_exit_notice, misframed,
+    Budget, ControlChannel, DataChannel, ExitNotices, NoticeOutcome, WallClock, framing_action,
+    is_exit_notice,
 };
 use crate::tls::{ClientTls, TlsSession};
 
@@ -55,7 +56,7 @@ enum State {
     Dialing,
     Connecting(Box<Attempt>),
     Up(Box<Tunnel>),
-    Exiting(Box<Exiting>),
+    Exiting(Box<ExitingSession>),
     Stopped,
 }
 
@@ -80,13 +81,13 @@ struct Attempt {
     silent_at: Option<Instant>,
     /// `session-timeout`.
     ends: Option<Instant>,
-    pull: Option<Pull>,
+    pull: Option<PullRequest>,
     /// The time until which a check that goes no further waits for an alert.
     checked_at: Option<Instant>,
 }
 
 /// The request for options.
-struct Pull {
+struct PullRequest {
     assembler: PushAssembler<ReplyItem>,
     next_request: Instant,
     give_up: Instant,
@@ -101,11 +102,11 @@ struct Tunnel {
     /// `ping-exit`: whether a silent server ends the client and not only the session.
     exit_when_silent: bool,
     server: String,
-    update: update::Updates,
+    update: update::OptionUpdates,
 }
 
 /// The end of a session, with its exit notices.
-struct Exiting {
+struct ExitingSession {
     tunnel: Tunnel,
     notices: ExitNotices,
 }
@@ -189,14 +190,14 @@ impl ClientEngine {
                 tunnel.data.moved(now, link);
             }
             Notice::Violation(_, wrong) => {
-                out.event(ClientEvent::Warning(format!("the server: {}", misframed(wrong))));
+                out.event(ClientEvent::Warning(format!("the server: {}", framing_action(wrong))));
             }
             _ => match tunnel.data.notice(now, &notice, tunnel.update.settings(), out) {
-                Noticed::Nothing => {}
-                Noticed::KeyNearLimit => self.tick(now, out),
-                Noticed::Inactive => self.end(now, Reason::Inactive, out),
+                NoticeOutcome::Nothing => {}
+                NoticeOutcome::KeyNearLimit => self.tick(now, out),
+                NoticeOutcome::Inactive => self.end(now, Reason::Inactive, out),
                 // The server's answers are what finds the path.
-                Noticed::Path(report) => {
+                NoticeOutcome::Path(report) => {
                     if self.budget.report(now, String::new).is_some() {
                         out.event(ClientEvent::Path(report));
                     }
@@ -279,7 +280,7 @@ fn same_path(ours: Link, link: Link) -> bool {
 const MAX_AUTH_PENDING: Duration = Duration::from_secs(600);
 
 impl ClientEngine {
-    /// A separate function, so that its stack frame is below its caller's.
+    /// Does the work in a separate function, so that its stack frame is below its caller's.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {

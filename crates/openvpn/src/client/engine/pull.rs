@@ -4,7 +4,7 @@ use crate::negotiate::DataCipher;
 use adit_engine::command::Keepalive;
 use adit_engine::{Instant, Link, PeerId};
 
-use super::update::Updates;
+use super::update::OptionUpdates;
 use super::{ClientEngine, MAX_AUTH_PENDING, Out, PUSH_REQUEST_EVERY, State, Tunnel};
 use crate::client::event::{ClientEvent, TunnelConfig};
 use crate::negotiate::{
@@ -220,7 +220,7 @@ impl ClientEngine {
                 None => settings.limits.exit_when_silent,
             },
             server,
-            update: Updates::new(options, settings.clone()),
+            update: OptionUpdates::new(options, settings.clone()),
         }));
         let config = tunnel_config(peer, cipher, link, settings.tun_mtu, pushed);
         out.event(ClientEvent::Up(Box::new(config)));

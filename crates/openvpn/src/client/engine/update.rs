@@ -13,13 +13,13 @@ use crate::negotiate::{
 use crate::session::{Settings, inner_mtu};
 
 /// The options pushed to a session, and the update in progress.
-pub(super) struct Updates {
+pub(super) struct OptionUpdates {
     options: Vec<PushedOption>,
     settings: Settings,
     assembler: PushAssembler<Change>,
 }
 
-impl Updates {
+impl OptionUpdates {
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }

@@ -233,7 +233,7 @@ fn bind_dev(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A buffer's size; `None` for 0, the system's own.
+/// Parses a buffer size; `None` for 0, the system's default.
 fn buffer(d: &Directive) -> Result<Option<u32>, ConfigError> {
     Ok(Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|bytes| *bytes > 0))
 }

@@ -96,7 +96,7 @@ pub(super) enum InConnection {
 
 /// The meaning of a directive to an end of the tunnel.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum DirectiveEffect {
     /// It is in force.
     Used,
     /// It has no effect, which a warning says; as in openvpn.
@@ -110,32 +110,39 @@ pub(super) enum Fit {
 /// The meaning of a directive in each role.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Roles {
-    pub(super) client: Fit,
-    pub(super) server: Fit,
-    pub(super) p2p: Fit,
+    pub(super) client: DirectiveEffect,
+    pub(super) server: DirectiveEffect,
+    pub(super) p2p: DirectiveEffect,
     /// Whether it needs TLS, which a tunnel with a static key is without.
     pub(super) tls: bool,
 }
 
 impl Roles {
     /// Any end.
-    const ANY: Self = Self { client: Fit::Used, server: Fit::Used, p2p: Fit::Used, tls: false };
+    const ANY: Self = Self {
+        client: DirectiveEffect::Used,
+        server: DirectiveEffect::Used,
+        p2p: DirectiveEffect::Used,
+        tls: false,
+    };
     /// A server of many clients.
-    const SERVER: Self = Self { client: Fit::Refused, p2p: Fit::Refused, ..Self::ANY };
+    const SERVER: Self =
+        Self { client: DirectiveEffect::Refused, p2p: DirectiveEffect::Refused, ..Self::ANY };
     /// A server; tolerated on clients.
-    const SERVER_LAX: Self = Self { client: Fit::Ignored, ..Self::SERVER };
+    const SERVER_LAX: Self = Self { client: DirectiveEffect::Ignored, ..Self::SERVER };
     /// An end that options are pushed to.
-    const CLIENT: Self = Self { server: Fit::Refused, p2p: Fit::Refused, ..Self::ANY };
+    const CLIENT: Self =
+        Self { server: DirectiveEffect::Refused, p2p: DirectiveEffect::Refused, ..Self::ANY };
     /// An end that options are pushed to; tolerated on servers.
-    const CLIENT_LAX: Self = Self { server: Fit::Ignored, ..Self::CLIENT };
+    const CLIENT_LAX: Self = Self { server: DirectiveEffect::Ignored, ..Self::CLIENT };
     /// An end that dials.
-    const DIALS: Self = Self { server: Fit::Refused, ..Self::ANY };
+    const DIALS: Self = Self { server: DirectiveEffect::Refused, ..Self::ANY };
     /// An end that dials; tolerated on servers.
-    const DIALS_LAX: Self = Self { server: Fit::Ignored, ..Self::ANY };
+    const DIALS_LAX: Self = Self { server: DirectiveEffect::Ignored, ..Self::ANY };
     /// Either end of a tunnel between two points, and a server.
-    const NOT_CLIENT: Self = Self { client: Fit::Refused, ..Self::ANY };
+    const NOT_CLIENT: Self = Self { client: DirectiveEffect::Refused, ..Self::ANY };
     /// An end whose own addresses are configured.
-    const OWN_ADDRESS: Self = Self { client: Fit::IgnoredWithTun, ..Self::ANY };
+    const OWN_ADDRESS: Self = Self { client: DirectiveEffect::IgnoredWithTun, ..Self::ANY };
 }
 
 impl Spec {
@@ -183,13 +190,13 @@ impl Spec {
         self
     }
 
-    /// The line as an operator would write it.
+    /// Formats the line as an operator would write it.
     pub(super) fn usage(&self) -> String {
         format!("{} {}", self.name, self.args).trim_end().to_owned()
     }
 }
 
-/// A directive that a parser takes.
+/// Describes a directive that a parser handles.
 const fn used(
     name: &'static str,
     args: &'static str,
@@ -199,17 +206,17 @@ const fn used(
     Spec { args, arity, ..Spec::new(name, Support::Used(Field::Parsed(parser))) }
 }
 
-/// A directive without arguments that sets a flag.
+/// Describes a directive without arguments that sets a flag.
 const fn flag(name: &'static str, field: fn(&mut RawConfig) -> &mut bool) -> Spec {
     Spec::new(name, Support::Used(Field::Flag(field)))
 }
 
-/// A directive whose one argument is stored as it is, or by its kind.
+/// Describes a directive whose one argument is stored as it is, or by its kind.
 const fn one(name: &'static str, args: &'static str, field: Field) -> Spec {
     Spec { args, arity: 1..=1, ..Spec::new(name, Support::Used(field)) }
 }
 
-/// A file or a block.
+/// Describes a directive that takes a file or a block.
 const fn source(name: &'static str, field: fn(&mut RawConfig) -> &mut Option<Source>) -> Spec {
     one(name, "FILE", Field::Source(field)).or_block()
 }
@@ -246,7 +253,7 @@ impl Field {
     }
 }
 
-/// All rows, by subject.
+/// Returns all rows, by subject.
 pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
     [
         client::TABLE,
@@ -268,12 +275,12 @@ pub(super) fn in_client_file() -> impl Iterator<Item = &'static Spec> {
     all().filter(|spec| spec.in_client_file.is_some())
 }
 
-/// The row of a name; `None` for an unknown one.
+/// Returns the row of a directive; `None` for an unknown name.
 pub(super) fn find(name: &str) -> Option<&'static Spec> {
     all().find(|spec| spec.name == name)
 }
 
-/// The known directive with the smallest edit distance to `name`, if one is close enough to suggest.
+/// Returns the known directive with the smallest edit distance to `name`, if one is close enough to suggest.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let most = name.len().div_ceil(4).min(3);
     all()
@@ -286,7 +293,7 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         .map(|(_, known)| known)
 }
 
-/// The directives in force, for `--help`.
+/// Returns the directives in force, for `--help`.
 pub(super) fn help() -> String {
     let mut rows: Vec<_> = all().filter(|spec| matches!(spec.support, Support::Used(_))).collect();
     rows.sort_by_key(|spec| spec.name);

@@ -160,7 +160,7 @@ fn compat_mode(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// `setenv NAME [VALUE]`. OpenVPN takes some names for directives.
+/// Handles `setenv NAME [VALUE]`. OpenVPN treats some names as directives.
 fn setenv(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     match (d.arg(0), d.get(1)) {
         ("FORWARD_COMPATIBLE", value) => raw.forward_compatible = value == Some("1"),

@@ -116,7 +116,7 @@ fn reneg_sec(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A number of which -1 means 0, no limit.
+/// Parses a number; -1 means 0, no limit.
 fn at_least_0(d: &Directive) -> Result<u64, ConfigError> {
     Ok(d.number::<i64>(0, -1..=i64::MAX)?.try_into().unwrap_or(0))
 }

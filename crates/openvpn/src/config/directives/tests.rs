@@ -2,24 +2,25 @@
 
 use super::*;
 
-/// Rows of a support level by name.
+/// Returns the rows of a support level by name.
 fn rows(level: fn(&Support) -> bool) -> Vec<&'static Spec> {
     let mut rows: Vec<_> = all().filter(|spec| level(&spec.support)).collect();
     rows.sort_by_key(|spec| spec.name);
     rows
 }
 
-/// The ends of the tunnel where a directive is in force.
+/// Returns the ends of the tunnel where a directive is in force.
 fn ends(roles: Roles) -> String {
     let fits = [(roles.client, "client"), (roles.server, "server"), (roles.p2p, "point-to-point")];
-    match fits.iter().filter(|(fit, _)| *fit != Fit::Used).count() {
+    match fits.iter().filter(|(fit, _)| *fit != DirectiveEffect::Used).count() {
         0 => "all".into(),
         _ => {
-            let used =
-                fits.iter().filter(|(fit, _)| matches!(fit, Fit::Used | Fit::IgnoredWithTun));
+            let used = fits.iter().filter(|(fit, _)| {
+                matches!(fit, DirectiveEffect::Used | DirectiveEffect::IgnoredWithTun)
+            });
             let ends: Vec<_> = used
                 .map(|(fit, end)| match fit {
-                    Fit::IgnoredWithTun => format!("{end} with TAP"),
+                    DirectiveEffect::IgnoredWithTun => format!("{end} with TAP"),
                     _ => (*end).to_owned(),
                 })
                 .collect();
@@ -75,7 +76,7 @@ fn refused_table() -> String {
     text
 }
 
-/// The page with its regions, from `<!-- directives: NAME -->` to `<!-- end of directives -->`, made again.
+/// Regenerates the regions of a page, from `<!-- directives: NAME -->` to `<!-- end of directives -->`.
 fn with_tables(page: &str) -> String {
     let mut text = String::new();
     let mut rest = page;

@@ -224,7 +224,8 @@ fn peer_fingerprint(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// A block is of SHA-256; a lone argument, as in openvpn, of SHA-1. Further lines add to the list.
+/// Handles `verify-hash`. A block is of SHA-256; a lone argument, as in openvpn, of SHA-1. Further
+/// lines add to the list.
 fn verify_hash(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     let sha1 = match (d.inline.is_some(), d.get(1)) {
         (true, _) | (_, Some("SHA256")) => false,
@@ -251,7 +252,7 @@ fn verify_hash(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// One as argument, or a block with one in each line, at least one.
+/// Parses one fingerprint as an argument, or a block with one in each line, at least one.
 fn fingerprints(d: &Directive, sha1: bool) -> Result<Vec<String>, ConfigError> {
     let (name, flag, len) = if sha1 { ("SHA-1", "sha1", 20) } else { ("SHA-256", "sha256", 32) };
     let remedy =
@@ -271,7 +272,7 @@ fn fingerprints(d: &Directive, sha1: bool) -> Result<Vec<String>, ConfigError> {
     Ok(found)
 }
 
-/// So many bytes in hex with colons between them, as lower-case hex without.
+/// Parses this many bytes in hex with colons between them into lower-case hex without colons.
 fn fingerprint(text: &str, len: usize) -> Option<String> {
     let parts: Vec<&str> = text.split(':').collect();
     let whole = parts.len() == len
@@ -301,7 +302,7 @@ fn remote_cert_eku(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError
     Ok(())
 }
 
-/// The values of `remote-cert-ku`, in hex: the first bit of the extension is 80.
+/// Parses the values of `remote-cert-ku`, in hex: the first bit of the extension is 80.
 fn key_usage(d: &Directive) -> Result<Vec<u8>, ConfigError> {
     let value = |text: &String| {
         let digits = text.strip_prefix("0x").unwrap_or(text);
@@ -320,7 +321,7 @@ fn key_usage(d: &Directive) -> Result<Vec<u8>, ConfigError> {
     d.args.iter().map(value).collect()
 }
 
-/// A TLS version; `None` for those older than 1.2.
+/// Parses a TLS version; `None` for those older than 1.2.
 fn version(d: &Directive) -> Result<Option<TlsVersion>, ConfigError> {
     match d.arg(0) {
         "1.0" | "1.1" => Ok(None),
@@ -383,7 +384,7 @@ fn tls_auth(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     wrap(raw, d, key.map(|key| Wrap::TlsAuth { key, direction: None }))
 }
 
-/// The second argument of `tls-auth` and `secret`.
+/// Sets the second argument of `tls-auth` and `secret`.
 fn key_direction(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     if d.args.len() > 1 {
         raw.key_direction = Some(d.number(1, 0..=1)?);
@@ -472,7 +473,7 @@ fn data_ciphers(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The reference implementation's spelling of a digest's name.
+/// Returns the reference implementation's spelling of a digest's name.
 fn digest(d: &Directive) -> Result<String, ConfigError> {
     const KNOWN: [&str; 6] = ["SHA1", "SHA224", "SHA256", "SHA384", "SHA512", "MD5"];
     let asked = d.arg(0).to_ascii_uppercase();

@@ -13,7 +13,7 @@ enum Outcome {
 
 use Outcome::{Refused, Starts};
 
-/// The directive that a warning is about: the first word behind the place, or the text itself up to a blank.
+/// Returns the directive that a warning is about: the first word after the location, or the text itself up to a blank.
 fn about(warning: &str) -> &str {
     let text = warning
         .strip_prefix("x.conf:")

@@ -24,8 +24,8 @@ use crate::packet::{Opcode, SessionId, split_front};
 use crate::reason::Reason;
 use crate::server::Responder;
 use crate::session::{
-    Budget, ControlChannel, DataChannel, Event, ExitNotices, Noticed, WallClock, is_exit_notice,
-    misframed,
+    Budget, ControlChannel, DataChannel, Event, ExitNotices, NoticeOutcome, WallClock,
+    framing_action, is_exit_notice,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -205,7 +205,7 @@ impl PeerEngine {
         let dropped = self.dropped;
         self.take(now, link, packet, out);
         if self.dropped == dropped && self.silent_at.is_some() {
-            self.hope(now);
+            self.restart_ping_exit(now);
         }
         // A stream neither loses nor alters anything: a packet that does not belong there ends it.
         if self.dropped != dropped && self.pending.contains(link) {
@@ -342,14 +342,14 @@ impl PeerEngine {
                 self.budget.report_event(now, out, ClientEvent::Note, text);
             }
             Notice::Violation(_, wrong) => {
-                out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
+                out.event(ClientEvent::Warning(format!("the peer: {}", framing_action(wrong))));
             }
             _ => match session.data.notice(now, &notice, &self.config.settings, out) {
-                Noticed::Nothing => {}
-                Noticed::KeyNearLimit => self.tick(now, out),
-                Noticed::Inactive => self.end(now, Reason::Inactive, out),
+                NoticeOutcome::Nothing => {}
+                NoticeOutcome::KeyNearLimit => self.tick(now, out),
+                NoticeOutcome::Inactive => self.end(now, Reason::Inactive, out),
                 // The peer's answers are what finds the path.
-                Noticed::Path(report) => {
+                NoticeOutcome::Path(report) => {
                     if self.budget.report(now, String::new).is_some() {
                         out.event(ClientEvent::Path(report));
                     }
@@ -415,7 +415,7 @@ fn new_tls(tls: &PeerTls) -> Result<TlsSession, Reason> {
 }
 
 impl PeerEngine {
-    /// A separate function, so that its stack frame is below its caller's.
+    /// Does the work in a separate function, so that its stack frame is below its caller's.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
@@ -425,7 +425,7 @@ impl PeerEngine {
             Input::LinkDown(link) if self.listens() => self.ended(now, link, out),
             Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
                 self.state = State::Open(Some(link));
-                self.hope(now);
+                self.restart_ping_exit(now);
                 self.begin(now, link, out);
             }
             Input::LinkUp(link) => out.push(Output::Hangup(link)),

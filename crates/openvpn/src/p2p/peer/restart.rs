@@ -143,7 +143,7 @@ impl PeerEngine {
     }
 
     /// Restarts the time of `ping-exit`, because a packet arrived or may arrive from now on.
-    pub(super) fn hope(&mut self, now: Instant) {
+    pub(super) fn restart_ping_exit(&mut self, now: Instant) {
         let settings = &self.config.settings;
         self.silent_at = silence_end(now, &settings.limits, settings.keepalive);
     }

@@ -11,7 +11,7 @@ use super::{Attempt, Out, PeerEngine, State};
 use crate::client::ClientEvent;
 use crate::data_format::Output;
 use crate::keys::Role;
-use crate::p2p::pending_streams::{Full, Vacancy};
+use crate::p2p::pending_streams::{QueueFull, Vacancy};
 use crate::reason::Reason;
 
 impl PeerEngine {
@@ -34,7 +34,7 @@ impl PeerEngine {
         match self.pending.admit(now, link, proven) {
             Ok(None) => {}
             Ok(Some(gone)) => self.turn_away(gone, out),
-            Err(Full) => return self.turn_away(link, out),
+            Err(QueueFull) => return self.turn_away(link, out),
         }
         if self.role() == Role::Client
             && let Ok(Some(control_channel)) = self.open(now, link)

@@ -17,7 +17,7 @@ use crate::data_format::{
 };
 use crate::reason::Reason;
 use crate::session::{
-    Budget, ExitNotices, Idle, PeerTerms, all_routes, inner_mtu, is_exit_notice, misframed,
+    Budget, ExitNotices, Idle, PeerTerms, all_routes, framing_action, inner_mtu, is_exit_notice,
     session_end,
 };
 
@@ -233,7 +233,7 @@ impl StaticEngine {
     }
 
     /// Records that the other end has proved that it has the key.
-    fn hear(&mut self, out: &mut Out) {
+    fn peer_has_key(&mut self, out: &mut Out) {
         let State::Open = self.state else { return };
         if self.listens() && self.link.is_none() {
             // Its connection has already ended.
@@ -285,7 +285,7 @@ impl StaticEngine {
 
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
         match notice {
-            Notice::KeyFirstUse(PEER, _) | Notice::PeerActive(PEER) => self.hear(out),
+            Notice::KeyFirstUse(PEER, _) | Notice::PeerActive(PEER) => self.peer_has_key(out),
             Notice::Floated(PEER, link) if self.listens() => self.moved(now, link, out),
             Notice::Floated(PEER, link) if matches!(self.state, State::Open) => {
                 self.link = Some(link);
@@ -302,7 +302,7 @@ impl StaticEngine {
                 self.end(now, Reason::PingExit, out);
             }
             Notice::Traffic(PEER, traffic)
-                if self.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
+                if self.idle.as_mut().is_some_and(|idle| idle.record_traffic(now, traffic)) =>
             {
                 self.end(now, Reason::Inactive, out);
             }
@@ -310,7 +310,7 @@ impl StaticEngine {
                 self.begin_again(now, Reason::PingRestart, out);
             }
             Notice::Violation(PEER, wrong) => {
-                out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
+                out.event(ClientEvent::Warning(format!("the peer: {}", framing_action(wrong))));
             }
             Notice::InBand(PEER, message) if is_exit_notice(&message) => {
                 self.begin_again(now, Reason::RemoteExit, out);

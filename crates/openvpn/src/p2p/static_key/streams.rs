@@ -11,7 +11,7 @@ use adit_engine::{Instant, Link};
 use super::{Out, PEER, State, StaticEngine, nowhere};
 use crate::client::ClientEvent;
 use crate::data_format::{Command, Output};
-use crate::p2p::pending_streams::Full;
+use crate::p2p::pending_streams::QueueFull;
 use crate::reason::Reason;
 
 impl StaticEngine {
@@ -33,7 +33,7 @@ impl StaticEngine {
         }
         let gone = match self.pending.admit(now, link, |_| false) {
             Ok(gone) => gone,
-            Err(Full) => Some(link),
+            Err(QueueFull) => Some(link),
         };
         if let Some(gone) = gone {
             self.dropped = self.dropped.saturating_add(1);

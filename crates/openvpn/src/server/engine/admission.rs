@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_engine::{Identity, Instant, Link, PeerId, Random, auth};
 use zeroize::Zeroizing;
 
-use super::control::{send_push, told};
+use super::control::{report_control_message, send_push};
 use super::session_replacement::CHECK_LASTS;
 use super::{Disconnect, Out, REFUSAL_PATIENCE, ServerEngine};
 use crate::data_format::{Framing, Output};
@@ -15,7 +15,7 @@ use crate::negotiate::{
     choose_cipher,
 };
 use crate::reason::Reason;
-use crate::server::client::{Connected, Negotiated, Stage};
+use crate::server::client::{ConnectedClient, NegotiatedClient, Stage};
 use crate::server::config::ServerConfig;
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
@@ -78,7 +78,7 @@ impl ServerEngine {
         };
         let compressed = occ.get("comp-lzo").is_some();
         let negotiated =
-            Box::new(Negotiated { identity, username, peer_info, cipher, tls, compressed });
+            Box::new(NegotiatedClient { identity, username, peer_info, cipher, tls, compressed });
         if !self.config.authorize {
             return self.accept(now, peer, *negotiated, auth::ClientParams::default(), out);
         }
@@ -162,7 +162,7 @@ impl ServerEngine {
             }
             let message = ControlMessage::AuthFailed(auth_failed(&reason, proto));
             client.control_channel.send_message(message.encode())?;
-            told(peer, client, message.to_string(), out);
+            report_control_message(peer, client, message.to_string(), out);
             client.stage = Stage::Refused { until: now + REFUSAL_PATIENCE, reason };
         }
         Ok(())
@@ -174,7 +174,7 @@ impl ServerEngine {
         &mut self,
         now: Instant,
         peer: PeerId,
-        negotiated: Negotiated,
+        negotiated: NegotiatedClient,
         mut grant: auth::ClientParams,
         out: &mut Out,
     ) -> Result<(), Reason> {
@@ -225,7 +225,7 @@ impl ServerEngine {
         &mut self,
         now: Instant,
         peer: PeerId,
-        negotiated: Negotiated,
+        negotiated: NegotiatedClient,
         assignment: Assignment,
         out: &mut Out,
     ) -> Result<(), Reason> {
@@ -280,7 +280,7 @@ impl ServerEngine {
             out.event(ServerEvent::Warning(Some(peer), text));
         }
         client.control_channel.establish(settings.tran_window);
-        client.stage = Stage::Connected(Box::new(Connected {
+        client.stage = Stage::Connected(Box::new(ConnectedClient {
             info,
             data,
             lease,

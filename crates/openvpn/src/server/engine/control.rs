@@ -26,7 +26,7 @@ impl ServerEngine {
         {
             let _ = client.control_channel.send_message(message.encode());
             let _ = client.control_channel.flush(now, unix, out);
-            told(peer, client, message.to_string(), out);
+            report_control_message(peer, client, message.to_string(), out);
         }
     }
 
@@ -221,12 +221,20 @@ pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Res
     for bundle in &connected.push {
         client.control_channel.send_message(terminated(bundle))?;
     }
-    connected.push.iter().for_each(|bundle| told(peer, client, bundle.clone(), out));
+    connected
+        .push
+        .iter()
+        .for_each(|bundle| report_control_message(peer, client, bundle.clone(), out));
     Ok(())
 }
 
 /// Reports a control message to a client to the driver.
-pub(super) fn told(peer: PeerId, client: &Client, message: String, out: &mut Out) {
+pub(super) fn report_control_message(
+    peer: PeerId,
+    client: &Client,
+    message: String,
+    out: &mut Out,
+) {
     let identity = client.control_channel.negotiation().tls().peer();
     let name = identity.map(|identity| identity.common_name.clone()).unwrap_or_default();
     out.event(ServerEvent::Told { peer, link: client.control_channel.link, name, message });

@@ -26,7 +26,7 @@ use crate::data_format::{Command, Input, Notice, OpenVpn, Outbox, Output};
 use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::SessionId;
 use crate::reason::Reason;
-use crate::session::{Noticed, PathReport, WallClock, is_exit_notice, misframed};
+use crate::session::{NoticeOutcome, PathReport, WallClock, framing_action, is_exit_notice};
 use crate::tls::ServerTls;
 use crate::wrap::WrapError;
 pub use counters::ServerCounters;
@@ -47,7 +47,7 @@ const FREE_PER_HANDSHAKE: usize = 7;
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A session that has ended and whose final counters the data plane has not reported yet.
-struct Departing {
+struct EndedSession {
     reason: Reason,
     /// The traffic of its control channel.
     control: Counters,
@@ -83,9 +83,9 @@ pub struct ServerEngine {
     by_name: HashMap<String, PeerId>,
     /// The check in progress of each name that has one (`adit connect --check`).
     checks: HashMap<String, PeerId>,
-    disputes: session_replacement::Disputes,
+    disputes: session_replacement::NameConflicts,
     /// Peers removed from the data plane, which has not reported their final counters yet.
-    departing: HashMap<PeerId, Departing>,
+    departing: HashMap<PeerId, EndedSession>,
     timers: BTreeSet<(Instant, PeerId)>,
     next_peer: u32,
     next_ticket: u64,
@@ -228,14 +228,14 @@ impl ServerEngine {
     fn remove(&mut self, peer: PeerId, reason: Reason, out: &mut Out) {
         let Some(client) = self.clients.remove(&peer) else { return };
         let link = client.control_channel.link;
-        self.unfile(link, client.session, peer);
+        self.remove_packet_entry(link, client.session, peer);
         if let Some(at) = client.scheduled {
             self.timers.remove(&(at, peer));
         }
         out.plane(Command::DismissLink(link));
         match client.stage {
             Stage::Connected(connected) => {
-                let departing = Departing { reason, control: client.control_channel.traffic };
+                let departing = EndedSession { reason, control: client.control_channel.traffic };
                 self.end_session(peer, *connected, departing, out);
             }
             Stage::Replaced(_) => self.disputes.notified(),
@@ -260,7 +260,7 @@ impl ServerEngine {
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
         match notice {
             Notice::PeerGone(peer, counters) => {
-                if let Some(Departing { reason, control }) = self.departing.remove(&peer) {
+                if let Some(EndedSession { reason, control }) = self.departing.remove(&peer) {
                     out.event(ServerEvent::ClientDown(peer, reason, counters.plus(control)));
                 }
             }
@@ -274,7 +274,7 @@ impl ServerEngine {
             }
             Notice::Floated(peer, link) => self.floated(now, peer, link, out),
             Notice::Violation(peer, wrong) => {
-                out.event(ServerEvent::Warning(Some(peer), misframed(wrong).into()));
+                out.event(ServerEvent::Warning(Some(peer), framing_action(wrong).into()));
             }
             Notice::KeyFirstUse(peer, _)
             | Notice::KeyNearLimit(peer, _)
@@ -287,9 +287,9 @@ impl ServerEngine {
                     return;
                 };
                 match connected.data.notice(now, &notice, &self.config.settings, out) {
-                    Noticed::Nothing | Noticed::KeyNearLimit => {}
-                    Noticed::Path(report) => self.found_path(now, peer, report, out),
-                    Noticed::Inactive => return self.remove(peer, Reason::Inactive, out),
+                    NoticeOutcome::Nothing | NoticeOutcome::KeyNearLimit => {}
+                    NoticeOutcome::Path(report) => self.found_path(now, peer, report, out),
+                    NoticeOutcome::Inactive => return self.remove(peer, Reason::Inactive, out),
                 }
                 self.schedule(peer);
             }
@@ -313,7 +313,7 @@ impl ServerEngine {
             connected.data.moved(now, link);
         }
         let session = client.session;
-        self.unfile(former, session, peer);
+        self.remove_packet_entry(former, session, peer);
         self.by_session.insert((link.remote(), session), peer);
         out.plane(Command::DismissLink(former));
         out.plane(Command::AdmitLink(link));
@@ -331,7 +331,7 @@ impl ServerEngine {
     }
 
     /// Removes the entry for a client's packets, unless it has become another client's.
-    fn unfile(&mut self, link: Link, session: SessionId, peer: PeerId) {
+    fn remove_packet_entry(&mut self, link: Link, session: SessionId, peer: PeerId) {
         let key = (link.remote(), session);
         if self.by_session.get(&key) == Some(&peer) {
             self.by_session.remove(&key);
@@ -340,7 +340,7 @@ impl ServerEngine {
 }
 
 impl ServerEngine {
-    /// A separate function, so that its stack frame is below its caller's.
+    /// Does the work in a separate function, so that its stack frame is below its caller's.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {

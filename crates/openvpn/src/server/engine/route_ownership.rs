@@ -67,7 +67,7 @@ impl ServerEngine {
     }
 
     /// Releases the prefixes that a client owned.
-    pub(super) fn disown(&mut self, peer: PeerId, prefixes: &[IpNet]) {
+    pub(super) fn release_prefixes(&mut self, peer: PeerId, prefixes: &[IpNet]) {
         self.ownership.release(peer, prefixes);
     }
 

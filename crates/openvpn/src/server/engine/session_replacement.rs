@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use adit_engine::{Instant, PeerId};
 
-use super::control::told;
-use super::{Departing, Out, ServerEngine};
+use super::control::report_control_message;
+use super::{EndedSession, Out, ServerEngine};
 use crate::data_format::Command;
 use crate::negotiate::{AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo};
 use crate::reason::Reason;
-use crate::server::client::{Notified, Stage};
+use crate::server::client::{ReplacedClient, Stage};
 use crate::server::event::{ServerEvent, UsedElsewhere};
 
 /// The time that a replaced client has to acknowledge each of the two messages.
@@ -42,20 +42,20 @@ const DOUBLINGS: u32 = 4;
 
 /// The number of times that a name was used from two addresses.
 #[derive(Debug)]
-struct Dispute {
+struct NameConflict {
     count: u32,
     last: Instant,
 }
 
 /// The names that two devices use.
 #[derive(Debug, Default)]
-pub(super) struct Disputes {
-    by_name: HashMap<String, Dispute>,
+pub(super) struct NameConflicts {
+    by_name: HashMap<String, NameConflict>,
     /// The number of clients in [`Stage::Replaced`].
     notifying: usize,
 }
 
-impl Disputes {
+impl NameConflicts {
     /// Returns the number of clients that have lost their session and are not gone yet.
     pub(super) fn notifying(&self) -> usize {
         self.notifying
@@ -68,17 +68,17 @@ impl Disputes {
 
     /// Counts a dispute, and returns the number of this name's disputes including this one.
     fn count(&mut self, now: Instant, name: &str) -> u32 {
-        let recent = |dispute: &Dispute| now.since(dispute.last) < DISPUTE_MEMORY;
+        let recent = |dispute: &NameConflict| now.since(dispute.last) < DISPUTE_MEMORY;
         if let Some(dispute) = self.by_name.get_mut(name) {
             let before = if recent(dispute) { dispute.count } else { 0 };
-            *dispute = Dispute { count: before.saturating_add(1), last: now };
+            *dispute = NameConflict { count: before.saturating_add(1), last: now };
             return dispute.count;
         }
         if self.by_name.len() >= MAX_DISPUTES {
             self.by_name.retain(|_, dispute| recent(dispute));
         }
         if self.by_name.len() < MAX_DISPUTES {
-            self.by_name.insert(name.to_owned(), Dispute { count: 1, last: now });
+            self.by_name.insert(name.to_owned(), NameConflict { count: 1, last: now });
         }
         1
     }
@@ -124,10 +124,15 @@ impl ServerEngine {
         let entries = &connected.info.peer_info;
         let knows_backoff = PeerInfo::from_entries(entries).proto().has(IvProto::AUTH_FAIL_TEMP);
         let name = connected.info.identity.common_name.clone();
-        client.stage =
-            Stage::Replaced(Box::new(Notified { until, name, by, knows_backoff, asked: true }));
+        client.stage = Stage::Replaced(Box::new(ReplacedClient {
+            until,
+            name,
+            by,
+            knows_backoff,
+            asked: true,
+        }));
         let departing =
-            Departing { reason: Reason::Replaced, control: client.control_channel.traffic };
+            EndedSession { reason: Reason::Replaced, control: client.control_channel.traffic };
         self.disputes.notifying += 1;
         self.end_session(former, *connected, departing, out);
         let text = format!("this profile is in use at {} now", by.ip().to_canonical());
@@ -179,7 +184,7 @@ impl ServerEngine {
         if !sent {
             return self.remove(peer, Reason::Replaced, out);
         }
-        told(peer, client, message.to_string(), out);
+        report_control_message(peer, client, message.to_string(), out);
         self.schedule(peer);
     }
 }
@@ -209,8 +214,8 @@ impl ServerEngine {
     pub(super) fn end_session(
         &mut self,
         peer: PeerId,
-        connected: crate::server::client::Connected,
-        departing: Departing,
+        connected: crate::server::client::ConnectedClient,
+        departing: EndedSession,
         out: &mut Out,
     ) {
         let name = &connected.info.identity.common_name;
@@ -219,7 +224,7 @@ impl ServerEngine {
         }
         self.end_check(name, peer);
         self.pool.release(peer, connected.lease);
-        self.disown(peer, &connected.prefixes);
+        self.release_prefixes(peer, &connected.prefixes);
         out.plane(Command::DelPeer(peer));
         self.departing.insert(peer, departing);
     }
@@ -231,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_back_off_doubles_up_to_sixteen_minutes_and_begins_again_after_hours() {
-        let mut disputes = Disputes::default();
+        let mut disputes = NameConflicts::default();
         let at = |minutes: u64| Instant::from_nanos(minutes * 60 * 1_000_000_000);
         let minutes: Vec<u64> =
             (0..7).map(|n| backoff(disputes.count(at(n), "a")).as_secs() / 60).collect();
@@ -242,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_table_of_disputes_is_bounded() {
-        let mut disputes = Disputes::default();
+        let mut disputes = NameConflicts::default();
         for n in 0..2 * MAX_DISPUTES {
             disputes.count(Instant::default(), &n.to_string());
         }

@@ -2,11 +2,11 @@
 
 use adit_engine::{Instant, PeerId};
 
-use super::control::{terminated, told};
+use super::control::{report_control_message, terminated};
 use super::{Out, ServerEngine};
 use crate::negotiate::{IvProto, PeerInfo, build_push_reply, build_push_update, updates};
 use crate::server::client::Stage;
-use crate::server::config::Offer;
+use crate::server::config::ReloadableConfig;
 use crate::server::event::ServerEvent;
 use crate::server::push::{Recipient, pushed_options};
 
@@ -14,7 +14,7 @@ impl ServerEngine {
     /// Changes the options to push, the client limit and the reserved addresses. Connected clients
     /// that support PUSH_UPDATE apply at once the options that can change within a session; other
     /// clients, and the other options, follow at the next connection.
-    pub fn set_offer(&mut self, now: Instant, offer: Offer, out: &mut Out) {
+    pub fn set_offer(&mut self, now: Instant, offer: ReloadableConfig, out: &mut Out) {
         let changed = self.config.push != offer.push;
         self.config.push = offer.push;
         self.config.max_clients = offer.max_clients;
@@ -64,7 +64,9 @@ impl ServerEngine {
             Ok(Vec::new())
         });
         if let Some(client) = self.clients.get(&peer) {
-            messages.into_iter().for_each(|message| told(peer, client, message, out));
+            messages
+                .into_iter()
+                .for_each(|message| report_control_message(peer, client, message, out));
         }
     }
 }

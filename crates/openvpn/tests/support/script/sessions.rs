@@ -11,7 +11,7 @@ use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::data_format::{FramingError, Input, Notice, Outbox};
 use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
 use adit_openvpn::negotiate::ControlMessage;
-use adit_openvpn::server::{Disconnect, Offer, ServerConfig};
+use adit_openvpn::server::{Disconnect, ReloadableConfig, ServerConfig};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
@@ -373,7 +373,7 @@ impl Play {
                 let max_clients = u32::from(script.u8());
                 let leases = vec![("client".into(), "10.9.0.200/32".parse().expect("an address"))];
                 let push = vec![script.text(), script.text()];
-                let offer = Offer { push, max_clients, leases };
+                let offer = ReloadableConfig { push, max_clients, leases };
                 self.act_as_server(|server, now, out| server.set_offer(now, offer, out));
             }
         }
@@ -570,7 +570,7 @@ impl Play {
             self.world.to_server(Input::AuthResponse(ticket, reply));
         }
         let push = vec!["route 10.77.0.0 255.255.0.0".into()];
-        let offer = Offer { push, max_clients: 100, leases: Vec::new() };
+        let offer = ReloadableConfig { push, max_clients: 100, leases: Vec::new() };
         self.act_as_server(|server, now, out| server.set_offer(now, offer, out));
         if !self.streams {
             for client in &mut self.world.clients {

@@ -203,7 +203,7 @@ impl OutsideResolver {
         adit_dns::parse_answer(&bytes, id, name, record_type).ok_or_else(|| "not an answer".into())
     }
 
-    /// A stream to a server. Marks need privileges, which the helper has.
+    /// Opens a stream to a server. Marks need privileges, which the helper has.
     async fn stream(&self, server: SocketAddr) -> std::io::Result<TcpStream> {
         if self.mark.is_none() {
             let socket = self.socket(server, Type::STREAM)?;
@@ -244,7 +244,7 @@ impl OutsideResolver {
         UdpSocket::from_std(socket.into())
     }
 
-    /// A socket that stays outside the tunnel by its interface.
+    /// Opens a socket that is bound to an interface outside the tunnel.
     fn socket(&self, server: SocketAddr, kind: Type) -> std::io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(server), kind, None)?;
         socket.set_nonblocking(true)?;
@@ -261,8 +261,8 @@ impl OutsideResolver {
     }
 }
 
-/// The interface of the default route in the main table, which is the access network's: tunnels use two
-/// halves, or a table of their own.
+/// Returns the interface of the default route in the main table, which is the access network's:
+/// tunnels use two halves, or a table of their own.
 async fn outside(server: IpAddr) -> Option<String> {
     let net = adit_linux::net::Net::open().ok()?;
     let route = net.default_route(server.is_ipv6()).await.ok()??;

@@ -25,7 +25,8 @@ const MANAGED: [&str; 3] = [
 const RECORDS: [&str; 3] =
     ["run/resolvconf/interface", "run/resolvconf/interfaces", "etc/resolvconf/run/interface"];
 
-/// The servers to ask, best first: never those of the tunnel. `former` are those from before the tunnel.
+/// Returns the servers to query, best first: never those of the tunnel. `former` are those from
+/// before the tunnel.
 pub(super) fn servers(root: &Path, tunnel: &[IpAddr], former: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();
     let conf = read(&root.join("etc/resolv.conf"));
@@ -60,7 +61,7 @@ pub(super) fn servers(root: &Path, tunnel: &[IpAddr], former: &[SocketAddr]) -> 
     found
 }
 
-/// The servers that our own resolv.conf replaced; several tunnels may be stacked.
+/// Returns the servers that our own resolv.conf replaced; several tunnels may be stacked.
 fn before(root: &Path, original: Original) -> Vec<u8> {
     let mut original = original;
     for _ in 0..8 {
@@ -110,7 +111,7 @@ fn addresses(text: &[u8]) -> Vec<SocketAddr> {
     resolv_conf::nameservers(text).into_iter().filter_map(address).collect()
 }
 
-/// The addresses of a name in /etc/hosts.
+/// Looks up a name in /etc/hosts.
 pub(super) fn hosts(root: &Path, name: &str) -> Vec<IpAddr> {
     let bytes = read(&root.join("etc/hosts"));
     let text = String::from_utf8_lossy(&bytes);

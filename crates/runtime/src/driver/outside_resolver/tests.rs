@@ -46,7 +46,7 @@ fn reply(query: &[u8], manner: Manner, stream: bool) -> Vec<u8> {
     reply.build_bytes_vec().unwrap()
 }
 
-/// A name server; it ends with the process.
+/// Runs a name server; it ends with the process.
 fn serve(ns: &NetNs, address: &str, manner: Manner) {
     let address = format!("{address}:53");
     let (udp, tcp) = ns
@@ -78,7 +78,7 @@ fn serve(ns: &NetNs, address: &str, manner: Manner) {
     });
 }
 
-/// A machine at 192.0.2.2 and name servers from 192.0.2.11 up; `None` without privileges.
+/// Creates a machine at 192.0.2.2 and name servers from 192.0.2.11 up; `None` without privileges.
 fn world(manners: &[Manner]) -> Option<(NetNs, NetNs)> {
     let (ns, other) = (NetNs::new("adit-names").ok()?, NetNs::new("adit-names").ok()?);
     ns.connect("eth0", &other, "eth0").ok()?;

@@ -32,7 +32,7 @@ impl Link {
 
 /// The settings that a back end applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Applied {
+pub(super) struct AppliedDns {
     /// Domains that it keeps apart; empty: all names go to the tunnel's servers.
     pub domains: Vec<String>,
     /// No other server is asked.
@@ -41,7 +41,7 @@ pub(super) struct Applied {
     pub notes: Vec<String>,
 }
 
-/// The back ends that fit this machine, best first. The file is always the last.
+/// Returns the back ends that fit this machine, best first. The file is always the last.
 pub(super) fn candidates(root: &Path) -> Vec<BackEnd> {
     let path = file::path(root);
     let text = file::content(root).unwrap_or_default();
@@ -72,14 +72,14 @@ pub(super) fn candidates(root: &Path) -> Vec<BackEnd> {
     found
 }
 
-/// Whether the C library asks systemd-resolved before name servers.
+/// Returns whether the C library asks systemd-resolved before name servers.
 fn asks_resolved(nsswitch: &str) -> bool {
     let hosts = nsswitch.lines().find_map(|line| line.trim().strip_prefix("hosts:"));
     let mut services = hosts.unwrap_or_default().split_whitespace();
     services.find(|word| matches!(*word, "resolve" | "dns")) == Some("resolve")
 }
 
-/// resolvconf, but not systemd-resolved under that name.
+/// Finds resolvconf, but not systemd-resolved under that name.
 fn resolvconf() -> Option<std::path::PathBuf> {
     find("resolvconf").filter(|path| {
         let real = fs::canonicalize(path).unwrap_or_default();
@@ -93,7 +93,7 @@ pub(super) async fn apply(
     plan: &DnsPlan,
     link: &Link,
     root: &Path,
-) -> Result<Applied, String> {
+) -> Result<AppliedDns, String> {
     let mut applied = match back_end {
         BackEnd::Resolved => return resolved(plan, link).await,
         BackEnd::NetworkManager => {
@@ -108,14 +108,14 @@ pub(super) async fn apply(
         }
         BackEnd::File => {
             plan.is_plain()?;
-            Applied { domains: Vec::new(), exclusive: true, notes: Vec::new() }
+            AppliedDns { domains: Vec::new(), exclusive: true, notes: Vec::new() }
         }
     };
     applied.notes.extend(limits(back_end, plan));
     Ok(applied)
 }
 
-/// The settings that the C library's resolver does not support.
+/// Returns the settings that the C library's resolver does not support.
 fn limits(back_end: BackEnd, plan: &DnsPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if !plan.domains.is_empty() {
@@ -135,7 +135,7 @@ fn limits(back_end: BackEnd, plan: &DnsPlan) -> Vec<String> {
 }
 
 /// Looks whether the servers have arrived in resolv.conf.
-fn verify(plan: &DnsPlan, root: &Path) -> Result<Applied, String> {
+fn verify(plan: &DnsPlan, root: &Path) -> Result<AppliedDns, String> {
     let text = file::content(root).map_err(|e| format!("/etc/resolv.conf: {e}"))?;
     let servers = addresses(&text);
     let ours = |ip: &std::net::IpAddr| plan.servers.iter().any(|server| server.ip() == *ip);
@@ -150,7 +150,7 @@ fn verify(plan: &DnsPlan, root: &Path) -> Result<Applied, String> {
     } else {
         vec!["DNS: this machine's own servers are asked when the tunnel's do not answer".into()]
     };
-    Ok(Applied { domains: Vec::new(), exclusive, notes })
+    Ok(AppliedDns { domains: Vec::new(), exclusive, notes })
 }
 
 /// Takes a plan back.
@@ -178,7 +178,7 @@ pub(super) async fn undo(back_end: BackEnd, link: &Link) -> Result<(), String> {
     }
 }
 
-async fn resolved(plan: &DnsPlan, link: &Link) -> Result<Applied, String> {
+async fn resolved(plan: &DnsPlan, link: &Link) -> Result<AppliedDns, String> {
     let program = find("resolvectl").ok_or("resolvectl is missing")?;
     let mut notes = Vec::new();
     let sni = match &plan.transport {
@@ -225,10 +225,10 @@ async fn resolved(plan: &DnsPlan, link: &Link) -> Result<Applied, String> {
     if plan.dnssec == Some(Dnssec::Optional) {
         notes.push("DNS: answers are validated where the servers can (dnssec optional)".into());
     }
-    Ok(Applied { domains: plan.domains.clone(), exclusive: true, notes })
+    Ok(AppliedDns { domains: plan.domains.clone(), exclusive: true, notes })
 }
 
-/// A profile in NetworkManager's memory, on a device of its own.
+/// Creates a profile in NetworkManager's memory, on a device of its own.
 ///
 /// `nmcli device modify` on the tunnel device would be simpler, but NetworkManager takes over a device
 /// whose settings it changes, and removes the addresses and routes that it does not know.
@@ -316,7 +316,8 @@ async fn record(plan: &DnsPlan, link: &Link) -> Result<(), String> {
     }
 }
 
-/// Debian's resolvconf sorts records by the interface's name, `tun*` before real interfaces.
+/// Returns the key of a record: Debian's resolvconf sorts records by the interface's name, `tun*` before real
+/// interfaces.
 fn key(link: &Link) -> String {
     if link.name.starts_with("tun") || link.name.starts_with("tap") {
         format!("{}.adit", link.name)

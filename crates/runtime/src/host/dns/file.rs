@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 
 use super::plan::DnsPlan;
-use super::resolv_conf::{self, Original, Ours, Owner};
+use super::resolv_conf::{self, GeneratedFile, Original, Owner};
 use crate::host::owner::began;
 
 /// Bytes of a resolv.conf that are read.
@@ -21,7 +21,7 @@ pub(super) fn path(root: &Path) -> PathBuf {
     root.join("etc/resolv.conf")
 }
 
-/// The file's content; through a symbolic link.
+/// Reads the file, following a symbolic link.
 pub(super) fn content(root: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path(root))?.take(SIZE_LIMIT).read_to_end(&mut bytes)?;
@@ -31,7 +31,7 @@ pub(super) fn content(root: &Path) -> io::Result<Vec<u8>> {
 /// A file's stamp: device, inode, size and time, of the link and of its target.
 pub(super) type Signature = [(u64, u64, u64, i64, i64); 2];
 
-/// The file's signature at this moment.
+/// Returns the file's current signature.
 pub(super) fn signature(root: &Path) -> Option<Signature> {
     let of =
         |data: fs::Metadata| (data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec());
@@ -41,7 +41,7 @@ pub(super) fn signature(root: &Path) -> Option<Signature> {
 }
 
 /// Returns the current state of the file.
-pub(super) fn look(root: &Path) -> io::Result<Original> {
+pub(super) fn read_state(root: &Path) -> io::Result<Original> {
     let path = path(root);
     match fs::symlink_metadata(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Original::Absent),
@@ -58,7 +58,7 @@ pub(super) fn look(root: &Path) -> io::Result<Original> {
     }
 }
 
-/// This process as the owner of a file.
+/// Returns this process as the owner of a file.
 pub(super) fn owner(device: &str) -> Owner {
     let pid = std::process::id();
     Owner {
@@ -79,7 +79,7 @@ fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
 }
 
-/// Whether the process may still be there. One in another PID namespace cannot be seen.
+/// Returns whether the process may still exist. A process in another PID namespace cannot be seen.
 pub(super) fn is_alive(owner: &Owner) -> bool {
     if owner.boot != boot() {
         return false;
@@ -101,23 +101,23 @@ pub(super) fn install(
 
 /// Puts the original back if the file is still the one of `owner`. Returns whether it was.
 pub(super) fn restore(root: &Path, owner: &Owner) -> io::Result<bool> {
-    let Original::File(bytes) = look(root)? else { return Ok(false) };
+    let Original::File(bytes) = read_state(root)? else { return Ok(false) };
     match resolv_conf::read(&bytes) {
         Some(ours) if ours.owner == *owner => put_back(root, &ours).map(|()| true),
         Some(_) | None => Ok(false),
     }
 }
 
-/// Whether the file is one of a killed process.
+/// Returns whether a killed process left the file.
 pub(super) fn is_left(root: &Path) -> bool {
-    let Ok(Original::File(bytes)) = look(root) else { return false };
+    let Ok(Original::File(bytes)) = read_state(root) else { return false };
     resolv_conf::read(&bytes).is_some_and(|ours| !is_alive(&ours.owner))
 }
 
 /// Restores what killed processes replaced. Returns how many files were restored.
 pub(super) fn repair(root: &Path) -> usize {
     for layer in 0..LAYERS {
-        let Ok(Original::File(bytes)) = look(root) else { return layer };
+        let Ok(Original::File(bytes)) = read_state(root) else { return layer };
         let Some(ours) = resolv_conf::read(&bytes).filter(|ours| !is_alive(&ours.owner)) else {
             return layer;
         };
@@ -134,7 +134,7 @@ pub(super) fn repair(root: &Path) -> usize {
     LAYERS
 }
 
-fn put_back(root: &Path, ours: &Ours) -> io::Result<()> {
+fn put_back(root: &Path, ours: &GeneratedFile) -> io::Result<()> {
     let path = path(root);
     match &ours.original {
         Original::Absent => fs::remove_file(path),
@@ -222,14 +222,14 @@ mod tests {
         let root = root();
         let conf = path(root.path());
         let own = owner("tun0");
-        install(root.path(), &plan(), &own, &look(root.path()).unwrap()).unwrap();
+        install(root.path(), &plan(), &own, &read_state(root.path()).unwrap()).unwrap();
         assert!(content(root.path()).unwrap().starts_with(b"# Written by adit"));
         assert!(restore(root.path(), &own).unwrap());
         assert!(!conf.exists());
 
         fs::write(&conf, "nameserver 192.0.2.1\n").unwrap();
         fs::set_permissions(&conf, fs::Permissions::from_mode(0o604)).unwrap();
-        install(root.path(), &plan(), &own, &look(root.path()).unwrap()).unwrap();
+        install(root.path(), &plan(), &own, &read_state(root.path()).unwrap()).unwrap();
         assert_eq!(resolv_conf::nameservers(&content(root.path()).unwrap()), ["10.8.0.1"]);
         assert!(restore(root.path(), &own).unwrap());
         assert_eq!(fs::read(&conf).unwrap(), b"nameserver 192.0.2.1\n");
@@ -239,7 +239,7 @@ mod tests {
         fs::remove_file(&conf).unwrap();
         fs::write(root.path().join("etc/real"), "nameserver 192.0.2.2\n").unwrap();
         symlink("real", &conf).unwrap();
-        install(root.path(), &plan(), &own, &look(root.path()).unwrap()).unwrap();
+        install(root.path(), &plan(), &own, &read_state(root.path()).unwrap()).unwrap();
         assert_eq!(fs::read(root.path().join("etc/real")).unwrap(), b"nameserver 192.0.2.2\n");
         assert!(restore(root.path(), &own).unwrap());
         assert_eq!(fs::read_link(&conf).unwrap(), Path::new("real"));
@@ -254,7 +254,7 @@ mod tests {
         // One tunnel over another, both of processes that are gone.
         for (pid, began) in [(u32::MAX, 1), (std::process::id(), 1)] {
             let dead = Owner { pid, began, ..owner("tun0") };
-            install(root.path(), &plan(), &dead, &look(root.path()).unwrap()).unwrap();
+            install(root.path(), &plan(), &dead, &read_state(root.path()).unwrap()).unwrap();
         }
         assert!(is_left(root.path()));
         assert_eq!(repair(root.path()), 2);
@@ -262,13 +262,13 @@ mod tests {
         assert_eq!(fs::read(&conf).unwrap(), b"nameserver 192.0.2.1\n");
 
         let before_boot = Owner { boot: "0".into(), ..owner("tun0") };
-        install(root.path(), &plan(), &before_boot, &look(root.path()).unwrap()).unwrap();
+        install(root.path(), &plan(), &before_boot, &read_state(root.path()).unwrap()).unwrap();
         assert_eq!(repair(root.path()), 1);
-        install(root.path(), &plan(), &owner("tun0"), &look(root.path()).unwrap()).unwrap();
+        install(root.path(), &plan(), &owner("tun0"), &read_state(root.path()).unwrap()).unwrap();
         assert!(!is_left(root.path()), "its process lives");
         assert_eq!(repair(root.path()), 0);
         let elsewhere = Owner { namespace: 1, pid: u32::MAX, ..owner("tun0") };
-        install(root.path(), &plan(), &elsewhere, &look(root.path()).unwrap()).unwrap();
+        install(root.path(), &plan(), &elsewhere, &read_state(root.path()).unwrap()).unwrap();
         assert_eq!(repair(root.path()), 0);
     }
 }

@@ -36,13 +36,13 @@ const PERIOD: Duration = Duration::from_secs(120);
 pub(super) struct Dns {
     /// `/`, but in tests.
     root: PathBuf,
-    made: Option<Made>,
+    made: Option<AppliedSettings>,
     in_use: DnsInUse,
 }
 
 /// Settings in force.
 #[derive(Debug)]
-struct Made {
+struct AppliedSettings {
     plan: DnsPlan,
     link: Link,
     back_end: BackEnd,
@@ -65,7 +65,7 @@ impl Default for Dns {
 }
 
 impl Dns {
-    /// Whose servers are used.
+    /// Returns the servers in use.
     pub(super) fn in_use(&self) -> &DnsInUse {
         &self.in_use
     }
@@ -75,13 +75,13 @@ impl Dns {
         file::repair(&self.root);
     }
 
-    /// The same for the programs that manage DNS.
+    /// Cleans up the settings of programs that manage DNS.
     pub(super) async fn clean_up(&self) {
         self.repair();
         records::clean_up(&self.root).await;
     }
 
-    /// Whether a killed process left settings.
+    /// Returns whether a killed process left settings.
     pub(super) fn is_left(&self) -> bool {
         file::is_left(&self.root) || records::is_left(&self.root)
     }
@@ -139,7 +139,7 @@ impl Dns {
         back_end: BackEnd,
         plan: &DnsPlan,
         link: &Link,
-        former: Option<&Made>,
+        former: Option<&AppliedSettings>,
     ) -> Result<Vec<String>, String> {
         let owner = file::owner(&link.name);
         let mut written = Vec::new();
@@ -147,7 +147,7 @@ impl Dns {
         if back_end == BackEnd::File {
             plan.is_plain()?;
             let io = |e: std::io::Error| e.to_string();
-            let mut original = file::look(&self.root).map_err(io)?;
+            let mut original = file::read_state(&self.root).map_err(io)?;
             // In place of our own file, or of one that a killed process left.
             if let Original::File(bytes) = &original
                 && let Some(ours) = resolv_conf::read(bytes)
@@ -177,7 +177,7 @@ impl Dns {
             exclusive: applied.exclusive,
         };
         self.in_use = in_force.clone();
-        self.made = Some(Made {
+        self.made = Some(AppliedSettings {
             plan: plan.clone(),
             link: link.clone(),
             back_end,
@@ -201,7 +201,7 @@ impl Dns {
         }
     }
 
-    async fn take_back(&self, made: &Made) {
+    async fn take_back(&self, made: &AppliedSettings) {
         let outcome = match made.back_end {
             BackEnd::File => {
                 // It is not ours any more if another program has replaced it.
@@ -224,14 +224,14 @@ impl Dns {
         loop {
             let Some(made) = &self.made else { return std::future::pending().await };
             sleep_until(made.next_look).await;
-            if let Some(event) = self.look() {
+            if let Some(event) = self.check_for_changes() {
                 return event;
             }
         }
     }
 
     /// Compares what is there with what was made.
-    fn look(&mut self) -> Option<DnsEvent> {
+    fn check_for_changes(&mut self) -> Option<DnsEvent> {
         let made = self.made.as_mut()?;
         let now = Instant::now();
         made.next_look = now + LOOK;
@@ -262,7 +262,7 @@ impl Dns {
         } else {
             made.again = made.again.saturating_add(1);
             // The new content is the network's: it is what comes back at the end.
-            let put = file::look(&self.root)
+            let put = file::read_state(&self.root)
                 .and_then(|new| file::install(&self.root, &made.plan, &made.owner, &new));
             match put {
                 Ok(written) => {
@@ -280,7 +280,7 @@ impl Dns {
         (!was_lost).then_some(event)
     }
 
-    /// Whether the program's settings still reach /etc/resolv.conf.
+    /// Checks whether the program's settings still reach /etc/resolv.conf.
     fn look_at_program(&mut self, tunnel: DnsInUse, was_lost: bool) -> Option<DnsEvent> {
         let made = self.made.as_ref()?;
         let in_force = match made.back_end {

@@ -66,7 +66,7 @@ impl DnsPlan {
         Ok(())
     }
 
-    /// Whether the servers can be asked by programs that know addresses alone.
+    /// Checks whether programs that know only addresses can query the servers.
     pub(super) fn is_plain(&self) -> Result<(), String> {
         if self.transport != Transport::Plain {
             return Err("an encrypted transport is not possible there".into());
@@ -127,8 +127,8 @@ impl Default for DnsInUse {
 }
 
 impl DnsInUse {
-    /// Whether every name is resolved by the tunnel's servers alone. Otherwise names leave the machine
-    /// by other servers, and "all traffic" is not true.
+    /// Returns whether the tunnel's servers alone resolve every name. Otherwise names leave the
+    /// machine by other servers, and "all traffic" is not true.
     pub fn covers_all(&self) -> bool {
         match self {
             Self::Own(_) => false,
@@ -156,7 +156,7 @@ impl fmt::Display for DnsInUse {
     }
 }
 
-/// A server without its port where that is the usual one.
+/// Formats a server, without the default port.
 pub(super) fn shown(server: &SocketAddr) -> String {
     if server.port() == 53 { server.ip().to_string() } else { server.to_string() }
 }

@@ -20,7 +20,7 @@ const LIMIT: usize = 256;
 const SUFFIX: &str = ".dns";
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Changes {
+struct DnsChanges {
     /// Inode of the network namespace.
     namespace: u64,
     /// When the process began.
@@ -36,7 +36,7 @@ pub(super) fn write(root: &Path, back_end: BackEnd, link: &Link) -> Option<PathB
     fs::create_dir_all(&folder).ok()?;
     let pid = std::process::id();
     let path = folder.join(format!("{pid}-{}-{}{SUFFIX}", link.index, namespace()));
-    let page = Changes {
+    let page = DnsChanges {
         namespace: namespace(),
         began: began(pid).unwrap_or(0),
         back_end,
@@ -50,18 +50,18 @@ pub(super) fn write(root: &Path, back_end: BackEnd, link: &Link) -> Option<PathB
     Some(path)
 }
 
-/// Whether a record of a dead process is there.
+/// Returns whether a record of a dead process exists.
 pub(super) fn is_left(root: &Path) -> bool {
     !dead(root).is_empty()
 }
 
-/// The records of dead processes in this network namespace.
-fn dead(root: &Path) -> Vec<(PathBuf, Changes)> {
+/// Returns the records of dead processes in this network namespace.
+fn dead(root: &Path) -> Vec<(PathBuf, DnsChanges)> {
     let namespace = namespace();
     let mut found = Vec::new();
     for StateFile { path, pid } in files(&root.join(FOLDER), SUFFIX, namespace).take(LIMIT) {
         let page = fs::read(&path).ok();
-        let page = page.and_then(|bytes| serde_json::from_slice::<Changes>(&bytes).ok());
+        let page = page.and_then(|bytes| serde_json::from_slice::<DnsChanges>(&bytes).ok());
         let Some(page) = page.filter(|page| page.namespace == namespace) else { continue };
         if began(pid) != Some(page.began) {
             found.push((path, page));

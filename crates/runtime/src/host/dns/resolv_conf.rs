@@ -47,14 +47,14 @@ pub struct Owner {
 
 /// A file of ours, read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ours {
+pub struct GeneratedFile {
     /// The process that wrote it.
     pub owner: Owner,
     /// The original content.
     pub original: Original,
 }
 
-/// The servers of a resolv.conf, with the scope of link-local ones, as written.
+/// Returns the servers of a resolv.conf as written, with the scope of link-local ones.
 pub fn nameservers(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let words = text.lines().filter_map(|line| line.trim_start().strip_prefix("nameserver"));
@@ -62,13 +62,13 @@ pub fn nameservers(text: &[u8]) -> Vec<String> {
     words.filter_map(|rest| rest.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// The same as plain addresses.
+/// Returns the servers of a resolv.conf as plain addresses.
 pub fn addresses(text: &[u8]) -> Vec<IpAddr> {
     let plain = |name: String| name.split('%').next().unwrap_or_default().parse().ok();
     nameservers(text).into_iter().filter_map(plain).collect()
 }
 
-/// The lines about a tunnel's servers.
+/// Returns the lines about a tunnel's servers.
 pub(super) fn body(plan: &DnsPlan) -> String {
     let mut text = String::new();
     for server in plan.servers.iter().take(LIBC_SERVERS) {
@@ -80,7 +80,7 @@ pub(super) fn body(plan: &DnsPlan) -> String {
     text
 }
 
-/// A whole file.
+/// Formats a whole file.
 pub(super) fn write(plan: &DnsPlan, owner: &Owner, original: &Original) -> Vec<u8> {
     let mut text = format!(
         "{HEADER}{} (process {}, began {}, boot {}, pid namespace {}). Lines behind \"{}\" are the \
@@ -118,7 +118,7 @@ pub(super) fn write(plan: &DnsPlan, owner: &Owner, original: &Original) -> Vec<u
     text
 }
 
-/// `options` of the original, but for trust in its servers' validation.
+/// Returns the `options` of the original, except trust in its servers' validation.
 fn kept_options(original: &[u8]) -> String {
     let text = String::from_utf8_lossy(original);
     let lines = text.lines().filter_map(|line| line.strip_prefix("options "));
@@ -129,7 +129,7 @@ fn kept_options(original: &[u8]) -> String {
 }
 
 /// Reads a file back; `None` if it is not one of ours.
-pub fn read(bytes: &[u8]) -> Option<Ours> {
+pub fn read(bytes: &[u8]) -> Option<GeneratedFile> {
     let mut lines = bytes.split(|byte| *byte == b'\n');
     let header = std::str::from_utf8(lines.next()?).ok()?.strip_prefix(HEADER)?;
     let (device, rest) = header.split_once(" (process ")?;
@@ -146,11 +146,11 @@ pub fn read(bytes: &[u8]) -> Option<Ours> {
     let mut open = false;
     for line in lines {
         if line == ABSENT.as_bytes() {
-            return Some(Ours { owner, original: Original::Absent });
+            return Some(GeneratedFile { owner, original: Original::Absent });
         }
         if let Some(target) = line.strip_prefix(LINK.as_bytes()) {
             let target = String::from_utf8(target.to_vec()).ok()?;
-            return Some(Ours { owner, original: Original::Link(target) });
+            return Some(GeneratedFile { owner, original: Original::Link(target) });
         }
         if let Some(line) = line.strip_prefix(KEPT.as_bytes()) {
             kept.extend_from_slice(line);
@@ -164,10 +164,10 @@ pub fn read(bytes: &[u8]) -> Option<Ours> {
     if open {
         kept.pop();
     }
-    Some(Ours { owner, original: Original::File(kept) })
+    Some(GeneratedFile { owner, original: Original::File(kept) })
 }
 
-/// For the fuzzer: any resolv.conf, and what adit makes of it.
+/// Fuzzes the parser with any resolv.conf, and the file that adit makes of it.
 pub(in crate::host) fn fuzz(bytes: &[u8]) {
     assert!(addresses(bytes).len() <= nameservers(bytes).len());
     // One that is taken for ours is no original.
@@ -185,7 +185,11 @@ pub(in crate::host) fn fuzz(bytes: &[u8]) {
     let owner = Owner { device, pid: 12, began: 345, boot, namespace: 4_026_531_836 };
     let original = Original::File(bytes.to_vec());
     let written = write(&plan, &owner, &original);
-    assert_eq!(read(&written), Some(Ours { owner, original }), "the original is not given back");
+    assert_eq!(
+        read(&written),
+        Some(GeneratedFile { owner, original }),
+        "the original is not given back"
+    );
     assert_eq!(nameservers(&written), ["10.8.0.1"], "another server is asked");
 }
 
@@ -229,7 +233,7 @@ mod tests {
             Original::File(b"#= nested\n#! absent\n#-> x\n".to_vec()),
         ] {
             let file = write(&plan(), &owner(), &original);
-            let ours = Ours { owner: owner(), original };
+            let ours = GeneratedFile { owner: owner(), original };
             assert_eq!(read(&file), Some(ours.clone()));
             // A second tunnel over the first.
             let second = write(&plan(), &owner(), &Original::File(file.clone()));

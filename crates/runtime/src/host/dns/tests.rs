@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, unshare};
 use adit_dns::Dnssec;
 
 use super::*;
-use crate::host::{Applied, Device, Host, HostEvent, HostPlan};
+use crate::host::{ApplyOutcome, Device, Host, HostEvent, HostPlan};
 
 /// Above the kernel's highest process id.
 const DEAD: u32 = 4_194_305;
@@ -163,10 +163,10 @@ fn host_plan(dns: Option<DnsPlan>) -> HostPlan {
     HostPlan { addresses, dns, ..HostPlan::default() }
 }
 
-fn notes(applied: Applied) -> Vec<String> {
+fn notes(applied: ApplyOutcome) -> Vec<String> {
     match applied {
-        Applied::Changed(notes) => notes,
-        Applied::Same => panic!("nothing was changed"),
+        ApplyOutcome::Changed(notes) => notes,
+        ApplyOutcome::Same => panic!("nothing was changed"),
     }
 }
 
@@ -265,7 +265,7 @@ fn resolved_gets_servers_domains_and_the_default_route() {
     });
 }
 
-/// NetworkManager has answered before it has written the file.
+/// Waits for the servers, because NetworkManager answers before it has written the file.
 async fn servers_become(only: &str) {
     let same = async {
         while servers() != [only] {
@@ -276,7 +276,7 @@ async fn servers_become(only: &str) {
     assert!(tokio::time::timeout(limit, same).await.is_ok(), "{:?}", servers());
 }
 
-/// The next event of the DNS settings: devices of the test come and go as well.
+/// Waits for the next event of the DNS settings, ignoring devices that the test adds and removes.
 async fn dns_event(host: &mut Host) -> DnsEvent {
     loop {
         if let HostEvent::Dns(event) = host.event().await {
@@ -467,7 +467,7 @@ fn a_program_that_keeps_replacing_the_file_wins_in_the_end() {
         let mut changes = Vec::new();
         for round in 0..AGAIN_LIMIT + 3 {
             fs::write("/etc/resolv.conf", format!("nameserver 192.0.2.{}\n", round + 10)).unwrap();
-            changes.extend(dns_of_tunnel.look().map(|event| event.change));
+            changes.extend(dns_of_tunnel.check_for_changes().map(|event| event.change));
         }
         let again = changes.iter().filter(|change| **change == DnsChange::AppliedAgain).count();
         assert_eq!(again, AGAIN_LIMIT as usize);

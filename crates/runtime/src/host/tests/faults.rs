@@ -8,7 +8,7 @@ const EIO: i32 = 5;
 /// The kernel has no such feature.
 const EOPNOTSUPP: i32 = 95;
 
-/// A private network on the access link, with allowance for it.
+/// Returns a plan with a private network on the access link, and with permission for it.
 fn with_lan() -> HostPlan {
     HostPlan { allow_lan: true, ..by_policy("def1") }
 }
@@ -44,8 +44,10 @@ fn a_refused_change_at_any_step_keeps_traffic_in_and_is_repeated() {
         for from in &plans {
             for to in plans.iter().filter(|to| *to != from) {
                 let applied = host.apply(from).await.unwrap();
-                assert!(applied == Applied::Same || applied == Applied::Changed(Vec::new()));
-                assert_eq!(host.change(to).await.unwrap(), Applied::Changed(Vec::new()));
+                assert!(
+                    applied == ApplyOutcome::Same || applied == ApplyOutcome::Changed(Vec::new())
+                );
+                assert_eq!(host.change(to).await.unwrap(), ApplyOutcome::Changed(Vec::new()));
                 let complete = state(net).await;
                 for lasting in [false, true] {
                     for index in 0.. {
@@ -169,7 +171,7 @@ fn a_kill_switch_without_an_undo_log_is_found_and_released_and_a_running_tunnel_
             host.close().await;
             drop(device);
             assert_eq!(orphan_rules::rules(net).await, [], "{round}: its undo log names it");
-            let kept = undo_log::kept();
+            let kept = undo_log::kill_switches_of_ended();
             assert_eq!(kept.len(), 1, "{round}");
             for (path, _) in kept {
                 std::fs::remove_file(path).unwrap();
@@ -223,12 +225,12 @@ fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
             let _ = net.delete_route(route).await;
         }
         assert_eq!(state(net).await, before);
-        assert_eq!(undo_log::kept().len(), 1);
+        assert_eq!(undo_log::kill_switches_of_ended().len(), 1);
         // The next tunnel gets the same numbers.
         let (mut next, device) = self::host(true).await;
         next.apply(&by_policy("def1 ipv6")).await.unwrap();
         assert_eq!(ways(net).await, ["tun0"; 6]);
-        assert_eq!(undo_log::kept().len(), 0, "it took over");
+        assert_eq!(undo_log::kill_switches_of_ended().len(), 0, "it took over");
         next.close().await;
         drop(device);
         assert_eq!(ways(net).await, ["nowhere"; 6], "the kill switch is still on");
@@ -320,10 +322,10 @@ fn ipv6_is_kept_in_without_rules_for_the_tunnels_life() {
                 ..by_policy("def1")
             };
             host.keep_reachable("2001:db8:a::7".parse().unwrap()).await;
-            let Applied::Changed(notes) = host.apply(&plan).await.unwrap() else { panic!() };
+            let ApplyOutcome::Changed(notes) = host.apply(&plan).await.unwrap() else { panic!() };
             assert!(notes.iter().any(|n| n.contains("policy routing is not available")));
             assert!(!notes.iter().any(|n| n.contains("IPv6 is not blocked")), "{notes:?}");
-            assert_eq!(host.capture().ipv6, Captured::Blocked);
+            assert_eq!(host.capture().ipv6, CaptureMode::Blocked);
             assert!(!host.capture().is_full(), "more specific IPv4 routes lead around it");
             let outside =
                 ["2001:db8:9::9", "2001:db8:a::1", "2001:db8::77", "2620:fe::fe", "fc00::1"];
@@ -387,7 +389,7 @@ fn block_ipv6_without_rules_keeps_ipv6_in_and_leaves_ipv4_alone() {
         let (mut host, device) = host(true).await;
         without_rules(&host, false);
         let blocking = HostPlan { redirect: None, block_ipv6: true, routes: Vec::new(), ..plan() };
-        let Applied::Changed(notes) = host.apply(&blocking).await.unwrap() else { panic!() };
+        let ApplyOutcome::Changed(notes) = host.apply(&blocking).await.unwrap() else { panic!() };
         assert_eq!(notes, Vec::<String>::new());
         assert_eq!(ways(net).await[..4], ["eth0"; 4]);
         assert_eq!(ways(net).await[4..], ["nowhere", "nowhere"]);
@@ -412,16 +414,16 @@ fn without_rules_a_refused_route_is_said_and_repeated() {
             }
             _ => None,
         });
-        let Applied::Changed(notes) = host.apply(&by_policy("def1")).await.unwrap() else {
+        let ApplyOutcome::Changed(notes) = host.apply(&by_policy("def1")).await.unwrap() else {
             panic!()
         };
         assert!(notes.iter().any(|note| note.contains("IPv6 is not blocked")), "{notes:?}");
-        assert_eq!(host.capture().ipv6, Captured::No);
+        assert_eq!(host.capture().ipv6, CaptureMode::No);
         assert!(matches!(event(&mut host).await, HostEvent::Routing(Some(_))));
         without_rules(&host, false);
         // Events about the path to the server may come in between.
         while event(&mut host).await != HostEvent::Routing(None) {}
-        assert_eq!(host.capture().ipv6, Captured::Blocked);
+        assert_eq!(host.capture().ipv6, CaptureMode::Blocked);
         assert_eq!(ways(net).await[4..], ["nowhere", "nowhere"]);
         host.close().await;
         drop(device);

@@ -1,7 +1,7 @@
 //! Frames that a switch sees: ARP, tags, other EtherTypes, groups.
 
 use super::{Flow, Pair};
-use crate::nftdiff::case::Sent;
+use crate::nftdiff::case::SentFrame;
 use crate::nftdiff::frame::{self, ARP, Side};
 use crate::nftdiff::random::Random;
 use crate::nftdiff::universe;
@@ -17,7 +17,7 @@ pub(super) fn some(random: &mut Random) -> Flow {
         _ => (0x88cc, random.bytes(60), "some EtherType"),
     };
     let to = if random.percent(50) { [0xff; 6] } else { side.other().host_mac() };
-    vec![Sent {
+    vec![SentFrame {
         side,
         frame: frame::ethernet(side.host_mac(), to, ethertype, &body),
         what: what.into(),
@@ -37,7 +37,7 @@ fn arp(random: &mut Random, side: Side) -> Vec<u8> {
 }
 
 /// Turns the frame of a router's neighbour into one of hosts at a switch, perhaps with a tag.
-pub(super) fn disguise(random: &mut Random, sent: &mut Sent) {
+pub(super) fn disguise(random: &mut Random, sent: &mut SentFrame) {
     let frame = &mut sent.frame;
     if frame.len() < 14 {
         return;

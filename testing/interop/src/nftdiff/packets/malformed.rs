@@ -2,7 +2,7 @@
 
 use super::plain::{extensions, some_segment};
 use super::{Flow, Pair};
-use crate::nftdiff::case::Sent;
+use crate::nftdiff::case::SentFrame;
 use crate::nftdiff::frame::{self, Ip, Piece, to_router};
 use crate::nftdiff::random::Random;
 
@@ -33,7 +33,7 @@ pub(super) fn pieces(random: &mut Random) -> Flow {
     plan.into_iter()
         .map(|plan| {
             let made = frame::piece(&packet, id, plan);
-            Sent { side: pair.side, frame: to_router(pair.side, &made), what: what.into() }
+            SentFrame { side: pair.side, frame: to_router(pair.side, &made), what: what.into() }
         })
         .collect()
 }
@@ -107,7 +107,7 @@ pub(super) fn broken(random: &mut Random) -> Flow {
     sent.what = what.into();
     // The valid one too: the invalid one must not have left traces.
     if random.percent(50) {
-        vec![sent, Sent { what: "sound after broken".into(), ..sound }]
+        vec![sent, SentFrame { what: "sound after broken".into(), ..sound }]
     } else {
         vec![sent]
     }

@@ -7,17 +7,17 @@ mod tcp;
 
 pub use malformed::{NO_CHECKSUM, WITHIN};
 
-use super::case::{Mode, Sent};
+use super::case::{Mode, SentFrame};
 use super::frame::{self, Ends, Ip, Side};
 use super::random::Random;
 use super::universe;
 
 /// Packets that belong together, in order.
-type Flow = Vec<Sent>;
+type Flow = Vec<SentFrame>;
 
 /// Generates this many frames.
-pub fn generate(random: &mut Random, mode: Mode, count: usize) -> Vec<Sent> {
-    let mut flows: Vec<std::vec::IntoIter<Sent>> = Vec::new();
+pub fn generate(random: &mut Random, mode: Mode, count: usize) -> Vec<SentFrame> {
+    let mut flows: Vec<std::vec::IntoIter<SentFrame>> = Vec::new();
     let mut all = Vec::with_capacity(count);
     while all.len() < count {
         while flows.len() < 6 {
@@ -82,7 +82,7 @@ impl Pair {
         protocol: u8,
         segment: &[u8],
         what: &'static str,
-    ) -> Sent {
+    ) -> SentFrame {
         let (side, ends) = self.way(forward);
         let mut ip = self.ip.clone();
         ip.id = random.word();
@@ -90,7 +90,7 @@ impl Pair {
             ip = Ip { extensions: ip.extensions, ..look(random) };
         }
         let packet = ip.packet(ends, protocol, segment);
-        Sent { side, frame: frame::to_router(side, &packet), what: what.into() }
+        SentFrame { side, frame: frame::to_router(side, &packet), what: what.into() }
     }
 
     fn way(&self, forward: bool) -> (Side, Ends) {

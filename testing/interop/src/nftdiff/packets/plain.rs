@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Flow, Pair};
-use crate::nftdiff::case::Sent;
+use crate::nftdiff::case::SentFrame;
 use crate::nftdiff::frame::{self, Ends, Ip, Tcp};
 use crate::nftdiff::random::Random;
 use crate::nftdiff::universe;
@@ -79,7 +79,11 @@ pub(super) fn icmp(random: &mut Random) -> Flow {
 
 /// Generates an ICMP error about a packet, from its receiver, from a host on the path, or from an
 /// impossible source.
-pub(super) fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>) -> Option<Sent> {
+pub(super) fn error_about(
+    random: &mut Random,
+    pair: &Pair,
+    packet: Option<SentFrame>,
+) -> Option<SentFrame> {
     let about = packet?;
     let mut inner = about.frame.get(14..)?.to_vec();
     let v6 = inner.first()? >> 4 == 6;
@@ -111,7 +115,7 @@ pub(super) fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>
         if (kind, code) == (3, 4) || kind == 2 { *random.pick(&[576, 1280, 1400]) } else { 0 };
     let message = frame::icmp(ends, kind, code, rest, &inner);
     let packet = Ip { id: random.word(), ..pair.ip.clone() }.packet(ends, ends.icmp(), &message);
-    Some(Sent { side, frame: frame::to_router(side, &packet), what: what.into() })
+    Some(SentFrame { side, frame: frame::to_router(side, &packet), what: what.into() })
 }
 
 /// Returns the addresses of a frame with an IP packet.

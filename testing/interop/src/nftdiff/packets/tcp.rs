@@ -1,7 +1,7 @@
 //! TCP conversations: orderly ones, ones that begin in the middle, and arbitrary segments of other hosts.
 
 use super::{Flow, Pair};
-use crate::nftdiff::case::Sent;
+use crate::nftdiff::case::SentFrame;
 use crate::nftdiff::frame::Tcp;
 use crate::nftdiff::random::Random;
 use crate::nftdiff::universe;
@@ -239,7 +239,7 @@ impl TcpConversation<'_> {
 
     fn again(&mut self) {
         if let Some(last) = self.flow.last().cloned() {
-            self.flow.push(Sent { what: "once more".into(), ..last });
+            self.flow.push(SentFrame { what: "once more".into(), ..last });
         }
     }
 }

@@ -4,7 +4,8 @@
 use nix::sys::signal::Signal;
 
 use super::{
-    LIMIT, MARK, Place, Scenario, ScenarioFn, answers, experiments, frame, number, reach, tap_into,
+    BridgeSetup, LIMIT, MARK, Scenario, ScenarioFn, answers, experiments, frame, number, reach,
+    tap_into,
 };
 use crate::failure::{Result, ensure};
 use crate::net::{Namespace, ip};
@@ -34,7 +35,7 @@ fn await_link(host: &Namespace, interface: &str, there: bool) -> Result<()> {
 }
 
 fn link_state(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::with_cables(scenario)?;
+    let place = BridgeSetup::with_cables(scenario)?;
     let mut bridge = place.start(&["mid0", "mid1", "--relay", "--link-state", "carry"])?;
     reach(&place.left, "10.5.0.2")?;
     for (near, far) in [(&place.left, &place.right), (&place.right, &place.left)] {
@@ -63,7 +64,7 @@ fn link_state(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn tags_beyond_the_mtu(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::with_cables(scenario)?;
+    let place = BridgeSetup::with_cables(scenario)?;
     let mut bridge = place.start(&["mid0", "mid1", "--relay"])?;
     for (host, line) in [(&place.left, "port mtu 1508"), (&place.middle, "mid0 mtu 1508")] {
         link(host, line)?;
@@ -87,7 +88,7 @@ fn tags_beyond_the_mtu(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn switched_off_at_the_end(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::with_cables(scenario)?;
+    let place = BridgeSetup::with_cables(scenario)?;
     place.answer_in_the_middle()?;
     let file = scenario.folder().join("office.toml");
     std::fs::write(&file, "ports = [\"mid0\", \"mid1\"]\nrelay = true\n")?;

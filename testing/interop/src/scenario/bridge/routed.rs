@@ -1,6 +1,6 @@
 //! `adit bridge --routed`: two networks, and the host between them that forwards from one to the other.
 
-use super::{LIMIT, Place, Scenario, ScenarioFn, answers, bulk_to, number, reach};
+use super::{BridgeSetup, LIMIT, Scenario, ScenarioFn, answers, bulk_to, number, reach};
 use crate::failure::{Result, ensure};
 use crate::net::{Namespace, ip};
 
@@ -19,7 +19,7 @@ table inet fw {
 ";
 
 /// Sets addresses and default routes of the hosts: 10.5.1.2 at the left and 10.5.2.2 at the right, through .1.
-fn address(place: &Place<'_>, left: &str, right: &str) -> Result<()> {
+fn address(place: &BridgeSetup<'_>, left: &str, right: &str) -> Result<()> {
     for (host, port, net) in [(&place.left, left, 1), (&place.right, right, 2)] {
         let lines = [
             format!("link set {port} up"),
@@ -42,7 +42,7 @@ fn arguments(left: &str, right: &str) -> Vec<String> {
 }
 
 /// Returns the output of ping when no answer arrives.
-fn complaint(from: &Namespace, arguments: &[&str]) -> String {
+fn ping_output(from: &Namespace, arguments: &[&str]) -> String {
     let fixed = ["-c", "1", "-W", "5"];
     let all = [&fixed[..], arguments].concat();
     // It prints the error message it received, and fails.
@@ -51,14 +51,14 @@ fn complaint(from: &Namespace, arguments: &[&str]) -> String {
     said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default()
 }
 
-fn told(from: &Namespace, arguments: &[&str], by: &str, words: &str) -> Result<()> {
-    let said = complaint(from, arguments);
+fn expect_icmp_error(from: &Namespace, arguments: &[&str], by: &str, words: &str) -> Result<()> {
+    let said = ping_output(from, arguments);
     ensure(said.contains(by) && said.contains(words), || {
         format!("ping {arguments:?} was not told {words:?} by {by}:\n{said}")
     })
 }
 
-fn everything(place: &Place<'_>) -> Result<u64> {
+fn everything(place: &BridgeSetup<'_>) -> Result<u64> {
     for (from, near, far) in [(&place.left, 1, 2), (&place.right, 2, 1)] {
         // The router's own addresses, of both sides.
         for net in [near, far] {
@@ -68,7 +68,7 @@ fn everything(place: &Place<'_>) -> Result<u64> {
     }
     for to in ["10.5.2.2", "fd05:2::2"] {
         reach(&place.left, to)?;
-        let large = complaint(&place.left, &["-s", "3000", to]);
+        let large = ping_output(&place.left, &["-s", "3000", to]);
         ensure(large.contains(" 1 received"), || format!("pieces do not pass:\n{large}"))?;
     }
     for to in ["10.5.1.2", "fd05:1::2"] {
@@ -76,12 +76,22 @@ fn everything(place: &Place<'_>) -> Result<u64> {
     }
     bulk_to(place, "10.5.2.2", 7070)?;
     bulk_to(place, "fd05:2::2", 7071)?;
-    told(&place.left, &["-t", "1", "10.5.2.2"], "From 10.5.1.1", "Time to live exceeded")?;
-    told(&place.left, &["-t", "1", "fd05:2::2"], "From fd05:1::1", "Hop limit")?;
-    told(&place.left, &["10.5.2.77"], "From 10.5.1.1", "Destination Host Unreachable")?;
-    told(&place.left, &["fd05:2::77"], "From fd05:1::1", "Address unreachable")?;
-    told(&place.left, &["192.0.2.1"], "From 10.5.1.1", "Destination Net Unreachable")?;
-    told(&place.left, &["2001:db8::1"], "From fd05:1::1", "No route")?;
+    expect_icmp_error(
+        &place.left,
+        &["-t", "1", "10.5.2.2"],
+        "From 10.5.1.1",
+        "Time to live exceeded",
+    )?;
+    expect_icmp_error(&place.left, &["-t", "1", "fd05:2::2"], "From fd05:1::1", "Hop limit")?;
+    expect_icmp_error(
+        &place.left,
+        &["10.5.2.77"],
+        "From 10.5.1.1",
+        "Destination Host Unreachable",
+    )?;
+    expect_icmp_error(&place.left, &["fd05:2::77"], "From fd05:1::1", "Address unreachable")?;
+    expect_icmp_error(&place.left, &["192.0.2.1"], "From 10.5.1.1", "Destination Net Unreachable")?;
+    expect_icmp_error(&place.left, &["2001:db8::1"], "From fd05:1::1", "No route")?;
     let report = place.status()?;
     for reason in ["hops-exhausted", "host-unreachable", "no-route", "rules"] {
         ensure(number(&report, &format!("/drops/{reason}")).is_ok_and(|count| count > 0), || {
@@ -91,7 +101,11 @@ fn everything(place: &Place<'_>) -> Result<u64> {
     number(&report, "/bridge/ports/0/large")
 }
 
-fn start(place: &Place<'_>, ports: [&str; 2], names: [&str; 2]) -> Result<crate::process::Daemon> {
+fn start(
+    place: &BridgeSetup<'_>,
+    ports: [&str; 2],
+    names: [&str; 2],
+) -> Result<crate::process::Daemon> {
     let file = place.scenario.folder().join("routed.nft");
     let [left, right] = names;
     std::fs::write(&file, RULES.replace("LEFT", left).replace("RIGHT", right))?;
@@ -103,7 +117,7 @@ fn start(place: &Place<'_>, ports: [&str; 2], names: [&str; 2]) -> Result<crate:
 }
 
 fn taps(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::new(scenario)?;
+    let place = BridgeSetup::new(scenario)?;
     let names = ["private", "public"];
     let mut bridge = start(&place, ["tap:private", "tap:public"], names)?;
     let moves = [(&place.left, "private"), (&place.right, "public")]
@@ -117,7 +131,7 @@ fn taps(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn cables(scenario: &Scenario<'_>) -> Result<String> {
-    let place = Place::new(scenario)?;
+    let place = BridgeSetup::new(scenario)?;
     place.veth_pair("mid0", &place.left)?;
     place.veth_pair("mid1", &place.right)?;
     place.middle.handle()?.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;

@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Node, PASSWORD, Plan, invitation, until};
+use super::testbed::{
+    ADMIN, DATABASE, LIMIT, Node, PASSWORD, Plan, PostgresTestbed, invitation, until,
+};
 use crate::failure::{Context, Result, ensure};
 use crate::postgres::{Certificate, Options, PORT};
 
@@ -25,7 +27,7 @@ fn tls(scenario: &Scenario<'_>) -> Result<String> {
         Certificate::new(&folder("other")?, pki, &["IP:192.0.2.99", "DNS:elsewhere.example"])?;
     let stranger = Certificate::alone(&folder("stranger")?, &["IP:192.0.2.1"])?;
     let options = Options { certificate: Some(&right), only_tls: true, ..Options::default() };
-    let mut bed = Bed::bare(scenario, 2, &options)?;
+    let mut bed = PostgresTestbed::bare(scenario, 2, &options)?;
     let parameters = format!("sslmode=verify-full&sslrootcert={}", right.authority.display());
     let plan = Plan { parameters: &parameters, ..Plan::default() };
     let url = bed.url(&plan);
@@ -67,7 +69,7 @@ fn tls(scenario: &Scenario<'_>) -> Result<String> {
 
 /// A token admits one machine, once.
 fn join(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::bare(scenario, 3, &Options::default())?;
+    let mut bed = PostgresTestbed::bare(scenario, 3, &Options::default())?;
     let whole = bed.url(&Plan::default());
     let said = bed.node(1)?.refused(&["up"])?;
     ensure(said.contains("adit postgres"), || format!("no remedy in: {said}"))?;
@@ -116,7 +118,7 @@ fn join(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn secrets(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
+    let mut bed = PostgresTestbed::bare(scenario, 2, &Options::default())?;
     // From here on the administrator's own password has been set by a statement.
     let settings =
         [("log_statement", "all"), ("log_min_duration_statement", "0"), ("log_connections", "on")];
@@ -193,7 +195,7 @@ fn check_files(folder: &Path, hidden: &[String]) -> Result<usize> {
 
 /// Checks that a URL with a password on the command line is not visible while the command runs. The database is
 /// stopped, so that it runs for a while.
-fn masked(bed: &Bed) -> Result<()> {
+fn masked(bed: &PostgresTestbed) -> Result<()> {
     bed.cluster.pause()?;
     let url = format!("postgres://{ADMIN}:{PASSWORD}@{DATABASE}:{PORT}/other?sslmode=disable");
     let command = bed.node(0)?.command(&["init", &url, "--network", "10.8.0.0/24", "-n", "other"]);
@@ -211,7 +213,7 @@ fn masked(bed: &Bed) -> Result<()> {
 }
 
 fn up_twice(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::bare(scenario, 3, &Options::default())?;
+    let mut bed = PostgresTestbed::bare(scenario, 3, &Options::default())?;
     let mut spare = bed.nodes.pop().context("three machines were asked for")?;
     bed.found(&Plan::default())?;
     bed.up()?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{Bed, LIMIT, Plan, until};
+use super::testbed::{LIMIT, Plan, PostgresTestbed, until};
 use crate::failure::{Result, ensure};
 use crate::postgres::StopMode;
 use crate::traffic::{Delivery, Stream};
@@ -23,7 +23,7 @@ pub(super) struct Both {
 }
 
 impl Both {
-    pub(super) fn start(bed: &Bed) -> Result<Self> {
+    pub(super) fn start(bed: &PostgresTestbed) -> Result<Self> {
         let (one, two) = (bed.node(0)?, bed.node(1)?);
         Ok(Self {
             up: Stream::start(&one.space, &two.space, two.v4()?, 1400)?,
@@ -32,17 +32,17 @@ impl Both {
     }
 
     /// Ends both: none was repeated or changed, and at most `most_lost` of a direction did not arrive.
-    pub(super) fn finish(self, bed: &Bed, most_lost: u32) -> Result<[Delivery; 2]> {
+    pub(super) fn finish(self, bed: &PostgresTestbed, most_lost: u32) -> Result<[Delivery; 2]> {
         let both = [self.up.finish()?, self.down.finish()?];
         for delivery in &both {
             let Delivery { sent, received, duplicated, corrupted } = *delivery;
             ensure(duplicated == 0 && corrupted == 0 && received > 0, || {
-                bed.told(&format!(
+                bed.failure_with_logs(&format!(
                     "{duplicated} repeated, {corrupted} changed of {received} datagrams"
                 ))
             })?;
             ensure(sent - received <= most_lost, || {
-                bed.told(&format!("{} of {sent} datagrams were lost", sent - received))
+                bed.failure_with_logs(&format!("{} of {sent} datagrams were lost", sent - received))
             })?;
         }
         Ok(both)
@@ -50,7 +50,7 @@ impl Both {
 }
 
 /// Waits until new datagrams arrive at both nodes.
-pub(super) fn flows(bed: &Bed) -> Result<()> {
+pub(super) fn flows(bed: &PostgresTestbed) -> Result<()> {
     let counts = || -> Result<[u64; 2]> {
         let counted = |at: usize, other: &str| bed.node(at)?.count(other, "/received/packets");
         Ok([counted(0, "n2")?, counted(1, "n1")?])
@@ -69,7 +69,7 @@ pub(super) fn lost(both: [Delivery; 2]) -> String {
 }
 
 fn kill_node(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     for at in [1, 0] {
@@ -90,7 +90,7 @@ fn kill_node(scenario: &Scenario<'_>) -> Result<String> {
 
 fn kill_database(scenario: &Scenario<'_>, durability: &str) -> Result<String> {
     let init = ["--durability", durability, "--audit", "full"];
-    let mut bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     for how in [StopMode::Killed, StopMode::Immediate] {
@@ -127,7 +127,7 @@ fn kill_database_volatile(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn kill_backend(scenario: &Scenario<'_>) -> Result<String> {
-    let bed = Bed::new(scenario, 2, &Plan::default())?;
+    let bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let mut ended = 0;

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{ADMIN, Bed, LIMIT, Plan, until};
 use super::faults::{Both, flows, lost};
 use super::flow;
+use super::testbed::{ADMIN, LIMIT, Plan, PostgresTestbed, until};
 use crate::failure::{Failure, Result, ensure};
 use crate::process::Daemon;
 
@@ -52,7 +52,7 @@ END $$";
 const EACH: u32 = 40;
 
 fn altered_rows(scenario: &Scenario<'_>) -> Result<String> {
-    let bed = Bed::new(scenario, 2, &Plan::default())?;
+    let bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     bed.sql(ALTER)?;
     let (one, two) = (bed.node(0)?, bed.node(1)?);
     let address = two.v4()?;
@@ -75,7 +75,7 @@ fn altered_rows(scenario: &Scenario<'_>) -> Result<String> {
         let honest =
             arrived.iter().zip(0..).all(|(got, number)| *got == flow::content(number, 600));
         ensure(arrived.len() == wanted && honest, || {
-            bed.told(&format!(
+            bed.failure_with_logs(&format!(
                 "port {port}: {} of {EACH} datagrams, {wanted} expected",
                 arrived.len()
             ))
@@ -92,7 +92,7 @@ fn altered_rows(scenario: &Scenario<'_>) -> Result<String> {
 /// Two sessions of another role share the advisory locks that could be taken by number. Nodes that are started again, one
 /// after a kill, still send, and one copy of a node's files still waits for the other.
 fn locks(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     bed.sql(&format!("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE {ADMIN} TO stranger"))?;
     let hold = "SELECT count(pg_advisory_lock_shared(1633970548, n)) FROM generate_series(1, 2000) n; SELECT pg_sleep(300)";
     let mut strangers = Vec::new();
@@ -118,7 +118,7 @@ fn locks(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Returns SQL that does `what` to the newest leaf of the first of two nodes, `LEAF`, and `OTHER` of the second;
 /// `STREAM` is the number of the stream from the first to the second, `TOP` its greatest seq.
-fn at_leaf(bed: &Bed, what: &str) -> Result<String> {
+fn at_leaf(bed: &PostgresTestbed, what: &str) -> Result<String> {
     let leaf = |from: &str| {
         bed.sql(&format!(
             "SELECT l.sender, max(l.no) FROM adit.leaf l JOIN adit.node f ON f.id = l.sender WHERE f.name = '{from}' GROUP BY 1"
@@ -148,7 +148,7 @@ const COLUMNS: &str =
     "stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload";
 
 fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     let begun = Instant::now();
     flows(&bed)?;
@@ -201,7 +201,7 @@ fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn forged_epochs(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     bed.sql("CREATE TABLE public.honest AS SELECT no FROM adit.epoch")?;
@@ -244,9 +244,9 @@ fn forged_epochs(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     bed.sql("CREATE TABLE public.kept AS SELECT * FROM adit.node")?;
-    let restart = |bed: &mut Bed| -> Result<()> {
+    let restart = |bed: &mut PostgresTestbed| -> Result<()> {
         let node = bed.node_mut(1)?;
         node.kill()?;
         node.spawn()
@@ -288,7 +288,8 @@ fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
 
 /// The database claims that everything must be written in the clear.
 fn forged_policy(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
+    let mut bed =
+        PostgresTestbed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
     let forge =
         "UPDATE adit.settings SET audit = 'full', durability = 'volatile'; NOTIFY adit_nodes";
     bed.sql(forge)?;
@@ -303,7 +304,7 @@ fn forged_policy(scenario: &Scenario<'_>) -> Result<String> {
     let _ = pings.output()?;
     let shown =
         bed.number("SELECT count(*) FROM adit.packet WHERE len IS NOT NULL OR src IS NOT NULL")?;
-    ensure(shown == 0, || bed.told(&format!("{shown} rows show what they must not")))?;
+    ensure(shown == 0, || bed.failure_with_logs(&format!("{shown} rows show what they must not")))?;
     bed.sql("UPDATE adit.settings SET audit = 'none', durability = 'strict'; NOTIFY adit_nodes")?;
     bed.reach(0, 1)?;
     Ok(told.chars().skip(20).take(80).collect())

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{ADMIN, Bed, DATABASE, LIMIT, PASSWORD, until};
+use super::testbed::{ADMIN, DATABASE, LIMIT, PASSWORD, PostgresTestbed, until};
 use crate::failure::{Result, ensure};
 use crate::net::Namespace;
 use crate::postgres::proxy::Proxy;
@@ -18,7 +18,7 @@ fn itself(scenario: &Scenario<'_>) -> Result<String> {
     fs::create_dir(&files)?;
     let certificate = Certificate::new(&files, &scenario.env.pki, &["IP:192.0.2.1"])?;
     let options = Options { certificate: Some(&certificate), ..Options::default() };
-    let mut bed = Bed::bare(scenario, 2, &options)?;
+    let mut bed = PostgresTestbed::bare(scenario, 2, &options)?;
     let psql = programs()?.join("psql").display().to_string();
     let ask = |node: usize, port: u16, more: &str, sql: &str| {
         let url = format!("postgres://{ADMIN}:{PASSWORD}@{DATABASE}:{port}/{ADMIN}?{more}");
@@ -59,7 +59,7 @@ fn itself(scenario: &Scenario<'_>) -> Result<String> {
     Ok("TLS, a way, a small disk, a follower".into())
 }
 
-fn full(bed: &Bed) -> Result<()> {
+fn full(bed: &PostgresTestbed) -> Result<()> {
     bed.cluster.limited_tablespace("small", 16)?;
     bed.sql("CREATE TABLE fills (t text) TABLESPACE small")?;
     let fill = "INSERT INTO fills SELECT repeat(md5(n::text), 50) FROM generate_series(1, 20000) n";
@@ -68,7 +68,7 @@ fn full(bed: &Bed) -> Result<()> {
     bed.sql("DROP TABLE fills").map(drop)
 }
 
-fn follows(scenario: &Scenario<'_>, bed: &mut Bed) -> Result<()> {
+fn follows(scenario: &Scenario<'_>, bed: &mut PostgresTestbed) -> Result<()> {
     // A standby's tablespaces would be in the same place as the primary's.
     bed.sql("DROP TABLESPACE small")?;
     let second = Namespace::new("second")?;

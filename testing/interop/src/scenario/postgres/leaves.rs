@@ -1,8 +1,8 @@
 //! Leaves are created and dropped under traffic: nothing is lost at their edges, and their disk space is bounded.
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{Bed, LIMIT, Plan, until};
 use super::faults::{Both, flows};
+use super::testbed::{LIMIT, Plan, PostgresTestbed, until};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::traffic::tcp;
 
@@ -15,16 +15,16 @@ const LEAF: i64 = 8 << 20;
 fn rotation(scenario: &Scenario<'_>) -> Result<String> {
     // Leaves of 16 MiB; on a busy machine the other traffic takes several times the transfer itself.
     let init = ["--durability", "relaxed", "--retention", "256MiB"];
-    let bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
+    let bed = PostgresTestbed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let (one, two) = (bed.node(0)?, bed.node(1)?);
     tcp(&one.space, &two.space, two.v4()?, 48_000_000)
-        .map_err(|failure| Failure(bed.told(&failure.0)))?;
+        .map_err(|failure| Failure(bed.failure_with_logs(&failure.0)))?;
     both.finish(&bed, u32::MAX)?;
     let leaves =
         bed.number("SELECT max(c) FROM (SELECT count(*) c FROM adit.leaf GROUP BY sender) x")?;
-    ensure(leaves >= 3, || bed.told(&format!("{leaves} leaves")))?;
+    ensure(leaves >= 3, || bed.failure_with_logs(&format!("{leaves} leaves")))?;
     let late = bed.all_accounted(0, 1)? + bed.all_accounted(1, 0)?;
     let edges = bed.number(
         "SELECT count(*) FROM (SELECT seq - lag(seq) OVER (PARTITION BY stream ORDER BY seq) AS step FROM adit.packet) x \
@@ -36,7 +36,7 @@ fn rotation(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Rows that the retention has dropped are no finding, even when their records are gone too, as they are a day later;
 /// an early drop is one.
-fn expired_is_no_finding(bed: &Bed) -> Result<()> {
+fn expired_is_no_finding(bed: &PostgresTestbed) -> Result<()> {
     let verify = || bed.node(1)?.command(&["verify"]).output().context("adit postgres verify");
     let right = |when: &str| {
         let done = verify()?;
@@ -54,14 +54,14 @@ fn expired_is_no_finding(bed: &Bed) -> Result<()> {
 
 fn retention(scenario: &Scenario<'_>) -> Result<String> {
     let init = ["--durability", "relaxed", "--retention", "64MiB"];
-    let bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
+    let bed = PostgresTestbed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let mut most = 0;
     for _ in 0..10 {
         let (one, two) = (bed.node(0)?, bed.node(1)?);
         tcp(&one.space, &two.space, two.v4()?, 12_000_000)
-            .map_err(|failure| Failure(bed.told(&failure.0)))?;
+            .map_err(|failure| Failure(bed.failure_with_logs(&failure.0)))?;
         most = most.max(bed.number("SELECT bytes FROM adit.usage()")?);
     }
     let both = both.finish(&bed, u32::MAX)?;
@@ -73,7 +73,9 @@ fn retention(scenario: &Scenario<'_>) -> Result<String> {
     }))?;
     let dropped = bed.number("SELECT count(*) FROM adit.leaf WHERE dropped IS NOT NULL")?;
     let leaves = bed.number("SELECT count(*) FROM adit.leaf")?;
-    ensure(dropped >= 3, || bed.told(&format!("{dropped} of {leaves} leaves were dropped")))?;
+    ensure(dropped >= 3, || {
+        bed.failure_with_logs(&format!("{dropped} of {leaves} leaves were dropped"))
+    })?;
     let keys = bed.number(
         "SELECT count(*) FROM adit.wrap w JOIN adit.epoch e ON e.stream = w.stream AND e.no = w.epoch \
          JOIN adit.leaf l ON l.sender = e.stream / 65536 AND l.no = e.leaf WHERE l.dropped IS NOT NULL",

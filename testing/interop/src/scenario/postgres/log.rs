@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Plan, until};
+use super::testbed::{ADMIN, DATABASE, LIMIT, Plan, PostgresTestbed, until};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
 use crate::postgres::PORT;
@@ -22,12 +22,14 @@ const PASSWORD: &str = "Very5ecret-of-the-auditor";
 
 /// Creates a network with an auditor, sends pings of both families, and ends its nodes; returns it with the auditor's
 /// words.
-fn passed(scenario: &Scenario<'_>, audit: &str) -> Result<(Bed, [String; 4])> {
+fn passed(scenario: &Scenario<'_>, audit: &str) -> Result<(PostgresTestbed, [String; 4])> {
     let key = scenario.folder().join("auditor.key").display().to_string();
     let init = ["--audit", audit, "--auditor", &key];
-    let mut bed = Bed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan { init: &init, ..Plan::default() })?;
     for to in [bed.node(1)?.v4()?, bed.node(1)?.v6()?] {
-        ensure(ping(&bed.node(0)?.space, to, 56, 5)? == 5, || bed.told("pings were lost"))?;
+        ensure(ping(&bed.node(0)?.space, to, 56, 5)? == 5, || {
+            bed.failure_with_logs("pings were lost")
+        })?;
     }
     std::thread::sleep(SIGNED);
     for node in &mut bed.nodes {
@@ -41,7 +43,7 @@ fn passed(scenario: &Scenario<'_>, audit: &str) -> Result<(Bed, [String; 4])> {
 }
 
 /// Returns the output of `verify`, and whether it found nothing.
-fn verified(bed: &Bed, words: &[String]) -> Result<(String, bool)> {
+fn verified(bed: &PostgresTestbed, words: &[String]) -> Result<(String, bool)> {
     let words: Vec<&str> = ["verify"].into_iter().chain(words.iter().map(String::as_str)).collect();
     let done = bed.node(1)?.command(&words).output().context("adit postgres verify")?;
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -147,7 +149,11 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Returns tcpdump's output for an export with these words.
-fn dumped(bed: &Bed, scenario: &Scenario<'_>, words: &[&str]) -> Result<String> {
+fn tcpdump_output(
+    bed: &PostgresTestbed,
+    scenario: &Scenario<'_>,
+    words: &[&str],
+) -> Result<String> {
     let file = scenario.folder().join("log.pcapng").display().to_string();
     let mut all = vec!["export", "--since", "1h", "--pcapng", &file];
     all.extend(words);
@@ -162,20 +168,20 @@ fn export(scenario: &Scenario<'_>) -> Result<String> {
     let auditor: Vec<&str> = auditor.iter().map(String::as_str).collect();
     let count = |said: &str, what: &str| said.matches(what).count();
     // The node sees the packets that it received; the auditor both directions; without the key there are only headers.
-    let own = dumped(&bed, scenario, &[])?;
+    let own = tcpdump_output(&bed, scenario, &[])?;
     let (requests, replies) = (count(&own, "ICMP echo request"), count(&own, "ICMP echo reply"));
     ensure(requests >= 5 && replies == 0, || format!("{requests} and {replies}: {own}"))?;
-    let both = dumped(&bed, scenario, &auditor)?;
+    let both = tcpdump_output(&bed, scenario, &auditor)?;
     let (requests, replies) = (count(&both, "ICMP echo request"), count(&both, "ICMP echo reply"));
     ensure(requests >= 5 && replies >= 5, || format!("{requests} and {replies}: {both}"))?;
     ensure(count(&both, "ICMP6, echo re") >= 10, || both.clone())?;
     let url = auditor.get(..2).context("a URL")?;
-    let bare = dumped(&bed, scenario, url)?;
+    let bare = tcpdump_output(&bed, scenario, url)?;
     ensure(count(&bare, "10.9.0.1 > 10.9.0.2") >= 5 && count(&bare, "length 84") >= 10, || {
         bare.clone()
     })?;
     let one_way = [url, &["--from", "n2"]].concat();
-    let one_way = dumped(&bed, scenario, &one_way)?;
+    let one_way = tcpdump_output(&bed, scenario, &one_way)?;
     ensure(count(&one_way, "10.9.0.1 > 10.9.0.2") == 0, || one_way.clone())?;
     // Lines of the same packets.
     let all = [&["tail", "-n", "1000"], &auditor[..]].concat();
@@ -216,7 +222,7 @@ fn standby(scenario: &Scenario<'_>) -> Result<String> {
         let (said, right) = verified(&bed, &words)?;
         ensure(right && said.contains(&format!("{rows} rows")), || format!("{url}: {said}"))?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let read = dumped(&bed, scenario, &words)?;
+        let read = tcpdump_output(&bed, scenario, &words)?;
         ensure(read.contains("ICMP echo request"), || format!("{url}: {read}"))?;
         let lines = bed.node(1)?.adit(&[&["tail", "-n", "100"], &words[..]].concat())?;
         ensure(lines.contains("ICMP 84 bytes"), || format!("{url}: {lines}"))?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Node, Plan, until};
 use super::faults::{Both, flows, lost};
+use super::testbed::{ADMIN, DATABASE, LIMIT, Node, Plan, PostgresTestbed, until};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
 use crate::postgres::proxy::Proxy;
@@ -39,7 +39,7 @@ fn number(node: &Node, pointer: &str) -> Result<u64> {
 }
 
 fn stopped(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     bed.cluster.stop_service(StopMode::Fast)?;
@@ -59,7 +59,7 @@ fn stopped(scenario: &Scenario<'_>) -> Result<String> {
 
 /// A database is stuck, not gone: connections stay. Rows that it accepts after that are too old to be delivered.
 fn frozen(scenario: &Scenario<'_>) -> Result<String> {
-    let bed = Bed::new(scenario, 2, &Plan::default())?;
+    let bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     bed.cluster.pause()?;
@@ -72,13 +72,13 @@ fn frozen(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Ten minutes without a database under traffic: memory stays bounded, and traffic resumes within seconds.
 fn ten_minutes_away(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     std::thread::sleep(Duration::from_secs(2));
     bed.cluster.stop_service(StopMode::Fast)?;
     std::thread::sleep(Duration::from_secs(20));
-    let memory = |bed: &mut Bed| -> Result<Vec<u64>> {
+    let memory = |bed: &mut PostgresTestbed| -> Result<Vec<u64>> {
         bed.nodes.iter_mut().map(|node| node.running()?.rss_kib()).collect()
     };
     let early = memory(&mut bed)?;
@@ -105,7 +105,7 @@ fn ten_minutes_away(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Leaves on a small disk that another program fills up.
 fn disk_full(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
+    let mut bed = PostgresTestbed::bare(scenario, 2, &Options::default())?;
     let space = bed.cluster.limited_tablespace("small", 64)?;
     bed.sql(&format!("GRANT CREATE ON TABLESPACE small TO {ADMIN} WITH GRANT OPTION"))?;
     bed.found(&Plan { init: &["--tablespace", "small"], ..Plan::default() })?;
@@ -142,8 +142,11 @@ fn disk_full(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Starts a proxy, which nodes take for the database.
-fn on_the_way(scenario: &Scenario<'_>, settings: &[(&str, &str)]) -> Result<(Bed, Proxy)> {
-    let mut bed = Bed::bare(scenario, 2, &Options { settings, ..Options::default() })?;
+fn on_the_way(
+    scenario: &Scenario<'_>,
+    settings: &[(&str, &str)],
+) -> Result<(PostgresTestbed, Proxy)> {
+    let mut bed = PostgresTestbed::bare(scenario, 2, &Options { settings, ..Options::default() })?;
     let at = SocketAddr::new(DATABASE, WAY);
     let proxy = Proxy::start(&bed.database, at, SocketAddr::new(DATABASE, PORT))?;
     let hosts = format!("{DATABASE}:{WAY}");
@@ -193,7 +196,7 @@ fn slow_database(scenario: &Scenario<'_>) -> Result<String> {
     let late = bed.all_accounted(0, 1)? + bed.all_accounted(1, 0)?;
     let sent: u64 = both.iter().map(|delivery| u64::from(delivery.sent)).sum();
     // A queue instead of batches would make most of them late.
-    ensure(late * 4 < sent, || bed.told(&format!("{late} of {sent} rows were late")))?;
+    ensure(late * 4 < sent, || bed.failure_with_logs(&format!("{late} of {sent} rows were late")))?;
     Ok(lost(both))
 }
 
@@ -213,7 +216,7 @@ fn connection_cut(scenario: &Scenario<'_>) -> Result<String> {
 
 /// The database dies and its standby takes over: the nodes have the addresses of both.
 fn failover(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
+    let mut bed = PostgresTestbed::bare(scenario, 2, &Options::default())?;
     let second = Namespace::new("second")?;
     bed.attach(&second, "192.0.2.2/24")?;
     let follower = bed.cluster.standby(&scenario.folder().join("pg2"), &second)?;
@@ -222,7 +225,7 @@ fn failover(scenario: &Scenario<'_>) -> Result<String> {
     bed.up()?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
-    let caught_up = |follower: &Cluster, bed: &Bed| -> Result<bool> {
+    let caught_up = |follower: &Cluster, bed: &PostgresTestbed| -> Result<bool> {
         let written = bed.sql("SELECT pg_current_wal_flush_lsn()")?;
         let there =
             follower.sql(ADMIN, &format!("SELECT pg_last_wal_replay_lsn() >= '{written}'"))?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{ADMIN, Bed, DATABASE, LIMIT, PASSWORD, Plan};
+use super::testbed::{ADMIN, DATABASE, LIMIT, PASSWORD, Plan, PostgresTestbed};
 use crate::failure::{Result, ensure};
 use crate::postgres::{Options, PORT};
 use crate::process::{Daemon, run};
@@ -34,7 +34,7 @@ fn program() -> Option<(PathBuf, Option<PathBuf>)> {
 
 /// Starts it in the database's namespace. It asks for no password: authentication is not tested here, and nodes join
 /// one by one.
-fn start(scenario: &Scenario<'_>, bed: &Bed, mode: &str) -> Result<Option<Daemon>> {
+fn start(scenario: &Scenario<'_>, bed: &PostgresTestbed, mode: &str) -> Result<Option<Daemon>> {
     let Some((program, libraries)) = program() else {
         skip(
             &format!("postgres/pgbouncer-{mode}"),
@@ -67,7 +67,7 @@ fn start(scenario: &Scenario<'_>, bed: &Bed, mode: &str) -> Result<Option<Daemon
 }
 
 fn session(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
+    let mut bed = PostgresTestbed::bare(scenario, 2, &Options::default())?;
     let Some(pool) = start(scenario, &bed, "session")? else { return Ok("SKIPPED".into()) };
     let hosts = format!("{DATABASE}:{POOL}");
     bed.found(&Plan { hosts: Some(&hosts), ..Plan::default() })?;
@@ -88,7 +88,7 @@ fn session(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn transaction(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::bare(scenario, 2, &Options::default())?;
+    let mut bed = PostgresTestbed::bare(scenario, 2, &Options::default())?;
     let Some(pool) = start(scenario, &bed, "transaction")? else { return Ok("SKIPPED".into()) };
     let url = format!("postgres://{ADMIN}:{PASSWORD}@{DATABASE}:{POOL}/{ADMIN}?sslmode=disable");
     let said = bed.node(0)?.refused(&["init", &url, "--network", "10.9.0.0/24", "--name", "n1"])?;

@@ -5,15 +5,15 @@ use std::fs;
 use serde_json::Value;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{Bed, LIMIT, Plan, invitation, until};
 use super::faults::{Both, flows, lost};
+use super::testbed::{LIMIT, Plan, PostgresTestbed, invitation, until};
 use crate::failure::{Context, Result, ensure};
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("rekey", rekey), ("rekey-node-down", node_down), ("rekey-put-back", put_back)];
 
 /// Waits until these nodes have the key of that generation.
-fn have(bed: &Bed, nodes: &[usize], generation: u64) -> Result<()> {
+fn have(bed: &PostgresTestbed, nodes: &[usize], generation: u64) -> Result<()> {
     bed.blame(until("each node has the new key", LIMIT, || {
         for at in nodes {
             let status = bed.node(*at)?.status()?;
@@ -26,7 +26,7 @@ fn have(bed: &Bed, nodes: &[usize], generation: u64) -> Result<()> {
 }
 
 /// Returns how many connections each node has made.
-fn opened(bed: &Bed) -> Result<Vec<Option<u64>>> {
+fn opened(bed: &PostgresTestbed) -> Result<Vec<Option<u64>>> {
     let mut opened = Vec::new();
     for node in &bed.nodes {
         let status = node.status()?;
@@ -38,13 +38,13 @@ fn opened(bed: &Bed) -> Result<Vec<Option<u64>>> {
 }
 
 /// Checks that nothing that a node has received is a finding.
-fn verified(bed: &Bed, at: usize) -> Result<String> {
+fn verified(bed: &PostgresTestbed, at: usize) -> Result<String> {
     bed.node(at)?.adit(&["verify"])
 }
 
 /// Datagrams continue in both directions; no connection is lost, and the log can be verified with both keys.
 fn rekey(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let connections = opened(&bed)?;
@@ -68,7 +68,9 @@ fn rekey(scenario: &Scenario<'_>) -> Result<String> {
         verified(&bed, at)?;
     }
     let now = opened(&bed)?;
-    ensure(now == connections, || bed.told(&format!("{connections:?} connections, then {now:?}")))?;
+    ensure(now == connections, || {
+        bed.failure_with_logs(&format!("{connections:?} connections, then {now:?}"))
+    })?;
     // One epoch under each key, at least, in each stream.
     let epochs =
         bed.number("SELECT min(c) FROM (SELECT count(*) c FROM adit.epoch GROUP BY stream) x")?;
@@ -79,7 +81,7 @@ fn rekey(scenario: &Scenario<'_>) -> Result<String> {
 /// A node that was down gets the key when it starts; one that was killed before it had the key in its file gets it
 /// again; one that was removed does not return.
 fn node_down(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 3, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 3, &Plan::default())?;
     bed.reach(1, 2)?;
     bed.node_mut(2)?.stop()?;
     let open = invitation(&bed.node(0)?.adit(&["invite"])?)?;
@@ -121,7 +123,7 @@ fn node_down(scenario: &Scenario<'_>) -> Result<String> {
 
 /// The database shows the rows from before the rekey: nodes do not return to the old key.
 fn put_back(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let save = |name: &str| {
         bed.sql(&format!(
             "CREATE TABLE public.network_{name} AS SELECT mac, generation FROM adit.network; \

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{ADMIN, Bed, LIMIT, Plan};
 use super::flow::{self, reassemble, sha256, unhex};
+use super::testbed::{ADMIN, LIMIT, Plan, PostgresTestbed};
 use crate::failure::{Failure, Result, ensure};
 use crate::net::{Namespace, ip};
 use crate::process::{Daemon, output};
@@ -27,14 +27,14 @@ const UDP: u16 = 4100;
 const TCP: u16 = 4101;
 
 /// Checks that five pings are answered.
-fn answered(bed: &Bed, from: usize, to: IpAddr) -> Result<()> {
+fn answered(bed: &PostgresTestbed, from: usize, to: IpAddr) -> Result<()> {
     let answers = ping(&bed.node(from)?.space, to, 56, 5)?;
     // More than five arrive if the first ones were late.
-    ensure(answers >= 5, || bed.told(&format!("{answers} of 5 answers from {to}")))
+    ensure(answers >= 5, || bed.failure_with_logs(&format!("{answers} of 5 answers from {to}")))
 }
 
 fn pings(scenario: &Scenario<'_>) -> Result<String> {
-    let bed = Bed::new(scenario, 2, &Plan::default())?;
+    let bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     for (from, to) in [(0, 1), (1, 0)] {
         answered(&bed, from, bed.node(to)?.v4()?)?;
         answered(&bed, from, bed.node(to)?.v6()?)?;
@@ -57,7 +57,7 @@ fn pings(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Returns the packets of one protocol and port in the tables from the first node to the second, in hexadecimal and in
 /// order.
-fn packets(bed: &Bed, proto: u8, port: u16) -> Result<Vec<Vec<u8>>> {
+fn packets(bed: &PostgresTestbed, proto: u8, port: u16) -> Result<Vec<Vec<u8>>> {
     let said = bed.sql(&format!(
         "SELECT encode(payload, 'hex') FROM adit.packet WHERE proto = {proto} AND dport = {port} ORDER BY seq"
     ))?;
@@ -65,7 +65,8 @@ fn packets(bed: &Bed, proto: u8, port: u16) -> Result<Vec<Vec<u8>>> {
 }
 
 fn every_packet_is_a_row(scenario: &Scenario<'_>) -> Result<String> {
-    let bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "full"], ..Plan::default() })?;
+    let bed =
+        PostgresTestbed::new(scenario, 2, &Plan { init: &["--audit", "full"], ..Plan::default() })?;
     let mut told = Vec::new();
     for (address, header) in [(bed.node(1)?.v4()?, 20), (bed.node(1)?.v6()?, 40)] {
         let arrived = all_in_time(&bed, address, 2000)?;
@@ -73,7 +74,10 @@ fn every_packet_is_a_row(scenario: &Scenario<'_>) -> Result<String> {
             "SELECT count(*) FROM adit.packet WHERE proto = 17 AND dport = {UDP}"
         ))?;
         ensure(arrived.len() == 2000 && rows == 2000, || {
-            bed.told(&format!("{} of 2000 datagrams arrived, {rows} rows", arrived.len()))
+            bed.failure_with_logs(&format!(
+                "{} of 2000 datagrams arrived, {rows} rows",
+                arrived.len()
+            ))
         })?;
         let whole: Vec<u8> = arrived.iter().flatten().copied().collect();
         let hashed = sha256(&whole)?;
@@ -101,7 +105,7 @@ fn every_packet_is_a_row(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Sends datagrams until all of them arrive, into tables without rows. Rows that are read too late are not delivered,
 /// and the receiver counts them: then the cause is a busy machine, and all are sent again.
-fn all_in_time(bed: &Bed, address: IpAddr, count: u32) -> Result<Vec<Vec<u8>>> {
+fn all_in_time(bed: &PostgresTestbed, address: IpAddr, count: u32) -> Result<Vec<Vec<u8>>> {
     const ATTEMPTS: u32 = 5;
     let late = || -> Result<u64> {
         let to = bed.node(1)?;
@@ -121,14 +125,17 @@ fn all_in_time(bed: &Bed, address: IpAddr, count: u32) -> Result<Vec<Vec<u8>>> {
         }
         let late = late()? - before;
         ensure(late == missing && attempt < ATTEMPTS, || {
-            bed.told(&format!("{missing} of {count} datagrams are missing, {late} came too late"))
+            bed.failure_with_logs(&format!(
+                "{missing} of {count} datagrams are missing, {late} came too late"
+            ))
         })?;
     }
     Err("no attempt was made".into())
 }
 
 fn tcp_is_in_the_rows(scenario: &Scenario<'_>) -> Result<String> {
-    let bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "full"], ..Plan::default() })?;
+    let bed =
+        PostgresTestbed::new(scenario, 2, &Plan { init: &["--audit", "full"], ..Plan::default() })?;
     let (from, to) = (bed.node(0)?, bed.node(1)?);
     let target = SocketAddr::new(to.v4()?, TCP);
     let size = 6_000_000;
@@ -151,7 +158,7 @@ fn tcp_is_in_the_rows(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Runs iperf3 through the tunnel for a second.
-fn iperf(bed: &Bed) -> Result<()> {
+fn iperf(bed: &PostgresTestbed) -> Result<()> {
     let mut command = bed.node(1)?.space.command("iperf3");
     command.args(["--server", "--one-off", "--forceflush"]);
     let mut server = Daemon::spawn("iperf3's server", command)?;
@@ -162,7 +169,7 @@ fn iperf(bed: &Bed) -> Result<()> {
 }
 
 /// `export` writes files that other programs read: the same flow by tcpdump.
-fn exported(bed: &Bed, scenario: &Scenario<'_>, hash: &str) -> Result<()> {
+fn exported(bed: &PostgresTestbed, scenario: &Scenario<'_>, hash: &str) -> Result<()> {
     let file = scenario.folder().join("flow.pcapng");
     let path = file.display().to_string();
     bed.node(1)?.adit(&["export", "--since", "1h", "--pcapng", &path])?;
@@ -186,7 +193,7 @@ fn exported(bed: &Bed, scenario: &Scenario<'_>, hash: &str) -> Result<()> {
 
 /// Every policy, each with one of the durabilities: the contents of the columns and how the leaf is kept.
 fn policies(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::bare(scenario, 2, &crate::postgres::Options::default())?;
+    let mut bed = PostgresTestbed::bare(scenario, 2, &crate::postgres::Options::default())?;
     for (audit, durability, shown) in [
         ("full", "volatile", "len sport dport proto src dst"),
         ("headers", "strict", "len sport dport proto src dst"),
@@ -206,7 +213,7 @@ fn policies(scenario: &Scenario<'_>) -> Result<String> {
         let arrived = all_in_time(&bed, bed.node(1)?.v4()?, 300)?;
         let same = arrived.iter().zip(0..).all(|(got, number)| *got == flow::content(number, 1400));
         ensure(arrived.len() == 300 && same, || {
-            bed.told(&format!("{what}: {} of 300 datagrams", arrived.len()))
+            bed.failure_with_logs(&format!("{what}: {} of 300 datagrams", arrived.len()))
         })?;
         tcp(from, to, bed.node(1)?.v4()?, 1_000_000)
             .map_err(|failure| Failure(format!("{what}: {failure}")))?;
@@ -238,7 +245,7 @@ fn policies(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Checks that the columns that are never null are those shown, and that all others that may be null always are.
-fn columns(bed: &Bed, what: &str, shown: &str) -> Result<()> {
+fn columns(bed: &PostgresTestbed, what: &str, shown: &str) -> Result<()> {
     for column in ["len", "sport", "dport", "proto", "src", "dst"] {
         let filled =
             bed.number(&format!("SELECT count(*) FROM adit.packet WHERE {column} IS NOT NULL"))?;
@@ -249,7 +256,7 @@ fn columns(bed: &Bed, what: &str, shown: &str) -> Result<()> {
 }
 
 /// Drops the network and the nodes' files, for the next one.
-fn forget(bed: &Bed) -> Result<()> {
+fn forget(bed: &PostgresTestbed) -> Result<()> {
     bed.sql(
         "DROP SCHEMA adit CASCADE; DO $$ DECLARE r text; BEGIN FOR r IN SELECT rolname FROM pg_roles WHERE rolname ~ '^adit_' \
          LOOP EXECUTE format('DROP OWNED BY %I; DROP ROLE %I', r, r); END LOOP; END $$",
@@ -267,12 +274,14 @@ fn subnets(scenario: &Scenario<'_>) -> Result<String> {
         &["--route", "10.77.1.0/24", "--route", "fd77:1::/64"],
         &["--route", "10.77.2.0/24", "--route", "fd77:2::/64"],
     ];
-    let bed = Bed::new(scenario, 2, &Plan { each, ..Plan::default() })?;
+    let bed = PostgresTestbed::new(scenario, 2, &Plan { each, ..Plan::default() })?;
     let hosts = [behind(&bed, 0, 1)?, behind(&bed, 1, 2)?];
     for (host, other) in hosts.iter().zip([2, 1]) {
         for target in [format!("10.77.{other}.2"), format!("fd77:{other}::2")] {
             let answers = ping(host, target.parse().map_err(|_| "an address")?, 56, 5)?;
-            ensure(answers >= 5, || bed.told(&format!("{answers} of 5 answers from {target}")))?;
+            ensure(answers >= 5, || {
+                bed.failure_with_logs(&format!("{answers} of 5 answers from {target}"))
+            })?;
         }
     }
     let rows = bed.number(
@@ -289,7 +298,7 @@ fn subnets(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Returns how many packets the first node has not sent, for any reason.
-fn sender_drops(bed: &Bed) -> Result<u64> {
+fn sender_drops(bed: &PostgresTestbed) -> Result<u64> {
     let status = bed.node(0)?.status()?;
     let text = status.to_string();
     // In any place: all numbers under objects called `drops`.
@@ -304,7 +313,7 @@ fn sender_drops(bed: &Bed) -> Result<u64> {
 }
 
 /// Creates a host behind a node, with the node as its router.
-fn behind(bed: &Bed, node: usize, number: u8) -> Result<Namespace> {
+fn behind(bed: &PostgresTestbed, node: usize, number: u8) -> Result<Namespace> {
     let host = Namespace::new("behind")?;
     let router = &bed.node(node)?.space;
     let link = format!("link add inside type veth peer name port netns {}", host.name());
@@ -336,9 +345,13 @@ fn behind(bed: &Bed, node: usize, number: u8) -> Result<Namespace> {
 }
 
 fn ten_nodes(scenario: &Scenario<'_>) -> Result<String> {
-    let bed =
-        Bed::new(scenario, 10, &Plan { init: &["--durability", "relaxed"], ..Plan::default() })?;
-    let addresses: Vec<_> = bed.nodes.iter().map(super::bed::Node::v4).collect::<Result<_>>()?;
+    let bed = PostgresTestbed::new(
+        scenario,
+        10,
+        &Plan { init: &["--durability", "relaxed"], ..Plan::default() },
+    )?;
+    let addresses: Vec<_> =
+        bed.nodes.iter().map(super::testbed::Node::v4).collect::<Result<_>>()?;
     std::thread::scope(|scope| {
         let mesh: Vec<_> = bed
             .nodes
@@ -361,7 +374,7 @@ fn ten_nodes(scenario: &Scenario<'_>) -> Result<String> {
             node.join().unwrap_or_else(|_| Err(Failure::from("a thread that pings panicked")))
         })
     })
-    .map_err(|failure: Failure| Failure(bed.told(&failure.0)))?;
+    .map_err(|failure: Failure| Failure(bed.failure_with_logs(&failure.0)))?;
     let streams = bed.number("SELECT count(DISTINCT stream) FROM adit.packet")?;
     ensure(streams == 90, || format!("{streams} of 90 streams have rows"))?;
     Ok("90 ordered pairs, 270 pings".into())
@@ -369,9 +382,12 @@ fn ten_nodes(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Idle nodes are not woken by the traffic of a busy pair.
 fn idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
-    let bed =
-        Bed::new(scenario, 5, &Plan { init: &["--durability", "relaxed"], ..Plan::default() })?;
-    let read = |node: &super::bed::Node, what: &str| -> Result<u64> {
+    let bed = PostgresTestbed::new(
+        scenario,
+        5,
+        &Plan { init: &["--durability", "relaxed"], ..Plan::default() },
+    )?;
+    let read = |node: &super::testbed::Node, what: &str| -> Result<u64> {
         Ok(node.status()?.get(what).and_then(serde_json::Value::as_u64).unwrap_or(0))
     };
     // By then startup and its pings have finished.

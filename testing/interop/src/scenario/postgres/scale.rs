@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{Bed, DATABASE, Plan};
+use super::testbed::{DATABASE, Plan, PostgresTestbed};
 use crate::failure::{Context, Result, ensure};
 use crate::postgres::proxy::Proxy;
 use crate::postgres::{Options, PORT};
@@ -27,8 +27,11 @@ const MOST: f64 = 2.0;
 /// Forty idle nodes, 20 ms from the database, send few queries, and one still reaches the other at once.
 fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     let settings = [("max_connections", "200")];
-    let mut bed =
-        Bed::bare(scenario, NODES, &Options { settings: &settings, ..Options::default() })?;
+    let mut bed = PostgresTestbed::bare(
+        scenario,
+        NODES,
+        &Options { settings: &settings, ..Options::default() },
+    )?;
     let at = SocketAddr::new(DATABASE, WAY);
     let proxy = Proxy::start(&bed.database, at, SocketAddr::new(DATABASE, PORT))?;
     let hosts = format!("{DATABASE}:{WAY}");
@@ -38,7 +41,7 @@ fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     proxy.link.delay_ms.store(DELAY_MS, Relaxed);
     // By then startup has finished, and no stream is active any more.
     sleep(Duration::from_secs(15));
-    let transactions = |bed: &Bed| {
+    let transactions = |bed: &PostgresTestbed| {
         bed.number("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
     };
     let (before, begun) = (transactions(&bed)?, Instant::now());
@@ -47,9 +50,13 @@ fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     let rate =
         f64::from(i32::try_from(counted).context("a count")?) / begun.elapsed().as_secs_f64();
     ensure(rate > 1.0, || format!("{counted} queries: the nodes do not run"))?;
-    ensure(rate < MOST * f64::from(NODES), || bed.told(&format!("{rate:.0} queries a second")))?;
+    ensure(rate < MOST * f64::from(NODES), || {
+        bed.failure_with_logs(&format!("{rate:.0} queries a second"))
+    })?;
     let answers = ping(&bed.node(0)?.space, bed.node(39)?.v4()?, 56, 10)?;
-    ensure(answers >= 8, || bed.told(&format!("{answers} of 10 pings were answered")))?;
+    ensure(answers >= 8, || {
+        bed.failure_with_logs(&format!("{answers} of 10 pings were answered"))
+    })?;
     let connections =
         bed.number("SELECT count(*) FROM pg_stat_activity WHERE usename ~ '_node_'")?;
     let backends = bed

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use super::super::{Scenario, ScenarioFn};
-use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Plan, invitation, until};
+use super::testbed::{ADMIN, DATABASE, LIMIT, Plan, PostgresTestbed, invitation, until};
 use crate::failure::{Result, ensure};
 use crate::process::output;
 use crate::traffic::ping;
@@ -16,7 +16,7 @@ const AUDITOR: &str = "auditor";
 const PASSWORD: &str = "Very5ecret-of-the-auditor";
 
 /// Waits until both of two nodes use the settings of that number.
-fn settled(bed: &mut Bed, serial: u32) -> Result<()> {
+fn settled(bed: &mut PostgresTestbed, serial: u32) -> Result<()> {
     for at in 0..2 {
         let line = format!("network settings: serial {serial} in force");
         bed.node_mut(at)?.running()?.wait_for(&line, LIMIT)?;
@@ -25,14 +25,16 @@ fn settled(bed: &mut Bed, serial: u32) -> Result<()> {
     bed.reach(1, 0)
 }
 
-fn pinged(bed: &Bed, size: usize) -> Result<()> {
+fn pinged(bed: &PostgresTestbed, size: usize) -> Result<()> {
     let to = bed.node(1)?.v4()?;
-    ensure(ping(&bed.node(0)?.space, to, size, 7)? == 7, || bed.told("pings were lost"))
+    ensure(ping(&bed.node(0)?.space, to, size, 7)? == 7, || {
+        bed.failure_with_logs("pings were lost")
+    })
 }
 
 /// Two running nodes follow the first one's signed settings, and nothing else.
 fn settings(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let open = "SELECT count(*) FROM adit.packet WHERE len IS NOT NULL";
     ensure(bed.number(open)? > 0, || "no row shows a length".into())?;
     let words = ["set", "--audit", "none", "--packet-size", "1400", "--durability", "relaxed"];
@@ -97,7 +99,7 @@ fn settings(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Returns tcpdump's output for everything that the auditor can open.
-fn opened(bed: &Bed, scenario: &Scenario<'_>, auditor: &[&str]) -> Result<String> {
+fn opened(bed: &PostgresTestbed, scenario: &Scenario<'_>, auditor: &[&str]) -> Result<String> {
     let file = scenario.folder().join("log.pcapng").display().to_string();
     let words = [&["export", "--since", "1h", "--pcapng", &file], auditor].concat();
     bed.node(1)?.adit(&words)?;
@@ -108,7 +110,8 @@ fn opened(bed: &Bed, scenario: &Scenario<'_>, auditor: &[&str]) -> Result<String
 
 /// An auditor reads both directions from when it was added until it was removed.
 fn auditor_later(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
+    let mut bed =
+        PostgresTestbed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
     pinged(&bed, 300)?;
     let key = scenario.folder().join("later.key").display().to_string();
     bed.node(0)?.adit(&["auditor", "add", &key])?;
@@ -149,7 +152,7 @@ fn auditor_later(scenario: &Scenario<'_>) -> Result<String> {
 
 /// The database cannot restore a removed node; and its name and addresses are assigned again.
 fn removed(scenario: &Scenario<'_>) -> Result<String> {
-    let mut bed = Bed::new(scenario, 3, &Plan::default())?;
+    let mut bed = PostgresTestbed::new(scenario, 3, &Plan::default())?;
     bed.sql("CREATE TABLE public.before AS SELECT * FROM adit.node")?;
     bed.node(0)?.adit(&["remove", "n3", "--yes", "--keep-key"])?;
     bed.node_mut(2)?.stop()?;

@@ -32,7 +32,7 @@ pub enum QueryScope {
 
 /// Compares the wake-ups that a node hears with those that the database counts.
 #[derive(Debug)]
-pub struct Watch {
+pub struct WakeUpMonitor {
     due: Instant,
     asked: bool,
     /// The database's count at the last answer; none before the first on a connection.
@@ -48,7 +48,7 @@ pub struct Watch {
     random: Random,
 }
 
-impl Watch {
+impl WakeUpMonitor {
     /// Asks at once. `seed` is for the jitter of its questions alone.
     pub fn new(now: Instant, seed: impl Into<Seed>) -> Self {
         Self {
@@ -65,25 +65,26 @@ impl Watch {
     }
 
     /// Counts received wake-ups.
-    pub fn heard(&mut self, now: Instant, times: u32) {
+    pub fn received(&mut self, now: Instant, times: u32) {
         self.heard = self.heard.saturating_add(times.into());
         let soon = self.next(now, true);
         self.due = self.due.min(soon);
     }
 
-    /// Whether to ask for the count now. It is answered by [`Self::answer`]; each connection has a watch of its own.
+    /// Returns whether to query the count now. Pass the result to [`Self::answer`]; each connection needs a monitor of
+    /// its own.
     pub fn ask(&mut self, now: Instant) -> bool {
         let ask = !self.asked && now >= self.due;
         self.asked |= ask;
         ask
     }
 
-    /// When to ask [`Self::ask`] again; `None` while a question is outstanding.
+    /// Returns when to call [`Self::ask`] again; `None` while a query is outstanding.
     pub fn deadline(&self) -> Option<Instant> {
         (!self.asked).then_some(self.due)
     }
 
-    /// The database's count. `active` says whether packets have come in any stream lately.
+    /// Processes the database's count. `active`: packets have recently arrived in some stream.
     pub fn answer(&mut self, now: Instant, count: i64, active: bool) -> QueryScope {
         self.asked = false;
         let new = count.saturating_sub(self.counted.unwrap_or(count));
@@ -123,8 +124,8 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    fn watch() -> Watch {
-        let mut watch = Watch::new(ms(0), [1; 32]);
+    fn watch() -> WakeUpMonitor {
+        let mut watch = WakeUpMonitor::new(ms(0), [1; 32]);
         assert!(watch.ask(ms(0)) && !watch.ask(ms(0)));
         assert_eq!(watch.answer(ms(0), 1000, false), QueryScope::None, "nothing is known before");
         watch
@@ -135,7 +136,7 @@ mod tests {
         let mut watch = watch();
         let due = watch.deadline().unwrap();
         assert!((ms(750)..=ms(1250)).contains(&due));
-        watch.heard(ms(10), 1);
+        watch.received(ms(10), 1);
         assert!(watch.deadline().unwrap() <= ms(135), "{:?}", watch.deadline());
         assert!(watch.ask(ms(200)));
         assert_eq!(watch.deadline(), None);
@@ -156,11 +157,11 @@ mod tests {
     #[test]
     fn a_wake_up_on_its_way_is_no_loss_and_one_that_does_not_come_is() {
         let mut watch = watch();
-        watch.heard(ms(900), 1);
+        watch.received(ms(900), 1);
         assert_eq!(watch.answer(ms(1000), 1002, true), QueryScope::None);
-        watch.heard(ms(1001), 1);
+        watch.received(ms(1001), 1);
         assert_eq!(watch.answer(ms(1100), 1002, true), QueryScope::None);
-        watch.heard(ms(1150), 1);
+        watch.received(ms(1150), 1);
         assert_eq!(watch.answer(ms(1200), 1004, true), QueryScope::None);
         assert_eq!(watch.answer(ms(1300), 1004, true), QueryScope::All);
     }
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn made_up_wake_ups_hide_no_later_loss() {
         let mut watch = watch();
-        watch.heard(ms(10), 50);
+        watch.received(ms(10), 50);
         assert_eq!(watch.answer(ms(1000), 1000, true), QueryScope::None);
         assert_eq!(watch.answer(ms(2000), 1001, false), QueryScope::All);
     }
@@ -188,7 +189,7 @@ mod tests {
         let mut watch = watch();
         assert_eq!(watch.answer(ms(599_000), 1000, false), QueryScope::None);
         assert_eq!(watch.answer(ms(600_000), 1000, false), QueryScope::All);
-        let mut watch = Watch::new(ms(700_000), [1; 32]);
+        let mut watch = WakeUpMonitor::new(ms(700_000), [1; 32]);
         assert!(watch.ask(ms(700_000)));
         assert_eq!(watch.answer(ms(700_000), 5, false), QueryScope::None);
     }

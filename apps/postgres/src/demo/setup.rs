@@ -27,7 +27,7 @@ const PASSWORD: &str = "demo";
 pub(super) const NAMES: [&str; 2] = ["east", "west"];
 
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct DemoSetup {
     pub ends: [End; 2],
     pub cluster: Cluster,
     pub folder: PathBuf,
@@ -45,8 +45,8 @@ impl Drop for RemoveOnDrop {
     }
 }
 
-impl World {
-    /// The cluster and the namespaces; no network yet.
+impl DemoSetup {
+    /// Starts the cluster and creates the namespaces; no network yet.
     pub(super) fn new(program: &Path, interrupt: &Interrupt) -> Result<Self, Fault> {
         let root = std::env::temp_dir();
         sweep(PREFIX, &root);
@@ -80,13 +80,13 @@ impl World {
         Ok(Self { ends, cluster, folder, program, _scrap: scrap })
     }
 
-    /// The URL of the database for `init`; the password comes by the environment.
+    /// Returns the URL of the database for `init`; the password comes by the environment.
     pub(super) fn url(&self) -> String {
         let folder = self.folder.join("db").display().to_string().replace('/', "%2F");
         format!("postgres://{ROLE}@{folder}/{DATABASE}")
     }
 
-    /// The folder of a machine's files.
+    /// Returns the folder of a machine's files.
     pub(super) fn dir(&self, at: usize) -> PathBuf {
         self.folder.join(NAMES.get(at).unwrap_or(&"nobody"))
     }
@@ -136,7 +136,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether both ends still run.
+    /// Checks that both ends still run.
     pub(super) fn check(&mut self) -> Result<(), Fault> {
         for (end, name) in self.ends.iter_mut().zip(NAMES) {
             end.alive(name)?;
@@ -149,13 +149,13 @@ impl World {
     }
 }
 
-/// The only device besides the loopback.
+/// Returns the only device besides the loopback.
 fn tunnel_device(ns: &NetNs) -> Option<String> {
     let links = ns.configure(async |net: &Net| net.links().await).ok()?.ok()?;
     links.into_iter().map(|link| link.name).find(|name| name != "lo")
 }
 
-impl Drop for World {
+impl Drop for DemoSetup {
     fn drop(&mut self) {
         for end in &mut self.ends {
             end.end();

@@ -62,7 +62,7 @@ pub(super) struct Plan<'a> {
 
 /// The database and the nodes. Declared so that processes end before their namespaces.
 #[derive(Debug)]
-pub(super) struct Bed {
+pub(super) struct PostgresTestbed {
     /// The machines, in order; the first has created the network.
     pub nodes: Vec<Node>,
     /// The database.
@@ -72,7 +72,7 @@ pub(super) struct Bed {
     switch: Namespace,
 }
 
-impl Bed {
+impl PostgresTestbed {
     /// Creates machines and a database, without a network.
     pub(super) fn bare(scenario: &Scenario<'_>, nodes: u8, options: &Options<'_>) -> Result<Self> {
         let Program::Adit(program) = scenario.server else {
@@ -185,7 +185,9 @@ impl Bed {
         let begun = ScaledInstant::now();
         let address = self.node(to)?.v4()?;
         while ping(&self.node(from)?.space, address, 56, 1)? == 0 {
-            ensure(begun.elapsed() < LIMIT, || self.told(&format!("no ping to {address}")))?;
+            ensure(begun.elapsed() < LIMIT, || {
+                self.failure_with_logs(&format!("no ping to {address}"))
+            })?;
         }
         Ok(())
     }
@@ -232,14 +234,16 @@ impl Bed {
                 _ => all == Some(packets + late),
             })
         });
-        same.map_err(|failure| Failure(self.told(&format!("{failure}: {last}"))))?;
+        same.map_err(|failure| Failure(self.failure_with_logs(&format!("{failure}: {last}"))))?;
         let dropped = to.dropped(&from.name)?;
-        ensure(dropped == late, || self.told(&format!("{dropped} dropped, {late} of them late")))?;
+        ensure(dropped == late, || {
+            self.failure_with_logs(&format!("{dropped} dropped, {late} of them late"))
+        })?;
         Ok(late)
     }
 
     /// Returns a failure with the last log lines of the nodes.
-    pub(super) fn told(&self, what: &str) -> String {
+    pub(super) fn failure_with_logs(&self, what: &str) -> String {
         let running = self.nodes.iter().filter_map(|node| node.daemon.as_ref());
         let said: Vec<String> = running.map(|daemon| daemon.failure("").0).collect();
         format!("{what}\n{}", said.join("\n"))
@@ -247,7 +251,7 @@ impl Bed {
 
     /// Adds the last log lines of the nodes to a failure.
     pub(super) fn blame<T>(&self, outcome: Result<T>) -> Result<T> {
-        outcome.map_err(|failure| Failure(self.told(&failure.0)))
+        outcome.map_err(|failure| Failure(self.failure_with_logs(&failure.0)))
     }
 }
 
