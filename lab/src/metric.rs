@@ -89,7 +89,7 @@ pub const ALL: &[Metric] = &[
     metric("relay_jitter_ms", "relay's jitter ms", Neither, 3),
 ];
 
-/// The metric of this name.
+/// Returns the metric of this name.
 pub fn find(name: &str) -> Option<&'static Metric> {
     ALL.iter().find(|metric| metric.name == name)
 }

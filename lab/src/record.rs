@@ -41,7 +41,7 @@ impl fmt::Display for TrialKey {
 pub struct Point(pub BTreeMap<String, String>);
 
 impl Point {
-    /// The value on one axis.
+    /// Returns the value on one axis.
     pub fn get(&self, axis: &str) -> Option<&str> {
         self.0.get(axis).map(String::as_str)
     }
@@ -193,7 +193,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The time within which this share of all came, where it was recorded.
+    /// Returns the time within which this share of all came, where it was recorded.
     pub fn at(&self, share: f64) -> Option<f64> {
         self.quantiles.iter().find(|(q, _)| (q - share).abs() < 1e-9).map(|(_, ms)| *ms)
     }

@@ -101,7 +101,7 @@ fn a_killed_run_leaves_nothing_behind_and_can_be_resumed() {
     assert!(!left.any(|entry| entry.file_name().to_string_lossy().starts_with(&own)));
 }
 
-/// All processes below this one.
+/// Returns all processes below this one.
 fn children(pid: u32) -> Vec<u32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let own = fs::read_to_string(path).unwrap_or_default();

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// With those revisions of adit that the arguments name, as `adit@HEAD~1`.
+/// Returns the subjects, with those revisions of adit that the arguments name, as `adit@HEAD~1`.
 fn subjects() -> Vec<Subject> {
     let named = std::env::args().filter(|argument| argument.starts_with("adit@"));
     let named: Vec<String> =

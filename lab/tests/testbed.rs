@@ -91,7 +91,7 @@ fn any(like: SocketAddr) -> SocketAddr {
     SocketAddr::new(if like.is_ipv6() { [0; 16].into() } else { [0; 4].into() }, 0)
 }
 
-/// A socket in a host and a thread that owns it; the address is known when this returns.
+/// Returns a socket in a host and a thread that owns it; the address is known when this returns.
 fn receiver<T: Send + 'static>(
     host: &Namespace,
     address: IpAddr,
@@ -106,7 +106,7 @@ fn receiver<T: Send + 'static>(
     Ok((told.recv().context("the receiver did not come up")?, thread))
 }
 
-/// One TCP stream of this many times 64 KiB; all of it arrives.
+/// Sends one TCP stream of this many times 64 KiB; all of it arrives.
 fn tcp(from: &Namespace, to: &Namespace, address: IpAddr, chunks: u64) -> Result<()> {
     let (tell, told) = mpsc::channel();
     let server = to.thread(move || {
@@ -300,7 +300,7 @@ fn line_loses() -> Result<()> {
     agree(up)
 }
 
-/// The shortest round trip of ping, in milliseconds.
+/// Returns the shortest round trip of ping, in milliseconds.
 fn ping_ms(testbed: &Testbed) -> Result<f64> {
     let to = testbed.server_outer(false).to_string();
     let said = testbed.clients[0].run("ping", &["-c", "5", "-i", "0.05", "-q", &to])?;

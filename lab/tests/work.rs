@@ -64,8 +64,8 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Whether a trial was declared invalid because this machine had other things to do. That is a right thing to say on such a
-/// machine, and no defect: what was counted must still add up.
+/// Returns whether a trial was declared invalid because this machine was busy. That is correct on such a machine, and
+/// no defect: what was counted must still add up.
 fn by_a_busy_machine(reason: &str) -> bool {
     reason.starts_with("the flows' starts lie") || reason.starts_with("the generator ")
 }
@@ -78,7 +78,7 @@ fn nothing(_: Edge) -> Result<()> {
     Ok(())
 }
 
-/// `count` flows from the client, then as many from the server.
+/// Returns `count` flows from the client, then as many from the server.
 fn routes(pair: &Pair, count: usize, v6: bool) -> (Vec<Route<'_>>, Vec<Route<'_>>) {
     let route = |direction: &str, from: End, to: End, number: usize| Route {
         name: format!("{direction} {number}"),
@@ -91,7 +91,7 @@ fn routes(pair: &Pair, count: usize, v6: bool) -> (Vec<Route<'_>>, Vec<Route<'_>
     (up.collect(), down.collect())
 }
 
-/// Whether the machine left the trial alone; a failure where the trial is invalid for any other reason.
+/// Returns whether the machine left the trial alone; a failure where the trial is invalid for any other reason.
 fn good(measured: &Measured, flows: usize) -> Result<bool> {
     let defect = measured.invalid.iter().find(|reason| !by_a_busy_machine(reason));
     ensure(defect.is_none(), || measured.invalid.join("; "))?;

@@ -96,7 +96,7 @@ impl Bench {
         (0..count).try_for_each(|_| self.one())
     }
 
-    /// One client, from its first packet until it is up.
+    /// Runs one client, from its first packet until it is up.
     fn one(&mut self) -> Result<()> {
         self.next += 1;
         // No limit on strangers' packets is meant to be met here.
@@ -152,7 +152,7 @@ impl Bench {
         }
     }
 
-    /// True when the client is up.
+    /// Returns true when the client is up.
     fn client(
         &mut self,
         client: &mut ClientEngine,
@@ -208,7 +208,7 @@ fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
     })
 }
 
-/// An authority and a certificate of it at each end, ECDSA P-256 as Easy-RSA and openssl make them.
+/// Returns an authority and a certificate of it at each end, ECDSA P-256 as Easy-RSA and openssl make them.
 fn tls() -> Result<(ServerTls, ClientTls)> {
     let params = |name: &str| {
         let mut params = CertificateParams::default();

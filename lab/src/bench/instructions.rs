@@ -17,7 +17,7 @@ pub struct PieceArguments {
     times: u32,
 }
 
-/// Does the work.
+/// Runs the work of one piece.
 ///
 /// # Errors
 /// There is no such piece.

@@ -39,7 +39,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// The cipher of this name.
+/// Returns the cipher of this name.
 ///
 /// # Errors
 /// There is none; says which there are.

@@ -48,8 +48,8 @@ impl RunVariance {
     }
 }
 
-/// The average of some series, round by round, B against A. Each is centred first, so that a round in which one of them is missing is
-/// no different from the others. None with fewer than three rounds in a run.
+/// Returns the average of some series, round by round, B against A. Each is centred first, so that a round in which one
+/// of them is missing is no different from the others. None with fewer than three rounds in a run.
 pub(super) fn estimate(series: &[&Series<'_>]) -> Option<Estimate> {
     let mut rounds: [BTreeMap<u32, Vec<f64>>; 2] = Default::default();
     for logs in series.iter().filter_map(|series| series.logs.as_ref()) {
@@ -66,7 +66,7 @@ pub(super) fn estimate(series: &[&Series<'_>]) -> Option<Estimate> {
     welch(&a, &b)
 }
 
-/// Welch's comparison of two means. None with fewer than three figures on a side.
+/// Runs Welch's comparison of two means. Returns `None` with fewer than three figures on a side.
 fn welch(a: &[f64], b: &[f64]) -> Option<Estimate> {
     if a.len() < ENOUGH || b.len() < ENOUGH {
         return None;
@@ -99,7 +99,7 @@ impl Estimate {
         }
     }
 
-    /// A test without its place.
+    /// Returns a test without its place.
     pub(super) fn test(&self, relative_to: Option<&str>) -> Test {
         Test {
             scenario: String::new(),

@@ -88,7 +88,7 @@ struct MovementSet {
 }
 
 impl MovementSet {
-    /// From series of unchanged programs.
+    /// Creates one from series of unchanged programs.
     fn of(series: &[&Series<'_>]) -> Self {
         let of = |one: &&Series<'_>| Some((one.metric, one.row.subject.clone(), estimate(&[one])?));
         Self {
@@ -106,12 +106,12 @@ impl MovementSet {
     }
 }
 
-/// The movement that groups of unchanged programs show, by aspect.
+/// Returns the movement that groups of unchanged programs show, by aspect.
 fn gathered(groups: Vec<Group>) -> Movements {
     movements(groups.into_iter().map(|group| (group.aspect, group.test.subject, group.estimate)))
 }
 
-/// By what was measured: the movement of these programs.
+/// Groups the movement of these programs by what was measured.
 fn movements<K: Ord>(all: impl Iterator<Item = (K, String, Estimate)>) -> BTreeMap<K, RunVariance> {
     let mut by_kind: BTreeMap<K, (BTreeSet<String>, Vec<Estimate>)> = BTreeMap::new();
     for (kind, program, estimate) in all {
@@ -161,9 +161,10 @@ fn by_scenario(series: &[&Series<'_>], unsteady: &BaselineMovement) -> Vec<Group
     groups.collect()
 }
 
-/// Each aspect over the scenarios with a reference, where there are at least two: Stouffer's sum, in which a scenario that scatters
-/// wildly counts no more than a quiet one. The difference is their mean, weighted by the inverse of their squared errors; to its own
-/// error comes `common`, what unchanged programs moved by over all their scenarios, since that does not average out.
+/// Returns each aspect over the scenarios with a reference, where there are at least two: Stouffer's sum, in which a
+/// scenario that scatters wildly counts no more than a quiet one. The difference is their mean, weighted by the inverse
+/// of their squared errors; to its own error comes `common`, what unchanged programs moved by over all their scenarios,
+/// since that does not average out.
 fn over_all(groups: &[Group], common: &Movements) -> Vec<Group> {
     let mut by_subject: BTreeMap<(&str, Aspect), Vec<&Group>> = BTreeMap::new();
     for group in groups.iter().filter(|group| group.test.relative_to.is_some()) {
@@ -186,7 +187,7 @@ fn over_all(groups: &[Group], common: &Movements) -> Vec<Group> {
     tests.collect()
 }
 
-/// The mean of estimates, weighted by the inverse of their squared errors.
+/// Returns the mean of estimates, weighted by the inverse of their squared errors.
 fn weighted(groups: &[&Group]) -> Estimate {
     let all = || groups.iter().map(|group| &group.estimate);
     let weight = |estimate: &Estimate| 1.0 / estimate.error.max(1e-12);
@@ -202,14 +203,14 @@ fn weighted(groups: &[&Group]) -> Estimate {
 }
 
 impl Group {
-    /// The place on the normal distribution that is as improbable as this test, with its sign.
+    /// Returns the place on the normal distribution that is as improbable as this test, with its sign.
     fn z(&self) -> f64 {
         let p = self.test.p.clamp(1e-12, 1.0);
         t_quantile(1.0 - p / 2.0, NORMAL) * self.estimate.difference.signum()
     }
 }
 
-/// The test of one figure of one row; None where there are no logarithms to compare.
+/// Returns the test of one figure of one row; None where there are no logarithms to compare.
 fn row_test(series: &Series<'_>, unsteady: &BaselineMovement) -> Option<Test> {
     if series.metric == "instructions" || is_count(series) {
         return None;
@@ -237,13 +238,13 @@ fn located(series: &Series<'_>, test: Test) -> Test {
     }
 }
 
-/// Whether a figure counts things, of which none is a good or a bad number and no basis of a ratio.
+/// Returns whether a figure counts things, of which none is a good or a bad number and no basis of a ratio.
 fn is_count(series: &Series<'_>) -> bool {
     matches!(series.metric, "refused" | "stuck" | "misconfigured" | "survived")
         || series.logs.is_none()
 }
 
-/// The tests that need no statistics: instructions and counts.
+/// Returns the tests that need no statistics: instructions and counts.
 fn certain(series: &Series<'_>) -> Option<Test> {
     let sign = if series.better == Better::Higher { 1.0 } else { -1.0 };
     let [a, b] =

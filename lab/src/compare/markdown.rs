@@ -6,7 +6,7 @@ use super::{Comparison, Test};
 use crate::metric;
 use crate::table::table;
 
-/// The first line is the verdict.
+/// Renders the comparison; the first line is the verdict.
 pub(super) fn render(comparison: &Comparison) -> String {
     let mut text = format!("{}\n", comparison.verdict);
     for warning in &comparison.warnings {

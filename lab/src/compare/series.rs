@@ -64,7 +64,8 @@ pub(super) struct Series<'a> {
     pub(super) logs: Option<[BTreeMap<u32, f64>; 2]>,
 }
 
-/// All figures with a direction of the rows that both runs have, in ratios to the reference where there is one if `relative`.
+/// Returns all figures with a direction of the rows that both runs have, in ratios to the reference where there is one
+/// if `relative`.
 pub(super) fn all_series<'a>(a: &'a Summary, b: &'a Summary, relative: bool) -> Vec<Series<'a>> {
     let mut all = Vec::new();
     for row in a.rows.iter().filter(|row| row.invalid.is_none()) {
@@ -112,7 +113,8 @@ pub(super) fn same_row<'a>(run: &'a Summary, row: &Row, subject: &str) -> Option
     valid.find(|o| o.scenario == row.scenario && o.point == row.point && o.subject == subject)
 }
 
-/// The reference for a row in A and in B: `openvpn`, or else the first subject that both have there and that is not adit itself.
+/// Returns the reference for a row in A and in B: `openvpn`, or else the first subject that both have there and that is
+/// not adit itself.
 fn reference<'a>(a: &'a Summary, b: &'a Summary, row: &Row) -> Option<[&'a Row; 2]> {
     let here = |other: &&Row| other.scenario == row.scenario && other.point == row.point;
     let others = a.rows.iter().filter(here).map(|other| other.subject.as_str());

@@ -10,7 +10,7 @@ use super::{Arguments, Comparison, Outcome, Test, compare};
 use crate::record::{self, Measurement, Point, Record, TrialKey};
 use crate::stats::{Cell, Row, Summary, logs, median, percent, sd, smallest_detectable};
 
-/// A normal deviate, by Box and Muller.
+/// Returns a normal deviate, by Box and Muller.
 fn normal(random: &mut ChaCha8Rng) -> f64 {
     let mut uniform = || ((random.next_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()

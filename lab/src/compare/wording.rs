@@ -5,7 +5,7 @@ use super::{FLOOR_ABSOLUTE, Outcome, Test};
 use crate::stats::{Row, Summary};
 use crate::subject::has_adit;
 
-/// In one sentence.
+/// Returns the verdict in one sentence.
 pub(super) fn verdict(overall: &[Test], scenarios: &[Test], rows: &[Test]) -> String {
     let mut names: Vec<&str> =
         scenarios.iter().chain(rows).map(|test| test.scenario.as_str()).collect();
@@ -51,7 +51,7 @@ pub(super) fn verdict(overall: &[Test], scenarios: &[Test], rows: &[Test]) -> St
     }
 }
 
-/// Whether `slower` and `faster` are the words for it.
+/// Returns whether `slower` and `faster` are the words for it.
 fn is_speed(test: &Test) -> bool {
     let aspects = [Aspect::Speed, Aspect::Cpu, Aspect::Latency];
     let named =
@@ -59,7 +59,7 @@ fn is_speed(test: &Test) -> bool {
     named || Aspect::of(&test.what).is_some_and(|(aspect, _)| aspects.contains(&aspect))
 }
 
-/// `mp-1 adit speed -8.1 %`.
+/// Formats `mp-1 adit speed -8.1 %`.
 fn phrase(test: &Test) -> String {
     let point = test.point.as_deref().unwrap_or_default();
     let words = [test.scenario.as_str(), point, &test.subject, &test.what];

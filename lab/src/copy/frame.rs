@@ -57,7 +57,7 @@ impl Trains {
         self.spans.clear();
     }
 
-    /// The trains with their bytes, in order.
+    /// Returns the trains with their bytes, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Span, &[u8])> {
         let bytes = |span: &Span| self.bytes.get(span.start..span.start + span.len).unwrap_or(&[]);
         self.spans.iter().map(move |span| (*span, bytes(span)))
@@ -175,7 +175,7 @@ impl Shape {
         put(header, self.l4 + if self.tcp { 16 } else { 6 }, &sum.to_be_bytes())
     }
 
-    /// Whether the headers are those of one flow in the same state; sequence numbers, lengths and PSH aside.
+    /// Returns whether the headers are those of one flow in the same state; sequence numbers, lengths and PSH aside.
     fn same_flow(&self, a: &[u8], b: &[u8]) -> bool {
         let ip = if self.v6 {
             a.get(..4) == b.get(..4) && a.get(6..self.l4) == b.get(6..self.l4)
@@ -319,7 +319,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether nothing may follow in the same super-packet.
+/// Returns whether nothing may follow in the same super-packet.
 fn ends(vnet: &VnetHeader, shape: &Shape, payload: &[u8]) -> bool {
     shape.flags & (flags::PSH | flags::FIN) != 0 || payload.len() != usize::from(vnet.gso_size)
 }

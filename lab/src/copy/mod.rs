@@ -183,7 +183,7 @@ impl End {
         }
     }
 
-    /// From the device to the socket.
+    /// Copies from the device to the socket.
     fn out(&mut self) -> Result<()> {
         let mut to = None;
         for _ in 0..READS {
@@ -274,7 +274,7 @@ impl Sender {
     }
 }
 
-/// The datagrams of a train, each alone.
+/// Returns the datagrams of a train, each alone.
 fn singly<'a>(train: &Train<'a>) -> impl Iterator<Item = Train<'a>> + use<'a> {
     let Train { to, from, segment, payload } = *train;
     payload.chunks(usize::from(segment).max(1)).map(move |payload| Train {

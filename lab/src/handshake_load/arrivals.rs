@@ -34,12 +34,12 @@ pub struct LoadOutcome {
 }
 
 impl LoadOutcome {
-    /// The number of clients that connected.
+    /// Returns the number of clients that connected.
     pub fn up(&self) -> usize {
         self.arrivals.iter().filter(|arrival| arrival.latency.is_some()).count()
     }
 
-    /// The share that never connected, 0 to 1.
+    /// Returns the share that never connected, 0 to 1.
     pub fn unfinished(&self) -> f64 {
         share(self.arrivals.len() - self.up(), self.arrivals.len())
     }
@@ -57,7 +57,7 @@ impl LoadOutcome {
         self.setbacks.iter().map(|(_, times)| times).sum()
     }
 
-    /// The share of one core that the clients took, 0 to 1.
+    /// Returns the share of one core that the clients took, 0 to 1.
     pub fn generator_share(&self) -> f64 {
         if self.seconds > 0.0 { self.cpu / self.seconds } else { 0.0 }
     }
@@ -75,7 +75,7 @@ fn share(part: usize, whole: usize) -> f64 {
 const SHARES: [f64; 14] =
     [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0];
 
-/// The distribution of those that connected; the others are its `lost`.
+/// Returns the distribution of those that connected; the others are its `lost`.
 pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
     // Three significant digits; it grows as it must. Only an impossible precision is refused.
     let Ok(mut histogram) = Histogram::<u64>::new(3) else { return Latency::default() };
@@ -95,8 +95,8 @@ pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
     Latency { count: histogram.len(), lost, quantiles }
 }
 
-/// The recovery time of the server: from `after` until the first instant from which on all clients that
-/// came within `window` came up, 99 of 100 of them within `limit`. `None`: not within what was watched.
+/// Returns the recovery time of the server: from `after` until the first instant from which on all clients that came
+/// within `window` came up, 99 of 100 of them within `limit`. `None`: not within what was watched.
 pub fn recovery(
     arrivals: &[Arrival],
     after: Duration,

@@ -238,7 +238,7 @@ impl ClientLoop {
         Ok(true)
     }
 
-    /// A free slot, if necessary that of the client that has been connected longest.
+    /// Returns a free slot, if necessary that of the client that has been connected longest.
     fn slot(&mut self) -> Result<Option<usize>> {
         if let Some(slot) = self.free.pop_front() {
             return Ok(Some(slot));

@@ -118,7 +118,7 @@ impl ClientPool {
         self.ask(ClientLoop::disconnect_all)
     }
 
-    /// The configurations that the connected clients received.
+    /// Returns the configurations that the connected clients received.
     ///
     /// # Errors
     /// The pool's thread has ended.

@@ -27,8 +27,8 @@ const ROUTE6: &str = "fd99::/64";
 const DNS: &str = "dhcp-option DNS 10.88.0.1";
 const MTU: u16 = 1400;
 
-/// The server's config file, with the keys in `keys` (see [`crate::subject::Keys`]); `openvpn` adds what only the
-/// reference implementation understands or needs.
+/// Returns the server's config file, with the keys in `keys` (see [`crate::subject::Keys`]); `openvpn` adds what only
+/// the reference implementation understands or needs.
 pub fn server(keys: &Path, openvpn: bool) -> String {
     // No ping and no timeout falls into a trial: the clients have no data channel to answer on.
     let mut text = format!(
@@ -52,8 +52,8 @@ pub fn server(keys: &Path, openvpn: bool) -> String {
     text
 }
 
-/// The config file of a client that is a process of `openvpn`, with the authority's files in `keys` and a certificate
-/// and key of its own.
+/// Returns the config file of a client that is a process of `openvpn`, with the authority's files in `keys` and a
+/// certificate and key of its own.
 pub fn client_file(keys: &Path, [certificate, key]: &[PathBuf; 2], server: IpAddr) -> String {
     let mut text = format!(
         "client\ndev tun\nproto udp4\nremote {server} {PORT}\nnobind\nverb 3\nreneg-sec 0\nremote-cert-tls server\n\
@@ -71,7 +71,7 @@ pub fn client_file(keys: &Path, [certificate, key]: &[PathBuf; 2], server: IpAdd
     text
 }
 
-/// The configuration that every client of [`server`] should receive.
+/// Returns the configuration that every client of [`server`] should receive.
 ///
 /// # Errors
 /// The constants of this module contradict each other.
@@ -110,7 +110,7 @@ pub fn client(keys: &Keys) -> Result<ClientConfig> {
     Ok(of(Settings { wrap, exit_notify: Some(1), ..Settings::default() }, tls))
 }
 
-/// A client of one server, with nothing else configured.
+/// Returns a client of one server, with nothing else configured.
 pub fn of(settings: Settings, tls: ClientTls) -> ClientConfig {
     let target = Target {
         host: "vpn.example".into(),

@@ -33,8 +33,9 @@ struct Route {
     protocol: Option<String>,
 }
 
-/// Each `tun` device of a host: its addresses, MTU and IPv6 routes, and the IPv4 routes into any of the host's tunnels: of
-/// several tunnels to one network only the first gets those. DNS and the gateway of IPv6 routes are not to be seen there.
+/// Returns each `tun` device of a host: its addresses, MTU and IPv6 routes, and the IPv4 routes into any of the host's
+/// tunnels: of several tunnels to one network only the first gets those. DNS and the gateway of IPv6 routes are not to
+/// be seen there.
 ///
 /// # Errors
 /// `ip` failed.

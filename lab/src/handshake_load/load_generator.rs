@@ -31,7 +31,7 @@ pub struct LoadGenerator {
     _folder: TempDir,
 }
 
-/// The program whose server the clients can connect to.
+/// Returns the program whose server the clients can connect to.
 ///
 /// # Errors
 /// Why this subject cannot be measured so.
@@ -181,7 +181,7 @@ pub(crate) fn hosts_on(
     Ok(sources)
 }
 
-/// The device by which `to` is reached.
+/// Returns the device by which `to` is reached.
 fn device(from: &Namespace, to: IpAddr) -> Result<String> {
     let route = from.run("ip", &["-o", "route", "get", &to.to_string()])?;
     let device = route.split_whitespace().skip_while(|word| *word != "dev").nth(1);

@@ -49,7 +49,7 @@ impl AppliedConfig {
         applied
     }
 
-    /// Its addresses in the tunnel.
+    /// Returns its addresses in the tunnel.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         let v4 = self.ipv4.map(|net| IpAddr::from(net.addr()));
         let v6 = self.ipv6.map(|net| IpAddr::from(net.addr()));

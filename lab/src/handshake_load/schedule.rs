@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-/// Evenly spaced: the first at once, `rate` a second, none at or after `length`.
+/// Returns evenly spaced times: the first at once, `rate` a second, none at or after `length`.
 pub fn steady(rate: f64, length: Duration) -> Vec<Duration> {
     phases(&[(rate, length)])
 }
 
-/// All at one instant.
+/// Returns times that are all one instant.
 pub fn burst(count: usize) -> Vec<Duration> {
     vec![Duration::ZERO; count]
 }
 
-/// One phase after the other, each a rate and a length; a rate of 0 is a pause.
+/// Returns one phase after the other, each a rate and a length; a rate of 0 is a pause.
 pub fn phases(phases: &[(f64, Duration)]) -> Vec<Duration> {
     let mut all = Vec::new();
     let mut start = Duration::ZERO;

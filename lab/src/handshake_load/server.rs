@@ -39,17 +39,17 @@ impl Server {
         Ok(Self { daemon, config })
     }
 
-    /// The process.
+    /// Returns the process.
     pub fn daemon(&self) -> &Daemon {
         &self.daemon
     }
 
-    /// The exact config file.
+    /// Returns the exact config file.
     pub fn config(&self) -> &str {
         &self.config
     }
 
-    /// CPU time since its start, in seconds.
+    /// Returns the CPU time since its start, in seconds.
     ///
     /// # Errors
     /// The process is gone: with its log.
@@ -67,8 +67,8 @@ impl Server {
         Ok(nanos as f64 / 1e9)
     }
 
-    /// Its private memory in KiB, without mapped files: how much of these counts depends on
-    /// which other processes map them.
+    /// Returns its private memory in KiB, without mapped files: how much of these counts depends on which other
+    /// processes map them.
     ///
     /// # Errors
     /// The process is gone: with its log.

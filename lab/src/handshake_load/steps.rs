@@ -65,7 +65,7 @@ pub enum Next {
 }
 
 impl Plan {
-    /// Whether the server sustained this.
+    /// Returns whether the server sustained this.
     pub fn sustains(&self, step: &Step) -> bool {
         step.p99_ms <= self.p99.as_secs_f64() * 1e3 && step.unfinished <= self.unfinished
     }

@@ -141,7 +141,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// With a session.
+    /// Connects and opens a session.
     ///
     /// # Errors
     /// The server gives it none.
@@ -307,7 +307,7 @@ impl Client {
         self.flush_tls(current, counts, "handshake packets")
     }
 
-    /// A message of the server's: its keys first, then words.
+    /// Handles a message of the server: its keys first, then words.
     fn handle_message(&mut self, current: bool, message: &[u8]) -> Result<()> {
         if current && !self.current.done {
             self.current.done = true;
@@ -387,7 +387,7 @@ impl Client {
 }
 
 impl Data {
-    /// A keepalive of this peer, with its number and its tag before the text.
+    /// Returns a keepalive of this peer, with its number and its tag before the text.
     fn seal(&mut self, peer: u32) -> Option<Vec<u8>> {
         let number = self.next;
         self.next = number.checked_add(1)?;

@@ -21,7 +21,7 @@ pub(super) struct Forger {
 }
 
 impl Forger {
-    /// From `from` to `to`, both IPv4.
+    /// Creates a forger of packets from `from` to `to`, both IPv4.
     pub(super) fn new(from: SocketAddr, to: SocketAddr) -> Result<Self> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else {
             return Err(format!("packets from {from} to {to} cannot be forged: IPv4 only").into());
@@ -39,7 +39,8 @@ impl Forger {
     }
 }
 
-/// An IPv4 packet; the kernel fills in identification and header checksum. A UDP checksum of 0 means none (RFC 768).
+/// Encodes an IPv4 packet; the kernel fills in identification and header checksum. A UDP checksum of 0 means none (RFC
+/// 768).
 fn encode(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8], out: &mut Vec<u8>) -> bool {
     let Ok(udp_len) = u16::try_from(UDP_HEADER + payload.len()) else { return false };
     let Ok(len) = u16::try_from(IP_HEADER + UDP_HEADER + payload.len()) else { return false };
@@ -56,7 +57,7 @@ fn encode(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8], out: &mut Vec<u8
     true
 }
 
-/// The local port of the first UDP socket that a listing in the format of `/proc/net/udp` shows with a port.
+/// Returns the local port of the first UDP socket that a listing in the format of `/proc/net/udp` shows with a port.
 pub fn local_port(listing: &str) -> Option<u16> {
     let local = |line: &str| {
         let (_, port) = line.split_whitespace().nth(1)?.rsplit_once(':')?;

@@ -50,7 +50,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Packets a second, of all kinds.
+    /// Returns the packets a second, of all kinds.
     pub fn rate(&self) -> f64 {
         let all: u64 = self.packets.values().sum();
         if self.seconds > 0.0 { all as f64 / self.seconds } else { 0.0 }
@@ -71,7 +71,7 @@ impl std::fmt::Display for Counts {
 
 /// The behaviour of an adversary.
 pub trait Attack {
-    /// Does the next thing; `number` counts from 0.
+    /// Does the next step; `number` counts from 0.
     ///
     /// # Errors
     /// The adversary cannot go on.

@@ -99,7 +99,7 @@ pub struct Unauthenticated {
 }
 
 impl Unauthenticated {
-    /// At its hosts; nothing is sent yet.
+    /// Prepares the senders at their hosts; nothing is sent yet.
     ///
     /// # Errors
     /// Sockets cannot be made.
@@ -123,7 +123,7 @@ impl Unauthenticated {
     }
 }
 
-/// The element at a position that goes round.
+/// Returns the element at a position that goes round.
 fn round<T>(all: &[T], position: u64) -> Option<&T> {
     let at = position.checked_rem(all.len() as u64)?;
     all.get(usize::try_from(at).ok()?)

@@ -24,7 +24,7 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// The times now; `None` where /proc does not tell.
+    /// Returns the times now; `None` where /proc does not tell.
     pub fn look() -> Option<Self> {
         let own = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
             let is_process = entry.file_name().to_str()?.parse::<u32>().is_ok();
@@ -35,7 +35,7 @@ impl Processors {
         Some(Self { machine: Machine::look().ok()?, own })
     }
 
-    /// The share of the machine's time that other programs took since `earlier`, 0 to 1.
+    /// Returns the share of the machine's time that other programs took since `earlier`, 0 to 1.
     pub fn foreign_since(self, earlier: Self) -> f64 {
         let busy = self.machine.busy.saturating_sub(earlier.machine.busy);
         let own = self.own.saturating_sub(earlier.own);
@@ -58,7 +58,7 @@ fn waited() -> Option<Duration> {
     total_of(&fs::read_to_string("/proc/pressure/cpu").ok()?)
 }
 
-/// The `some` line of a pressure file ends in `total=MICROSECONDS`.
+/// Parses the `some` line of a pressure file, which ends in `total=MICROSECONDS`.
 fn total_of(text: &str) -> Option<Duration> {
     let line = text.lines().find(|line| line.starts_with("some "))?;
     let (_, micros) = line.rsplit_once("total=")?;

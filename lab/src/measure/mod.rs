@@ -91,7 +91,7 @@ pub struct RoleUsage {
 }
 
 impl RoleUsage {
-    /// User and system together: exact, where the split between the two is the kernel's estimate.
+    /// Returns user and system time together: exact, while the split between the two is the kernel's estimate.
     pub fn cpu(&self) -> f64 {
         self.user + self.system
     }
@@ -140,7 +140,7 @@ impl Meter {
     }
 }
 
-/// The sampling thread. Where its [`Meter`] is dropped without a stop it ends too.
+/// Runs the sampling thread. It also ends if its [`Meter`] is dropped without a stop.
 fn sample(watch: &Mutex<Watch>, orders: &mpsc::Receiver<SamplerCommand>) -> Result<()> {
     let mut due = Instant::now();
     loop {
@@ -162,7 +162,7 @@ fn lock(watch: &Mutex<Watch>) -> MutexGuard<'_, Watch> {
 }
 
 impl Usage {
-    /// CPU seconds of all roles together in the window.
+    /// Returns the CPU seconds of all roles together in the window.
     pub fn cpu_seconds(&self) -> f64 {
         self.roles.values().map(RoleUsage::cpu).sum()
     }

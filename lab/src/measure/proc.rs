@@ -114,7 +114,7 @@ impl Process {
         }
     }
 
-    /// The sums over all threads.
+    /// Returns the sums over all threads.
     pub(super) fn scheduled(&self) -> Scheduled {
         self.threads.values().fold(Scheduled::default(), |sum, thread| Scheduled {
             wait: sum.wait + thread.wait,
@@ -141,20 +141,20 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Now.
+    /// Reads the times now.
     pub(super) fn look() -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
         machine(&text).context("/proc/stat has no line of the CPUs")
     }
 
-    /// The share that the hypervisor took since `earlier`, 0 to 1.
+    /// Returns the share that the hypervisor took since `earlier`, 0 to 1.
     pub(super) fn steal_since(self, earlier: Self) -> f64 {
         let total = self.total.saturating_sub(earlier.total).max(1);
         self.steal.saturating_sub(earlier.steal) as f64 / total as f64
     }
 }
 
-/// The state and the times of /proc/PID/stat.
+/// Returns the state and the times of /proc/PID/stat.
 fn stat(text: &str) -> Option<(char, Ticks)> {
     // The second field is the program's name in parentheses and may hold anything, parentheses too.
     let (_, after) = text.rsplit_once(") ")?;
@@ -163,7 +163,7 @@ fn stat(text: &str) -> Option<(char, Ticks)> {
     Some((state, Ticks { user, system }))
 }
 
-/// utime, stime, cutime and cstime, which are the fields 14 to 17; `after` begins with field 3.
+/// Parses utime, stime, cutime and cstime, which are the fields 14 to 17; `after` begins with field 3.
 fn times(after: &str) -> Option<[u64; 4]> {
     let mut times = after.split(' ').skip(11).map(str::parse::<u64>);
     let mut next = || times.next()?.ok();
@@ -176,19 +176,21 @@ pub(super) fn spent(text: &str) -> Option<u64> {
     Some(times(after)?.iter().sum())
 }
 
-/// A thread's schedstat: time on a CPU (which lags by up to a tick, so the process's clock is used), time of waiting, turns.
+/// Returns a thread's schedstat: time on a CPU (which lags by up to a tick, so the process's clock is used), time of
+/// waiting, turns.
 fn schedstat(text: &str) -> Option<Scheduled> {
     let mut fields = text.split_whitespace().skip(1).map(str::parse::<u64>);
     Some(Scheduled { wait: fields.next()?.ok()?, switches: fields.next()?.ok()? })
 }
 
-/// A line of smaps_rollup in KiB.
+/// Returns a line of smaps_rollup in KiB.
 fn kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, then guests, whose time is in user's.
+/// Returns the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, then guests, whose time
+/// is in user's.
 fn machine(text: &str) -> Option<Machine> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<u64> = line.split_whitespace().take(8).flat_map(str::parse).collect();

@@ -99,7 +99,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// The exact part of an edge.
+    /// Reads the clocks, the exact part of an edge.
     pub(super) fn clocks(&mut self, edge: Edge) -> Result<()> {
         let at = Instant::now();
         self.look_at_clocks();
@@ -112,7 +112,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The rest of an edge, a moment later: everything but the clocks is renewed.
+    /// Reads the rest of an edge, a moment later: everything but the clocks.
     pub(super) fn details(&mut self, edge: Edge) -> Result<()> {
         self.look_at_processes(usize::MAX);
         self.look_at_hosts(usize::MAX)?;
@@ -129,7 +129,7 @@ impl Watch {
         Ok(())
     }
 
-    /// One look, every 100 ms.
+    /// Takes one sample, every 100 ms.
     pub(super) fn tick(&mut self) -> Result<()> {
         let at = self.started.elapsed().as_secs_f64();
         self.look_at_clocks();
@@ -143,7 +143,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The last look: at everything.
+    /// Takes the last sample, of everything.
     pub(super) fn finish(&mut self) -> Result<()> {
         let at = self.started.elapsed().as_secs_f64();
         if self.end.is_none() {
@@ -204,7 +204,7 @@ impl Watch {
         }
     }
 
-    /// The processes whose turn it is: at most so many, other ones in each tick.
+    /// Returns the processes whose turn it is: at most so many, other ones in each tick.
     fn turn(&mut self, most: usize) -> Vec<&mut Process> {
         let all: Vec<&mut Process> =
             self.roles.iter_mut().flat_map(|role| &mut role.processes).collect();
@@ -233,7 +233,7 @@ impl Watch {
     }
 }
 
-/// Which of `count` have their turn in this tick, where `most` may have it.
+/// Returns which of `count` have their turn in this tick, where `most` may have it.
 fn turn(tick: usize, most: usize, count: usize) -> impl Fn(usize) -> bool {
     let groups = count.div_ceil(most.max(1)).max(1);
     move |n| n % groups == tick % groups
@@ -291,7 +291,7 @@ impl Role {
     }
 }
 
-/// An exact CPU time split into user's and the kernel's as the ticks are.
+/// Returns an exact CPU time split into user's and the kernel's as the ticks are.
 fn split(cpu: f64, ticks: Ticks) -> (f64, f64) {
     let all = ticks.user + ticks.system;
     let system = if all == 0 { 0.0 } else { cpu * ticks.system as f64 / all as f64 };

@@ -32,7 +32,7 @@ macro_rules! axes {
         }
 
         impl Axis {
-            /// As it is written in a plan and in a point, and what may stand there.
+            /// Returns the axis as it is written in a plan and in a point, and the values that it allows.
             pub const fn described(self) -> (&'static str, &'static str) {
                 match self {
                     $(Axis::$axis => ($name, $values),)+
@@ -74,7 +74,7 @@ macro_rules! axes {
         }
 
         impl ScenarioFile {
-            /// The line of each axis that is given, and whether it has any value.
+            /// Returns the line of each axis that is given, and whether it has any value.
             pub(super) fn given(&self) -> Vec<(Axis, Range<usize>, bool)> {
                 let mut given = Vec::new();
                 $(if let Some(values) = &self.$field {
@@ -83,7 +83,7 @@ macro_rules! axes {
                 given
             }
 
-            /// Every combination of the values on the axes, with the other settings as in `base`.
+            /// Returns every combination of the values on the axes, with the other settings as in `base`.
             pub(super) fn points(&self, base: Settings) -> Result<Vec<(Point, Settings)>, Mistake> {
                 let mut all = vec![(Point::default(), base)];
                 $(
@@ -140,7 +140,7 @@ axes! {
 }
 
 impl Axis {
-    /// As it is written in a plan and in a point.
+    /// Returns the axis as it is written in a plan and in a point.
     pub const fn name(self) -> &'static str {
         self.described().0
     }

@@ -22,7 +22,7 @@ fn mistake<T>(span: &Range<usize>, what: impl Into<String>) -> Result<T, Mistake
     Err(Mistake { at: span.start, what: what.into() })
 }
 
-/// The line, 1 and up, of a byte offset.
+/// Returns the line, 1 and up, of a byte offset.
 pub(super) fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
@@ -151,7 +151,7 @@ pub(super) fn all_between<T: PartialOrd + Display>(
     }
 }
 
-/// All combinations of the axes' values.
+/// Returns all combinations of the axes' values.
 fn points(raw: &ScenarioFile) -> Result<Vec<(Point, Settings)>, Mistake> {
     let mut base = Settings::default();
     if let Some(seconds) = &raw.seconds {

@@ -82,18 +82,19 @@ kinds! {
 }
 
 impl Kind {
-    /// Its description.
+    /// Returns its description.
     pub fn description(self) -> &'static Description {
         // The table is in the order of the enum.
         &ALL[self as usize]
     }
 
-    /// Whether its subjects are those that pass packets through a database, which no other kind has.
+    /// Returns whether its subjects are those that pass packets through a database, which no other kind has.
     pub fn through_a_database(self) -> bool {
         matches!(self, Self::Postgres | Self::Soak)
     }
 
-    /// Whether its trials need a tunnel, and so subjects; the others measure adit's own engines in this process.
+    /// Returns whether its trials need a tunnel, and so subjects; the others measure adit's own engines in this
+    /// process.
     pub fn has_subjects(self) -> bool {
         !matches!(self, Self::InMemory | Self::Handshakes | Self::Instructions)
     }

@@ -80,7 +80,7 @@ pub struct Scenario {
 }
 
 impl Plan {
-    /// The plan of this name, or the one in the file of this path.
+    /// Returns the plan of this name, or the one in the file of this path.
     ///
     /// # Errors
     /// The file cannot be read, or is no plan: with file and line.
@@ -111,7 +111,7 @@ impl Plan {
         })
     }
 
-    /// Every subject that some scenario names, once.
+    /// Returns every subject that some scenario names, once.
     pub fn subjects(&self) -> Vec<Subject> {
         let named = self.scenarios.iter().flat_map(|scenario| scenario.subjects.iter());
         let mut all: Vec<Subject> =
@@ -121,7 +121,7 @@ impl Plan {
         all
     }
 
-    /// Leaves only the scenarios of these names.
+    /// Retains only the scenarios of these names.
     ///
     /// # Errors
     /// There is no scenario of a name.

@@ -26,7 +26,7 @@ pub struct Trial {
 }
 
 impl Plan {
-    /// All trials in the order in which they run. The same plan with the same seed gives the same order.
+    /// Returns all trials in the order in which they run. The same plan with the same seed gives the same order.
     pub fn trials(&self) -> Vec<Trial> {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed.unwrap_or_default());
         let mut all = Vec::new();
@@ -47,7 +47,8 @@ impl Plan {
         all
     }
 
-    /// A subject against itself: two sides of a round, `#a` and `#b`, which lie as far apart as those of any other pair.
+    /// Returns the trials of a subject against itself: two sides of a round, `#a` and `#b`, which are as far apart as
+    /// those of any other pair.
     fn a_a_trials(&self, round: u32) -> Vec<Trial> {
         let Some(a_a) = self.a_a.as_ref().filter(|_| round <= self.rounds) else {
             return Vec::new();
@@ -82,7 +83,7 @@ impl Scenario {
         all
     }
 
-    /// One of its trials, on one of its points.
+    /// Returns one of its trials, on one of its points.
     pub fn trial(
         &self,
         point: &Point,
@@ -106,7 +107,7 @@ impl Scenario {
     }
 }
 
-/// Fisher and Yates.
+/// Shuffles (Fisher and Yates).
 fn shuffle<T>(items: &mut [T], random: &mut ChaCha8Rng) {
     for last in (1..items.len()).rev() {
         // The bias of a remainder of 64 bits is of no account here.

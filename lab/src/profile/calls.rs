@@ -37,7 +37,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// A function that occurs in a stack more than once counts that stack's samples once.
+    /// Adds a stack. A function that occurs in it more than once counts the stack's samples once.
     fn add(&mut self, stack: &[&str], count: u64) {
         self.total += count;
         let functions: BTreeSet<&str> = stack.iter().copied().collect();
@@ -58,7 +58,7 @@ impl Calls {
         count as f64 * 100.0 / self.total.max(1) as f64
     }
 
-    /// By what is in the function or below it, most first.
+    /// Ranks functions by the samples in them or below them, highest first.
     fn ranked(&self) -> Vec<(&str, u64, u64)> {
         let mut all: Vec<_> = self
             .functions
@@ -69,7 +69,7 @@ impl Calls {
         all
     }
 
-    /// A table of the busiest functions, then each with its callers and callees.
+    /// Returns a table of the busiest functions, then each with its callers and callees.
     pub(super) fn markdown(&self) -> String {
         let ranked = self.ranked();
         // The start of a thread and its main loop are left out: everything passes through them.
@@ -121,7 +121,7 @@ impl Calls {
         list
     }
 
-    /// The graph for Graphviz, without what hardly ever happened.
+    /// Returns the graph for Graphviz, without what hardly ever happened.
     pub(super) fn dot(&self) -> String {
         let mut text = String::from("digraph calls {\n  node [shape=box, fontname=monospace];\n");
         let least = (self.total as f64 * DRAWN) as u64;

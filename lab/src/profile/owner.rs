@@ -16,7 +16,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The programs of a subject.
+    /// Returns the programs of a subject.
     ///
     /// # Errors
     /// It has none.
@@ -38,7 +38,8 @@ impl Owner {
         }))
     }
 
-    /// Its processes, for `perf script --pid`, from the output of `perf script --show-task-events`.
+    /// Returns its processes, for `perf script --pid`, from the output of `perf script
+    /// --show-task-events`.
     pub(super) fn pids(&self, tasks: &str) -> Result<String> {
         let program = match self {
             Self::Runner => return Ok(std::process::id().to_string()),

@@ -67,7 +67,7 @@ impl<'a> Line<'a> {
         matches!(self, Line::Frame { module: "inlined", .. })
     }
 
-    /// Whether both are frames of one address.
+    /// Returns whether both are frames of one address.
     fn is_at_address_of(&self, other: &Line<'_>) -> bool {
         match (self, other) {
             (Line::Frame { address: a, .. }, Line::Frame { address: b, .. }) => a == b,
@@ -75,7 +75,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The same frame under the function's long name, if it has one.
+    /// Returns the same frame under the function's long name, if it has one.
     fn renamed<'n>(&'n self, names: &LongNames<'n>) -> Option<Line<'n>> {
         let Line::Frame { address, symbol, module } = self else { return None };
         let long = (*names.get(&**symbol)?)?;
@@ -102,7 +102,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A symbol without its generic arguments, which make one function look like many.
+/// Returns a symbol without its generic arguments, which make one function look like many.
 fn simplify(symbol: &str) -> Cow<'_, str> {
     if !symbol.contains('<') {
         return Cow::Borrowed(symbol);

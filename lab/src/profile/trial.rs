@@ -110,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The trial that was asked for, and the same of the other subject.
+/// Returns the trial that was asked for, and the same of the other subject.
 fn trials(arguments: &Arguments, other: Option<&Subject>) -> Result<Vec<Trial>> {
     let mut plan = Plan::load(&arguments.plan)?;
     plan.only(std::slice::from_ref(&arguments.scenario))?;
@@ -152,7 +152,7 @@ fn trials(arguments: &Arguments, other: Option<&Subject>) -> Result<Vec<Trial>> 
         .collect()
 }
 
-/// `axis=value`, each.
+/// Parses pairs of `axis=value`.
 fn pairs(texts: &[String]) -> Result<Vec<(&str, &str)>> {
     texts
         .iter()
@@ -160,12 +160,12 @@ fn pairs(texts: &[String]) -> Result<Vec<(&str, &str)>> {
         .collect()
 }
 
-/// A folder's name: a revision may have slashes.
+/// Returns a folder's name: a revision may have slashes.
 fn name(trial: &Trial) -> String {
     trial.key.subject.replace('/', "_")
 }
 
-/// `single-stream clients=1 link=offload adit`.
+/// Formats `single-stream clients=1 link=offload adit`.
 fn shown(trial: &Trial) -> String {
     let point = trial.key.point.to_string();
     let parts = [trial.key.scenario.as_str(), &point, &trial.key.subject];

@@ -44,7 +44,7 @@ impl fmt::Display for Age {
     }
 }
 
-/// The age of a revision's figures in this checkout.
+/// Returns the age of a revision's figures in this checkout.
 ///
 /// # Errors
 /// git does not know the revision.

@@ -106,7 +106,7 @@ impl Figures {
         })
     }
 
-    /// The file's text: the run in its first line, then a line for each result.
+    /// Returns the file's text: the run in its first line, then a line for each result.
     ///
     /// # Errors
     /// A figure is no number that JSON has.
@@ -133,7 +133,7 @@ impl Figures {
         Ok(figures)
     }
 
-    /// The revision as people write it.
+    /// Returns the revision as people write it.
     pub(super) fn short(&self) -> &str {
         self.revision.get(..8).unwrap_or(&self.revision)
     }

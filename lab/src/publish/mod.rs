@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A document with its tables written from what is published. A table of a plan that was never published stays.
+/// Returns a document with its tables written from what is published. A table of a plan that was never published stays.
 fn render(root: &Path, document: &str, text: &str) -> Result<String> {
     let mut plans = BTreeSet::new();
     region::replace(document, text, |region| match published(root, region.plan())? {

@@ -66,7 +66,7 @@ struct Line {
     instead: Vec<(String, String)>,
 }
 
-/// The plans that a document's tables are of.
+/// Returns the plans that a document's tables are of.
 ///
 /// # Errors
 /// A region is malformed: with document and line.
@@ -136,12 +136,13 @@ impl Region {
         Ok(Self { plan, across, columns, rows })
     }
 
-    /// The plan whose run it shows.
+    /// Returns the plan whose run it shows.
     pub(super) fn plan(&self) -> &str {
         &self.plan
     }
 
-    /// The table in Markdown, with the line about its origin, and the run's warnings after that where they are asked for.
+    /// Returns the table in Markdown, with the line about its origin, and the run's warnings after that where they are
+    /// asked for.
     ///
     /// # Errors
     /// A figure that it shows is not in the run.
@@ -194,7 +195,8 @@ impl Region {
 }
 
 impl Column {
-    /// `adit | openvpn as openvpn 2.6 | ratio of adit as adit vs. openvpn`; a ratio alone is the first column's.
+    /// Parses `adit | openvpn as openvpn 2.6 | ratio of adit as adit vs. openvpn`; a ratio alone belongs to the first
+    /// column.
     fn parse(text: &str) -> Vec<Self> {
         let mut columns: Vec<Self> = Vec::new();
         for column in text.split('|') {
@@ -237,12 +239,12 @@ impl Line {
         })
     }
 
-    /// The subject that takes a column's place in this row.
+    /// Returns the subject that takes a column's place in this row.
     fn instead_of<'a>(&'a self, column: &'a str) -> &'a str {
         self.instead.iter().find(|(of, _)| of == column).map_or(column, |(_, other)| other)
     }
 
-    /// A subject's figure; none where it took no part.
+    /// Returns a subject's figure; none where it took no part.
     fn value<'a>(
         &self,
         figures: &'a Figures,

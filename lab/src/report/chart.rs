@@ -155,7 +155,7 @@ impl Ruler {
         }
     }
 
-    /// 0 at its beginning, 1 at its end.
+    /// Returns 0 at its beginning, 1 at its end.
     fn place(&self, value: f64) -> f64 {
         (unit(&self.scale, value) - self.from) / (self.to - self.from)
     }
@@ -252,7 +252,7 @@ fn named(names: &[String]) -> Ruler {
     Ruler { scale: Scale::Named(Vec::new()), from: -0.3, to: last + 0.3, ticks: places.collect() }
 }
 
-/// Lines over an axis.
+/// Draws lines over an axis.
 pub(super) fn lines(label: &str, x: &Axis, y: &Axis, series: &[Line]) -> String {
     const LEFT: f64 = 64.0;
     const RIGHT: f64 = 16.0;

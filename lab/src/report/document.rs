@@ -106,7 +106,7 @@ impl Text {
 }
 
 impl Document {
-    /// The whole report of a run.
+    /// Returns the whole report of a run.
     pub(super) fn of(run: &Run) -> Self {
         let name = match run.manifest.plan.name.as_str() {
             "" => "a run without a name",
@@ -184,7 +184,7 @@ fn facts(run: &Run) -> Vec<(String, String)> {
     filled.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// `1 round`, `5 rounds`.
+/// Formats `1 round`, `5 rounds`.
 fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
@@ -193,7 +193,8 @@ pub(super) fn count_a_a(run: &Run) -> usize {
     run.records.iter().filter(|record| record.a_a).count()
 }
 
-/// The rows of one stream: of the scenarios that say so in their name, else those with one client and one stream.
+/// Returns the rows of one stream: of the scenarios that say so in their name, else those with one client and one
+/// stream.
 fn single_stream<'a>(rows: &'a [Row], metric: &str) -> Vec<&'a Row> {
     let one = |axis: Option<&str>| axis.is_none_or(|value| value == "1");
     let alone = |row: &Row| one(row.point.get("clients")) && one(row.point.get("streams"));
@@ -243,7 +244,7 @@ fn stand(row: &Row, metric: &str) -> Option<HeadlineBar> {
     })
 }
 
-/// The caveat for a reader who takes the figure for that of a network.
+/// Returns the caveat for a reader who takes the figure for that of a network.
 fn caveat(link: &str) -> &'static str {
     match link {
         "offload" => {
@@ -264,7 +265,7 @@ fn caveat(link: &str) -> &'static str {
 /// The headline figure, and the sentence.
 type Comparison = ((String, &'static str), String);
 
-/// `adit carries 8,480 Mb/s ±2 %, openvpn 690 Mb/s ±1 %: 12.4× [12.0, 12.9], adit is ahead`.
+/// Formats `adit carries 8,480 Mb/s ±2 %, openvpn 690 Mb/s ±1 %: 12.4× [12.0, 12.9], adit is ahead`.
 fn beside_peer(adit: &Row, peer: &Row, metric: &str) -> Option<Comparison> {
     let (a, p) = (adit.values.get(metric)?, peer.values.get(metric)?);
     let both = ["up_mbps", "down_mbps"].iter().all(|name| adit.values.contains_key(*name));
@@ -288,7 +289,7 @@ fn beside_peer(adit: &Row, peer: &Row, metric: &str) -> Option<Comparison> {
     Some(((figure, "openvpn’s throughput"), sentence))
 }
 
-/// `20,141 Mb/s ±3 %`.
+/// Formats `20,141 Mb/s ±3 %`.
 fn mbps(cell: &Cell) -> String {
     let shown = with_interval(cell.median, cell.interval, 0);
     match shown.split_once(' ') {
@@ -297,7 +298,7 @@ fn mbps(cell: &Cell) -> String {
     }
 }
 
-/// The bare link is a bound: the sentence says how much of it is reached.
+/// Compares with the bare link, which is a bound: the sentence gives the share of it that is reached.
 fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Comparison> {
     let (a, b) = (adit.values.get(metric)?, bare.values.get(metric)?);
     let rounds = a.by_round.iter();
@@ -320,7 +321,7 @@ fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Comparison> {
     Some(((percent(share), "of the bare link"), sentence))
 }
 
-/// The point of a row, in words.
+/// Returns the point of a row, in words.
 fn at(row: &Row) -> String {
     match row.point.get("link") {
         Some(link) => format!("Link mode {link}"),
@@ -336,7 +337,7 @@ pub(super) fn capital(text: &str) -> String {
     first + letters.as_str()
 }
 
-/// Whether a record went into a row.
+/// Returns whether a record went into a row.
 pub(super) fn is_of(record: &crate::record::Record, row: &Row) -> bool {
     let key = &record.key;
     key.scenario == row.scenario && key.point == row.point && key.subject == row.subject

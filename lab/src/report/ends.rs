@@ -45,7 +45,8 @@ impl Spread {
     }
 }
 
-/// By direction. A flow's bytes are its share of the direction's throughput, so the window's length cancels out.
+/// Groups the spreads by direction. A flow's bytes are its share of the direction's throughput, so the window's length
+/// cancels out.
 pub(super) fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
     let mut by_direction: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
     for Flow { name, bytes, .. } in &measurement.flows {

@@ -25,7 +25,7 @@ pub(super) type Styles = BTreeMap<String, usize>;
 /// More plots than this in one scenario are folded away.
 const AT_ONCE: usize = 8;
 
-/// All plots of a scenario, the most telling first; and those for whom wants to know more.
+/// Returns all plots of a scenario, the most telling first; and those for whom wants to know more.
 pub(super) fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Figure>) {
     let scenario = Scenario::of(run, name);
     let plots = Plots { scenario: &scenario, styles };
@@ -64,12 +64,12 @@ impl Plots<'_> {
         self.styles.get(subject).copied().unwrap_or_default()
     }
 
-    /// The axes on which points differ; the others go without saying.
+    /// Returns the axes on which points differ; the others go without saying.
     pub(super) fn varying(&self) -> Vec<&str> {
         self.scenario.axes.clone()
     }
 
-    /// `clients 5, cipher AES-256-GCM` of the axes that are asked for.
+    /// Formats `clients 5, cipher AES-256-GCM` from the requested axes.
     pub(super) fn place(point: &Point, axes: &[&str]) -> String {
         let parts = axes.iter().filter_map(|axis| Some(format!("{axis} {}", point.get(axis)?)));
         parts.collect::<Vec<_>>().join(", ")
@@ -144,7 +144,7 @@ impl Plots<'_> {
         })
     }
 
-    /// A metric against one axis, a line a subject, a figure for each place on the other axes.
+    /// Returns a metric against one axis, a line a subject, a figure for each place on the other axes.
     fn curves(&self, axis: &str, metrics: &[&str], scale: &Scale) -> Vec<Figure> {
         let mut figures = Vec::new();
         for metric in metrics {
@@ -204,7 +204,7 @@ impl Plots<'_> {
         })
     }
 
-    /// The rows by their place on all other axes.
+    /// Returns the rows by their place on all other axes.
     fn beside(&self, axis: &str) -> Vec<(String, Vec<&Row>)> {
         let others: Vec<&str> = self.varying().into_iter().filter(|other| *other != axis).collect();
         let mut places: Vec<(String, Vec<&Row>)> = Vec::new();
@@ -244,7 +244,7 @@ impl Plots<'_> {
         subjects.into_iter().map(line).filter(|line| !line.points.is_empty()).collect()
     }
 
-    /// Against the clients, with the fitted lines dashed.
+    /// Plots metrics against the clients, with the fitted lines dashed.
     fn growth(&self) -> Vec<Figure> {
         let clients = |row: &Row| order::leading_number(row.point.get("clients")?);
         let mut figures = Vec::new();
@@ -371,7 +371,7 @@ impl Plots<'_> {
     }
 }
 
-/// A figure of lines; none without lines.
+/// Returns a figure of lines; none without lines.
 pub(super) fn drawn(
     title: &str,
     caption: String,
@@ -409,7 +409,7 @@ pub(super) fn after_comma(place: &str) -> String {
     if place.is_empty() { String::new() } else { format!(", {place}") }
 }
 
-/// The bars as text, for readers who cannot see them.
+/// Returns the bars as text, for readers who cannot see them.
 fn in_words(groups: &[(String, Vec<Bar>)]) -> String {
     let group = |(heading, bars): &(String, Vec<Bar>)| {
         let all: Vec<String> =
@@ -435,7 +435,7 @@ fn fit_in_words(fit: &Growth) -> String {
     format!("{}: {} a client{exponent}{flag}", fit.subject, number(fit.linear.slope, 3))
 }
 
-/// The median of the rounds at each share that all of them have.
+/// Returns the median of the rounds at each share that all of them have.
 fn distribution(rounds: &[&Latency]) -> Vec<(f64, f64)> {
     let Some(first) = rounds.first() else { return Vec::new() };
     let shares = first.quantiles.iter().map(|(share, _)| *share).filter(|share| *share < 1.0);

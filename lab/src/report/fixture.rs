@@ -29,7 +29,7 @@ const SUBJECTS: &[(&str, f64, f64, u64)] = &[
 ];
 
 impl Fixture {
-    /// Everything that a report can show.
+    /// Creates everything that a report can show.
     pub(super) fn full(seed: u64) -> Self {
         let mut fixture = Self { manifest: manifest(), records: Vec::new(), state: seed };
         for round in 1..=5 {
@@ -49,7 +49,7 @@ impl Fixture {
         fixture
     }
 
-    /// A run whose figures can be checked by hand.
+    /// Returns a run whose figures can be checked by hand.
     pub(super) fn small() -> Self {
         let mut fixture = Self { manifest: manifest(), records: Vec::new(), state: 1 };
         fixture
@@ -106,7 +106,7 @@ impl Fixture {
         std::fs::write(dir.join(TRIALS), lines).unwrap();
     }
 
-    /// From 0 to 1: Marsaglia's xorshift64.
+    /// Returns a number from 0 to 1 (Marsaglia's xorshift64).
     fn random(&mut self) -> f64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -114,7 +114,7 @@ impl Fixture {
         f64::from(u32::try_from(self.state >> 32).unwrap()) / f64::from(u32::MAX)
     }
 
-    /// Around 1, as wide as `share`.
+    /// Returns a number around 1, with the spread `share`.
     fn noise(&mut self, share: f64) -> f64 {
         let sum: f64 = (0..4).map(|_| self.random()).sum();
         1.0 + share * (sum - 2.0)

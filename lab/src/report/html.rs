@@ -11,7 +11,7 @@ use super::figures::{self, Figure, Styles};
 use super::svg::{escape, swatch};
 use super::{Run, order};
 
-/// The whole page.
+/// Returns the whole page.
 ///
 /// # Errors
 /// Where the manifest cannot be written as JSON.
@@ -77,7 +77,7 @@ fn headline(lines: &[Headline], styles: &Styles) -> String {
     html + "</section>\n"
 }
 
-/// A bar for each subject, as long as its share of the longest.
+/// Returns a bar for each subject, as long as its share of the longest.
 fn meters(bars: &[HeadlineBar], styles: &Styles) -> String {
     let most = bars.iter().map(|stand| stand.value).fold(f64::MIN_POSITIVE, f64::max);
     let mut html = String::from("<ul class=\"meters\">\n");
@@ -211,7 +211,7 @@ fn plots(figures: &[Figure]) -> String {
     html + "</div>\n"
 }
 
-/// A table in which equal names of rows below each other stand once.
+/// Returns a table in which equal names of rows below each other stand once.
 fn table(table: &Table, captioned: bool) -> String {
     let title = escape(&table.title);
     let words = if table.stubs == table.head.len() { " class=\"words\"" } else { "" };
@@ -246,7 +246,7 @@ fn table(table: &Table, captioned: bool) -> String {
     html + "</tbody>\n</table>\n</div>\n"
 }
 
-/// Whether this cell and all to its left are those of the row above.
+/// Returns whether this cell and all to its left are those of the row above.
 fn repeats(table: &Table, row: usize, column: usize) -> bool {
     let texts = |row: usize| {
         let cells = table.rows.get(row).into_iter().flatten();
@@ -286,7 +286,7 @@ fn cell_of(table: &Table, row: usize, column: usize, cell: &Text) -> String {
     format!("<th{span} class=\"{tone}stub\">{text}</th>")
 }
 
-/// The exact configurations, the plan and the manifest.
+/// Returns the exact configurations, the plan and the manifest.
 fn appendix(run: &Run) -> Result<String> {
     let mut html = String::from("<section id=\"exactly\">\n<h2>Exactly how</h2>\n");
     let mut subjects: Vec<_> = run.manifest.subjects.iter().collect();

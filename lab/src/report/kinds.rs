@@ -53,7 +53,8 @@ pub(super) fn intro(kind: &str) -> &'static str {
     }
 }
 
-/// The figures by which a scenario of this kind is judged, the first that is present above all.
+/// Returns the figures by which a scenario of this kind is judged, the first that is present above
+/// all.
 pub(super) fn judged_by(kind: &str) -> &'static [&'static str] {
     match kind {
         "udp" => &["rate_at_no_loss_pps", "rate_at_half_percent_pps"],
@@ -68,7 +69,7 @@ pub(super) fn judged_by(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// The figure by which a scenario of this kind is judged.
+/// Returns the figure by which a scenario of this kind is judged.
 pub(super) fn primary<'a>(kind: &str, present: &[&'a str]) -> Option<&'a str> {
     let wanted = judged_by(kind);
     let found = wanted.iter().find_map(|name| present.iter().find(|other| *other == name));

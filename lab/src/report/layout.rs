@@ -5,7 +5,7 @@ use super::document::{Table, Text};
 /// Letters in a line. In the page's type this is as wide as a window of 1,200 pixels.
 const WIDEST: usize = 120;
 
-/// The table, in parts of at most [`WIDEST`]; each begins with the columns that name the row.
+/// Returns the table, in parts of at most [`WIDEST`]; each begins with the columns that name the row.
 pub(super) fn fit(table: Table) -> Vec<Table> {
     let widths: Vec<usize> = (0..table.head.len()).map(|column| width(&table, column)).collect();
     let (stubs, columns) = widths.split_at(table.stubs.min(widths.len()));
@@ -29,13 +29,13 @@ pub(super) fn fit(table: Table) -> Vec<Table> {
     parts.iter().enumerate().map(part).collect()
 }
 
-/// The columns that name the row, and those of a part.
+/// Returns the columns that name the row, and those of a part.
 fn of<T: Clone>(row: &[T], stubs: usize, from: usize, to: usize) -> Vec<T> {
     let kept = row.iter().enumerate().filter(|(i, _)| *i < stubs || (from..to).contains(i));
     kept.map(|(_, cell)| cell.clone()).collect()
 }
 
-/// With its border and a space at each side.
+/// Returns the width with its border and a space at each side.
 fn width(table: &Table, column: usize) -> usize {
     // The words in a gap have the rest of the row for themselves.
     let own = |row: &&Vec<Text>| row.len() == table.head.len() || column + 1 < row.len();
@@ -45,7 +45,7 @@ fn width(table: &Table, column: usize) -> usize {
     cells.chain(head).max().unwrap_or(0) + 3
 }
 
-/// As few parts as there must be, and these about equally wide.
+/// Packs columns into as few parts as possible, and these about equally wide.
 fn packed(widths: &[usize], room: usize) -> Vec<std::ops::Range<usize>> {
     let greedy = |room: usize| {
         let mut parts: Vec<std::ops::Range<usize>> = Vec::new();

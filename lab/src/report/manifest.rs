@@ -104,7 +104,8 @@ pub const CPU_FLAGS: &[&str] =
     &["aes", "avx2", "avx512f", "vaes", "vpclmulqdq", "pclmulqdq", "sha_ni", "hypervisor"];
 
 impl Manifest {
-    /// The manifest of a run that begins now on this machine. The caller adds subjects and links as it learns them.
+    /// Returns the manifest of a run that begins now on this machine. The caller adds subjects and links as it learns
+    /// them.
     pub fn begin(plan: PlanEntry, seed: u64, rounds: u32, a_a_rounds: u32) -> Self {
         Self {
             plan,
@@ -201,7 +202,7 @@ impl Machine {
     }
 }
 
-/// The first line of what each tool says of its version; tools that are not installed are absent.
+/// Returns the first line of what each tool says of its version; tools that are not installed are absent.
 pub fn tools() -> BTreeMap<String, String> {
     let asked: [(&str, &[&str]); 5] = [
         ("iperf3", &["--version"]),
@@ -219,7 +220,7 @@ pub fn tools() -> BTreeMap<String, String> {
     answers.collect()
 }
 
-/// The lines of `ethtool -k` that say what a link may hand over in one piece.
+/// Returns the lines of `ethtool -k` that say what a link may hand over in one piece.
 pub fn offload_lines(ethtool: &str) -> String {
     const OF_NOTE: &[&str] = &[
         "rx-checksumming",
@@ -237,12 +238,12 @@ pub fn offload_lines(ethtool: &str) -> String {
     noted.collect::<Vec<_>>().join("\n")
 }
 
-/// A command line that gives the same order again.
+/// Returns a command line that gives the same order again.
 fn repeatable(command: &str, seed: u64) -> String {
     if command.contains("--seed") { command.to_owned() } else { format!("{command} --seed {seed}") }
 }
 
-/// A command line for a shell, each word quoted where it must be.
+/// Returns a command line for a shell, each word quoted where it must be.
 pub fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
     let words = words.into_iter().map(|word| {
         let word = word.to_string_lossy().into_owned();
@@ -256,7 +257,7 @@ pub fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Unix time in milliseconds.
+/// Returns Unix time in milliseconds.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -2,7 +2,7 @@
 
 use super::document::{Document, Headline, Table, Text};
 
-/// The whole file.
+/// Returns the whole file.
 pub(super) fn render(document: &Document) -> String {
     let mut text = format!("# {}\n\n", escape(&document.title));
     for notice in &document.notices {
@@ -60,7 +60,7 @@ pub(super) fn render(document: &Document) -> String {
     text + "\n"
 }
 
-/// adit's result, a line for each link mode.
+/// Returns adit's result, with a line for each link mode.
 fn summary_table(lines: &[Headline]) -> Option<Table> {
     let first = lines.iter().max_by_key(|line| line.bars.len())?;
     let names = first.bars.iter().map(|stand| stand.subject.as_str());
@@ -93,7 +93,8 @@ fn code(command: &str) -> String {
     if command.is_empty() { String::new() } else { format!("    {}\n\n", one_line(command)) }
 }
 
-/// A table with columns of equal width; what names the row to the left, figures to the right.
+/// Returns a table with columns of equal width; what names the row to the left, figures to the
+/// right.
 fn table(table: &Table, level: usize) -> String {
     let head: Vec<String> = table.head.iter().map(|name| escape(name)).collect();
     // The reason of a gap does not fit into a column; it is below the tables.
@@ -129,7 +130,7 @@ fn table(table: &Table, level: usize) -> String {
     text + "\n"
 }
 
-/// Text from data: nothing of it may become a cell's end, a tag or a new line.
+/// Escapes text from data: nothing of it may become a cell's end, a tag or a new line.
 fn escape(text: &str) -> String {
     one_line(text).replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|")
 }

@@ -11,7 +11,7 @@ use crate::stats::median;
 /// Lines that are shown; the others stay in `trials.jsonl`.
 const MOST: usize = 16;
 
-/// All notes, those that differ only in their figures in one line with the least and the most.
+/// Returns all notes, those that differ only in their figures in one line with the least and the most.
 pub(super) fn of(records: &[&Record]) -> Vec<String> {
     let mut said: Vec<(&str, &str)> = Vec::new();
     for record in records {
@@ -36,7 +36,7 @@ pub(super) fn of(records: &[&Record]) -> Vec<String> {
     lines
 }
 
-/// Whether [`relay_table`] says it.
+/// Returns whether [`relay_table`] says it.
 fn in_table(note: &str, measurement: &Measurement) -> bool {
     let lateness = measurement.latencies.contains_key("relay");
     relayed(note).is_some() || (lateness && note.starts_with("the relay handed packets over"))
@@ -65,7 +65,7 @@ fn merged<'a>(said: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
     alike.into_iter().map(one).collect()
 }
 
-/// The words around the figures, and the figures.
+/// Returns the words around the figures, and the figures.
 fn taken_apart(note: &str) -> (Vec<String>, Vec<String>) {
     let mut words = vec![String::new()];
     let mut figures: Vec<String> = Vec::new();
@@ -105,8 +105,8 @@ fn together(words: &[String], all: &[Vec<String>]) -> String {
     text
 }
 
-/// `relay up: 900 sent, 9 lost, 0 duplicated, 0 reordered, 0 overflowed, 0 refused`: the direction and the share that was lost, where
-/// nothing else happened that a reader must know.
+/// Parses `relay up: 900 sent, 9 lost, 0 duplicated, 0 reordered, 0 overflowed, 0 refused`: the direction and the lost
+/// share, if nothing else happened that a reader must know.
 fn relayed(note: &str) -> Option<(&str, f64)> {
     let (direction, counts) = note.strip_prefix("relay ")?.split_once(": ")?;
     let mut by_name = BTreeMap::new();

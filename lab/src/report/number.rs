@@ -2,7 +2,8 @@
 
 use crate::stats::Interval;
 
-/// A figure with its thousands apart: `20,141`. Small ones get more digits than asked for, so that two of them are significant.
+/// Returns a figure with its thousands apart: `20,141`. Small ones get more digits than asked for, so that two of them
+/// are significant.
 pub(crate) fn number(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -32,7 +33,7 @@ pub(crate) fn number(value: f64, digits: usize) -> String {
     text + rest
 }
 
-/// A figure at an axis: `20k`, `1.5M`.
+/// Returns a figure at an axis: `20k`, `1.5M`.
 pub(super) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         x if x >= 1e9 => (value / 1e9, "G"),
@@ -48,13 +49,13 @@ pub(super) fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// A share of a hundred: `3 %`, `0.4 %`.
+/// Returns a share of a hundred: `3 %`, `0.4 %`.
 pub(super) fn percent(value: f64) -> String {
     let digits = usize::from(value.abs() < 9.95 && value.abs() >= 0.05);
     format!("{value:.digits$} %")
 }
 
-/// A median with its interval: `20,141 ±3 %`, or with its ends where these lie far out: `310 [120, 505]`.
+/// Returns a median with its interval: `20,141 ±3 %`, or with its ends where these lie far out: `310 [120, 505]`.
 pub(crate) fn with_interval(median: f64, interval: Option<Interval>, digits: usize) -> String {
     let text = number(median, digits);
     match interval {
@@ -90,7 +91,7 @@ fn bare_times(ratio: f64) -> String {
     }
 }
 
-/// The same with its interval: `12.4× [12.0, 12.9]`.
+/// Returns the same with its interval: `12.4× [12.0, 12.9]`.
 pub(crate) fn times_with_interval(ratio: f64, interval: Option<Interval>) -> String {
     match interval {
         Some(i) => format!("{} [{}, {}]", times(ratio), bare_times(i.low), bare_times(i.high)),
@@ -98,7 +99,7 @@ pub(crate) fn times_with_interval(ratio: f64, interval: Option<Interval>) -> Str
     }
 }
 
-/// Memory: `7.7 GiB`.
+/// Formats memory: `7.7 GiB`.
 pub(crate) fn kib(kib: u64) -> String {
     match kib as f64 {
         x if x >= 1024.0 * 1024.0 => format!("{:.1} GiB", x / 1024.0 / 1024.0),
@@ -107,7 +108,7 @@ pub(crate) fn kib(kib: u64) -> String {
     }
 }
 
-/// A length of time: `18 min 20 s`.
+/// Returns a length of time: `18 min 20 s`.
 pub(super) fn duration(seconds: u64) -> String {
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s} s"),
@@ -116,7 +117,7 @@ pub(super) fn duration(seconds: u64) -> String {
     }
 }
 
-/// Unix milliseconds as `2026-03-01 14:05 UTC`, by the calendar algorithm of H. Hinnant (`civil_from_days`).
+/// Formats Unix milliseconds as `2026-03-01 14:05 UTC`, by the calendar algorithm of H. Hinnant (`civil_from_days`).
 pub(crate) fn date(ms: u64) -> String {
     let format = time::macros::format_description!("[year]-[month]-[day] [hour]:[minute] UTC");
     let seconds = i64::try_from(ms / 1000).unwrap_or_default();

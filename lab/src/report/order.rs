@@ -17,7 +17,8 @@ pub(super) fn subjects(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// The link modes by how much the kernel may hand over in one piece, numbers by their size, all else by the alphabet.
+/// Returns the link modes by how much the kernel may hand over in one piece, numbers by their size, all else by the
+/// alphabet.
 pub(super) fn values(a: &str, b: &str) -> Ordering {
     const LINKS: [&str; 3] = ["offload", "wire-gro", "wire"];
     let link = |value: &str| LINKS.iter().position(|link| *link == value);
@@ -44,7 +45,7 @@ pub(super) fn points(a: &Point, b: &Point) -> Ordering {
     a.0.len().cmp(&b.0.len())
 }
 
-/// The number with which a value begins: 0.1 of `0.1%`.
+/// Returns the number with which a value begins: 0.1 of `0.1%`.
 pub(super) fn leading_number(value: &str) -> Option<f64> {
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     value.get(..end)?.parse().ok()
@@ -70,7 +71,7 @@ const KNOWN: [&str; 10] = [
     "openvpn/adit",
 ];
 
-/// A subject's colour. Those that are not [`KNOWN`] take turns with the last colours.
+/// Returns a subject's colour. Those that are not [`KNOWN`] take turns with the last colours.
 pub(super) fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
     let known = |name: &String| KNOWN.iter().position(|known| known == name);
     let mut others = (KNOWN.len()..STYLES).cycle();

@@ -29,7 +29,7 @@ impl Svg {
         ));
     }
 
-    /// A rectangle with a tooltip.
+    /// Draws a rectangle with a tooltip.
     pub(super) fn bar(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), tip: &str) {
         let ((x, y), (w, h), tip) = (corner, size, escape(tip));
         self.put(format_args!(
@@ -49,7 +49,7 @@ impl Svg {
         ));
     }
 
-    /// A line through points; nothing of fewer than two.
+    /// Draws a line through points; nothing for fewer than two.
     pub(super) fn path(&mut self, class: &str, points: &[(f64, f64)]) {
         if points.len() < 2 {
             return;
@@ -61,7 +61,7 @@ impl Svg {
         self.put(format_args!(r#"<path class="{class}" d="{d}"/>"#));
     }
 
-    /// A mark whose shape goes with the colour, for those who cannot tell the colours apart.
+    /// Draws a mark whose shape goes with the colour, for readers who cannot distinguish the colours.
     pub(super) fn mark(&mut self, style: usize, at: (f64, f64), tip: &str) {
         let tip = escape(tip);
         let d = shape(style, at);
@@ -75,7 +75,7 @@ impl Svg {
         self.body.push('\n');
     }
 
-    /// The whole element, for the page: it says in words what it shows.
+    /// Returns the whole element, for the page: it says in words what it shows.
     pub(super) fn finish(self, label: &str) -> String {
         let Self { width, height, body } = self;
         let label = escape(label);
@@ -85,7 +85,7 @@ impl Svg {
     }
 }
 
-/// The outline of a mark: disc, square, triangle, diamond.
+/// Returns the outline of a mark: disc, square, triangle, diamond.
 fn shape(style: usize, (x, y): (f64, f64)) -> String {
     let r = 4.0;
     match style % 4 {
@@ -101,7 +101,7 @@ fn shape(style: usize, (x, y): (f64, f64)) -> String {
     }
 }
 
-/// The mark alone, for a legend.
+/// Returns the mark alone, for a legend.
 pub(super) fn swatch(style: usize) -> String {
     let d = shape(style, (7.0, 7.0));
     format!(
@@ -109,7 +109,7 @@ pub(super) fn swatch(style: usize) -> String {
     )
 }
 
-/// Text from data for HTML, SVG and the values of their attributes.
+/// Escapes text from data for HTML, SVG and the values of their attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

@@ -12,7 +12,7 @@ use crate::metric::{self, Better, Metric};
 use crate::record::{Measurement, Outcome, Record};
 use crate::stats::{Cell, Growth, Row, Verdict};
 
-/// All scenarios in the order in which the run met them.
+/// Returns all scenarios in the order in which the run met them.
 pub(super) fn sections(run: &Run) -> Vec<Section> {
     let mut names: Vec<&str> = Vec::new();
     for record in run.records.iter().filter(|record| !record.a_a) {
@@ -26,7 +26,7 @@ pub(super) fn sections(run: &Run) -> Vec<Section> {
     names.into_iter().map(|name| section(run, name)).collect()
 }
 
-/// The line with `name = "..."`; a scenario without a name has its kind's.
+/// Returns the line with `name = "..."`; a scenario without a name has its kind's.
 fn place_in_plan(plan: &str, name: &str) -> Option<usize> {
     let says = |line: &str, key: &str| {
         line.split_once('=').is_some_and(|(known, value)| {
@@ -60,12 +60,12 @@ fn section(run: &Run, name: &str) -> Section {
     }
 }
 
-/// Which way is better; figures of a later version are shown and not judged.
+/// Returns which way is better; figures of a later version are shown and not judged.
 pub(super) fn better(name: &str) -> Better {
     metric::find(name).map_or(Better::Neither, |m| m.better)
 }
 
-/// The figure's title, with its unit.
+/// Returns the figure's title, with its unit.
 pub(super) fn title(name: &str) -> String {
     metric::find(name).map_or_else(|| name.to_owned(), |m| m.title.to_owned())
 }
@@ -131,12 +131,12 @@ impl<'a> Scenario<'a> {
         primary(&self.kind, &self.metrics)
     }
 
-    /// The fits of how the figures grow with the clients.
+    /// Returns the fits of how the figures grow with the clients.
     pub(super) fn fits(&self) -> &[&'a Growth] {
         &self.fits
     }
 
-    /// The measurements of a row's rounds that count.
+    /// Returns the measurements of a row's rounds that count.
     pub(super) fn measured(&self, row: &Row) -> Vec<(u32, &'a Measurement)> {
         let of_row = self.records.iter().filter(|record| is_of(record, row));
         let counted = of_row.filter(|record| row.rounds.contains(&record.key.round));
@@ -147,7 +147,7 @@ impl<'a> Scenario<'a> {
         measured.collect()
     }
 
-    /// Whether a figure belongs to what the scenario was run for. Others of one end have tables of their own.
+    /// Returns whether a figure belongs to what the scenario was run for. Others of one end have tables of their own.
     fn is_result(&self, name: &str) -> bool {
         const SHOWN: &[&str] =
             &["loss_percent", "control_pps", "hostile_pps", "idle_p999_ms", "loaded_p999_ms"];
@@ -156,13 +156,13 @@ impl<'a> Scenario<'a> {
         wanted || ((judged || metric::find(name).is_none()) && !is_of_end(name))
     }
 
-    /// The figures of one end that are not among the results.
+    /// Returns the figures of one end that are not among the results.
     fn of_end(&self, prefix: &str) -> Vec<&'a str> {
         let metrics = self.metrics.iter().copied();
         metrics.filter(|name| name.starts_with(prefix) && !self.is_result(name)).collect()
     }
 
-    /// The columns that name a row.
+    /// Returns the columns that name a row.
     pub(super) fn stubs(&self, row: &Row) -> Vec<Text> {
         let mut stubs: Vec<Text> =
             self.axes.iter().map(|axis| row.point.get(axis).unwrap_or("–").into()).collect();
@@ -226,7 +226,7 @@ impl<'a> Scenario<'a> {
         self.table("Results", columns, rows.collect()).filter(|_| !metrics.is_empty())
     }
 
-    /// Why there are gaps, for below the tables.
+    /// Explains why there are gaps, for below the tables.
     fn gaps(&self) -> Vec<String> {
         let mut gaps: Vec<String> = Vec::new();
         for row in &self.skipped {
@@ -239,7 +239,7 @@ impl<'a> Scenario<'a> {
         gaps
     }
 
-    /// Whether a ratio says something that no other column says.
+    /// Returns whether a ratio says something that no other column says.
     fn is_compared(&self, name: &str) -> bool {
         const COUNTS: [&str; 5] = ["survived", "stuck", "refused", "misconfigured", "recovery_s"];
         let judged = judged_by(&self.kind);
@@ -262,7 +262,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// The figures next to the reference's, beginning with the one by which the scenario is judged.
+    /// Returns the figures next to the reference's, beginning with the one by which the scenario is judged.
     fn ratios(&self) -> Option<Table> {
         let reference = self.reference()?;
         let primary = self.primary().filter(|name| better(name) != Better::Neither)?;
@@ -296,7 +296,7 @@ impl<'a> Scenario<'a> {
         others.then_some(reference.subject.as_str())
     }
 
-    /// Per client the least, the mean and the most; of several clients only.
+    /// Builds a table of the minimum, mean and maximum per client; of several clients only.
     fn client_statistics(&self) -> Option<Table> {
         let metrics: Vec<&str> = self.of_end("client_");
         let all = self.rows.iter().map(|row| self.per_client(row)).collect::<Vec<_>>();
@@ -438,12 +438,12 @@ impl<'a> Scenario<'a> {
     }
 }
 
-/// Whether a figure is that of one end's processes.
+/// Returns whether a figure is that of one end's processes.
 fn is_of_end(name: &str) -> bool {
     name.starts_with("server_") || name.starts_with("client_")
 }
 
-/// By point, then by subject.
+/// Orders by point, then by subject.
 fn in_order(a: &Row, b: &Row) -> Ordering {
     order::points(&a.point, &b.point).then_with(|| order::subjects(&a.subject, &b.subject))
 }
@@ -455,7 +455,7 @@ fn figure(row: &Row, name: &str) -> Text {
     }
 }
 
-/// The ratio to the reference and what it means.
+/// Returns the ratio to the reference and its meaning.
 fn beside(row: &Row, name: &str) -> Text {
     if row.is_reference {
         return Text::toned("reference", Tone::Weak);

@@ -56,7 +56,8 @@ impl Plots<'_> {
     }
 }
 
-/// Whether the lowest lines would lie on the axis: of memory, where one has 2 MiB and the other 300.
+/// Returns whether the lowest lines would lie on the axis: of memory, where one has 2 MiB and the
+/// other 300.
 fn far_apart(series: &[Line]) -> bool {
     let highest = series.iter().map(|line| line.points.iter().map(|p| p.1).fold(0.0, f64::max));
     let highest: Vec<f64> = highest.collect();
@@ -64,7 +65,8 @@ fn far_apart(series: &[Line]) -> bool {
     highest.iter().any(|own| *own > 0.0 && most > 20.0 * own)
 }
 
-/// Over three samples, since the kernel counts CPU time in ticks of its own.
+/// Computes the percentage over three samples, since the kernel counts CPU time in ticks of its
+/// own.
 fn cpu_percent(measurement: &Measurement, role: &str) -> Vec<(f64, f64)> {
     let totals: Vec<(f64, f64)> = measurement
         .samples

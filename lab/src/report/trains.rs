@@ -7,7 +7,7 @@ use super::number::number;
 use super::tables::Scenario;
 use crate::stats::Row;
 
-/// By the histogram's name: how many trains had at least so many packets, and fewer than the next length.
+/// Groups by the histogram's name: how many trains had at least this many packets, and fewer than the next length.
 pub(super) fn totals<'a>(
     scenario: &Scenario<'a>,
     row: &Row,
@@ -24,7 +24,7 @@ pub(super) fn totals<'a>(
     totals
 }
 
-/// A line for each row and each of its histograms.
+/// Returns a line for each row and each of its histograms.
 pub(super) fn table(scenario: &Scenario<'_>) -> Option<Table> {
     let mut lines = Vec::new();
     let mut lengths: Vec<u32> = Vec::new();

@@ -24,7 +24,7 @@ pub struct CounterValues {
     pub dropped: u64,
 }
 
-/// The first seven bytes of SHA-256, big endian: what SQL computes with `sha256` and fits a bigint.
+/// Returns the first seven bytes of SHA-256, big endian: what SQL computes with `sha256` and fits a bigint.
 pub(super) fn hash(packet: &[u8]) -> u64 {
     let digest = adit_crypto::sha256(&[packet]);
     digest.iter().take(7).fold(0, |sum, byte| sum << 8 | u64::from(*byte))

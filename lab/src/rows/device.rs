@@ -43,7 +43,7 @@ impl Device {
         Ok(Self(ready))
     }
 
-    /// The next packet.
+    /// Reads the next packet.
     pub(super) async fn read(&self) -> Result<Vec<u8>> {
         loop {
             let mut ready = self.0.readable().await?;

@@ -87,7 +87,7 @@ struct End {
     peer: Ipv4Addr,
 }
 
-/// An error with the database's message, which the error's own text lacks.
+/// Returns an error with the database's message, which the error's own text lacks.
 fn said(error: tokio_postgres::Error) -> Failure {
     Failure(match error.as_db_error() {
         Some(told) => told.to_string(),

@@ -36,7 +36,7 @@ impl Pool {
         Ok(Self { idle: Mutex::new(idle), turn: Semaphore::new(size) })
     }
 
-    /// Does something with the next free connection.
+    /// Runs a function with the next free connection.
     pub(super) async fn with<T>(
         &self,
         work: impl AsyncFnOnce(&PooledConnection) -> Result<T>,

@@ -47,7 +47,7 @@ pub(super) async fn run(end: Arc<End>) -> Result<()> {
     }
 }
 
-/// Each statement takes the next free connection, as in the original.
+/// Sends each statement on the next free connection, as in the original.
 async fn one(end: &End, packet: &[u8]) -> Result<()> {
     let text = match end.form {
         Form::Notify => STANDARD.encode(packet),

@@ -18,7 +18,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// A new folder: this one, or one with the plan's name and the time under `lab-results`.
+    /// Creates a folder: this one, or one with the plan's name and the time under `lab-results`.
     ///
     /// # Errors
     /// There is a run in it already, or the file system refuses.
@@ -42,7 +42,7 @@ impl Folder {
         Ok(Self { path, resumed: false })
     }
 
-    /// The folder of an interrupted run.
+    /// Opens the folder of an interrupted run.
     ///
     /// # Errors
     /// There is none.
@@ -60,12 +60,12 @@ impl Folder {
         &self.path
     }
 
-    /// Whether it had been begun before.
+    /// Returns whether it had been begun before.
     pub(super) fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// Which trials have their line.
+    /// Returns the trials that have a line already.
     ///
     /// # Errors
     /// A line is no record.
@@ -99,7 +99,7 @@ impl Folder {
         file.write_all(line.as_bytes()).context(path.display())
     }
 
-    /// A run that was killed while it wrote has half a line at its end.
+    /// Removes the incomplete last line of a run that was killed while it wrote.
     fn drop_half_a_line(&self) -> Result<()> {
         let path = self.path.join(TRIALS);
         let Ok(text) = fs::read(&path) else { return Ok(()) };

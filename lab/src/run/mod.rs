@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     execute(&plan, entry, &folder, sandbox)
 }
 
-/// The plan that the arguments ask for, as the manifest will keep it.
+/// Returns the plan that the arguments ask for, as the manifest will keep it.
 fn asked(arguments: &Arguments) -> Result<PlanEntry> {
     let name = arguments.plan.as_deref().unwrap_or_default();
     let plan = Plan::load(name)?;
@@ -140,7 +140,7 @@ fn execute(plan: &Plan, entry: PlanEntry, folder: &Folder, sandbox: Sandbox) -> 
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A new run's manifest, or the interrupted run's.
+/// Returns a new run's manifest, or the interrupted run's.
 fn manifest(
     plan: &Plan,
     entry: PlanEntry,

@@ -23,7 +23,7 @@ impl Progress {
         Self { terminal, all, left, begun: Instant::now(), done_here: 0, line: String::new() }
     }
 
-    /// A trial begins.
+    /// Records the start of a trial.
     pub(super) fn begin(&mut self, trial: &Trial) {
         let number = self.all - self.left + 1;
         let round = if trial.a_a { "A/A".to_owned() } else { format!("round {}", trial.key.round) };
@@ -42,7 +42,7 @@ impl Progress {
         }
     }
 
-    /// It has ended.
+    /// Records its end.
     pub(super) fn end(&mut self, record: &Record) {
         self.left = self.left.saturating_sub(1);
         self.done_here += 1;
@@ -65,7 +65,7 @@ impl Progress {
         }
     }
 
-    /// All have ended.
+    /// Ends the display after the last trial.
     pub(super) fn finish(&self) {
         if self.terminal {
             eprint!("\r\x1b[2K");

@@ -156,7 +156,7 @@ fn describe(plan: &Plan, step: &Step) -> String {
     }
 }
 
-/// The figures of one run.
+/// Records the figures of one run.
 fn put(ran: &LoadOutcome, cpu: f64, measurement: &mut Measurement) {
     let distribution = latency(&ran.arrivals);
     measurement.set("handshakes_per_s", ran.rate());

@@ -38,7 +38,7 @@ pub struct ControlSpec {
 }
 
 impl ControlSpec {
-    /// The number of messages a second, and with them a new key every second; at 0 neither.
+    /// Returns the number of messages a second, and with them a new key every second; at 0 neither.
     pub fn of(rate: f64) -> Self {
         let window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(4) };
         Self { rate, rekey_every: (rate > 0.0).then_some(1), window }
@@ -105,7 +105,7 @@ fn measure(tunnel: &Tunnel, testbed: &Testbed, spec: &ControlSpec) -> Result<Mea
     Ok(measurement)
 }
 
-/// The other client, up and silent.
+/// Starts the other client, which is up and silent.
 fn chatter(tunnel: &Tunnel, testbed: &Testbed, client: &Namespace) -> Result<ClientPool> {
     let hosts = Hosts {
         sources: vec![testbed.client_outer(0, false)],
@@ -279,7 +279,7 @@ impl Managed {
         self.folder.path().join(format!("{name}.ovpn"))
     }
 
-    /// The server's histograms of how long the trains were since its start.
+    /// Returns the server's histograms of how long the trains were since its start.
     fn trains(&self) -> Result<BTreeMap<String, BTreeMap<u32, u64>>> {
         let mut status = Command::new(self.status.get_program());
         status.args(self.status.get_args());
@@ -295,7 +295,7 @@ impl Managed {
     }
 }
 
-/// The address of the tunnel's network that a host has.
+/// Returns the address of the tunnel's network that a host has.
 fn inner(host: &Namespace) -> Result<IpAddr> {
     let listing = host.run("ip", &["-o", "-4", "address", "show"])?;
     let addresses = listing.split_whitespace().filter_map(|word| word.split('/').next());

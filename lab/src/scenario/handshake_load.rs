@@ -44,7 +44,7 @@ pub(super) fn connections(
     Ok(measurement)
 }
 
-/// All clients as real `openvpn` processes, started at once.
+/// Measures all clients as real `openvpn` processes, started at once.
 fn processes(runner: &mut Runner, settings: &Settings, subject: &Subject) -> Result<Measurement> {
     let testbed = runner.testbed(&Settings { clients: settings.hosts, ..settings.clone() })?;
     processes::processes(runner.toolchain(), &testbed, subject, settings.sessions.into())

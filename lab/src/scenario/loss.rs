@@ -78,7 +78,7 @@ fn impairment(pattern: Pattern, share: f64) -> Impairment {
     }
 }
 
-/// Whether the tunnel still carries packets.
+/// Checks that the tunnel still carries packets.
 fn survive(run: &TrialRun, measurement: &mut Measurement) -> Result<()> {
     let silent = unreachable(&run.routes(Direction::Up, 1), SILENCE)?;
     measurement.set("survived", if silent.is_empty() { 1.0 } else { 0.0 });

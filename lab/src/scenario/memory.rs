@@ -31,7 +31,7 @@ pub(super) fn handshakes(settings: &Settings) -> Result<Measurement> {
     Ok(measurement)
 }
 
-/// A count of this very program's data path: it repeats to the instruction.
+/// Counts the instructions of this program's data path; the figure repeats to the instruction.
 pub(super) fn instructions(settings: &Settings) -> Result<Measurement> {
     let piece = settings.piece.as_str();
     let counts = bench::instruction_counts(&std::env::current_exe()?, &[piece])?;

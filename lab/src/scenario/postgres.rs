@@ -70,7 +70,7 @@ fn measure(database: &Database, nodes: &mut Nodes, window: &Window) -> Result<Me
     Ok(measurement)
 }
 
-/// The server's processes and the nodes'. Its backends are those that it has when all nodes have connected.
+/// Returns the server's processes and the nodes'. Its backends are those that it has when all nodes have connected.
 pub(super) fn roles(database: &Database, nodes: &Nodes) -> Result<Vec<(&'static str, Vec<u32>)>> {
     let nodes = nodes.daemons.iter().map(adit_testbed::process::Daemon::pid).collect();
     Ok(vec![("database", database.pids()?), ("nodes", nodes)])

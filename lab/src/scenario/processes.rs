@@ -90,7 +90,7 @@ pub fn processes(
     Ok(measurement)
 }
 
-/// A script that has clients tell the DNS options that they were given.
+/// Writes a script by which clients log the DNS options that they were given.
 fn tell_dns(folder: &Path) -> Result<PathBuf> {
     let script = folder.join("tell-dns");
     fs::write(&script, "#!/bin/sh\nenv | grep ^foreign_option_\nexit 0\n")?;
@@ -98,7 +98,7 @@ fn tell_dns(folder: &Path) -> Result<PathBuf> {
     Ok(script)
 }
 
-/// A client's config file, with a certificate of its own.
+/// Returns a client's config file, with a certificate of its own.
 fn client_file(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -115,7 +115,7 @@ fn client_file(
     Ok(path)
 }
 
-/// Notes when each is ready, until all are or the timeout is over.
+/// Records when each client is ready, until all are or the timeout is over.
 fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
     while started.elapsed() < TIMEOUT {
         let mut missing = false;
@@ -148,7 +148,7 @@ fn applied(testbed: &Testbed, clients: &[(Daemon, Arrival)]) -> Result<Vec<Appli
     Ok(all)
 }
 
-/// The values of `foreign_option_1` and on in a log.
+/// Returns the values of `foreign_option_1` and on in a log.
 fn dns(log: &str) -> Vec<String> {
     let options = log.lines().filter_map(|line| {
         let (_, option) = line.split_once("foreign_option_")?;
@@ -157,7 +157,7 @@ fn dns(log: &str) -> Vec<String> {
     options.collect()
 }
 
-/// All at once: one after the other would take a second each.
+/// Disconnects all clients at once: one after the other would take a second each.
 fn leave(mut clients: Vec<(Daemon, Arrival)>) {
     for (client, _) in &clients {
         // A failure means that it has ended.

@@ -37,7 +37,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// In this sandbox, with these programs.
+    /// Creates a runner in this sandbox, with these programs.
     pub fn new(sandbox: Sandbox, toolchain: Toolchain) -> Self {
         Self {
             toolchain,
@@ -51,7 +51,7 @@ impl Runner {
         }
     }
 
-    /// The configuration files of each subject as they were first used.
+    /// Returns the configuration files of each subject as they were first used.
     pub fn into_configs(self) -> BTreeMap<String, Configs> {
         self.configs
     }
@@ -93,7 +93,7 @@ impl Runner {
         &self.toolchain
     }
 
-    /// The run's server of databases with a new database in it.
+    /// Returns the run's server of databases with a new database in it.
     ///
     /// # Errors
     /// It cannot be had here, or refuses.
@@ -111,8 +111,8 @@ impl Runner {
         self.configs.entry(subject.to_string()).or_insert(configs);
     }
 
-    /// The testbed of these settings: a pair of its own, or the run's star of so many clients. The first of its shape is
-    /// looked at: its label must be true.
+    /// Returns the testbed of these settings: a pair of its own, or the run's star of so many clients. The first of its
+    /// shape is looked at: its label must be true.
     ///
     /// # Errors
     /// It could not be made, or its label is not true.
@@ -138,7 +138,7 @@ impl Runner {
         Ok(testbed)
     }
 
-    /// The subject's tunnels on a testbed.
+    /// Starts the subject's tunnels on a testbed.
     pub(super) fn start(
         &mut self,
         testbed: Rc<Testbed>,

@@ -109,7 +109,8 @@ fn traffic(
     Ok((server, Daemon::spawn("iperf3's client", command)?))
 }
 
-/// The peak, and how much is added a minute once the retention has begun to work: in the second half.
+/// Records the peak, and the growth per minute once the retention has begun to work: in the second
+/// half.
 fn judge(measurement: &mut Measurement, looks: &[DiskSample]) {
     let peak = looks.iter().map(DiskSample::all).fold(0.0, f64::max);
     measurement.set("disk_peak_mib", peak);

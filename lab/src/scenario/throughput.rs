@@ -60,7 +60,7 @@ fn window(settings: &Settings) -> Window {
     Window { warmup: settings.warmup, length: settings.length }
 }
 
-/// One direction.
+/// Measures one direction.
 fn bulk(run: &TrialRun, settings: &Settings, direction: Direction) -> Result<MeasuredCost> {
     let window = window(settings);
     run.measure_cost(|edge| match settings.workload {
@@ -104,7 +104,7 @@ fn request(
     Ok(measurement)
 }
 
-/// The largest frame of a short bulk through the first client's tunnel.
+/// Returns the largest frame of a short bulk through the first client's tunnel.
 pub(super) fn largest(run: &TrialRun) -> Result<u64> {
     run.testbed.largest_frame(|| {
         let routes = run.routes(Direction::Up, 1);
@@ -113,7 +113,7 @@ pub(super) fn largest(run: &TrialRun) -> Result<u64> {
     })
 }
 
-/// Whether the testbed's label is true.
+/// Checks that the testbed's label is true.
 fn look(run: &TrialRun, measurement: &mut Measurement) -> Result<()> {
     let largest = largest(run)?;
     measurement.set("largest_frame", largest as f64);

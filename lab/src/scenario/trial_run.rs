@@ -64,7 +64,7 @@ impl TrialRun {
         Ok(MeasuredCost { measured, usage: meter.stop()? })
     }
 
-    /// A failure with the ends of the daemons' logs.
+    /// Returns a failure with the ends of the daemons' logs.
     pub(super) fn broken(&self, failure: &adit_testbed::Failure) -> adit_testbed::Failure {
         adit_testbed::Failure(format!("{failure}\n{}", self.tunnels.logs()))
     }

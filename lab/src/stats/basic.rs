@@ -1,19 +1,19 @@
 //! Averages, quantiles, Jain's index.
 
-/// Figures in ascending order.
+/// Returns the figures in ascending order.
 pub fn sorted(figures: &[f64]) -> Vec<f64> {
     let mut figures = figures.to_vec();
     figures.sort_by(f64::total_cmp);
     figures
 }
 
-/// The median; with an even count the mean of the two in the middle. None of none.
+/// Returns the median; with an even count the mean of the two in the middle. None of none.
 pub fn median(figures: &[f64]) -> Option<f64> {
     quantile(figures, 0.5)
 }
 
-/// The quantile at `share` (0 to 1), linear between the neighbouring order statistics: definition 7 of Hyndman and Fan (The American
-/// Statistician 50, 1996), which is also the default of R and NumPy. None of none.
+/// Returns the quantile at `share` (0 to 1), linear between the neighbouring order statistics: definition 7 of Hyndman
+/// and Fan (The American Statistician 50, 1996), which is also the default of R and NumPy. None of none.
 pub fn quantile(figures: &[f64], share: f64) -> Option<f64> {
     let figures = sorted(figures);
     let place = share.clamp(0.0, 1.0) * (figures.len().checked_sub(1)? as f64);
@@ -22,29 +22,30 @@ pub fn quantile(figures: &[f64], share: f64) -> Option<f64> {
     Some(below + (above - below) * place.fract())
 }
 
-/// The arithmetic mean. None of none.
+/// Returns the arithmetic mean. None of none.
 pub fn mean(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }
 
-/// The sample's variance, with `n - 1` in the denominator. None of fewer than two.
+/// Returns the sample's variance, with `n - 1` in the denominator. None of fewer than two.
 pub fn variance(figures: &[f64]) -> Option<f64> {
     let mean = mean(figures)?;
     let squares: f64 = figures.iter().map(|x| (x - mean).powi(2)).sum();
     (figures.len() >= 2).then(|| squares / (figures.len() - 1) as f64)
 }
 
-/// The sample's standard deviation, with `n - 1` in the denominator. None of fewer than two.
+/// Returns the sample's standard deviation, with `n - 1` in the denominator. None of fewer than two.
 pub fn sd(figures: &[f64]) -> Option<f64> {
     variance(figures).map(f64::sqrt)
 }
 
-/// The natural logarithms; None where a figure is not above zero or not finite, since a ratio to it says nothing.
+/// Returns the natural logarithms; None where a figure is not above zero or not finite, since a ratio to it says
+/// nothing.
 pub fn logs(figures: &[f64]) -> Option<Vec<f64>> {
     figures.iter().map(|x| (*x > 0.0 && x.is_finite()).then(|| x.ln())).collect()
 }
 
-/// The geometric mean. None of none, or where a figure is not above zero.
+/// Returns the geometric mean. None of none, or where a figure is not above zero.
 pub fn geometric_mean(figures: &[f64]) -> Option<f64> {
     mean(&logs(figures)?).map(f64::exp)
 }

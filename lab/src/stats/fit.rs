@@ -19,7 +19,8 @@ pub struct Slope {
     pub points: usize,
 }
 
-/// The line through `(x, y)` that leaves the least squares. None of fewer than three points or where all have the same `x`.
+/// Returns the line through `(x, y)` that leaves the least squares. None of fewer than three points or where all have
+/// the same `x`.
 pub fn line(points: &[(f64, f64)]) -> Option<Slope> {
     let n = points.len() as f64;
     if points.len() < 3 {
@@ -40,7 +41,8 @@ pub fn line(points: &[(f64, f64)]) -> Option<Slope> {
     Some(Slope { slope, intercept, error, interval, points: points.len() })
 }
 
-/// The same on logarithms: the slope is the exponent of `y = c * x^slope`. None where a figure is not above zero.
+/// Returns the same on logarithms: the slope is the exponent of `y = c * x^slope`. None where a figure is not above
+/// zero.
 pub fn log_log(points: &[(f64, f64)]) -> Option<Slope> {
     let logs = points.iter().map(|(x, y)| (*x > 0.0 && *y > 0.0).then(|| (x.ln(), y.ln())));
     line(&logs.collect::<Option<Vec<_>>>()?)

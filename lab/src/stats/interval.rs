@@ -19,7 +19,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether it contains `x`.
+    /// Returns whether it contains `x`.
     pub fn contains(&self, x: f64) -> bool {
         self.low <= x && x <= self.high
     }
@@ -36,8 +36,9 @@ impl Interval {
 /// The number of resamples that a bootstrap draws.
 pub const RESAMPLES: u32 = 10_000;
 
-/// The 95 % interval that is printed beside a median: the hull of [`bootstrap_median`] and [`student`]'s, both on logarithms where all
-/// figures are above zero (so that the interval of a ratio is that of its inverse, inverted). None of fewer than two figures.
+/// Returns the 95 % interval that is printed beside a median: the hull of [`bootstrap_median`] and [`student`]'s, both
+/// on logarithms where all figures are above zero (so that the interval of a ratio is that of its inverse, inverted).
+/// None of fewer than two figures.
 ///
 /// Why both: the percentile bootstrap of the median of five figures is exactly their range, since the smallest figure is the median of
 /// 5.8 % of all resamples; whatever the distribution, that range holds the true median in 1 - 2/2^5 = 93.75 % of all runs. With three
@@ -51,7 +52,8 @@ pub fn interval_of_median(figures: &[f64]) -> Option<Interval> {
     }
 }
 
-/// The 95 % percentile interval of the bootstrapped median, from [`RESAMPLES`] resamples with a fixed seed. None of none.
+/// Returns the 95 % percentile interval of the bootstrapped median, from [`RESAMPLES`] resamples with a fixed seed.
+/// None of none.
 pub fn bootstrap_median(figures: &[f64]) -> Option<Interval> {
     let figures = sorted(figures);
     if figures.is_empty() {
@@ -70,7 +72,7 @@ pub fn bootstrap_median(figures: &[f64]) -> Option<Interval> {
     Some(Interval { low, high })
 }
 
-/// The first value at which 2.5 % of the resamples are reached.
+/// Returns the first value at which 2.5 % of the resamples are reached.
 fn cut<'a>(medians: impl Iterator<Item = &'a (f64, u32)>) -> Option<f64> {
     let mut seen = 0;
     let mut medians = medians.skip_while(|(_, count)| {
@@ -83,7 +85,8 @@ fn cut<'a>(medians: impl Iterator<Item = &'a (f64, u32)>) -> Option<f64> {
 /// The number of times that two order statistics were the middle of a resample (twice the same if `n` is odd).
 type MedianCounts = BTreeMap<(usize, usize), u32>;
 
-/// A resample's median depends on the figures only through their order, so that one draw per `n` serves all of a run's figures.
+/// Returns the resampled middles. A resample's median depends on the figures only through their order, so one draw per
+/// `n` serves all of a run's figures.
 fn resampled_middles(n: usize) -> Arc<MedianCounts> {
     static DRAWN: LazyLock<Mutex<BTreeMap<usize, Arc<MedianCounts>>>> =
         LazyLock::new(Mutex::default);
@@ -106,7 +109,7 @@ fn draw_middles(n: usize) -> MedianCounts {
     middles
 }
 
-/// The 95 % interval of the mean by Student's distribution. None of fewer than two.
+/// Returns the 95 % interval of the mean by Student's distribution. None of fewer than two.
 pub fn student(figures: &[f64]) -> Option<Interval> {
     let n = figures.len() as f64;
     let (mean, sd) = (mean(figures)?, sd(figures)?);
@@ -114,9 +117,10 @@ pub fn student(figures: &[f64]) -> Option<Interval> {
     Some(Interval { low: mean - half, high: mean + half })
 }
 
-/// The smallest difference between two runs of `n` rounds each that a two-sided test at 5 % finds in 80 % of all cases:
-/// `(t(0.975) + t(0.8)) * sd * sqrt(2/n)`, both quantiles with `2(n - 1)` degrees of freedom. `sd` is that of the logarithms of one
-/// round's figure; so is the result a logarithm: see [`percent`]. None of fewer than two rounds.
+/// Returns the smallest difference between two runs of `n` rounds each that a two-sided test at 5 % finds in 80 % of
+/// all cases: `(t(0.975) + t(0.8)) * sd * sqrt(2/n)`, both quantiles with `2(n - 1)` degrees of freedom. `sd` is that
+/// of the logarithms of one round's figure; so is the result a logarithm: see [`percent`]. None of fewer than two
+/// rounds.
 pub fn smallest_detectable(sd: f64, n: usize) -> Option<f64> {
     if n < 2 {
         return None;
@@ -126,7 +130,7 @@ pub fn smallest_detectable(sd: f64, n: usize) -> Option<f64> {
     Some((t_quantile(0.975, df) + t_quantile(0.8, df)) * sd * (2.0 / n).sqrt())
 }
 
-/// A difference of logarithms as a change in percent: 0.0953 is 10 %.
+/// Returns a difference of logarithms as a change in percent: 0.0953 is 10 %.
 pub fn percent(log: f64) -> f64 {
     log.exp_m1() * 100.0
 }

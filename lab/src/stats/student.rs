@@ -3,7 +3,8 @@
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::function::beta::checked_beta_reg;
 
-/// The probability that `|T|` with `df` degrees of freedom (not necessarily whole) is at least `|t|`: the two-sided p-value.
+/// Returns the probability that `|T|` with `df` degrees of freedom (not necessarily whole) is at least `|t|`: the
+/// two-sided p-value.
 ///
 /// Abramowitz and Stegun, Handbook of Mathematical Functions, 26.5.27 and 26.7.1. The complement of [`StudentsT::cdf`] would
 /// lose the small values that multiple comparisons need.
@@ -14,8 +15,8 @@ pub fn two_sided_p(t: f64, df: f64) -> f64 {
     checked_beta_reg(df / 2.0, 0.5, df / (df + t * t)).unwrap_or(1.0)
 }
 
-/// The point below which Student's distribution with `df` degrees of freedom has the share `p`: `t_quantile(0.975, df)` is the
-/// factor of a two-sided 95 % interval. NaN for `p` outside of 0 to 1 or `df` not above
+/// Returns the point below which Student's distribution with `df` degrees of freedom has the share `p`:
+/// `t_quantile(0.975, df)` is the factor of a two-sided 95 % interval. NaN for `p` outside of 0 to 1 or `df` not above
 /// 0. Good to five digits for up to ten thousand degrees of freedom; the lab has some hundred at most.
 pub fn t_quantile(p: f64, df: f64) -> f64 {
     match StudentsT::new(0.0, 1.0, df) {

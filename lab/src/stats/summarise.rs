@@ -47,7 +47,8 @@ pub fn summarise(records: &[Record]) -> Summary {
     Summary { rows, a_a, growth, warnings }
 }
 
-/// The order of points: values that are numbers by their size, others as text; `clients=5` comes before `clients=20`.
+/// Returns the order of points: values that are numbers by their size, others as text; `clients=5` comes before
+/// `clients=20`.
 pub fn by_point(a: &Point, b: &Point) -> Ordering {
     let value = |a: &str, b: &str| match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(a), Ok(b)) => a.total_cmp(&b),
@@ -58,7 +59,7 @@ pub fn by_point(a: &Point, b: &Point) -> Ordering {
     first.fold(Ordering::Equal, Ordering::then).then(a.0.len().cmp(&b.0.len()))
 }
 
-/// The place of a subject in the order of [`Subject`]; unknown ones by name after all others.
+/// Returns the place of a subject in the order of [`Subject`]; unknown ones by name after all others.
 fn by_subject(a: &str, b: &str) -> Ordering {
     let known = |name: &str| name.parse::<Subject>().ok();
     match (known(a), known(b)) {
@@ -69,7 +70,7 @@ fn by_subject(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// One row for each scenario, point and subject, in this order, without ratios and SDD.
+/// Returns one row for each scenario, point and subject, in this order, without ratios and SDD.
 fn rows(records: &[&Record]) -> Vec<Row> {
     let mut groups: BTreeMap<(&str, &Point, &str), BTreeMap<u32, &Record>> = BTreeMap::new();
     for record in records {
@@ -87,7 +88,7 @@ fn rows(records: &[&Record]) -> Vec<Row> {
     rows
 }
 
-/// The row of one group of trials by round; None of none.
+/// Returns the row of one group of trials by round; None of none.
 fn row(trials: &BTreeMap<u32, &Record>) -> Option<Row> {
     let first = trials.values().next()?;
     let mut valid: BTreeMap<u32, &Measurement> = BTreeMap::new();
@@ -151,7 +152,7 @@ fn cell(by_round: BTreeMap<u32, f64>) -> Option<Cell> {
     })
 }
 
-/// The variance of the logarithms of a cell's figures.
+/// Returns the variance of the logarithms of a cell's figures.
 fn variance_of_logs(cell: &Cell) -> Option<f64> {
     variance(&logs(&cell.by_round.values().copied().collect::<Vec<_>>())?)
 }
@@ -199,7 +200,7 @@ fn compare_with_reference(rows: &mut [Row]) {
     }
 }
 
-/// `cell` over `other`, round by round; None where they share no round or a figure is not above zero.
+/// Returns `cell` over `other`, round by round; `None` if they share no round or a figure is not above zero.
 fn ratio(cell: &Cell, other: &Cell, better: Better, valid: bool) -> Option<Ratio> {
     let pairs = paired(&other.by_round, &cell.by_round);
     let middle = median(&pairs).filter(|_| logs(&pairs).is_some())?;
@@ -227,19 +228,19 @@ fn ratio(cell: &Cell, other: &Cell, better: Better, valid: bool) -> Option<Ratio
     })
 }
 
-/// `second / first` of each round that both have.
+/// Returns `second / first` of each round that both have.
 fn paired(first: &BTreeMap<u32, f64>, second: &BTreeMap<u32, f64>) -> Vec<f64> {
     second.iter().filter_map(|(round, figure)| Some(figure / first.get(round)?)).collect()
 }
 
-/// Whether a ratio is beyond the noise: its interval excludes 1 and it is off by more than the SDD. A ratio of 0.5 is off by as much as
-/// one of 2. Without an SDD there is no verdict.
+/// Returns whether a ratio is beyond the noise: its interval excludes 1 and it is off by more than the SDD. A ratio of
+/// 0.5 is off by as much as one of 2. Without an SDD there is no verdict.
 fn differs(ratio: f64, interval: super::Interval, sdd_percent: Option<f64>) -> bool {
     let Some(sdd) = sdd_percent else { return false };
     !interval.contains(1.0) && ratio.ln().abs() > (sdd / 100.0).ln_1p()
 }
 
-/// A/A, and by metric the spread of its logarithms (the largest where there are several).
+/// Summarises A/A, and by metric the spread of its logarithms (the largest where there are several).
 fn summarise_a_a(rows: &[Row]) -> (Vec<AaRow>, BTreeMap<String, f64>) {
     let mut noise: BTreeMap<String, f64> = BTreeMap::new();
     let mut all = Vec::new();
@@ -272,7 +273,7 @@ fn summarise_a_a(rows: &[Row]) -> (Vec<AaRow>, BTreeMap<String, f64>) {
     (all, noise)
 }
 
-/// One metric of A/A and the spread of its logarithms, pooled over both sides.
+/// Returns one metric of A/A and the spread of its logarithms, pooled over both sides.
 fn a_a_cell(a: &Cell, b: &Cell) -> Option<(AaCell, Option<f64>)> {
     let pairs = paired(&a.by_round, &b.by_round);
     let ratio = median(&pairs).filter(|_| logs(&pairs).is_some())?;
@@ -285,7 +286,7 @@ fn a_a_cell(a: &Cell, b: &Cell) -> Option<(AaCell, Option<f64>)> {
     Some((AaCell { pairs: pairs.len(), ratio, interval, sdd_percent, different }, sd))
 }
 
-/// The fits of all scenarios of the kind `growth`.
+/// Returns the fits of all scenarios of the kind `growth`.
 fn growth(rows: &[Row]) -> Vec<Growth> {
     type Curves = BTreeMap<(String, Point, String, &'static str), Vec<(f64, f64)>>;
     let mut curves = Curves::new();
@@ -320,7 +321,7 @@ fn growth(rows: &[Row]) -> Vec<Growth> {
     fits.collect()
 }
 
-/// Whether other programs worked on the machine while the run measured.
+/// Returns whether other programs worked on the machine while the run measured.
 fn disturbed(records: &[Record]) -> Option<String> {
     let measured = records.iter().filter_map(|record| match &record.outcome {
         Outcome::Measured(measured) => Some(measured),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::revision;
 use super::toolchain::first_line;
 
-/// A hundred rules with connection tracking: all but the last are about others, of every kind that a
-/// packet can be compared with.
+/// Returns a hundred rules with connection tracking: all but the last are about others, of every kind that a packet can
+/// be compared with.
 pub(super) fn rules() -> String {
     let mut text = String::from(
         "table inet vpn {\n    chain forward {\n        \
@@ -28,7 +28,7 @@ pub(super) fn rules() -> String {
     text
 }
 
-/// `adit --version` and the git revision of its sources.
+/// Returns `adit --version` and the git revision of its sources.
 pub(super) fn version(program: &Path, of_revision: bool) -> Result<String, String> {
     let told = first_line(program, &["--version"], "cargo build --release -p adit-cli")?;
     let source = if of_revision {
@@ -44,7 +44,7 @@ pub(super) fn version(program: &Path, of_revision: bool) -> Result<String, Strin
     Ok(source.map_or(told.clone(), |source: String| format!("{told} ({source})")))
 }
 
-/// The `adit` beside this program, or the one that `ADIT` names; for a test, the one in the folder above.
+/// Finds the `adit` next to this program, or the one that `ADIT` names; for a test, the one in the folder above.
 pub(super) fn beside() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("ADIT") {
         let path = PathBuf::from(path);

@@ -7,7 +7,7 @@ use super::start::{Processes, no_lines};
 use super::{TunnelSpec, Tunnels};
 use crate::testbed::Testbed;
 
-/// Nothing to start: the addresses in the tunnel are those outside.
+/// Returns the addresses outside, which are those in the tunnel: nothing is started.
 pub(super) fn start(testbed: &Testbed, spec: &TunnelSpec) -> Result<Tunnels> {
     no_lines(spec, "the bare link")?;
     // Traffic goes to `v4`: where the tunnels' packets travel over IPv6, so must the traffic that is compared with them.

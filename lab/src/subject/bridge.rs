@@ -29,7 +29,7 @@ pub enum Bridging {
 }
 
 impl Bridging {
-    /// As plans call it.
+    /// Returns the name that plans use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Plain => "relay",
@@ -52,7 +52,7 @@ impl Bridging {
 /// Rules of the small firewall.
 const DECIDING: u32 = 4;
 
-/// The small firewall behind so many rules about others. The ports that the lab's generators choose take the
+/// Returns the small firewall behind so many rules about others. The ports that the lab's generators choose take the
 /// place of 7070.
 pub(super) fn rules(others: u32) -> String {
     let mut text = String::from("table inet fw {\n");
@@ -90,7 +90,7 @@ pub(super) fn rules(others: u32) -> String {
     text
 }
 
-/// The bridge runs on the server's host, whose device is `public`; the client's is `private`.
+/// Starts the bridge on the server's host, whose device is `public`; the client's is `private`.
 pub(super) fn start(
     toolchain: &Toolchain,
     bridging: Bridging,

@@ -20,7 +20,7 @@ pub(super) fn version() -> std::result::Result<String, String> {
     program().map(|_| concat!("adit-lab ", env!("CARGO_PKG_VERSION")).to_owned())
 }
 
-/// This program, or the `adit-lab` next to it or, for a test, above it.
+/// Finds this program, or the `adit-lab` next to it or, for a test, above it.
 pub(super) fn program() -> std::result::Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
     let folders = this.ancestors().skip(1).take(2).map(|folder| folder.join("adit-lab"));
@@ -30,7 +30,7 @@ pub(super) fn program() -> std::result::Result<PathBuf, String> {
     found.ok_or_else(|| format!("no adit-lab beside {}: cargo build -p adit-lab", this.display()))
 }
 
-/// One process at the server and one at every client.
+/// Starts one process at the server and one at every client.
 pub(super) fn start(testbed: &Testbed, spec: &TunnelSpec) -> Result<Tunnels> {
     no_lines(spec, "the copy")?;
     let program = program()?;

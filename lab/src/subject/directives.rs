@@ -34,7 +34,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// The command that runs a config file in a host.
+    /// Returns the command that runs a config file in a host.
     fn command(&self, host: &Namespace, config: &Path) -> Command {
         let mut command = host.command(&self.program.to_string_lossy());
         command.args(self.arguments).arg(config);
@@ -92,7 +92,7 @@ pub(super) fn start(
     Ok(tunnels)
 }
 
-/// The server's file and that of all clients: the same lines for adit and for openvpn.
+/// Returns the server's file and that of all clients: the same lines for adit and for openvpn.
 fn configs(
     toolchain: &Toolchain,
     testbed: &Testbed,

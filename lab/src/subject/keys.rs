@@ -92,12 +92,12 @@ impl Keys {
         Ok(Identity { certificate, key: key.serialize_pem() })
     }
 
-    /// The path of one of the files.
+    /// Returns the path of one of the files.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The folder of all of them.
+    /// Returns the folder of all of them.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -56,7 +56,7 @@ pub enum Subject {
     WireguardGo,
 }
 
-/// Whether adit is, or is part of, the subject of this name.
+/// Returns whether adit is, or is part of, the subject of this name.
 pub fn has_adit(name: &str) -> bool {
     name.split('/').any(|end| end.starts_with("adit"))
 }
@@ -68,7 +68,7 @@ impl Subject {
     pub const OPENVPN: Self =
         Self::Vpn(Vpn::of(Implementation::Openvpn, Carrier::Udp, Variant::Default));
 
-    /// All that have a name of their own; besides, there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
+    /// Returns all that have a name of their own; besides, there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
     pub fn named() -> impl Iterator<Item = Self> {
         let bridges = [
             Bridging::Plain,
@@ -87,7 +87,7 @@ impl Subject {
             .chain([Self::Tinc, Self::WireguardGo])
     }
 
-    /// The git revision of adit that is measured, if it is one.
+    /// Returns the git revision of adit that is measured, if it is one.
     pub fn revision(&self) -> Option<&str> {
         match self {
             Self::Vpn(vpn) => vpn.revision(),
@@ -95,7 +95,7 @@ impl Subject {
         }
     }
 
-    /// The way through a database, if that is what it is.
+    /// Returns the way through a database, if that is what it is.
     pub fn database(&self) -> Option<Scheme> {
         match self {
             Self::Database(scheme) => Some(*scheme),

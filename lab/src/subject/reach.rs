@@ -23,7 +23,7 @@ pub(super) fn all(from: &[Namespace], to: IpAddr, limit: Duration) -> Result<()>
     everywhere(from, move || echo(to, limit)).map(drop)
 }
 
-/// The addresses of a device in each of these hosts.
+/// Returns the addresses of a device in each of these hosts.
 ///
 /// # Errors
 /// The device is not there or has no IPv4 address.
@@ -31,7 +31,7 @@ pub(super) fn inner(hosts: &[Namespace], device: &'static str) -> Result<Vec<Inn
     everywhere(hosts, move || addresses(device))
 }
 
-/// The addresses of a device in one host.
+/// Returns the addresses of a device in one host.
 ///
 /// # Errors
 /// As [`inner`].
@@ -105,7 +105,7 @@ fn echo(to: Ipv4Addr, limit: Duration) -> Result<()> {
     }
 }
 
-/// RFC 792: type 8, code 0, checksum, identifier, sequence number.
+/// Builds an echo request (RFC 792: type 8, code 0, checksum, identifier, sequence number).
 fn request(sequence: u16) -> [u8; 8] {
     let identifier = 0x4144_u16;
     let [s0, s1] = sequence.to_be_bytes();
@@ -116,8 +116,8 @@ fn request(sequence: u16) -> [u8; 8] {
     [8, 0, c0, c1, i0, i1, s0, s1]
 }
 
-/// Whether an IPv4 packet is an echo reply from there. Nothing else is asked in these hosts, so the identifier is not
-/// compared.
+/// Returns whether an IPv4 packet is an echo reply from there. No other requests are sent in these hosts, so the
+/// identifier is not compared.
 fn answers(packet: &[u8], from: Ipv4Addr) -> bool {
     let header = usize::from(packet.first().copied().unwrap_or_default() & 0x0f) * 4;
     packet.get(12..16) == Some(&from.octets()[..]) && packet.get(header) == Some(&0)

@@ -31,7 +31,7 @@ pub fn prepare(subjects: &[Subject]) -> Result<BTreeMap<String, PathBuf>> {
     Ok(built)
 }
 
-/// The folder of adit's sources: above this program, or above the current folder.
+/// Returns the folder of adit's sources: above this program, or above the current folder.
 ///
 /// # Errors
 /// Neither is in a checkout.
@@ -45,7 +45,7 @@ pub fn workspace() -> Result<PathBuf> {
         .context("adit's sources are needed for this: run it inside a checkout of adit")
 }
 
-/// git in the folder of adit's sources.
+/// Runs git in the folder of adit's sources.
 pub(crate) fn git(root: &Path) -> Command {
     let mut command = Command::new("git");
     // Under sudo the checkout belongs to another user, which git refuses unless it is declared safe.
@@ -53,7 +53,7 @@ pub(crate) fn git(root: &Path) -> Command {
     command
 }
 
-/// The full sha of a revision.
+/// Returns the full sha of a revision.
 fn resolve(root: &Path, revision: &str) -> Result<String> {
     ensure(!revision.starts_with('-'), || format!("adit@{revision}: not a revision"))?;
     let mut command = git(root);
@@ -65,14 +65,14 @@ fn resolve(root: &Path, revision: &str) -> Result<String> {
     Ok(sha.trim().to_owned())
 }
 
-/// The revision of this tree's sources, `-dirty` if files differ from it; none where there is no git.
+/// Returns the revision of this tree's sources, `-dirty` if files differ from it; none where there is no git.
 pub(super) fn of_this_tree() -> Option<String> {
     let mut command = git(&workspace().ok()?);
     command.args(["describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]);
     output(command).ok().map(|text| text.trim().to_owned())
 }
 
-/// A source file that has changed since the binary was built, by the list of them that cargo leaves next to it.
+/// Returns a source file that has changed since the binary was built, according to cargo's list of source files.
 pub(super) fn newer_source(binary: &Path) -> Option<PathBuf> {
     let built = std::fs::metadata(binary).ok()?.modified().ok()?;
     let list = std::fs::read_to_string(binary.with_extension("d")).ok()?;
@@ -83,7 +83,7 @@ pub(super) fn newer_source(binary: &Path) -> Option<PathBuf> {
     sources(&list).into_iter().find(changed)
 }
 
-/// The files after the colon; a space inside a name has a backslash before it.
+/// Returns the files after the colon; a space inside a name has a backslash before it.
 fn sources(list: &str) -> Vec<PathBuf> {
     let (_, files) = list.split_once(": ").unwrap_or_default();
     let files = files.trim_end().replace("\\ ", "\0");
@@ -94,7 +94,7 @@ fn side(root: &Path, sha: &str) -> PathBuf {
     root.join("target/lab/rev").join(sha)
 }
 
-/// The path of the finished binary.
+/// Returns the path of the finished binary.
 fn binary(root: &Path, sha: &str) -> PathBuf {
     side(root, sha).join("adit")
 }

@@ -54,7 +54,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The logs of all of them, for a failure that none of them reported.
+    /// Returns the logs of all of them, for a failure that none of them reported.
     pub(super) fn blame(&self, failure: impl std::fmt::Display) -> String {
         let first = self.clients.first().into_iter().flatten();
         let daemons = self.server.iter().take(1).chain(first);
@@ -87,7 +87,8 @@ impl Drop for Processes {
     }
 }
 
-/// The addresses in the tunnel where the lab gives them out itself: the server is number 0, the clients count from 1.
+/// Returns the addresses in the tunnel where the lab gives them out itself: the server is number 0, the clients count
+/// from 1.
 pub(super) fn inner(number: usize) -> Result<InnerAddrs> {
     let host = u16::try_from(number + 1).context("too many clients")?;
     let [high, low] = host.to_be_bytes();
@@ -95,17 +96,17 @@ pub(super) fn inner(number: usize) -> Result<InnerAddrs> {
     Ok(InnerAddrs { v4: Ipv4Addr::new(10, 88, high, low).into(), v6: Some(v6.into()) })
 }
 
-/// The addresses in the tunnel of all clients.
+/// Returns the addresses in the tunnel of all clients.
 pub(super) fn inners(testbed: &Testbed) -> Result<Vec<InnerAddrs>> {
     (1..=testbed.clients.len()).map(inner).collect()
 }
 
-/// `address:port`, with brackets where IPv6 needs them.
+/// Formats `address:port`, with brackets where IPv6 needs them.
 pub(super) fn endpoint(address: IpAddr, port: u16) -> String {
     std::net::SocketAddr::new(address, port).to_string()
 }
 
-/// Both addresses with the length of the tunnel's network, for a device there.
+/// Returns both addresses with the length of the tunnel's network, for a device there.
 pub(super) fn address_lines(inner: InnerAddrs, device: &str) -> String {
     let mut lines = format!("address add {}/16 dev {device}\n", inner.v4);
     if let Some(v6) = inner.v6 {
@@ -115,7 +116,7 @@ pub(super) fn address_lines(inner: InnerAddrs, device: &str) -> String {
     lines
 }
 
-/// `ip -batch` in a host.
+/// Runs `ip -batch` in a host.
 ///
 /// # Errors
 /// The output of `ip`.

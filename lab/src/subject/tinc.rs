@@ -21,7 +21,7 @@ use crate::testbed::Testbed;
 
 const INSTALL: &str = "apt install tinc, or: scripts/lab-deps.sh";
 
-/// The first line of `tincd --version`.
+/// Returns the first line of `tincd --version`.
 pub(super) fn version() -> std::result::Result<String, String> {
     let line = first_line(Path::new("tincd"), &["--version"], INSTALL)?;
     if line.starts_with("tinc version 1.0") {
@@ -30,7 +30,7 @@ pub(super) fn version() -> std::result::Result<String, String> {
     Err(format!("{line}: the lab writes the files of 1.0, which are others: {INSTALL}"))
 }
 
-/// A daemon at every host; the clients connect to the server.
+/// Starts a daemon at every host; the clients connect to the server.
 pub(super) fn start(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -146,7 +146,7 @@ fn up(address: InnerAddrs, spec: &TunnelSpec) -> String {
     script
 }
 
-/// Until it knows what fits the path, tinc sends large packets over TCP: that start is no part of a trial.
+/// Waits until tinc knows the path MTU: before, it sends large packets over TCP, which is no part of a trial.
 ///
 /// On SIGUSR2 a daemon lists its nodes, as `server at 192.0.2.1 port 655 ... pmtu 1451 (min 1451 max 1451)`.
 fn wait_for_mtu(processes: &Processes, clients: usize) -> Result<()> {
@@ -195,7 +195,7 @@ pub(super) struct RsaKey {
 }
 
 impl RsaKey {
-    /// RSA 2048, as `tincd -K` makes it.
+    /// Creates an RSA key of 2048 bits, as `tincd -K` does.
     pub(super) fn make(folder: &Path) -> Result<Self> {
         let private = folder.join("rsa_key.priv");
         let openssl = |arguments: &[&str]| {

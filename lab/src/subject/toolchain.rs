@@ -45,7 +45,7 @@ impl Toolchain {
         Ok(toolchain)
     }
 
-    /// The subject's version.
+    /// Returns the subject's version.
     ///
     /// # Errors
     /// Why it cannot be measured here, and what to install.
@@ -91,7 +91,7 @@ impl Toolchain {
         &self.keys
     }
 
-    /// The binary of adit: this tree's, or that of a revision.
+    /// Returns the binary of adit: this tree's, or that of a revision.
     ///
     /// # Errors
     /// It is not built.
@@ -110,7 +110,7 @@ impl Toolchain {
         key.as_ref().map_err(Clone::clone)
     }
 
-    /// A new folder for the files of one tunnel, in memory, gone when dropped.
+    /// Creates a folder for the files of one tunnel, in memory, which is removed on drop.
     ///
     /// # Errors
     /// It cannot be made.
@@ -119,7 +119,7 @@ impl Toolchain {
     }
 }
 
-/// The version of a subject on this machine.
+/// Returns the version of a subject on this machine.
 ///
 /// # Errors
 /// Why it cannot be measured here, and what to install.
@@ -144,7 +144,7 @@ fn kernel() -> String {
     release.trim().to_owned()
 }
 
-/// The first line that a program prints on being asked for its version, wherever it prints it.
+/// Returns the first line that a program prints on being asked for its version, wherever it prints it.
 ///
 /// # Errors
 /// It is not there: then `install` says what to do.

@@ -64,7 +64,7 @@ pub struct Tunnels {
 const LEAVE: Duration = Duration::from_millis(300);
 
 impl Tunnels {
-    /// The process ids by role, as [`crate::record::Sample`] names these: `server`, `client`.
+    /// Returns the process ids by role, as [`crate::record::Sample`] names these: `server`, `client`.
     pub fn processes(&self) -> Vec<(&'static str, Vec<u32>)> {
         let server: Vec<u32> = self.server.iter().map(Daemon::pid).collect();
         let client: Vec<u32> = self.clients.iter().flatten().map(Daemon::pid).collect();
@@ -72,7 +72,7 @@ impl Tunnels {
         roles.into_iter().filter(|(_, pids)| !pids.is_empty()).collect()
     }
 
-    /// The last log lines of the processes, for a report of a failure.
+    /// Returns the last log lines of the processes, for a report of a failure.
     pub fn logs(&self) -> String {
         let daemons = self.server.iter().chain(self.clients.iter().flatten().take(2));
         daemons.map(|daemon| daemon.failure("log").0).collect::<Vec<_>>().join("\n")

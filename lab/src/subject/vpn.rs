@@ -34,7 +34,7 @@ pub enum Implementation {
 }
 
 impl Implementation {
-    /// The program's name.
+    /// Returns the program's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Adit => "adit",
@@ -94,12 +94,12 @@ impl fmt::Display for Vpn {
 }
 
 impl Vpn {
-    /// One program at both ends.
+    /// Creates a tunnel with one program at both ends.
     pub const fn of(both: Implementation, carrier: Carrier, variant: Variant) -> Self {
         Self { server: both, client: both, carrier, variant }
     }
 
-    /// All that are known by a fixed name.
+    /// Returns all that are known by a fixed name.
     pub(super) fn named() -> impl Iterator<Item = Self> {
         use Carrier::{Tcp, Udp, UdpTap};
         use Implementation::{Adit, Openvpn};
@@ -135,7 +135,7 @@ impl Vpn {
         adit(carrier, Variant::Workers(workers))
     }
 
-    /// The git revision that is measured, if it is one.
+    /// Returns the git revision that is measured, if it is one.
     pub fn revision(&self) -> Option<&str> {
         match &self.variant {
             Variant::Revision(revision) => Some(revision),
@@ -143,7 +143,7 @@ impl Vpn {
         }
     }
 
-    /// The versions of the programs on this machine.
+    /// Returns the versions of the programs on this machine.
     pub(super) fn version(&self) -> std::result::Result<String, String> {
         if let Some(revision) = self.revision() {
             return Err(format!("adit@{revision} is built when a run needs it"));
@@ -215,7 +215,7 @@ impl Vpn {
     }
 }
 
-/// The first line of `openvpn --version`.
+/// Returns the first line of `openvpn --version`.
 fn openvpn_version() -> std::result::Result<String, String> {
     first_line(Path::new("openvpn"), &["--version"], "apt install openvpn, or: scripts/lab-deps.sh")
 }

@@ -21,7 +21,7 @@ pub enum Joint {
 }
 
 impl Joint {
-    /// As plans call it.
+    /// Returns the name that plans use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "linux-bridge",
@@ -36,8 +36,8 @@ const PORTS: [&str; 2] = ["private", "public"];
 /// The devices of the two hosts.
 const HOST: &str = "eth";
 
-/// The small firewall in the `bridge` family. A kernel without connection tracking for bridges refuses the rule about
-/// states; then the ports decide both ways.
+/// Returns the small firewall in the `bridge` family. A kernel without connection tracking for bridges refuses the rule
+/// about states; then the ports decide both ways.
 fn kernel_rules(tracked: bool) -> String {
     let first =
         if tracked { "ct state established,related accept" } else { "tcp sport 1024-65535 accept" };
@@ -131,7 +131,7 @@ impl Drop for BridgeHost {
     }
 }
 
-/// The kernel's bridge, which forwards at once.
+/// Sets up the kernel's bridge, which forwards at once.
 fn join(between: &Namespace) -> Result<()> {
     let first =
         ["link add joint type bridge forward_delay 0".to_owned(), "link set joint up".to_owned()];

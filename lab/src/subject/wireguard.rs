@@ -21,7 +21,7 @@ use crate::testbed::Testbed;
 const INSTALL: &str = "scripts/lab-deps.sh fetches a recent one";
 const PORT: u16 = 51820;
 
-/// The one of the private root that `scripts/lab-deps.sh` fetches, else the system's.
+/// Returns the one of the private root that `scripts/lab-deps.sh` fetches, else the system's.
 fn program() -> PathBuf {
     let root = revision::workspace().ok();
     let fetched = root.map(|root| root.join("target/roots/sid/usr/bin/wireguard-go"));
@@ -30,7 +30,7 @@ fn program() -> PathBuf {
     fetched.filter(starts).unwrap_or_else(|| "wireguard-go".into())
 }
 
-/// The first line of `wireguard-go --version`; `wg` must be there as well.
+/// Returns the first line of `wireguard-go --version`; `wg` must be there as well.
 pub(super) fn version() -> std::result::Result<String, String> {
     let tools = "apt install wireguard-tools, or: scripts/lab-deps.sh";
     first_line(Path::new("wg"), &["--version"], tools)?;
@@ -38,13 +38,14 @@ pub(super) fn version() -> std::result::Result<String, String> {
     Ok(if is_old(&line) { format!("{line} (old: {INSTALL})") } else { line })
 }
 
-/// Before 2023 wireguard-go had neither UDP GSO nor TUN offloads, and is slower several times over.
+/// Returns whether wireguard-go is from before 2023: it had neither UDP GSO nor TUN offloads, and is slower several
+/// times over.
 fn is_old(version: &str) -> bool {
     let year = version.rsplit_once(".20").and_then(|(_, rest)| rest.get(..2)?.parse::<u32>().ok());
     year.is_some_and(|year| year < 23)
 }
 
-/// A daemon at every host, configured by `wg setconf`.
+/// Starts a daemon at every host, configured by `wg setconf`.
 pub(super) fn start(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -101,13 +102,14 @@ impl Devices {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The server is number 0. At most 15 bytes for any number of tunnels below 10 million.
+    /// Returns the name of a host's device; the server is number 0. At most 15 bytes for any number of tunnels below 10
+    /// million.
     fn name(self, number: usize) -> String {
         format!("wg{}-{number}", self.0)
     }
 }
 
-/// Keys and peers from the file, then addresses, then up.
+/// Configures keys and peers from the file, then addresses, then brings the device up.
 fn configure(
     host: &Namespace,
     device: &str,
@@ -134,7 +136,7 @@ fn wait_for_socket(daemon: &Daemon, device: &str) -> Result<()> {
     Err(daemon.failure(&format!("{}: no answer after 10 s", socket.display())))
 }
 
-/// `(private, public)`, as `wg` writes them.
+/// Returns `(private, public)` keys as `wg` writes them.
 fn keys(count: usize) -> Result<Vec<(String, String)>> {
     let script = format!(
         "for i in $(seq {count}); do k=$(wg genkey) && echo \"$k $(echo \"$k\" | wg pubkey)\" || exit 1; done"
@@ -148,7 +150,7 @@ fn keys(count: usize) -> Result<Vec<(String, String)>> {
     Ok(keys)
 }
 
-/// The files for `wg setconf`: the server's, then those of the clients.
+/// Returns the files for `wg setconf`: the server's, then those of the clients.
 fn confs(testbed: &Testbed, spec: &TunnelSpec, keys: &[(String, String)]) -> Result<Vec<String>> {
     let allowed = |inner: InnerAddrs| {
         let v6 = inner.v6.map(|v6| format!(", {v6}/128")).unwrap_or_default();

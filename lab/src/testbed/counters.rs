@@ -60,7 +60,7 @@ impl Counters {
     }
 }
 
-/// A whole file of /proc from its beginning, which renews its contents.
+/// Returns a whole file of /proc from its beginning, which renews its contents.
 fn read(file: &File) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     let mut part = [0; 8192];
@@ -72,7 +72,7 @@ fn read(file: &File) -> std::io::Result<String> {
     }
 }
 
-/// The errors of full buffers in /proc/net/snmp: one line with names, one with numbers.
+/// Returns the errors of full buffers in /proc/net/snmp: one line with names, one with numbers.
 fn of_udp(table: &str) -> u64 {
     let mut lines = table.lines().filter(|line| line.starts_with("Udp:"));
     let (names, numbers) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
@@ -81,14 +81,14 @@ fn of_udp(table: &str) -> u64 {
     full.filter_map(|(_, number)| number.parse::<u64>().ok()).sum()
 }
 
-/// The same in /proc/net/snmp6: one pair a line.
+/// Returns the same in /proc/net/snmp6: one pair a line.
 fn of_udp6(table: &str) -> u64 {
     let pairs = table.lines().filter_map(|line| line.split_once(char::is_whitespace));
     let full = pairs.filter(|(name, _)| matches!(*name, "Udp6RcvbufErrors" | "Udp6SndbufErrors"));
     full.filter_map(|(_, number)| number.trim().parse::<u64>().ok()).sum()
 }
 
-/// The packets dropped on the way out of and into the devices of /proc/net/dev.
+/// Returns the packets dropped on the way out of and into the devices of /proc/net/dev.
 fn of_devices(table: &str) -> Drops {
     let mut drops = Drops::default();
     for (name, numbers) in table.lines().skip(2).filter_map(|line| line.split_once(':')) {

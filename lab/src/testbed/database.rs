@@ -57,7 +57,7 @@ impl Database {
         Ok(Self { cluster, testbed, folder, trial: 0 })
     }
 
-    /// A new database for a new trial; that of the last one goes.
+    /// Creates a database for a new trial, and drops that of the last one.
     ///
     /// # Errors
     /// The server refuses.
@@ -76,22 +76,23 @@ impl Database {
         Ok(())
     }
 
-    /// The trial's database.
+    /// Returns the trial's database.
     pub fn name(&self) -> String {
         format!("trial{}", self.trial)
     }
 
-    /// The hosts: the server's has the cluster, the clients are the nodes.
+    /// Returns the hosts: the server's has the cluster, the clients are the nodes.
     pub fn testbed(&self) -> &Testbed {
         &self.testbed
     }
 
-    /// The server.
+    /// Returns the server.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The trial's database as a node reaches it, under [`ROLE`], without TLS: a URL that takes more words after `&`.
+    /// Returns the trial's database as a node reaches it, under [`ROLE`], without TLS: a URL that takes more words
+    /// after `&`.
     pub fn url(&self) -> String {
         let url = self.cluster.url(self.testbed.server_outer(false), ROLE, PASSWORD, &self.name());
         format!("{url}?sslmode=disable")
@@ -106,7 +107,7 @@ impl Database {
         u64::try_from(number).map_err(|_| Failure(format!("{sql}: {number} is below 0")))
     }
 
-    /// Bytes of the write-ahead log that were ever written.
+    /// Returns the bytes of write-ahead log that were ever written.
     ///
     /// # Errors
     /// As [`Database::number`].
@@ -114,7 +115,7 @@ impl Database {
         self.number("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
     }
 
-    /// Bytes of the trial's database on disk, without the log.
+    /// Returns the bytes of the trial's database on disk, without the log.
     ///
     /// # Errors
     /// As [`Database::number`].
@@ -122,7 +123,7 @@ impl Database {
         self.number("SELECT pg_database_size(current_database())")
     }
 
-    /// Bytes of the log's files on disk.
+    /// Returns the bytes of the log's files on disk.
     ///
     /// # Errors
     /// As [`Database::number`].
@@ -150,7 +151,7 @@ impl Database {
         median(&times).context("no times")
     }
 
-    /// The server's processes, but for the cleaners, which come and go.
+    /// Returns the server's processes, but for the cleaners, which come and go.
     ///
     /// # Errors
     /// It does not run.

@@ -49,7 +49,7 @@ impl Tap {
         }
     }
 
-    /// The largest frame so far in bytes, with the Ethernet header where the veth pair has one.
+    /// Returns the largest frame so far in bytes, with the Ethernet header where the veth pair has one.
     pub(super) fn finish(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let largest = join(self.thread)?;
@@ -98,7 +98,7 @@ fn watch(stop: &AtomicBool, ready: &mpsc::Sender<()>) -> Result<u64> {
     Ok(largest)
 }
 
-/// Whether a largest frame of this many bytes is possible in this mode.
+/// Returns whether a largest frame of this many bytes is possible in this mode.
 pub(super) fn check(mode: LinkMode, largest: u64) -> std::result::Result<(), String> {
     match mode {
         LinkMode::Offload => Ok(()),

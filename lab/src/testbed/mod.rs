@@ -75,7 +75,7 @@ pub struct Drops {
 }
 
 impl Drops {
-    /// Both together.
+    /// Adds the drops of both.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             sockets: self.sockets + other.sockets,
@@ -159,7 +159,7 @@ impl Plan {
 }
 
 impl Testbed {
-    /// One client (192.0.2.2, 2001:db8::2) and one veth pair to the server (192.0.2.1, 2001:db8::1).
+    /// Creates one client (192.0.2.2, 2001:db8::2) and one veth pair to the server (192.0.2.1, 2001:db8::1).
     ///
     /// # Errors
     /// The kernel or `ip` refused, with its message.
@@ -172,8 +172,8 @@ impl Testbed {
         Self::new(Plan::Pair, mode, server, vec![client], None, None)
     }
 
-    /// 1 to [`MAX_CLIENTS`] clients' hosts (198.18.1.1 and on) and the server's (198.18.0.1) at one switch, by which the
-    /// clients do not see each other. The mode is set at both ends of all veths.
+    /// Creates 1 to [`MAX_CLIENTS`] clients' hosts (198.18.1.1 and on) and the server's (198.18.0.1) at one switch, by
+    /// which the clients do not see each other. The mode is set at both ends of all veths.
     ///
     /// # Errors
     /// As [`Testbed::pair`].
@@ -225,12 +225,12 @@ impl Testbed {
         self.mode
     }
 
-    /// The server's address outside of any tunnel.
+    /// Returns the server's address outside of any tunnel.
     pub fn server_outer(&self, v6: bool) -> IpAddr {
         self.plan.server(v6)
     }
 
-    /// The address of a client (0 and up) outside of any tunnel.
+    /// Returns the address of a client (0 and up) outside of any tunnel.
     pub fn client_outer(&self, client: usize, v6: bool) -> IpAddr {
         // There are never more than MAX_CLIENTS.
         self.plan.client(u16::try_from(client).unwrap_or(MAX_CLIENTS), v6)
@@ -250,7 +250,7 @@ impl Testbed {
         largest
     }
 
-    /// Whether a largest frame of this many bytes is possible in this testbed's mode.
+    /// Returns whether a largest frame of this many bytes is possible in this testbed's mode.
     ///
     /// # Errors
     /// It is not: the label would lie, and how.
@@ -258,7 +258,7 @@ impl Testbed {
         frames::check(self.mode, largest)
     }
 
-    /// The middle host of a [`Testbed::line`].
+    /// Returns the middle host of a [`Testbed::line`].
     pub fn relay(&self) -> Option<&Relay> {
         self.relay.as_ref()
     }
@@ -271,13 +271,13 @@ impl Testbed {
         self.counters.total()
     }
 
-    /// The counters of all hosts, the server's first.
+    /// Returns the counters of all hosts, the server's first.
     pub(crate) fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }
 }
 
-/// The namespaces of a server and one client.
+/// Returns the namespaces of a server and one client.
 fn ends() -> Result<(Namespace, Namespace)> {
     let [server, client] = Namespace::several(&["server", "client"])?
         .try_into()

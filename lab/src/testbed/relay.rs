@@ -219,7 +219,7 @@ impl State {
         Latency { count, lost: 0, quantiles: shares.map(|share| (*share, ms(*share))).collect() }
     }
 
-    /// When there is something to do again without a new packet.
+    /// Returns the time of the next work that needs no new packet.
     fn next(&self) -> Option<Instant> {
         self.lanes.iter().filter_map(|lane| lane.pipe.next_arrival()).min()
     }
@@ -276,7 +276,7 @@ pub(super) fn end(namespace: &Namespace) -> Result<TunQueue> {
     device.queues.pop().context("a TUN device without queues")
 }
 
-/// The relay's thread.
+/// Runs the relay.
 fn run(ends: &[TunQueue; 2], state: &Mutex<State>, stop: &EventFd) -> io::Result<()> {
     // It takes the place of a cable, which does not wait for the programs at its ends.
     set_nice(-20)?;

@@ -133,7 +133,7 @@ fn receive(
     }
 }
 
-/// An epoll set of all streams, by their index.
+/// Returns an epoll set of all streams, by their index.
 pub(super) fn watch(streams: &[&TcpStream], interest: Interest) -> Result<Poller> {
     let poller = Poller::new()?;
     for (token, stream) in (0..).zip(streams) {
@@ -142,7 +142,7 @@ pub(super) fn watch(streams: &[&TcpStream], interest: Interest) -> Result<Poller
     Ok(poller)
 }
 
-/// Errors after which the same call may be made again.
+/// Returns whether the same call may be made again after the error.
 pub(super) fn passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

@@ -231,7 +231,7 @@ fn return_all(socket: &UdpSocket, batch: &mut RecvBatch) {
     }
 }
 
-/// Round trips on a path that carries nothing else: [`Echo`] for one window.
+/// Measures round trips on a path that carries nothing else: [`Echo`] for one window.
 ///
 /// # Errors
 /// As [`Echo`].
@@ -250,7 +250,7 @@ pub fn echo_latency(
     echo.finish()
 }
 
-/// The names of those routes over which no echo came back within `limit`, with probes every 100 ms.
+/// Returns the names of those routes over which no echo came back within `limit`, with probes every 100 ms.
 ///
 /// # Errors
 /// No socket.

@@ -80,7 +80,7 @@ fn whole_report(client: &Daemon) -> Option<Value> {
     })
 }
 
-/// Bytes and seconds by the receiver's count.
+/// Returns bytes and seconds by the receiver's count.
 fn figures(report: &Value) -> Result<(u64, f64)> {
     if let Some(error) = report.get("error").and_then(Value::as_str) {
         return Err(Failure(error.to_owned()));

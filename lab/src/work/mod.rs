@@ -87,13 +87,13 @@ impl Measured {
         if self.seconds > 0.0 { bytes as f64 * 8.0 / 1e6 / self.seconds } else { 0.0 }
     }
 
-    /// Jain's index of the flows' bytes: 1 if all got the same, 1/n if one of n got everything.
+    /// Computes Jain's index of the flows' bytes: 1 if all got the same, 1/n if one of n got everything.
     pub fn jain(&self) -> f64 {
         let bytes: Vec<f64> = self.flows.iter().map(|flow| flow.bytes as f64).collect();
         crate::stats::jain(&bytes)
     }
 
-    /// The smallest coverage of a flow, 0 to 1.
+    /// Returns the smallest coverage of a flow, 0 to 1.
     pub fn coverage(&self) -> f64 {
         self.flows.iter().map(|flow| flow.coverage).reduce(f64::min).unwrap_or(0.0)
     }

@@ -60,7 +60,7 @@ pub struct UdpMeasured {
 }
 
 impl UdpMeasured {
-    /// The lost share, 0 to 1.
+    /// Returns the lost share, 0 to 1.
     pub fn loss(&self) -> f64 {
         if self.sent > 0 { self.lost as f64 / self.sent as f64 } else { 0.0 }
     }
@@ -268,7 +268,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Whether the kernel only had no room.
+/// Returns whether the kernel only had no room.
 fn full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(nix::libc::ENOBUFS)
 }

@@ -27,12 +27,12 @@ pub(super) struct SharedTrial {
 }
 
 impl SharedTrial {
-    /// Whether there is nothing left to do: the window is over, or the trial was given up.
+    /// Returns whether there is nothing left to do: the window is over, or the trial was given up.
     pub(super) fn over(&self, now: u64) -> bool {
         now >= self.frame.end || self.stopped()
     }
 
-    /// Whether the trial was given up.
+    /// Returns whether the trial was given up.
     pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

@@ -21,7 +21,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// The usual search at this loss: from 2,000 a second, probes of 0.3 s, confirmed for 1 s.
+    /// Creates the usual search at this loss: from 2,000 a second, probes of 0.3 s, confirmed for 1 s.
     pub fn at(loss_limit: f64) -> Self {
         let (probe, confirm) = (Duration::from_millis(300), Duration::from_secs(1));
         Self { loss_limit, first_pps: 2_000.0, probe, confirm }
@@ -103,7 +103,7 @@ const LOWER: f64 = 0.95;
 /// No rate above this is tried, and none below.
 const RATES: std::ops::RangeInclusive<f64> = 50.0..=20e6;
 
-/// The search itself. The last call of `probe` is the one that confirmed the result, unless that is 0.
+/// Runs the search. The last call of `probe` is the one that confirmed the result, unless that is 0.
 fn highest(
     loss_limit: f64,
     first: f64,
@@ -160,7 +160,7 @@ struct SearchState<'a> {
 }
 
 impl SearchState<'_> {
-    /// Whether this rate is carried. A single failure may be a hiccup of the machine, so it takes two in a row.
+    /// Returns whether this rate is carried. A single failure may be a hiccup of the machine, so it takes two in a row.
     fn carries(&mut self, pps: f64, step: Step) -> Result<bool> {
         let mut limit = Limit::Generator;
         for _ in 0..2 {
@@ -194,7 +194,7 @@ const HOPELESS: f64 = 0.1;
 mod tests {
     use super::*;
 
-    /// A path that carries `capacity` and loses what is above, and a generator that manages `most`.
+    /// Returns a path that carries `capacity` and loses what is above, and a generator that manages `most`.
     fn path(capacity: f64, most: f64) -> impl FnMut(f64, Step) -> Result<Probe> {
         move |pps, _| {
             let offered = pps.min(most);

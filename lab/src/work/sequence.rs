@@ -12,13 +12,14 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// From the common start to the window's end. `pps` is the rate of all flows together, above 0.
+    /// Creates a sequence from the common start to the window's end. `pps` is the rate of all flows
+    /// together, above 0.
     pub(super) fn new(frame: &Frame, flows: usize, pps: f64) -> Self {
         let flows = flows.max(1) as u64;
         Self { start: frame.start, end: frame.end, flows, interval: 1e9 / pps }
     }
 
-    /// When the datagram of this place in the whole order is to leave.
+    /// Returns when the datagram at this index of the whole order must leave.
     pub(super) fn time(&self, place: u64) -> u64 {
         self.start.saturating_add((place as f64 * self.interval) as u64)
     }
@@ -50,7 +51,7 @@ impl Schedule {
         (places + self.flows - 1).saturating_sub(flow) / self.flows
     }
 
-    /// The place in the order of the flow's datagram of this number.
+    /// Returns the index in the whole order of the flow's datagram with this number.
     pub(super) fn place(&self, flow: u64, number: u64) -> u64 {
         number.saturating_mul(self.flows).saturating_add(flow)
     }
@@ -79,13 +80,13 @@ pub(super) struct ReceivedSet {
 }
 
 impl ReceivedSet {
-    /// None of so many.
+    /// Creates an empty set for this many datagrams.
     pub(super) fn none_of(numbers: u64) -> Self {
         let words = usize::try_from(numbers.div_ceil(64)).unwrap_or(0);
         Self { bits: vec![0; words], numbers, highest: None }
     }
 
-    /// Notes one.
+    /// Records an arrival.
     pub(super) fn arrive(&mut self, number: u64) -> ArrivalKind {
         let word = usize::try_from(number / 64).ok().and_then(|index| self.bits.get_mut(index));
         let Some(word) = word.filter(|_| number < self.numbers) else {
@@ -115,13 +116,13 @@ impl Header {
     /// Bytes on the wire: two numbers, big-endian.
     pub(super) const LENGTH: usize = 16;
 
-    /// As it is sent.
+    /// Encodes the header as it is sent.
     pub(super) fn to_bytes(self) -> [u8; Self::LENGTH] {
         let both = u128::from(self.number) << 64 | u128::from(self.intended);
         both.to_be_bytes()
     }
 
-    /// From the beginning of a datagram; none if that is too short.
+    /// Decodes the beginning of a datagram; `None` if it is too short.
     pub(super) fn read(datagram: &[u8]) -> Option<Self> {
         let both = u128::from_be_bytes(*datagram.first_chunk()?);
         let low = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or_default();

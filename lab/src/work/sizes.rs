@@ -27,7 +27,7 @@ const IMIX: [usize; 12] = [64, 576, 64, 64, 576, 64, 1400, 64, 576, 64, 576, 64]
 const JUMBO: usize = 8900;
 
 impl Sizes {
-    /// The size of the flow's datagram of this number, as payload of UDP to this address.
+    /// Returns the size of the flow's datagram of this number, as payload of UDP to this address.
     pub fn payload(&self, number: u64, to: IpAddr) -> usize {
         let packet = match self {
             Self::Fixed(size) => usize::from(*size),

@@ -18,7 +18,7 @@ use super::run::LOOK;
 /// The time limit for all connections together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Does something on a thread inside the namespace and waits for it.
+/// Runs a function on a thread inside the namespace and waits for it.
 pub(super) fn inside<T: Send + 'static>(
     namespace: &Namespace,
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -187,7 +187,7 @@ fn bind(address: IpAddr) -> Result<UdpSocket> {
     UdpSocket::bind(&options).context(address)
 }
 
-/// A duration in the unit of the boot clock.
+/// Returns a duration in the unit of the boot clock.
 pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

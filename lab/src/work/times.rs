@@ -22,7 +22,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// None yet.
+    /// Creates an empty histogram.
     ///
     /// # Panics
     /// Never: the bounds are constants that the histogram takes.
@@ -41,12 +41,12 @@ impl Times {
         self.nanos.len()
     }
 
-    /// The quantile at this share (0 to 1), in milliseconds; 0 without times.
+    /// Returns the quantile at this share (0 to 1), in milliseconds; 0 without times.
     pub fn at(&self, share: f64) -> f64 {
         self.nanos.value_at_quantile(share) as f64 / 1e6
     }
 
-    /// For a record, with how many were sent and never came back.
+    /// Returns the times for a record, with the number of packets that were sent and never came back.
     pub fn latency(&self, lost: u64) -> Latency {
         let quantiles = match self.count() {
             0 => Vec::new(),

@@ -22,19 +22,19 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The frame of a window whose flows set out at `start`.
+    /// Returns the frame of a window whose flows set out at `start`.
     pub fn new(start: u64, window: &Window) -> Self {
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let begin = start.saturating_add(nanos(window.warmup));
         Self { start, begin, end: begin.saturating_add(nanos(window.length)) }
     }
 
-    /// Whether this instant counts.
+    /// Returns whether this instant counts.
     pub fn contains(&self, at: u64) -> bool {
         (self.begin..self.end).contains(&at)
     }
 
-    /// Its length in seconds.
+    /// Returns its length in seconds.
     pub fn seconds(&self) -> f64 {
         seconds(self.end - self.begin)
     }
@@ -61,12 +61,12 @@ pub struct FlowResult {
 }
 
 impl FlowResult {
-    /// A flow that has done nothing yet.
+    /// Creates a flow that has done nothing yet.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// Notes the first sending; later ones change nothing.
+    /// Records the first sending; later ones change nothing.
     pub fn sent(&mut self, at: u64) {
         self.started.get_or_insert(at);
     }

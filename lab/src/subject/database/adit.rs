@@ -40,7 +40,7 @@ impl NodeLocation {
         command
     }
 
-    /// `adit postgres VERB` there.
+    /// Returns the command `adit postgres VERB` there.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.adit();
         command.arg("postgres").args(arguments).arg("--dir").arg(&self.folder);
@@ -96,7 +96,7 @@ pub(super) fn start(
     Ok(nodes)
 }
 
-/// The URL with its token in what `init` and `invite` print.
+/// Returns the URL with its token in what `init` and `invite` print.
 fn invitation(said: &str) -> Result<&str> {
     let mut words = said.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
     words
@@ -122,7 +122,7 @@ struct DeliveryReport {
     bytes: u64,
 }
 
-/// The streams that a node has received anything of, from its status.
+/// Returns the streams that a node has received anything of, from its status.
 fn received(status: &Value) -> Result<Vec<DeliveryReport>> {
     let processes = status.as_array().map(Vec::as_slice).unwrap_or_default();
     let nodes = processes.iter().find_map(|process| process.pointer("/postgres/nodes"));
@@ -163,7 +163,7 @@ fn settled(nodes: &Nodes) -> Result<Vec<DeliveryReport>> {
     }
 }
 
-/// Beside what each node says that it delivered: what the stream's leaves have.
+/// Counts what the stream's leaves contain, to compare with the deliveries that each node reports.
 pub(super) fn found(nodes: &Nodes, database: &Database) -> Result<StoredPackets> {
     let mut found = StoredPackets::default();
     for DeliveryReport { stream, packets, bytes } in settled(nodes)? {

@@ -75,7 +75,7 @@ fn bytes(hex: &str) -> Result<Vec<u8>> {
     Ok(digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
 }
 
-/// A segment's number, whether it begins the stream, and its payload.
+/// Returns a segment's number, whether it begins the stream, and its payload.
 fn segment(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
     let header = usize::from(packet.first()? & 15) * 4;
     let total = usize::from(u16::from_be_bytes(packet.get(2..4)?.try_into().ok()?));
@@ -85,7 +85,8 @@ fn segment(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
     Some((number, tcp.get(13)? & 2 != 0, tcp.get(offset..)?))
 }
 
-/// The stream that the segments of one connection carry, repeated and overlapping ones once, up to the first gap.
+/// Returns the stream that the segments of one connection carry, repeated and overlapping ones once, up to the first
+/// gap.
 fn assembled(packets: &[Vec<u8>]) -> Vec<u8> {
     let segments: Vec<_> = packets.iter().filter_map(|packet| segment(packet)).collect();
     let Some((first, ..)) = segments.iter().find(|(_, begins, _)| *begins) else {

@@ -72,7 +72,7 @@ impl Scheme {
         (0..SCHEMES.len()).map(Scheme)
     }
 
-    /// As plans call it.
+    /// Returns the name that plans use.
     pub const fn name(self) -> &'static str {
         SCHEMES[self.0].0
     }
@@ -81,13 +81,13 @@ impl Scheme {
         SCHEMES[self.0].1
     }
 
-    /// Whether it is `adit postgres`.
+    /// Returns whether it is `adit postgres`.
     pub fn is_adit(self) -> bool {
         matches!(self.ends(), DatabasePrograms::Adit(_))
     }
 }
 
-/// The program's version, and the server's.
+/// Returns the program's version, and the server's.
 ///
 /// # Errors
 /// One of them is not here.
@@ -157,7 +157,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// A failure with the nodes' last words.
+    /// Returns a failure with the nodes' last words.
     pub fn blame(&self, failure: &Failure) -> Failure {
         let logs = self.daemons.iter().take(2).map(|daemon| daemon.failure("log").0);
         Failure(format!("{failure}\n{}", logs.collect::<Vec<_>>().join("\n")))

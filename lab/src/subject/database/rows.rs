@@ -58,7 +58,7 @@ pub(super) fn start(
     Ok(nodes)
 }
 
-/// Both ends' ledgers once they stand still.
+/// Returns both ends' counters once they no longer change.
 fn pages(nodes: &mut Nodes) -> Result<Vec<CounterValues>> {
     let mut last: Option<Vec<CounterValues>> = None;
     loop {
@@ -77,7 +77,7 @@ fn page(daemon: &mut Daemon) -> Result<CounterValues> {
     daemon.wait_for_nth(MARK, before + 1, TIMEOUT)?.trim().parse().map_err(Failure)
 }
 
-/// Beside what the ends say that they delivered: what the table has of the other.
+/// Counts what the table contains of the other end, to compare with the deliveries that the ends report.
 pub(super) fn found(nodes: &mut Nodes, rows: Rows, database: &Database) -> Result<StoredPackets> {
     let pages = pages(nodes)?;
     let stored = rows.form != "notify";
