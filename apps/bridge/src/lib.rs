@@ -36,10 +36,9 @@ use adit_runtime::driver::watch;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
 use adit_runtime::helper::{self, Watcher};
-use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
+use adit_runtime::instance::{self, Controls, EndReason, Instance};
 use adit_runtime::paths::Paths;
 use adit_runtime::privileges;
-use adit_runtime::signals::Signal;
 use adit_runtime::{log, say, worker_count};
 pub use helper_duty::BRIDGE;
 use helper_duty::BridgeDuty;
@@ -321,15 +320,8 @@ impl Instance for Running {
         Ok(None)
     }
 
-    fn signal(&mut self, signal: Signal) -> Reaction {
-        match signal {
-            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
-            Signal::Hangup => Reaction::Reload,
-            Signal::User1 | Signal::User2 => {
-                self.tell();
-                Reaction::Ignore
-            }
-        }
+    fn log_state(&mut self) {
+        self.log_report();
     }
 
     fn reload(&mut self) {

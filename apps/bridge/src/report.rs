@@ -66,7 +66,7 @@ impl Running {
     }
 
     /// Writes the report to the log, on a signal.
-    pub(super) fn tell(&mut self) {
+    pub(super) fn log_report(&mut self) {
         let mut report = StatusReport::default();
         self.complete(&mut report);
         for port in report.bridge.iter().flat_map(|bridge| &bridge.ports) {

@@ -31,10 +31,10 @@ use framing::{Compression, OCC, OCC_MTU_REPLY, OCC_MTU_REQUEST, PING, UnframedPa
 use packet::{DATA_V1, DATA_V2, DataHeader};
 
 /// A data plane for OpenVPN.
-pub type Plane = adit_dataplane::Plane<Openvpn>;
+pub type Plane = adit_dataplane::Plane<OpenVpnFormat>;
 
 /// A data plane for OpenVPN without threads, sockets and devices.
-pub type LoopbackPlane = adit_dataplane::loopback::LoopbackPlane<Openvpn>;
+pub type LoopbackPlane = adit_dataplane::loopback::LoopbackPlane<OpenVpnFormat>;
 
 /// Starts a data plane for OpenVPN, with rules where `rules` has some; otherwise as [`Plane::start_filtered`].
 ///
@@ -62,7 +62,7 @@ type Rejected = format::Rejected<OpenVpn>;
 
 /// OpenVPN's data format.
 #[derive(Copy, Clone, Debug, Default)]
-pub struct Openvpn;
+pub struct OpenVpnFormat;
 
 /// State of the sender to one peer.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ pub struct Encapsulation {
     fragment: Option<u16>,
 }
 
-impl Format for Openvpn {
+impl Format for OpenVpnFormat {
     type Types = OpenVpn;
     type Key = key::Key;
     type Tx = SenderState;

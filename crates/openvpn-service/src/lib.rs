@@ -189,11 +189,7 @@ pub trait Hooks {
     /// Handles a signal.
     fn signal(&mut self, signal: Signal, sessions: &Sessions) -> Reaction {
         let _ = sessions;
-        match signal {
-            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
-            Signal::Hangup => Reaction::Reload,
-            Signal::User1 | Signal::User2 => Reaction::Ignore,
-        }
+        signal.into()
     }
 
     /// Called about once a second with the current counters of the sessions; may return new certificates or a new CRL.

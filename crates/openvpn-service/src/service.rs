@@ -9,7 +9,7 @@ use adit_engine::{PeerId, Transport};
 use adit_linux::tun::TunDevice;
 use adit_openvpn::server::{Disconnect, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
-use adit_openvpn_data::Openvpn;
+use adit_openvpn_data::OpenVpnFormat;
 use tokio::sync::mpsc;
 
 use super::log_limits::is_logged;
@@ -154,7 +154,7 @@ struct Running<'a> {
     handle: Handle,
     commands: mpsc::Receiver<Command>,
     host: &'a HostHandle,
-    driver: Driver<ServerEngine, PlaneBackend<Openvpn>>,
+    driver: Driver<ServerEngine, PlaneBackend<OpenVpnFormat>>,
     sessions: Sessions,
     log_limiter: LogLimiter,
     /// Traffic counters for the log.

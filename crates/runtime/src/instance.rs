@@ -68,7 +68,15 @@ pub trait Instance {
     async fn tick(&mut self) -> Result<Option<EndReason<Self::Reason>>, Fault>;
 
     /// Chooses the reaction to a signal.
-    fn signal(&mut self, signal: Signal) -> Reaction;
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        if matches!(signal, Signal::User1 | Signal::User2) {
+            self.log_state();
+        }
+        signal.into()
+    }
+
+    /// Logs the state, for an operator who sends SIGUSR1 or SIGUSR2.
+    fn log_state(&mut self) {}
 
     /// Carries out [`Reaction::Reload`].
     fn reload(&mut self);
@@ -96,6 +104,17 @@ pub enum Reaction {
     Stop,
     /// End, because the process begins again with its configuration read again.
     Restart,
+}
+
+/// The reaction of a program that has no other one of its own.
+impl From<Signal> for Reaction {
+    fn from(signal: Signal) -> Self {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => Self::Stop,
+            Signal::Hangup => Self::Reload,
+            Signal::User1 | Signal::User2 => Self::Ignore,
+        }
+    }
 }
 
 /// The reason why [`run`] returned.
@@ -274,10 +293,6 @@ mod tests {
         async fn tick(&mut self) -> Result<Option<EndReason<u64>>, Fault> {
             self.ticks += 1;
             Ok((self.ticks == 100_000).then_some(EndReason::Stopped(self.ticks)))
-        }
-
-        fn signal(&mut self, _: Signal) -> Reaction {
-            Reaction::Ignore
         }
 
         fn reload(&mut self) {}

@@ -12,7 +12,7 @@ use adit_dataplane::{MAX_FRAME, Relay, StreamEnd, Upcall};
 use adit_engine::command::KeySlot;
 use adit_engine::{Instant, Link, PeerId};
 use adit_openvpn::data_format::{Command, DataKey, KeyLimits, PacketLayout, PeerSpec, Protection};
-use adit_openvpn_data::{LoopbackPlane, Openvpn};
+use adit_openvpn_data::{LoopbackPlane, OpenVpnFormat};
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
@@ -35,7 +35,7 @@ fn cut(bytes: &[u8]) {
     let mut copy = bytes.to_vec();
     let mut rest = &mut copy[..];
     loop {
-        let found = first_run::<Openvpn>(rest, MAX_FRAME.into(), false);
+        let found = first_run::<OpenVpnFormat>(rest, MAX_FRAME.into(), false);
         let (here, after) = rest.split_at_mut(found.len);
         assert_eq!(Packets::new(here).count(), found.count);
         rest = after;

@@ -2,8 +2,7 @@
 
 use adit_engine::{Engine, Instant, UnixTime};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
-use adit_openvpn::data_format::OpenVpn;
-use adit_openvpn::data_format::Outbox;
+use adit_openvpn::data_format::{OpenVpn, Outbox};
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
 
 /// The engines that a [`super::Client`] drives.

@@ -21,7 +21,7 @@ use adit_openvpn::client::{ClientEngine, ClientEvent, TunnelConfig};
 use adit_openvpn::data_format::Command;
 use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
-use adit_openvpn_data::Openvpn;
+use adit_openvpn_data::OpenVpnFormat;
 
 use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::{WallClock, now, unix_time};
@@ -140,9 +140,8 @@ pub(crate) trait Hooks {
     /// Handles a signal.
     fn signal(&mut self, signal: Signal) -> Reaction {
         match signal {
-            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
-            Signal::Hangup | Signal::User1 => Reaction::Reload,
-            Signal::User2 => Reaction::Ignore,
+            Signal::User1 => Reaction::Reload,
+            other => other.into(),
         }
     }
 
@@ -305,7 +304,7 @@ async fn until(at: Option<tokio::time::Instant>) {
 /// A client at work.
 struct Running<'a, E: DrivenEngine> {
     hooks: &'a mut dyn Hooks,
-    driver: Driver<E, PlaneBackend<Openvpn>>,
+    driver: Driver<E, PlaneBackend<OpenVpnFormat>>,
     host: HostHandle,
     /// The name of the role in `adit status`.
     role: &'static str,

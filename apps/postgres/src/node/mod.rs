@@ -63,8 +63,7 @@ use adit_runtime::control::{Request, Response, StatusReport};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper;
 use adit_runtime::host::{ApplyOutcome, HostHandle};
-use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
-use adit_runtime::signals::Signal;
+use adit_runtime::instance::{self, Controls, EndReason, Instance};
 use adit_runtime::{host, log, plane_backend, privileges, say};
 
 /// A connection that stood so long and then ended is opened again at once; others after growing pauses.
@@ -307,15 +306,8 @@ impl Instance for Node {
         Ok(None)
     }
 
-    fn signal(&mut self, signal: Signal) -> Reaction {
-        match signal {
-            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
-            Signal::Hangup => Reaction::Reload,
-            Signal::User1 | Signal::User2 => {
-                self.log_report();
-                Reaction::Ignore
-            }
-        }
+    fn log_state(&mut self) {
+        self.log_report();
     }
 
     fn reload(&mut self) {
