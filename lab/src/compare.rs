@@ -98,7 +98,7 @@ pub struct Comparison {
     /// Each figure of each row.
     pub rows: Vec<Test>,
     /// How many of the rows' figures differ by no more than the smallest detectable difference that the two runs print, and of how many:
-    /// what two runs of the same build should agree in, but for one in twenty or so.
+    /// what two runs of the same build should agree in, except for one in twenty or so.
     pub within_sdd: (usize, usize),
     /// The movement of the programs that are the same in both runs, in absolute figures.
     pub drift: Vec<Test>,

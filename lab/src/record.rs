@@ -212,7 +212,7 @@ pub struct Sample {
     pub tun_drops: u64,
 }
 
-/// Totals since the process began, but for the last two.
+/// Totals since the process began, except for the last two.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessSample {
     /// CPU seconds in user mode.

@@ -47,7 +47,7 @@ fn all(sandbox: &Sandbox) -> Result<()> {
 }
 
 /// Twenty clients of five hosts, each with an address of its own and the expected configuration; more than there are
-/// slots; and all once more after they vanished.
+/// slots; and all again after they vanished.
 fn clients_connect(toolchain: &Toolchain, subject: &Subject) -> Result<()> {
     let testbed = Testbed::pair(LinkMode::Offload)?;
     let load = LoadGenerator::set(toolchain, &testbed, subject, 5, 4)?;

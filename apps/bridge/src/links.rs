@@ -30,7 +30,7 @@ impl Links {
         }
     }
 
-    /// Takes down what an interface is now. Nothing is news the first time, but for a link that is down.
+    /// Takes down what an interface is now. Nothing is news the first time, except for a link that is down.
     pub(crate) fn see(&mut self, side: Side, link: &Link) -> LinkChanges {
         let now = (link.mtu, link.running);
         let before = self.seen.get_mut(side.index()).and_then(|seen| seen.replace(now));

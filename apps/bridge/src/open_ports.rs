@@ -68,7 +68,7 @@ impl Ports {
         ])
     }
 
-    /// Opens a port that vanished; `None` while it is not there.
+    /// Opens a port that vanished; `None` while it does not exist.
     pub(crate) async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
         let helper = match &mut self.opener {
             PortSource::Own(opener) => return opener.open_again(side).await,

@@ -14,7 +14,7 @@ use adit_runtime::say;
 /// The MTU of TAPs unless another one is configured.
 const MTU: u32 = 1500;
 
-/// Opens the ports of one bridge, as often as it takes. In the helper, where there is one.
+/// Opens the ports of one bridge, as often as it takes. In the helper, if there is one.
 pub(crate) struct PortOpener {
     specs: [PortSpec; 2],
     workers: usize,
@@ -65,7 +65,7 @@ impl PortOpener {
         Ok([self.open(&a, link_a).await?, self.open(&b, link_b).await?])
     }
 
-    /// Opens a port that vanished; `None` while it is not there.
+    /// Opens a port that vanished; `None` while it does not exist.
     pub(crate) async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
         let [a, b] = self.specs.clone();
         let spec = if side == Side::A { a } else { b };

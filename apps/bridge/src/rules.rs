@@ -19,7 +19,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Reads the rules and makes them ready for so many workers.
+    /// Reads the rules and makes them ready for this many workers.
     ///
     /// # Errors
     /// The file cannot be read, or what is in it is no rule set.

@@ -85,7 +85,7 @@ pub(crate) struct Bridge {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 
-    /// Run as this user once everything is open [default: `adit`, or `nobody` where there is none]
+    /// Run as this user once everything is open [default: `adit`, or `nobody` if there is none]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 

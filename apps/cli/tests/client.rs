@@ -188,7 +188,7 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     assert!(nothing_leaves(&ns));
     let (_, status) = adit(&["status"]);
     assert!(status.contains("kill switch of a client that has ended"), "{status}");
-    // Another client connects all the same, and stays connected.
+    // Another client connects nevertheless, and stays connected.
     let mut killed = connect(&[]);
     until("the tunnel is up again", || count(&killed, "connected: 10.73.0.") == 2);
     assert!(answers(&ns, "10.73.0.1"));

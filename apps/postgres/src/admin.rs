@@ -46,7 +46,7 @@ pub(super) fn verifier(password: &str) -> String {
     postgres_protocol::password::scram_sha_256(password.as_bytes())
 }
 
-/// Connects as an operator: on a terminal a password that is asked for is asked for.
+/// Connects as an operator: on a terminal it prompts for a password that the server requests.
 pub(super) async fn open(target: &Target, purpose: &str) -> Result<Client, Fault> {
     Ok(open_typed(target, purpose).await?.0)
 }

@@ -24,7 +24,7 @@ const LEAST_AGE: Duration = Duration::from_secs(600);
 
 const CHANGE: &str = "SELECT adit.change_settings($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
-/// Settings of a network that are asked for; `None` leaves one as it is.
+/// Settings of a network that are requested; `None` leaves one as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingsChange {
     /// `--audit`.

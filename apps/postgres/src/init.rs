@@ -93,7 +93,7 @@ pub fn init(
     block_on(run(dir, &target, &name, plain, options, dry_run))
 }
 
-/// Returns the network's row without its tag, from what is asked for.
+/// Returns the network's row without its tag, from what is requested.
 fn plain_record(options: &InitOptions) -> Result<NetworkRecord, Fault> {
     if options.network4.is_none() && options.network6.is_none() {
         return Err(Fault::operator(

@@ -81,7 +81,7 @@ impl Member {
     /// Returns the network's row, which the newest key vouches for, and the keys.
     ///
     /// # Errors
-    /// As [`Self::ring`]; there is no network, or its row is not believed.
+    /// As [`Self::ring`]; there is no network, or its row is not trusted.
     pub(super) async fn network(
         &self,
         client: &impl GenericClient,

@@ -35,7 +35,7 @@ pub struct RekeyReport {
 /// Gives the network a new key, as the node that this machine is. Its nodes take it from the database.
 ///
 /// # Errors
-/// This machine is in no network or did not make it, a node is not believed, or the database cannot be reached.
+/// This machine is in no network or did not make it, a node is not trusted, or the database cannot be reached.
 pub fn rekey(paths: &Paths) -> Result<RekeyReport, Fault> {
     let mut member = Member::load(paths)?;
     if member.settings.node != NodeId::OWNER {
@@ -62,7 +62,7 @@ pub fn rekey(paths: &Paths) -> Result<RekeyReport, Fault> {
     })
 }
 
-/// The rows of nodes that are believed.
+/// The rows of nodes that are trusted.
 #[derive(Default)]
 struct Nodes {
     all: Vec<NodeRecord>,

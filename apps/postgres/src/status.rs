@@ -82,7 +82,7 @@ pub struct DatabaseStatus {
     pub retention_age_s: u64,
     /// The other nodes.
     pub nodes: Vec<NodeStatus>,
-    /// Nodes that are not believed, by name, and why.
+    /// Nodes that are not trusted, by name, and why.
     pub refused: BTreeMap<String, String>,
 }
 

@@ -198,7 +198,7 @@ fn listen_or_free(choices: &NewServer, notes: &mut Vec<String>) -> Vec<Listen> {
     vec![Listen::udp(port)]
 }
 
-/// Ports that are tried where none is asked for.
+/// Ports that are tried where none is requested.
 const PORTS: RangeInclusive<u16> = 1194..=1294;
 
 fn guess_host(notes: &mut Vec<String>) -> Result<String, Fault> {

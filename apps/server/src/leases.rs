@@ -13,7 +13,7 @@ use adit_runtime::paths::Paths;
 /// Most names remembered; further ones get whatever is free.
 const MAX_LEASES: usize = 65_536;
 
-/// Changes are collected for so long before they are written.
+/// Changes are collected for this long before they are written.
 const DELAY: Duration = Duration::from_secs(2);
 
 /// The file `leases.json`. Losing it costs clients their accustomed address, nothing else, so

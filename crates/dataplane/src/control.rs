@@ -523,7 +523,7 @@ fn change_keys<F: Format>(peer: &Peer<F>, change: impl Fn(&mut Keys<F>)) {
 }
 
 /// Applies the kill-switches to the device. If it refuses, it still hands out super-packets, which
-/// are cut all the same.
+/// are cut nevertheless.
 fn restrict_tun(queue: &TunQueue, granted: adit_linux::tun::TunOffloads, gates: Offloads) {
     let wanted = adit_linux::tun::TunOffloads { tso: gates.tun_tso, uso: gates.tun_uso, ..granted };
     if wanted != granted {

@@ -1,7 +1,7 @@
 //! Recognizes packets of the tunnel's own transport that come back through the tunnel device.
 //!
 //! A route that leads the transport into its own tunnel makes each packet produce the next one: a
-//! whole core seals the same packet for ever. Such packets are dropped where they are read.
+//! whole core seals the same packet forever. Such packets are dropped where they are read.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -14,7 +14,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Connects to the service manager; `None` if it asked for no notifications. Call it before
+    /// Connects to the service manager; `None` if it requested no notifications. Call it before
     /// privileges are dropped.
     pub fn from_env() -> io::Result<Option<Self>> {
         let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };

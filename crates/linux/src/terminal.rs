@@ -20,7 +20,7 @@ pub fn ask(question: &str) -> io::Result<String> {
 
 /// Asks `question` and returns the line that is typed, without showing it.
 ///
-/// Echo is off before the question appears, so that an answer that comes at once is not shown either.
+/// Echo is off before the question appears, so that an answer that arrives at once is not shown either.
 ///
 /// # Errors
 ///

@@ -553,7 +553,7 @@ fn nice() {
     assert_eq!(field(&own()), -3);
 }
 
-/// Starts itself once more, as a child that goes to the background and reports to a file.
+/// Starts itself again, as a child that goes to the background and reports to a file.
 fn daemonized() {
     if let Some(report) = std::env::var_os("ADIT_LINUX_REPORT") {
         let parent = std::process::id();

@@ -10,7 +10,7 @@ use adit_openvpn::data_format::Command;
 use adit_openvpn_data::LoopbackPlane;
 use common::{End, key, link, spec};
 
-/// Headers of blocks, which are of other sizes than were asked for.
+/// Headers of blocks, which are of other sizes than were requested.
 const MARGIN: usize = 512;
 
 /// Peers come, with keys and routes, and go.

@@ -29,7 +29,7 @@ fn started() -> usize {
     plane.workers()
 }
 
-/// Runs this test alone in a process of a user of its own, which may have so many tasks.
+/// Runs this test alone in a process of a user of its own, which may have this many tasks.
 fn limited(tasks: u32) -> usize {
     // No other user's tasks count, and no two tests' either.
     let user = (0x4000_0000 + std::process::id()).to_string();

@@ -296,7 +296,7 @@ fn what_waits_for_a_slow_reader_is_bounded_and_has_no_gap() {
     assert!(server.plane.send_control(slow.link, &[4 << 3, 7]));
     let sent = server.plane.counters(PeerId(3)).unwrap().tx_packets;
     // Now it reads: everything that was counted as sent comes, without a gap, and the control
-    // packet comes before what waited.
+    // packet arrives before what waited.
     let (mut next, mut control_at) = (1, None);
     while u64::from(next) <= sent {
         let frame = read_frame(&mut slow.socket).unwrap();

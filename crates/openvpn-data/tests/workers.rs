@@ -163,7 +163,7 @@ impl Client {
         }
     }
 
-    /// Waits until so many packets have come in all.
+    /// Waits until this many packets have arrived in all.
     fn wait_for(&mut self, count: usize) {
         self.wait_until(|received| received.len() >= count);
     }

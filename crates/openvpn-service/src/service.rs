@@ -36,7 +36,7 @@ const MAX_SHARED: usize = 64;
 /// How long the last packets (exit notices) may take to leave.
 const LAST_PACKETS: Duration = Duration::from_millis(50);
 
-/// Up to so many workers allocate where the control thread does. More would wait for each other: what a full stream did
+/// Up to this many workers allocate where the control thread does. More would wait for each other: what a full stream did
 /// not take is kept on the heap.
 const ONE_ARENA: u16 = 2;
 

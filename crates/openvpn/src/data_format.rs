@@ -54,7 +54,7 @@ impl fmt::Display for PacketLayout {
     }
 }
 
-/// The compression stub before each packet: a peer that asked for a compression header gets the "not compressed" form.
+/// The compression stub before each packet: a peer that requested a compression header gets the "not compressed" form.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
 pub enum Framing {
     /// Nothing before the packet.

@@ -200,10 +200,10 @@ pub enum Reason {
     /// This machine reaches the other end another way.
     #[error("the network changed")]
     NetworkChanged,
-    /// The operator asked for a restart.
+    /// The operator requested a restart.
     #[error("restart requested")]
     RestartRequested,
-    /// The operator asked for the end.
+    /// The operator requested the end.
     #[error("end requested")]
     EndRequested,
     /// A check went as far as it may without ending another session of the same certificate.

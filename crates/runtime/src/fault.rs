@@ -20,7 +20,7 @@ pub enum Blame {
     Ours,
 }
 
-/// An error that ends the program: one sentence with the cause and, where there is one, the remedy.
+/// An error that ends the program: one sentence with the cause and, if there is one, the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     blame: Blame,

@@ -19,7 +19,7 @@ use crate::clock::now;
 const MAX_FOREIGN: usize = 512;
 /// Connections that have not shown what they are; further ones are closed.
 const MAX_LOOKING: usize = 1024;
-/// Each network may have one connection for so many places that are free.
+/// Each network may have one connection for this many places that are free.
 const FREE_PER_CONNECTION: usize = 7;
 /// The time limit for the first bytes of a connection.
 const FIRST_BYTES: Duration = Duration::from_secs(10);

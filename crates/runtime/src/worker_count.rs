@@ -21,7 +21,7 @@ pub const MAX_WORKERS: u16 = 64;
 /// less, since all feed one network stack.
 const MAX_BY_DEFAULT: u16 = 16;
 
-/// Up to so many cores a server has one worker: on two, the second takes from the programs that the
+/// Up to this many cores a server has one worker: on two, the second takes from the programs that the
 /// packets are for what the first could give them, and for a single stream costs a little.
 const SMALL_MACHINE: u16 = 2;
 

@@ -122,7 +122,7 @@ pub fn is_host(address: IpAddr) -> bool {
 }
 
 /// Returns whether a message of this type is an error, or acts as one. No error answers it, since two hosts could
-/// otherwise exchange errors for ever. An unknown type counts as one.
+/// otherwise exchange errors forever. An unknown type counts as one.
 pub fn is_error(v4: bool, kind: u8) -> bool {
     if v4 {
         // Echo, router discovery, timestamp, information, address mask.

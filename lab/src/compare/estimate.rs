@@ -25,7 +25,7 @@ pub(super) struct RunVariance {
 }
 
 impl RunVariance {
-    /// Returns the movement that the differences of so many unchanged programs show beyond their own errors: the
+    /// Returns the movement that the differences of this many unchanged programs show beyond their own errors: the
     /// variance at which their
     /// squares, each over the sum of both, add up to the expected value (Paule and Mandel, Journal of Research of the
     /// NBS 87, 1982). Quiet figures have the most weight. The expected value is `df / (df - 2)`, the mean of Fisher's

@@ -11,7 +11,7 @@ use crate::subject::has_adit;
 
 /// A run as read.
 pub(super) struct Run {
-    /// None where it is missing or unreadable.
+    /// None if it is missing or unreadable.
     pub(super) manifest: Option<Manifest>,
     pub(super) summary: Summary,
     /// The number of lines that were no records: a killed run leaves half of one.

@@ -64,7 +64,7 @@ pub(super) struct Series<'a> {
     pub(super) logs: Option<[BTreeMap<u32, f64>; 2]>,
 }
 
-/// Returns all figures with a direction of the rows that both runs have, in ratios to the reference where there is one
+/// Returns all figures with a direction of the rows that both runs have, in ratios to the reference if there is one
 /// if `relative`.
 pub(super) fn all_series<'a>(a: &'a Summary, b: &'a Summary, relative: bool) -> Vec<Series<'a>> {
     let mut all = Vec::new();

@@ -117,7 +117,7 @@ fn simulate(machine: &Machine, random: &mut ChaCha8Rng) -> Summary {
     of(rows)
 }
 
-/// In how many of so many pairs of runs, of which the second is of the slower build, `found` holds.
+/// In how many of this many pairs of runs, of which the second is of the slower build, `found` holds.
 fn share(machine: &Machine, pairs: u32, found: impl Fn(&Comparison) -> bool) -> f64 {
     let mut random = ChaCha8Rng::seed_from_u64(4711);
     let before = Machine { slower: None, ..machine.clone() };

@@ -84,7 +84,7 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the number of clients that took longer than this, or that are not up after so long.
+    /// Returns the number of clients that took longer than this, or that are not up after this long.
     fn late(&self, than: Duration) -> usize {
         let passed = now().since(self.start);
         let late = |arrival: &&Arrival| match arrival.latency {
@@ -150,7 +150,7 @@ impl ClientLoop {
         }
     }
 
-    /// See [`super::ClientPool::run`]; with `limit`, ends once more than so many took longer than this.
+    /// See [`super::ClientPool::run`]; with `limit`, ends once more than this many took longer than this.
     pub(super) fn run(
         &mut self,
         schedule: &[Duration],
@@ -197,7 +197,7 @@ impl ClientLoop {
         Ok(LoadOutcome { arrivals, setbacks, told, shared, cpu: cpu()? - before, seconds })
     }
 
-    /// Makes the configurations of so many clients in advance, so that making certificates is not measured.
+    /// Makes the configurations of this many clients in advance, so that making certificates is not measured.
     fn prepare(&mut self, clients: usize) -> Result<()> {
         while self.configs.len() < clients {
             self.configs.push_back((self.next_config)()?);
@@ -262,7 +262,7 @@ impl ClientLoop {
         self.perform(token, out);
     }
 
-    /// Handles packets and timers that are due, after a wait of so long at most.
+    /// Handles packets and timers that are due, after a wait of this long at most.
     fn turn(&mut self, wait: Duration) -> Result<()> {
         let timer = self.timers.peek().map(|Reverse((at, _))| at.since(now()));
         let wait = timer.map_or(wait, |timer| timer.min(wait));

@@ -20,7 +20,7 @@ use super::pushed::AppliedConfig;
 #[derive(Debug, Clone)]
 pub struct Hosts {
     /// The addresses of the hosts, all of the clients' namespace. Servers limit what one address may
-    /// cause, so many clients of a single one would meet that limit and no other.
+    /// cause, this many clients of a single one would meet that limit and no other.
     pub sources: Vec<IpAddr>,
     /// The maximum number of simultaneous clients on each.
     pub sessions: usize,
@@ -65,7 +65,7 @@ impl ClientPool {
     }
 
     /// As [`ClientPool::run`], but it ends as soon as more than `share` of all clients took longer than `late`, or are not up
-    /// after so long.
+    /// after this long.
     ///
     /// # Errors
     /// As [`ClientPool::run`].

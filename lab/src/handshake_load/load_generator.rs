@@ -110,7 +110,7 @@ impl LoadGenerator {
         Ok(measurement)
     }
 
-    /// Waits until the server has nothing left to do, for so long at most.
+    /// Waits until the server has nothing left to do, for this long at most.
     ///
     /// # Errors
     /// The server is gone: with its log.

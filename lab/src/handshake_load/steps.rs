@@ -137,7 +137,7 @@ mod tests {
         Plan { first: 100.0, refinements: 2, ..Plan::default() }
     }
 
-    /// Runs the plan against a server that sustains so many a second, and returns the offered rates and the outcome.
+    /// Runs the plan against a server that sustains this many a second, and returns the offered rates and the outcome.
     fn against(plan: &Plan, capacity: f64, hiccup_at: Option<usize>) -> (Vec<f64>, Option<f64>) {
         let mut steps: Vec<Step> = Vec::new();
         loop {

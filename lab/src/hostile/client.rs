@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const ATTEMPTS: u32 = 6;
 /// The time after which an unacknowledged packet is sent again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// A server that leaves a reset unanswered for so long has dropped the session.
+/// A server that leaves a reset unanswered for this long has dropped the session.
 const LOST: Duration = Duration::from_secs(8);
 /// Messages under way at once; servers keep room for a few.
 const WINDOW: usize = 4;
@@ -61,7 +61,7 @@ struct Negotiation {
     next_receive: u32,
     unacknowledged: VecDeque<UnackedMessage>,
     begun: Instant,
-    /// The server's reset came: what TLS wants to say may be sent.
+    /// The server's reset arrived: what TLS wants to say may be sent.
     answered: bool,
     keys_sent: bool,
     /// The server's keys came.
@@ -347,7 +347,7 @@ impl Client {
         } else if age > LOST {
             return self.begin(counts);
         } else if !self.current.answered {
-            // At line rate, the same reset once more.
+            // At line rate, the same reset again.
             self.current.next_send = 0;
             self.current.unacknowledged.clear();
         } else {

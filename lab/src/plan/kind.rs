@@ -65,7 +65,7 @@ kinds! {
     Hostile "hostile":
         "round trips and bulk of an honest client while a client or a stranger does its worst",
         [Hostile, Rate, Link];
-    /// Memory after so many gigabytes.
+    /// Memory after this many gigabytes.
     Volume "volume": "memory after so many gigabytes", [Gigabytes];
     /// One stream through a database, and what it left there.
     Postgres "postgres":

@@ -110,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the trial that was asked for, and the same of the other subject.
+/// Returns the trial that was requested, and the same of the other subject.
 fn trials(arguments: &Arguments, other: Option<&Subject>) -> Result<Vec<Trial>> {
     let mut plan = Plan::load(&arguments.plan)?;
     plan.only(std::slice::from_ref(&arguments.scenario))?;

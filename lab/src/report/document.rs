@@ -48,7 +48,7 @@ pub(super) struct HeadlineBar {
     pub text: String,
 }
 
-/// Whether the figures may be believed, and how far.
+/// Whether the figures may be trusted, and how far.
 pub(super) struct Validity {
     pub good: bool,
     pub verdict: String,

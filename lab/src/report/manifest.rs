@@ -1,4 +1,4 @@
-//! `manifest.json`: everything about a run that is not a trial: what was asked for, on which machine, with which versions.
+//! `manifest.json`: everything about a run that is not a trial: what was requested, on which machine, with which versions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Whether the figures of a run may be believed, and how far.
+//! Whether the figures of a run may be trusted, and how far.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -48,7 +48,7 @@ pub(super) async fn listen(database: &str, form: Form, peer: Ipv4Addr) -> Result
     Ok(notified)
 }
 
-/// Delivers for ever.
+/// Delivers forever.
 pub(super) async fn run(end: Arc<End>, notified: Notifications, selects: usize) -> Result<()> {
     let news =
         stream::unfold(notified, async |mut notified| Some((notified.recv().await?, notified)));

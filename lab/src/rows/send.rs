@@ -13,7 +13,7 @@ use super::{End, Form, said};
 /// Packets that wait for a connection at most. The original has no limit; what TCP has under way is far less.
 const WAITING: usize = 16_384;
 
-/// Reads packets for ever.
+/// Reads packets forever.
 pub(super) async fn run(end: Arc<End>) -> Result<()> {
     let waiting = Arc::new(Semaphore::new(WAITING));
     let (failures, mut failed) = mpsc::channel::<Failure>(1);

@@ -17,7 +17,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of a run of so many trials, of which so many are left.
+    /// Creates the progress of a run of this many trials, of which this many are left.
     pub(super) fn new(all: usize, left: usize) -> Self {
         let terminal = stderr().is_terminal();
         Self { terminal, all, left, begun: Instant::now(), done_here: 0, line: String::new() }

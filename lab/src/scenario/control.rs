@@ -29,7 +29,7 @@ use crate::work::{Route, Window, tcp_bulk};
 /// One trial.
 #[derive(Debug, Clone)]
 pub struct ControlSpec {
-    /// Control messages of the other client a second; 0: it is not there.
+    /// Control messages of the other client a second; 0: it does not exist.
     pub rate: f64,
     /// The interval between rekeys of the bulk's client, in whole seconds; `None`: never.
     pub rekey_every: Option<u32>,

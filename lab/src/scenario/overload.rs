@@ -47,7 +47,7 @@ impl OverloadSpec {
 
 /// Before the overload: what is normal.
 const BEFORE: Duration = Duration::from_secs(2);
-/// The clients of so long must be well for the server to count as recovered.
+/// The clients of this long must be well for the server to count as recovered.
 const WINDOW: Duration = Duration::from_secs(1);
 /// The time limit of the last clients; they try again meanwhile.
 const TIMEOUT: Duration = Duration::from_secs(15);

@@ -111,7 +111,7 @@ impl Runner {
         self.configs.entry(subject.to_string()).or_insert(configs);
     }
 
-    /// Returns the testbed of these settings: a pair of its own, or the run's star of so many clients. The first of its
+    /// Returns the testbed of these settings: a pair of its own, or the run's star of this many clients. The first of its
     /// shape is looked at: its label must be true.
     ///
     /// # Errors

@@ -82,7 +82,7 @@ fn by_iperf3(
     iperf3(client, &run.testbed.server, inner, window, direction == Direction::Down, edge)
 }
 
-/// Requests go up and answers come down at once, so there is one window.
+/// Requests go up and answers arrive down at once, so there is one window.
 fn request(
     run: &TrialRun,
     settings: &Settings,

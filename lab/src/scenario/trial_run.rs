@@ -33,7 +33,7 @@ pub(super) struct MeasuredCost {
 }
 
 impl TrialRun {
-    /// Routes for so many flows of each client, all in one direction, each through its tunnel.
+    /// Routes for this many flows of each client, all in one direction, each through its tunnel.
     pub(super) fn routes(&self, direction: Direction, streams: u16) -> Vec<Route<'_>> {
         let clients = self.testbed.clients.iter().zip(&self.tunnels.client_inner);
         let flows = clients.enumerate().flat_map(|(number, client)| {

@@ -100,7 +100,7 @@ fn draw_middles(n: usize) -> MedianCounts {
     let mut places = vec![0; n];
     for _ in 0..RESAMPLES {
         for place in &mut places {
-            // The upper half of the product is uniform over 0..n but for a bias of n / 2^32.
+            // The upper half of the product is uniform over 0..n except for a bias of n / 2^32.
             *place = ((u64::from(random.next_u32()) * n as u64) >> 32) as usize;
         }
         places.sort_unstable();

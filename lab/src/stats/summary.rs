@@ -59,7 +59,7 @@ pub struct Cell {
     /// The smallest detectable difference in percent, the larger of this row's own and that of A/A; None of fewer than two rounds or
     /// where a figure is not above zero.
     pub sdd_percent: Option<f64>,
-    /// Beside the reference, where there is one and the metric has a better direction.
+    /// Beside the reference, if there is one and the metric has a better direction.
     pub ratio: Option<Ratio>,
 }
 

@@ -52,7 +52,7 @@ impl Bridging {
 /// Rules of the small firewall.
 const DECIDING: u32 = 4;
 
-/// Returns the small firewall behind so many rules about others. The ports that the lab's generators choose take the
+/// Returns the small firewall behind this many rules about others. The ports that the lab's generators choose take the
 /// place of 7070.
 pub(super) fn rules(others: u32) -> String {
     let mut text = String::from("table inet fw {\n");

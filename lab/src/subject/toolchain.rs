@@ -147,7 +147,7 @@ fn kernel() -> String {
 /// Returns the first line that a program prints on being asked for its version, wherever it prints it.
 ///
 /// # Errors
-/// It is not there: then `install` says what to do.
+/// It does not exist: then `install` says what to do.
 pub(super) fn first_line(
     program: &Path,
     arguments: &[&str],

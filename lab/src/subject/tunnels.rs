@@ -56,7 +56,7 @@ pub struct Tunnels {
     pub notes: Vec<String>,
     /// The config files and keys, gone after the processes.
     pub(super) folder: Option<TempDir>,
-    /// A host between the others, where there is one.
+    /// A host between the others, if there is one.
     pub(super) between: Option<BridgeHost>,
 }
 

@@ -71,7 +71,7 @@ pub enum Variant {
     Default,
     /// It is the build of a git revision.
     Revision(String),
-    /// Its server has so many workers. A client has one peer, and one worker.
+    /// Its server has this many workers. A client has one peer, and one worker.
     Workers(u16),
     /// Its server has a packet filter of a hundred rules, the last of which decides.
     Filter,
@@ -207,7 +207,7 @@ impl Vpn {
             Implementation::Openvpn => End {
                 program: "openvpn".into(),
                 arguments: &["--config"],
-                // The kernel's module, where there is one, is another implementation.
+                // The kernel's module, if there is one, is another implementation.
                 own: "disable-dco\n".to_owned(),
                 workers: None,
             },

@@ -151,7 +151,7 @@ impl Database {
         median(&times).context("no times")
     }
 
-    /// Returns the server's processes, but for the cleaners, which come and go.
+    /// Returns the server's processes, except for the cleaners, which come and go.
     ///
     /// # Errors
     /// It does not run.

@@ -12,7 +12,7 @@ use super::window::Frame;
 use super::{Edge, Window};
 
 /// The time between the announcement of the start and the start: enough for two threads to come up on a busy machine. Who is
-/// late all the same is late by his own time stamps, and the skew tells.
+/// late nevertheless is late by his own time stamps, and the skew tells.
 const AHEAD: u64 = 20_000_000;
 
 /// The longest that a thread sleeps before it looks whether to stop.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub enum Sizes {
     /// All of one size, 64 to 65,000 bytes.
     Fixed(u16),
-    /// Seven of 64, four of 576 and one of 1400 bytes in a fixed mixed order: the usual simple Internet mix, but for its
+    /// Seven of 64, four of 576 and one of 1400 bytes in a fixed mixed order: the usual simple Internet mix, except for its
     /// largest, which is 1500 there and would measure each tunnel's way with fragments and not its speed.
     Imix,
     /// 8900 bytes: fragmented inside the tunnel wherever its MTU is not larger, and lost with any of its fragments.

@@ -85,7 +85,7 @@ pub(super) fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
     openings.into_iter().map(Opening::finish).collect()
 }
 
-/// Lets this process open so many files more, as far as the administrator allows: hundreds of flows need more than the
+/// Lets this process open this many files more, as far as the administrator allows: hundreds of flows need more than the
 /// usual 1024.
 ///
 /// # Errors

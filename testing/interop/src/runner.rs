@@ -1,6 +1,6 @@
 //! Runs cases on several threads, and repeats those that measure wall-clock time.
 //!
-//! A failure is final, except for the cases that [`WALL_CLOCK`] names with a reason. Each of these runs once more,
+//! A failure is final, except for the cases that [`WALL_CLOCK`] names with a reason. Each of these runs again,
 //! after all others and alone. Every second attempt is counted and named in the last line, and more than
 //! [`MOST_RETRIES`] of them fail the run, since that many are not accidental.
 

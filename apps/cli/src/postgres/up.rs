@@ -32,7 +32,7 @@ pub(crate) struct Up {
     #[arg(long)]
     no_routes: bool,
 
-    /// Run as this user once everything is open [default: `adit`, or `nobody` where there is none]
+    /// Run as this user once everything is open [default: `adit`, or `nobody` if there is none]
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 

@@ -293,7 +293,7 @@ fn notes(applied: ApplyOutcome) {
     }
 }
 
-/// Waits for a time, or for ever.
+/// Waits for a time, or forever.
 async fn until(at: Option<tokio::time::Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,

@@ -77,7 +77,7 @@ impl Network {
         passed > tick + SLEPT
     }
 
-    /// The path has changed, at `now`, when so many packets of the session had come. Their connection is looked at in a while;
+    /// The path has changed, at `now`, when this many packets of the session had come. Their connection is looked at in a while;
     /// one that is `stale` ends without that, and datagrams have none.
     fn watch_connection(
         &mut self,

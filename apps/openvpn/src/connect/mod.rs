@@ -323,7 +323,7 @@ struct ConnectLog<'a> {
     dns: DnsInUse,
 }
 
-/// Most answers come within one second; a hint after this many.
+/// Most answers arrive within one second; a hint after this many.
 const HINT_AFTER: u32 = 5;
 
 impl ConnectLog<'_> {

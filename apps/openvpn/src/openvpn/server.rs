@@ -151,7 +151,7 @@ pub(crate) fn control_socket(pid: u32) -> PathBuf {
 }
 
 /// Returns the control socket of this process. `None` where the folder is not writable and no helper can open it; the
-/// tunnel works all the same.
+/// tunnel works nevertheless.
 pub(super) fn own_control_socket() -> Option<PathBuf> {
     let folder = Path::new(RUN);
     let writable = fs::create_dir_all(folder).is_ok()
@@ -188,7 +188,7 @@ fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
     }
 }
 
-/// Up to so many sessions the rows for the last status file are a second old, beyond as old as it.
+/// Up to this many sessions the rows for the last status file are a second old, beyond as old as it.
 const ROWS_EVERY_TICK: usize = 100;
 
 /// The interval between reads of counters if there is no status file.

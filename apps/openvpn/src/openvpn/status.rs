@@ -49,7 +49,7 @@ pub(super) struct ClientRow {
     pub name: String,
     /// Address and port outside.
     pub real: String,
-    /// Addresses inside; empty where there is none.
+    /// Addresses inside; empty if there is none.
     pub ipv4: String,
     /// The same for IPv6.
     pub ipv6: String,
@@ -220,7 +220,7 @@ mod tests {
         }])
     }
 
-    // The expected texts are what openvpn 2.6.14 wrote for such a client, but for the title and the
+    // The expected texts are what openvpn 2.6.14 wrote for such a client, except for the title and the
     // queue length, which we have none of.
     #[test]
     fn version_1_is_openvpns() {

@@ -50,7 +50,7 @@ pub(super) async fn addresses(host: &Host) -> io::Result<Vec<DialAddress>> {
 /// Dials one host, with its own parameters.
 ///
 /// # Errors
-/// No answer came.
+/// No answer arrived.
 pub(super) async fn dial(place: &DialAddress, config: &Config) -> io::Result<Box<dyn Line>> {
     let limit = config.get_connect_timeout().copied();
     match place {

@@ -324,7 +324,7 @@ mod tests {
         let mut client = LimitedStream::messages(client);
         server.write_all(&usual()).await.unwrap();
         client.read_exact(&mut vec![0; usual().len()]).await.unwrap();
-        // No byte of the body was sent: who waited for one would wait for ever.
+        // No byte of the body was sent: who waited for one would wait forever.
         server.write_all(&header(b'D', 1 << 30)).await.unwrap();
         let mut got = Vec::new();
         let error = client.read_buf(&mut got).await.unwrap_err();

@@ -16,7 +16,7 @@ use adit_runtime::fault::Fault;
 
 /// Most hosts of one database.
 const MAX_HOSTS: usize = 16;
-/// The default time limit for one host. (libpq waits for ever.)
+/// The default time limit for one host. (libpq waits forever.)
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The directories where Debian and PostgreSQL itself put their sockets.
 const SOCKETS: &[&str] = &["/var/run/postgresql", "/tmp"];

@@ -1,4 +1,4 @@
-//! TLS to the database: who is believed.
+//! TLS to the database: who is trusted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use adit_runtime::helper::files;
 enum Check {
     /// Nothing: the line is closed to who only listens.
     Nothing,
-    /// An authority that is believed has signed it.
+    /// An authority that is trusted has signed it.
     Chain,
     /// And it is the host's.
     Name,

@@ -38,7 +38,7 @@ pub struct ExportOptions {
 pub struct ExportReport {
     /// Whole ones, as their senders wrote them.
     pub proven: u64,
-    /// Whole ones, as the database says they were.
+    /// Whole ones, according to the database.
     pub claimed: u64,
     /// Headers of sealed ones.
     pub headers: u64,

@@ -23,7 +23,7 @@ const EPOCH: &str = "SELECT e.record, e.signature, w.enc, w.sealed FROM adit.epo
 pub(super) enum OpenOutcome {
     /// All of it, as the sender wrote it.
     Proven,
-    /// All of it, as the database says.
+    /// All of it, as the database reports.
     Claimed,
     /// Its headers, from the columns, of a packet that is so long.
     Headers {
@@ -36,10 +36,10 @@ pub(super) enum OpenOutcome {
     Forged,
 }
 
-/// An epoch as far as it can be believed.
+/// An epoch as far as it can be trusted.
 enum EpochAccess {
     Key(Opener),
-    /// There is no key to it; what it says of its columns is believed.
+    /// There is no key to it; what it says of its columns is trusted.
     Policy(Audit),
     /// Not the sender's.
     Bad,

@@ -1,4 +1,4 @@
-//! Leaves and their rows, a page at a time: so many rows are in memory, however many there are.
+//! Leaves and their rows, a page at a time: this many rows are in memory, however many there are.
 
 use adit_postgres::{LeafNo, Seq, StreamId, sql};
 use tokio_postgres::error::SqlState;

@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The options of `tail`.
 #[derive(Copy, Clone, Debug)]
 pub struct TailOptions {
-    /// The last so many packets, of all streams together; at most `MAX_LINES`.
+    /// This many of the last packets, of all streams together; at most `MAX_LINES`.
     pub lines: u32,
     /// And then whatever comes.
     pub follow: bool,

@@ -48,7 +48,7 @@ pub(super) struct View<'k> {
     pub(super) ring: Rc<Option<KeyRing>>,
     pub(super) source: Source,
     pub(super) log_streams: Vec<LogStream>,
-    /// Every node's keys, as far as they are believed.
+    /// Every node's keys, as far as they are trusted.
     pub(super) nodes: BTreeMap<NodeId, NodePublic>,
     /// The network's settings, if its owner has signed them.
     pub(super) settings: Option<Rc<History>>,

@@ -150,7 +150,7 @@ pub(crate) async fn settings_rows(
     client.query_raw(SETTINGS, [limit]).await?.take(most).try_collect().await
 }
 
-/// Checks rows of settings; `owner` is the node that made the network, if its row is believed.
+/// Checks rows of settings; `owner` is the node that made the network, if its row is trusted.
 pub(crate) fn history(
     tag: &str,
     owner: Option<&NodePublic>,
@@ -169,7 +169,7 @@ pub(crate) fn history(
 }
 
 /// Keeps what the network's key and the owner's signature vouch for. `pins` learns nodes that were never seen before, who was
-/// removed, and the newest settings. `former` settings are kept where those in the database are not believed. `own` is this node.
+/// removed, and the newest settings. `former` settings are kept where those in the database are not trusted. `own` is this node.
 pub(crate) fn verify(
     tables: &Tables,
     own: &NodePublic,

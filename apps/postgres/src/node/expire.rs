@@ -1,5 +1,5 @@
 //! Drops what is beyond the network's retention: when a leaf was closed, hourly and at the start. On a connection of its
-//! own that is there only meanwhile, since dropping waits for locks.
+//! own that exists only meanwhile, since dropping waits for locks.
 
 use std::convert::Infallible;
 use std::rc::Rc;

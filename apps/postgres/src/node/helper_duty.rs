@@ -63,7 +63,7 @@ impl Duty for NodeDuty {
 #[derive(Debug)]
 struct NodePlans {
     settings: Settings,
-    /// Every plan, but for its routes, and for its MTU where the network's settings have it.
+    /// Every plan, except for its routes, and for its MTU where the network's settings have it.
     plan: HostPlan,
     routes: bool,
 }

@@ -104,7 +104,7 @@ pub fn up(paths: &Paths, options: &UpOptions) -> ExitCode {
 fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
     log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
-    // Keys stay out of core dumps; where that cannot be, the tunnel works all the same.
+    // Keys stay out of core dumps; where that cannot be, the tunnel works nevertheless.
     let _ = adit_linux::privileges::protect_memory();
     let settings = settings(paths, options)?;
     let secrets = Secrets::load(paths)?;

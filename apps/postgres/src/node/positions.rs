@@ -3,8 +3,8 @@
 //! signed and not the data that the database shows.
 //!
 //! One line of fixed length per stream, written in place: what the kernel has taken survives the process. It is flushed when
-//! an epoch is new, so that after a crash of the machine no former epoch is believed again; numbers within the last one may
-//! be old then, and what the database says counts as well.
+//! an epoch is new, so that after a crash of the machine no former epoch is trusted again; numbers within the last one may
+//! be old then, and what the database reports counts as well.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};

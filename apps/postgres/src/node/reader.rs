@@ -44,7 +44,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) async fn new(client: &'a Client, me: NodeId) -> Result<Self, DbError> {
-        // One plan for ever: a leaf grows from nothing to millions of rows, and only the index is right for both.
+        // One plan forever: a leaf grows from nothing to millions of rows, and only the index is right for both.
         client
             .batch_execute(
                 "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \

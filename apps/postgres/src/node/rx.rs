@@ -122,7 +122,7 @@ enum QueryResult {
     Epochs(Vec<StreamId>, Vec<Row>),
     Page(StreamId, Vec<Row>),
     Skip(StreamId, Option<i64>),
-    /// The leaf is not there.
+    /// The leaf does not exist.
     Gone(StreamId),
     /// The number of wake-ups that the database has counted.
     Count(i64),
@@ -397,7 +397,7 @@ fn epochs(shared: &Shared, streams: &[StreamId], rows: &[Row]) {
         };
         let sender = directory.as_ref().and_then(|d| Some((d, d.sender(*stream)?)));
         let (found, refused) = match sender {
-            // The node was just removed. The question is answered all the same, but not by "no epochs".
+            // The node was just removed. The question is answered nevertheless, but not by "no epochs".
             None => (Vec::new(), 1),
             Some((directory, sender)) => {
                 let found: Vec<_> = of_stream()

@@ -129,7 +129,7 @@ async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, DbError> {
     }
 }
 
-/// Sleeps until then; for ever, if there is no such time.
+/// Sleeps until then; forever, if there is no such time.
 pub(super) async fn sleep_until(until: Option<Instant>) {
     match until {
         Some(until) => sleep(until.since(now())).await,

@@ -14,7 +14,7 @@ use crate::stats::DropReason;
 pub const MACS_PER_PEER: usize = 256;
 /// Stations at most.
 pub const MAX_MACS: usize = 65_536;
-/// A station that was silent for this long makes room for another where there is none: the age at
+/// A station that was silent for this long makes room for another if there is none: the age at
 /// which bridges forget.
 const IDLE: Duration = Duration::from_secs(300);
 /// All stations, or those of one peer, are looked through for such no more often than this: a sender of made-up
@@ -47,7 +47,7 @@ struct Stations {
 #[derive(Debug, Default)]
 struct PeerMacs {
     macs: Vec<Mac>,
-    /// When a search among them was in vain.
+    /// When a search among them was without success.
     searched: Option<Instant>,
 }
 
@@ -343,7 +343,7 @@ mod tests {
         macs.limit(3, None);
         (0..3).for_each(|station| claim(&macs, station, A, 1).unwrap());
         assert_eq!(claim(&macs, 3, A, 2), Err(DropReason::MacsFull));
-        // Another worker reads: who wanted to write would wait for ever.
+        // Another worker reads: who wanted to write would wait forever.
         let reading = macs.read();
         for station in 4..10_000 {
             assert_eq!(claim(&macs, station, A, 2), Err(DropReason::MacsFull));

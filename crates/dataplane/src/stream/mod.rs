@@ -77,7 +77,7 @@ impl std::fmt::Display for StreamEnd {
 /// only delay what is sent later: an inner ping, an inner TCP's knowledge that the path is full.
 const NOTSENT: u32 = 64 << 10;
 
-/// Packets of up to so many bytes (pings, names, acknowledgements) have a reserve of their own beyond
+/// Packets of up to this many bytes (pings, names, acknowledgements) have a reserve of their own beyond
 /// the queue's limit: bulk fills the queue with every super-packet, and would take them with it.
 const SMALL: usize = 576;
 /// Packets of it: more than one super-packet becomes.
@@ -203,7 +203,7 @@ impl Stream {
     ) -> io::Result<Arc<Self>> {
         let id = link.stream_id().filter(|id| *id < TOKEN);
         let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // Only a bound on delay: a kernel without it serves the stream all the same.
+        // Only a bound on delay: a kernel without it serves the stream nevertheless.
         let _ = socket.set_notsent_lowat(NOTSENT);
         Ok(Arc::new(Self {
             id,

@@ -34,7 +34,7 @@ impl<F: Format> Worker<F> {
         }
     }
 
-    /// Reads the ICMP errors of a client's socket, which epoll would otherwise report for ever. A listening socket does not
+    /// Reads the ICMP errors of a client's socket, which epoll would otherwise report forever. A listening socket does not
     /// request them.
     pub(super) fn socket_errors(&self, id: SocketId, socket: &UdpSocket) {
         let mut last = None;

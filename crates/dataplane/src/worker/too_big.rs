@@ -17,7 +17,7 @@ pub(super) struct TooBig {
 }
 
 impl TooBig {
-    /// Answers a packet of which only `largest` bytes would cross the path in one piece. The packet is sent all the same,
+    /// Answers a packet of which only `largest` bytes would cross the path in one piece. The packet is sent nevertheless,
     /// in fragments of the outer protocol, so a sender that ignores the answer loses nothing.
     #[cold]
     pub(super) fn notify(&self, now: Instant, tun: &TunQueue, packet: &[u8], largest: u16) {

@@ -297,7 +297,7 @@ impl FlowKey {
     }
 }
 
-/// Returns the ports of protocols that are not parsed: 0 where there are none. `None` if they are truncated.
+/// Returns the ports of protocols that are not parsed: 0 if there are none. `None` if they are truncated.
 fn leading_ports(protocol: u8, rest: &[u8]) -> Option<u32> {
     match protocol {
         DCCP | SCTP | UDP_LITE => Some(u32::from_be_bytes(*rest.first_chunk()?)),

@@ -470,7 +470,7 @@ impl Burst<'_> {
     }
 
     /// Evaluates the flow of a packet again, from its record, as if it was new. It continues unchanged, or it ends, and
-    /// the packet is looked up once more.
+    /// the packet is looked up again.
     #[cold]
     fn again(
         &mut self,

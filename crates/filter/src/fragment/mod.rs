@@ -378,7 +378,7 @@ impl Reassembler {
     /// Removes a packet, and its bytes from the accounts.
     fn forget(&mut self, key: &Key) -> Option<PartialPacket> {
         let Some(packet) = self.packets.remove(key) else {
-            // Impossible, because every number belongs to a packet. If it occurred, the packet must not stay for ever.
+            // Impossible, because every number belongs to a packet. If it occurred, the packet must not stay forever.
             self.held.retain(|_, held| held != key);
             self.refused.retain(|_, refused| refused != key);
             return None;

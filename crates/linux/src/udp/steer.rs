@@ -28,7 +28,7 @@ const BY_ADDRESS: u32 = u32::MAX;
 /// unchanged.
 ///
 /// # Errors
-/// The kernel's: `ENOPROTOOPT` before Linux 4.5. The group works all the same.
+/// The kernel's: `ENOPROTOOPT` before Linux 4.5. The group works nevertheless.
 pub fn steer(group: &[UdpSocket], field: &SenderField) -> io::Result<()> {
     let count = u32::try_from(group.len()).unwrap_or(u32::MAX);
     let Some(first) = group.first().filter(|_| count > 1) else { return Ok(()) };

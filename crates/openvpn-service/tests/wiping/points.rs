@@ -90,7 +90,7 @@ impl World {
         Self { now: START, points, secrets: Vec::new(), key_method, ups: 0 }
     }
 
-    /// Runs both points for so long.
+    /// Runs both points for this long.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {

@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Runs both ends for so long.
+    /// Runs both ends for this long.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {

@@ -153,7 +153,7 @@ pub struct DialOptions {
     /// The time limit for the other end to answer: `server-poll-timeout`, `connect-timeout`; for a point-to-point end
     /// `hand-window`.
     pub connect_timeout: Duration,
-    /// `resolv-retry`: how long to repeat a failing name lookup; `None` for ever, zero: once.
+    /// `resolv-retry`: how long to repeat a failing name lookup; `None` forever, zero: once.
     pub resolv_retry: Option<Duration>,
     /// `http-proxy`, `socks-proxy`: what servers are reached through; each of `remotes` has its index.
     pub proxies: Vec<Proxy>,

@@ -16,7 +16,7 @@ use super::identity::format_name;
 use super::trust::{Anchor, VERSION_REMEDY, date};
 
 /// Returns which check refused `leaf`, and what to do. `stale` is a CA of ours that would lead to
-/// it but for its dates.
+/// it except for its dates.
 pub(super) fn sentence(
     error: &E,
     leaf: &X509Certificate<'_>,

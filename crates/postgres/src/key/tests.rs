@@ -86,7 +86,7 @@ fn each_field_of_a_node_altered_alone_is_refused() {
     }
 }
 
-/// Everybody with the network's key can write a MAC: what is under it is looked at all the same.
+/// Everybody with the network's key can write a MAC: what is under it is looked at nevertheless.
 #[test]
 fn a_record_out_of_bounds_is_refused_in_spite_of_its_mac() {
     let unfit: [(RecordError, Edit<NodeRecord>); 10] = [

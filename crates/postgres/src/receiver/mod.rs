@@ -47,7 +47,7 @@ pub struct Receiver {
     unknown_asked: bool,
     /// Whether the leaf that is read is missing.
     leaf_gone: bool,
-    /// Whether a notification came without an authentic row since.
+    /// Whether a notification arrived without an authentic row since.
     woken: bool,
     wants: WantedQueries,
     asked: Option<Query>,
@@ -86,7 +86,7 @@ struct PageSummary {
 
 /// The result of checking a row.
 enum RowCheck {
-    /// Appended; so many bytes.
+    /// Appended; this many bytes.
     Authentic(usize),
     Repeated,
     Forged,
@@ -96,7 +96,7 @@ enum RowCheck {
     Unknown,
 }
 
-/// The polling interval of a stream with something unfinished: while packets come, and when none came for [`ACTIVE`].
+/// The polling interval of a stream with something unfinished: while packets arrive, and when none came for [`ACTIVE`].
 const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 const ACTIVE: Duration = Duration::from_secs(2);
 
@@ -150,7 +150,7 @@ impl Receiver {
         self.oldest_key = self.oldest_key.max(oldest);
     }
 
-    /// Looks at the stream, for there may be something new of which no notification came.
+    /// Looks at the stream, for there may be something new of which no notification arrived.
     pub fn recheck(&mut self, now: Instant) {
         let far = !self.is_active(now);
         self.woken &= !far;

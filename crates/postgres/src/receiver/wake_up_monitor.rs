@@ -10,7 +10,7 @@ use adit_engine::{Instant, Random, Seed};
 use super::jittered;
 use crate::queue::later;
 
-/// Between two questions: while packets come, and else.
+/// Between two questions: while packets arrive, and else.
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Between two looks at all streams because of a wake-up that was lost.
@@ -24,7 +24,7 @@ const ALL_AGAIN: Duration = Duration::from_secs(600);
 pub enum QueryScope {
     /// None: every wake-up was heard.
     None,
-    /// Streams that packets have come in lately.
+    /// Streams that packets have arrived in lately.
     Active,
     /// All.
     All,

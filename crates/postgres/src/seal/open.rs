@@ -101,7 +101,7 @@ impl Opener {
     pub fn authentic_columns(&self, row: &Row<'_>) -> Option<Columns> {
         let mut packet = row.payload.to_vec();
         if self.audit != Audit::Full {
-            // Counter mode undoes itself. The result is believed only if the row opens with it below.
+            // Counter mode undoes itself. The result is trusted only if the row opens with it below.
             let counter = u64::try_from(row.seq.0).ok()?;
             self.key.seal(counter, &[], &mut packet).ok()?;
         }

@@ -36,7 +36,7 @@ use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 /// Memory kept for batches.
 const SPARE_BYTES: usize = 4 * BATCH_BYTES;
 
-/// Committed rows are signed when the first of them has waited so long: within a second, with the time that it takes.
+/// Committed rows are signed when the first of them has waited this long: within a second, with the time that it takes.
 const SIGN_AFTER: Duration = Duration::from_millis(750);
 
 /// The outgoing streams of a node.
@@ -291,7 +291,7 @@ impl Sender {
         self.delayed(now, stream);
     }
 
-    /// Does the same as [`Self::failed`], but for a reason other than the leaf: the stream is tried again later, in the
+    /// Does the same as [`Self::failed`], but because of something other than the leaf: the stream is tried again later, in the
     /// same one.
     pub fn delayed(&mut self, now: Instant, stream: StreamId) {
         if let Some(stream) = self.streams.get_mut(&stream)

@@ -18,7 +18,7 @@ const CLOCK_ZERO: u64 = 1_767_225_600;
 /// But a clock that is wrong leaves half of the numbers over.
 const CLOCK_MAX: u64 = 1 << 30;
 
-/// The highest numbers that are believed of a database. They leave as many again: since no number is given twice, a
+/// The highest numbers that are trusted of a database. They leave as many again: since no number is given twice, a
 /// forged row with the highest number there is would otherwise end the stream for good.
 const MOST: ResumeRow = ResumeRow {
     last_seq: 1 << 62,

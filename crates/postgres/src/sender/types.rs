@@ -90,13 +90,13 @@ pub struct PreviousEpoch {
     pub epoch: EpochNo,
     /// The number of its last packet.
     pub last_seq: Seq,
-    /// The last value of its chain, if this sender knows it by itself: what the database says is not to be signed.
+    /// The last value of its chain, if this sender knows it by itself: what the database reports is not to be signed.
     pub chain: Option<ChainValue>,
     /// The time when it was opened, if that is known.
     pub opened: Option<UnixTime>,
 }
 
-/// How far the numbers in a [`ResumeRow`] are believed.
+/// How far the numbers in a [`ResumeRow`] are trusted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ResumeOutcome {
     /// The stream continues after them.

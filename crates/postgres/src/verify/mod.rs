@@ -2,7 +2,7 @@
 //!
 //! A sender numbers rows one after the other within an epoch and seals each; it chains its batches; within a second it signs
 //! a checkpoint of the chain; and its next epoch's record says how far the one before was acknowledged, and with which value
-//! of the chain. So, with a key, no one can alter, add or remove a row unnoticed, but for those behind the last signature:
+//! of the chain. So, with a key, no one can alter, add or remove a row unnoticed, except for those behind the last signature:
 //! these are counted as unsigned. What was in flight when a connection was lost may be there or not: either is as it should
 //! be. A database that withholds the newest rows and the signatures on them is not noticed; what has expired is judged by
 //! the network's retention, as far as its sender's signed times go.
@@ -259,7 +259,7 @@ impl<'k> Verifier<'k> {
     }
 
     /// Checks that the epoch follows the one that its record names. Epochs without rows may be between: their opening was
-    /// in doubt. The first one that is there may follow others: they have expired, if the retention has nothing against it.
+    /// in doubt. The first one that exists may follow others: they have expired, if the retention has nothing against it.
     fn follows(&mut self, epoch: EpochNo, previous: Option<&PreviousEpoch>) {
         let last = self.current.as_ref().map(|current| current.no);
         match (previous, last) {

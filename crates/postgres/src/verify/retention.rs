@@ -19,7 +19,7 @@ pub struct Retention {
     pub now: UnixTime,
     /// The bounds one after the other, the newest last.
     pub kept: Vec<RetentionPeriod>,
-    /// Bytes that the leaves take, the database says.
+    /// Bytes that the leaves take, the database reports.
     pub used: u64,
 }
 

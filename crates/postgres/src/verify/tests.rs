@@ -37,7 +37,7 @@ fn auditor() -> AuditorKey {
     AuditorKey::generate(&network(), &mut random(9))
 }
 
-/// Bounds since so many days after 1970.
+/// Bounds since this many days after 1970.
 fn period(since: u64, days: u64, bytes: u64) -> RetentionPeriod {
     RetentionPeriod { since: UnixTime(since * DAY), age: Duration::from_secs(days * DAY), bytes }
 }
@@ -641,7 +641,7 @@ fn what_was_signed_many_batches_before_the_end_is_found() {
     );
 }
 
-/// Numbers that the sender has given out are in the log but for one batch.
+/// Numbers that the sender has given out are in the log except for one batch.
 #[test]
 fn what_was_cut_off_before_a_restart_is_noticed_by_the_numbers() {
     let restarted = |lost: i64| {
@@ -875,7 +875,7 @@ fn an_epoch_keeps_to_the_settings_that_it_names() {
         &["epoch 2: it was opened under settings 1, and the epoch before it under settings 2"],
         log.epoch(2, &[2], 0),
     );
-    // Without settings that are believed there is nothing to judge by.
+    // Without settings that are trusted there is nothing to judge by.
     let mut log = old(Audit::Full, 3, 3600);
     log.settings = None;
     with(&[], log);

@@ -17,13 +17,13 @@ pub struct Stream {
     pub network: String,
     /// Its number.
     pub id: StreamId,
-    /// The sender's keys; `None`: they are not believed, and signatures are not looked at.
+    /// The sender's keys; `None`: they are not trusted, and signatures are not looked at.
     pub sender: Option<NodePublic>,
     /// The receiver.
     pub receiver: NodeId,
     /// The rows that may have expired; `None`: retention is not checked.
     pub retention: Option<Rc<Retention>>,
-    /// The network's settings; `None`: they are not believed, and epochs are not compared with them.
+    /// The network's settings; `None`: they are not trusted, and epochs are not compared with them.
     pub settings: Option<Rc<History>>,
 }
 

@@ -252,7 +252,7 @@ fn genuine_rows_behind_a_flood_are_found() {
     world.pass(1);
     assert!(world.queries < 40, "{} pages at once: nobody else's turn", world.queries);
     world.pass(1900);
-    // The first is denied by so many of its number; not the others.
+    // The first is denied by this many of its number; not the others.
     assert!(world.came.len() >= before + 9, "{}", world.came.len() - before);
     world.check_it_works();
 }

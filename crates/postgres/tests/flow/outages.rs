@@ -326,7 +326,7 @@ fn a_change_of_settings_ends_the_epochs_and_loses_no_packet() {
     assert_eq!(records.len(), before + 2);
     assert_eq!(records.last().unwrap().leaf.0, records[before].leaf.0 + 1);
     assert_eq!(world.came, (1..world.next_id).collect::<Vec<_>>());
-    // A silent stream opens no epoch, but for a new leaf.
+    // A silent stream opens no epoch, except for a new leaf.
     world.renew(false);
     world.pass(2000);
     assert_eq!(world.records.len(), before + 2);

@@ -34,12 +34,12 @@ enum Lie {
         offset: i64,
         epoch: i32,
     },
-    /// A row once more, as young as can be, in any leaf.
+    /// A row again, as young as can be, in any leaf.
     Repeat {
         which: usize,
         leaf: usize,
     },
-    /// All rows once more.
+    /// All rows again.
     RepeatAll {
         leaf: usize,
     },

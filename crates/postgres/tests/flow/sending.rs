@@ -427,7 +427,7 @@ fn the_record_tells_how_the_epoch_before_ended() {
     assert_eq!(third.previous, Some(previous));
 }
 
-/// Committed rows are signed within a second: while packets come and after the last.
+/// Committed rows are signed within a second: while packets arrive and after the last.
 #[test]
 fn the_chain_is_signed_each_second_of_traffic_and_when_it_ends() {
     let mut sender = open();

@@ -68,7 +68,7 @@ pub(crate) struct World {
     receiver_up: bool,
     flight: Option<Flight>,
     pub next_id: u64,
-    /// Numbers of the packets that came, in order.
+    /// Numbers of the packets that arrived, in order.
     pub came: Vec<u64>,
     /// The time at which each of those arrived, in milliseconds after it was sent.
     pub waits: Vec<u64>,

@@ -40,7 +40,7 @@ pub struct FilterReport {
     /// Elements that were added to sets while rules were in force.
     #[serde(default)]
     pub elements: AddedElements,
-    /// Single connections, if they were asked for.
+    /// Single connections, if they were requested.
     pub list: Option<Vec<FlowReport>>,
 }
 

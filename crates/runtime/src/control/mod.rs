@@ -31,7 +31,7 @@ pub fn fuzz(bytes: &[u8]) {
     let line = serde_json::to_string(&response).unwrap_or_default();
     let prints = |c: char| !c.is_control();
     assert!(line.chars().all(prints), "{line}");
-    // Escapes of control characters, but for line feeds and tabs, would be written by the terminal's reader.
+    // Escapes of control characters, except for line feeds and tabs, would be written by the terminal's reader.
     for escape in ["\\u00", "\\r", "\\b", "\\f"] {
         let whole = line.replace("\\\\", "");
         assert!(!whole.contains(escape), "{line}");

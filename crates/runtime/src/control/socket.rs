@@ -33,7 +33,7 @@ const QUEUE_LIMIT: usize = 16;
 /// Connections that may wait to be accepted; as many as the standard library has.
 const BACKLOG: i32 = 128;
 
-/// A connection that asks nothing for so long is closed.
+/// A connection that asks nothing for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The time that a client of the socket waits for its answer.
@@ -260,7 +260,7 @@ pub fn exchange(
 }
 
 /// Reads an answer. It may come from another user's process and goes to a terminal: characters that would not print become
-/// escapes, but for line feeds and tabs.
+/// escapes, except for line feeds and tabs.
 pub(super) fn read_response(answer: &[u8]) -> io::Result<Response> {
     let mut value: Value = serde_json::from_slice(answer).map_err(io::Error::other)?;
     make_printable(&mut value);

@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// Time limits of a look-up: with known addresses and a last session that worked; with known addresses; and
 /// without any.
-/// they are known; and where there are none.
+/// they are known; and if there are none.
 const WITH_WORKING: Duration = Duration::from_secs(1);
 const WITH_ADDRESSES: Duration = Duration::from_secs(6);
 const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);
@@ -32,9 +32,9 @@ const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);
 pub enum ResolveRetry {
     /// Report a failure at once.
     Once,
-    /// Go on trying for so long.
+    /// Go on trying for this long.
     For(Duration),
-    /// Go on for ever.
+    /// Go on forever.
     Forever,
 }
 

@@ -13,7 +13,7 @@ use crate::control::{CaptureBatch, CapturedPacket};
 /// Packets that wait for the next question at most, and bytes of them.
 const MAX_WAITING: usize = 8192;
 const MAX_BYTES: usize = 8 << 20;
-/// A capture without a request for so long has ended.
+/// A capture without a request for this long has ended.
 const PATIENCE: u64 = 10_000_000_000;
 
 /// The capture in progress; at most one at a time.

@@ -266,7 +266,7 @@ struct Server {
     refused: u64,
 }
 
-/// Waits for an event of the device, where there is one.
+/// Waits for an event of the device, if there is one.
 async fn wait_for_event(host: &mut Option<Host>) -> HostEvent {
     match host {
         Some(host) => host.event().await,

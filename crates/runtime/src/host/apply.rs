@@ -72,7 +72,7 @@ pub(super) enum Change {
 }
 
 impl Host {
-    /// Opens the device, still down and without addresses, with so many queues. Call inside a tokio runtime.
+    /// Opens the device, still down and without addresses, with this many queues. Call inside a tokio runtime.
     ///
     /// # Errors
     /// No driver, no privileges, or the name is taken; each error names its remedy.
@@ -161,7 +161,7 @@ impl Host {
     }
 
     /// Policy routing where the plan wants it. Where it is not available, routes in the main table
-    /// do the same as far as they can, but for a kill switch, which would not be one.
+    /// do the same as far as they can, except for a kill switch, which would not be one.
     pub(super) async fn apply_policy(&mut self, plan: &HostPlan) -> Result<Vec<String>, Fault> {
         if !Self::wants_policy(plan) {
             self.leave_policy().await;

@@ -87,7 +87,7 @@ fn wanted(
 }
 
 impl Host {
-    /// Makes IPv6 unreachable outside the tunnel but for its transport, and keeps it so as the
+    /// Makes IPv6 unreachable outside the tunnel except for its transport, and keeps it so as the
     /// machine's routes change.
     ///
     /// # Errors

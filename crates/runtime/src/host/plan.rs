@@ -100,7 +100,7 @@ pub struct PlannedRoute {
 /// The way of a [`PlannedRoute`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Via {
-    /// The tunnel device, by this gateway inside it where there is one.
+    /// The tunnel device, by this gateway inside it if there is one.
     Tunnel(Option<IpAddr>),
     /// `net_gateway`: the gateway that the default route had before the tunnel.
     Outside,

@@ -162,7 +162,7 @@ impl UndoLog {
         sysctl::write(key, value)
     }
 
-    /// Restores the kernel settings, but for those that another tunnel needs.
+    /// Restores the kernel settings, except for those that another tunnel needs.
     pub(super) fn restore_sysctls(&mut self) {
         let sysctls = std::mem::take(&mut self.page.sysctls);
         // Two tunnels that end at once must not wait for each other.
@@ -254,7 +254,7 @@ impl Drop for UndoLog {
     }
 }
 
-/// Undoes what killed processes left in this network namespace, but for kill switches.
+/// Undoes what killed processes left in this network namespace, except for kill switches.
 pub(super) async fn clean_up(net: &Net) {
     for (path, page) in leftovers(Path::new(FOLDER), namespace()) {
         if !page.kept {

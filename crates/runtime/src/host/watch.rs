@@ -79,7 +79,7 @@ impl NetworkWatcher {
 }
 
 impl Host {
-    /// Waits for what the client must know. Cancel-safe; for ever where there is nothing to watch.
+    /// Waits for what the client must know. Cancel-safe; forever where there is nothing to watch.
     pub async fn event(&mut self) -> HostEvent {
         loop {
             let routing = self.unfinished.as_ref().map(|unfinished| unfinished.why.clone());

@@ -26,7 +26,7 @@ impl Sink {
         Ok(match target {
             Target::Stdout => Self::Stdout,
             Target::Stderr => Self::Stderr,
-            // Appending all the same: after logrotate's copytruncate the file begins at its beginning.
+            // Appending nevertheless: after logrotate's copytruncate the file begins at its beginning.
             Target::File(path) => Self::File(files::write(path, WriteMode::EmptyAppend)?),
             Target::Append(path) => Self::File(files::write(path, WriteMode::Append)?),
             Target::Syslog(name) => Self::Syslog(Syslog::new(name)),

@@ -135,7 +135,7 @@ fn copy(stream: &TcpStream) -> Result<tokio::net::TcpStream, String> {
 trait Wire: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
 
-/// Reads exactly so many bytes: what comes behind the proxy's answer is the tunnel's.
+/// Reads exactly this many bytes: what comes behind the proxy's answer is the tunnel's.
 async fn read<const N: usize>(wire: &mut impl Wire) -> Result<[u8; N], String> {
     let mut bytes = [0; N];
     wire.read_exact(&mut bytes).await.map_err(|e| match e.kind() {

@@ -12,7 +12,7 @@ pub struct StoredPackets {
     pub rows: u64,
     /// Bytes of the packets that the nodes delivered, both ways.
     pub delivered_bytes: u64,
-    /// Why the trial does not count: something was delivered that is not there.
+    /// Why the trial does not count: a delivered packet is missing from the tables.
     pub invalid: Vec<String>,
     /// Notes for the reader.
     pub notes: Vec<String>,

@@ -134,7 +134,7 @@ impl Nodes {
         }
     }
 
-    /// Starts so many nodes; returns when the second answers all others.
+    /// Starts this many nodes; returns when the second answers all others.
     ///
     /// # Errors
     /// The scheme knows only two nodes, or they do not come up: with their logs.

@@ -222,7 +222,7 @@ pub(super) fn leases_survive(scenario: &Scenario<'_>) -> Result<String> {
         has_address(&tunnel.pair.client, address)?;
         tunnel.ping_all(4)?;
         let end = ScaledInstant::now() + SOON;
-        // openvpn fills in the IPv6 address; the line begins so all the same.
+        // openvpn fills in the IPv6 address; the line begins so nevertheless.
         while !fs::read_to_string(&file)?
             .lines()
             .any(|l| l.starts_with(line) && l.len() > line.len())

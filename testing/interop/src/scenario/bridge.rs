@@ -136,7 +136,7 @@ impl<'a> BridgeSetup<'a> {
     }
 }
 
-/// Pings until an answer comes.
+/// Pings until an answer arrives.
 fn reach(from: &Namespace, to: &str) -> Result<()> {
     let began = ScaledInstant::now();
     loop {

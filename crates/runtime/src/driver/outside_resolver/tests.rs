@@ -16,7 +16,7 @@ use super::*;
 #[derive(Copy, Clone, PartialEq)]
 enum Manner {
     Plain,
-    /// Forged answers come before the right one.
+    /// Forged answers arrive before the right one.
     AfterForgeries,
     /// By TCP only.
     Truncated,

@@ -219,7 +219,7 @@ impl Dns {
         self.repair();
     }
 
-    /// Waits until another program changes the settings. Cancel-safe; for ever while none are made.
+    /// Waits until another program changes the settings. Cancel-safe; forever while none are made.
     pub(super) async fn event(&mut self) -> DnsEvent {
         loop {
             let Some(made) = &self.made else { return std::future::pending().await };

@@ -30,7 +30,7 @@ struct DnsChanges {
     index: u32,
 }
 
-/// Writes down what is about to be changed. Where that is impossible the tunnel works all the same.
+/// Writes down what is about to be changed. Where that is impossible the tunnel works nevertheless.
 pub(super) fn write(root: &Path, back_end: BackEnd, link: &Link) -> Option<PathBuf> {
     let folder = root.join(FOLDER);
     fs::create_dir_all(&folder).ok()?;
