@@ -5,3 +5,5 @@
 //! No command uses this crate yet.
 
 #![forbid(unsafe_code)]
+
+pub mod path;

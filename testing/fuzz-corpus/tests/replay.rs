@@ -41,6 +41,7 @@ targets! {
     helper in "../../fuzz/fuzz_targets/helper.rs",
     formats in "../../fuzz/fuzz_targets/formats.rs",
     keys in "../../fuzz/fuzz_targets/keys.rs",
+    mesh_paths in "../../fuzz/fuzz_targets/mesh_paths.rs",
     negotiate in "../../fuzz/fuzz_targets/negotiate.rs",
     postgres_record in "../../fuzz/fuzz_targets/postgres_record.rs",
     postgres_rekey in "../../fuzz/fuzz_targets/postgres_rekey.rs",

@@ -1,5 +1,5 @@
-//! The simulated network of the engines: links that delay, lose, reorder and duplicate, on virtual
-//! time.
+//! The simulated network of the engines: links that delay, lose, reorder and duplicate, and NAT boxes, on
+//! virtual time.
 //!
 //! The network is sans-IO and seeded too: the same seed loses the same packets, so that a failure
 //! in one of a thousand runs is reproducible.
@@ -7,7 +7,11 @@
 #![forbid(unsafe_code)]
 
 mod impairment;
+mod internet;
+mod nat;
 mod pipe;
 
 pub use impairment::{Impairment, Loss};
+pub use internet::{BoxId, Delivery, HostId, Internet};
+pub use nat::{Filtering, Mapping, NatBehaviour, NatBox, NatCounters, PortChoice};
 pub use pipe::{Pipe, PipeCounters};

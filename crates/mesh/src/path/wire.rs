@@ -1,0 +1,135 @@
+//! Reading and writing the fields of path messages.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The reason why bytes are not a path message.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The message ends before its last field.
+    #[error("the message is truncated")]
+    Truncated,
+    /// Bytes follow the last field.
+    #[error("{0} bytes follow the message")]
+    TrailingBytes(usize),
+    /// The message is longer than any valid one.
+    #[error("the message of {0} bytes is too long")]
+    TooLong(usize),
+    /// The version is not supported.
+    #[error("version {0} is not supported")]
+    Version(u8),
+    /// A kind or flag has an undefined value.
+    #[error("{0} is not a known kind")]
+    Kind(u8),
+    /// An address cannot be the address of a node, or is not in its canonical form.
+    #[error("an address is not usable")]
+    Address,
+    /// The offer has more candidates than allowed.
+    #[error("{0} candidates are too many")]
+    TooManyCandidates(usize),
+    /// The same candidate appears twice.
+    #[error("a candidate appears twice")]
+    DuplicateCandidate,
+    /// Padding is not zero, or appears where none is allowed.
+    #[error("the padding is not valid")]
+    Padding,
+}
+
+/// A cursor over the fields of a message.
+#[derive(Debug)]
+pub(super) struct Decoder<'a>(&'a [u8]);
+
+impl<'a> Decoder<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (field, rest) = self.0.split_first_chunk().ok_or(DecodeError::Truncated)?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, DecodeError> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// Reads an address that a node can have: see [`is_usable`].
+    pub(super) fn address(&mut self) -> Result<SocketAddr, DecodeError> {
+        let ip: IpAddr = match self.u8()? {
+            4 => Ipv4Addr::from(self.array::<4>()?).into(),
+            6 => Ipv6Addr::from(self.array::<16>()?).into(),
+            _ => return Err(DecodeError::Address),
+        };
+        let address = SocketAddr::new(ip, self.u16()?);
+        is_usable(address).then_some(address).ok_or(DecodeError::Address)
+    }
+
+    /// Reads an address, or the zero byte that says that there is none.
+    pub(super) fn optional_address(&mut self) -> Result<Option<SocketAddr>, DecodeError> {
+        match self.0.split_first() {
+            Some((0, rest)) => {
+                self.0 = rest;
+                Ok(None)
+            }
+            _ => self.address().map(Some),
+        }
+    }
+
+    pub(super) fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
+    pub(super) fn end(self) -> Result<(), DecodeError> {
+        match self.0.len() {
+            0 => Ok(()),
+            more => Err(DecodeError::TrailingBytes(more)),
+        }
+    }
+}
+
+/// Appends an address: the family (4 or 6), the octets, the port.
+pub(super) fn put_address(address: SocketAddr, out: &mut Vec<u8>) {
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            out.push(4);
+            out.extend(ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.push(6);
+            out.extend(ip.octets());
+        }
+    }
+    out.extend(address.port().to_be_bytes());
+}
+
+/// Returns whether a node on another machine can have this address. Loopback, multicast and unspecified addresses could
+/// make a node send probes to its own services, and a link-local address means nothing without its interface.
+pub fn is_usable(address: SocketAddr) -> bool {
+    let usable = match address.ip() {
+        IpAddr::V4(ip) => {
+            !(ip.is_unspecified()
+                || ip.is_loopback()
+                || ip.is_multicast()
+                || ip.is_broadcast()
+                || ip.is_link_local())
+        }
+        IpAddr::V6(ip) => {
+            !(ip.is_unspecified()
+                || ip.is_loopback()
+                || ip.is_multicast()
+                || ip.is_unicast_link_local()
+                || ip.to_ipv4_mapped().is_some())
+        }
+    };
+    usable && address.port() != 0
+}
