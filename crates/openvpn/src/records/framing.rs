@@ -13,6 +13,8 @@
     clippy::arithmetic_side_effects
 )]
 
+use std::fmt;
+
 use zeroize::Zeroizing;
 
 /// The maximum length of a record in bytes: 64 KiB and a header of its own.
@@ -20,6 +22,31 @@ pub const MAX_RECORD: usize = 65 * 1024;
 /// The version of the framing.
 const VERSION: u8 = 1;
 const HEADER: usize = 4;
+
+/// A record as it arrived, which is wiped when it is dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Record(Zeroizing<Vec<u8>>);
+
+impl Record {
+    pub(super) fn new(bytes: Zeroizing<Vec<u8>>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl std::ops::Deref for Record {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+// Implemented manually: records may contain secrets.
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Record({} bytes)", self.0.len())
+    }
+}
 
 /// The reason why bytes are not records, or a record cannot be sent.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]

@@ -25,7 +25,7 @@ mod session;
 use crate::packet::{Opcode, SessionId, split_front};
 
 pub(crate) use framing::frame;
-pub use framing::{MAX_RECORD, RecordError, RecordReader, fuzz};
+pub use framing::{MAX_RECORD, Record, RecordError, RecordReader, fuzz};
 pub use listener::RecordListener;
 pub use session::{DataTerms, Dial, RecordEvent, RecordSession, RecordSettings, RemoteEnd};
 

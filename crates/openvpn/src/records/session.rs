@@ -7,8 +7,8 @@ use std::time::Duration;
 use adit_crypto::Cipher;
 use adit_engine::command::Keepalive;
 use adit_engine::{Instant, Link, PeerId, Random, UnixTime};
-use zeroize::Zeroizing;
 
+use super::Record;
 use crate::data_format::{Command, Framing, Notice, Outbox, Protection};
 use crate::keys::{DataKeys, Role, StaticKey};
 use crate::packet::{Control, Opcode, SessionId};
@@ -99,7 +99,7 @@ pub enum RecordEvent {
     /// A renegotiation is complete. The session waits for [`RecordSession::rekey`].
     KeysReady,
     /// A record arrived.
-    Record(Zeroizing<Vec<u8>>),
+    Record(Record),
     /// The other end has ended the session.
     Closed,
 }
@@ -436,7 +436,9 @@ impl RecordSession {
                     }
                 }
             }
-            Event::Message(record) => reported.push(RecordEvent::Record(record)),
+            Event::Message(record) => {
+                reported.push(RecordEvent::Record(Record::new(record)));
+            }
             // tls-crypt authenticates every packet, so that only the other end can be its cause.
             Event::Failed(reason) => return Err(reason),
         }

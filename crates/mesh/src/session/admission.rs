@@ -1,0 +1,114 @@
+//! The step from a handshake to a session: who may have one, and which of two remains.
+
+use adit_engine::{Instant, PeerId};
+use adit_openvpn::keys::Role;
+use adit_openvpn::records::{DataTerms, RemoteEnd};
+
+use super::engine::{Event, Out, SessionEngine, SessionNumber};
+use super::keys::Ends;
+use super::{Hello, KeyHash, Protocol, Reason};
+
+impl SessionEngine {
+    /// Makes a session of a handshake whose peer has proved its key, or refuses it.
+    pub(super) fn ready(
+        &mut self,
+        now: Instant,
+        number: SessionNumber,
+        remote: &RemoteEnd,
+        out: &mut Out,
+    ) -> Result<(), Reason> {
+        let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
+        let peer = remote.key;
+        let protocol = Protocol::from_name(&remote.protocol).ok_or(Reason::WrongHello)?;
+        (session.peer, session.protocol) = (Some(peer), protocol);
+        let (role, reserved) = (session.record.role(), session.ids.clone());
+        let theirs = Hello::parse(&remote.hello)?.ids;
+        let channels = match protocol {
+            Protocol::Mesh if !self.members.contains(&peer) => return Err(Reason::NotMember),
+            Protocol::Mesh => theirs.len().min(self.policy.channels),
+            Protocol::Join => 0,
+        };
+        let fits = match protocol {
+            Protocol::Mesh => channels > 0,
+            Protocol::Join => theirs.is_empty(),
+        };
+        if !fits {
+            return Err(Reason::WrongHello);
+        }
+        if protocol == Protocol::Mesh {
+            self.resolve_rivals(now, number, peer, role, out)?;
+        }
+        let mut ids = match role {
+            Role::Client => reserved,
+            Role::Server => self.reserve(number, channels)?,
+        };
+        self.release(ids.get(channels..).unwrap_or_default());
+        ids.truncate(channels);
+        self.establish(now, number, peer, (ids, theirs), out)
+    }
+
+    fn establish(
+        &mut self,
+        now: Instant,
+        number: SessionNumber,
+        peer: KeyHash,
+        (ids, theirs): (Vec<PeerId>, Vec<u32>),
+        out: &mut Out,
+    ) -> Result<(), Reason> {
+        let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
+        let record = &mut session.record;
+        let (role, link) = (record.role(), record.link());
+        let ends = Ends::of(&self.mesh, role, &self.own, &peer);
+        let data = ids.iter().zip(theirs).enumerate().map(|(channel, (&peer, wire_id))| {
+            let keys = ends.data_keys(record, channel)?;
+            Ok(DataTerms { peer, wire_id, cipher: self.policy.cipher, keys })
+        });
+        let data = data.collect::<Result<Vec<_>, adit_openvpn::Reason>>()?;
+        let hello = Hello { ids: ids.iter().map(|id| id.0).collect() }.encode();
+        // From here on the data plane knows the channels.
+        session.establish(now, ids.clone(), &self.policy);
+        session.record.establish(now, &hello, data, &mut self.random, out)?;
+        if std::mem::take(&mut session.is_handshake) {
+            self.listener.finished(link, true);
+        }
+        let (session, protocol) = (number, session.protocol);
+        out.event(Event::Established { session, peer, protocol, role, channels: ids, link });
+        Ok(())
+    }
+
+    /// Lets one session with a member remain.
+    ///
+    /// # Errors
+    /// Another one remains.
+    fn resolve_rivals(
+        &mut self,
+        now: Instant,
+        number: SessionNumber,
+        peer: KeyHash,
+        role: Role,
+        out: &mut Out,
+    ) -> Result<(), Reason> {
+        let we_are_client = self.own < peer;
+        let mut rivals = self.with(&peer, Protocol::Mesh);
+        rivals.retain(|rival| *rival != number);
+        for rival in rivals {
+            let Some(other) = self.sessions.get(&rival) else { continue };
+            // Both nodes connected at once if our attempt has been answered, or has only just
+            // become a session.
+            let ours = other.record.role() == Role::Client;
+            let at_once = match other.established {
+                None => other.record.remote_id().is_some(),
+                Some(at) => now < at + self.policy.hand_window,
+            };
+            if role == Role::Server && we_are_client && ours && at_once {
+                return Err(Reason::Superseded);
+            }
+            let reason = match other.established {
+                Some(_) => Reason::Replaced,
+                None => Reason::Superseded,
+            };
+            self.end(now, rival, reason, out);
+        }
+        Ok(())
+    }
+}

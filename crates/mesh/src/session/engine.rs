@@ -1,0 +1,624 @@
+//! All sessions of a node.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::RangeInclusive;
+
+use adit_crypto::sign::SigningKey;
+use adit_engine::{Engine, Instant, Link, PeerId, Random, Seed, UnixTime};
+use adit_openvpn::data_format::{Command, Input, Notice, OpenVpn, Outbox, Output};
+use adit_openvpn::keys::Role;
+use adit_openvpn::packet::{Opcode, SessionId};
+use adit_openvpn::records::{Dial, Record, RecordEvent, RecordListener, RecordSession, sender};
+use adit_openvpn::session::PathReport;
+use adit_openvpn::tls::SelfSigned;
+
+use super::keys::{Ends, wrap_key};
+use super::state::Session;
+use super::{Hello, KeyHash, MAX_CHANNELS, MeshId, Policy, Protocol, Reason};
+
+pub(super) type Out = Outbox<Event>;
+
+/// The maximum number of sessions that this node begins and that are not yet established.
+const MAX_ATTEMPTS: usize = 256;
+
+/// Names a session of one [`SessionEngine`]. Numbers are never used again.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct SessionNumber(pub u64);
+
+/// What a node's sessions are made of.
+#[derive(Debug)]
+pub struct SessionConfig {
+    /// The node's key.
+    pub key: SigningKey,
+    /// The mesh.
+    pub mesh: MeshId,
+    /// When sessions are renewed and end.
+    pub policy: Policy,
+    /// The ids that data channels may have in our data plane, which has tables up to the highest.
+    pub ids: RangeInclusive<u32>,
+}
+
+/// An event of a node's sessions.
+#[derive(Debug)]
+pub enum Event {
+    /// A session can be used.
+    Established {
+        /// The session.
+        session: SessionNumber,
+        /// The hash of the peer's key.
+        peer: KeyHash,
+        /// What the session is for.
+        protocol: Protocol,
+        /// The end that this node is.
+        role: Role,
+        /// The data channels, in their order; none in a session for joining.
+        channels: Vec<PeerId>,
+        /// The path to the peer.
+        link: Link,
+    },
+    /// A record arrived.
+    Record(SessionNumber, Record),
+    /// The path of a session has another MTU.
+    Path(SessionNumber, PathReport),
+    /// A session ended, or an attempt failed. The peer is known if it has proved its key, or was
+    /// expected.
+    Ended(SessionNumber, Option<KeyHash>, Reason),
+}
+
+/// Counters of a node's sessions.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionCounters {
+    /// Packets of unauthenticated senders that were refused.
+    pub refused: u64,
+    /// Handshakes by others that failed before their key was known.
+    pub handshakes_failed: u64,
+    /// Packets that did not belong to their session.
+    pub dropped: u64,
+}
+
+/// The sessions of one node, as a sans-IO engine.
+///
+/// A peer must be admitted ([`SessionEngine::admit`]) before either end can begin a session of
+/// [`Protocol::Mesh`] with it. The caller sets the routes of a session's channels in the data plane.
+pub struct SessionEngine {
+    identity: SelfSigned,
+    /// The hash of this node's key.
+    pub(super) own: KeyHash,
+    pub(super) mesh: MeshId,
+    pub(super) policy: Policy,
+    ids: RangeInclusive<u32>,
+    pub(super) random: Random,
+    base: (Instant, UnixTime),
+    pub(super) listener: RecordListener,
+    pub(super) members: HashSet<KeyHash>,
+    pub(super) sessions: BTreeMap<SessionNumber, Box<Session>>,
+    /// The sessions by the session ids of their peers.
+    by_sender: HashMap<SessionId, SessionNumber>,
+    /// The ids of data channels; `None` until the data plane has removed the channel.
+    by_channel: HashMap<PeerId, Option<SessionNumber>>,
+    links: HashMap<Link, usize>,
+    timers: BTreeSet<(Instant, SessionNumber)>,
+    next: u64,
+    counters: SessionCounters,
+    /// Whether copies of keys may remain on the stack.
+    soiled: bool,
+}
+
+impl SessionEngine {
+    /// Creates a node's sessions, which wait for packets and for orders to connect.
+    ///
+    /// # Errors
+    /// The cryptographic library failed.
+    pub fn new(
+        config: SessionConfig,
+        seed: impl Into<Seed>,
+        now: Instant,
+        unix: UnixTime,
+    ) -> Result<Self, Reason> {
+        let SessionConfig { key, mesh, mut policy, ids } = config;
+        policy.channels = policy.channels.clamp(1, MAX_CHANNELS);
+        let mut random = Random::new(seed);
+        let identity = SelfSigned::new(&key).map_err(adit_openvpn::Reason::from)?;
+        let wrap = wrap_key(&mesh, &identity.key_hash()).map_err(adit_openvpn::Reason::from)?;
+        let tls = identity
+            .server(&Protocol::ALL.map(|protocol| protocol.name().as_bytes()))
+            .map_err(adit_openvpn::Reason::from)?;
+        let listener = RecordListener::new(wrap, tls, &policy.record_settings(), &mut random)?;
+        Ok(Self {
+            own: identity.key_hash(),
+            identity,
+            mesh,
+            policy,
+            ids,
+            random,
+            base: (now, unix),
+            listener,
+            members: HashSet::new(),
+            sessions: BTreeMap::new(),
+            by_sender: HashMap::new(),
+            by_channel: HashMap::new(),
+            links: HashMap::new(),
+            timers: BTreeSet::new(),
+            next: 0,
+            counters: SessionCounters::default(),
+            soiled: false,
+        })
+    }
+
+    /// Returns the hash of this node's key.
+    pub fn key_hash(&self) -> KeyHash {
+        self.own
+    }
+
+    /// Sets the wall clock.
+    pub fn set_unix_time(&mut self, now: Instant, unix: UnixTime) {
+        self.base = (now, unix);
+    }
+
+    /// Lets a key have sessions of [`Protocol::Mesh`].
+    pub fn admit(&mut self, peer: KeyHash) {
+        self.members.insert(peer);
+    }
+
+    /// Ends a key's sessions, and refuses further ones.
+    pub fn expel(&mut self, now: Instant, peer: &KeyHash, out: &mut Out) {
+        self.members.remove(peer);
+        for number in self.with(peer, Protocol::Mesh) {
+            self.end(now, number, Reason::Expelled, out);
+        }
+    }
+
+    /// Connects to a member, unless a session with it exists or is being made. A `standing` session
+    /// does not end without traffic.
+    ///
+    /// # Errors
+    /// The peer is not a member, no id for a channel is free, or the cryptographic library failed.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        peer: KeyHash,
+        link: Link,
+        standing: bool,
+        out: &mut Out,
+    ) -> Result<SessionNumber, Reason> {
+        if !self.members.contains(&peer) {
+            return Err(Reason::NotMember);
+        }
+        if let Some(&number) = self.with(&peer, Protocol::Mesh).first() {
+            self.set_standing(number, standing);
+            return Ok(number);
+        }
+        let number = self.dial(now, peer, Protocol::Mesh, link, out)?;
+        self.set_standing(number, standing);
+        Ok(number)
+    }
+
+    /// Connects to a node in order to join its mesh.
+    ///
+    /// # Errors
+    /// The cryptographic library failed.
+    pub fn join(
+        &mut self,
+        now: Instant,
+        inviter: KeyHash,
+        link: Link,
+        out: &mut Out,
+    ) -> Result<SessionNumber, Reason> {
+        self.dial(now, inviter, Protocol::Join, link, out)
+    }
+
+    fn dial(
+        &mut self,
+        now: Instant,
+        peer: KeyHash,
+        protocol: Protocol,
+        link: Link,
+        out: &mut Out,
+    ) -> Result<SessionNumber, Reason> {
+        let attempts = self.sessions.values().filter(|session| session.established.is_none());
+        if attempts.count() >= MAX_ATTEMPTS {
+            return Err(Reason::TooManyAttempts);
+        }
+        let wrap = wrap_key(&self.mesh, &peer).map_err(adit_openvpn::Reason::from)?;
+        let tls = self
+            .identity
+            .client(peer, protocol.name().as_bytes())
+            .map_err(adit_openvpn::Reason::from)?;
+        let number = self.number();
+        let channels = if protocol == Protocol::Mesh { self.policy.channels } else { 0 };
+        let ids = self.reserve(number, channels)?;
+        let hello = Hello { ids: ids.iter().map(|id| id.0).collect() }.encode();
+        let dial = Dial { link, wrap, tls, hello: &hello };
+        let settings = self.policy.record_settings();
+        let unix = self.unix(now);
+        let record = RecordSession::connect(now, unix, dial, &settings, &mut self.random, out)
+            .inspect_err(|_| self.release(&ids))?;
+        let mut session = Session::new(now, record, protocol);
+        session.peer = Some(peer);
+        session.ids = ids;
+        self.insert(number, session, out);
+        Ok(number)
+    }
+
+    /// Sets whether a session stays without traffic.
+    pub fn set_standing(&mut self, number: SessionNumber, standing: bool) {
+        if let Some(session) = self.sessions.get_mut(&number) {
+            session.standing = standing;
+        }
+    }
+
+    /// Sends a record. Returns false if there is no such session, or too many records wait.
+    pub fn send(
+        &mut self,
+        now: Instant,
+        number: SessionNumber,
+        record: &[u8],
+        out: &mut Out,
+    ) -> bool {
+        let Some(session) = self.sessions.get_mut(&number) else { return false };
+        session.touch(now);
+        match session.record.send(now, record, out) {
+            Ok(sent) => {
+                self.schedule(number);
+                sent
+            }
+            Err(reason) => {
+                self.end(now, number, reason.into(), out);
+                false
+            }
+        }
+    }
+
+    /// Moves a session, which has proved to reach its peer there, to another path.
+    pub fn set_link(&mut self, now: Instant, number: SessionNumber, link: Link, out: &mut Out) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let former = session.record.link();
+        session.record.set_link(now, link, out);
+        self.use_link(link, out);
+        self.leave_link(former, out);
+        self.schedule(number);
+    }
+
+    /// Ends a session or an attempt.
+    pub fn disconnect(&mut self, now: Instant, number: SessionNumber, out: &mut Out) {
+        self.end(now, number, Reason::Requested, out);
+    }
+
+    /// Returns the established session with a member.
+    pub fn session_with(&self, peer: &KeyHash) -> Option<SessionNumber> {
+        let mut sessions = self.with(peer, Protocol::Mesh).into_iter();
+        sessions.find(|number| {
+            self.sessions.get(number).is_some_and(|session| session.established.is_some())
+        })
+    }
+
+    /// Returns the number of sessions, attempts and handshakes.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Returns whether there are no sessions, attempts and handshakes.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> SessionCounters {
+        SessionCounters { refused: self.listener.refused(), ..self.counters }
+    }
+
+    fn unix(&self, now: Instant) -> UnixTime {
+        let (base, unix) = self.base;
+        UnixTime(unix.0.saturating_add(now.since(base).as_secs()))
+    }
+
+    fn number(&mut self) -> SessionNumber {
+        self.next = self.next.saturating_add(1);
+        SessionNumber(self.next)
+    }
+
+    /// Returns the sessions and attempts with a peer.
+    pub(super) fn with(&self, peer: &KeyHash, protocol: Protocol) -> Vec<SessionNumber> {
+        let same =
+            |session: &Session| session.peer.as_ref() == Some(peer) && session.protocol == protocol;
+        let sessions = self.sessions.iter().filter(|(_, session)| same(session));
+        sessions.map(|(&number, _)| number).collect()
+    }
+
+    /// Reserves random ids for channels.
+    pub(super) fn reserve(
+        &mut self,
+        number: SessionNumber,
+        count: usize,
+    ) -> Result<Vec<PeerId>, Reason> {
+        let (first, last) = (*self.ids.start(), *self.ids.end());
+        let size = last.saturating_sub(first).saturating_add(1);
+        let mut ids = Vec::new();
+        for _ in 0..count {
+            let start = self.random.below(size);
+            let candidates = (0..size).map(|n| {
+                let offset = (u64::from(start) + u64::from(n)) % u64::from(size);
+                PeerId(first.saturating_add(u32::try_from(offset).unwrap_or_default()))
+            });
+            let free = candidates.into_iter().find(|id| !self.by_channel.contains_key(id));
+            let Some(id) = free else {
+                self.release(&ids);
+                return Err(Reason::NoFreeId);
+            };
+            self.by_channel.insert(id, Some(number));
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
+    /// Releases ids that the data plane does not know.
+    pub(super) fn release(&mut self, ids: &[PeerId]) {
+        for id in ids {
+            self.by_channel.remove(id);
+        }
+    }
+
+    fn use_link(&mut self, link: Link, out: &mut Out) {
+        let users = self.links.entry(link).or_default();
+        *users += 1;
+        if *users == 1 {
+            out.plane(Command::AdmitLink(link));
+        }
+    }
+
+    fn leave_link(&mut self, link: Link, out: &mut Out) {
+        let Some(users) = self.links.get_mut(&link) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.links.remove(&link);
+            out.plane(Command::DismissLink(link));
+        }
+    }
+
+    fn insert(&mut self, number: SessionNumber, session: Session, out: &mut Out) {
+        self.use_link(session.record.link(), out);
+        self.sessions.insert(number, Box::new(session));
+        self.file(number);
+        self.schedule(number);
+    }
+
+    /// Files a session under its peer's session id, once that is known.
+    fn file(&mut self, number: SessionNumber) {
+        if let Some(session) = self.sessions.get_mut(&number)
+            && session.filed.is_none()
+            && let Some(id) = session.record.remote_id()
+        {
+            session.filed = Some(id);
+            self.by_sender.entry(id).or_insert(number);
+        }
+    }
+
+    fn schedule(&mut self, number: SessionNumber) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let next = session.deadline(&self.policy).map(|(at, _)| at);
+        let former = std::mem::replace(&mut session.scheduled, next);
+        if former == next {
+            return;
+        }
+        former.map(|at| self.timers.remove(&(at, number)));
+        next.map(|at| self.timers.insert((at, number)));
+    }
+
+    /// Ends a session, and reports it unless it is a handshake whose sender has not proved a key.
+    pub(super) fn end(
+        &mut self,
+        now: Instant,
+        number: SessionNumber,
+        reason: Reason,
+        out: &mut Out,
+    ) {
+        let Some(mut session) = self.sessions.remove(&number) else { return };
+        session.record.close(now, out);
+        self.soiled |= session.record.take_soiled();
+        self.counters.dropped = self.counters.dropped.saturating_add(session.record.dropped());
+        if let Some(at) = session.scheduled {
+            self.timers.remove(&(at, number));
+        }
+        if let Some(id) = session.filed
+            && self.by_sender.get(&id) == Some(&number)
+        {
+            self.by_sender.remove(&id);
+        }
+        let link = session.record.link();
+        self.leave_link(link, out);
+        if session.is_handshake {
+            self.listener.finished(link, false);
+        }
+        if session.established.is_some() {
+            // The data plane reports when it has removed them.
+            self.by_channel.extend(session.ids.iter().map(|id| (*id, None)));
+        } else {
+            self.release(&session.ids);
+        }
+        if session.peer.is_none() {
+            self.counters.handshakes_failed = self.counters.handshakes_failed.saturating_add(1);
+            return;
+        }
+        out.event(Event::Ended(number, session.peer, reason));
+    }
+
+    fn packet(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        let Some((opcode, sender)) = sender(packet) else { return };
+        if let Some(&number) = self.by_sender.get(&sender) {
+            return self.session_packet(now, number, packet, out);
+        }
+        if opcode == Opcode::HardResetServerV2 {
+            return self.answered(now, link, packet, out);
+        }
+        let unix = self.unix(now);
+        if let Some((record, events)) = self.listener.packet(now, unix, link, packet, out) {
+            let number = self.number();
+            // The protocol is known when the session is ready.
+            let mut session = Session::new(now, record, Protocol::Join);
+            session.is_handshake = true;
+            self.insert(number, session, out);
+            self.handle_events(now, number, Ok(events), out);
+        }
+    }
+
+    /// Lets the attempts at a link try a reset that may answer one of them.
+    fn answered(&mut self, now: Instant, link: Link, packet: &[u8], out: &mut Out) {
+        let waits = |session: &Session| {
+            session.record.remote_id().is_none() && session.record.link().remote() == link.remote()
+        };
+        let attempts = self.sessions.iter().filter(|(_, session)| waits(session));
+        let attempts: Vec<SessionNumber> = attempts.map(|(&number, _)| number).collect();
+        for number in attempts {
+            // The packet is unwrapped in place, and others need the original.
+            self.session_packet(now, number, &mut packet.to_vec(), out);
+            let session = self.sessions.get(&number);
+            if session.is_none_or(|session| session.record.remote_id().is_some()) {
+                return;
+            }
+        }
+    }
+
+    fn session_packet(
+        &mut self,
+        now: Instant,
+        number: SessionNumber,
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let events = session.record.packet(now, packet, out);
+        self.file(number);
+        self.handle_events(now, number, events, out);
+    }
+
+    fn handle_events(
+        &mut self,
+        now: Instant,
+        number: SessionNumber,
+        events: Result<Vec<RecordEvent>, adit_openvpn::Reason>,
+        out: &mut Out,
+    ) {
+        let result = events.map_err(Reason::from).and_then(|events| {
+            events.into_iter().try_for_each(|event| self.handle_event(now, number, event, out))
+        });
+        if let Some(session) = self.sessions.get_mut(&number) {
+            self.soiled |= session.record.take_soiled();
+        }
+        match result {
+            Ok(()) => self.schedule(number),
+            Err(reason) => self.end(now, number, reason, out),
+        }
+    }
+
+    fn handle_event(
+        &mut self,
+        now: Instant,
+        number: SessionNumber,
+        event: RecordEvent,
+        out: &mut Out,
+    ) -> Result<(), Reason> {
+        let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
+        match event {
+            RecordEvent::Ready(remote) => return self.ready(now, number, &remote, out),
+            RecordEvent::KeysReady => {
+                let Some(peer) = session.peer else { return Ok(()) };
+                let ends = Ends::of(&self.mesh, session.record.role(), &self.own, &peer);
+                let keys = (0..session.ids.len())
+                    .map(|channel| ends.data_keys(&session.record, channel))
+                    .collect::<Result<Vec<_>, _>>()?;
+                session.record.rekey(now, keys, &mut self.random, out)?;
+            }
+            RecordEvent::Record(record) => {
+                session.touch(now);
+                out.event(Event::Record(number, record));
+            }
+            RecordEvent::Closed => return Err(Reason::Closed),
+        }
+        Ok(())
+    }
+
+    fn notice(&mut self, now: Instant, notice: &Notice, out: &mut Out) {
+        let Some(peer) = notice.peer() else { return };
+        let number = self.by_channel.get(&peer).copied();
+        if let (Notice::PeerGone(..), Some(None)) = (notice, number) {
+            self.by_channel.remove(&peer);
+        }
+        let Some(number) = number.flatten() else { return };
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        match notice {
+            Notice::PeerSilent(_) => return self.end(now, number, Reason::Silent, out),
+            Notice::Traffic(_, traffic) => {
+                if session.traffic(now, peer, *traffic, &self.policy) {
+                    return self.end(now, number, Reason::Idle, out);
+                }
+            }
+            _ => {
+                if let Some(report) = session.record.notice(now, notice, out) {
+                    out.event(Event::Path(number, report));
+                }
+            }
+        }
+        self.schedule(number);
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Out) {
+        // Each session once: one that is due again at once must not block the others.
+        let due = self.timers.range(..=(now, SessionNumber(u64::MAX)));
+        let due: Vec<SessionNumber> = due.map(|&(_, number)| number).collect();
+        for number in due {
+            let Some(session) = self.sessions.get_mut(&number) else { continue };
+            if session.ends(&self.policy).is_some_and(|at| at <= now) {
+                self.end(now, number, Reason::JoinTimeout, out);
+                continue;
+            }
+            if session.looks(now, &self.policy) {
+                session.ids.iter().for_each(|id| out.plane(Command::ReadTraffic(*id)));
+            }
+            let events = session.record.tick(now, out);
+            self.handle_events(now, number, events, out);
+        }
+    }
+
+    /// A separate function, so that its stack frame is below its caller's.
+    #[inline(never)]
+    fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        match input {
+            Input::Tick => {}
+            Input::ControlPacket(link, packet) => self.packet(now, link, packet, out),
+            Input::Notice(notice) => self.notice(now, &notice, out),
+            Input::LinkDown(link) => {
+                let on = self.sessions.iter().filter(|(_, one)| one.record.link() == link);
+                let lost: Vec<SessionNumber> = on.map(|(&number, _)| number).collect();
+                for number in lost {
+                    self.end(now, number, Reason::LinkDown, out);
+                }
+            }
+            // This node dials no streams and accepts none.
+            Input::LinkUp(link) => out.push(Output::Hangup(link)),
+            Input::DialFailed(_) | Input::AuthResponse(..) => {}
+        }
+        self.tick(now, out);
+    }
+}
+
+impl Engine for SessionEngine {
+    type Event = Event;
+    type Format = OpenVpn;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        self.work(now, input, out);
+        if std::mem::take(&mut self.soiled) {
+            adit_crypto::scrub_stack();
+        }
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let &(at, number) = self.timers.first()?;
+        let deadline = self.sessions.get(&number).and_then(|one| one.deadline(&self.policy));
+        Some((at, deadline.map_or("timer", |(_, why)| why)))
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+}

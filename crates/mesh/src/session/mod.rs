@@ -1,0 +1,34 @@
+//! Sessions between nodes.
+//!
+//! A session is one of [`adit_openvpn::records`]. Each node has an Ed25519 key, and is known to the
+//! others by the key's hash. A node that connects expects one hash; a node that accepts a session
+//! knows the hashes of all members. The tls-crypt key of a node follows from the mesh id and its
+//! key's hash, so that senders who know neither get no answer.
+//!
+//! There are two protocols (ALPN). `adit-mesh/1` is for members and has data channels.
+//! `adit-mesh-join/1` accepts any key, and has records alone.
+//!
+//! A session has one or more data channels, numbered from 0, each a peer of the data plane with its
+//! own id, keys, counter and replay window. Each end's hello lists the ids of its own; the session
+//! has as many channels as the shorter list. See [`keys`] for their derivation.
+//!
+//! If two nodes connect to each other at once, the session of the one with the smaller hash
+//! remains.
+
+mod admission;
+mod engine;
+mod hello;
+pub mod keys;
+mod policy;
+mod reason;
+mod state;
+
+pub use adit_openvpn::tls::KeyHash;
+pub use engine::{Event, SessionConfig, SessionCounters, SessionEngine, SessionNumber};
+pub use hello::{Hello, HelloError, MAX_CHANNELS};
+pub use policy::Policy;
+pub use reason::Reason;
+pub use state::Protocol;
+
+/// The first bytes of the SHA-256 of a mesh's genesis, which name the mesh.
+pub type MeshId = [u8; 16];

@@ -1,0 +1,458 @@
+//! Sessions between nodes on a simulated network.
+
+mod support;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use adit_engine::command::Traffic;
+use adit_engine::{Instant, Random};
+use adit_mesh::session::{Event, Policy, Protocol, Reason, SessionNumber, keys};
+use adit_openvpn::data_format::{Input, Notice, Outbox, Output};
+use adit_openvpn::keys::Role;
+use adit_openvpn::records::{Dial, RecordEvent, RecordListener, RecordSession, RecordSettings};
+use adit_openvpn::tls::{CertificateProblem, SelfSigned, TlsError};
+use adit_sim::{Impairment, Loss};
+use support::{MESH, UNIX, World, link, policy, signing_key};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Returns two nodes, of which the first has connected to the second.
+fn connected(policy: Policy) -> World {
+    let mut w = World::new(2, policy, 1);
+    w.connect(0, 1, false).unwrap();
+    assert!(w.run(SECOND, |w| w.are_connected(0, 1)), "{:?}", w.nodes[0].events);
+    w
+}
+
+fn ends(w: &World, node: usize) -> Vec<&Reason> {
+    let ended = w.nodes[node].events.iter().filter_map(|event| match event {
+        Event::Ended(_, _, reason) => Some(reason),
+        _ => None,
+    });
+    ended.collect()
+}
+
+#[test]
+fn two_nodes_have_matching_channels() {
+    let w = connected(Policy { channels: 3, ..policy() });
+    let (a, b) = (w.channels(0, 1), w.channels(1, 0));
+    assert_eq!((a.len(), b.len()), (3, 3));
+    for (ours, theirs) in a.iter().zip(&b) {
+        let (ours_peer, theirs_peer) = (w.peer(0, *ours), w.peer(1, *theirs));
+        assert_eq!((ours_peer.wire_id, theirs_peer.wire_id), (theirs.0, ours.0));
+        assert_eq!(ours_peer.sealing(), theirs_peer.opening());
+        assert_eq!(ours_peer.opening(), theirs_peer.sealing());
+        assert!(!ours_peer.floats && !theirs_peer.floats);
+    }
+}
+
+#[test]
+fn the_smaller_number_of_channels_counts_and_the_other_ids_are_free_again() {
+    for (first, second) in [(4, 2), (2, 4)] {
+        let mut w = World::with_policies(
+            vec![Policy { channels: first, ..policy() }, Policy { channels: second, ..policy() }],
+            1,
+        );
+        w.connect(0, 1, false).unwrap();
+        assert!(w.run(SECOND, |w| w.are_connected(0, 1)));
+        assert_eq!((w.channels(0, 1).len(), w.channels(1, 0).len()), (2, 2));
+        assert_eq!((w.nodes[0].peers.len(), w.nodes[1].peers.len()), (2, 2));
+    }
+}
+
+#[test]
+fn no_two_channels_directions_or_generations_share_a_key() {
+    let mut w = connected(Policy { channels: 4, ..policy() });
+    let number = w.number(0, 1).unwrap();
+    w.nodes[0].engine.set_standing(number, true);
+    let number = w.number(1, 0).unwrap();
+    w.nodes[1].engine.set_standing(number, true);
+    w.run(3 * HOUR + 10 * MINUTE, |_| false);
+    assert!(w.are_connected(0, 1), "{:?}", ends(&w, 0));
+    let installed = &w.nodes[0].sealing_keys;
+    assert_eq!(installed.len(), 4 * 4, "each channel has a new key every hour");
+    let all: HashSet<_> = installed.iter().chain(&w.nodes[1].sealing_keys).collect();
+    assert_eq!(all.len(), 2 * 4 * 4);
+    // The other end opens with the same ones.
+    let opening: HashSet<_> = w.nodes[1].opening_keys.iter().collect();
+    assert_eq!(opening, installed.iter().collect());
+}
+
+#[test]
+fn handshakes_survive_loss_duplication_and_reordering() {
+    for seed in 0..200 {
+        let slow = Policy { hand_window: MINUTE, ..policy() };
+        let mut w = World::new(2, slow, seed);
+        w.impair(Impairment {
+            loss: Loss::Random(f64::from((seed % 11) as u32) / 100.0),
+            duplicate: 0.1,
+            reorder: 0.1,
+            reorder_by: Duration::from_millis(60),
+            delay: Duration::from_millis(25),
+            jitter: Duration::from_millis(10),
+        });
+        w.connect(0, 1, false).unwrap();
+        assert!(w.run(MINUTE, |w| w.are_connected(0, 1)), "seed {seed}");
+        let number = w.number(0, 1).unwrap();
+        assert!(w.send(0, number, b"hello") && w.send(0, number, &[7; 20_000]));
+        let both = |w: &World| w.records(1) == [b"hello".to_vec(), vec![7; 20_000]];
+        assert!(w.run(MINUTE, both), "seed {seed}");
+    }
+}
+
+#[test]
+fn of_two_attempts_at_once_the_smaller_nodes_remains() {
+    for seed in 0..60 {
+        let mut w = World::new(2, policy(), seed);
+        w.impair(Impairment {
+            delay: Duration::from_millis(10 + seed % 7),
+            jitter: Duration::from_millis(seed % 5),
+            ..Impairment::default()
+        });
+        w.connect(0, 1, false).unwrap();
+        w.run(Duration::from_millis(seed % 20), |_| false);
+        w.connect(1, 0, false).unwrap();
+        w.run(5 * SECOND, |_| false);
+        assert!(w.are_connected(0, 1), "seed {seed}: {:?}", w.nodes[0].events);
+        let smaller = usize::from(w.key(1) < w.key(0));
+        assert_eq!(w.role(smaller, 1 - smaller), Role::Client, "seed {seed}");
+        for node in [0, 1] {
+            assert_eq!(w.nodes[node].engine.len(), 1, "seed {seed}: one session is left");
+            assert_eq!(w.nodes[node].peers.len(), 1, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn an_attempt_without_an_answer_gives_way() {
+    let mut w = World::new(2, policy(), 1);
+    let smaller = usize::from(w.key(1) < w.key(0));
+    // The larger node's packets pass, and those of the smaller one only as answers.
+    w.connect(smaller, 1 - smaller, false).unwrap();
+    w.lose_all_in_flight();
+    w.connect(1 - smaller, smaller, false).unwrap();
+    assert!(w.run(Duration::from_millis(500), |w| w.are_connected(0, 1)));
+    assert_eq!(w.role(smaller, 1 - smaller), Role::Server);
+    assert_eq!(ends(&w, smaller), [&Reason::Superseded]);
+}
+
+#[test]
+fn a_restarted_node_replaces_its_session() {
+    let mut w = connected(policy());
+    w.run(MINUTE, |_| false);
+    w.restart(0);
+    w.connect(0, 1, false).unwrap();
+    assert!(w.run(SECOND, |w| w.are_connected(0, 1)));
+    assert_eq!(ends(&w, 1), [&Reason::Replaced]);
+    assert_eq!((w.nodes[1].engine.len(), w.nodes[1].peers.len()), (1, 1));
+}
+
+#[test]
+fn a_key_that_is_no_members_is_refused_and_gets_no_channel() {
+    let mut w = World::new(2, policy(), 1);
+    let (a, b) = (w.key(0), w.key(1));
+    let (now, mut out) = (w.now, Outbox::new());
+    w.nodes[1].engine.expel(now, &a, &mut out);
+    w.connect(0, 1, false).unwrap();
+    w.run(SECOND, |_| false);
+    assert_eq!(ends(&w, 1), [&Reason::NotMember]);
+    assert_eq!(ends(&w, 0), [&Reason::Closed], "the other end knows at once");
+    for node in [0, 1] {
+        assert!(w.nodes[node].engine.is_empty() && w.nodes[node].sealing_keys.is_empty());
+    }
+    w.nodes[0].engine.expel(now, &b, &mut out);
+    assert_eq!(w.connect(0, 1, false), Err(Reason::NotMember), "nor is it dialled");
+}
+
+#[test]
+fn an_expelled_member_loses_its_session_at_once() {
+    let mut w = connected(policy());
+    let (now, key, mut out) = (w.now, w.key(0), Outbox::new());
+    w.nodes[1].engine.expel(now, &key, &mut out);
+    w.perform(1, out);
+    assert_eq!(ends(&w, 1), [&Reason::Expelled]);
+    assert!(w.nodes[1].peers.is_empty());
+    w.run(SECOND, |_| false);
+    assert_eq!(ends(&w, 0), [&Reason::Closed]);
+    w.connect(0, 1, false).unwrap();
+    w.run(SECOND, |_| false);
+    assert!(!w.are_connected(0, 1));
+}
+
+#[test]
+fn a_session_for_joining_accepts_any_key_and_has_no_data_key() {
+    let mut w = World::new(2, policy(), 1);
+    let (now, a, b) = (w.now, w.key(0), w.key(1));
+    let mut out = Outbox::new();
+    w.nodes[0].engine.expel(now, &b, &mut out);
+    w.nodes[1].engine.expel(now, &a, &mut out);
+    let number = w.nodes[0].engine.join(now, b, link(1), &mut out).unwrap();
+    w.perform(0, out);
+    w.run(SECOND, |_| false);
+    assert!(w.send(0, number, b"secret"));
+    w.run(SECOND, |_| false);
+    assert_eq!(w.records(1), [b"secret".to_vec()]);
+    for node in [0, 1] {
+        let established = w.nodes[node].events.iter().find_map(|event| match event {
+            Event::Established { peer, protocol: Protocol::Join, channels, .. } => {
+                Some((*peer, channels.clone()))
+            }
+            _ => None,
+        });
+        assert_eq!(established, Some((w.key(1 - node), Vec::new())));
+        assert!(w.nodes[node].sealing_keys.is_empty() && w.nodes[node].peers.is_empty());
+    }
+    w.run(policy().join_lasts, |_| false);
+    assert_eq!(ends(&w, 0).first(), Some(&&Reason::JoinTimeout));
+    assert!(w.nodes[1].engine.is_empty());
+}
+
+/// A client that has the key of node 0 and sends any hello under any protocol.
+fn hostile_client(w: &mut World, protocol: Protocol, hello: &[u8]) -> Option<Reason> {
+    let key = w.key(1);
+    let identity = SelfSigned::new(&signing_key(0)).unwrap();
+    let dial = Dial {
+        link: link(1),
+        wrap: keys::wrap_key(&MESH, &key).unwrap(),
+        tls: identity.client(key, protocol.name().as_bytes()).unwrap(),
+        hello,
+    };
+    let (mut random, mut out) = (Random::new([9; 32]), Outbox::<()>::new());
+    let now = w.now;
+    let mut client =
+        RecordSession::connect(now, UNIX, dial, &settings(), &mut random, &mut out).unwrap();
+    for _ in 0..10 {
+        while let Some(output) = out.pop() {
+            if let Output::Send(_, mut packet) = output {
+                w.input(1, Input::ControlPacket(link(0), &mut packet));
+            }
+        }
+        for mut packet in w.take_sent(1) {
+            let _ = client.packet(now, &mut packet, &mut out);
+        }
+    }
+    ends(w, 1).first().map(|reason| (*reason).clone())
+}
+
+fn settings() -> RecordSettings {
+    RecordSettings {
+        hand_window: 10 * SECOND,
+        rekey_after: HOUR,
+        keepalive: Default::default(),
+        tun_mtu: 1500,
+        replay_window: 64,
+    }
+}
+
+#[test]
+fn a_hello_must_fit_its_protocol() {
+    let refused = |protocol, hello: &[u8]| {
+        let mut w = World::new(2, policy(), 1);
+        let reason = hostile_client(&mut w, protocol, hello);
+        assert_eq!(
+            w.nodes[1].sealing_keys.is_empty(),
+            reason.is_some() || protocol == Protocol::Join
+        );
+        reason
+    };
+    assert_eq!(refused(Protocol::Mesh, &[1, 0, 0, 1]), None);
+    assert_eq!(refused(Protocol::Join, &[0]), None);
+    assert_eq!(refused(Protocol::Mesh, &[0]), Some(Reason::WrongHello));
+    assert_eq!(refused(Protocol::Join, &[1, 0, 0, 1]), Some(Reason::WrongHello));
+    let bad = refused(Protocol::Mesh, &[1, 0, 0]);
+    assert!(matches!(bad, Some(Reason::BadHello(_))), "{bad:?}");
+}
+
+/// An impostor that knows the mesh and the hash of the node that it claims to be.
+#[test]
+fn a_node_that_is_not_the_expected_one_is_refused() {
+    let mut w = World::new(2, policy(), 1);
+    let wrap = keys::wrap_key(&MESH, &w.key(1)).unwrap();
+    let impostor = SelfSigned::new(&signing_key(9)).unwrap();
+    let tls = impostor.server(&[Protocol::Mesh.name().as_bytes()]).unwrap();
+    let mut random = Random::new([9; 32]);
+    let mut listener = RecordListener::new(wrap, tls, &settings(), &mut random).unwrap();
+    let mut session: Option<RecordSession> = None;
+    w.connect(0, 1, false).unwrap();
+    let (now, mut out) = (w.now, Outbox::<()>::new());
+    for _ in 0..10 {
+        for mut packet in w.take_sent(0) {
+            match &mut session {
+                Some(session) => drop(session.packet(now, &mut packet, &mut out)),
+                None => {
+                    let started = listener.packet(now, UNIX, link(0), &mut packet, &mut out);
+                    session = started.map(|(session, _): (_, Vec<RecordEvent>)| session);
+                }
+            }
+        }
+        while let Some(output) = out.pop() {
+            if let Output::Send(_, mut packet) = output {
+                w.input(0, Input::ControlPacket(link(1), &mut packet));
+            }
+        }
+    }
+    let ended = ends(&w, 0);
+    let [Reason::Failed(adit_openvpn::Reason::Tls(TlsError::Certificate(error)))] = ended[..]
+    else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(error.problem, CertificateProblem::Fingerprint);
+    assert!(w.nodes[0].sealing_keys.is_empty());
+}
+
+#[test]
+fn a_stranger_without_the_mesh_id_gets_no_answer() {
+    let mut w = World::new(2, policy(), 1);
+    w.restart_in(0, [0x55; 16]);
+    w.connect(0, 1, false).unwrap();
+    w.run(15 * SECOND, |_| false);
+    assert_eq!(w.nodes[1].sent, 0);
+    assert!(w.nodes[1].engine.is_empty() && w.nodes[1].engine.counters().refused > 1);
+    let reason = adit_openvpn::Reason::HandshakeTimeout;
+    assert_eq!(ends(&w, 0), [&Reason::Failed(reason)]);
+}
+
+#[test]
+fn a_flood_of_resets_creates_no_state() {
+    let mut w = World::new(2, policy(), 1);
+    w.connect(0, 1, false).unwrap();
+    let reset = w.take_sent(0).remove(0);
+    for n in 0..5000_u16 {
+        let [a, b] = n.to_be_bytes();
+        let remote = ([10, 1, a, b], 5000).into();
+        let from = adit_engine::Link::datagram(Default::default(), None, remote);
+        w.input(1, Input::ControlPacket(from, &mut reset.clone()));
+    }
+    assert!(w.nodes[1].engine.is_empty() && w.nodes[1].engine.due().is_none());
+    assert_eq!(w.nodes[1].sent, 5000, "each is answered once");
+    assert!(w.nodes[1].events.is_empty());
+}
+
+use adit_engine::Engine as _;
+
+#[test]
+fn an_idle_session_ends_and_a_standing_one_does_not() {
+    let mut w = connected(policy());
+    w.run(9 * MINUTE, |_| false);
+    assert!(w.are_connected(0, 1));
+    w.run(4 * MINUTE, |_| false);
+    assert!(!w.are_connected(0, 1) && w.nodes[0].peers.is_empty() && w.nodes[1].peers.is_empty());
+    assert!([0, 1].iter().any(|node| ends(&w, *node) == [&Reason::Idle]));
+
+    let mut w = connected(policy());
+    for node in [0, 1] {
+        let number = w.number(node, 1 - node).unwrap();
+        w.nodes[node].engine.set_standing(number, true);
+    }
+    w.run(30 * MINUTE, |_| false);
+    assert!(w.are_connected(0, 1));
+}
+
+#[test]
+fn traffic_and_records_keep_a_session_and_pings_do_not() {
+    let mut w = connected(policy());
+    for n in 1..30 {
+        w.run(MINUTE, |_| false);
+        w.traffic(Traffic { packets: n, in_band_packets: 0, ..Traffic::default() });
+    }
+    assert!(w.are_connected(0, 1));
+    for n in 1..30 {
+        w.run(MINUTE, |_| false);
+        w.traffic(Traffic { packets: 29 + n, in_band_packets: n, ..Traffic::default() });
+    }
+    assert!(!w.are_connected(0, 1));
+
+    let mut w = connected(policy());
+    for _ in 0..6 {
+        w.run(5 * MINUTE, |_| false);
+        let number = w.number(0, 1).unwrap();
+        assert!(w.send(0, number, b"digest"));
+    }
+    assert!(w.are_connected(0, 1));
+}
+
+#[test]
+fn a_silent_peer_and_a_dead_link_end_their_sessions() {
+    let mut w = connected(policy());
+    let channel = w.channels(0, 1)[0];
+    w.input(0, Input::Notice(Notice::PeerSilent(channel)));
+    assert_eq!(ends(&w, 0), [&Reason::Silent]);
+    let mut w = connected(policy());
+    w.input(0, Input::LinkDown(link(1)));
+    assert_eq!(ends(&w, 0), [&Reason::LinkDown]);
+}
+
+#[test]
+fn ids_are_not_used_again_before_the_data_plane_has_removed_their_channel() {
+    let mut w = World::new(2, policy(), 1);
+    w.nodes[0].keeps_removed = true;
+    for _ in 0..support::IDS {
+        w.connect(0, 1, false).unwrap();
+        assert!(w.run(SECOND, |w| w.are_connected(0, 1)));
+        let number = w.number(0, 1).unwrap();
+        let (now, mut out) = (w.now, Outbox::new());
+        w.nodes[0].engine.disconnect(now, number, &mut out);
+        w.perform(0, out);
+        w.run(SECOND, |_| false);
+    }
+    assert_eq!(w.connect(0, 1, false), Err(Reason::NoFreeId));
+    w.remove_kept(0);
+    assert!(w.connect(0, 1, false).is_ok());
+}
+
+#[test]
+fn attempts_are_bounded_and_leave_nothing_behind() {
+    let mut w = World::new(2, policy(), 1);
+    let (now, mut out) = (w.now, Outbox::new());
+    let key = |n: u32| {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&n.to_be_bytes());
+        key
+    };
+    let engine = &mut w.nodes[0].engine;
+    let begun = (0..300).filter(|n| engine.join(now, key(*n), link(1), &mut out).is_ok()).count();
+    assert_eq!(begun, 256);
+    w.perform(0, out);
+    w.run(15 * SECOND, |_| false);
+    assert!(w.nodes[0].engine.is_empty() && w.nodes[0].engine.due().is_none());
+}
+
+#[test]
+fn a_session_follows_its_path() {
+    let mut w = World::new(3, policy(), 1);
+    w.connect(0, 1, true).unwrap();
+    assert!(w.run(SECOND, |w| w.are_connected(0, 1)));
+    let number = w.number(0, 1).unwrap();
+    let (now, mut out) = (w.now, Outbox::new());
+    w.nodes[0].engine.set_link(now, number, link(2), &mut out);
+    assert!(w.nodes[0].engine.send(now, number, b"by another path", &mut out));
+    w.perform(0, out);
+    let channel = w.channels(0, 1)[0];
+    assert_eq!(w.peer(0, channel).link, link(2));
+    // Whatever arrives at the third node would be relayed to the second.
+    w.forward(2, 1);
+    assert!(w.run(5 * SECOND, |w| w.records(1) == [b"by another path".to_vec()]));
+}
+
+#[test]
+fn connecting_twice_is_one_session() {
+    let mut w = connected(policy());
+    let number = w.number(0, 1).unwrap();
+    assert_eq!(w.connect(0, 1, false), Ok(number));
+    assert_ne!(number, SessionNumber(0));
+    assert_eq!(w.nodes[0].engine.len(), 1);
+    let _: Instant = w.now;
+}
+
+#[test]
+fn records_are_not_printed() {
+    let mut w = connected(policy());
+    let number = w.number(0, 1).unwrap();
+    assert!(w.send(0, number, &[77; 9]));
+    w.run(SECOND, |_| false);
+    let text = format!("{:?}", w.nodes[1].events);
+    assert!(text.contains("Record(9 bytes)") && !text.contains("77, 77"), "{text}");
+}
