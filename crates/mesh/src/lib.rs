@@ -7,4 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod path;
+pub mod roster;
 pub mod session;
+mod wire;

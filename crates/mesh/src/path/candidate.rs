@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use super::KeyHash;
-use super::wire::{DecodeError, Decoder, is_usable, put_address};
+use crate::wire::{DecodeError, Decoder, is_usable, put_address};
 
 /// The most candidates in an offer.
 pub const MAX_CANDIDATES: usize = 16;

@@ -6,8 +6,8 @@ mod probe;
 mod record;
 mod relay_budget;
 mod relays;
-mod wire;
 
+pub use crate::wire::{DecodeError, is_usable};
 pub use candidate::{Candidate, CandidateKind, MAX_CANDIDATES, is_private};
 pub use nat::{MAX_OBSERVERS, NatInfo, NatKind, NatObserver};
 pub use probe::{
@@ -16,7 +16,6 @@ pub use probe::{
 pub use record::{MAX_RECORD, Offer, Purpose, Record};
 pub use relay_budget::{MAX_PAIRS, RelayBudget, RelayCounters};
 pub use relays::{RELAYS_PER_NODE, STANDING_NEIGHBOURS, relays_of, standing_neighbours};
-pub use wire::{DecodeError, is_usable};
 
 /// The SHA-256 of a node's public key.
 pub type KeyHash = [u8; 32];

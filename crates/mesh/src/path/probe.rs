@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use adit_crypto::{CryptoError, Digest, HmacKey};
 
 use super::KeyHash;
-use super::wire::{DecodeError, Decoder, put_address};
+use crate::wire::{DecodeError, Decoder, put_address};
 
 /// The first byte of probes: opcode 31, which OpenVPN does not use, and key id 0.
 pub const FIRST_BYTE: u8 = 31 << 3;

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::candidate::{Candidate, MAX_CANDIDATES};
 use super::nat::NatKind;
 use super::probe::{MAX_PROBE, Tag};
-use super::wire::{DecodeError, Decoder, put_address};
+use crate::wire::{DecodeError, Decoder, put_address};
 
 /// The version of the records.
 const VERSION: u8 = 1;

@@ -1,10 +1,10 @@
-//! Reading and writing the fields of path messages.
+//! Reading and writing the fields of messages and objects.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The reason why bytes are not a path message.
+/// The reason why bytes are not a message of the mesh.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The message ends before its last field.
@@ -38,33 +38,43 @@ pub enum DecodeError {
 
 /// A cursor over the fields of a message.
 #[derive(Debug)]
-pub(super) struct Decoder<'a>(&'a [u8]);
+pub(crate) struct Decoder<'a>(&'a [u8]);
 
 impl<'a> Decoder<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (field, rest) = self.0.split_first_chunk().ok_or(DecodeError::Truncated)?;
         self.0 = rest;
         Ok(*field)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, DecodeError> {
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         self.array().map(u8::from_be_bytes)
     }
 
-    pub(super) fn u16(&mut self) -> Result<u16, DecodeError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_be_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, DecodeError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
         self.array().map(u64::from_be_bytes)
     }
 
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        let (field, rest) = self.0.split_at_checked(len).ok_or(DecodeError::Truncated)?;
+        self.0 = rest;
+        Ok(field)
+    }
+
     /// Reads an address that a node can have: see [`is_usable`].
-    pub(super) fn address(&mut self) -> Result<SocketAddr, DecodeError> {
+    pub(crate) fn address(&mut self) -> Result<SocketAddr, DecodeError> {
         let ip: IpAddr = match self.u8()? {
             4 => Ipv4Addr::from(self.array::<4>()?).into(),
             6 => Ipv6Addr::from(self.array::<16>()?).into(),
@@ -75,7 +85,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads an address, or the zero byte that says that there is none.
-    pub(super) fn optional_address(&mut self) -> Result<Option<SocketAddr>, DecodeError> {
+    pub(crate) fn optional_address(&mut self) -> Result<Option<SocketAddr>, DecodeError> {
         match self.0.split_first() {
             Some((0, rest)) => {
                 self.0 = rest;
@@ -85,11 +95,11 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    pub(super) fn rest(self) -> &'a [u8] {
+    pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }
 
-    pub(super) fn end(self) -> Result<(), DecodeError> {
+    pub(crate) fn end(self) -> Result<(), DecodeError> {
         match self.0.len() {
             0 => Ok(()),
             more => Err(DecodeError::TrailingBytes(more)),
@@ -98,7 +108,7 @@ impl<'a> Decoder<'a> {
 }
 
 /// Appends an address: the family (4 or 6), the octets, the port.
-pub(super) fn put_address(address: SocketAddr, out: &mut Vec<u8>) {
+pub(crate) fn put_address(address: SocketAddr, out: &mut Vec<u8>) {
     match address.ip() {
         IpAddr::V4(ip) => {
             out.push(4);

@@ -1,0 +1,213 @@
+//! The first object of a mesh, from whose hash the mesh has its id.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+use adit_crypto::sha256;
+use ipnet::Ipv4Net;
+
+use super::change::ChangeHash;
+use super::node::Label;
+use super::object::{DOMAIN, GENESIS, ObjectError, count, ipv4_net, open, put_count, put_ipv4_net};
+use crate::session::{KeyHash, MeshId};
+
+/// The number of admins that a genesis can name.
+pub const MAX_ADMINS: usize = 16;
+
+/// The number of IPv4 ranges that a mesh can have.
+pub const MAX_RANGES: usize = 8;
+
+/// The first object of a mesh. Its fields are as they were decoded, so that its hash is the mesh's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Genesis {
+    /// The name of the mesh.
+    pub name: Label,
+    /// The key hashes of the first admins, the most senior first: 1 to [`MAX_ADMINS`] without duplicates.
+    pub admins: Vec<KeyHash>,
+    /// The number of admins who must approve important changes: 1 up to the number of admins.
+    pub threshold: u8,
+    /// The IPv4 ranges of nodes, at most [`MAX_RANGES`], which do not overlap.
+    pub ranges: Vec<Ipv4Net>,
+    /// Random bytes, so that no two meshes have the same id.
+    pub random: [u8; 32],
+}
+
+impl Genesis {
+    /// Encodes the genesis.
+    ///
+    /// # Errors
+    /// Fails if a field is outside its bounds.
+    pub fn encode(&self) -> Result<Vec<u8>, ObjectError> {
+        self.check()?;
+        let mut out = vec![GENESIS];
+        out.extend(DOMAIN);
+        self.name.put(&mut out);
+        put_count(self.admins.len(), &mut out);
+        self.admins.iter().for_each(|admin| out.extend(admin));
+        out.push(self.threshold);
+        put_count(self.ranges.len(), &mut out);
+        self.ranges.iter().for_each(|range| put_ipv4_net(*range, &mut out));
+        out.extend(self.random);
+        Ok(out)
+    }
+
+    /// Decodes a genesis. Only the bytes that [`Genesis::encode`] writes are accepted.
+    ///
+    /// # Errors
+    /// Fails with the first deviation from the format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ObjectError> {
+        let mut from = open(bytes, GENESIS)?;
+        if from.take(DOMAIN.len())? != DOMAIN {
+            return Err(ObjectError::Domain);
+        }
+        let name = Label::read(&mut from)?;
+        let mut admins = Vec::new();
+        for _ in 0..count(&mut from, MAX_ADMINS, "admins")? {
+            admins.push(from.array()?);
+        }
+        let threshold = from.u8()?;
+        let mut ranges = Vec::new();
+        for _ in 0..count(&mut from, MAX_RANGES, "ranges")? {
+            ranges.push(ipv4_net(&mut from)?);
+        }
+        let random = from.array()?;
+        from.end()?;
+        let genesis = Self { name, admins, threshold, ranges, random };
+        genesis.check()?;
+        Ok(genesis)
+    }
+
+    fn check(&self) -> Result<(), ObjectError> {
+        if self.admins.len() > MAX_ADMINS {
+            return Err(ObjectError::TooMany(self.admins.len(), "admins"));
+        }
+        if self.ranges.len() > MAX_RANGES {
+            return Err(ObjectError::TooMany(self.ranges.len(), "ranges"));
+        }
+        let threshold = usize::from(self.threshold);
+        if threshold == 0 || threshold > self.admins.len() {
+            return Err(ObjectError::Range(self.threshold.into()));
+        }
+        let mut before: &[KeyHash] = &[];
+        for (at, admin) in self.admins.iter().enumerate() {
+            if before.contains(admin) {
+                return Err(ObjectError::Unsorted);
+            }
+            before = self.admins.get(..=at).unwrap_or_default();
+        }
+        let mut before: &[Ipv4Net] = &[];
+        for (at, range) in self.ranges.iter().enumerate() {
+            let overlaps = |other: &Ipv4Net| other.contains(range) || range.contains(other);
+            if before.iter().any(overlaps) || range.addr() != range.network() {
+                return Err(ObjectError::Network);
+            }
+            before = self.ranges.get(..=at).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Returns the hash of the genesis, which the first change of each chain names as its previous one.
+    ///
+    /// # Errors
+    /// Fails if a field is outside its bounds.
+    pub fn hash(&self) -> Result<ChangeHash, ObjectError> {
+        Ok(sha256(&[&self.encode()?]))
+    }
+
+    /// Returns the id of the mesh that begins with this genesis.
+    ///
+    /// # Errors
+    /// Fails if a field is outside its bounds.
+    pub fn mesh_id(&self) -> Result<MeshId, ObjectError> {
+        let hash = self.hash()?;
+        hash.first_chunk().copied().ok_or(ObjectError::Network)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::roster::MAX_OBJECT;
+    use crate::wire::DecodeError;
+
+    fn genesis(admins: Vec<KeyHash>, threshold: u8) -> Genesis {
+        Genesis {
+            name: Label::new("home").unwrap(),
+            admins,
+            threshold,
+            ranges: vec!["100.87.0.0/16".parse().unwrap()],
+            random: [7; 32],
+        }
+    }
+
+    #[test]
+    fn a_genesis_is_decoded_as_it_was_encoded_and_from_nothing_else() {
+        let genesis = genesis(vec![[2; 32], [1; 32]], 2);
+        let mut bytes = genesis.encode().unwrap();
+        assert_eq!(Genesis::decode(&bytes), Ok(genesis.clone()));
+        for len in 0..bytes.len() {
+            let cut = Genesis::decode(&bytes[..len]);
+            assert_eq!(cut, Err(DecodeError::Truncated.into()), "{len}");
+        }
+        bytes[1] ^= 1;
+        assert_eq!(Genesis::decode(&bytes), Err(ObjectError::Domain));
+        bytes[1] ^= 1;
+        bytes.push(0);
+        assert_eq!(Genesis::decode(&bytes), Err(DecodeError::TrailingBytes(1).into()));
+        let long = vec![GENESIS; MAX_OBJECT + 1];
+        assert_eq!(Genesis::decode(&long), Err(DecodeError::TooLong(long.len()).into()));
+    }
+
+    #[test]
+    fn the_mesh_id_is_the_beginning_of_the_hash() {
+        let genesis = genesis(vec![[1; 32]], 1);
+        let hash = sha256(&[&genesis.encode().unwrap()]);
+        assert_eq!(genesis.mesh_id().unwrap(), hash[..16]);
+        let other = Genesis { random: [8; 32], ..genesis.clone() };
+        assert_ne!(other.mesh_id(), genesis.mesh_id());
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused_or_is_another_genesis() {
+        let genesis = genesis(vec![[2; 32], [1; 32]], 2);
+        let bytes = genesis.encode().unwrap();
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 1;
+            if let Ok(other) = Genesis::decode(&altered) {
+                assert_eq!(other.encode().unwrap(), altered);
+                assert_ne!(other.mesh_id(), genesis.mesh_id());
+            }
+        }
+    }
+
+    #[test]
+    fn each_bound_refuses_alone() {
+        let good = genesis(vec![[2; 32], [1; 32]], 1);
+        let net = |text: &str| text.parse::<Ipv4Net>().unwrap();
+        let cases = [
+            (Genesis { admins: Vec::new(), ..good.clone() }, ObjectError::Range(1)),
+            (Genesis { threshold: 0, ..good.clone() }, ObjectError::Range(0)),
+            (Genesis { threshold: 3, ..good.clone() }, ObjectError::Range(3)),
+            (Genesis { admins: vec![[1; 32]; 2], ..good.clone() }, ObjectError::Unsorted),
+            (
+                Genesis { admins: (0..17).map(|n| [n; 32]).collect(), ..good.clone() },
+                ObjectError::TooMany(17, "admins"),
+            ),
+            (
+                Genesis {
+                    ranges: (0..9).map(|n| net(&format!("10.{n}.0.0/16"))).collect(),
+                    ..good.clone()
+                },
+                ObjectError::TooMany(9, "ranges"),
+            ),
+            (
+                Genesis { ranges: vec![net("10.0.0.0/8"), net("10.1.0.0/16")], ..good.clone() },
+                ObjectError::Network,
+            ),
+            (Genesis { ranges: vec![net("10.0.0.1/8")], ..good.clone() }, ObjectError::Network),
+        ];
+        for (genesis, error) in cases {
+            assert_eq!(genesis.encode(), Err(error), "{genesis:?}");
+        }
+    }
+}

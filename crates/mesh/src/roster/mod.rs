@@ -1,0 +1,23 @@
+//! The signed membership of a mesh.
+//!
+//! A mesh begins with a [`Genesis`], whose hash is the mesh id. Everything else is a signed [`Change`]. Each signer writes
+//! one chain of changes, so that chains merge without consensus.
+//!
+//! Two parts deviate from the obvious form:
+//!
+//! - A genesis has no signature. A node knows the mesh id from its invitation, and the id is the genesis' hash.
+//! - Only keys with a right have a chain. An admin signs the new key of a node without one. The number of chains is then
+//!   that of admins and inviters and not that of nodes.
+
+mod change;
+mod genesis;
+mod node;
+mod object;
+
+pub use change::{
+    Action, Body, Change, ChangeHash, Inviter, MAX_HEADS, Revocation, Right, Rotation,
+    UnverifiedChange,
+};
+pub use genesis::{Genesis, MAX_ADMINS, MAX_RANGES};
+pub use node::{Label, MAX_GROUPS, MAX_LABEL, MAX_SUBNETS, NodeInfo};
+pub use object::{MAX_OBJECT, ObjectError};
