@@ -3,7 +3,7 @@ use crate::net::Address;
 use crate::netns::NetNs;
 use crate::poll::{Events, Interest, Poller};
 use crate::udp::{RecvBatch, SendScratch, Train, UdpOptions, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`.
 const GSO_UDP_L4: u8 = 5;
@@ -23,6 +23,31 @@ fn device(ns: &NetNs, options: &TunOptions) -> (TunDevice, UdpSocket) {
     .unwrap();
     let socket = ns.run(|| UdpSocket::bind(&UdpOptions::new("10.9.0.1:0".parse().unwrap())));
     (device, socket.unwrap().unwrap())
+}
+
+/// Opens a device as soon as no other process has it open. A program that another test starts has copies of this
+/// process's descriptors until it calls `exec`.
+fn open_when_free(ns: &NetNs, options: &TunOptions) -> TunDevice {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match ns.run(|| TunDevice::open(options)).unwrap() {
+            Err(TunError::Busy(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            device => return device.unwrap(),
+        }
+    }
+}
+
+/// Closes a device and waits until the kernel has removed it, for the same reason.
+fn remove(ns: &NetNs, device: TunDevice) {
+    let (name, index) = (device.name.clone(), device.ifindex);
+    drop(device);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while ns.configure(async |net| net.link_by_index(index).await).unwrap().is_ok() {
+        assert!(Instant::now() < deadline, "{name} still exists");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn train(payload: &[u8]) -> Train<'_> {
@@ -195,8 +220,7 @@ fn several_queues_and_frames() {
     let other = [2, 0, 0, 0, 0, 0x99];
     ns.configure(async |net| net.set_mac(link.index, other).await).unwrap().unwrap();
     assert_eq!(device.queues[2].mac().unwrap(), other);
-    drop(device);
-    assert!(ns.configure(async |net| net.link("tap0").await).unwrap().is_err());
+    remove(&ns, device);
 }
 
 /// The mask belongs to the device, and attaching a queue must not have reset it.
@@ -231,7 +255,7 @@ fn a_device_made_before_is_taken_with_the_queues_it_has() {
     let ns = NetNs::unnamed().unwrap();
     let open = |queues| {
         let options = TunOptions { name: Some("kept0".into()), queues, ..TunOptions::default() };
-        ns.run(|| TunDevice::open(&options)).unwrap().unwrap()
+        open_when_free(&ns, &options)
     };
     for (made_with, wanted, got) in [(1, 3, 1), (3, 1, 1), (2, 3, 3)] {
         let made = open(made_with);
@@ -322,8 +346,7 @@ fn a_device_that_exists_or_has_several_queues_gets_no_lanes() {
     let ns = NetNs::unnamed().unwrap();
     let open = |queues, flow_queues| {
         let name = Some("kept1".into());
-        let options = TunOptions { name, queues, flow_queues, ..TunOptions::default() };
-        ns.run(|| TunDevice::open(&options)).unwrap().unwrap()
+        open_when_free(&ns, &TunOptions { name, queues, flow_queues, ..TunOptions::default() })
     };
     for (queues, flow_queues) in [(1, 1), (2, 16)] {
         let made = open(queues, flow_queues);
@@ -358,6 +381,6 @@ fn errors_say_what_to_do() {
     for name in ["", "a name", "much-too-long-name", "a/b", "tun%d", "..", "t\u{fc}n"] {
         assert!(matches!(open(name, TunMode::Tun), Err(TunError::BadName(_))), "{name}");
     }
-    drop(first);
+    remove(&ns, first);
     open("adit0", TunMode::Tap).unwrap();
 }

@@ -3,10 +3,10 @@ mod faults;
 use adit_linux::netns::NetNs;
 
 use std::net::{IpAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_linux::net::{Address, MAIN_TABLE, Net, Route, RouteKind, RuleInUse};
-use adit_linux::tun::TunOffloads;
+use adit_linux::tun::{TunDevice, TunOffloads};
 use tokio::time::timeout;
 
 use super::apply::{ApplyOutcome, Host};
@@ -86,7 +86,7 @@ fn a_plan_is_applied_and_undone_to_the_last_route() {
             let undone = all(&net).await;
             host.apply(&plan()).await.unwrap();
             host.close().await;
-            drop(device);
+            remove(&net, device.unwrap()).await;
             let closed = all(&net).await;
             (before, during, undone, closed, mtu)
         })
@@ -115,10 +115,22 @@ fn inside<T: Send>(ns: &NetNs, work: impl AsyncFnOnce(&Net) -> T + Send) -> T {
     ns.configure(work).unwrap()
 }
 
-async fn host(mark: bool) -> (Host, adit_linux::tun::TunDevice) {
+async fn host(mark: bool) -> (Host, TunDevice) {
     let (mut host, device) = Host::open(&Device::Tun(None), TunOffloads::NONE, 1).unwrap();
     assert_eq!(host.prepare(None, mark).await.is_some(), mark);
     (host, device.unwrap())
+}
+
+/// Closes the device and waits until the kernel has removed it. A program that another test starts at this moment has a
+/// copy of the descriptor until it calls `exec`, and the device with its routes exists as long as any copy.
+async fn remove(net: &Net, device: TunDevice) {
+    let (name, index) = (device.name.clone(), device.ifindex);
+    drop(device);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while net.link_by_index(index).await.is_ok() {
+        assert!(Instant::now() < deadline, "{name} still exists");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 fn by_policy(flags: &str) -> HostPlan {
@@ -223,7 +235,7 @@ fn no_specific_route_leads_around_a_full_tunnel() {
         assert_eq!(ways(net).await, ["tun0"; 6]);
         assert!(host.capture().is_full());
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         net.delete_route(&late).await.unwrap();
         assert_eq!(state(net).await, before);
     });
@@ -258,7 +270,7 @@ fn link_local_dhcp_and_marked_packets_stay_outside() {
         assert_eq!(connects(None, "[::]:546", "[2001:db8::1]:547").unwrap(), ip("2001:db8::2"));
         assert_eq!(connects(None, "0.0.0.0:0", "192.0.2.1:67").unwrap(), ip("10.77.0.2"));
         host.close().await;
-        drop(device);
+        remove(net, device).await;
     });
 }
 
@@ -279,7 +291,7 @@ fn private_networks_stay_outside_only_when_asked_for() {
         host.change(&by_policy("def1")).await.unwrap();
         assert_eq!(way(net, "192.168.1.1").await, "tun0");
         host.close().await;
-        drop(device);
+        remove(net, device).await;
     });
 }
 
@@ -304,7 +316,7 @@ fn a_tunnel_without_ipv6_that_blocks_it_leaves_ipv4_alone() {
         socket2::SockRef::from(&socket).set_mark(host.mark.unwrap()).unwrap();
         socket.connect("[2001:db8:9::9]:9").unwrap();
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         assert_eq!(ways(net).await[4..], ["eth0", "eth0"]);
     });
 }
@@ -320,7 +332,7 @@ fn a_kill_switch_outlives_its_client_and_is_taken_over_and_released() {
         host.apply(&kept).await.unwrap();
         let mark = host.mark;
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         assert_eq!(ways(net).await, ["nowhere"; 6]);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         assert!(socket.connect("8.8.8.8:53").is_err(), "an error at once");
@@ -332,7 +344,7 @@ fn a_kill_switch_outlives_its_client_and_is_taken_over_and_released() {
         assert_eq!(again.mark, mark);
         assert_eq!(way(net, "8.8.8.8").await, "tun0");
         again.close().await;
-        drop(device);
+        remove(net, device).await;
         assert_eq!(ways(net).await, ["nowhere"; 6], "it stays on until it is released");
         super::undo_log::release(net).await;
         assert_eq!(state(net).await, before);
@@ -358,10 +370,10 @@ fn several_tunnels_have_tables_of_their_own_and_one_mark() {
         assert_eq!(tables.len(), 2);
         assert_eq!(way(net, "8.8.8.8").await, "tun0");
         one.close().await;
-        drop(device1);
+        remove(net, device1).await;
         assert_eq!(way(net, "8.8.8.8").await, "tun1");
         two.close().await;
-        drop(device2);
+        remove(net, device2).await;
         assert_eq!(state(net).await, before);
     });
 }
@@ -393,7 +405,7 @@ fn a_mark_and_a_table_of_others_are_left_alone() {
         let ours: Vec<_> = rules.iter().filter(|rule| is_ours(rule)).collect();
         assert!(ours.iter().all(|rule| rule.table == 0xad19), "{ours:?}");
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         assert_eq!(state(net).await, before);
     });
 }
@@ -416,7 +428,7 @@ fn without_marks_routes_do_and_a_kill_switch_refuses() {
         let refused = HostPlan { kill_switch: true, ..by_policy("def1") };
         assert!(host.apply(&refused).await.is_err());
         host.close().await;
-        drop(device);
+        remove(net, device).await;
     });
 }
 
@@ -464,7 +476,7 @@ fn a_link_flap_puts_the_servers_route_back() {
             assert_eq!(way(net, server).await, "eth1", "{server}");
         }
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         let main = net.routes().await.unwrap();
         let hosts = main.iter().filter(|route| route.to.to_string().starts_with("198.51.100"));
         assert_eq!(hosts.count(), 0);
@@ -496,7 +508,7 @@ fn filters_let_the_transports_replies_in_and_are_restored() {
             echo.send_to(b"back", from).unwrap();
             assert_eq!(socket.recv(&mut buffer).unwrap(), 4, "rp_filter {filter}");
         };
-        inside(&ns, async |_net| {
+        inside(&ns, async |net| {
             let heed = || std::fs::read_to_string("/proc/sys/net/ipv4/conf/all/src_valid_mark");
             assert_eq!(heed().unwrap().trim(), "0");
             let (mut host, device) = host(true).await;
@@ -512,7 +524,7 @@ fn filters_let_the_transports_replies_in_and_are_restored() {
             host.undo().await;
             answered(&socket);
             host.close().await;
-            drop(device);
+            remove(net, device).await;
             assert_eq!(heed().unwrap().trim(), "0");
         });
     }

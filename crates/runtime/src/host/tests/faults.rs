@@ -86,7 +86,7 @@ fn a_refused_change_at_any_step_keeps_traffic_in_and_is_repeated() {
         }
         assert!(steps > 100, "{steps}");
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         assert_eq!(state(net).await, before);
     });
 }
@@ -114,7 +114,7 @@ fn a_refused_change_of_the_network_is_told_logged_and_repeated() {
         while event(&mut host).await != HostEvent::Routing(None) {}
         assert_eq!(crate::host::unfinished(), Vec::<String>::new());
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         assert_eq!(ways(net).await, ["nowhere"; 6], "the kill switch holds");
         super::super::undo_log::release(net).await;
     });
@@ -150,7 +150,7 @@ fn an_exempt_network_whose_route_stays_is_closed_or_said_and_tried_again_at_once
             while event(&mut host).await != HostEvent::Routing(None) {}
             assert_eq!(way(net, "192.168.1.1").await, "tun0");
             host.close().await;
-            drop(device);
+            remove(net, device).await;
             assert_eq!(state(net).await, before);
         }
     });
@@ -169,7 +169,7 @@ fn a_kill_switch_without_an_undo_log_is_found_and_released_and_a_running_tunnel_
             host.apply(&kill_switch()).await.unwrap();
             assert_eq!(orphan_rules::rules(net).await, [], "{round}: it runs");
             host.close().await;
-            drop(device);
+            remove(net, device).await;
             assert_eq!(orphan_rules::rules(net).await, [], "{round}: its undo log names it");
             let kept = undo_log::kill_switches_of_ended();
             assert_eq!(kept.len(), 1, "{round}");
@@ -185,7 +185,7 @@ fn a_kill_switch_without_an_undo_log_is_found_and_released_and_a_running_tunnel_
             assert_eq!(orphan_rules::rules(net).await, []);
             assert_eq!(ways(net).await, ["tun0"; 6]);
             running.close().await;
-            drop(device);
+            remove(net, device).await;
             assert_eq!(state(net).await, before, "{round}");
         }
     });
@@ -202,7 +202,7 @@ fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
         host.apply(&kill_switch()).await.unwrap();
         let kept: Vec<Route> = net.all_routes().await.unwrap();
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         // An administrator removes the rules and the table by hand; the undo log still names them.
         for v6 in [false, true] {
             for rule in net.rules_of(v6).await.unwrap() {
@@ -232,7 +232,7 @@ fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
         assert_eq!(ways(net).await, ["tun0"; 6]);
         assert_eq!(undo_log::kill_switches_of_ended().len(), 0, "it took over");
         next.close().await;
-        drop(device);
+        remove(net, device).await;
         assert_eq!(ways(net).await, ["nowhere"; 6], "the kill switch is still on");
         undo_log::release(net).await;
         assert_eq!(state(net).await, before);
@@ -242,7 +242,7 @@ fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
 #[test]
 fn pauses_between_attempts_grow_up_to_a_limit() {
     let Some((ns, _other)) = world() else { return };
-    inside(&ns, async |_net| {
+    inside(&ns, async |net| {
         let (mut host, device) = host(true).await;
         host.apply(&by_policy("def1")).await.unwrap();
         host.net
@@ -260,7 +260,7 @@ fn pauses_between_attempts_grow_up_to_a_limit() {
         assert!(pauses[11] < Duration::from_secs(60), "{pauses:?}");
         host.net.faults.clear();
         host.close().await;
-        drop(device);
+        remove(net, device).await;
     });
 }
 
@@ -289,11 +289,11 @@ fn a_first_change_that_is_refused_leaves_nothing_behind() {
                 assert!(index > 5, "{index}");
                 host.undo_log.keep(false);
                 host.close().await;
-                drop(device);
+                remove(net, device).await;
                 break;
             }
             host.close().await;
-            drop(device);
+            remove(net, device).await;
             super::super::undo_log::release(net).await;
             assert_eq!(state(net).await, before, "operation {index}");
         }
@@ -372,7 +372,7 @@ fn ipv6_is_kept_in_without_rules_for_the_tunnels_life() {
                 net.delete_route(&route).await.unwrap();
             }
             host.close().await;
-            drop(device);
+            remove(net, device).await;
             let native = Route::via("::/0".parse().unwrap(), "2001:db8::1".parse().unwrap());
             net.add_route(&native).await.unwrap();
             assert_eq!(state(net).await, before);
@@ -396,7 +396,7 @@ fn block_ipv6_without_rules_keeps_ipv6_in_and_leaves_ipv4_alone() {
         host.change(&HostPlan { block_ipv6: false, ..blocking }).await.unwrap();
         assert_eq!(ways(net).await[4..], ["eth0", "eth0"]);
         host.close().await;
-        drop(device);
+        remove(net, device).await;
         assert_eq!(state(net).await, before);
     });
 }
@@ -426,7 +426,7 @@ fn without_rules_a_refused_route_is_said_and_repeated() {
         assert_eq!(host.capture().ipv6, CaptureMode::Blocked);
         assert_eq!(ways(net).await[4..], ["nowhere", "nowhere"]);
         host.close().await;
-        drop(device);
+        remove(net, device).await;
     });
 }
 
@@ -475,6 +475,6 @@ fn the_metric_of_a_route_reaches_the_kernel() {
         assert_eq!(metric("10.98.0.0/16"), Some(Some(70)));
         assert!(matches!(metric("10.99.0.0/16"), Some(None | Some(0))));
         host.close().await;
-        drop(device);
+        remove(net, device).await;
     });
 }
