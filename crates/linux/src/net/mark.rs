@@ -230,6 +230,8 @@ mod tests {
         let table = left.run(|| MarkedReplies::start(MARK)).unwrap().unwrap();
         assert!(answered(&left, &right));
         drop(table);
-        assert!(!answered(&left, &right), "the table goes with its socket");
+        // A program that another test starts has a copy of the table's socket until it calls `exec`.
+        let gone = (0..60).any(|_| !answered(&left, &right));
+        assert!(gone, "the table goes with its socket");
     }
 }
