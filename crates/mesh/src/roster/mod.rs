@@ -9,11 +9,18 @@
 //! - Only keys with a right have a chain. An admin signs the new key of a node without one. The number of chains is then
 //!   that of admins and inviters and not that of nodes.
 
+mod chains;
 mod change;
 mod genesis;
 mod node;
 mod object;
+#[cfg(test)]
+mod testing;
 
+pub use chains::{
+    ChangeCounters, Changes, DraftError, Fork, Head, InsertError, Insertion, MAX_BRANCHES,
+    MAX_CHAIN, MAX_CHAINS, MAX_CHANGES, MAX_WAITING, MAX_WAITING_PER_SIGNER,
+};
 pub use change::{
     Action, Body, Change, ChangeHash, Inviter, MAX_HEADS, Revocation, Right, Rotation,
     UnverifiedChange,

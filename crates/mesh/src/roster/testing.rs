@@ -1,0 +1,77 @@
+//! Signers and changes for the tests of the roster.
+
+use adit_crypto::sha256;
+use adit_crypto::sign::SigningKey;
+use adit_engine::{Random, UnixTime};
+
+use super::{
+    Action, Body, Change, ChangeHash, Changes, Genesis, Insertion, Label, NodeInfo, Right,
+};
+use crate::session::{KeyHash, MeshId};
+
+/// The time of all changes.
+pub(super) const NOW: UnixTime = UnixTime(1_800_000_000);
+
+/// A key that signs changes.
+pub(super) struct Signer {
+    key: SigningKey,
+    pub(super) hash: KeyHash,
+}
+
+impl Signer {
+    pub(super) fn new(seed: u8) -> Self {
+        let key = SigningKey::from_seed(&[seed; 32]).unwrap();
+        let hash = sha256(&[&key.public()]);
+        Self { key, hash }
+    }
+
+    pub(super) fn sign(&self, mesh: &MeshId, body: Body) -> Change {
+        Change::sign(mesh, &self.key, body).unwrap()
+    }
+}
+
+pub(super) fn genesis(admins: &[Signer], threshold: u8) -> Genesis {
+    Genesis {
+        name: name("home"),
+        admins: admins.iter().map(|admin| admin.hash).collect(),
+        threshold,
+        ranges: vec!["100.87.0.0/16".parse().unwrap()],
+        random: [7; 32],
+    }
+}
+
+pub(super) fn name(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+/// Returns the key hash of a node without a chain.
+pub(super) fn node_key(number: u8) -> KeyHash {
+    sha256(&[b"node", &[number]])
+}
+
+pub(super) fn admit(number: u8) -> Action {
+    let node = NodeInfo::named(name(&format!("node{number}")));
+    Action::Admit { key: node_key(number), node }
+}
+
+pub(super) fn grant_admin(to: &Signer) -> Action {
+    Action::Grant { key: to.hash, right: Right::Admin }
+}
+
+/// Signs a change after everything that is in the set, and adds it.
+pub(super) fn write(changes: &mut Changes, signer: &Signer, action: Action) -> ChangeHash {
+    let body = changes.draft(signer.hash, NOW, action).unwrap();
+    let change = signer.sign(changes.mesh(), body);
+    let hash = change.hash();
+    assert_eq!(changes.insert(change), Ok(Insertion::Added(0)));
+    hash
+}
+
+/// Returns the entries in an order that depends on the seed.
+pub(super) fn shuffled<T: Clone>(entries: &[T], seed: u8) -> Vec<T> {
+    let mut random = Random::new([seed; 32]);
+    let mut keyed: Vec<_> =
+        entries.iter().map(|entry| (random.bytes::<8>(), entry.clone())).collect();
+    keyed.sort_by_key(|(key, _)| *key);
+    keyed.into_iter().map(|(_, entry)| entry).collect()
+}
