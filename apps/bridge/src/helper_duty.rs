@@ -11,7 +11,7 @@ use adit_linux::privileges::Profile;
 use adit_linux::tun::{TunDevice, TunOffloads, TunParts};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{
-    Answer, Duty, DutyKind, OpenedDevice, Outcome, Policy, Problem, RequestCheck,
+    Answer, AnswerWithFds, Duty, DutyKind, OpenedDevice, Policy, Problem, RequestCheck,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -99,7 +99,11 @@ impl Duty for BridgeHelper {
         Ok(policy)
     }
 
-    fn carry_out(&mut self, request: Value, _: u32) -> Pin<Box<dyn Future<Output = Outcome> + '_>> {
+    fn carry_out(
+        &mut self,
+        request: Value,
+        _: u32,
+    ) -> Pin<Box<dyn Future<Output = Result<AnswerWithFds, Problem>> + '_>> {
         let request = read(&request).map_err(Problem::Refused);
         Box::pin(async {
             match request? {
@@ -117,7 +121,7 @@ impl Duty for BridgeHelper {
 }
 
 impl BridgeHelper {
-    async fn open_both(&mut self) -> Outcome {
+    async fn open_both(&mut self) -> Result<AnswerWithFds, Problem> {
         // The former one's ports would be in the way.
         self.opener = None;
         let mut opener = PortOpener::new(&self.duty)?;
@@ -155,7 +159,7 @@ fn read(request: &Value) -> Result<PortRequest, String> {
 }
 
 /// Prepares ports for the network process; they are closed here when they are sent.
-fn hand_over(opened: &[Port]) -> Outcome {
+fn hand_over(opened: &[Port]) -> Result<AnswerWithFds, Problem> {
     let (mut ports, mut descriptors) = (OpenedPorts::new(), Vec::new());
     for port in opened {
         let (device, own) = parts(port).map_err(|e| Problem::of(&e))?;

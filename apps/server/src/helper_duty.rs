@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 
 use adit_runtime::fault::Fault;
-use adit_runtime::helper::{Answer, Duty, DutyKind, Outcome, Policy, Problem, RequestCheck};
+use adit_runtime::helper::{Answer, AnswerWithFds, Duty, DutyKind, Policy, Problem, RequestCheck};
 use adit_runtime::netinfo;
 use adit_runtime::paths::Paths;
 use serde::{Deserialize, Serialize};
@@ -111,7 +111,7 @@ impl Duty for ServerHelper {
         &mut self,
         request: Value,
         server: u32,
-    ) -> Pin<Box<dyn Future<Output = Outcome> + '_>> {
+    ) -> Pin<Box<dyn Future<Output = Result<AnswerWithFds, Problem>> + '_>> {
         let done = self.perform(&request, server);
         Box::pin(ready(done.map(|()| (Answer::Done, Vec::<OwnedFd>::new()))))
     }

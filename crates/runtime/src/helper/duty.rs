@@ -13,8 +13,8 @@ use super::policy::Policy;
 use super::protocol::{Answer, Problem};
 use crate::fault::Fault;
 
-/// An answer with its descriptors.
-pub type Outcome = Result<(Answer, Vec<OwnedFd>), Problem>;
+/// An answer with the descriptors that go with it.
+pub type AnswerWithFds = (Answer, Vec<OwnedFd>);
 
 /// A kind of helper: the name of a command, and how its arguments are read.
 ///
@@ -52,7 +52,7 @@ pub trait Duty {
         &mut self,
         request: Value,
         network_process: u32,
-    ) -> Pin<Box<dyn Future<Output = Outcome> + '_>> {
+    ) -> Pin<Box<dyn Future<Output = Result<AnswerWithFds, Problem>> + '_>> {
         let _ = (request, network_process);
         Box::pin(async { Err(Problem::Refused("this command has no requests of its own".into())) })
     }

@@ -33,7 +33,7 @@ use serde::Serialize;
 
 use crate::fault::Fault;
 pub use client::{Helper, Watcher};
-pub use duty::{Duty, DutyKind, Outcome};
+pub use duty::{AnswerWithFds, Duty, DutyKind};
 pub use policy::{PlanCheck, Policy, RequestCheck, Sockets, is_host};
 pub use protocol::{
     Answer, DeviceRequest, OpenedDevice, Problem, Request, SocketRequest, WriteMode,

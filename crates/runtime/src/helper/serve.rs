@@ -23,7 +23,7 @@ use super::protocol::{
     self, Answer, DeviceRequest, HelperMessage, MESSAGE_LIMIT, NumberedRequest, OpenedDevice,
     Problem, Request,
 };
-use super::{Duty, DutyKind, Outcome, root_files, sockets};
+use super::{AnswerWithFds, Duty, DutyKind, root_files, sockets};
 use crate::driver::watch;
 use crate::fault::Fault;
 use crate::host::{Host, HostEvent};
@@ -334,7 +334,7 @@ impl Server {
         reply(&self.sender, id, done).await;
     }
 
-    async fn carry_out(&mut self, request: Request) -> Outcome {
+    async fn carry_out(&mut self, request: Request) -> Result<AnswerWithFds, Problem> {
         let plain = |answer| Ok((answer, Vec::new()));
         let system = |e: io::Error| Problem::of(&e);
         match request {
@@ -411,7 +411,7 @@ impl Server {
         self.host.as_mut().ok_or_else(|| Problem::Refused("no device is open".into()))
     }
 
-    async fn keep_reachable(&mut self, address: IpAddr) -> Outcome {
+    async fn keep_reachable(&mut self, address: IpAddr) -> Result<AnswerWithFds, Problem> {
         if self.remotes.len() >= REMOTES_LIMIT && !self.remotes.contains(&address) {
             self.refuse("too many servers are kept reachable");
             return Err(Problem::Refused("too many servers are kept reachable".into()));
@@ -421,7 +421,7 @@ impl Server {
         Ok((Answer::Done, Vec::new()))
     }
 
-    async fn open(&mut self, opening: &DeviceRequest) -> Outcome {
+    async fn open(&mut self, opening: &DeviceRequest) -> Result<AnswerWithFds, Problem> {
         if let Some(former) = self.host.take() {
             former.abandon().await;
         }
@@ -445,7 +445,7 @@ impl Server {
     }
 }
 
-async fn reply(sender: &MessageSender, id: u64, done: Outcome) {
+async fn reply(sender: &MessageSender, id: u64, done: Result<AnswerWithFds, Problem>) {
     match done {
         Ok((answer, descriptors)) => sender.answer(id, Ok(answer), descriptors).await,
         Err(problem) => sender.answer(id, Err(problem), Vec::new()).await,
@@ -453,7 +453,7 @@ async fn reply(sender: &MessageSender, id: u64, done: Outcome) {
 }
 
 /// A file operation, run on a thread of its own: a file system may block it.
-type FileWork = Box<dyn FnOnce() -> Outcome + Send>;
+type FileWork = Box<dyn FnOnce() -> Result<AnswerWithFds, Problem> + Send>;
 
 /// Returns the file operation that a request asks for, if it asks for one.
 fn file_work(request: &Request) -> Option<FileWork> {

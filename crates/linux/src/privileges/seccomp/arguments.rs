@@ -12,8 +12,6 @@ use super::Profile;
 /// The rules of each allowed call; without rules any arguments are allowed.
 pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-type Built<T> = Result<T, BackendError>;
-
 /// Address families of every daemon's sockets. No raw packets (except for a bridge), no AF_ALG, no rare families.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
@@ -139,7 +137,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 
 /// Narrows the calls of a profile's lists to the arguments that are used.
-pub(super) fn narrow(profile: Profile, rules: &mut Rules) -> Built<()> {
+pub(super) fn narrow(profile: Profile, rules: &mut Rules) -> Result<(), BackendError> {
     let packets = (profile == Profile::Bridge).then_some(libc::AF_PACKET);
     let families = || FAMILIES.into_iter().chain(packets);
     match profile {
@@ -160,7 +158,7 @@ pub(super) fn narrow(profile: Profile, rules: &mut Rules) -> Built<()> {
         }
         Profile::DaemonWithPrograms => {
             let none_of = TERMINAL_IOCTLS.map(|request| condition(1, SeccompCmpOp::Ne, request));
-            let none_of = none_of.into_iter().collect::<Built<Vec<_>>>()?;
+            let none_of = none_of.into_iter().collect::<Result<Vec<_>, _>>()?;
             rules.insert(libc::SYS_ioctl, vec![SeccompRule::new(none_of)?]);
             let process = bits(NAMESPACES, 0)?;
             rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![process])?]);
@@ -175,21 +173,28 @@ fn number(value: libc::c_int) -> u64 {
     u64::from(value.cast_unsigned())
 }
 
-fn condition(argument: u8, compare: SeccompCmpOp, value: u64) -> Built<SeccompCondition> {
+fn condition(
+    argument: u8,
+    compare: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, compare, value & 0xffff_ffff)
 }
 
-fn one_of(argument: u8, values: impl IntoIterator<Item = u64>) -> Built<Vec<SeccompRule>> {
+fn one_of(
+    argument: u8,
+    values: impl IntoIterator<Item = u64>,
+) -> Result<Vec<SeccompRule>, BackendError> {
     let rule = |value| SeccompRule::new(vec![condition(argument, SeccompCmpOp::Eq, value)?]);
     values.into_iter().map(rule).collect()
 }
 
 /// Requires that of the bits `of` exactly `those` are set in the first argument.
-fn bits(of: libc::c_int, those: libc::c_int) -> Built<SeccompCondition> {
+fn bits(of: libc::c_int, those: libc::c_int) -> Result<SeccompCondition, BackendError> {
     condition(0, SeccompCmpOp::MaskedEq(number(of)), number(those))
 }
 
-fn options(allowed: &[Options]) -> Built<Vec<SeccompRule>> {
+fn options(allowed: &[Options]) -> Result<Vec<SeccompRule>, BackendError> {
     let each = |(level, names): &Options| {
         let level = number(*level);
         names.iter().map(move |name| (level, number(*name))).collect::<Vec<_>>()
