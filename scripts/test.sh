@@ -2,7 +2,7 @@
 # Runs every check, for make test. Installs nothing. Checks that this machine cannot run are collected, counted and named in the
 # last line; with ADIT_NO_SKIPS=1 (CI) one of them fails the run.
 #
-# The interoperability tests mostly wait for timers, and the gate compiles in a folder of its own: both run beside the other steps.
+# The interoperability tests mostly wait for timers, and the gate compiles in a folder of its own: both run in parallel with the other steps.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scripts/deps.sh check || exit 1

@@ -25,9 +25,9 @@ pub(super) fn render(comparison: &Comparison) -> String {
     section(&mut text, "By row", &comparison.rows, &agreement);
     let drift = "Of programs that are the same in both runs, in absolute figures: how far the machine itself moved. Not judged.\n\n";
     section(&mut text, "Drift of the machine", &comparison.drift, drift);
-    text += "\n\"Better by\" is B's figure beside A's, turned so that negative is worse, followed by half the width of its 95 % interval; it is taken of \
-             the ratio to the subject named under \"beside\", round by round, and of absolute figures where none is. WORSE and better are reported only \
-             of what holds when all questions of this page are asked at once.\n";
+    text += "\n\"Better by\" is B's figure relative to A's, with the sign set so that negative is worse, followed by half the width of its 95 % interval. If \
+             a subject is named under \"reference\", both figures are ratios to it, round by round; otherwise they are absolute. WORSE and better are \
+             reported only if they hold with all tests of this page taken together.\n";
     text
 }
 
@@ -40,7 +40,7 @@ fn section(text: &mut String, title: &str, tests: &[Test], note: &str) {
     if with_medians {
         head.extend(["A", "B", "SDD %"]);
     }
-    head.extend(["better by %", "+-", "rounds", "beside", "B is"]);
+    head.extend(["better by %", "+-", "rounds", "reference", "B is"]);
     let rows: Vec<Vec<String>> = tests.iter().map(|test| row(test, with_medians)).collect();
     let _ = write!(text, "\n## {title}\n\n{note}{}", table(&head, &rows));
 }

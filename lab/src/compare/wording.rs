@@ -95,7 +95,7 @@ pub(super) fn warnings(a: &Summary, b: &Summary, rows: &[Test]) -> Vec<String> {
     scenarios.dedup();
     if !scenarios.is_empty() {
         warnings.push(format!(
-            "absolute figures were compared where no reference ran beside adit, so that differences below {FLOOR_ABSOLUTE} % say nothing there: {}",
+            "absolute figures were compared where no reference ran in the same round, so differences below {FLOOR_ABSOLUTE} % mean nothing there: {}",
             scenarios.join(", ")
         ));
     }

@@ -134,7 +134,7 @@ axes! {
     /// How much is carried.
     Gigabytes gigabytes: u32 = 10, "gigabytes" = "how many, ascending" in 1..=10_000;
     /// Nodes beside the busy pair.
-    Idle idle: u16 = 0, "idle" = "0 to 10 nodes beside the busy pair" in 0..=MOST_IDLE;
+    Idle idle: u16 = 0, "idle" = "0 to 10 nodes in addition to the busy pair" in 0..=MOST_IDLE;
     /// A piece of the data path.
     Piece piece: String = String::new(), "piece" = "a piece of the data path";
 }

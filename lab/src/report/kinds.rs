@@ -15,7 +15,7 @@ pub(super) fn intro(kind: &str) -> &'static str {
              0.5 %, was lost."
         }
         "latency" => {
-            "Round trips from the time when each was meant to start, idle and beside a bulk transfer."
+            "Round trips from the time when each was meant to start, idle and during a bulk transfer."
         }
         "loss" => {
             "Bulk transfer over a link that loses or reorders packets; the relay that does it has a ceiling and a \
@@ -33,7 +33,7 @@ pub(super) fn intro(kind: &str) -> &'static str {
             "Bulk transfer while the control channel is busy, and how long the trains of packets were."
         }
         "hostile" => {
-            "An honest client's round trips, from the time when each was meant to start, idle and beside its own bulk \
+            "An honest client's round trips, from the time when each was meant to start, idle and during its own bulk \
              transfer, while another peer attacks the server: none (the control), a client with a certificate, or a stranger. \
              The adversary acts at the same rate for each subject."
         }

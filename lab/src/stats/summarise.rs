@@ -358,7 +358,7 @@ fn warnings(rows: &[Row], a_a: &[AaRow], growth: &[Growth]) -> Vec<String> {
     let invalid = rows.iter().filter(|row| row.invalid.is_some() && row.skipped.is_none()).count();
     if invalid > 0 {
         warnings.push(format!(
-            "{invalid} of {} results are invalid: see the reason beside each",
+            "{invalid} of {} results are invalid: see the reason next to each",
             rows.len()
         ));
     }

@@ -27,7 +27,7 @@ pub(super) fn program() -> std::result::Result<PathBuf, String> {
     let found = std::iter::once(this.clone())
         .chain(folders)
         .find(|path| path.file_name().is_some_and(|name| name == "adit-lab") && path.is_file());
-    found.ok_or_else(|| format!("no adit-lab beside {}: cargo build -p adit-lab", this.display()))
+    found.ok_or_else(|| format!("no adit-lab next to {}: cargo build -p adit-lab", this.display()))
 }
 
 /// Starts one process at the server and one at every client.

@@ -199,7 +199,7 @@ pub(super) fn listening_end(raw: &RawConfig) -> Result<Option<bool>, ConfigError
     if listens && all.iter().any(|proto| proto.side != Some(Side::Server)) {
         return Err(raw.error(
             line,
-            "an end that is tcp-server listens for the other, and can do nothing beside that",
+            "an end that is tcp-server only listens for the other",
             "keep tcp-server alone, or write tcp-client in every place",
         ));
     }

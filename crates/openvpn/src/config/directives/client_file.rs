@@ -60,7 +60,7 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Drops the options that begin like this."),
     only("filter-group", "NAME [NAME ...]", 1, filter_group)
         .up_to(MAX_GROUPS)
-        .doc("The client's groups in filter rules. Of adit alone."),
+        .doc("The client's groups in filter rules. Only adit has it."),
 ];
 
 const fn only(

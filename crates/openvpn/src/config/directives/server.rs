@@ -78,7 +78,7 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Refuses clients without such a file."),
     one("filter", "FILE", Path(|raw| &mut raw.server.filter))
         .roles(Roles::SERVER)
-        .doc("Rules for the packets in the tunnel. Of adit alone."),
+        .doc("Rules for the packets in the tunnel. Only adit has it."),
     used("max-routes-per-client", "NUMBER", 1..=1, |raw, d| {
         raw.server.client_rules.max_routes = d.number(0, 1..=65_536)?;
         Ok(())

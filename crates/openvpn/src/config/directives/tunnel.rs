@@ -99,9 +99,9 @@ pub(super) const TABLE: &[Spec] = &[
     flag("block-ipv6", |raw| &mut raw.options.routes.block_ipv6)
         .doc("Answers IPv6 packets that would enter the tunnel with an error."),
     flag("allow-lan", |raw| &mut raw.options.routes.allow_lan)
-        .doc("Keeps the machine's private networks outside of the tunnel. Of adit alone."),
+        .doc("Keeps the machine's private networks outside of the tunnel. Only adit has it."),
     flag("kill-switch", |raw| &mut raw.options.routes.kill_switch)
-        .doc("Lets nothing out beside the tunnel, also after the client ended. Of adit alone."),
+        .doc("Lets no packet out except through the tunnel, even after the client has exited. Only adit has it."),
     used("policy-routing", "on|off", 1..=1, |raw, d| {
         raw.options.routes.policy = Some(match d.arg(0) {
             "on" => true,
@@ -114,7 +114,7 @@ pub(super) const TABLE: &[Spec] = &[
         });
         Ok(())
     })
-    .doc("Redirects by a routing table that precedes the main one. Of adit alone."),
+    .doc("Redirects by a routing table that precedes the main one. Only adit has it."),
     flag("allow-recursive-routing", |raw| &mut raw.options.routes.allow_recursive)
         .doc("Lets the tunnel's own packets into the tunnel."),
     used("dhcp-option", "TYPE [VALUE]", 1..=usize::MAX, dns)

@@ -183,8 +183,8 @@ fn an_end_that_does_not_fit_tcp_is_refused_by_name() {
         ("proto tcp-client\n", "proto", "no remote to dial"),
         ("proto tcp-server\nremote 192.0.2.1\nnobind\n", "nobind", "found at its port"),
         ("proto tcp-server\nremote peer.example\n", "remote", "no address"),
-        ("proto tcp-server\nremote 192.0.2.1 1194 tcp-client\n", "proto", "beside that"),
-        ("proto tcp-server\nremote 192.0.2.1 1194 udp\n", "proto", "beside that"),
+        ("proto tcp-server\nremote 192.0.2.1 1194 tcp-client\n", "proto", "only listens"),
+        ("proto tcp-server\nremote 192.0.2.1 1194 udp\n", "proto", "only listens"),
         ("proto tcp-server\nfragment 1200\n", "fragment", "UDP"),
     ] {
         let error = parse_file(&format!("{base}{text}")).unwrap_err();
