@@ -128,7 +128,7 @@ impl Internet {
         self.link(host, to).mtu = mtu;
     }
 
-    /// Sends a datagram from a port of a host. Fragments do not exist: a datagram above the MTU is lost.
+    /// Sends a datagram from a port of a host, as from a socket that is not bound to an address.
     pub fn send(
         &mut self,
         now: Instant,
@@ -137,16 +137,28 @@ impl Internet {
         to: SocketAddr,
         payload: Vec<u8>,
     ) {
+        // The address of the family that is on the same network as the destination, or else the first.
+        let own = self.hosts[host.0].iter().filter(|(ip, _)| ip.is_ipv4() == to.is_ipv4());
+        if let Some((ip, _)) = own.min_by_key(|(_, network)| !self.is_on(*network, to.ip())) {
+            self.send_from(now, host, SocketAddr::new(*ip, port), to, payload);
+        }
+    }
+
+    /// Sends a datagram from an address of a host. Fragments do not exist: a datagram above the MTU is lost.
+    pub fn send_from(
+        &mut self,
+        now: Instant,
+        host: HostId,
+        from: SocketAddr,
+        to: SocketAddr,
+        payload: Vec<u8>,
+    ) {
         let headers = HEADERS[usize::from(to.is_ipv6())];
         if self.link(host, to.ip()).mtu < headers + payload.len() {
             return;
         }
-        // The address of the family that is on the same network as the destination, or else the first.
-        let own = self.hosts[host.0].iter().filter(|(ip, _)| ip.is_ipv4() == to.is_ipv4());
-        let mut own: Vec<_> = own.copied().collect();
-        own.sort_by_key(|(_, network)| !self.is_on(*network, to.ip()));
-        let Some((ip, network)) = own.first().copied() else { return };
-        let from = SocketAddr::new(ip, port);
+        let mut own = self.hosts[host.0].iter();
+        let Some((_, network)) = own.find(|(ip, _)| *ip == from.ip()).copied() else { return };
         if let Some(packet) = self.climb(now, network, from, to, payload) {
             self.link(host, to.ip()).pipe.push(now, packet);
         }

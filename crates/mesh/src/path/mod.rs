@@ -1,6 +1,7 @@
 //! Paths to a peer: which addresses it may have, which of them work, and which one carries data.
 
 mod candidate;
+mod finder;
 mod nat;
 mod probe;
 mod record;
@@ -9,6 +10,11 @@ mod relays;
 
 pub use crate::wire::{DecodeError, is_usable};
 pub use candidate::{Candidate, CandidateKind, MAX_CANDIDATES, is_private};
+pub use finder::{
+    CandidateReport, Input, LostReport, MAIN_SOCKET, MAX_GUESSES, MAX_PATHS, MAX_RELAYS, NatReport,
+    NodeReport, Output, PathCounters, PathFinder, PathReport, PunchBudget, RelayLeg, RelayReason,
+    Report, Route, RouteReport, SEARCH_SOCKETS, SearchReport, SearchState,
+};
 pub use nat::{MAX_OBSERVERS, NatInfo, NatKind, NatObserver};
 pub use probe::{
     FIRST_BYTE, MAX_PROBE, MIN_PROBE, Nonce, Probe, ProbeKey, ProbeKind, ReplayWindow, Tag,

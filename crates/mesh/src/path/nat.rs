@@ -18,7 +18,8 @@ const OBSERVATION_LIFETIME: Duration = Duration::from_secs(600);
 const SEQUENTIAL_STEP: u16 = 64;
 
 /// The mapping behaviour of a NAT, as far as it decides which paths are possible.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(tag = "nat", rename_all = "snake_case")]
 pub enum NatKind {
     /// Fewer than two nodes have reported an address.
     #[default]

@@ -1,0 +1,487 @@
+//! The search for a direct path to one peer, and the choice of the path that carries data.
+//!
+//! ```text
+//!   relay at once ──► offers both ways ──► probes at the same time ──► a path answers ──► it carries data
+//!                                                    │                                        │
+//!                          one side symmetric: search for its port                three probes lost: relay
+//! ```
+//!
+//! The finder is sans-IO: [`PathFinder::handle`] takes time and messages and appends [`Output`]s, and
+//! [`PathFinder::deadline`] says when to call again. Keys do not belong to paths, so no change of path ends a session.
+
+mod choice;
+mod mtu;
+mod offers;
+mod path_state;
+mod port_search;
+mod probing;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_engine::{Instant, Random, SocketId, TokenBucket};
+use zeroize::Zeroizing;
+
+use self::offers::{Remote, Round};
+use self::path_state::{Origin, PathState};
+use self::port_search::PortSearch;
+pub use self::port_search::{MAX_GUESSES, PunchBudget, SEARCH_SOCKETS};
+use self::probing::Outstanding;
+pub use self::report::{
+    CandidateReport, LostReport, NatReport, NodeReport, PathReport, RelayReason, Report,
+    RouteReport, SearchReport, SearchState,
+};
+use super::KeyHash;
+use super::candidate::{Candidate, CandidateKind, MAX_CANDIDATES};
+use super::nat::NatInfo;
+use super::probe::Tag;
+use super::record::Record;
+
+/// The socket from which the node sends to all of its peers.
+pub const MAIN_SOCKET: SocketId = SocketId(0);
+
+/// The most paths to one peer that are remembered.
+pub const MAX_PATHS: usize = 32;
+
+/// The most relays that serve one peer.
+pub const MAX_RELAYS: usize = 4;
+
+/// The time after the last packet to the peer during which its path is checked often.
+const ACTIVE: Duration = Duration::from_secs(10);
+
+/// A way to the peer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// Datagrams from one of the node's sockets to an address.
+    Direct {
+        /// The socket.
+        socket: SocketId,
+        /// The peer's address.
+        to: SocketAddr,
+    },
+    /// A TCP connection to the peer.
+    Stream {
+        /// The driver's id of the connection.
+        id: u64,
+        /// The peer's address.
+        to: SocketAddr,
+    },
+    /// Through a relay.
+    Relay(KeyHash),
+}
+
+/// The node's session with a relay that also serves the peer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RelayLeg {
+    /// The relay.
+    pub relay: KeyHash,
+    /// Whether the session runs over TCP.
+    pub stream: bool,
+    /// The round trip to the relay.
+    pub rtt: Duration,
+    /// The largest packet that both legs carry.
+    pub mtu: u16,
+}
+
+/// An input of a [`PathFinder`].
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// Time has passed.
+    Tick,
+    /// The node's own addresses and its NAT, at the beginning and after each change.
+    Local {
+        /// The candidates. Of more than [`MAX_CANDIDATES`], the addresses of interfaces are left out first.
+        candidates: Vec<Candidate>,
+        /// The NAT.
+        nat: NatInfo,
+    },
+    /// The relays that serve both nodes, best first, at the beginning and after each change.
+    Relays(Vec<RelayLeg>),
+    /// A record arrived in a session.
+    Record {
+        /// The authenticated sender.
+        from: KeyHash,
+        /// The relay that passed it on; none if it arrived in the peer's own session.
+        via: Option<KeyHash>,
+        /// The record.
+        bytes: &'a [u8],
+    },
+    /// A datagram that looks like a probe arrived.
+    Datagram {
+        /// The socket.
+        socket: SocketId,
+        /// The source address.
+        from: SocketAddr,
+        /// The destination address, if the socket has several.
+        local: Option<IpAddr>,
+        /// The datagram.
+        bytes: &'a [u8],
+    },
+    /// Data for the peer was sent since the last such input, or waits for a path; needed about twice a second. The first
+    /// one begins: data goes through the first relay, and the node's addresses are offered to the peer.
+    DataSent,
+    /// The answer to [`Output::OpenSockets`]; none if they could not be opened.
+    SocketsOpened(Vec<SocketId>),
+    /// A connection that [`Output::DialStream`] requested is established.
+    StreamUp {
+        /// The driver's id of the connection.
+        id: u64,
+        /// The peer's address.
+        to: SocketAddr,
+    },
+    /// A probe arrived on a connection that either end opened.
+    StreamData {
+        /// The driver's id of the connection.
+        id: u64,
+        /// The other end's address.
+        from: SocketAddr,
+        /// The probe.
+        bytes: &'a [u8],
+    },
+    /// A connection failed or ended.
+    StreamDown(SocketAddr),
+}
+
+/// An action that a [`PathFinder`] requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send a record to the peer, through a relay or else in the peer's own session.
+    SendRecord {
+        /// The relay.
+        via: Option<KeyHash>,
+        /// The record.
+        bytes: Vec<u8>,
+    },
+    /// Send a probe over a direct path or a connection, with DF set.
+    SendProbe {
+        /// The path.
+        route: Route,
+        /// The source address; only an echo has one, that at which its probe arrived.
+        local: Option<IpAddr>,
+        /// The probe.
+        bytes: Vec<u8>,
+    },
+    /// Send data to the peer by this route from now on.
+    UsePath(Route),
+    /// The largest IP packet that a route carries has changed.
+    SetMtu {
+        /// The route.
+        route: Route,
+        /// The size of the IP packet.
+        mtu: u16,
+    },
+    /// Open this many sockets and report them with [`Input::SocketsOpened`].
+    OpenSockets(usize),
+    /// Close the sockets of [`Output::OpenSockets`], except for one that carries data.
+    CloseSockets {
+        /// The socket to keep.
+        keep: Option<SocketId>,
+    },
+    /// Connect to an address and report with [`Input::StreamUp`] or [`Input::StreamDown`].
+    DialStream(SocketAddr),
+    /// Report to [`super::NatObserver`] that the peer sees the main socket at this address.
+    Observed(SocketAddr),
+}
+
+/// The counters of a [`PathFinder`].
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct PathCounters {
+    /// Probes sent, of any kind.
+    pub probes: u64,
+    /// Echoes that matched a probe.
+    pub echoes: u64,
+    /// Changes of the path that carries data.
+    pub switches: u64,
+    /// Records that did not decode.
+    pub malformed: u64,
+    /// Records and offers of another node than the peer.
+    pub wrong_sender: u64,
+    /// Offers with a sequence number or a tag that was used before.
+    pub replayed_offers: u64,
+    /// Offers, probes and sockets beyond a limit.
+    pub limited: u64,
+    /// Probes that were not authentic, or arrived before the peer's offer.
+    pub not_authentic: u64,
+    /// Probes that arrived twice.
+    pub replayed_probes: u64,
+    /// Echoes of no probe that is waiting for one.
+    pub unknown_echoes: u64,
+    /// Echoes with the number of a probe but other random bytes.
+    pub wrong_nonces: u64,
+    /// Echoes from another address than the probe was sent to.
+    pub wrong_addresses: u64,
+}
+
+/// The paths to one peer.
+#[derive(Debug)]
+pub struct PathFinder {
+    own: KeyHash,
+    peer: KeyHash,
+    random: Random,
+    /// Shared by all peers of the node.
+    budget: Arc<PunchBudget>,
+    tag: Tag,
+    secret: Zeroizing<[u8; 32]>,
+    candidates: Vec<Candidate>,
+    nat: NatInfo,
+    legs: Vec<RelayLeg>,
+    remote: Option<Remote>,
+    /// Tags that the peer had before its last restarts.
+    former_tags: VecDeque<Tag>,
+    last_sequence: u64,
+    round: Round,
+    failed_rounds: u32,
+    offers: TokenBucket,
+    echoes: TokenBucket,
+    paths: Vec<PathState>,
+    current: Option<Route>,
+    /// Until this time a better path takes over at once.
+    settle_until: Instant,
+    data_sent_at: Option<Instant>,
+    /// Probes that wait for an echo, by number.
+    outstanding: BTreeMap<u64, Outstanding>,
+    last_number: u64,
+    search: PortSearch,
+    dialled: Vec<SocketAddr>,
+    /// The direct path that was lost last, and when.
+    lost: Option<(SocketAddr, Instant)>,
+    counters: PathCounters,
+}
+
+impl PathFinder {
+    /// Creates a finder of paths between two nodes.
+    pub fn new(own: KeyHash, peer: KeyHash, mut random: Random, budget: Arc<PunchBudget>) -> Self {
+        let tag = Tag(random.bytes());
+        let secret = Zeroizing::new(random.bytes());
+        Self {
+            own,
+            peer,
+            random,
+            budget,
+            tag,
+            secret,
+            candidates: Vec::new(),
+            nat: NatInfo::default(),
+            legs: Vec::new(),
+            remote: None,
+            former_tags: VecDeque::new(),
+            last_sequence: 0,
+            round: Round::Idle { again: None },
+            failed_rounds: 0,
+            offers: TokenBucket::new(),
+            echoes: TokenBucket::new(),
+            paths: Vec::new(),
+            current: None,
+            settle_until: Instant::default(),
+            data_sent_at: None,
+            outstanding: BTreeMap::new(),
+            last_number: 0,
+            search: PortSearch::default(),
+            dialled: Vec::new(),
+            lost: None,
+            counters: PathCounters::default(),
+        }
+    }
+
+    /// Returns the tag of probes for this finder, by which the caller finds it: see [`super::Probe::tag_of`].
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// Handles one input and appends its outputs in the order in which they must be performed.
+    pub fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Vec<Output>) {
+        match input {
+            Input::Tick => {}
+            Input::Local { candidates, nat } => self.set_local(now, candidates, nat, out),
+            Input::Relays(legs) => self.set_relays(now, legs),
+            Input::Record { from, via, bytes } => self.on_record(now, from, via, bytes, out),
+            Input::Datagram { socket, from, local, bytes } => {
+                let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                self.on_probe(now, Route::Direct { socket, to: from }, local, bytes, out);
+            }
+            Input::DataSent => self.on_data_sent(now, out),
+            Input::SocketsOpened(sockets) => self.on_sockets(now, sockets, out),
+            Input::StreamUp { id, to } => self.on_stream(now, id, to, out),
+            Input::StreamData { id, from, bytes } => {
+                self.on_probe(now, Route::Stream { id, to: from }, None, bytes, out);
+            }
+            Input::StreamDown(to) => {
+                self.dialled.retain(|address| *address != to);
+                self.paths
+                    .retain(|path| !matches!(path.route, Route::Stream { to: of, .. } if of == to));
+            }
+        }
+        self.advance(now, out);
+    }
+
+    /// Returns when to call again with [`Input::Tick`], and why.
+    pub fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let probes = self.paths.iter().filter_map(|path| self.path_due(path));
+        let mtu = self.paths.iter().filter_map(|path| self.mtu_due(path));
+        let held = self.paths.iter().filter(|path| path.alive).filter_map(|path| path.held_until);
+        let deadlines = [
+            (self.round_due(), "offers and probes of a round"),
+            (probes.min(), "the check of a path"),
+            (mtu.min(), "the path MTU"),
+            (held.min(), "the end of a path's probation"),
+            (self.search.due(), "the search for a port"),
+        ];
+        deadlines.into_iter().filter_map(|(at, reason)| Some((at?, reason))).min()
+    }
+
+    /// Returns the route that carries data.
+    pub fn current(&self) -> Option<Route> {
+        self.current
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> PathCounters {
+        self.counters
+    }
+
+    /// Explains the state of the paths to an operator.
+    pub fn report(&self, now: Instant) -> Report {
+        Report::new(self, now)
+    }
+
+    /// Performs everything that is due.
+    fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
+        self.expire_probes(now);
+        self.check_paths(now, out);
+        self.advance_round(now, out);
+        self.advance_search(now, out);
+        self.select(now, out);
+        self.advance_mtu(now, out);
+    }
+
+    fn set_local(
+        &mut self,
+        now: Instant,
+        mut candidates: Vec<Candidate>,
+        nat: NatInfo,
+        out: &mut Vec<Output>,
+    ) {
+        let own = |candidate: &&Candidate| candidate.kind() == CandidateKind::Own;
+        // A host with containers has many interfaces, few of which are of use to another host.
+        candidates.sort_unstable_by_key(|candidate| {
+            let own = candidate.kind() == CandidateKind::Own;
+            (own, candidate.address().is_ipv4(), *candidate)
+        });
+        candidates.dedup();
+        candidates.truncate(MAX_CANDIDATES);
+        let gone = self.candidates.iter().filter(own).any(|old| !candidates.contains(old));
+        let changed = self.candidates != candidates || self.nat.kind != nat.kind;
+        self.candidates = candidates;
+        self.nat = nat;
+        if gone {
+            self.restart(now, out);
+        } else if changed && self.is_in_use() {
+            self.ask_soon(now);
+        }
+    }
+
+    /// Returns to a relay and searches again, after a change of the network.
+    fn restart(&mut self, now: Instant, out: &mut Vec<Output>) {
+        self.paths.retain(|path| matches!(path.route, Route::Relay(_)));
+        self.outstanding.clear();
+        self.dialled.clear();
+        self.failed_rounds = 0;
+        self.lost = None;
+        self.close_search(None, out);
+        self.search = PortSearch::default();
+        if self.is_in_use() {
+            self.select(now, out);
+            self.ask(now, out);
+        }
+    }
+
+    fn set_relays(&mut self, now: Instant, mut legs: Vec<RelayLeg>) {
+        legs.truncate(MAX_RELAYS);
+        let is_leg = |route: &Route| match route {
+            Route::Relay(relay) => legs.iter().any(|leg| leg.relay == *relay),
+            _ => true,
+        };
+        self.paths.retain(|path| is_leg(&path.route));
+        for leg in &legs {
+            let route = Route::Relay(leg.relay);
+            if !self.paths.iter().any(|path| path.route == route) {
+                let mut path = PathState::new(now, route, Origin::Relay);
+                path.alive = true;
+                self.paths.push(path);
+            }
+        }
+        self.legs = legs;
+    }
+
+    fn on_record(
+        &mut self,
+        now: Instant,
+        from: KeyHash,
+        via: Option<KeyHash>,
+        bytes: &[u8],
+        out: &mut Vec<Output>,
+    ) {
+        let Ok(record) = Record::decode(bytes) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        if from != self.peer {
+            self.counters.wrong_sender += 1;
+            return;
+        }
+        match record {
+            Record::Offer(offer) => self.on_offer(now, via, *offer, out),
+            Record::Observed(address) => out.push(Output::Observed(address)),
+            Record::Probe(probe) => {
+                if let Some(relay) = via {
+                    self.on_probe(now, Route::Relay(relay), None, &probe, out);
+                }
+            }
+        }
+    }
+
+    fn on_data_sent(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let was_active = self.is_active(now);
+        let first = self.data_sent_at.replace(now).is_none();
+        if first && self.remote.is_none() {
+            self.ask(now, out);
+        }
+        // An idle path is checked rarely, so its loss may not have been noticed.
+        if !was_active && let Some(path) = self.current.and_then(|route| self.path_mut(route)) {
+            path.probe_at = now;
+        }
+    }
+
+    fn on_stream(&mut self, now: Instant, id: u64, to: SocketAddr, out: &mut Vec<Output>) {
+        let route = Route::Stream { id, to };
+        if self.dialled.contains(&to) && self.add_path(now, route, Origin::Stream) {
+            self.probe(now, route, out);
+        }
+    }
+
+    /// Returns whether either node has begun to use the paths.
+    fn is_in_use(&self) -> bool {
+        self.data_sent_at.is_some() || self.remote.is_some()
+    }
+
+    fn is_active(&self, now: Instant) -> bool {
+        self.data_sent_at.is_some_and(|at| now.since(at) < ACTIVE)
+    }
+
+    fn path_mut(&mut self, route: Route) -> Option<&mut PathState> {
+        self.paths.iter_mut().find(|path| path.route == route)
+    }
+
+    fn path(&self, route: Route) -> Option<&PathState> {
+        self.paths.iter().find(|path| path.route == route)
+    }
+
+    fn leg(&self, relay: KeyHash) -> Option<&RelayLeg> {
+        self.legs.iter().find(|leg| leg.relay == relay)
+    }
+}

@@ -1,0 +1,84 @@
+//! The search for the largest packet that a direct path carries.
+
+use std::time::Duration;
+
+use adit_engine::Instant;
+
+use super::super::probe::{MIN_PROBE, ProbeKind};
+use super::path_state::PathState;
+use super::{ACTIVE, Output, PathFinder, Route};
+
+/// The size of packets that every path is expected to carry: the minimum MTU of IPv6.
+pub(super) const SAFE_MTU: u16 = 1280;
+
+/// The sizes that are tried: Ethernet, and what the usual encapsulations leave of it.
+const SIZES: [u16; 9] = [1500, 1492, 1480, 1460, 1440, 1420, 1400, 1360, 1320];
+
+/// The number of times that each size is tried.
+const TRIES: u8 = 3;
+
+/// The time from one try to the next.
+const TRY_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The time after which the size is determined again while data flows, because routes change.
+const REPEAT: Duration = Duration::from_secs(60);
+
+/// The state of the search on one path.
+#[derive(Debug, Default)]
+pub(super) struct MtuSearch {
+    tries: u8,
+    /// The largest size that has come back in this search.
+    best: u16,
+    next: Instant,
+}
+
+impl PathFinder {
+    /// Returns when the search on a path continues.
+    pub(super) fn mtu_due(&self, path: &PathState) -> Option<Instant> {
+        let next = path.mtu_search.next;
+        let active = self.data_sent_at.is_some_and(|at| next < at + ACTIVE);
+        let current = self.current == Some(path.route);
+        (active && current && path.alive && path.is_direct()).then_some(next)
+    }
+
+    /// Continues the search on the path that carries data.
+    pub(super) fn advance_mtu(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let Some(route @ Route::Direct { to, .. }) = self.current else { return };
+        let due = |path: &&PathState| self.mtu_due(path).is_some_and(|at| at <= now);
+        if self.path(route).filter(due).is_none() {
+            return;
+        }
+        let Some(path) = self.path_mut(route) else { return };
+        let search = &mut path.mtu_search;
+        if search.tries == TRIES {
+            let found = search.best.max(SAFE_MTU);
+            *search = MtuSearch { next: now + REPEAT, ..MtuSearch::default() };
+            if path.mtu.replace(found) != Some(found) {
+                out.push(Output::SetMtu { route, mtu: found });
+            }
+            return;
+        }
+        search.tries += 1;
+        search.next = now + TRY_INTERVAL;
+        let best = search.best;
+        let overhead = usize::from(headers(to.is_ipv6())) + MIN_PROBE;
+        for size in SIZES.into_iter().filter(|size| *size > best) {
+            let padding = usize::from(size).saturating_sub(overhead);
+            self.send_probe(now, route, ProbeKind::MtuProbe { padding }, out);
+        }
+    }
+
+    /// Records the size of a probe that came back.
+    pub(super) fn on_mtu_echo(&mut self, route: Route, payload: u16) {
+        let Route::Direct { to, .. } = route else { return };
+        if let Some(path) = self.path_mut(route) {
+            let size = payload.saturating_add(headers(to.is_ipv6()));
+            path.mtu_search.best = path.mtu_search.best.max(size);
+        }
+    }
+}
+
+/// Returns the length of the IP and UDP headers.
+fn headers(ipv6: bool) -> u16 {
+    if ipv6 { 48 } else { 28 }
+}

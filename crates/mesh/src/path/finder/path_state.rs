@@ -1,0 +1,188 @@
+//! The state of one path, and the checks whether it still works.
+
+use std::time::Duration;
+
+use adit_engine::Instant;
+
+use super::super::candidate::{CandidateKind, is_private};
+use super::mtu::MtuSearch;
+use super::{ACTIVE, Output, PathFinder, Route};
+
+/// The number of probes in a row without an echo after which a path is lost.
+const LOST_PROBES: u32 = 3;
+
+/// The interval of probes on the path that carries data. Three of them and the last echo fit into 3 s.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(700);
+
+/// The interval of probes on all other paths: less than the 30 s after which some NATs drop a mapping.
+const KEEP_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The time for which a direct path that was lost carries no data even if it answers again.
+const PROBATION: Duration = Duration::from_secs(30);
+
+/// One path to the peer.
+#[derive(Debug)]
+pub(super) struct PathState {
+    pub(super) route: Route,
+    pub(super) origin: Origin,
+    /// Whether probes came back; of relays, whether there is no sign of the contrary.
+    pub(super) alive: bool,
+    /// Probes sent so far.
+    pub(super) attempts: u32,
+    /// Probes since the last echo, and the time of the first of them.
+    pub(super) unanswered: u32,
+    pub(super) unanswered_since: Instant,
+    /// The smoothed round trip.
+    pub(super) rtt: Option<Duration>,
+    /// When the next probe is due, while the path is checked.
+    pub(super) probe_at: Instant,
+    pub(super) probed_at: Option<Instant>,
+    /// The end of the probation after which a path that was lost may carry data again.
+    pub(super) held_until: Option<Instant>,
+    /// The time since when the path has been better than the current one without interruption.
+    pub(super) better_since: Option<Instant>,
+    /// The largest IP packet, once known.
+    pub(super) mtu: Option<u16>,
+    pub(super) mtu_search: MtuSearch,
+}
+
+/// The origin of a path.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A candidate of the peer's offer.
+    Offered(CandidateKind),
+    /// The source address of the peer's probes.
+    Reflexive,
+    /// The search for the port of a symmetric NAT.
+    PortSearch,
+    Stream,
+    Relay,
+}
+
+impl PathState {
+    pub(super) fn new(now: Instant, route: Route, origin: Origin) -> Self {
+        Self {
+            route,
+            origin,
+            alive: false,
+            attempts: 0,
+            unanswered: 0,
+            unanswered_since: now,
+            rtt: None,
+            probe_at: now + CHECK_INTERVAL,
+            probed_at: None,
+            held_until: None,
+            better_since: None,
+            mtu: None,
+            mtu_search: MtuSearch::default(),
+        }
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        matches!(self.route, Route::Direct { .. })
+    }
+
+    /// Returns the rank of the destination, from 0 to 3: private over public, then IPv6 over IPv4.
+    pub(super) fn preference(&self) -> u32 {
+        match self.route {
+            Route::Direct { to, .. } => {
+                2 * u32::from(is_private(to.ip())) + u32::from(to.is_ipv6())
+            }
+            Route::Stream { .. } | Route::Relay(_) => 0,
+        }
+    }
+
+    pub(super) fn on_probe_sent(&mut self, now: Instant) {
+        self.attempts = self.attempts.saturating_add(1);
+        if self.unanswered == 0 {
+            self.unanswered_since = now;
+        }
+        self.unanswered = self.unanswered.saturating_add(1);
+        self.probed_at = Some(now);
+    }
+
+    /// Returns when the path is lost unless an echo arrives. Probes that follow each other quickly are not lost before
+    /// their echoes have had the time to arrive.
+    fn lost_at(&self) -> Option<Instant> {
+        let enough = self.alive && self.unanswered >= LOST_PROBES;
+        enough.then(|| self.unanswered_since + CHECK_INTERVAL * LOST_PROBES)
+    }
+
+    pub(super) fn on_echo(&mut self, sample: Duration) {
+        self.alive = true;
+        self.unanswered = 0;
+        self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+    }
+}
+
+impl PathFinder {
+    /// Returns when a path needs attention: a probe, or the decision that it is lost.
+    pub(super) fn path_due(&self, path: &PathState) -> Option<Instant> {
+        self.remote.as_ref()?;
+        let checked = path.alive || matches!(path.route, Route::Relay(_));
+        let current = self.current == Some(path.route);
+        let in_doubt = path.alive && path.unanswered > 0;
+        // An idle node checks only the path that it would use.
+        let active = self.data_sent_at.is_some_and(|at| path.probe_at < at + ACTIVE);
+        let due = path.lost_at().map_or(path.probe_at, |at| at.min(path.probe_at));
+        (checked && (current || in_doubt || active)).then_some(due)
+    }
+
+    /// Probes the paths that are due, and gives up those that no longer answer.
+    pub(super) fn check_paths(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let due: Vec<Route> = self
+            .paths
+            .iter()
+            .filter(|path| self.path_due(path).is_some_and(|at| at <= now))
+            .map(|path| path.route)
+            .collect();
+        for route in due {
+            let lost_at = self.path(route).and_then(PathState::lost_at);
+            if lost_at.is_some_and(|at| at <= now) {
+                self.on_path_lost(now, route, out);
+            } else {
+                self.probe(now, route, out);
+            }
+        }
+    }
+
+    /// Schedules the next probe of a path after one was sent or answered.
+    pub(super) fn schedule_probe(&mut self, now: Instant, route: Route) {
+        let often = self.current == Some(route) && self.is_active(now);
+        if let Some(path) = self.path_mut(route) {
+            // The first loss is followed up quickly; a relay that is known to be lost is tried from time to time.
+            let in_doubt = path.alive && path.unanswered > 0;
+            let interval = if often || in_doubt { CHECK_INTERVAL } else { KEEP_INTERVAL };
+            path.probe_at = path.probed_at.unwrap_or(now) + interval;
+        }
+    }
+
+    fn on_path_lost(&mut self, now: Instant, route: Route, out: &mut Vec<Output>) {
+        let current = self.current == Some(route);
+        let Some(path) = self.path_mut(route) else { return };
+        path.alive = false;
+        path.unanswered = 0;
+        path.better_since = None;
+        path.probe_at = now + KEEP_INTERVAL;
+        let direct = path.is_direct();
+        if direct {
+            path.held_until = Some(now + PROBATION);
+        }
+        if !(current && direct) {
+            return;
+        }
+        if let Route::Direct { to, .. } = route {
+            self.lost = Some((to, now));
+        }
+        // The other direct paths may share the fault: only those that answer now are used.
+        let mut doubtful = Vec::new();
+        for path in self.paths.iter_mut().filter(|path| path.alive && path.is_direct()) {
+            path.alive = false;
+            doubtful.push(path.route);
+        }
+        for route in doubtful {
+            self.probe(now, route, out);
+        }
+        self.ask_soon(now);
+    }
+}
