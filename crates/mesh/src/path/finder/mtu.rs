@@ -20,8 +20,10 @@ const TRIES: u8 = 3;
 /// The time from one try to the next.
 const TRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The time after which the size is determined again while data flows, because routes change.
+/// The time after which the size is determined again while data flows, because routes change: on the path that carries
+/// the data, and on the others.
 const REPEAT: Duration = Duration::from_secs(60);
+const REPEAT_UNUSED: Duration = Duration::from_secs(600);
 
 /// The state of the search on one path.
 #[derive(Debug, Default)]
@@ -29,7 +31,7 @@ pub(super) struct MtuSearch {
     tries: u8,
     /// The largest size that has come back in this search.
     best: u16,
-    next: Instant,
+    pub(super) next: Instant,
 }
 
 impl PathFinder {
@@ -37,23 +39,28 @@ impl PathFinder {
     pub(super) fn mtu_due(&self, path: &PathState) -> Option<Instant> {
         let next = path.mtu_search.next;
         let active = self.data_sent_at.is_some_and(|at| next < at + ACTIVE);
-        let current = self.current == Some(path.route);
-        (active && current && path.alive && path.is_direct()).then_some(next)
+        (active && path.alive && path.is_direct()).then_some(next)
     }
 
-    /// Continues the search on the path that carries data.
+    /// Continues the search on every direct path.
     pub(super) fn advance_mtu(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let Some(route @ Route::Direct { to, .. }) = self.current else { return };
         let due = |path: &&PathState| self.mtu_due(path).is_some_and(|at| at <= now);
-        if self.path(route).filter(due).is_none() {
-            return;
+        let due: Vec<Route> = self.paths.iter().filter(due).map(|path| path.route).collect();
+        for route in due {
+            self.try_sizes(now, route, out);
         }
+    }
+
+    fn try_sizes(&mut self, now: Instant, route: Route, out: &mut Vec<Output>) {
+        let Route::Direct { to, .. } = route else { return };
+        let current = self.current == Some(route);
         let Some(path) = self.path_mut(route) else { return };
         let search = &mut path.mtu_search;
         if search.tries == TRIES {
             let found = search.best.max(SAFE_MTU);
-            *search = MtuSearch { next: now + REPEAT, ..MtuSearch::default() };
-            if path.mtu.replace(found) != Some(found) {
+            let next = now + if current { REPEAT } else { REPEAT_UNUSED };
+            *search = MtuSearch { next, ..MtuSearch::default() };
+            if path.mtu.replace(found) != Some(found) && current {
                 out.push(Output::SetMtu { route, mtu: found });
             }
             return;

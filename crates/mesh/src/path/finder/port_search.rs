@@ -56,7 +56,9 @@ pub struct PunchBudget(TokenBucket);
 #[derive(Debug, Default)]
 pub(super) struct PortSearch {
     pub(super) stage: Stage,
-    began: Option<Instant>,
+    began: Instant,
+    /// The address of the peer's NAT.
+    peer: Option<IpAddr>,
     /// Whether sockets of this search may be open.
     sockets_open: bool,
     /// The number of probes sent.
@@ -78,7 +80,7 @@ pub(super) enum Stage {
     /// Ports are guessed. If the NAT assigns them in sequence, those after a known one come first.
     Guessing { ip: IpAddr, after: Option<u16>, at: Instant, until: Instant },
     /// It has ended.
-    Done,
+    Done { found: bool },
 }
 
 impl Stage {
@@ -88,7 +90,7 @@ impl Stage {
             Self::Opening { until, .. }
             | Self::Sockets { until, .. }
             | Self::Guessing { until, .. } => Some(*until),
-            Self::None | Self::Refused | Self::Done => None,
+            Self::None | Self::Refused | Self::Done { .. } => None,
         }
     }
 }
@@ -110,8 +112,7 @@ impl PathFinder {
         let Some(remote) = &self.remote else { return };
         let (own, peer) = (self.nat.kind, remote.nat);
         let blocked = own == NatKind::UdpBlocked || peer == NatKind::UdpBlocked;
-        let repeated = self.search.began.is_some_and(|began| now.since(began) < REPEAT);
-        if own.is_symmetric() == peer.is_symmetric() || blocked || repeated {
+        if own.is_symmetric() == peer.is_symmetric() || blocked {
             return;
         }
         let public = |kind: CandidateKind| {
@@ -125,9 +126,16 @@ impl PathFinder {
         let target = public(CandidateKind::Mapped)
             .or_else(|| public(CandidateKind::Observed))
             .or_else(|| public(CandidateKind::Own));
-        let Some(target) = target else { return };
+        let Some(target) = target.filter(|target| self.may_search(now, target.ip())) else {
+            return;
+        };
+        let observed = remote.candidates.iter().filter(|c| c.kind() == CandidateKind::Observed);
+        let highest = observed.map(|candidate| candidate.address().port()).max();
+        let after = highest.filter(|_| peer == NatKind::Symmetric { sequential: true });
+        // The socket that an earlier search has kept is of no use any more.
+        self.close_search(None, out);
+        self.search = PortSearch { began: now, peer: Some(target.ip()), ..PortSearch::default() };
         let until = now + SEARCH;
-        self.search = PortSearch { began: Some(now), ..PortSearch::default() };
         if self.budget.0.take_whole(now, SEARCH_RATE).is_err() {
             self.counters.limited += 1;
             self.search.stage = Stage::Refused;
@@ -136,11 +144,18 @@ impl PathFinder {
             self.search.sockets_open = true;
             out.push(Output::OpenSockets(SEARCH_SOCKETS));
         } else {
-            let sequential = peer == NatKind::Symmetric { sequential: true };
-            let observed = remote.candidates.iter().filter(|c| c.kind() == CandidateKind::Observed);
-            let highest = observed.map(|candidate| candidate.address().port()).max();
-            let after = highest.filter(|_| sequential);
             self.search.stage = Stage::Guessing { ip: target.ip(), after, at: now, until };
+        }
+    }
+
+    /// Returns whether a search is allowed: once with each address of the peer, and again after a path that the search
+    /// found was lost.
+    fn may_search(&self, now: Instant, peer: IpAddr) -> bool {
+        match self.search.stage {
+            _ if self.search.peer != Some(peer) => true,
+            Stage::None | Stage::Refused => true,
+            Stage::Done { found } => found && now.since(self.search.began) >= REPEAT,
+            Stage::Opening { .. } | Stage::Sockets { .. } | Stage::Guessing { .. } => false,
         }
     }
 
@@ -191,7 +206,7 @@ impl PathFinder {
                     let route = Route::Direct { socket: MAIN_SOCKET, to };
                     self.send_probe(now, route, ProbeKind::Probe, out);
                 }
-                Stage::Opening { .. } | Stage::None | Stage::Refused | Stage::Done => return,
+                Stage::Opening { .. } | Stage::None | Stage::Refused | Stage::Done { .. } => return,
             }
         }
     }
@@ -199,7 +214,8 @@ impl PathFinder {
     /// Ends the search, if there is one, and closes its sockets except for the one that found a path.
     pub(super) fn close_search(&mut self, keep: Option<SocketId>, out: &mut Vec<Output>) {
         if self.search.stage.until().is_some() {
-            self.search.stage = Stage::Done;
+            let found = self.paths.iter().any(|path| path.is_direct() && path.alive);
+            self.search.stage = Stage::Done { found };
         }
         if !self.search.sockets_open {
             return;

@@ -131,8 +131,10 @@ pub enum SearchState {
     Refused,
     /// It is in progress.
     Running,
-    /// It has ended.
-    Ended,
+    /// It has found a path.
+    Found,
+    /// It has ended without a path.
+    NotFound,
 }
 
 /// The reason why no direct path carries data.
@@ -237,7 +239,8 @@ impl SearchReport {
         let state = match finder.search.stage {
             Stage::None => return None,
             Stage::Refused => SearchState::Refused,
-            Stage::Done => SearchState::Ended,
+            Stage::Done { found: true } => SearchState::Found,
+            Stage::Done { found: false } => SearchState::NotFound,
             Stage::Opening { .. } | Stage::Sockets { .. } | Stage::Guessing { .. } => {
                 SearchState::Running
             }
@@ -390,7 +393,8 @@ impl fmt::Display for SearchReport {
         match self.state {
             SearchState::Refused => f.write_str("refused: too many searches within a minute"),
             SearchState::Running => write!(f, "running: {} probes sent", self.probes),
-            SearchState::Ended => write!(f, "ended after {} probes", self.probes),
+            SearchState::Found => write!(f, "found a path with {} probes", self.probes),
+            SearchState::NotFound => write!(f, "found no path with {} probes", self.probes),
         }
     }
 }
@@ -421,10 +425,10 @@ impl fmt::Display for RelayReason {
             ),
             Self::OneSymmetric { own, seen, search } => {
                 let end = if *own { "this node" } else { "the peer" };
-                write!(f, "{end} is behind symmetric NAT ({}), and ", Ports(seen))?;
+                write!(f, "{end} is behind symmetric NAT: {}", Ports(seen))?;
                 match search {
-                    None => f.write_str("the other end's NAT filters by port"),
-                    Some(search) => write!(f, "the search for its port has found none: {search}"),
+                    None => Ok(()),
+                    Some(search) => write!(f, "; port search: {search}"),
                 }
             }
             Self::NoAnswer => f.write_str(

@@ -70,6 +70,7 @@ struct Peer {
     /// The first probe of the finder, to 192.0.2.2.
     probe: Probe,
     send: ProbeKey,
+    receive: ProbeKey,
     tag: Tag,
 }
 
@@ -85,9 +86,10 @@ fn probing() -> Peer {
     let answer = peer_offer(1, Purpose::Answer { to: ask.sequence, punch_in_ms: 0 });
     let out = record(&mut a, NOW, B, &encode(answer));
     let (own, peer) = ((&A, &*ask.secret), (&B, &[22; 32]));
-    let probe = ProbeKey::derive(own, peer).unwrap().open(&probes(&out)[0].1).unwrap();
+    let receive = ProbeKey::derive(own, peer).unwrap();
+    let probe = receive.open(&probes(&out)[0].1).unwrap();
     let send = ProbeKey::derive(peer, own).unwrap();
-    Peer { finder: a, probe, send, tag: ask.tag }
+    Peer { finder: a, probe, send, receive, tag: ask.tag }
 }
 
 fn peer_offer(sequence: u64, purpose: Purpose) -> Offer {
@@ -330,7 +332,292 @@ fn guesses_are_bounded_in_number_and_rate() {
         let inside = guesses.iter().filter(|at| (*start..second).contains(at)).count() as u64;
         assert!(inside <= rate.most_in(Duration::from_secs(1)) / 2, "{inside}");
     }
-    assert_eq!(a.search.stage, Stage::Done);
+    assert_eq!(a.search.stage, Stage::Done { found: false });
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Runs a finder until a time. Returns its outputs with their times.
+fn run(finder: &mut PathFinder, from: Instant, until: Duration) -> Vec<(Duration, Output)> {
+    let mut performed = Vec::new();
+    while let Some((at, _)) = finder.deadline().filter(|(at, _)| *at < from + until) {
+        let now = at.max(from);
+        let mut out = Vec::new();
+        finder.handle(now, Input::Tick, &mut out);
+        performed.extend(out.into_iter().map(|output| (now.since(from), output)));
+    }
+    performed
+}
+
+/// Returns when a finder sends its first probe to the peer.
+fn first_probe(finder: &mut PathFinder, from: Instant) -> Option<Duration> {
+    let outputs = run(finder, from, Duration::from_secs(3));
+    outputs.iter().find(|(_, output)| matches!(output, Output::SendProbe { .. })).map(|(at, _)| *at)
+}
+
+fn set_leg(finder: &mut PathFinder, rtt: Duration) {
+    let leg = RelayLeg { relay: RELAY, stream: false, rtt, mtu: 1400 };
+    finder.handle(NOW, Input::Relays(vec![leg]), &mut Vec::new());
+}
+
+#[test]
+fn both_sides_send_their_first_probes_at_the_same_time() {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    let mut b = finder(B, A, PEER);
+    set_leg(&mut a, MS * 40);
+    set_leg(&mut b, MS * 60);
+    let mut out = Vec::new();
+    a.handle(NOW, Input::DataSent, &mut out);
+    // The relay is 20 ms from the one node and 30 ms from the other.
+    let answer = records(&record(&mut b, NOW + MS * 50, A, &records(&out)[0]));
+    assert_eq!(probes(&record(&mut a, NOW + MS * 100, B, &answer[0])).len(), 1);
+    assert_eq!(first_probe(&mut b, NOW), Some(MS * 100));
+}
+
+#[test]
+fn no_figure_of_the_peer_delays_probes_for_long() {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    let ask = Offer { relay_rtt_ms: u16::MAX, ..peer_offer(1, Purpose::Ask) };
+    record(&mut a, NOW, B, &encode(ask));
+    assert_eq!(first_probe(&mut a, NOW), Some(MS * 2000));
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    a.handle(NOW, Input::DataSent, &mut Vec::new());
+    let answer = peer_offer(1, Purpose::Answer { to: 1, punch_in_ms: u16::MAX });
+    record(&mut a, NOW, B, &encode(answer));
+    assert_eq!(first_probe(&mut a, NOW), Some(MS * 2000));
+}
+
+#[test]
+fn offers_without_an_answer_become_rare_and_take_turns_at_the_relays() {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    let legs = [8, 9].map(|relay| RelayLeg {
+        relay: [relay; 32],
+        stream: false,
+        rtt: Duration::ZERO,
+        mtu: 1400,
+    });
+    a.handle(NOW, Input::Relays(legs.to_vec()), &mut Vec::new());
+    a.handle(NOW, Input::DataSent, &mut Vec::new());
+    let outputs = run(&mut a, NOW, Duration::from_secs(3600));
+    let offers: Vec<_> = outputs
+        .iter()
+        .filter_map(|(at, output)| match output {
+            Output::SendRecord { via: Some(via), .. } => Some((at.as_secs(), via[0])),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(offers[..4], [(1, 9), (2, 8), (3, 9), (5, 8)]);
+    let last_minutes = offers.iter().filter(|(at, _)| *at > 1800).count();
+    assert!((2..=4).contains(&last_minutes), "{offers:?}");
+}
+
+#[test]
+fn rounds_that_find_nothing_become_rare() {
+    let mut peer = probing();
+    let outputs = run(&mut peer.finder, NOW, Duration::from_secs(31));
+    let asks = |outputs: &[(Duration, Output)]| {
+        let records = outputs.iter().filter_map(|(at, output)| match output {
+            Output::SendRecord { bytes, .. } => Some((*at, Record::decode(bytes).unwrap())),
+            _ => None,
+        });
+        let offers = records.filter(|(_, record)| matches!(record, Record::Offer(_)));
+        offers.map(|(at, _)| at.as_secs()).collect::<Vec<_>>()
+    };
+    // The round lasts for one second.
+    assert_eq!(asks(&outputs), []);
+    let now = NOW + Duration::from_secs(31);
+    let outputs = run(&mut peer.finder, now, MS * 100);
+    assert_eq!(asks(&outputs), [0]);
+    let answer = peer_offer(2, Purpose::Answer { to: 2, punch_in_ms: 0 });
+    record(&mut peer.finder, now, B, &encode(answer));
+    let outputs = run(&mut peer.finder, now, Duration::from_secs(62));
+    assert_eq!(asks(&outputs)[0], 61);
+}
+
+#[test]
+fn three_lost_probes_in_3_s_end_a_path_and_two_do_not() {
+    for answered in [2, 3] {
+        let mut peer = probing();
+        let echo = peer.echo(peer.probe.nonce);
+        datagram(&mut peer.finder, PEER, &echo);
+        assert!(peer.is_direct());
+        let mut unanswered = 0;
+        let mut lost = None;
+        let end = NOW + Duration::from_secs(60);
+        while let Some((at, _)) = peer.finder.deadline().filter(|(at, _)| *at < end) {
+            let mut out = Vec::new();
+            peer.finder.handle(at, Input::DataSent, &mut out);
+            if !peer.is_direct() {
+                lost = Some(at);
+                break;
+            }
+            for (route, bytes) in probes(&out) {
+                let probe = peer.receive.open(&bytes).unwrap();
+                if probe.kind != ProbeKind::Probe || !matches!(route, Route::Direct { .. }) {
+                    continue;
+                }
+                unanswered += 1;
+                if unanswered == answered && answered < 3 {
+                    unanswered = 0;
+                    let bytes = peer.echo(probe.nonce);
+                    let (socket, from) = (MAIN_SOCKET, address(PEER));
+                    let echo = Input::Datagram { socket, from, local: None, bytes: &bytes };
+                    peer.finder.handle(at, echo, &mut Vec::new());
+                }
+            }
+        }
+        let lost = lost.map(|at| at.since(NOW));
+        assert_eq!(lost.is_some(), answered == 3, "{lost:?}");
+        assert!(lost.is_none_or(|after| after < Duration::from_secs(3)), "{lost:?}");
+    }
+}
+
+#[test]
+fn probes_in_quick_succession_are_not_lost_before_their_echoes_can_arrive() {
+    let mut peer = probing();
+    let echo = peer.echo(peer.probe.nonce);
+    datagram(&mut peer.finder, PEER, &echo);
+    // A round begins, with three probes within 100 ms, to a peer with a long round trip.
+    record(&mut peer.finder, NOW, B, &encode(peer_offer(2, Purpose::Ask)));
+    run(&mut peer.finder, NOW, MS * 2000);
+    assert!(peer.is_direct());
+    run(&mut peer.finder, NOW, MS * 3000);
+    assert!(!peer.is_direct());
+}
+
+#[test]
+fn an_idle_path_is_probed_only_to_keep_its_mapping() {
+    let mut peer = probing();
+    let echo = peer.echo(peer.probe.nonce);
+    datagram(&mut peer.finder, PEER, &echo);
+    let mut sent = 0;
+    let begin = NOW + Duration::from_secs(60);
+    let end = NOW + Duration::from_secs(660);
+    while let Some((at, _)) = peer.finder.deadline().filter(|(at, _)| *at < end) {
+        let mut out = Vec::new();
+        peer.finder.handle(at, Input::Tick, &mut out);
+        for (route, bytes) in probes(&out) {
+            sent += usize::from(at >= begin);
+            let bytes = peer.echo(peer.receive.open(&bytes).unwrap().nonce);
+            let Route::Direct { socket, to: from } = route else { panic!() };
+            let echo = Input::Datagram { socket, from, local: None, bytes: &bytes };
+            peer.finder.handle(at, echo, &mut Vec::new());
+        }
+    }
+    assert_eq!(sent, 40, "one in 15 s");
+}
+
+#[test]
+fn addresses_of_many_interfaces_do_not_displace_those_that_others_see() {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    let own = (1..100).map(|n| candidate(&format!("10.0.{n}.1:1"), CandidateKind::Own));
+    let mut candidates: Vec<Candidate> = own.collect();
+    candidates.push(candidate("[2001:db8::1]:1", CandidateKind::Own));
+    let seen = [
+        candidate("203.0.113.7:40001", CandidateKind::Observed),
+        candidate("203.0.113.7:40002", CandidateKind::Mapped),
+    ];
+    candidates.extend(seen);
+    candidates.extend(seen);
+    a.handle(NOW, Input::Local { candidates, nat: NatInfo::default() }, &mut Vec::new());
+    assert_eq!(a.candidates.len(), MAX_CANDIDATES);
+    assert_eq!(a.candidates.iter().filter(|own| seen.contains(own)).count(), 2, "each once");
+    assert!(a.candidates.iter().any(|own| own.address().is_ipv6()));
+}
+
+#[test]
+fn an_echo_leaves_from_the_address_at_which_the_probe_arrived() {
+    let mut peer = probing();
+    let nonce = Nonce { number: 1, random: [1; 8] };
+    let bytes = peer.send.seal(&Probe { tag: peer.tag, nonce, kind: ProbeKind::Probe });
+    let local = Some("192.0.2.7".parse().unwrap());
+    let mut out = Vec::new();
+    let (socket, from) = (MAIN_SOCKET, address(PEER));
+    peer.finder.handle(NOW, Input::Datagram { socket, from, local, bytes: &bytes }, &mut out);
+    let locals: Vec<_> = out
+        .iter()
+        .filter_map(|output| match output {
+            Output::SendProbe { local, .. } => Some(*local),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(locals, [local], "the echo");
+}
+
+#[test]
+fn sequential_ports_are_tried_behind_the_highest_known_one_and_wrap() {
+    for (known, expected) in [(40_000, [40_001, 40_002]), (u16::MAX, [1024, 1025])] {
+        let mut a = finder(A, B, "192.0.2.1:1194");
+        a.nat.kind = NatKind::EndpointIndependent;
+        let seen = format!("203.0.113.8:{known}");
+        let offer = Offer {
+            nat: NatKind::Symmetric { sequential: true },
+            candidates: vec![candidate(&seen, CandidateKind::Observed)],
+            ..peer_offer(1, Purpose::Ask)
+        };
+        record(&mut a, NOW, B, &encode(offer));
+        let outputs = run(&mut a, NOW, Duration::from_secs(2));
+        let guesses: Vec<u16> = outputs
+            .iter()
+            .filter_map(|(_, output)| match output {
+                Output::SendProbe { route: Route::Direct { to, .. }, .. } => Some(to.port()),
+                _ => None,
+            })
+            .filter(|port| *port != known)
+            .collect();
+        assert_eq!(guesses[..2], expected);
+    }
+}
+
+#[test]
+fn a_search_is_made_once_with_each_address_and_again_after_its_path_was_lost() {
+    let later = Duration::from_secs(700);
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    a.nat.kind = NatKind::EndpointIndependent;
+    let offer = |sequence, seen: &str| Offer {
+        nat: NatKind::Symmetric { sequential: false },
+        candidates: vec![candidate(seen, CandidateKind::Observed)],
+        ..peer_offer(sequence, Purpose::Ask)
+    };
+    let searches = |a: &mut PathFinder, at: Duration| {
+        a.begin_search(NOW + at, &mut Vec::new());
+        let running = matches!(a.search.stage, Stage::Guessing { .. });
+        a.close_search(None, &mut Vec::new());
+        running
+    };
+    record(&mut a, NOW, B, &encode(offer(1, "203.0.113.8:4000")));
+    assert!(searches(&mut a, Duration::ZERO));
+    assert!(!searches(&mut a, later));
+    record(&mut a, NOW, B, &encode(offer(2, "203.0.113.8:5000")));
+    assert!(!searches(&mut a, later), "another port of the same NAT");
+    record(&mut a, NOW, B, &encode(offer(3, "203.0.113.9:5000")));
+    assert!(searches(&mut a, later), "another NAT");
+    a.search.stage = Stage::Done { found: true };
+    assert!(!searches(&mut a, later * 2 - MS * 101_000), "too soon");
+    assert!(searches(&mut a, later * 2), "the path was lost");
+}
+
+#[test]
+fn connections_are_bounded() {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    let leg = RelayLeg { relay: RELAY, stream: true, rtt: Duration::ZERO, mtu: 1400 };
+    a.handle(NOW, Input::Relays(vec![leg]), &mut Vec::new());
+    let stream = |n: u64| candidate(&format!("192.0.2.{n}:443"), CandidateKind::Stream);
+    let mut dialled = Vec::new();
+    for sequence in 1..4 {
+        let candidates = vec![stream(sequence * 2), stream(sequence * 2 + 1)];
+        let now = NOW + Duration::from_secs(sequence * 10);
+        let offer = Offer { candidates, ..peer_offer(sequence, Purpose::Ask) };
+        record(&mut a, now, B, &encode(offer));
+        let outputs = run(&mut a, now, Duration::from_secs(2));
+        dialled.extend(outputs.into_iter().filter_map(|(_, output)| match output {
+            Output::DialStream(to) => Some(to),
+            _ => None,
+        }));
+    }
+    assert_eq!(dialled, [stream(2).address(), stream(3).address()]);
+    a.handle(NOW, Input::StreamDown(dialled[0]), &mut Vec::new());
+    assert_eq!(a.dialled, [dialled[1]]);
 }
 
 #[test]
