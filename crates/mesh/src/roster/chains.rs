@@ -222,7 +222,7 @@ impl Changes {
         if self.stored.contains_key(&hash) || self.waiting.changes.contains_key(&hash) {
             return Ok(Insertion::Known);
         }
-        if let Some(missing) = self.missing(&change) {
+        if let Some(missing) = self.first_missing(&change) {
             let result = self.waiting.add(missing, change);
             return self.counted(result).map(|()| Insertion::Waiting);
         }
@@ -233,7 +233,7 @@ impl Changes {
         while let Some(arrived) = added.pop() {
             for change in self.waiting.take(&arrived) {
                 let hash = change.hash();
-                if let Some(missing) = self.missing(&change) {
+                if let Some(missing) = self.first_missing(&change) {
                     // There was room for it a moment ago.
                     let _ = self.waiting.add(missing, change);
                     continue;
@@ -271,7 +271,7 @@ impl Changes {
     }
 
     /// Returns a change that this one names and that is not in the set.
-    fn missing(&self, change: &Change) -> Option<ChangeHash> {
+    fn first_missing(&self, change: &Change) -> Option<ChangeHash> {
         let body = change.body();
         let previous = (body.previous != self.root).then_some(&body.previous);
         previous
@@ -381,11 +381,19 @@ impl Changes {
         sha256(&[b"adit mesh heads 1", &self.mesh, &bytes])
     }
 
-    /// Returns the changes that a neighbour with these heads lacks, in causal order.
+    /// Returns the changes for which others wait, at most [`MAX_WAITING`].
+    pub fn missing(&self) -> Vec<ChangeHash> {
+        self.waiting.missing.keys().copied().collect()
+    }
+
+    /// Returns the changes that a neighbour with these [`Self::heads`] and [`Self::missing`] changes lacks, in causal
+    /// order.
     ///
-    /// A chain of which the neighbour has more is left out: the neighbour sends the rest, and if that is another
-    /// branch, the next call returns ours.
-    pub fn after(&self, heads: &[Head]) -> Vec<&Change> {
+    /// A chain of which the neighbour has more is left out unless a change in it is missing there: the neighbour sends
+    /// the rest, and if that is another branch, the next call returns ours.
+    pub fn after(&self, heads: &[Head], missing: &[ChangeHash]) -> Vec<&Change> {
+        let asked: BTreeSet<_> =
+            missing.iter().filter_map(|hash| self.get(hash)).map(Change::signer).collect();
         let mut theirs = BTreeMap::<_, Vec<&Head>>::new();
         for head in heads {
             theirs.entry(head.signer).or_default().push(head);
@@ -400,7 +408,8 @@ impl Changes {
                 .collect();
             let ours = chain.tips.iter().filter_map(|hash| self.get(hash));
             let longest = ours.map(|change| change.body().number).max();
-            if known.is_empty() && theirs.iter().any(|head| Some(head.number) > longest) {
+            let is_longer = theirs.iter().any(|head| Some(head.number) > longest);
+            if known.is_empty() && is_longer && !asked.contains(signer) {
                 continue;
             }
             let mut has: BTreeSet<_> = known.iter().copied().collect();
@@ -593,13 +602,13 @@ mod tests {
             for change in &all[..count] {
                 other.insert(change.clone()).unwrap();
             }
-            assert_eq!(changes.after(&other.heads()), all[count..].iter().collect::<Vec<_>>());
-            assert!(other.after(&changes.heads()).is_empty(), "the neighbour has more");
+            assert_eq!(changes.after(&other.heads(), &[]), all[count..].iter().collect::<Vec<_>>());
+            assert!(other.after(&changes.heads(), &[]).is_empty(), "the neighbour has more");
         }
     }
 
     fn fetch(to: &mut Changes, from: &Changes) {
-        for change in from.after(&to.heads()) {
+        for change in from.after(&to.heads(), &to.missing()) {
             to.insert(change.clone()).unwrap();
         }
     }

@@ -2,8 +2,10 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
+use std::net::Ipv4Addr;
+
 use adit_crypto::sha256;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::change::ChangeHash;
 use super::node::Label;
@@ -121,6 +123,19 @@ impl Genesis {
         let hash = self.hash()?;
         hash.first_chunk().copied().ok_or(ObjectError::Network)
     }
+
+    /// Returns whether a node may have this address.
+    pub(super) fn has_ipv4(&self, address: Ipv4Addr) -> bool {
+        self.ranges.iter().any(|range| {
+            range.contains(&address) && address != range.network() && address != range.broadcast()
+        })
+    }
+
+    /// Returns whether a network overlaps an IPv4 range of the mesh.
+    pub(super) fn overlaps(&self, net: IpNet) -> bool {
+        let IpNet::V4(net) = net else { return false };
+        self.ranges.iter().any(|range| range.contains(&net) || net.contains(range))
+    }
 }
 
 #[cfg(test)]
@@ -209,5 +224,13 @@ mod tests {
         for (genesis, error) in cases {
             assert_eq!(genesis.encode(), Err(error), "{genesis:?}");
         }
+    }
+
+    #[test]
+    fn ranges_hold_hosts_only() {
+        let genesis = genesis(vec![[1; 32]], 1);
+        let has = |text: &str| genesis.has_ipv4(text.parse().unwrap());
+        assert!(has("100.87.0.1") && has("100.87.255.254"));
+        assert!(!has("100.87.0.0") && !has("100.87.255.255") && !has("100.88.0.1"));
     }
 }

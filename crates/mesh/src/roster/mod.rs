@@ -9,14 +9,17 @@
 //! - Only keys with a right have a chain. An admin signs the new key of a node without one. The number of chains is then
 //!   that of admins and inviters and not that of nodes.
 
+mod addresses;
 mod chains;
 mod change;
+mod evaluate;
 mod genesis;
 mod node;
 mod object;
 #[cfg(test)]
 mod testing;
 
+pub use addresses::{free_ipv4, ipv6_net, ipv6_of};
 pub use chains::{
     ChangeCounters, Changes, DraftError, Fork, Head, InsertError, Insertion, MAX_BRANCHES,
     MAX_CHAIN, MAX_CHAINS, MAX_CHANGES, MAX_WAITING, MAX_WAITING_PER_SIGNER,
@@ -25,6 +28,7 @@ pub use change::{
     Action, Body, Change, ChangeHash, Inviter, MAX_HEADS, Revocation, Right, Rotation,
     UnverifiedChange,
 };
+pub use evaluate::{EXPIRY_WARNING, Limit, Member, Refusal, Roster, Warning};
 pub use genesis::{Genesis, MAX_ADMINS, MAX_RANGES};
 pub use node::{Label, MAX_GROUPS, MAX_LABEL, MAX_SUBNETS, NodeInfo};
 pub use object::{MAX_OBJECT, ObjectError};
