@@ -16,6 +16,7 @@ mod scrub;
 pub mod sign;
 #[cfg(test)]
 mod tests;
+pub mod text;
 
 pub use block::BlockCipher;
 pub use cipher::Cipher;

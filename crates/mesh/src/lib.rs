@@ -9,4 +9,5 @@
 pub mod path;
 pub mod roster;
 pub mod session;
+pub mod token;
 mod wire;

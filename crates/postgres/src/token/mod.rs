@@ -10,7 +10,7 @@ mod admission;
 use std::fmt;
 use std::str::FromStr;
 
-use adit_crypto::{CryptoError, constant_time_eq, sha256};
+use adit_crypto::{CryptoError, text};
 use adit_engine::Random;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -20,7 +20,7 @@ pub use self::admission::{Admission, AdmissionError, JoinKey, Request, admit};
 
 const PREFIX: &str = "adit1-";
 const VERSION: u8 = 2;
-const CHECKSUM: usize = 4;
+const DOMAIN: &[u8] = b"adit-pg1 text";
 
 /// Longest name of a role in PostgreSQL, bytes.
 pub const MAX_ROLE: usize = 63;
@@ -124,29 +124,14 @@ fn is_role(role: &str) -> bool {
         && role.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-fn checksum(bytes: &[u8]) -> [u8; 32] {
-    sha256(&[b"adit-pg1 text", bytes])
-}
-
 /// Encodes bytes and their checksum as text for URLs and files.
 pub(crate) fn checked_text(bytes: &[u8]) -> Zeroizing<String> {
-    let mut all = Zeroizing::new(Vec::with_capacity(MAX_TEXT));
-    all.extend_from_slice(bytes);
-    all.extend(checksum(bytes).iter().take(CHECKSUM));
-    Zeroizing::new(URL_SAFE_NO_PAD.encode(&*all))
+    text::encode(DOMAIN, bytes)
 }
 
 /// Reads a text that [`checked_text`] wrote.
 pub(crate) fn from_checked_text(text: &str) -> Option<Zeroizing<Vec<u8>>> {
-    if text.len() > MAX_TEXT {
-        return None;
-    }
-    let mut bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(text).ok()?);
-    let end = bytes.len().checked_sub(CHECKSUM)?;
-    let (body, sum) = bytes.split_at_checked(end)?;
-    let fits = constant_time_eq(checksum(body).get(..CHECKSUM)?, sum);
-    bytes.truncate(end);
-    fits.then_some(bytes)
+    text::decode(DOMAIN, text, MAX_TEXT)
 }
 
 #[cfg(test)]

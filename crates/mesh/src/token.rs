@@ -1,0 +1,429 @@
+//! The invitation token: a text that an operator copies once to the joining node.
+//!
+//! ```text
+//! adit-mesh1-BASE64URL(mesh id 16 | inviter's key hash 32 | secret 16 | count 1, addresses | checksum 4)
+//! ```
+//!
+//! The joining node verifies the inviter's key against the token, and shows the secret inside TLS. The inviter keeps the
+//! hash of the secret alone, counts its uses and refuses it after its time: a used token opens nothing.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use adit_crypto::{sha256, text};
+use adit_engine::{Random, UnixTime};
+use zeroize::Zeroizing;
+
+use crate::session::{KeyHash, MeshId};
+use crate::wire::{DecodeError, Decoder, is_usable, put_address};
+
+/// The number of addresses in a token.
+pub const MAX_ADDRESSES: usize = 8;
+
+/// The number of invitations that an inviter has at one time.
+pub const MAX_INVITATIONS: usize = 256;
+
+const PREFIX: &str = "adit-mesh1-";
+const DOMAIN: &[u8] = b"adit-mesh/1 token";
+
+/// The length of the longest text after the prefix: 64 bytes, a count, IPv6 addresses with ports, a checksum.
+const MAX_TEXT: usize = (64 + 1 + MAX_ADDRESSES * 19 + 4) * 4 / 3 + 1;
+
+/// The one-time secret of an invitation.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinSecret(Zeroizing<[u8; Self::LEN]>);
+
+impl JoinSecret {
+    /// The length of the secret, in bytes.
+    pub const LEN: usize = 16;
+
+    /// Generates a new secret.
+    pub fn generate(random: &mut Random) -> Self {
+        let mut secret = Self(Zeroizing::new([0; Self::LEN]));
+        random.fill(&mut *secret.0);
+        secret
+    }
+
+    /// Returns the secret with these bytes, as a joining node shows them.
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// Returns the bytes of the secret.
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    /// Returns the hash that the inviter keeps.
+    pub fn hash(&self, mesh: &MeshId) -> [u8; 32] {
+        sha256(&[b"adit-mesh/1 invitation", mesh, &*self.0])
+    }
+}
+
+// Written by hand to keep the secret out of logs.
+impl fmt::Debug for JoinSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JoinSecret(..)")
+    }
+}
+
+/// An invitation to a mesh. Its `Display` is the text with the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    mesh: MeshId,
+    inviter: KeyHash,
+    secret: JoinSecret,
+    addresses: Vec<SocketAddr>,
+}
+
+/// The reason why a text is not a token, or why there is no token.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// The text does not begin as a token does.
+    #[error("a token begins with {PREFIX}")]
+    Prefix,
+    /// The text was not copied correctly.
+    #[error("the token is damaged: copy all of it, to its last character")]
+    Damaged,
+    /// The token has no address, or more than [`MAX_ADDRESSES`].
+    #[error("{0} addresses: a token has 1 to {MAX_ADDRESSES}")]
+    AddressCount(usize),
+    /// A node on another machine cannot have this address, or it appears twice.
+    #[error("an address in the token is not usable")]
+    Address,
+}
+
+impl Token {
+    /// Creates a token.
+    ///
+    /// # Errors
+    /// Fails if there are no or too many addresses, or if one of them is not usable or appears twice.
+    pub fn new(
+        mesh: MeshId,
+        inviter: KeyHash,
+        secret: JoinSecret,
+        addresses: Vec<SocketAddr>,
+    ) -> Result<Self, TokenError> {
+        if !(1..=MAX_ADDRESSES).contains(&addresses.len()) {
+            return Err(TokenError::AddressCount(addresses.len()));
+        }
+        let twice = |(at, address)| addresses.iter().skip(at).skip(1).any(|it| it == address);
+        let usable = addresses.iter().all(|address| is_usable(*address));
+        if !usable || addresses.iter().enumerate().any(twice) {
+            return Err(TokenError::Address);
+        }
+        Ok(Self { mesh, inviter, secret, addresses })
+    }
+
+    /// Returns the id of the mesh.
+    pub fn mesh(&self) -> &MeshId {
+        &self.mesh
+    }
+
+    /// Returns the hash of the inviter's key.
+    pub fn inviter(&self) -> &KeyHash {
+        &self.inviter
+    }
+
+    /// Returns the secret.
+    pub fn secret(&self) -> &JoinSecret {
+        &self.secret
+    }
+
+    /// Returns the addresses at which the inviter may be reachable, the best first.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, TokenError> {
+        let form = |_: DecodeError| TokenError::Damaged;
+        let mut from = Decoder::new(bytes);
+        let mesh = from.array().map_err(form)?;
+        let inviter = from.array().map_err(form)?;
+        let secret = JoinSecret(Zeroizing::new(from.array().map_err(form)?));
+        let count = usize::from(from.u8().map_err(form)?);
+        if count > MAX_ADDRESSES {
+            return Err(TokenError::AddressCount(count));
+        }
+        let mut addresses = Vec::with_capacity(count);
+        for _ in 0..count {
+            addresses.push(from.address().map_err(|error| match error {
+                DecodeError::Address => TokenError::Address,
+                _ => TokenError::Damaged,
+            })?);
+        }
+        from.end().map_err(form)?;
+        Self::new(mesh, inviter, secret, addresses)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TEXT));
+        bytes.extend(self.mesh);
+        bytes.extend(self.inviter);
+        bytes.extend(*self.secret.0);
+        bytes.push(u8::try_from(self.addresses.len()).unwrap_or(u8::MAX));
+        self.addresses.iter().for_each(|address| put_address(*address, &mut bytes));
+        write!(f, "{PREFIX}{}", *text::encode(DOMAIN, &bytes))
+    }
+}
+
+impl FromStr for Token {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let text = text.trim().strip_prefix(PREFIX).ok_or(TokenError::Prefix)?;
+        let bytes = text::decode(DOMAIN, text, MAX_TEXT).ok_or(TokenError::Damaged)?;
+        Self::decode(&bytes)
+    }
+}
+
+/// What an inviter keeps of an invitation.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// [`JoinSecret::hash`].
+    pub secret_hash: [u8; 32],
+    /// The number of nodes that may still join.
+    pub uses: u32,
+    /// The time after which no node may join.
+    pub until: UnixTime,
+}
+
+/// The invitations of one inviter.
+#[derive(Clone, Debug)]
+pub struct Invitations {
+    mesh: MeshId,
+    by_hash: BTreeMap<[u8; 32], Invitation>,
+    counters: InvitationCounters,
+}
+
+/// Counts what [`Invitations::accept`] did.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct InvitationCounters {
+    /// Secrets that admitted a node.
+    pub accepted: u64,
+    /// Secrets of no invitation.
+    pub unknown: u64,
+    /// Secrets of invitations that are over or used up.
+    pub over: u64,
+    /// Invitations that found no room.
+    pub full: u64,
+}
+
+/// The reason why an inviter does not accept a secret or an invitation.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvitationError {
+    /// There is no such invitation.
+    #[error("no invitation has this secret")]
+    Unknown,
+    /// The invitation's time is over.
+    #[error("the invitation is too old")]
+    Expired,
+    /// As many nodes have joined as were invited.
+    #[error("the invitation has been used")]
+    Used,
+    /// There are [`MAX_INVITATIONS`] invitations.
+    #[error("there are too many invitations: at most {MAX_INVITATIONS}")]
+    Full,
+}
+
+impl Invitations {
+    /// Creates an empty set of invitations to a mesh.
+    pub fn new(mesh: MeshId) -> Self {
+        Self { mesh, by_hash: BTreeMap::new(), counters: InvitationCounters::default() }
+    }
+
+    /// Adds an invitation, in place of one with the same secret.
+    ///
+    /// # Errors
+    /// Fails if there are too many that are not over.
+    pub fn add(&mut self, invitation: Invitation, now: UnixTime) -> Result<(), InvitationError> {
+        if self.by_hash.len() >= MAX_INVITATIONS {
+            self.by_hash.retain(|_, it| it.until >= now && it.uses > 0);
+        }
+        let known = self.by_hash.contains_key(&invitation.secret_hash);
+        if self.by_hash.len() >= MAX_INVITATIONS && !known {
+            self.counters.full = self.counters.full.saturating_add(1);
+            return Err(InvitationError::Full);
+        }
+        self.by_hash.insert(invitation.secret_hash, invitation);
+        Ok(())
+    }
+
+    /// Removes an invitation. Returns whether there was one.
+    pub fn withdraw(&mut self, secret_hash: &[u8; 32]) -> bool {
+        self.by_hash.remove(secret_hash).is_some()
+    }
+
+    /// Returns the invitations, to be kept over a restart.
+    pub fn iter(&self) -> impl Iterator<Item = &Invitation> {
+        self.by_hash.values()
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> InvitationCounters {
+        self.counters
+    }
+
+    /// Uses up one use of the invitation with this secret.
+    ///
+    /// # Errors
+    /// Fails if there is no such invitation, or if it is over or used up.
+    pub fn accept(&mut self, secret: &JoinSecret, now: UnixTime) -> Result<(), InvitationError> {
+        let result = match self.by_hash.get_mut(&secret.hash(&self.mesh)) {
+            None => Err(InvitationError::Unknown),
+            Some(invitation) if invitation.until < now => Err(InvitationError::Expired),
+            Some(invitation) => match invitation.uses.checked_sub(1) {
+                None => Err(InvitationError::Used),
+                Some(uses) => {
+                    invitation.uses = uses;
+                    Ok(())
+                }
+            },
+        };
+        let counter = match result {
+            Ok(()) => &mut self.counters.accepted,
+            Err(InvitationError::Unknown) => &mut self.counters.unknown,
+            Err(_) => &mut self.counters.over,
+        };
+        *counter = counter.saturating_add(1);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixTime = UnixTime(1_800_000_000);
+
+    fn secret() -> JoinSecret {
+        JoinSecret::generate(&mut Random::new([3; 32]))
+    }
+
+    fn token() -> Token {
+        let addresses = ["203.0.113.7:1194", "[2001:db8::1]:443"].map(|it| it.parse().unwrap());
+        Token::new([1; 16], [2; 32], secret(), addresses.to_vec()).unwrap()
+    }
+
+    const TEXT: &str = "adit-mesh1-AQEBAQEBAQEBAQEBAQEBAQICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICkEpkUkzjyHO5ShFAJRLHaQIEywBxBwSqBiABDbgAAAAAAAAAAAAAAAEBu1fCVEo";
+
+    #[test]
+    fn a_token_is_this_text_and_reads_back() {
+        assert_eq!(token().to_string(), TEXT);
+        assert_eq!(TEXT.parse(), Ok(token()));
+        assert_eq!(format!("  {TEXT}\n").parse(), Ok(token()), "as it is pasted");
+    }
+
+    #[test]
+    fn the_longest_token_reads_back() {
+        let address = |n| SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], u16::MAX));
+        let addresses = (1..=MAX_ADDRESSES as u16).map(address).collect();
+        let token = Token::new([0xff; 16], [0xff; 32], secret(), addresses).unwrap();
+        assert!(token.to_string().len() <= PREFIX.len() + MAX_TEXT);
+        assert_eq!(token.to_string().parse(), Ok(token));
+    }
+
+    #[test]
+    fn a_character_changed_or_lost_anywhere_is_noticed() {
+        for at in PREFIX.len()..TEXT.len() {
+            let (head, tail) = TEXT.split_at(at);
+            let other = if tail.starts_with('A') { "B" } else { "A" };
+            let rest = &tail[1..];
+            for bad in [format!("{head}{other}{rest}"), format!("{head}{rest}"), head.to_owned()] {
+                assert_eq!(bad.parse::<Token>(), Err(TokenError::Damaged), "at {at}: {bad}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_part_refuses_alone() {
+        let good = text::decode(DOMAIN, &TEXT[PREFIX.len()..], MAX_TEXT).unwrap();
+        let parse = |bytes: &[u8]| {
+            format!("{PREFIX}{}", *text::encode(DOMAIN, bytes)).parse::<Token>().map(drop)
+        };
+        let altered = |at: usize, value: u8| {
+            let mut bytes = good.to_vec();
+            bytes[at] = value;
+            parse(&bytes)
+        };
+        assert_eq!(parse(&good), Ok(()));
+        assert_eq!(TEXT[1..].parse::<Token>(), Err(TokenError::Prefix));
+        assert_eq!(parse(&[&good[..], &[0]].concat()), Err(TokenError::Damaged));
+        for len in 0..good.len() {
+            assert_eq!(parse(&good[..len]), Err(TokenError::Damaged), "{len}");
+        }
+        assert_eq!(good[64], 2);
+        assert_eq!(altered(64, 9), Err(TokenError::AddressCount(9)));
+        assert_eq!(parse(&[&good[..64], &[0]].concat()), Err(TokenError::AddressCount(0)));
+        assert_eq!(altered(65, 5), Err(TokenError::Address), "a family");
+        assert_eq!(altered(66, 127), Err(TokenError::Address), "a loopback address");
+        let twice = [&good[..72], &good[65..72]].concat();
+        assert_eq!(parse(&twice), Err(TokenError::Address), "twice");
+    }
+
+    #[test]
+    fn the_secret_is_not_printed() {
+        let shown = format!("{:?}", token());
+        assert!(shown.contains("JoinSecret(..)"), "{shown}");
+        let bytes = format!("{:?}", secret().as_bytes());
+        assert!(!shown.contains(&bytes[1..bytes.len() - 1]));
+    }
+
+    #[test]
+    fn an_inviter_keeps_no_secret() {
+        let mut invitations = Invitations::new([1; 16]);
+        let secret_hash = secret().hash(&[1; 16]);
+        invitations.add(Invitation { secret_hash, uses: 1, until: NOW }, NOW).unwrap();
+        let shown = format!("{invitations:?}");
+        let bytes = format!("{:?}", secret().as_bytes());
+        assert!(!shown.contains(&bytes[1..bytes.len() - 1]));
+        assert_ne!(secret().hash(&[2; 16]), secret_hash, "another mesh");
+    }
+
+    #[test]
+    fn an_invitation_is_for_so_many_nodes_and_so_long() {
+        let mut invitations = Invitations::new([1; 16]);
+        let secret_hash = secret().hash(&[1; 16]);
+        assert_eq!(invitations.accept(&secret(), NOW), Err(InvitationError::Unknown));
+        invitations.add(Invitation { secret_hash, uses: 2, until: NOW }, NOW).unwrap();
+        assert_eq!(
+            invitations.accept(&JoinSecret::from_bytes([9; 16]), NOW),
+            Err(InvitationError::Unknown)
+        );
+        assert_eq!(invitations.accept(&secret(), NOW), Ok(()));
+        let late = UnixTime(NOW.0 + 1);
+        assert_eq!(invitations.accept(&secret(), late), Err(InvitationError::Expired));
+        assert_eq!(invitations.accept(&secret(), NOW), Ok(()));
+        assert_eq!(invitations.accept(&secret(), NOW), Err(InvitationError::Used));
+        let counters = InvitationCounters { accepted: 2, unknown: 2, over: 2, full: 0 };
+        assert_eq!(invitations.counters(), counters);
+        assert!(invitations.withdraw(&secret_hash) && !invitations.withdraw(&secret_hash));
+        assert_eq!(invitations.accept(&secret(), NOW), Err(InvitationError::Unknown));
+    }
+
+    #[test]
+    fn invitations_are_bounded_and_old_ones_make_room() {
+        let mut invitations = Invitations::new([1; 16]);
+        let invitation = |n: usize, uses| Invitation {
+            secret_hash: sha256(&[&n.to_be_bytes()]),
+            uses,
+            until: NOW,
+        };
+        for n in 0..MAX_INVITATIONS {
+            invitations.add(invitation(n, 1), NOW).unwrap();
+        }
+        let more = invitation(MAX_INVITATIONS, 1);
+        assert_eq!(invitations.add(more, NOW), Err(InvitationError::Full));
+        assert_eq!(invitations.counters().full, 1);
+        assert_eq!(invitations.add(invitation(0, 0), NOW), Ok(()), "in place of the first");
+        assert_eq!(invitations.add(more, NOW), Ok(()), "the first is used up");
+        assert_eq!(invitations.add(invitation(0, 1), UnixTime(NOW.0 + 1)), Ok(()));
+        assert_eq!(invitations.iter().count(), 1);
+    }
+}
