@@ -12,8 +12,10 @@
 mod addresses;
 mod chains;
 mod change;
+mod directory;
 mod evaluate;
 mod genesis;
+mod log;
 mod node;
 mod object;
 #[cfg(test)]
@@ -28,7 +30,9 @@ pub use change::{
     Action, Body, Change, ChangeHash, Inviter, MAX_HEADS, Revocation, Right, Rotation,
     UnverifiedChange,
 };
+pub use directory::{Append, Directory, Entry, MAX_READ, MemoryDirectory};
 pub use evaluate::{EXPIRY_WARNING, Limit, Member, Refusal, Roster, Warning};
 pub use genesis::{Genesis, MAX_ADMINS, MAX_RANGES};
+pub use log::{Log, LogEncoder, LogError};
 pub use node::{Label, MAX_GROUPS, MAX_LABEL, MAX_SUBNETS, NodeInfo};
 pub use object::{MAX_OBJECT, ObjectError};

@@ -286,7 +286,7 @@ impl<'o, 'a> Authority<'o, 'a> {
         self.in_force(view, seen, at).is_ok()
     }
 
-    /// Returns whether a change stands and enough admins approve it.
+    /// Returns whether a change is valid in a view ([`Self::stands`]) and enough admins approve it.
     pub(super) fn in_force(&self, view: &View, seen: &[usize], at: usize) -> Result<(), Refusal> {
         self.stands(view, at)?;
         let standing = self.standings[at].as_ref().map_err(|refusal| *refusal)?;
