@@ -42,6 +42,7 @@ targets! {
     formats in "../../fuzz/fuzz_targets/formats.rs",
     keys in "../../fuzz/fuzz_targets/keys.rs",
     mesh_paths in "../../fuzz/fuzz_targets/mesh_paths.rs",
+    mesh_roster in "../../fuzz/fuzz_targets/mesh_roster.rs",
     negotiate in "../../fuzz/fuzz_targets/negotiate.rs",
     postgres_record in "../../fuzz/fuzz_targets/postgres_record.rs",
     postgres_rekey in "../../fuzz/fuzz_targets/postgres_rekey.rs",
