@@ -168,6 +168,10 @@ impl World {
         }
     }
 
+    pub(crate) fn started(&self) -> Instant {
+        self.start
+    }
+
     /// Moves a node to another place, as when a laptop changes its network.
     pub(crate) fn move_node(&mut self, index: usize, place: Place) {
         let host = self.nodes[index].host;

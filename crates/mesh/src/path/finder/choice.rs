@@ -256,6 +256,18 @@ mod tests {
     }
 
     #[test]
+    fn only_the_first_direct_path_settles() {
+        let mut finder = relayed();
+        finder.paths.push(path(direct(V4), 20_000));
+        select(&mut finder, Duration::ZERO);
+        finder.paths.push(path(direct("192.0.2.3:1"), 10_000));
+        select(&mut finder, SECOND);
+        assert_eq!(select(&mut finder, SECOND * 31), Some(direct("192.0.2.3:1")));
+        finder.paths.push(path(direct(V6), 10_000));
+        assert_eq!(select(&mut finder, SECOND * 31), Some(direct("192.0.2.3:1")));
+    }
+
+    #[test]
     fn the_30_s_begin_again_when_a_path_was_not_better_meanwhile() {
         let mut finder = relayed();
         finder.paths.push(path(direct(V4), 20_000));

@@ -244,7 +244,7 @@ impl PathFinder {
 
 impl Route {
     /// Returns the socket of a path that a port search has found at this end.
-    fn search_socket(self) -> Option<SocketId> {
+    pub(super) fn search_socket(self) -> Option<SocketId> {
         match self {
             Self::Direct { socket, .. } => (socket != MAIN_SOCKET).then_some(socket),
             Self::Stream { .. } | Self::Relay(_) => None,

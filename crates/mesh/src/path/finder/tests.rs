@@ -1,3 +1,5 @@
+mod report;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -5,7 +7,7 @@ use std::time::Duration;
 use adit_engine::{Instant, Random, Rate};
 
 use super::super::nat::{NatInfo, NatKind};
-use super::super::probe::{Nonce, Probe, ProbeKey, ProbeKind};
+use super::super::probe::{MIN_PROBE, Nonce, Probe, ProbeKey, ProbeKind};
 use super::super::record::{Offer, Purpose};
 use super::port_search::Stage;
 use super::*;
@@ -111,6 +113,24 @@ fn encode(offer: Offer) -> Vec<u8> {
 impl Peer {
     fn echo(&self, nonce: Nonce) -> Vec<u8> {
         let kind = ProbeKind::Echo { seen: Some(address("192.0.2.1:1194")), size: 43 };
+        self.send.seal(&Probe { tag: self.tag, nonce, kind })
+    }
+
+    /// Answers a probe that went to the peer's main address.
+    fn answer(&mut self, now: Instant, probe: &[u8]) {
+        self.answer_on(now, MAIN_SOCKET, probe);
+    }
+
+    fn answer_on(&mut self, now: Instant, socket: SocketId, probe: &[u8]) {
+        let bytes = self.echo_of(probe);
+        let echo = Input::Datagram { socket, from: address(PEER), local: None, bytes: &bytes };
+        self.finder.handle(now, echo, &mut Vec::new());
+    }
+
+    fn echo_of(&self, probe: &[u8]) -> Vec<u8> {
+        let nonce = self.receive.open(probe).unwrap().nonce;
+        let size = u16::try_from(probe.len()).unwrap();
+        let kind = ProbeKind::Echo { seen: Some(address("192.0.2.1:1194")), size };
         self.send.seal(&Probe { tag: self.tag, nonce, kind })
     }
 
@@ -424,7 +444,7 @@ fn rounds_that_find_nothing_become_rare() {
         offers.map(|(at, _)| at.as_secs()).collect::<Vec<_>>()
     };
     // The round lasts for one second.
-    assert_eq!(asks(&outputs), []);
+    assert!(asks(&outputs).is_empty());
     let now = NOW + Duration::from_secs(31);
     let outputs = run(&mut peer.finder, now, MS * 100);
     assert_eq!(asks(&outputs), [0]);
@@ -483,28 +503,6 @@ fn probes_in_quick_succession_are_not_lost_before_their_echoes_can_arrive() {
     assert!(peer.is_direct());
     run(&mut peer.finder, NOW, MS * 3000);
     assert!(!peer.is_direct());
-}
-
-#[test]
-fn an_idle_path_is_probed_only_to_keep_its_mapping() {
-    let mut peer = probing();
-    let echo = peer.echo(peer.probe.nonce);
-    datagram(&mut peer.finder, PEER, &echo);
-    let mut sent = 0;
-    let begin = NOW + Duration::from_secs(60);
-    let end = NOW + Duration::from_secs(660);
-    while let Some((at, _)) = peer.finder.deadline().filter(|(at, _)| *at < end) {
-        let mut out = Vec::new();
-        peer.finder.handle(at, Input::Tick, &mut out);
-        for (route, bytes) in probes(&out) {
-            sent += usize::from(at >= begin);
-            let bytes = peer.echo(peer.receive.open(&bytes).unwrap().nonce);
-            let Route::Direct { socket, to: from } = route else { panic!() };
-            let echo = Input::Datagram { socket, from, local: None, bytes: &bytes };
-            peer.finder.handle(at, echo, &mut Vec::new());
-        }
-    }
-    assert_eq!(sent, 40, "one in 15 s");
 }
 
 #[test]
@@ -620,19 +618,288 @@ fn connections_are_bounded() {
     assert_eq!(a.dialled, [dialled[1]]);
 }
 
-#[test]
-fn a_report_explains_in_words_and_in_fields() {
+/// Answers every probe of a finder until a time. Returns the number of probes and other records.
+fn answer(peer: &mut Peer, from: Instant, until: Duration, active: bool) -> usize {
+    let mut sent = 0;
+    let end = from + until;
+    while let Some((at, _)) = peer.finder.deadline().filter(|(at, _)| *at < end) {
+        let (now, mut out) = (at.max(from), Vec::new());
+        let input = if active { Input::DataSent } else { Input::Tick };
+        peer.finder.handle(now, input, &mut out);
+        sent += records(&out).len() + probes(&out).len();
+        for (_, bytes) in probes(&out) {
+            peer.answer(now, &bytes);
+        }
+        for bytes in records(&out) {
+            if let Ok(Record::Probe(bytes)) = Record::decode(&bytes) {
+                let echo = Record::Probe(peer.echo_of(&bytes)).encode();
+                record(&mut peer.finder, now, B, &echo);
+            }
+        }
+    }
+    sent
+}
+
+/// Returns a finder whose data goes directly, and which has found the MTU.
+fn direct() -> Peer {
     let mut peer = probing();
-    let before = peer.finder.report(NOW);
-    assert_eq!(before.relayed_because, Some(RelayReason::Probing));
     let echo = peer.echo(peer.probe.nonce);
     datagram(&mut peer.finder, PEER, &echo);
-    let report = peer.finder.report(NOW);
-    assert_eq!(report.relayed_because, None);
-    let direct = RouteReport::Direct { to: address(PEER), origin: "own".to_owned() };
-    assert_eq!(report.current.as_ref().map(|path| &path.route), Some(&direct));
-    assert_eq!(report.peer.as_ref().unwrap().candidates[0].address, address(PEER));
-    let text = report.to_string();
-    assert!(text.starts_with("current      direct to 192.0.2.2:1194 (own), 0 ms"), "{text}");
-    assert!(text.contains("relay 09090909"), "{text}");
+    answer(&mut peer, NOW, Duration::from_secs(2), false);
+    assert!(peer.is_direct());
+    peer
+}
+
+#[test]
+fn an_idle_path_is_probed_only_to_keep_its_mapping() {
+    let mut peer = direct();
+    answer(&mut peer, NOW, Duration::from_secs(60), false);
+    let sent = answer(&mut peer, NOW, Duration::from_secs(660), false);
+    assert_eq!(sent, 40, "one in 15 s, and none to the relay");
+}
+
+#[test]
+fn data_does_not_add_probes_but_the_first_after_a_pause_is_checked() {
+    let mut peer = direct();
+    let mut probed = 0;
+    for ms in (2000..12_000).step_by(10) {
+        let mut out = Vec::new();
+        peer.finder.handle(NOW + MS * ms, Input::DataSent, &mut out);
+        for (_, bytes) in probes(&out) {
+            probed += 1;
+            peer.answer(NOW + MS * ms, &bytes);
+        }
+    }
+    assert!((13..=15).contains(&probed), "{probed}");
+    answer(&mut peer, NOW, Duration::from_secs(60), false);
+    let mut out = Vec::new();
+    let now = NOW + Duration::from_secs(60);
+    peer.finder.handle(now, Input::DataSent, &mut out);
+    let direct: Vec<_> = probes(&out);
+    assert!(direct.iter().any(|(_, bytes)| bytes.len() == MIN_PROBE), "{}", direct.len());
+}
+
+#[test]
+fn a_path_that_answers_again_after_a_loss_carries_data_30_s_later() {
+    let mut peer = direct();
+    peer.finder.handle(NOW + MS * 2000, Input::DataSent, &mut Vec::new());
+    let outputs = run(&mut peer.finder, NOW, Duration::from_secs(10));
+    let relayed = |(at, output): &(Duration, Output)| {
+        (*output == Output::UsePath(Route::Relay(RELAY))).then_some(*at)
+    };
+    let lost = NOW + outputs.iter().find_map(relayed).unwrap();
+    let again = NOW + Duration::from_secs(12);
+    record(&mut peer.finder, again, B, &encode(peer_offer(2, Purpose::Ask)));
+    answer(&mut peer, again, lost.since(again) + Duration::from_millis(1), true);
+    let before = lost + Duration::from_millis(29_999);
+    answer(&mut peer, again, before.since(again), true);
+    assert!(!peer.is_direct());
+    let report = peer.finder.report(before);
+    assert!(matches!(report.relayed_because, Some(RelayReason::Probation { .. })), "{report}");
+    assert!(report.lost.is_some());
+    answer(&mut peer, before, Duration::from_secs(1), true);
+    assert!(peer.is_direct());
+    assert_eq!(peer.finder.report(before).lost, None);
+}
+
+#[test]
+fn each_mtu_is_tried_three_times_and_an_echo_of_a_large_one_counts() {
+    let mut peer = direct();
+    let route = Route::Direct { socket: MAIN_SOCKET, to: address(PEER) };
+    assert_eq!(peer.finder.path(route).unwrap().mtu, Some(1500));
+    let mut tried = Vec::new();
+    let mut found = None;
+    let end = NOW + Duration::from_secs(70);
+    while let Some((at, _)) = peer.finder.deadline().filter(|(at, _)| *at < end) {
+        let mut out = Vec::new();
+        peer.finder.handle(at, Input::DataSent, &mut out);
+        for output in &out {
+            if let Output::SetMtu { mtu, .. } = output {
+                found = Some((*mtu, at.since(NOW).as_secs()));
+            }
+        }
+        for (_, bytes) in probes(&out) {
+            let size = bytes.len() + 28;
+            if bytes.len() > MIN_PROBE {
+                tried.push(size);
+            }
+            // The route carries less than before, and loses the first tries of all sizes.
+            let first = tried.iter().filter(|tried| **tried == 1400).count() < 3;
+            if bytes.len() == MIN_PROBE || (size <= 1400 && !first) {
+                peer.answer(at, &bytes);
+            }
+        }
+    }
+    assert_eq!(tried.iter().filter(|size| **size == 1500).count(), 3);
+    assert!(matches!(found, Some((1400, 60..=62))), "{found:?}");
+}
+
+#[test]
+fn an_offer_shows_that_its_relay_works() {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    a.handle(NOW, Input::DataSent, &mut Vec::new());
+    run(&mut a, NOW, MS * 1500);
+    assert!(!a.report(NOW).paths[0].answers, "no answer for a second");
+    record(&mut a, NOW + MS * 1500, B, &encode(peer_offer(1, Purpose::Ask)));
+    assert!(a.report(NOW).paths[0].answers);
+}
+
+#[test]
+fn a_node_that_has_answered_an_offer_makes_none_itself() {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    assert_eq!(records(&record(&mut a, NOW, B, &encode(peer_offer(1, Purpose::Ask)))).len(), 1);
+    let mut out = Vec::new();
+    a.handle(NOW, Input::DataSent, &mut out);
+    let offers = records(&out).into_iter().map(|bytes| Record::decode(&bytes).unwrap());
+    assert_eq!(offers.filter(|record| matches!(record, Record::Offer(_))).count(), 0);
+    assert!(out.contains(&Output::UsePath(Route::Relay(RELAY))));
+}
+
+#[test]
+fn a_new_address_is_offered_and_the_loss_of_one_returns_data_to_the_relay() {
+    let mut peer = direct();
+    let nat = NatInfo { kind: NatKind::None, ..NatInfo::default() };
+    let [old, new] = ["192.0.2.1:1194", "192.0.2.9:1194"].map(|a| candidate(a, CandidateKind::Own));
+    let now = NOW + Duration::from_secs(2);
+    let mut out = Vec::new();
+    let local = |candidates| Input::Local { candidates, nat: nat.clone() };
+    peer.finder.handle(now, local(vec![old, new]), &mut out);
+    assert_eq!(records(&out).len(), 1, "an offer");
+    assert!(peer.is_direct());
+    out.clear();
+    peer.finder.handle(now, local(vec![new, old]), &mut out);
+    assert_eq!(out, [], "the same addresses");
+    peer.finder.handle(now, local(vec![new]), &mut out);
+    assert!(out.contains(&Output::UsePath(Route::Relay(RELAY))), "{out:?}");
+    assert_eq!(records(&out).len(), 1, "an offer");
+}
+
+#[test]
+fn bounds_hold_for_relays_paths_echoes_and_outstanding_probes() {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    let leg =
+        |relay| RelayLeg { relay: [relay; 32], stream: false, rtt: Duration::ZERO, mtu: 1400 };
+    a.handle(NOW, Input::Relays((0..100).map(leg).collect()), &mut Vec::new());
+    assert_eq!(a.paths.len(), MAX_RELAYS);
+    for sequence in 1..5 {
+        let at = |n| candidate(&format!("192.0.{sequence}.{n}:1194"), CandidateKind::Own);
+        let candidates = (1..=16).map(at).collect();
+        record(&mut a, NOW, B, &encode(Offer { candidates, ..peer_offer(sequence, Purpose::Ask) }));
+    }
+    assert_eq!(a.paths.len(), MAX_PATHS);
+    let mut peer = probing();
+    let echoed = (1..=1000).map(|number| {
+        let probe = Probe {
+            tag: peer.tag,
+            nonce: Nonce { number, random: [1; 8] },
+            kind: ProbeKind::MtuProbe { padding: 0 },
+        };
+        probes(&datagram(&mut peer.finder, PEER, &peer.send.seal(&probe))).len()
+    });
+    assert_eq!(echoed.sum::<usize>(), 512);
+    let route = Route::Direct { socket: MAIN_SOCKET, to: address(PEER) };
+    for _ in 0..5000 {
+        peer.finder.send_probe(NOW, route, ProbeKind::Probe, &mut Vec::new());
+    }
+    assert_eq!(peer.finder.outstanding.len(), 2048);
+    peer.finder.handle(NOW + Duration::from_secs(5), Input::Tick, &mut Vec::new());
+    assert!(peer.finder.outstanding.len() < 10, "{}", peer.finder.outstanding.len());
+}
+
+#[test]
+fn addresses_that_were_not_offered_do_not_displace_those_that_were() {
+    let mut peer = probing();
+    run(&mut peer.finder, NOW, MS * 900);
+    for number in 1..=200 {
+        let nonce = Nonce { number, random: [1; 8] };
+        let probe = peer.send.seal(&Probe { tag: peer.tag, nonce, kind: ProbeKind::Probe });
+        datagram(&mut peer.finder, &format!("192.0.2.2:{}", 2000 + number), &probe);
+    }
+    let offered = Route::Direct { socket: MAIN_SOCKET, to: address(PEER) };
+    assert!(peer.finder.path(offered).is_some());
+}
+
+#[test]
+fn within_a_site_an_observed_address_says_nothing_about_the_nat() {
+    let mut a = finder(A, B, "10.0.0.1:1194");
+    a.handle(NOW, Input::DataSent, &mut Vec::new());
+    let private = "10.0.0.2:1194";
+    let candidates = vec![candidate(private, CandidateKind::Own)];
+    let purpose = Purpose::Answer { to: 1, punch_in_ms: 0 };
+    let answer = encode(Offer { candidates, ..peer_offer(1, purpose) });
+    let out = record(&mut a, NOW, B, &answer);
+    let receive = ProbeKey::derive((&A, &a.secret), (&B, &[22; 32])).unwrap();
+    let send = ProbeKey::derive((&B, &[22; 32]), (&A, &a.secret)).unwrap();
+    let nonce = receive.open(&probes(&out)[0].1).unwrap().nonce;
+    let kind = ProbeKind::Echo { seen: Some(address("10.0.0.1:1194")), size: 43 };
+    let echo = send.seal(&Probe { tag: a.tag, nonce, kind });
+    let out = datagram(&mut a, private, &echo);
+    assert!(matches!(a.current(), Some(Route::Direct { .. })));
+    assert!(!out.iter().any(|output| matches!(output, Output::Observed(_))), "{out:?}");
+}
+
+#[test]
+fn there_is_no_search_where_udp_is_blocked_or_both_ends_are_symmetric() {
+    let symmetric = NatKind::Symmetric { sequential: false };
+    let searched = |own, nat| {
+        let mut a = finder(A, B, "192.0.2.1:1194");
+        a.nat.kind = own;
+        record(&mut a, NOW, B, &encode(Offer { nat, ..peer_offer(1, Purpose::Ask) }));
+        a.begin_search(NOW, &mut Vec::new());
+        a.search.stage != Stage::None
+    };
+    assert!(searched(NatKind::None, symmetric));
+    assert!(searched(symmetric, NatKind::EndpointIndependent));
+    assert!(!searched(symmetric, symmetric));
+    assert!(!searched(NatKind::UdpBlocked, symmetric));
+    assert!(!searched(symmetric, NatKind::UdpBlocked));
+}
+
+/// Returns a finder behind a symmetric NAT that has sent probes from its search sockets without data of its own.
+fn searching() -> (Peer, Vec<(Route, Vec<u8>)>) {
+    let mut a = finder(A, B, "192.0.2.1:1194");
+    a.nat.kind = NatKind::Symmetric { sequential: false };
+    record(&mut a, NOW, B, &encode(peer_offer(1, Purpose::Ask)));
+    let outputs = run(&mut a, NOW, MS * 1500);
+    assert!(outputs.iter().any(|(_, output)| *output == Output::OpenSockets(SEARCH_SOCKETS)));
+    let now = NOW + MS * 1500;
+    let sockets = (1..=SEARCH_SOCKETS as u16).map(SocketId).collect();
+    let mut out = Vec::new();
+    a.handle(now, Input::SocketsOpened(sockets), &mut out);
+    let receive = ProbeKey::derive((&A, &a.secret), (&B, &[22; 32])).unwrap();
+    let send = ProbeKey::derive((&B, &[22; 32]), (&A, &a.secret)).unwrap();
+    let tag = a.tag;
+    let sent = probes(&out);
+    let probe = receive.open(&sent[0].1).unwrap();
+    (Peer { finder: a, probe, send, receive, tag }, sent)
+}
+
+#[test]
+fn all_sockets_send_within_a_second_and_the_end_of_a_search_keeps_those_that_found_a_path() {
+    let (mut peer, mut sent) = searching();
+    let now = NOW + MS * 1500;
+    for (route, bytes) in &sent[..2] {
+        peer.answer_on(now, route.search_socket().unwrap(), bytes);
+    }
+    let outputs = run(&mut peer.finder, now, Duration::from_secs(1));
+    sent.extend(probes(&outputs.iter().map(|(_, output)| output.clone()).collect::<Vec<_>>()));
+    let sockets: std::collections::BTreeSet<_> =
+        sent.iter().filter_map(|(route, _)| route.search_socket()).collect();
+    assert_eq!(sockets.len(), SEARCH_SOCKETS);
+    // One of the two paths is lost meanwhile, so that the other one is the one to keep.
+    let kept = sent[1].0;
+    peer.finder.path_mut(sent[0].0).unwrap().alive = false;
+    peer.finder.path_mut(kept).unwrap().unanswered = 0;
+    let mut out = Vec::new();
+    peer.finder.handle(NOW + Duration::from_secs(15), Input::Tick, &mut out);
+    let keep = kept.search_socket();
+    assert!(out.contains(&Output::CloseSockets { keep }), "{out:?}");
+    assert!(peer.finder.path(kept).is_some() && peer.finder.path(sent[0].0).is_none());
+    // When this path is lost too, the next search closes its socket.
+    let path = peer.finder.path_mut(kept).unwrap();
+    path.alive = false;
+    out.clear();
+    peer.finder.begin_search(NOW + Duration::from_secs(1000), &mut out);
+    let close = Output::CloseSockets { keep: None };
+    assert_eq!(out, [close, Output::OpenSockets(SEARCH_SOCKETS)]);
 }
