@@ -231,6 +231,15 @@ impl<F: Format> Plane<F> {
                 tables.set_link(peer, link);
                 peer.lock_tx().oversize = 0;
             }),
+            Command::SetRelay(id, relay) => {
+                let link = tables.peers.load().get(relay).map(|relay| relay.settings.load().link);
+                if let Some(link) = link {
+                    self.with(id, |peer| {
+                        tables.share_link(peer, link);
+                        peer.lock_tx().oversize = 0;
+                    });
+                }
+            }
             Command::SetKeepalive(id, keepalive) => {
                 self.with(id, |peer| {
                     peer.update(|spec| spec.keepalive = keepalive);
@@ -277,6 +286,11 @@ impl<F: Format> Plane<F> {
                     tables.set_routes(id, &prefixes);
                 }
             }
+            Command::AddSplice(splice) => {
+                let _ = tables.splices.add(splice);
+            }
+            Command::DelSplice(id) => tables.splices.remove(id),
+            Command::LimitSplices(limit) => tables.splices.set_limit(limit),
             Command::SendData(id, message) => self.with(id, |peer| self.send_data(peer, message)),
             Command::AdmitLink(link) => tables.admit(link),
             Command::DismissLink(link) => tables.dismiss(&link),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::command::PeerSpec;
+use adit_engine::command::{PeerSpec, SpliceId};
 use adit_engine::{Instant, Link, Notice, PeerId, Rate};
 use adit_wire::ethernet::Mac;
 use adit_wire::ip::Ip;
@@ -22,6 +22,7 @@ use crate::replay::ReplayCheck;
 use crate::routes::Routes;
 use crate::scratch::{Buffers, Scratch};
 use crate::shared::Shared;
+use crate::splice::Spliced;
 use crate::stats::DropReason;
 use crate::stream::frames::{self, Next, Packets};
 use crate::stream::{MAX_UNAUTHENTICATED_FRAMES, StreamEnd};
@@ -64,6 +65,8 @@ pub(crate) struct LazyState<'a> {
     receiver: Option<(Mac, Option<PeerId>)>,
     /// Peers that requested the sizes of datagrams received here, once each.
     pub size_requests: Vec<PeerId>,
+    /// Sealed packets that are relayed to other peers.
+    pub spliced: Vec<Spliced<'a>>,
     /// For packets that are reassembled or decompressed.
     pub buffers: Buffers<'a>,
 }
@@ -77,6 +80,8 @@ trait RunLayout: Copy {
     /// Returns the length of the longest datagram; 0 if there are none.
     fn longest(self, run: &[u8]) -> usize;
     fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]>;
+    /// Returns packets that are contiguous, with the length of each except the last of these.
+    fn trains(self, run: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])>;
 }
 
 /// Datagrams of this length, the last may be shorter.
@@ -98,6 +103,10 @@ impl RunLayout for Datagrams {
     fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
         run.chunks_mut(self.0)
     }
+
+    fn trains(self, run: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])> {
+        [(self.0, run)].into_iter()
+    }
 }
 
 /// This many packets of a stream, each preceded by its length.
@@ -118,6 +127,10 @@ impl RunLayout for Framed {
     #[inline]
     fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
         Packets::new(run)
+    }
+
+    fn trains(self, run: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])> {
+        self.packets(run).map(|packet| (packet.len(), packet))
     }
 }
 
@@ -238,17 +251,18 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         let count = layout.count(run);
         match kind {
             Kind::Data { peer, key } => {
-                let Some(peer) = self.find_peer(link, peer) else {
-                    return stats.drop_many(DropReason::UnknownPeer, count);
+                let wire_id = peer;
+                let Some(peer) = self.find_peer(link, wire_id) else {
+                    return self.splice(link, wire_id, layout, run, DropReason::UnknownPeer);
                 };
                 let keys = peer.keys.load();
                 let Some(key) = keys.find(key) else {
-                    return stats.drop_many(DropReason::UnknownKey, count);
+                    return self.splice(link, wire_id, layout, run, DropReason::UnknownKey);
                 };
                 let spec = peer.settings.load_full();
                 let same_path = Peer::<F>::same_path(&spec, link);
                 if !same_path && !may_float(&spec, link, key) {
-                    return stats.drop_many(DropReason::WrongAddress, count);
+                    return self.splice(link, wire_id, layout, run, DropReason::WrongAddress);
                 }
                 self.open_run(Run { peer: &peer, spec, link, same_path }, key, layout, run);
             }
@@ -256,6 +270,30 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
                 layout.packets(run).for_each(|packet| self.control(link, packet));
             }
             Kind::Unknown => stats.drop_many(DropReason::UnknownKind, count),
+        }
+    }
+
+    /// Relays packets that belong to no session with this plane; without a splice for them they are dropped for `reason`.
+    #[inline(never)]
+    fn splice(
+        &mut self,
+        link: &Link,
+        wire_id: Option<u32>,
+        layout: impl RunLayout,
+        run: &'a mut [u8],
+        reason: DropReason,
+    ) {
+        let Shared { stats, tables, .. } = self.shared;
+        let id =
+            wire_id.zip(tables.by_address(link)).map(|(peer_id, from)| SpliceId { from, peer_id });
+        let receiver = id.and_then(|id| tables.splices.receiver(id, self.now, run.len()));
+        match receiver.unwrap_or(Err(reason)) {
+            Ok(to) => {
+                let trains = layout.trains(run);
+                let spliced = trains.map(|(segment, packets)| Spliced { to, segment, packets });
+                self.lazy.get_or_insert_default().spliced.extend(spliced);
+            }
+            Err(reason) => stats.drop_many(reason, layout.count(run)),
         }
     }
 

@@ -48,6 +48,8 @@ mod routes;
 mod scratch;
 mod shared;
 mod sockets;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+mod splice;
 mod stats;
 pub mod stream;
 mod tables;
@@ -71,6 +73,7 @@ pub use replay::{ReplayCheck, ReplayWindow};
 pub use routes::Routes;
 pub use scratch::Scratch;
 pub use shared::Failure;
+pub use splice::MAX_SPLICES;
 pub use stats::{DropReason, Histogram, Offloads, Totals};
 pub use stream::{MAX_FRAME, StreamEnd, StreamOptions};
 pub use upcall::{Upcall, Upcalls};

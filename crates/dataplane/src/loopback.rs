@@ -44,6 +44,8 @@ pub enum LoopbackOutput<'d, 'a> {
     Tun(&'d Write<'d, 'a>),
     /// It would be sent on to this peer.
     Peer(PeerId, &'a [u8]),
+    /// Sealed packets, of this length except the last, that would be relayed to this peer.
+    Sealed(PeerId, usize, &'a [u8]),
 }
 
 impl<F: Format> LoopbackPlane<F> {
@@ -315,6 +317,9 @@ impl<F: Format> LoopbackPlane<F> {
             }
         }
         relays.into_iter().for_each(|one| deliver(LoopbackOutput::Peer(one.to, one.packet)));
+        for train in lazy.as_deref().map_or(&[][..], |lazy| &lazy.spliced) {
+            deliver(LoopbackOutput::Sealed(train.to, train.segment, train.packets));
+        }
         for (sender, frame) in lazy.as_deref().map_or(&[][..], |lazy| &lazy.floods) {
             let others = peers.iter().filter(|peer| peer.id != *sender);
             others.for_each(|peer| deliver(LoopbackOutput::Peer(peer.id, frame)));

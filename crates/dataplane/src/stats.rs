@@ -79,6 +79,10 @@ drop_reasons! {
     Filtered = "filtered",
     /// From one peer to another, which is not allowed.
     PeerToPeer = "peer-to-peer",
+    /// More relayed bytes than the limit of the splice, or of all together, allows.
+    RelayLimited = "relay-limited",
+    /// A relayed packet is larger than the path to its receiver carries. A relay never fragments.
+    RelayTooLong = "relay-too-long",
     /// No peer owns the destination.
     NoRoute = "no-route",
     /// IPv6 link-local or multicast: what hosts send on any interface that comes up, and no tunnel
@@ -195,6 +199,8 @@ pub struct Totals {
     pub drops: Vec<(DropReason, u64)>,
     /// Datagrams per train that was sent.
     pub sent: Histogram,
+    /// Relayed datagrams per train that was sent, unread; not among `sent`.
+    pub spliced: Histogram,
     /// Datagrams per buffer that was received.
     pub received: Histogram,
     /// Packets per read from the TUN device.
@@ -223,6 +229,7 @@ pub(crate) struct Stats {
 pub(crate) struct Counters {
     drops: [AtomicU64; REASONS],
     pub sent: LiveHistogram,
+    pub spliced: LiveHistogram,
     pub received: LiveHistogram,
     pub tun_read: LiveHistogram,
     pub tun_written: LiveHistogram,
@@ -271,6 +278,7 @@ impl Default for Counters {
         Self {
             drops: array::from_fn(|_| AtomicU64::new(0)),
             sent: LiveHistogram::default(),
+            spliced: LiveHistogram::default(),
             received: LiveHistogram::default(),
             tun_read: LiveHistogram::default(),
             tun_written: LiveHistogram::default(),
@@ -339,6 +347,7 @@ impl Counters {
             *sum = sum.wrapping_add(live.load(Relaxed));
         }
         self.sent.add_to(&mut totals.sent);
+        self.spliced.add_to(&mut totals.spliced);
         self.received.add_to(&mut totals.received);
         self.tun_read.add_to(&mut totals.tun_read);
         self.tun_written.add_to(&mut totals.tun_written);

@@ -13,6 +13,7 @@ use crate::format::Format;
 use crate::peer::Peer;
 use crate::routes::Routes;
 use crate::sockets::Sockets;
+use crate::splice::Splices;
 use crate::stream::Streams;
 use crossbeam_utils::CachePadded;
 
@@ -103,6 +104,7 @@ pub(crate) struct Tables<F: Format> {
     version: AtomicU64,
     pub sockets: ArcSwap<Sockets>,
     pub streams: Streams,
+    pub splices: Splices,
     /// Read once per train of packets without a peer-id, per control packet and per float.
     addresses: CachePadded<RwLock<Addresses>>,
     /// Links that proved their address. Read per control packet only.
@@ -164,6 +166,7 @@ impl<F: Format> Tables<F> {
         });
         self.published();
         self.release(&peer);
+        self.splices.remove_peer(id);
         Some(peer)
     }
 
@@ -214,6 +217,13 @@ impl<F: Format> Tables<F> {
         if let Some(address) = address(&link) {
             addresses.insert(address, peer.id);
         }
+        peer.update(|spec| spec.link = link);
+    }
+
+    /// Sets the link of a peer to that of its relay, which remains the owner of the address.
+    pub(crate) fn share_link(&self, peer: &Peer<F>, link: Link) {
+        let mut addresses = write(&self.addresses);
+        release_in(&mut addresses, &peer.settings.load().link, peer.id);
         peer.update(|spec| spec.link = link);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::Link;
+use crate::{Link, Rate};
 
 /// A peer of the data plane: one session. Also the 24-bit peer-id that the peer writes into the
 /// packets it sends to us, where the protocol has one.
@@ -37,6 +37,8 @@ pub enum Command<F: DataFormat> {
     AddPeer(PeerId, PeerSpec<F>),
     /// Sets a peer's address, as learned from the control channel.
     SetLink(PeerId, Link),
+    /// Sends a peer's packets to the present address of another peer, which relays them, and accepts them from there.
+    SetRelay(PeerId, PeerId),
     /// Sets the keepalive times and restarts the timeout. The next authentic packet is reported by [`Notice::PeerActive`].
     SetKeepalive(PeerId, Keepalive),
     /// Sets the inner MTU handling. Pushed options arrive after the peer was added.
@@ -56,6 +58,12 @@ pub enum Command<F: DataFormat> {
     DelKey(PeerId, KeySlot),
     /// Replaces the prefixes behind a peer: the destinations sent to it, and the only sources accepted from it.
     SetRoutes(PeerId, Vec<IpNet>),
+    /// Adds a splice, or replaces the one with the same id. Without room for it, its packets are dropped and counted.
+    AddSplice(Splice),
+    /// Removes a splice. Those from and to a peer go with the peer.
+    DelSplice(SpliceId),
+    /// Limits the bytes of all splices together; `None`: no limit.
+    LimitSplices(Option<Rate>),
     /// Sends an in-band message, such as an exit notice, under the primary key.
     SendData(PeerId, Vec<u8>),
     /// Marks a link as validated: its control packets no longer share a queue with those of unauthenticated senders.
@@ -94,6 +102,26 @@ impl<F: DataFormat> PeerSpec<F> {
             replay_window: 64,
         }
     }
+}
+
+/// An order to forward sealed packets from one peer to another, unread: this end relays a session of these two.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Splice {
+    /// The packets.
+    pub id: SpliceId,
+    /// The peer to whose address they go.
+    pub to: PeerId,
+    /// The rate of bytes beyond which packets are dropped; `None`: no limit.
+    pub limit: Option<Rate>,
+}
+
+/// Identifies the packets of a [`Splice`].
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+pub struct SpliceId {
+    /// The peer from whose address they come.
+    pub from: PeerId,
+    /// The peer-id in them, which the end that receives them has chosen.
+    pub peer_id: u32,
 }
 
 /// The keepalive times of a peer. Zero disables a timer.

@@ -121,7 +121,7 @@ impl Lane {
         worker.open(&from, len, &mut datagram, |what| {
             passed += match what {
                 LoopbackOutput::Tun(write) => write.count(),
-                LoopbackOutput::Peer(..) => 1,
+                LoopbackOutput::Peer(..) | LoopbackOutput::Sealed(..) => 1,
             };
         });
         self.passed.store(passed, Ordering::Release);

@@ -123,6 +123,11 @@ impl<F: Format> Worker<F> {
             transmitter.relay(&passed);
         }
         if let Some(lazy) = &lazy
+            && !lazy.spliced.is_empty()
+        {
+            transmitter.splice(&lazy.spliced);
+        }
+        if let Some(lazy) = &lazy
             && !lazy.floods.is_empty()
         {
             transmitter.relay_to_all(&lazy.floods);

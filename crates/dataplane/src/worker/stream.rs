@@ -14,8 +14,10 @@ use crate::format::Format;
 use crate::key::Key;
 use crate::peer::{MAX_PENDING_MESSAGES, Peer, Tx};
 use crate::shared::{Shared, seal_message};
+use crate::splice::Spliced;
 use crate::stats::DropReason;
 pub(super) use crate::stream::TOKEN;
+use crate::stream::frames::LENGTH;
 use crate::stream::{DrainResult, RESERVE, Stream, StreamEnd};
 use crate::upcall::MAX_CONTROL;
 
@@ -110,6 +112,27 @@ impl<F: Format> Shared<F> {
         self.stats.own().sent.record(count);
         peer.sent((self.clock)(), count as u64, bytes);
         arena.clear();
+    }
+
+    /// Sends sealed packets, unchanged, to a peer that is on a stream.
+    pub(super) fn splice_to_stream(&self, stream: &Stream, spliced: &[Spliced<'_>]) {
+        for train in spliced {
+            let count = train.count();
+            if !stream.has_room(train.packets.len()) {
+                self.stats.drop_many(DropReason::StreamFull, count);
+                continue;
+            }
+            let mut framed = Vec::with_capacity(train.packets.len().saturating_add(count * LENGTH));
+            for packet in train.packets.chunks(train.segment.max(1)) {
+                let Ok(len) = u16::try_from(packet.len()) else {
+                    return self.stats.drop_many(DropReason::TooLong, count);
+                };
+                framed.extend_from_slice(&len.to_be_bytes());
+                framed.extend_from_slice(packet);
+            }
+            stream.send_data(&framed, count, false);
+            self.stats.own().spliced.record(count);
+        }
     }
 
     /// Does the same as [`Shared::send_message`], to a peer that is on a stream.

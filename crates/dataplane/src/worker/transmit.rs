@@ -24,7 +24,8 @@ use crate::format::Format;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::sockets::find_socket;
-use crate::stats::DropReason;
+use crate::splice::Spliced;
+use crate::stats::{DropReason, Stats};
 use crate::stream::Stream;
 use frames::Frames;
 use reader::{Reader, Routed};
@@ -296,6 +297,35 @@ impl<F: Format> Transmitter<F> {
         }
     }
 
+    /// Sends sealed packets to the addresses of their receivers, unchanged and without fragmentation.
+    pub(super) fn splice(&mut self, spliced: &[Spliced<'_>]) {
+        let shared = self.shared.clone();
+        let (peers, sockets) = (shared.tables.peers.load(), shared.tables.sockets.load());
+        for run in spliced.chunk_by(|a, b| a.to == b.to) {
+            let count = |trains: &[Spliced<'_>]| trains.iter().map(Spliced::count).sum();
+            let Some(peer) = run.first().and_then(|train| peers.get(train.to)) else {
+                shared.stats.drop_many(DropReason::NoRoute, count(run));
+                continue;
+            };
+            let spec = peer.settings.load();
+            if let Some(stream) = shared.tables.streams.of(&spec.link) {
+                shared.splice_to_stream(&stream, run);
+                continue;
+            }
+            let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, self.index));
+            let Some(socket) = socket else {
+                shared.stats.drop_many(DropReason::NoSocket, count(run));
+                continue;
+            };
+            let empty =
+                Train { to: spec.link.remote(), from: spec.link.local(), segment: 0, payload: &[] };
+            let mut train_sender = TrainSender { socket, scratch: &mut self.scratch, empty };
+            for trains in run.chunks(TRAINS) {
+                train_sender.splice(&shared.stats, trains);
+            }
+        }
+    }
+
     /// Answers requests for the sizes of datagrams received and sent.
     pub(super) fn report_sizes(&mut self, size_requests: &[PeerId]) {
         let shared = self.shared.clone();
@@ -540,6 +570,51 @@ impl TrainSender<'_> {
             *train = Train { segment, payload: arena.bytes(span), ..self.empty };
         }
         self.send_all(trains.get(..spans.len().min(TRAINS)).unwrap_or(&[]))
+    }
+
+    /// Sends trains of sealed packets, at most [`TRAINS`], and counts those that cannot be sent.
+    fn splice(&mut self, stats: &Stats, mut spliced: &[Spliced<'_>]) {
+        while let Some((first, others)) = spliced.split_first() {
+            let gso = stats.gates.udp_gso.load(Relaxed);
+            let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
+            let mut together = 0;
+            let whole = spliced.iter().take_while(|train| gso || train.count() == 1);
+            for (train, one) in trains.iter_mut().zip(whole) {
+                let segment = u16::try_from(one.segment).unwrap_or(0);
+                *train = Train { segment, payload: one.packets, ..self.empty };
+                together += 1;
+            }
+            let (sent, failure) = self.send_all(trains.get(..together).unwrap_or(&[]));
+            spliced.iter().take(sent).for_each(|train| stats.own().spliced.record(train.count()));
+            if sent > 0 {
+                spliced = spliced.get(sent..).unwrap_or(&[]);
+                continue;
+            }
+            spliced = others;
+            match failure {
+                Some(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    stats.drop_many(DropReason::SocketFull, first.count());
+                }
+                Some(error) if error.raw_os_error() == Some(EMSGSIZE) => {
+                    // The last packet of a train may be shorter than the others, and fit.
+                    let tail = first.packets.chunks_exact(first.segment.max(1)).remainder();
+                    let (sent, _) = self.singles(tail, tail.len());
+                    (0..sent).for_each(|_| stats.own().spliced.record(1));
+                    stats.drop_many(DropReason::RelayTooLong, first.count().saturating_sub(sent));
+                }
+                Some(_) if first.count() == 1 => stats.drop(DropReason::SendFailed),
+                failure => {
+                    let (sent, full) = self.singles(first.packets, first.segment);
+                    (0..sent).for_each(|_| stats.own().spliced.record(1));
+                    let device = failure.is_some_and(|error| error.raw_os_error() == Some(EIO));
+                    if device && sent > 0 {
+                        stats.gates.udp_gso.store(false, Relaxed);
+                    }
+                    let reason = if full { DropReason::SocketFull } else { DropReason::SendFailed };
+                    stats.drop_many(reason, first.count().saturating_sub(sent));
+                }
+            }
+        }
     }
 
     /// Sends the datagrams of one train one by one; returns how many left, and whether the socket

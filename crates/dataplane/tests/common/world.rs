@@ -35,6 +35,9 @@ pub(crate) fn spec(link: Link) -> PeerSpec<Types> {
 /// Packets for other peers.
 pub(crate) type Relayed = Vec<(PeerId, Vec<u8>)>;
 
+/// Sealed packets for a peer, of this length except the last.
+pub(crate) type Train = (PeerId, usize, Vec<u8>);
+
 /// One end and its upcalls.
 pub(crate) struct End {
     pub memory: LoopbackPlane,
@@ -95,8 +98,21 @@ impl End {
         self.memory.open(&link, segment, &mut data.to_vec(), |what| match what {
             LoopbackOutput::Tun(write) => tun.extend(write.packets().map(<[u8]>::to_vec)),
             LoopbackOutput::Peer(id, packet) => peers.push((id, packet.to_vec())),
+            LoopbackOutput::Sealed(..) => {}
         });
         (tun, peers)
+    }
+
+    /// Takes a received buffer; the trains that are relayed unread.
+    pub(crate) fn relay_buffer(&mut self, link: Link, segment: usize, data: &[u8]) -> Vec<Train> {
+        let mut trains = Vec::new();
+        self.memory.open(&link, segment, &mut data.to_vec(), |what| match what {
+            LoopbackOutput::Sealed(to, segment, packets) => {
+                trains.push((to, segment, packets.to_vec()));
+            }
+            other => panic!("{other:?}"),
+        });
+        trains
     }
 
     pub(crate) fn notices(&mut self) -> VecDeque<Notice<Types>> {

@@ -3,5 +3,6 @@
 
 mod ethernet;
 mod filtered;
+mod relay;
 mod traffic;
 mod tunnel;

@@ -10,13 +10,13 @@ use crate::common::{Types, key, layout, spec};
 use adit_dataplane::{
     DropReason, Failure, Offloads, OwnTransport, PlaneConfig, Relay, StreamOptions, Upcalls,
 };
-use adit_engine::command::{InnerMtu, KeySlot, PeerSpec};
+use adit_engine::command::{InnerMtu, KeySlot, PeerSpec, Splice, SpliceId};
 use adit_engine::{Command, Instant, Link, PeerId, SocketId};
 use adit_linux::net::{Address, Route};
 use adit_linux::netns::NetNs;
 use adit_linux::tcp;
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
-use adit_linux::udp::{UdpOptions, UdpSocket};
+use adit_linux::udp::{Fragmentation, UdpOptions, UdpSocket};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -79,28 +79,34 @@ impl Side {
 /// Does the same as [`tunnel_with_queues`], over a TCP connection through the cable.
 fn tunnel_over_stream(gates: Offloads, queues: usize) -> (Side, Side) {
     let (a, b) = tunnel_with_queues(gates, 1400, queues);
-    let address = SocketAddr::from(([10, 77, 0, 1], 5000));
-    let listener = a.ns.run(|| tcp::TcpListener::bind(&tcp::TcpListenOptions::new(address)));
-    let listener = listener.unwrap().unwrap();
-    let connect = tcp::TcpConnectOptions::new(address);
-    let there = b.ns.run(|| tcp::TcpStream::connect(&connect)).unwrap().unwrap();
-    let end = Wall::now() + PATIENCE;
-    let here = loop {
-        match listener.accept() {
-            Ok((here, _)) => break here,
-            Err(_) => assert!(Wall::now() < end, "no connection came"),
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    };
-    while !there.finish_connect().unwrap() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let (here, there) = connected(&a.ns, [10, 77, 0, 1], &b.ns);
     for (side, stream, at_server) in [(&a, here, true), (&b, there, false)] {
         let link = Link::stream(5, stream.peer_addr().unwrap());
         side.plane.add_stream(link, stream, StreamOptions::default()).unwrap();
         side.introduce(link, 1400, at_server);
     }
     (a, b)
+}
+
+/// Connects a stream from one namespace to an address of another; returns the accepted end first.
+fn connected(to: &NetNs, host: [u8; 4], from: &NetNs) -> (tcp::TcpStream, tcp::TcpStream) {
+    let address = SocketAddr::from((host, 5000));
+    let listener = to.run(|| tcp::TcpListener::bind(&tcp::TcpListenOptions::new(address)));
+    let listener = listener.unwrap().unwrap();
+    let connect = tcp::TcpConnectOptions::new(address);
+    let there = from.run(|| tcp::TcpStream::connect(&connect)).unwrap().unwrap();
+    let end = Wall::now() + PATIENCE;
+    let here = loop {
+        match listener.accept() {
+            Ok((here, _)) => break here,
+            Err(_) => assert!(Wall::now() < end, "no connection arrived"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    while !there.finish_connect().unwrap() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (here, there)
 }
 
 fn tunnel(gates: Offloads, mss: u16) -> (Side, Side) {
@@ -414,4 +420,124 @@ fn a_removed_device_is_reported() {
         assert!(Wall::now() < end, "it was not noticed");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The peers of a relay: the server and its client.
+const ENDS: [PeerId; 2] = [PeerId(1), PeerId(2)];
+
+/// Creates two ends whose only path to each other is a relay between them. With `stream`, the relay reaches the client over
+/// TCP.
+fn through_a_relay(
+    gates: Offloads,
+    stream: bool,
+    fragmentation: Fragmentation,
+) -> (Side, Plane, NetNs, Side) {
+    let [a, relay, b] = [(); 3].map(|()| NetNs::unnamed().unwrap());
+    for (ns, cable, n) in [(&a, "left", 1), (&b, "right", 2)] {
+        relay.connect(cable, ns, "cable").unwrap();
+        let near = format!("10.77.0.{n}/24").parse().unwrap();
+        let added = ns.configure(async |net| {
+            let index = net.link("cable").await?.index;
+            net.add_address(&Address::new(index, near)).await
+        });
+        added.unwrap().unwrap();
+        let local = format!("10.77.0.{}/32", 10 + n).parse().unwrap();
+        let added = relay.configure(async |net| {
+            let link = net.link(cable).await?.index;
+            let remote = Some([10, 77, 0, n].into());
+            net.add_address(&Address { link, local, remote }).await
+        });
+        added.unwrap().unwrap();
+    }
+    let any = UdpOptions {
+        gro: gates.udp_gro,
+        fragmentation,
+        ..UdpOptions::new("0.0.0.0:5000".parse().unwrap())
+    };
+    let config = PlaneConfig {
+        tun: None,
+        sockets: vec![(
+            SocketId(0),
+            Arc::new(relay.run(|| UdpSocket::bind(&any)).unwrap().unwrap()),
+        )],
+        relay: Relay::Kernel,
+        gates,
+        client: false,
+        ethernet: false,
+    };
+    let (plane, _upcalls) = Plane::start(config, boot_clock).unwrap();
+    let sides = [side(a, 1, gates, 1300, 1), side(b, 2, gates, 1300, 1)];
+    for (side, n) in sides.iter().zip(1u8..) {
+        let near = SocketAddr::from(([10, 77, 0, n], 5000));
+        let far = SocketAddr::from(([10, 77, 0, 10 + n], 5000));
+        let mut links =
+            (Link::datagram(SocketId(0), None, near), Link::datagram(SocketId(0), None, far));
+        if stream && n == 2 {
+            let (here, there) = connected(&relay, [10, 77, 0, 12], &side.ns);
+            links = (Link::stream(5, near), Link::stream(5, far));
+            plane.add_stream(links.0, here, StreamOptions::default()).unwrap();
+            side.plane.add_stream(links.1, there, StreamOptions::default()).unwrap();
+        }
+        plane.apply(Command::AddPeer(PeerId(n.into()), PeerSpec { float: false, ..spec(links.0) }));
+        side.introduce(links.1, 1300, n == 1);
+    }
+    for (from, to) in [(ENDS[0], ENDS[1]), (ENDS[1], ENDS[0])] {
+        let id = SpliceId { from, peer_id: 7 };
+        plane.apply(Command::AddSplice(Splice { id, to, limit: None }));
+    }
+    let [a, b] = sides;
+    (a, plane, relay, b)
+}
+
+fn passes_both_ways(a: &Side, b: &Side) {
+    datagrams_pass(a, b, "10.9.0.2:7000");
+    stream_passes(b, a, "10.9.0.1:7000");
+    for side in [a, b] {
+        assert_eq!(side.plane.totals().dropped(DropReason::BadTag), 0);
+    }
+}
+
+#[test]
+fn a_relay_forwards_trains_as_trains() {
+    adit_testbed::needs_root!();
+    let (a, relay, _ns, b) = through_a_relay(Offloads::ALL, false, Fragmentation::Allowed);
+    passes_both_ways(&a, &b);
+    let totals = relay.totals();
+    assert!(totals.spliced.buckets[4..].iter().sum::<u64>() > 0, "{:?}", totals.spliced);
+    assert_eq!(totals.sent.packets, 0, "it sealed nothing");
+}
+
+#[test]
+fn a_relay_without_offloads_forwards_packet_by_packet() {
+    adit_testbed::needs_root!();
+    let (a, relay, _ns, b) = through_a_relay(Offloads::NONE, false, Fragmentation::Allowed);
+    passes_both_ways(&a, &b);
+    let totals = relay.totals();
+    assert_eq!(totals.spliced.batches, totals.spliced.packets);
+}
+
+#[test]
+fn a_relay_reaches_an_end_over_a_stream() {
+    adit_testbed::needs_root!();
+    let (a, relay, _ns, b) = through_a_relay(Offloads::ALL, true, Fragmentation::Allowed);
+    passes_both_ways(&a, &b);
+    assert!(relay.totals().spliced.packets > 0);
+}
+
+#[test]
+fn a_relay_drops_what_the_next_path_cannot_carry_in_one_piece() {
+    adit_testbed::needs_root!();
+    let (a, relay, ns, b) = through_a_relay(Offloads::ALL, false, Fragmentation::Forbidden);
+    let narrow = ns.configure(async |net| net.set_mtu(net.link("right").await?.index, 1000).await);
+    narrow.unwrap().unwrap();
+    let receiver = b.ns.run(|| StdUdp::bind("10.9.0.2:7000")).unwrap().unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let sender = a.ns.run(|| StdUdp::bind("0.0.0.0:0")).unwrap().unwrap();
+    let mut buffer = [0; 2000];
+    for size in [1200, 800] {
+        sender.send_to(&vec![1; size], "10.9.0.2:7000").unwrap();
+    }
+    assert_eq!(receiver.recv(&mut buffer).unwrap(), 800);
+    let totals = relay.totals();
+    assert_eq!(totals.dropped(DropReason::RelayTooLong), 1);
 }

@@ -76,6 +76,10 @@ impl PlaneModel {
                 return Some(Notice::Traffic(id, self.traffic));
             }
             Command::SetKeepalive(..) | Command::SetMtu(..) | Command::ProbePath(..) => {}
+            Command::SetRelay(..)
+            | Command::AddSplice(_)
+            | Command::DelSplice(_)
+            | Command::LimitSplices(_) => unreachable!("OpenVPN has no relays"),
         }
         None
     }

@@ -208,6 +208,10 @@ impl Plane {
             | Command::ProbePath(..)
             | Command::AdmitLink(_)
             | Command::DismissLink(_) => {}
+            Command::SetRelay(..)
+            | Command::AddSplice(_)
+            | Command::DelSplice(_)
+            | Command::LimitSplices(_) => unreachable!("OpenVPN has no relays"),
         }
         (None, None)
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use adit_engine::command::{KeySlot, PeerSpec};
+use adit_engine::command::{KeySlot, PeerSpec, Splice};
 use adit_engine::{Command, DataFormat, Input, Instant, Link, Notice};
 
 use crate::log::wanted;
@@ -26,6 +26,7 @@ const INPUTS: u8 = 11;
 const MAX_SHOWN: usize = 128;
 /// Routes that are shown at most.
 const MAX_LISTED: usize = 16;
+const SECOND: Duration = Duration::from_secs(1);
 
 pub(super) fn read(link: &Link, frame: &[u8]) {
     if wanted(NAMES.into()) {
@@ -63,6 +64,22 @@ pub(super) fn command<F: DataFormat>(op: &Command<F>) {
             say!(DETAILS, "peer {}: {}", peer.0, negotiated(spec));
         }
         Command::SetLink(peer, link) => say!(KEYS, "peer {}: now at {}", peer.0, link.remote()),
+        Command::SetRelay(peer, relay) => {
+            say!(KEYS, "peer {}: now by way of peer {}", peer.0, relay.0);
+        }
+        Command::AddSplice(Splice { id, to, limit }) => {
+            let (from, limit) = (id.from.0, limit.map(|limit| limit.most_in(SECOND)));
+            let limit = limit.map_or(String::new(), |bytes| format!(", {bytes} bytes a second"));
+            say!(DETAILS, "peer {from}: packets with id {} go to peer {}{limit}", id.peer_id, to.0);
+        }
+        Command::DelSplice(id) => {
+            say!(DETAILS, "peer {}: packets with id {} stay here", id.from.0, id.peer_id);
+        }
+        Command::LimitSplices(limit) => {
+            let bytes =
+                limit.map_or_else(|| "all".into(), |limit| limit.most_in(SECOND).to_string());
+            say!(DETAILS, "relayed bytes in a second: {bytes}");
+        }
         Command::DelPeer(peer) => say!(KEYS, "peer {}: removed", peer.0),
         Command::InstallKey(peer, slot, key) => {
             let id = F::key_id(key);

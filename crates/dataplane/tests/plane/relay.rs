@@ -1,0 +1,145 @@
+//! Relaying of sealed packets between two peers, unread.
+
+use adit_dataplane::{DropReason, MAX_SPLICES, Relay};
+use adit_engine::command::{KeySlot, PeerSpec, Splice, SpliceId};
+use adit_engine::{Command, PeerId, Rate};
+
+use crate::common::{End, SERVER, key, layout, link, packet, spec, world};
+
+/// The sender's session with the relay.
+const FROM: PeerId = PeerId(5);
+/// The receiver's session with the relay.
+const TO: PeerId = PeerId(6);
+/// The packets that the client sends to the server by way of the relay: the server chose peer-id 2.
+const ID: SpliceId = SpliceId { from: FROM, peer_id: 2 };
+
+fn splice(limit: Option<Rate>) -> Command<crate::common::Types> {
+    Command::AddSplice(Splice { id: ID, to: TO, limit })
+}
+
+/// Creates a relay, a server that is reached through it, and the server's client. The clocks stand still.
+fn relayed() -> (End, End, End) {
+    let (server, [client]) = world(Relay::Kernel, [2]);
+    let relay = End::frozen(Relay::Kernel, false);
+    relay.apply(Command::AddPeer(FROM, PeerSpec { float: false, ..spec(link(2, 1000)) }));
+    relay.apply(Command::AddPeer(TO, PeerSpec { float: false, ..spec(link(100, 1194)) }));
+    server.apply(Command::SetLink(PeerId(2), link(77, 1194)));
+    (relay, server, client)
+}
+
+/// Returns three sealed packets of the client as one received buffer, and the length of each.
+fn train(client: &mut End) -> (usize, Vec<u8>) {
+    let packets: Vec<_> = (0..3).map(|n| client.seal_one(&packet(2, SERVER, n))).collect();
+    (packets[0].len(), packets.concat())
+}
+
+#[test]
+fn a_train_passes_whole_and_unchanged() {
+    let (mut relay, mut server, mut client) = relayed();
+    relay.apply(splice(None));
+    let (len, sealed) = train(&mut client);
+    let trains = relay.relay_buffer(link(2, 1000), len, &sealed);
+    assert_eq!(trains, [(TO, len, sealed.clone())]);
+    assert_eq!(server.open_buffer(link(77, 1194), len, &sealed).0.len(), 3);
+    assert_eq!((relay.all_drops(), server.all_drops()), (0, 0));
+}
+
+#[test]
+fn only_packets_with_a_splice_from_its_peers_address_pass() {
+    let (mut relay, _, mut client) = relayed();
+    let (len, sealed) = train(&mut client);
+    assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed), []);
+    assert_eq!(relay.dropped(DropReason::UnknownPeer), 3, "no splice");
+    relay.apply(splice(None));
+    for (host, port) in [(3, 1000), (2, 1001), (100, 1194)] {
+        assert_eq!(relay.relay_buffer(link(host, port), len, &sealed), [], "{host}:{port}");
+    }
+    assert_eq!(relay.dropped(DropReason::UnknownPeer), 12);
+    relay.apply(Command::SetLink(FROM, link(3, 1000)));
+    assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed), [], "the peer has moved");
+    assert_eq!(relay.relay_buffer(link(3, 1000), len, &sealed).len(), 1);
+}
+
+#[test]
+fn a_splice_ends_by_command_and_with_either_peer() {
+    let ends = [Command::DelSplice(ID), Command::DelPeer(FROM), Command::DelPeer(TO)];
+    for end in ends {
+        let (mut relay, _, mut client) = relayed();
+        let (len, sealed) = train(&mut client);
+        relay.apply(splice(None));
+        assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed).len(), 1);
+        relay.apply(end);
+        // The sender is known again, but nothing was kept for it.
+        relay.apply(Command::AddPeer(FROM, spec(link(2, 1000))));
+        assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed), []);
+    }
+}
+
+#[test]
+fn sessions_of_the_relay_itself_may_have_the_same_peer_id() {
+    for with_key in [true, false] {
+        let (mut relay, _, mut client) = relayed();
+        let (_, [mut other]) = world(Relay::Kernel, [2]);
+        let own = PeerSpec { float: false, layout: layout(2), ..spec(link(4, 1000)) };
+        relay.apply(Command::AddPeer(PeerId(2), own));
+        relay.apply(Command::SetRoutes(PeerId(2), vec!["10.8.0.2/32".parse().unwrap()]));
+        if with_key {
+            relay.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
+        }
+        relay.apply(splice(None));
+        let (len, sealed) = train(&mut client);
+        assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed).len(), 1, "{with_key}");
+        let (len, own) = train(&mut other);
+        let opened = relay.open_buffer(link(4, 1000), len, &own).0.len();
+        assert_eq!(opened, if with_key { 3 } else { 0 });
+    }
+}
+
+#[test]
+fn bytes_beyond_a_limit_are_dropped_and_counted() {
+    let rate = |trains: usize, bytes: usize| Some(Rate::per_second((trains * bytes) as u64));
+    for (one, all, passing) in [(2, 9, 2), (9, 3, 3), (20, 20, 10)] {
+        let (mut relay, _, mut client) = relayed();
+        let (len, sealed) = train(&mut client);
+        relay.apply(splice(rate(one, sealed.len())));
+        relay.apply(Command::LimitSplices(rate(all, sealed.len())));
+        let passes = |_: &u64| !relay.relay_buffer(link(2, 1000), len, &sealed).is_empty();
+        let passed = (0..10).filter(passes).count() as u64;
+        // A bucket that is not empty gives more than it has, once.
+        assert!((passing..=passing + 1).contains(&passed), "{one} {all}: {passed}");
+        assert_eq!(relay.dropped(DropReason::RelayLimited), 3 * (10 - passed));
+    }
+}
+
+#[test]
+fn the_number_of_splices_is_bounded() {
+    let (mut relay, _, mut client) = relayed();
+    let (len, sealed) = train(&mut client);
+    for peer_id in 0..MAX_SPLICES as u32 {
+        let id = SpliceId { from: FROM, peer_id: peer_id + 1000 };
+        relay.apply(Command::AddSplice(Splice { id, to: TO, limit: None }));
+    }
+    relay.apply(splice(None));
+    assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed), []);
+    relay.apply(Command::DelSplice(SpliceId { from: FROM, peer_id: 1000 }));
+    relay.apply(splice(None));
+    assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed).len(), 1);
+}
+
+#[test]
+fn peers_behind_one_relay_share_its_address() {
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+    let through = PeerId(9);
+    server.apply(Command::AddPeer(through, spec(link(77, 1194))));
+    server.apply(Command::SetRelay(PeerId(2), through));
+    server.apply(Command::SetRelay(PeerId(2), PeerId(1234)));
+    let (len, sealed) = train(&mut client);
+    assert_eq!(server.open_buffer(link(77, 1194), len, &sealed).0.len(), 3);
+    assert_eq!(server.notices().len(), 1, "the first use of the key; it has not moved");
+    // The address is still that of the relay: what it relays to this end is known by it.
+    server.apply(Command::AddPeer(TO, spec(link(100, 1194))));
+    server.apply(Command::DelPeer(PeerId(2)));
+    let id = SpliceId { from: through, peer_id: 2 };
+    server.apply(Command::AddSplice(Splice { id, to: TO, limit: None }));
+    assert_eq!(server.relay_buffer(link(77, 1194), len, &sealed).len(), 1);
+}
