@@ -111,7 +111,7 @@ mod tests {
             ),
             "{text}"
         );
-        let row = "| mp-1 clients=5 |    adit | up Mb/s | 9000 | 8267 |   2.5 |        -8.1 | 1.2 |    5+5 | openvpn | WORSE |";
+        let row = "| mp-1 clients=5 |    adit | up Mb/s | 9000 | 8267 |   2.5 |        -8.1 | 1.2 |    5+5 |   openvpn | WORSE |";
         assert!(text.contains(row), "{text}");
         assert!(!text.contains("Over all"));
     }
