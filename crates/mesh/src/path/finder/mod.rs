@@ -218,6 +218,34 @@ pub struct PathCounters {
 }
 
 /// The paths to one peer.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use adit_engine::{Instant, Random};
+/// use adit_mesh::path::{Input, Output, PathFinder, PunchBudget, RelayLeg, RelayReason, Route};
+///
+/// let (own, peer, relay) = ([1; 32], [2; 32], [3; 32]);
+/// let budget = Arc::new(PunchBudget::default());
+/// let mut finder = PathFinder::new(own, peer, Random::new([0; 32]), budget);
+/// let leg = RelayLeg { relay, stream: false, rtt: Duration::from_millis(20), mtu: 1400 };
+/// let now = Instant::from_nanos(1_000_000_000);
+/// let mut out = Vec::new();
+/// finder.handle(now, Input::Relays(vec![leg]), &mut out);
+/// finder.handle(now, Input::DataSent, &mut out);
+///
+/// // An offer to the peer, and the first path.
+/// let route = Route::Relay(relay);
+/// let [offer, mtu, path] = &out[..] else { panic!("{out:?}") };
+/// assert!(matches!(offer, Output::SendRecord { via: Some(_), .. }));
+/// assert_eq!(*mtu, Output::SetMtu { route, mtu: 1400 });
+/// assert_eq!(*path, Output::UsePath(route));
+///
+/// // Without an answer, the offer is repeated.
+/// assert_eq!(finder.deadline(), Some((now + Duration::from_secs(1), "offers and probes of a round")));
+/// assert_eq!(finder.report(now).relayed_because, Some(RelayReason::NoOffer));
+/// ```
 #[derive(Debug)]
 pub struct PathFinder {
     own: KeyHash,
