@@ -289,10 +289,6 @@ impl<'o, 'a> Authority<'o, 'a> {
     /// Returns whether a change is valid in a view ([`Self::stands`]) and enough admins approve it.
     pub(super) fn in_force(&self, view: &View, seen: &[usize], at: usize) -> Result<(), Refusal> {
         self.stands(view, at)?;
-        let standing = self.standings[at].as_ref().map_err(|refusal| *refusal)?;
-        if standing.needs <= 1 {
-            return Ok(());
-        }
         let approvals = self.approvals(at).iter().copied();
         let approvals = approvals.filter(|approval| seen.binary_search(approval).is_ok());
         let approvals = approvals.filter(|approval| self.stands(view, *approval).is_ok());
@@ -305,10 +301,11 @@ impl<'o, 'a> Authority<'o, 'a> {
     }
 
     /// Returns whether a change with these approvals has enough of them, by the threshold that its signer saw and by the
-    /// one that the last necessary approver saw. The signer is one of the approvers.
+    /// one that the last necessary approver saw. An admin approves what it signs.
     pub(super) fn is_approved(&self, at: usize, approvals: impl Iterator<Item = usize>) -> bool {
         let Ok(standing) = &self.standings[at] else { return false };
-        if standing.needs <= 1 {
+        let signers = usize::from(standing.by_admin);
+        if signers >= usize::from(standing.needs) {
             return true;
         }
         // By the first keys: an admin who replaces a key does not approve twice.
@@ -322,7 +319,7 @@ impl<'o, 'a> Authority<'o, 'a> {
         }
         let mut thresholds: Vec<_> = thresholds.into_values().collect();
         thresholds.sort_unstable();
-        let mut approvers = thresholds.into_iter().zip(2..);
+        let mut approvers = thresholds.into_iter().zip(signers + 1..);
         approvers.any(|(threshold, count)| count >= usize::from(threshold.max(standing.needs)))
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Standing {
     pub(super) rank: Rank,
     /// Whether the signer was an admin.
     pub(super) by_admin: bool,
-    /// The number of admins that must approve the change, its signer included.
+    /// The number of admins that must approve the change, an admin that signs it included. 0: the signer's right suffices.
     pub(super) needs: u8,
     /// The threshold that the signer saw.
     pub(super) threshold: u8,
@@ -131,7 +131,7 @@ pub(super) fn authorize(
     let standing = Standing {
         rank: held.admin.or(by_inviter).ok_or(Refusal::NoRight)?,
         by_admin: held.admin.is_some(),
-        needs: 1,
+        needs: 0,
         threshold: view.threshold,
     };
     let action = order.action(at);
@@ -211,7 +211,7 @@ fn as_end(
     let resigns = order.signer(at) == key && matches!(order.action(at), Action::Revoke(_));
     let is_admin = view.rights.get(&key).is_some_and(|held| held.admin.is_some());
     let important = number < seen || (is_admin && !resigns);
-    Ok(Standing { needs: if important { view.threshold } else { 1 }, ..standing })
+    Ok(Standing { needs: if important { view.threshold } else { 0 }, ..standing })
 }
 
 fn check_node(authority: &Authority<'_, '_>, node: &NodeInfo) -> Result<(), Refusal> {

@@ -25,9 +25,9 @@ struct Item<'a> {
     change: &'a Change,
     previous: Option<usize>,
     lane: usize,
-    position: usize,
+    position: u32,
     /// For each other lane, the number of its changes that this one depends on.
-    clock: Rc<Vec<usize>>,
+    clock: Rc<Vec<u32>>,
 }
 
 struct Lane {
@@ -83,7 +83,7 @@ impl<'a> Order<'a> {
                 Rc::new(clock)
             }
         };
-        let position = self.lanes[lane].items.len();
+        let position = continued.and(previous).map_or(0, |at| self.items[at].position + 1);
         self.lanes[lane].items.push(index);
         self.index.insert(change.hash(), index);
         self.items.push(Item { change, previous, lane, position, clock });
@@ -123,7 +123,7 @@ impl<'a> Order<'a> {
     }
 
     /// Returns how many changes of a lane this one depends on.
-    fn seen(&self, at: usize, lane: usize) -> usize {
+    fn seen(&self, at: usize, lane: usize) -> u32 {
         let item = &self.items[at];
         if lane == item.lane { item.position } else { item.clock.get(lane).copied().unwrap_or(0) }
     }
@@ -151,7 +151,7 @@ impl<'a> Order<'a> {
         let lanes = self.lanes_of.get(signer).into_iter().flatten();
         let last = lanes.filter_map(|lane| {
             let seen = self.seen(at, *lane).checked_sub(1)?;
-            self.lanes[*lane].items.get(seen)
+            self.lanes[*lane].items.get(usize::try_from(seen).ok()?)
         });
         last.map(|last| self.number(*last)).max().unwrap_or(0)
     }

@@ -251,6 +251,25 @@ fn to_end_a_chain_before_what_was_seen_needs_the_threshold() {
     assert!(has(&changes, 1) && !has(&changes, 2));
 }
 
+#[test]
+fn an_inviter_does_not_undo_its_own_admissions_without_the_admins() {
+    let (admins, mut changes) = mesh(1, 1);
+    let inviting = Signer::new(9);
+    write(&mut changes, &admins[0], grant_inviter(&inviting, inviter()));
+    let first = write(&mut changes, &inviting, admit(1));
+    write(&mut changes, &inviting, admit(2));
+    let end = write(&mut changes, &inviting, revoke(inviting.hash, Some(first)));
+    assert_eq!(reason(&changes, end), Some(Refusal::Unapproved));
+    assert!(has(&changes, 2));
+    let mut approved = changes.clone();
+    write(&mut approved, &admins[0], Action::Approve(end));
+    assert!(!has(&approved, 2) && has(&approved, 1));
+    // It may resign.
+    let action = revoke_signer(&changes, &inviting);
+    write(&mut changes, &inviting, action);
+    assert!(roster(&changes).inviters().is_empty() && has(&changes, 2));
+}
+
 /// Returns a set in which the second admin has written twice after the same change.
 fn forked() -> (Vec<Signer>, Changes, [ChangeHash; 2]) {
     let (admins, mut changes) = mesh(3, 1);
