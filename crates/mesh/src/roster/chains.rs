@@ -545,7 +545,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::roster::testing::{Signer, admit, genesis, grant_admin, name, shuffled, write};
+    use crate::roster::testing::{NOW, Signer, admit, genesis, grant_admin, name, shuffled, write};
     use crate::roster::{Genesis, NodeInfo};
 
     /// Returns three admins and a set of changes in which each of them has written.
@@ -637,6 +637,47 @@ mod tests {
             let draft = one.draft(signers[1].hash, UnixTime(0), admit(1));
             assert_eq!(draft, Err(DraftError::Forked));
         }
+    }
+
+    #[test]
+    fn a_neighbour_with_one_branch_gets_the_other_alone() {
+        let (signers, changes) = three();
+        let (mut all, mut other) = (changes.clone(), changes);
+        write(&mut all, &signers[1], admit(100));
+        let hash = write(&mut other, &signers[1], admit(200));
+        let one = all.clone();
+        all.merge(&other);
+        let lacking: Vec<_> = all.after(&one.heads(), &[]).into_iter().map(Change::hash).collect();
+        assert_eq!(lacking, [hash]);
+    }
+
+    /// Each set has more of one chain, and a branch in it that the rest of what it sends depends on.
+    #[test]
+    fn missing_changes_are_asked_for() {
+        let (signers, changes) = three();
+        let (mut one, mut other) = (changes.clone(), changes);
+        for (set, first, second) in [(&mut one, 0, 1), (&mut other, 1, 0)] {
+            write(set, &signers[first], admit(100));
+            write(set, &signers[second], admit(101));
+            write(set, &signers[second], admit(102));
+        }
+        fetch(&mut one, &other);
+        fetch(&mut other, &one);
+        assert!(one.waiting() > 0 && other.waiting() > 0);
+        for _ in 0..2 {
+            fetch(&mut one, &other);
+            fetch(&mut other, &one);
+        }
+        assert_eq!(one.digest(), other.digest());
+        assert_eq!((one.waiting(), one.forks().count()), (0, 2));
+    }
+
+    #[test]
+    fn time_does_not_go_back_within_a_chain() {
+        let (signers, changes) = three();
+        let time = |at| changes.draft(signers[1].hash, UnixTime(at), admit(1)).unwrap().time;
+        assert_eq!(time(0), NOW);
+        assert_eq!(time(NOW.0 + 1), UnixTime(NOW.0 + 1));
     }
 
     #[test]

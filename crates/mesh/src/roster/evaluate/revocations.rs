@@ -1,8 +1,8 @@
 //! Which revocations of signers count.
 //!
-//! A revocation is void if its signer's key is ended by another one that counts, that had not seen it, and that ends the
-//! chain before it. What a revoker had seen stays: a revocation is permanent. Of revocations that would void each other,
-//! the most senior signer's counts.
+//! A revocation is void if its signer's key is ended by another one that counts and that had not seen it. What a revoker
+//! had seen remains, even after the last change that it lets count: a revocation is permanent. Of revocations that would
+//! void each other, the most senior signer's counts.
 //!
 //! A fork does not undo revocations, nor approvals of them, not even those in its branches. Otherwise the holder of an
 //! old copy of a signer's key could bring back every key that the signer has revoked, with one change of an old number.
@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 
 use super::authority::{Authority, ends};
-use super::order::Order;
 
 /// Returns the revocations and rotations among these changes that count.
 pub(super) fn resolve(authority: &Authority<'_, '_>, seen: &[usize]) -> Vec<usize> {
@@ -35,11 +34,10 @@ struct Resolution<'r, 'o, 'a> {
 impl<'r, 'o, 'a> Resolution<'r, 'o, 'a> {
     fn new(authority: &'r Authority<'o, 'a>, seen: &[usize]) -> Self {
         let order = authority.order;
-        let authorized = |at: &usize| authority.standings[*at].is_ok();
         let mut revocations: Vec<_> = seen
             .iter()
             .copied()
-            .filter(|at| ends(order.action(*at)).is_some() && authorized(at))
+            .filter(|at| ends(order.action(*at)).is_some() && authority.standings[*at].is_ok())
             .collect();
         let rank = |at: &usize| authority.standings[*at].as_ref().ok().map(|it| it.rank);
         revocations.sort_by_key(|at| (rank(at), order.change(*at).hash()));
@@ -51,10 +49,16 @@ impl<'r, 'o, 'a> Resolution<'r, 'o, 'a> {
         }
         let approvals = revocations.iter().flat_map(|at| authority.approvals(*at));
         // An approval outside the set has not been seen.
-        let approvals = approvals.filter(|at| seen.binary_search(at).is_ok() && authorized(at));
+        let approvals = approvals.filter(|at| seen.binary_search(at).is_ok());
         let nodes = revocations.iter().chain(approvals).map(|at| {
             let by = by_key.get(&order.signer(*at)).into_iter().flatten().copied();
-            (*at, (State::Undecided, by.filter(|by| voids(order, *by, *at)).collect()))
+            (
+                *at,
+                (
+                    State::Undecided,
+                    by.filter(|by| by != at && !order.is_before(*at, *by)).collect(),
+                ),
+            )
         });
         Self { authority, nodes: nodes.collect(), revocations }
     }
@@ -117,11 +121,4 @@ impl<'r, 'o, 'a> Resolution<'r, 'o, 'a> {
             State::Undecided
         }
     }
-}
-
-/// Returns whether the revocation `by`, if it counts, voids a revocation or an approval of the key that it ends.
-pub(super) fn voids(order: &Order<'_>, by: usize, at: usize) -> bool {
-    let last = ends(order.action(by)).and_then(|(_, last)| last);
-    let last = last.and_then(|last| order.find(&last));
-    by != at && !order.is_within(at, last) && !order.is_before(at, by)
 }

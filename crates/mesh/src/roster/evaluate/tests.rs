@@ -641,6 +641,44 @@ fn a_revocation_beats_a_concurrent_rotation() {
 }
 
 #[test]
+fn a_revocation_of_the_old_key_leaves_a_rotation_that_it_had_seen() {
+    let (admins, mut changes) = mesh(2, 1);
+    let new = Signer::new(12);
+    let action = rotate(&changes, &admins[1], &new);
+    write(&mut changes, &admins[1], action);
+    let action = revoke_signer(&changes, &admins[1]);
+    write(&mut changes, &admins[0], action);
+    assert_eq!(*roster(&changes).admins(), [admins[0].hash, new.hash].into());
+}
+
+#[test]
+fn the_last_change_that_counts_must_have_been_seen() {
+    let (admins, changes) = mesh(2, 1);
+    let (mut one, mut other) = (changes.clone(), changes);
+    let unseen = write(&mut other, &admins[1], admit(1));
+    let end = write(&mut one, &admins[0], revoke(admins[1].hash, Some(unseen)));
+    one.merge(&other);
+    assert_eq!(reason(&one, end), Some(Refusal::Last));
+    assert!(has(&one, 1));
+}
+
+#[test]
+fn to_end_a_chain_before_a_fork_needs_one_admin() {
+    let (admins, mut changes) = mesh(2, 2);
+    let inviting = Signer::new(9);
+    let grant = write(&mut changes, &admins[0], grant_inviter(&inviting, inviter()));
+    write(&mut changes, &admins[1], Action::Approve(grant));
+    let last = write(&mut changes, &inviting, admit(1));
+    let mut other = changes.clone();
+    write(&mut changes, &inviting, admit(2));
+    write(&mut other, &inviting, admit(3));
+    changes.merge(&other);
+    write(&mut changes, &admins[0], revoke(inviting.hash, Some(last)));
+    assert!(roster(&changes).revoked().contains(&inviting.hash));
+    assert!(has(&changes, 1));
+}
+
+#[test]
 fn of_concurrent_policies_the_senior_signers_counts_and_a_later_one_replaces_it() {
     let (admins, changes) = mesh(2, 1);
     let (mut one, mut other) = (changes.clone(), changes);

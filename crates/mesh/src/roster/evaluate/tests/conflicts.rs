@@ -137,6 +137,31 @@ fn two_rotations_to_one_key_or_from_one_key_leave_one_member() {
 }
 
 #[test]
+fn a_node_does_not_take_the_place_of_another_member() {
+    for (old, new) in [(1, 2), (2, 1)] {
+        let (admins, mut changes) = mesh(1, 1);
+        write(&mut changes, &admins[0], admit(1));
+        write(&mut changes, &admins[0], admit(2));
+        let rotation = Rotation { old: node_key(old), new: node_key(new), last: None };
+        write(&mut changes, &admins[0], Action::Rotate(rotation));
+        let roster = roster(&changes);
+        assert_eq!(roster.member(&node_key(new)).unwrap().first_key, node_key(new));
+        assert_eq!(roster.members().count(), 1);
+    }
+}
+
+#[test]
+fn the_subnets_of_one_node_may_overlap() {
+    let (admins, mut changes) = mesh(1, 1);
+    let inviting = Signer::new(9);
+    write(&mut changes, &admins[0], grant_inviter(&inviting, inviter()));
+    let subnets: BTreeSet<IpNet> =
+        ["10.1.0.0/16", "10.1.2.0/24"].map(|net| net.parse().unwrap()).into();
+    write(&mut changes, &inviting, admit_as(1, |node| node.subnets = subnets.clone()));
+    assert_eq!(roster(&changes).member(&node_key(1)).unwrap().subnets, subnets);
+}
+
+#[test]
 fn overlapping_subnets_need_an_admin() {
     let (admins, mut changes) = mesh(1, 1);
     let (one, other) = (Signer::new(8), Signer::new(9));
