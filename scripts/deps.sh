@@ -5,12 +5,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # program:package, with the names of Debian and its derivatives. A file with a slash is looked up unchanged.
-# For the build and the unit tests of a user without root.
+# Needed for the build and the unit tests, which do not need root.
 needed=(
     cc:gcc make:make openssl:openssl openvpn:openvpn python3:python3 valgrind:valgrind
     /usr/share/easy-rsa/easyrsa:easy-rsa
 )
-# For everything else: network namespaces, peers, databases. Only root can use it.
+# Needed for everything else, which only root can run: network namespaces, peers, databases.
 needed_by_root=(
     iperf3:iperf3 nft:nftables ip:iproute2 ping:iputils-ping tcpdump:tcpdump ethtool:ethtool unshare:util-linux
     tinyproxy:tinyproxy-bin microsocks:microsocks danted:dante-server tshark:tshark tincd:tinc wg:wireguard-tools
@@ -39,7 +39,7 @@ find_missing "${needed[@]}"
 postgres=
 if [[ $mode == install ]] || ((EUID == 0)); then
     find_missing "${needed_by_root[@]}"
-    # The server's programs are outside of PATH on Debian. Tests create clusters of their own in temporary folders.
+    # The server's programs are outside of PATH on Debian. Tests create their own clusters in temporary folders.
     debian=/usr/lib/postgresql
     if ! compgen -G "$debian/1[5-9]/bin/postgres" >/dev/null && ! compgen -G "$debian/[2-9][0-9]/bin/postgres" >/dev/null &&
         ! command -v postgres >/dev/null; then
@@ -82,10 +82,10 @@ if ((${#missing[@]})); then
             printf '#!/bin/sh\ncase $1 in postgresql*) exit 101 ;; esac\n' >"$policy"
             chmod 755 "$policy"
         fi
-        # First, with the configuration that reads the file above.
+        # Installed first, together with the configuration that reads the file above.
         apt-get install -y -q --no-install-recommends postgresql-common >/dev/null
     fi
-    # Debian starts no tunnel by installing openvpn, but other systems' policies differ.
+    # On Debian, installing openvpn starts no tunnel, but the policies of other systems differ.
     apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
 fi
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Unpacks the programs that manage a machine's DNS into target/roots/dns, for tests that run them in private namespaces. They are
-# never installed: systemd-resolved, NetworkManager and resolvconf rewrite /etc/resolv.conf. What is unavailable is listed and
+# never installed: systemd-resolved, NetworkManager and resolvconf rewrite /etc/resolv.conf. Unavailable programs are listed and
 # left out.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the missing ones of the programs that adit-lab measures and measures with. What is unavailable is listed and left out:
+# Installs the missing programs among those that adit-lab measures or uses to measure. Unavailable ones are listed and left out:
 # the lab lists it again and continues without. With --local nothing is fetched into a private root.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -31,7 +31,7 @@ for entry in "${wanted[@]}"; do
         apt-get update -q >/dev/null 2>&1 || echo "lab-deps: apt-get update failed, trying with the lists at hand" >&2
     fi
     echo "lab-deps: installing $package, for $purpose"
-    # One by one, so that a missing package does not affect the others.
+    # Installed one by one, so that an unavailable package does not affect the others.
     if ! log=$(apt-get install -y -q --no-install-recommends "$package" 2>&1); then
         echo "lab-deps: SKIPPED: $package could not be installed, which is for $purpose: $(tail -n 1 <<<"$log")" >&2
     fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Unpacks PostgreSQL's servers of other Debian suites into target/roots/postgres-VERSION, for `make interop-postgres`: they are
-# not installed, and entered by chroot in a mount namespace of their own. With arguments only these versions. Needs mmdebstrap.
+# not installed, and run by chroot in a separate mount namespace. With arguments, unpacks only these versions. Needs mmdebstrap.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
@@ -24,11 +24,11 @@ for version in "${versions[@]}"; do
     fi
     rm -rf "$root.new"
     # The server, the shell that its programs call, and the program that drops root. A mirror that is no longer updated serves sid
-    # with an expired date; its signature is checked all the same.
+    # with an expired date; its signature is checked nevertheless.
     if mmdebstrap --quiet --variant=extract --include="postgresql-$version,base-files,dash,coreutils,util-linux" \
         --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$root.new" "$mirror" &&
         [[ -x $root.new/usr/lib/postgresql/$version/bin/postgres ]]; then
-        # The server's user has its number and name from the machine.
+        # The server's user has the same id and name as on the machine.
         install -m 644 /etc/passwd /etc/group "$root.new/etc/"
         rm -rf "$root"
         mv "$root.new" "$root"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Unpacks older and newer programs into private roots under target/roots, which are never entered: openvpn runs through its own
-# dynamic linker there. With arguments only these suites. Needs mmdebstrap; what cannot be fetched is reported and left out.
+# dynamic linker there. With arguments, unpacks only these suites. Needs mmdebstrap; unavailable suites are reported and left out.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
-# Programs by suite. wireguard-go of a stable release may be years old, and was several times slower then.
+# Programs by suite. The wireguard-go of a stable release may be years old and several times slower than a current one.
 declare -A programs=(
     [bullseye]="usr/sbin/openvpn"
     [sid]="usr/sbin/openvpn usr/bin/wireguard-go"
@@ -34,7 +34,7 @@ for suite in "${suites[@]}"; do
     names=(${programs[$suite]})
     packages=$(IFS=,; echo "${names[*]##*/}")
     rm -rf "$root.new"
-    # A mirror that is no longer updated serves sid with an expired date; its signature is checked all the same.
+    # A mirror that is no longer updated serves sid with an expired date; its signature is checked nevertheless.
     if mmdebstrap --quiet --variant=extract --include="$packages" \
         --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$root.new" "$mirror" &&
         complete "$root.new" "$suite"; then

@@ -8,7 +8,7 @@ if [[ ! -s $file ]]; then
     exit 0
 fi
 sort -u "$file" | sed 's/^/skipped: /'
-# By reason: names if there are few, a number if there are many.
+# Groups the checks by reason: their names if they are few, their number if they are many.
 told=$(sort -u "$file" | awk '
     { at = 0
       for (i = 1; i < length($0); i++) if (substr($0, i, 2) == ": ") at = i

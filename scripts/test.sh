@@ -2,7 +2,7 @@
 # Runs every check, for make test. Installs nothing. Checks that this machine cannot run are collected, counted and named in the
 # last line; with ADIT_NO_SKIPS=1 (CI) one of them fails the run.
 #
-# The interoperability tests mostly wait for timers, and the gate compiles in a folder of its own: both run in parallel with the other steps.
+# The interoperability tests mostly wait for timers, and the gate compiles in a separate folder: both run in parallel with the other steps.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scripts/deps.sh check || exit 1
@@ -14,7 +14,7 @@ export ADIT_SKIPPED=$scratch/skipped
 : >"$ADIT_SKIPPED"
 SECONDS=0
 
-# Makes one target and notes its time.
+# Makes one target and records its time.
 step() {
     local began=$SECONDS
     if ! make --no-print-directory "$1"; then
@@ -34,7 +34,7 @@ beside() {
     set +m
 }
 
-# Waits for a lane and prints what it wrote.
+# Waits for a lane and prints its output.
 finish() {
     wait "${lanes[$1]}"
     local rc=$?
@@ -46,7 +46,7 @@ finish() {
 step fmt || exit 1
 if ((EUID == 0)); then
     step interop-build || exit 1
-    # Copies: cargo may link the programs again while they run.
+    # Uses copies, since cargo may relink the programs while they run.
     mkdir -p target/interop
     cp target/debug/adit target/debug/adit-interop target/interop/
     INTEROP=target/interop beside interop interop-run

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Refuses words that the project's prose avoids. Exit code 1 if it finds one.
 #
-#   words.sh            the lines that are staged (scripts/hooks/pre-commit)
+#   words.sh            the staged lines (scripts/hooks/pre-commit)
 #   words.sh --all      every tracked file (make lint)
 #   words.sh FILE...    these files
 #
@@ -13,7 +13,7 @@ exec perl - "$@" <<'PERL'
 use strict;
 use warnings;
 
-# What to write in place of each word.
+# The replacement for each word.
 my %instead = (
     'whoever' => 'the client, the operator, anyone who',
     'nobody' => 'no client, no other program',
@@ -35,10 +35,10 @@ my $words = join '|', map { s/ /\\s+/r } sort keys %instead;
 my $refused = qr/(?<![\w-])($words)(?![\w-])/i;
 
 my $found = 0;
-# The current file, and its lines to check: all if undefined.
+# The current file, and the lines to check in it: all if undefined.
 my ($file, $added);
 
-# Checks prose that begins in line `$line`.
+# Checks prose that begins at line `$line`.
 sub prose {
     my ($text, $line) = @_;
     return if $text !~ $refused;
@@ -57,7 +57,7 @@ sub prose {
     }
 }
 
-# Checks comments: consecutive lines that begin with `$mark` as one text, then those after code.
+# Checks comments: consecutive lines that begin with `$mark` as one text, then comments after code.
 sub comment_lines {
     my ($text, $mark) = @_;
     my ($line, $first, $block) = (0, 0, '');
@@ -116,7 +116,7 @@ sub run {
 if (@ARGV) {
     for my $name ($ARGV[0] eq '--all' ? split(/\0/, run(qw(git ls-files -z))) : @ARGV) {
         $file = $name;
-        # Deleted in the working tree, or a link to a folder.
+        # The file was deleted in the working tree, or is a link to a folder.
         next if !-f $file;
         open my $in, '<', $file or die "words: $file: $!\n";
         local $/;

@@ -1,27 +1,27 @@
 //! `adit-lab compare A B`: is B slower than A?
 //!
-//! A and B are the folders of two runs, say before and after a change. What is asked of them, and how:
+//! A and B are the folders of two runs, for example before and after a change. The rules of the comparison:
 //!
-//! 1. **What is compared.** On a shared machine absolute figures drift from hour to hour, for all subjects alike. So wherever both runs
-//!    have the same reference (`openvpn`, else the first peer or bound) at the same point, what is compared is the logarithm of the *ratio to the
-//!    reference in the same round*. Where there is no reference (in memory, scenarios of adit alone) the absolute figures are compared, and labelled so.
-//! 2. **Who is judged.** Subjects whose name begins with `adit`. All others are the same programs in both runs: what they moved by is
-//!    the machine's drift and is shown as such.
-//! 3. **Fewer and stronger questions first.** Five rounds that scatter by 2 % cannot answer a hundred questions about 3 %. The figures are
+//! 1. **What is compared.** On a shared machine absolute figures drift from hour to hour, for all subjects alike. So if both runs
+//!    have the same reference (`openvpn`, else the first peer or bound) at the same point, the comparison uses the logarithm of the *ratio to the
+//!    reference in the same round*. Without a reference (in memory, scenarios of adit alone) the absolute figures are compared, and labelled as such.
+//! 2. **Which subjects are judged.** Subjects whose name begins with `adit`. All others are the same programs in both runs: their differences are
+//!    the machine's drift and are shown as such.
+//! 3. **Fewer and stronger tests first.** Five rounds that scatter by 2 % cannot answer a hundred questions about 3 %. The figures are
 //!    gathered into four *aspects* (speed, CPU, latency, memory), each averaged round by round over all points of a scenario: a slower
 //!    build is slower at every point, while noise is not. Three families of tests share the 5 % of false alarms that one comparison may
-//!    give: each aspect over all scenarios ([`ALPHA_OVERALL`]; Stouffer's sum of the scenarios' signed tests), each aspect of each scenario
-//!    ([`ALPHA_SCENARIO`]), each figure of each row ([`ALPHA_ROW`]). Within a family by Holm's method.
-//! 4. **The test** is Welch's: the two runs may scatter differently. To its squared error is added, per aspect or figure, the variance that the
-//!    unchanged programs show between the two runs beyond their own noise inside each: if they moved, adit may have moved as much without
-//!    being any different. Where that variance was seen in two or three programs only it is itself uncertain, and the test knows. So the more peers and
-//!    bounds a plan has, the more its comparison can tell.
-//! 5. **A floor.** Less than [`FLOOR`] percent (absolute figures: [`FLOOR_ABSOLUTE`]) is never called slower, however sure.
-//! 6. **Counts** (`stuck`, `misconfigured`, `refused`, `survived` and whatever is zero in some round) have no ratio: B is worse where all
-//!    rounds of A agree and every round of B is worse than they.
-//! 7. **Instruction counts** repeat, so that any difference above [`FLOOR_INSTRUCTIONS`] percent is one.
+//!    produce: each aspect over all scenarios ([`ALPHA_OVERALL`]; Stouffer's sum of the scenarios' signed tests), each aspect of each scenario
+//!    ([`ALPHA_SCENARIO`]), each figure of each row ([`ALPHA_ROW`]). Within a family, Holm's method applies.
+//! 4. **The test** is Welch's: the two runs may scatter differently. The variance that the unchanged programs show between the two
+//!    runs, beyond their own noise within each, is added to its squared error, per aspect or figure: if they drifted, adit may have drifted as
+//!    much without any change. If only two or three programs show that variance, it is itself uncertain, and the test accounts for it. So the
+//!    more peers and bounds a plan has, the smaller the differences that its comparison can detect.
+//! 5. **A floor.** Less than [`FLOOR`] percent (absolute figures: [`FLOOR_ABSOLUTE`]) is never called slower, however certain.
+//! 6. **Counts** (`stuck`, `misconfigured`, `refused`, `survived` and any figure that is zero in some round) have no ratio: B is worse if all
+//!    rounds of A agree and every round of B is worse.
+//! 7. **Instruction counts** repeat exactly, so any difference above [`FLOOR_INSTRUCTIONS`] percent is significant.
 //!
-//! The exit code is 1 where B is slower (or otherwise worse) than A by these rules, 0 where not, also where it is faster.
+//! The exit code is 1 if B is slower (or otherwise worse) than A by these rules, otherwise 0, even if B is faster.
 
 mod estimate;
 mod judge;
@@ -43,15 +43,15 @@ pub use judge::compare;
 
 /// The share of false alarms for each aspect over all scenarios.
 pub const ALPHA_OVERALL: f64 = 0.01;
-/// For each aspect of each scenario.
+/// The share of false alarms for each aspect of each scenario.
 pub const ALPHA_SCENARIO: f64 = 0.03;
-/// For each figure of each row.
+/// The share of false alarms for each figure of each row.
 pub const ALPHA_ROW: f64 = 0.01;
-/// In percent: what is never called slower where ratios to a reference are compared.
+/// The slowdown in percent up to which B is never called slower, for ratios to a reference.
 pub const FLOOR: f64 = 2.0;
-/// In percent: the same for absolute figures, which nothing holds still.
+/// The same for absolute figures, which drift with the machine.
 pub const FLOOR_ABSOLUTE: f64 = 5.0;
-/// In percent: the same for instruction counts.
+/// The same for instruction counts.
 pub const FLOOR_INSTRUCTIONS: f64 = 0.5;
 
 /// Which two runs to compare.
@@ -68,10 +68,10 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Compares two runs and prints the answer; its first line is the verdict. The exit code is 1 where B is slower than A.
+/// Compares two runs and prints the result; its first line is the verdict. The exit code is 1 if B is slower than A.
 ///
 /// # Errors
-/// Where a folder is not that of a run.
+/// A folder does not contain a run.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (a, b) = (load::Run::read(&arguments.a)?, load::Run::read(&arguments.b)?);
     let mut comparison = compare(&a.summary, &b.summary);
@@ -84,53 +84,55 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if comparison.worse { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The answer.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     /// The result in one sentence.
     pub verdict: String,
     /// Whether B is slower or otherwise worse anywhere.
     pub worse: bool,
-    /// Each aspect over all scenarios.
+    /// The tests of each aspect over all scenarios.
     pub overall: Vec<Test>,
-    /// Each aspect of each scenario.
+    /// The tests of each aspect of each scenario.
     pub scenarios: Vec<Test>,
-    /// Each figure of each row.
+    /// The tests of each figure of each row.
     pub rows: Vec<Test>,
-    /// How many of the rows' figures differ by no more than the smallest detectable difference that the two runs print, and of how many:
-    /// what two runs of the same build should agree in, except for one in twenty or so.
+    /// The number of the rows' figures that differ by no more than the smallest detectable difference printed by the
+    /// two runs, and the number of all. Two runs of the same build should agree in all but about one in twenty.
     pub within_sdd: (usize, usize),
-    /// The movement of the programs that are the same in both runs, in absolute figures.
+    /// The drift of the programs that are the same in both runs, in absolute figures.
     pub drift: Vec<Test>,
-    /// Warnings that precede the comparison.
+    /// Warnings about the comparison.
     pub warnings: Vec<String>,
 }
 
-/// One question and its answer.
+/// One test and its result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Test {
     /// The scenario; empty over all scenarios.
     pub scenario: String,
-    /// The row's point, as text; None for more than a row.
+    /// The row's point, as text; `None` for more than one row.
     pub point: Option<String>,
     /// The subject.
     pub subject: String,
     /// An aspect (`speed`, `CPU`, `latency`, `memory`) or one of [`crate::metric::ALL`].
     pub what: String,
-    /// By how many percent B is better than A; negative where it is worse. (Half the CPU time is 100 % better.) None of counts.
+    /// The percentage by which B is better than A; negative if it is worse. (Half the CPU time is 100 % better.) `None`
+    /// for counts.
     pub better_by_percent: Option<f64>,
     /// The difference that B alone must exceed to be significant at 5 %, in percent: half the width of its 95 %
     /// interval.
     pub uncertainty_percent: Option<f64>,
-    /// The larger of the smallest detectable differences that the two runs print for this figure, in percent; for rows.
+    /// The larger of the two smallest detectable differences that the runs print for this figure, in percent; for rows
+    /// only.
     pub sdd_percent: Option<f64>,
-    /// The probability of such a difference between runs of the same build.
+    /// The probability of a difference of this size between runs of the same build.
     pub p: f64,
     /// The median of A and of B, for rows.
     pub medians: Option<(f64, f64)>,
-    /// Rounds of A and of B.
+    /// The number of rounds of A and of B.
     pub rounds: (usize, usize),
-    /// The subject to which the compared ratios are; None where absolute figures were compared.
+    /// The reference of the compared ratios; `None` if absolute figures were compared.
     pub relative_to: Option<String>,
     /// The outcome.
     pub outcome: Outcome,
@@ -140,11 +142,11 @@ pub struct Test {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Better, beyond what these runs can tell.
+    /// Better, by more than the uncertainty of these runs.
     Better,
-    /// Worse, beyond what these runs can tell.
+    /// Worse, by more than the uncertainty of these runs.
     Worse,
-    /// No difference beyond what these runs can tell.
+    /// No difference beyond the uncertainty of these runs.
     Same,
 }
 

@@ -1,6 +1,7 @@
 //! `adit-lab`: measures adit and comparable programs, repeatably.
 //!
-//! A [`record::Record`] is what one trial leaves behind; [`metric`] names its figures; [`subject`] is what is measured.
+//! A [`record::Record`] is the result of one trial; [`metric`] defines its figures; [`subject`] contains the programs
+//! that are measured.
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("adit-lab: {failure}");
-        // 1 is an answer: trials failed, B is slower.
+        // 1 is a valid result: trials failed, or B is slower.
         ExitCode::from(2)
     })
 }

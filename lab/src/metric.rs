@@ -1,26 +1,26 @@
-//! The figures that a trial can have: their names in `trials.jsonl`, their titles, and which way is better.
+//! The metrics of a trial: their names in `trials.jsonl`, their titles, and which direction is better.
 
-/// Which way is better.
+/// The direction in which a figure is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// More is better.
     Higher,
     /// Less is better.
     Lower,
-    /// It describes the trial and is not compared.
+    /// The figure describes the trial and is not compared.
     Neither,
 }
 
-/// One kind of figure.
+/// One metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
-    /// In `trials.jsonl`.
+    /// Its name in `trials.jsonl`.
     pub name: &'static str,
-    /// In tables and plots, with its unit.
+    /// Its title in tables and plots, with its unit.
     pub title: &'static str,
-    /// Which way is better.
+    /// The direction in which it is better.
     pub better: Better,
-    /// The number of digits after the point.
+    /// The number of decimals.
     pub digits: usize,
 }
 
@@ -30,7 +30,7 @@ const fn metric(name: &'static str, title: &'static str, better: Better, digits:
 
 use Better::{Higher, Lower, Neither};
 
-/// All of them, in the order of the columns of a table.
+/// All metrics, in the order of the columns of a table.
 pub const ALL: &[Metric] = &[
     metric("up_mbps", "up Mb/s", Higher, 0),
     metric("down_mbps", "down Mb/s", Higher, 0),
@@ -48,7 +48,7 @@ pub const ALL: &[Metric] = &[
     metric("idle_p50_ms", "idle p50 ms", Lower, 3),
     metric("idle_p90_ms", "idle p90 ms", Lower, 3),
     metric("idle_p99_ms", "idle p99 ms", Lower, 3),
-    // A trial has a few hundred round trips: their worst thousandth is shown, and compared with nothing.
+    // A trial has a few hundred round trips: the worst thousandth is shown but not compared.
     metric("idle_p999_ms", "idle p99.9 ms", Neither, 3),
     metric("loaded_p50_ms", "loaded p50 ms", Lower, 3),
     metric("loaded_p90_ms", "loaded p90 ms", Lower, 3),
@@ -89,7 +89,7 @@ pub const ALL: &[Metric] = &[
     metric("relay_jitter_ms", "relay's jitter ms", Neither, 3),
 ];
 
-/// Returns the metric of this name.
+/// Returns the metric with this name.
 pub fn find(name: &str) -> Option<&'static Metric> {
     ALL.iter().find(|metric| metric.name == name)
 }

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::foreign::{FOREIGN_MARK, PRESSURE_MARK};
 
-/// The file of a run's folder that has one [`Record`] a line.
+/// The file in a run's folder that contains one [`Record`] per line.
 pub const TRIALS: &str = "trials.jsonl";
 
-/// The middle and the tails of a distribution, by metric.
+/// The median and the tails of a distribution, by metric.
 pub const QUANTILES: [(&str, f64); 4] =
     [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)];
 
-/// Which trial of a run.
+/// The key of a trial in a run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TrialKey {
     /// The scenario's name in its file, such as `single-stream`.
@@ -25,7 +25,7 @@ pub struct TrialKey {
     pub point: Point,
     /// The subject as its `Display` writes it, such as `adit` or `openvpn`.
     pub subject: String,
-    /// 1 and up.
+    /// The round, counted from 1.
     pub round: u32,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for TrialKey {
     }
 }
 
-/// A place on a scenario's axes: `clients=5 link=offload`.
+/// A point on a scenario's axes: `clients=5 link=offload`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Point(pub BTreeMap<String, String>);
@@ -58,7 +58,7 @@ impl fmt::Display for Point {
 /// One line of `trials.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Which trial.
+    /// The key of the trial.
     pub key: TrialKey,
     /// The kind of scenario, as in its file: `throughput`, `loss`, ...
     pub kind: String,
@@ -80,21 +80,22 @@ pub struct Record {
 pub enum Outcome {
     /// Figures; see [`Measurement::invalid`] for whether they count.
     Measured(Measurement),
-    /// Not run, and why: a peer that is not installed, a transport that a subject does not have yet.
+    /// The trial was not run; the text says why, such as a peer that is not installed or a transport that a subject
+    /// does not support.
     Skipped(String),
-    /// It broke, and how.
+    /// The trial failed; the text says how.
     Failed(String),
 }
 
 /// The figures of one trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// By the names of [`crate::metric::ALL`].
+    /// The figures, by the names of [`crate::metric::ALL`].
     pub values: BTreeMap<String, f64>,
     /// The flows of traffic inside the common window.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<Flow>,
-    /// By name, such as `idle` and `loaded`: distributions of times.
+    /// Distributions of times, by name, such as `idle` and `loaded`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub latencies: BTreeMap<String, Latency>,
     /// Counts by length, such as those of trains of packets.
@@ -103,16 +104,16 @@ pub struct Measurement {
     /// The samples of every 100 ms.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Sample>,
-    /// Share of the machine's time that the hypervisor took during the trial, 0 to 1.
+    /// The share of the machine's time that the hypervisor took during the trial, 0 to 1.
     #[serde(default)]
     pub steal: f64,
-    /// Share of the machine's time that other programs took during the trial, 0 to 1.
+    /// The share of the machine's time that other programs took during the trial, 0 to 1.
     #[serde(default)]
     pub foreign: f64,
-    /// Share of the pause before the trial in which some program waited for a processor, 0 to 1.
+    /// The share of the pause before the trial in which some program waited for a processor, 0 to 1.
     #[serde(default)]
     pub pressure: f64,
-    /// Why the figures must not be used; empty if they may.
+    /// The reasons why the figures must not be used; empty if they may be.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<String>,
     /// Notes for the reader, such as the relay's own ceiling and jitter.
@@ -127,8 +128,8 @@ impl Measurement {
         self.values.insert(name.to_owned(), value);
     }
 
-    /// Sets figures from a distribution: by metric, the share of all that came within it. Shares that were not recorded
-    /// are left out.
+    /// Sets figures from a distribution: for each metric, the time within which the given share arrived. Shares that
+    /// were not recorded are left out.
     pub fn set_times(&mut self, latency: &Latency, figures: &[(&str, f64)]) {
         for (name, share) in figures {
             if let Some(ms) = latency.at(*share) {
@@ -152,7 +153,7 @@ impl Measurement {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
-    /// Takes over what another part of the trial measured.
+    /// Adds the figures of another part of the trial.
     pub fn merge(&mut self, other: Self) {
         self.values.extend(other.values);
         self.flows.extend(other.flows);
@@ -170,11 +171,11 @@ impl Measurement {
 /// One flow of traffic inside the window that all flows of the trial share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
-    /// Such as `up 3`: direction and client.
+    /// The direction and the client, such as `up 3`.
     pub name: String,
     /// The bytes of payload that arrived inside the window.
     pub bytes: u64,
-    /// When it started, in seconds after the common start.
+    /// The time at which it started, in seconds after the common start.
     pub start: f64,
     /// The share of the window between its first and its last arrival in it, 0 to 1.
     pub coverage: f64,
@@ -185,41 +186,41 @@ pub struct Flow {
 pub struct Latency {
     /// The number of round trips measured.
     pub count: u64,
-    /// The number sent that never came back, if that is known.
+    /// The number of probes that never came back, if known.
     #[serde(default)]
     pub lost: u64,
-    /// `(share, ms)`, ascending, enough of them to draw the distribution; 0.5, 0.9, 0.99 and 0.999 are among them.
+    /// Pairs of `(share, ms)`, ascending, enough to draw the distribution; 0.5, 0.9, 0.99 and 0.999 are among them.
     pub quantiles: Vec<(f64, f64)>,
 }
 
 impl Latency {
-    /// Returns the time within which this share of all came, where it was recorded.
+    /// Returns the time within which this share arrived, if it was recorded.
     pub fn at(&self, share: f64) -> Option<f64> {
         self.quantiles.iter().find(|(q, _)| (q - share).abs() < 1e-9).map(|(_, ms)| *ms)
     }
 }
 
-/// One look at the processes and the counters, every 100 ms.
+/// One sample of the processes and the counters, taken every 100 ms.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Seconds since the trial's start.
     pub at: f64,
-    /// By role: `server`, `client` (all clients together).
+    /// The processes by role: `server`, `client` (all clients together).
     pub processes: BTreeMap<String, ProcessSample>,
-    /// Datagrams dropped at full sockets so far, all namespaces together.
+    /// The number of datagrams dropped so far at full sockets, in all namespaces together.
     pub socket_drops: u64,
-    /// Packets dropped at the TUN devices so far, all namespaces together.
+    /// The number of packets dropped so far at the TUN devices, in all namespaces together.
     pub tun_drops: u64,
 }
 
-/// Totals since the process began, except for the last two.
+/// A sample of a role's processes: totals since they began, except for the last two.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessSample {
     /// CPU seconds in user mode.
     pub user: f64,
     /// CPU seconds in the kernel.
     pub system: f64,
-    /// Seconds in which it could have run and had no CPU.
+    /// Seconds in which it was ready to run but had no CPU.
     pub wait: f64,
     /// Voluntary and involuntary context switches.
     pub switches: u64,

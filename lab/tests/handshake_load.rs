@@ -1,6 +1,6 @@
-//! The client pool against real servers: adit's and, where it is installed, openvpn's.
+//! The client pool against real servers: adit's and, if installed, openvpn's.
 //!
-//! It enters a sandbox, which the usual harness cannot.
+//! It enters a sandbox, which the default test harness does not support.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -46,8 +46,8 @@ fn all(sandbox: &Sandbox) -> Result<()> {
     Ok(())
 }
 
-/// Twenty clients of five hosts, each with an address of its own and the expected configuration; more than there are
-/// slots; and all again after they vanished.
+/// Connects twenty clients on five hosts, each with a separate address and the expected configuration; then more than
+/// there are slots; then all again after they vanished.
 fn clients_connect(toolchain: &Toolchain, subject: &Subject) -> Result<()> {
     let testbed = Testbed::pair(LinkMode::Offload)?;
     let load = LoadGenerator::set(toolchain, &testbed, subject, 5, 4)?;

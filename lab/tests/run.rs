@@ -1,4 +1,4 @@
-//! Runs as a person starts them: from the plan to the report, killed and resumed.
+//! Runs `adit-lab` as a user would: from the plan to the report, killed and resumed.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use adit_testbed::wait::ScaledInstant;
 use tempfile::TempDir;
 
-/// Skips by name where there is no root.
+/// Returns whether the test runs as root; otherwise reports it as skipped.
 fn has_root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -20,7 +20,8 @@ fn has_root(test: &str) -> bool {
 fn lab(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_adit-lab"));
     command.current_dir(dir).args(arguments).stdin(Stdio::null());
-    // Whether it is built or not, there is no adit here: what is missing is named and left out.
+    // adit is never found here, whether or not it is built: the missing subject is named and left
+    // out.
     command.env("ADIT", "/nonexistent/adit");
     command
 }
@@ -29,7 +30,7 @@ fn finish(mut command: Command) -> Output {
     command.output().expect("adit-lab starts")
 }
 
-/// Trials that need no peer and take half a second.
+/// A plan of trials that need no peer and take half a second.
 const PLAN: &str = "name = \"tiny\"\nrounds = 3\na-a = { scenario = \"link\", subject = \"bare\" }\n\
     [[scenario]]\nname = \"link\"\nkind = \"throughput\"\nsubjects = [\"bare\", \"adit-tcp\"]\nwarmup = 0.05\nseconds = 0.2\n\
     [[scenario]]\nkind = \"handshakes\"\nseconds = 0.1\n";
@@ -101,7 +102,7 @@ fn a_killed_run_leaves_nothing_behind_and_can_be_resumed() {
     assert!(!left.any(|entry| entry.file_name().to_string_lossy().starts_with(&own)));
 }
 
-/// Returns all processes below this one.
+/// Returns all descendants of this process.
 fn children(pid: u32) -> Vec<u32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let own = fs::read_to_string(path).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Every subject that is installed here comes up on a pair and on a star, and carries a ping each way.
+//! Every installed subject comes up on a pair and on a star, and carries a ping in each direction.
 //!
-//! An own main function: the sandbox is this program started again, which the usual harness would not survive.
+//! It has its own main function: the sandbox is this program started again, which the default test harness does not
+//! support.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let subjects = subjects();
-    // Outside of the world there may be a network, which a build needs.
+    // Outside the sandbox there may be a network, which a build needs.
     let done =
         prepare(&subjects).and_then(|_| sandbox::enter()).and_then(|entered| match entered {
             Entered::Ended(code) => Ok(code),
@@ -57,8 +58,8 @@ fn subjects() -> Vec<Subject> {
     known.chain(named.iter().filter_map(|name| name.parse().ok())).collect()
 }
 
-/// Arguments narrow it down to the cases whose names hold one of them. `star100` takes long and is run only when named:
-/// `cargo test -p adit-lab --test subjects -- adit/star100`.
+/// Runs the cases whose names contain one of the arguments, or all without arguments. `star100` takes long and is run
+/// only when named: `cargo test -p adit-lab --test subjects -- adit/star100`.
 fn run(sandbox: &Sandbox, subjects: &[Subject]) -> Result<()> {
     let toolchain = Toolchain::new(sandbox, subjects)?;
     refuses(&toolchain)?;
@@ -70,7 +71,7 @@ fn run(sandbox: &Sandbox, subjects: &[Subject]) -> Result<()> {
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let named = |name: &str| wanted.iter().any(|part| name.contains(part));
-    // Most of the time is spent on waiting, so that all places may as well be tried at once.
+    // Most of the time is spent waiting, so all places are tried at once.
     std::thread::scope(|scope| {
         let places = PLACES.map(|place| {
             let cases: Vec<(String, &Subject)> = subjects

@@ -1,6 +1,7 @@
-//! Testbeds in a sandbox, one case after the other. Needs root; without it each case is skipped by name.
+//! Testbeds in a sandbox, one case after the other. Needs root; without it each case is reported as skipped.
 //!
-//! Nothing here is decided by the wall clock: a case waits for the counter or the process state that shows what it asserts.
+//! No result depends on the wall clock: each case waits for the counter or the process state that shows what it
+//! asserts.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -20,7 +21,7 @@ use adit_testbed::sandbox::{self, Entered};
 use adit_testbed::traffic::roomy;
 use adit_testbed::wait::{ScaledInstant, until};
 
-/// Limit of each wait for something that must happen.
+/// The time limit of each wait for an expected event.
 const LIMIT: Duration = Duration::from_secs(20);
 
 type Case = (&'static str, fn() -> Result<()>);
@@ -91,7 +92,7 @@ fn any(like: SocketAddr) -> SocketAddr {
     SocketAddr::new(if like.is_ipv6() { [0; 16].into() } else { [0; 4].into() }, 0)
 }
 
-/// Returns a socket in a host and a thread that owns it; the address is known when this returns.
+/// Returns the address of a socket in a host, and the thread that owns it; the address is known when this returns.
 fn receiver<T: Send + 'static>(
     host: &Namespace,
     address: IpAddr,
@@ -106,7 +107,7 @@ fn receiver<T: Send + 'static>(
     Ok((told.recv().context("the receiver did not come up")?, thread))
 }
 
-/// Sends one TCP stream of this many times 64 KiB; all of it arrives.
+/// Sends one TCP stream of this many times 64 KiB, and checks that all of it arrives.
 fn tcp(from: &Namespace, to: &Namespace, address: IpAddr, chunks: u64) -> Result<()> {
     let (tell, told) = mpsc::channel();
     let server = to.thread(move || {
@@ -138,7 +139,7 @@ fn pair_modes() -> Result<()> {
         let testbed = Testbed::pair(mode)?;
         let largest = largest(&testbed)?;
         testbed.check_mode(largest)?;
-        // Full packets cross in any case; super-packets only where nothing forbids it.
+        // Full packets always cross; super-packets only if nothing forbids them.
         let expected = if mode == LinkMode::Offload { 1515..=1 << 17 } else { 1514..=1514 };
         ensure(expected.contains(&largest), || format!("{mode}: a frame of {largest} bytes"))?;
         tcp(&testbed.server, &testbed.clients[0], testbed.client_outer(0, true), 16)?;
@@ -157,14 +158,14 @@ fn echo(host: &Namespace, address: IpAddr) -> Result<SocketAddr> {
         let mut buffer = [0; 64];
         loop {
             let (length, from) = socket.recv_from(&mut buffer)?;
-            // The sender may be gone, and its host with it.
+            // The sender and its host may already be gone.
             let _ = socket.send_to(&buffer[..length], from);
         }
     })?;
     Ok(at)
 }
 
-/// Sends requests to an echo until it answers, for `limit` at most.
+/// Sends requests to an echo until it answers, for at most `limit`.
 fn answers(from: &Namespace, to: SocketAddr, limit: Duration) -> Result<bool> {
     join(from.thread(move || {
         let socket = UdpSocket::bind(any(to))?;
@@ -186,7 +187,7 @@ fn reaches(from: &Namespace, to: SocketAddr) -> Result<bool> {
     answers(from, to, LIMIT)
 }
 
-/// The time for which an echo must stay silent; on the same path the others have just answered.
+/// The time for which an echo must stay silent, on a path on which the others have just answered.
 const SILENCE: Duration = Duration::from_millis(800);
 
 fn star() -> Result<()> {
@@ -229,8 +230,8 @@ fn agree(c: RelayCounters) -> Result<()> {
     ensure(c.sent + c.duplicated == ends, || format!("{c:?}"))
 }
 
-/// Sends numbered datagrams from the client and returns those that came to the server, in the order of their arrival. The
-/// relay's counters show when it holds none of them any more.
+/// Sends numbered datagrams from the client and returns those that reached the server, in the order of their arrival.
+/// The relay's counters show when none of them is in flight.
 fn datagrams(testbed: &Testbed, count: u8) -> Result<Vec<u8>> {
     let at = SocketAddr::new(testbed.server_outer(false), 0);
     let server = join(testbed.server.thread(move || Ok(UdpSocket::bind(at)?))?)?;
@@ -246,7 +247,7 @@ fn datagrams(testbed: &Testbed, count: u8) -> Result<Vec<u8>> {
         let [up, _] = relay(testbed)?.counters()?;
         Ok(up.sent >= before.sent + u64::from(count) && up.under_way == 0)
     })?;
-    // The socket's buffer holds all that the relay has written.
+    // The socket's buffer contains everything that the relay has written.
     server.set_nonblocking(true)?;
     let (mut got, mut buffer) = (Vec::new(), [0; 8]);
     while let Ok(length) = server.recv(&mut buffer) {
@@ -337,7 +338,7 @@ fn drops() -> Result<()> {
     let before = testbed.drops()?;
     for v6 in [false, true] {
         let (end, ended) = mpsc::channel::<()>();
-        // It never reads; it ends when the other end of the channel is gone.
+        // It never reads, and ends when the other end of the channel is dropped.
         let (to, server) = receiver(&testbed.server, testbed.server_outer(v6), move |_socket| {
             let _ = ended.recv();
             Ok(())
@@ -348,7 +349,7 @@ fn drops() -> Result<()> {
             Ok(())
         })?)?;
         let least = if v6 { 2000 } else { 1000 };
-        // A busy kernel may still have datagrams under way to the full socket.
+        // A busy kernel may still be delivering datagrams to the full socket.
         until("the kernel has counted the drops", LIMIT, || {
             Ok(testbed.drops()?.since(before).sockets > least)
         })?;
@@ -374,7 +375,7 @@ fn meter() -> Result<()> {
     };
     let server = spin(&testbed.server)?;
     let mut clients = testbed.clients.iter().map(sleeper).collect::<Result<Vec<_>>>()?;
-    // They are `ip` before they are what `ip` runs, and that start is no part of the window.
+    // Each process is `ip` before it executes the program, and that start must not be in the window.
     until("every host runs its program", LIMIT, || {
         let mut daemons = clients.iter().map(|client| (client, "sleep")).chain([(&server, "sh")]);
         let running = |(daemon, name): (&Daemon, &str)| {
@@ -393,7 +394,7 @@ fn meter() -> Result<()> {
     let begun = cpu()?;
     let end = ScaledInstant::now() + LIMIT;
     std::thread::sleep(Duration::from_millis(400));
-    // Two of the kernel's ticks at least, whatever else this machine does.
+    // At least two of the kernel's ticks, whatever the load of the machine.
     while cpu()? < begun + 0.05 && ScaledInstant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
     }

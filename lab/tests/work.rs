@@ -1,4 +1,4 @@
-//! The traffic generators between two namespaces joined by a plain veth pair.
+//! The traffic generators between two namespaces joined by a veth pair.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -26,10 +26,10 @@ const CHECKS: &[(&str, Check)] = &[
     (SLOW, a_silent_path_fails_in_ten_seconds),
 ];
 
-/// Waits for a limit of 10 s, so it runs only when it is asked for.
+/// Waits for a limit of 10 s, so it runs only on request.
 const SLOW: &str = "a_silent_path_fails_in_ten_seconds";
 
-/// Arguments choose checks by a part of their names.
+/// The arguments select checks by parts of their names.
 fn main() -> ExitCode {
     if !nix::unistd::geteuid().is_root() {
         for (name, _) in CHECKS {
@@ -64,8 +64,8 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Returns whether a trial was declared invalid because this machine was busy. That is correct on such a machine, and
-/// no defect: what was counted must still add up.
+/// Returns whether a trial was declared invalid because this machine was busy. On a busy machine that is correct and
+/// not a defect: the counts must still be consistent.
 fn by_a_busy_machine(reason: &str) -> bool {
     reason.starts_with("the flows' starts lie") || reason.starts_with("the generator ")
 }
@@ -91,7 +91,7 @@ fn routes(pair: &Pair, count: usize, v6: bool) -> (Vec<Route<'_>>, Vec<Route<'_>
     (up.collect(), down.collect())
 }
 
-/// Returns whether the machine left the trial alone; a failure where the trial is invalid for any other reason.
+/// Returns whether the machine did not disturb the trial; fails if the trial is invalid for any other reason.
 fn good(measured: &Measured, flows: usize) -> Result<bool> {
     let defect = measured.invalid.iter().find(|reason| !by_a_busy_machine(reason));
     ensure(defect.is_none(), || measured.invalid.join("; "))?;
@@ -122,7 +122,7 @@ fn one_bulk_flow_each_way(pair: &Pair) -> Result<()> {
 fn twenty_bulk_flows_share_the_window(pair: &Pair) -> Result<()> {
     let (mut both, down) = routes(pair, 20, false);
     both.extend(down);
-    // If other work leaves a flow without a turn in half a second, a longer window must do.
+    // If other work keeps a flow from running for half a second, a longer window must suffice.
     let mut measured = tcp_bulk(&both, &window(100, 500), &mut nothing)?;
     if measured.flows.iter().any(|flow| flow.bytes == 0) {
         measured = tcp_bulk(&both, &window(100, 5000), &mut nothing)?;
@@ -155,7 +155,7 @@ fn requests_are_answered(pair: &Pair) -> Result<()> {
     let (measured, times) = requests(&routes, &window(50, 300), 16 << 10, &mut nothing)?;
     good(&measured, 5)?;
     let bytes: u64 = measured.flows.iter().map(|flow| flow.bytes).sum();
-    // At each edge each flow may have one response in parts.
+    // At each edge, each flow may have one partial response.
     let whole = times.count * (16 << 10);
     ensure(times.count > 0 && bytes.abs_diff(whole) <= 10 * (16 << 10), || {
         format!("{} responses, {bytes} bytes", times.count)
@@ -221,12 +221,12 @@ fn a_search_finds_a_limited_rate(pair: &Pair) -> Result<()> {
     let search = Search { first_pps: 8_000.0, probe, confirm, ..Search::at(0.005) };
     let found = udp_search(&routes, Sizes::Fixed(512), &search)?;
     let factor = found.pps / LIMITED;
-    // On a machine that is busy with other things the generator itself may be what falls short, and says so.
+    // On a busy machine the generator itself may fall short, and reports it.
     let lowest = if found.limit == Limit::Loss { 0.5 } else { 0.0 };
     ensure(factor > lowest && factor < 1.5 && found.mbps > 0.0, || format!("{found:?}"))
 }
 
-/// Lets hosts do this to what comes over the veth pair, until the table is deleted.
+/// Applies this verdict on the hosts to packets from the veth pair, until the table is deleted.
 fn obstruct(hosts: &[&Namespace], verdict: &str) -> Result<()> {
     for host in hosts {
         host.run("nft", &["add", "table", "inet", "dead"])?;

@@ -1,5 +1,5 @@
-//! Passes the compiler's version to the program: instruction counts are comparable only under the
-//! same compiler.
+//! Passes the compiler's version to the program: instruction counts are comparable only if the
+//! compiler is the same.
 
 use std::env;
 use std::process::Command;

@@ -12,20 +12,20 @@ use crate::hook::{Hook, Policy};
 use crate::port::{Port, Queue, Side};
 use crate::worker::{Command, CommandQueue, LinkState, Worker};
 
-/// The most threads that move frames.
+/// The maximum number of threads that move frames.
 pub const MAX_WORKERS: usize = 64;
 
 /// The reason why a bridge did not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The ports have fewer queues than the number of workers.
+    /// A port has fewer queues than there are workers.
     Queues {
         /// The port.
         port: String,
         /// The number of its queues.
         has: usize,
     },
-    /// The system refuses a thread or a descriptor.
+    /// The system refused a thread or a descriptor.
     Os(io::Error),
 }
 
@@ -50,11 +50,11 @@ struct Handle {
     thread: JoinHandle<()>,
     commands: Arc<CommandQueue>,
     counters: Arc<Counters>,
-    /// The thread has ended, or is about to.
+    /// The thread has ended or is about to end.
     ended: Arc<AtomicBool>,
 }
 
-/// Lives as long as a worker: notifies the control thread of its end, also by a panic.
+/// Lives as long as a worker, and notifies the control thread when the worker ends, even by a panic.
 struct WorkerEndGuard {
     ended: Arc<AtomicBool>,
     link_state: Arc<LinkState>,
@@ -72,9 +72,10 @@ impl std::ops::Drop for WorkerEndGuard {
 pub struct Bridge {
     handles: Vec<Handle>,
     link_state: Arc<LinkState>,
-    /// The ports as they are now.
+    /// The present ports.
     ports: [Port; 2],
-    /// Frames that packet sockets dropped, by side: the kernel resets its counter when it is read.
+    /// Frames that packet sockets dropped, by side. They are summed here because reading the kernel's counter resets
+    /// it.
     overruns: [u64; 2],
 }
 
@@ -107,12 +108,12 @@ impl Bridge {
         Ok(this)
     }
 
-    /// Returns how many threads move frames.
+    /// Returns the number of threads that move frames.
     pub fn workers(&self) -> usize {
         self.handles.len()
     }
 
-    /// Returns the ports as they are now.
+    /// Returns the present ports.
     pub fn ports(&self) -> &[Port; 2] {
         &self.ports
     }
@@ -132,7 +133,7 @@ impl Bridge {
         totals
     }
 
-    /// Returns a descriptor that is readable when a port was lost or a worker has ended: see [`Self::lost`] and
+    /// Returns a descriptor that is readable when a port was lost or a worker has ended; see [`Self::lost`] and
     /// [`Self::failed`].
     pub fn wakeup(&self) -> BorrowedFd<'_> {
         self.link_state.wakeup().as_fd()
@@ -147,7 +148,7 @@ impl Bridge {
     /// Replaces a lost port.
     ///
     /// # Errors
-    /// It has fewer queues than there are workers.
+    /// The new port has fewer queues than there are workers.
     pub fn attach(&mut self, side: Side, port: Port) -> Result<(), StartError> {
         if port.queues.len() < self.handles.len() {
             return Err(StartError::Queues { has: port.queues.len(), port: port.name });
@@ -161,7 +162,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Returns the number of a worker that has ended, which none does by itself.
+    /// Returns the number of a worker that has ended, if any; workers never end by themselves.
     pub fn failed(&self) -> Option<usize> {
         self.handles.iter().position(|handle| handle.ended.load(Ordering::Acquire))
     }
@@ -173,7 +174,7 @@ impl std::ops::Drop for Bridge {
             handle.commands.push(Command::Stop);
         }
         for handle in self.handles.drain(..) {
-            // A thread that panicked has reported it.
+            // A thread that panicked has already reported it.
             let _ = handle.thread.join();
         }
     }
@@ -198,7 +199,7 @@ fn start_worker(
         let _alive = alive;
         let prepared = prepare();
         let go = prepared.is_ok();
-        // The process that started this thread waits for the result.
+        // The thread that started this one waits for the result.
         let _ = say.send(prepared);
         if go {
             worker.run();

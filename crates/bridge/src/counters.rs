@@ -1,10 +1,10 @@
-//! The counters of a worker, and the sum over all.
+//! The counters of a worker, and their sum over all workers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::port::Side;
 
-/// The reason why a frame was not forwarded. The rules have counters of their own.
+/// The reason why a frame was not forwarded. The rules have their own counters.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Drop {
     /// The rules dropped it.
@@ -15,9 +15,9 @@ pub enum Drop {
     QueueFull,
     /// Longer than the other port's MTU.
     TooLong,
-    /// Longer than the other port's MTU because of VLAN tags: the kernel allows only one of 802.1Q beyond the MTU.
+    /// Longer than the other port's MTU because of VLAN tags: the kernel allows only one 802.1Q tag beyond the MTU.
     Tags,
-    /// The kernel refuses the frame's offload header, or cannot describe the frame.
+    /// The kernel refused the frame's offload header, or could not describe the frame.
     Refused,
     /// Truncated, or sent by the host.
     Unusable,
@@ -60,23 +60,23 @@ impl Drop {
 /// The totals of frames received by one port.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SideTotals {
-    /// Frames received; a super-packet is one.
+    /// Frames received; a super-packet counts as one.
     pub frames: u64,
-    /// Bytes of these.
+    /// The number of bytes in the received frames.
     pub bytes: u64,
-    /// Super-packets among them.
+    /// The number of super-packets among them.
     pub large: u64,
-    /// Frames that left by the other port.
+    /// Frames sent by the other port.
     pub forwarded: u64,
-    /// Fragments that were held until the others arrived; they count as forwarded when they leave. For a router, also
-    /// packets for itself, and packets that waited for a neighbour.
+    /// Fragments that were held until their packet was complete; they count as forwarded when they are sent. For a
+    /// router, also packets addressed to it, and packets queued for a neighbour.
     pub held: u64,
     /// Frames dropped, in the order of [`Drop::ALL`].
     pub drops: [u64; Drop::ALL.len()],
 }
 
 impl SideTotals {
-    /// Counts `n` dropped frames.
+    /// Counts `n` frames dropped for one reason.
     pub(crate) fn dropped(&mut self, why: Drop, n: u64) {
         if let Some(count) = self.drops.get_mut(why as usize) {
             *count = count.wrapping_add(n);
@@ -89,7 +89,7 @@ impl SideTotals {
     }
 }
 
-/// The totals of frames received by both ports.
+/// The totals of frames received by each port.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// The totals by receiving port.
@@ -104,7 +104,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Adds a burst, and resets it.
+    /// Adds the counts of a burst and resets them.
     pub(crate) fn add(&self, side: Side, burst: &mut SideTotals) {
         let Some(counters) = self.sides.get(side.index()) else { return };
         for (counter, number) in counters.iter().zip(burst.numbers_mut()) {

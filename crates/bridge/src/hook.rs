@@ -11,7 +11,7 @@ use adit_wire::VnetHeader;
 use crate::port::Side;
 use crate::routed::{Outgoing, RoutedBurst, RoutedHook, Router};
 
-/// The way in which frames are evaluated.
+/// How frames are evaluated.
 #[derive(Clone, Debug)]
 pub enum Policy {
     /// Every frame passes.
@@ -23,12 +23,12 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Creates the hook of one worker, between ports of these names.
+    /// Creates the hook of one worker, for two ports with these names.
     pub(crate) fn hook(&self, [a, b]: [&str; 2]) -> Hook {
         let (a, b) = (IfName::new(a), IfName::new(b));
         let frame_context = |zone, iif, oif| FrameContext {
             layer: Layer::Ethernet,
-            // Tags are in the frames: see `FrameBatch`.
+            // Tags are in the frames; see `FrameBatch`.
             vlan: None,
             vnet: VnetHeader::default(),
             iif,
@@ -59,7 +59,7 @@ pub(crate) enum Hook {
 }
 
 /// A run of frames from one side, treated as arriving at the same time. It holds locks of the filter: the worker must
-/// not wait while there is one.
+/// not block while it exists.
 pub(crate) enum HookBurst<'a> {
     Relay,
     Filter(Burst<'a>, &'a mut FrameContext),
@@ -70,9 +70,9 @@ pub(crate) enum HookBurst<'a> {
 pub(crate) enum HookVerdict<'a> {
     /// The verdict of the rules.
     Filtered(FrameVerdict<'a>),
-    /// The router consumed it.
+    /// The router processed or queued the frame.
     Consumed,
-    /// The router does not forward it.
+    /// The router does not forward the frame.
     Unrouted,
 }
 
@@ -103,7 +103,7 @@ impl Hook {
         }
     }
 
-    /// Returns the frames to send at this time.
+    /// Returns the frames that are due at this time.
     pub(crate) fn tick(&self, now: u64) -> Vec<Outgoing> {
         match self {
             Self::Relay | Self::Filter(..) => Vec::new(),

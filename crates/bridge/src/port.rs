@@ -17,14 +17,14 @@ const TAP: &str = "tap:";
 /// One of the two ports.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The first.
+    /// The first port.
     A,
-    /// The second.
+    /// The second port.
     B,
 }
 
 impl Side {
-    /// Both.
+    /// Both ports.
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
     /// Returns 0 or 1.
@@ -48,7 +48,7 @@ impl Side {
 /// The description of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
-    /// An interface that exists.
+    /// An existing interface.
     Existing(String),
     /// A TAP device, created by the bridge and removed with it.
     Tap(String),
@@ -96,9 +96,9 @@ impl FromStr for PortSpec {
 /// The reason why a port could not be opened.
 #[derive(Debug)]
 pub enum PortError {
-    /// The TAP device.
+    /// The TAP device could not be opened.
     Tap(TunError),
-    /// The packet socket.
+    /// The packet socket could not be opened.
     Packet(PacketError),
 }
 
@@ -127,18 +127,18 @@ pub struct Port {
     pub name: String,
     /// The interface's index.
     pub index: u32,
-    /// The work that the kernel leaves undone in the frames of a TAP device; all of it at a packet socket, which gets
-    /// the frames as its interface has them.
+    /// The work that the kernel leaves undone in the frames of a TAP device. For a packet socket this is all of it,
+    /// since the socket gets frames in the form that the interface has them.
     pub offloads: TunOffloads,
     /// The queues.
     pub queues: Vec<Arc<Queue>>,
 }
 
 impl Port {
-    /// Creates a TAP device, down.
+    /// Creates a TAP device that is down.
     ///
     /// # Errors
-    /// As [`TunDevice::open`].
+    /// The same as [`TunDevice::open`].
     pub fn tap(name: &str, queues: usize, offloads: TunOffloads) -> Result<Self, PortError> {
         let options = TunOptions {
             name: Some(name.to_owned()),
@@ -153,7 +153,7 @@ impl Port {
     /// Opens packet sockets on an interface.
     ///
     /// # Errors
-    /// As [`PacketSocket::open`].
+    /// The same as [`PacketSocket::open`].
     pub fn existing(name: &str, index: u32, queues: usize) -> Result<Self, PortError> {
         let sockets = PacketSocket::open(index, queues).map_err(PortError::Packet)?;
         Ok(Self::of_sockets(name.to_owned(), index, sockets))
@@ -187,7 +187,7 @@ pub enum Queue {
     Packet(PacketSocket),
 }
 
-/// The meaning of an error for a queue.
+/// The meaning of an error of a queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueueError {
     /// No frame is available, or there is no space.
@@ -200,20 +200,20 @@ pub(crate) enum QueueError {
     Lost,
 }
 
-/// The reason why the kernel did not take one frame.
+/// The reason why the kernel did not accept a frame.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FrameError {
-    /// The kernel cannot describe it, or refuses its header.
+    /// The kernel cannot describe the frame, or refuses its header.
     Refused,
-    /// Longer than the interface's MTU.
+    /// The frame is longer than the interface's MTU.
     TooLong,
     /// The interface's own queue is full, or memory is short.
     Full,
 }
 
 impl Queue {
-    /// Receives a burst: from a TAP device up to `most` frames, or until they have this many bytes; from a socket as
-    /// many as the batch offers.
+    /// Receives a burst: from a TAP device, up to `most` frames or until they have this many bytes; from a socket, as
+    /// many frames as the batch has room for.
     pub(crate) fn receive(
         &self,
         batch: &mut FrameBatch,
@@ -227,7 +227,8 @@ impl Queue {
         received.map_err(|error| self.queue_error(&error))
     }
 
-    /// Sends the kept frames of a part of a burst; returns how many of the part are finished, and what stopped it.
+    /// Sends the kept frames of a part of a burst; returns how many frames of the part are finished, and why it
+    /// stopped.
     pub(crate) fn send(
         &self,
         batch: &mut FrameBatch,
@@ -241,7 +242,7 @@ impl Queue {
         (done, stopped.map(|error| self.queue_error(&error)))
     }
 
-    /// Sends one frame outside of a burst.
+    /// Sends one frame that is not part of a burst.
     pub(crate) fn send_one(&self, vnet: &[u8; VNET_LEN], frame: &[u8]) -> Result<(), QueueError> {
         let sent = match self {
             Self::Tap(queue) => {
@@ -252,8 +253,8 @@ impl Queue {
         sent.map_err(|error| self.queue_error(&error))
     }
 
-    /// Returns how many frames the kernel dropped since the last call because this queue was not read in time. A TAP
-    /// device counts them itself, in its interface's statistics.
+    /// Returns the number of frames that the kernel dropped since the last call because this queue was not read in
+    /// time. A TAP device counts them itself, in its interface's statistics.
     pub fn overrun(&self) -> u64 {
         match self {
             Self::Tap(_) => 0,
@@ -269,7 +270,7 @@ impl Queue {
             Some(errno::EINVAL) => QueueError::Frame(FrameError::Refused),
             Some(errno::EMSGSIZE) => QueueError::Frame(FrameError::TooLong),
             Some(errno::ENOBUFS | errno::ENOMEM) => QueueError::Frame(FrameError::Full),
-            // A TAP device that is down takes no frame.
+            // A TAP device that is down accepts no frames.
             Some(errno::EIO) => QueueError::Down,
             Some(errno::ENETDOWN | errno::ENXIO) => match self {
                 Self::Packet(socket) if !socket.is_lost() => QueueError::Down,
@@ -280,7 +281,7 @@ impl Queue {
     }
 }
 
-/// Linux's numbers of the errors of ports (asm-generic/errno.h), the same on every architecture that adit supports.
+/// Linux's error numbers for ports (asm-generic/errno.h), the same on every architecture that adit supports.
 mod errno {
     pub(super) const EIO: i32 = 5;
     pub(super) const ENXIO: i32 = 6;

@@ -16,32 +16,33 @@ use crate::hook::{Hook, HookVerdict};
 use crate::port::{FrameError, Queue, QueueError, Side};
 use crate::routed::Outgoing;
 
-/// The most frames of a burst. With 64 KiB each, they would exceed a core's cache: the batch then offers fewer.
+/// The maximum number of frames in a burst. If each had 64 KiB, they would exceed a core's cache: the batch then takes
+/// fewer.
 const SLOTS: usize = 64;
 
 /// The number of frames read from a TAP device at once.
 const TAP_BURST: usize = 16;
 
-/// The number of bytes after which reading from a TAP device stops, if the other port can send several frames by one
+/// The number of bytes after which reading from a TAP device stops, if the other port can send several frames with one
 /// call.
 const TO_SOCKET: usize = 256 << 10;
 
-/// The same if the other port is a TAP device too: each frame is written by a call of its own, best while it is in the
-/// cache.
+/// The same limit if the other port is a TAP device too: each frame is then written by a separate call, preferably
+/// while it is in the cache.
 const TO_TAP: usize = 16 << 10;
 
 /// The header of a frame that is complete.
 const PLAIN: [u8; VNET_LEN] = [0; VNET_LEN];
 
-/// Bursts from each port before the worker checks for commands.
+/// The number of bursts from each port before the worker checks for commands.
 const ROUNDS: usize = 256;
 
 /// How long a burst may wait for space in the other port's queue before it is dropped. Meanwhile its own port is not
-/// read, so that the senders there are slowed down by its queue: a short congestion loses nothing. A port that is stuck
-/// for longer is broken.
+/// read, so that its queue slows the senders down: brief congestion loses nothing. A port that is stuck for longer is
+/// broken.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The command queue's token; those of the ports are their sides' indices.
+/// The command queue's token; the tokens of the ports are their sides' indices.
 const COMMANDS: u64 = 2;
 
 /// A command from the control thread to a worker.
@@ -76,7 +77,7 @@ impl CommandQueue {
     }
 }
 
-/// The ports that were lost, for the control thread.
+/// The lost ports, for the control thread.
 #[derive(Debug)]
 pub(crate) struct LinkState {
     sides: [AtomicBool; 2],
@@ -95,7 +96,7 @@ impl LinkState {
         self.wakeup.signal();
     }
 
-    /// Returns what was reported since the last call.
+    /// Returns the ports that were reported since the last call.
     pub(crate) fn take(&self) -> [bool; 2] {
         self.wakeup.drain();
         std::array::from_fn(|at| {
@@ -111,17 +112,17 @@ impl LinkState {
 /// Frames in transit from one port to the other.
 struct Direction {
     batch: FrameBatch,
-    /// Fragments of complete packets that were accepted. They leave before the batch, and nothing is received
-    /// meanwhile: at most the packets of one burst.
+    /// Fragments of complete packets that were accepted. They are sent before the batch, and nothing is received
+    /// meanwhile, so there are at most the packets of one burst.
     released: VecDeque<Vec<u8>>,
     /// The rules' answers to the burst.
     answers: ReturnedFrames,
-    /// The rest of a burst that waits for space, with its time limit.
+    /// The rest of a burst that waits for space, with its deadline.
     waiting: Option<PendingBurst>,
     counted: SideTotals,
 }
 
-/// Frames that are returned to where a burst came from, kept until no lock is held.
+/// Frames to be returned to the side that a burst came from, kept until no lock is held.
 #[derive(Default)]
 struct ReturnedFrames {
     bytes: Vec<u8>,
@@ -153,9 +154,9 @@ impl ReturnedFrames {
 #[derive(Copy, Clone)]
 struct PendingBurst {
     from: usize,
-    /// Fragments that are to leave before.
+    /// The number of fragments to be sent before it.
     released: usize,
-    /// Its time limit on the boot clock, in nanoseconds.
+    /// Its deadline on the boot clock, in nanoseconds.
     until: u64,
 }
 
@@ -178,7 +179,7 @@ enum Next {
 }
 
 impl Worker {
-    /// Creates a worker that is ready to run. Every step that can fail has succeeded then.
+    /// Creates a worker that is ready to run. All steps that can fail have then succeeded.
     pub(crate) fn new(
         queues: [Arc<Queue>; 2],
         hook: Hook,
@@ -206,7 +207,7 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let mut events = Events::new();
         loop {
-            // The only error is of a descriptor that is no epoll set.
+            // The only error is that of a descriptor that is not an epoll set.
             let _ = self.poller.wait(&mut events, self.sleep_limit());
             let mut ready = [false; 2];
             for event in events.iter() {
@@ -233,7 +234,7 @@ impl Worker {
         }
     }
 
-    /// Receives bursts from the ports that are ready, in turn, until they have nothing more.
+    /// Receives bursts in turn from the ports that are ready, until they have no more frames.
     fn drain(&mut self, [mut a, mut b]: [bool; 2]) {
         for _ in 0..ROUNDS {
             a = a && self.burst(Side::A);
@@ -247,7 +248,7 @@ impl Worker {
         }
     }
 
-    /// Moves one burst that a port received; returns false if there was none, or no space for it.
+    /// Moves one burst from a port; returns false if there was none, or no space for it.
     fn burst(&mut self, from: Side) -> bool {
         let BurstContext { way, here, there, hook } = self.moving(from);
         let (Some(here), None) = (here, way.waiting) else { return false };
@@ -261,7 +262,7 @@ impl Worker {
                 way.counted.dropped(Drop::Refused, 1);
                 return true;
             }
-            // Switched off: when it is on again there is something to read.
+            // The port is down; when it is up again, it becomes readable.
             Err(QueueError::WouldBlock | QueueError::Down) => return false,
             Err(QueueError::Lost) => {
                 self.lose(from);
@@ -301,7 +302,8 @@ impl Worker {
         let Some(waiting) = way.waiting.take() else { return };
         let stopped = way.forward(there.as_deref(), waiting.from);
         if let (PartialSend::Full, Some(still)) = (&stopped, &mut way.waiting) {
-            // Nothing was sent: the time limit is that of the frame that waits. Otherwise it is the next frame's.
+            // If nothing was sent, the deadline of the waiting frame still applies; otherwise the next frame gets a new
+            // one.
             if (still.from, still.released) == (waiting.from, waiting.released) {
                 still.until = waiting.until;
             }
@@ -312,7 +314,7 @@ impl Worker {
         }
     }
 
-    /// Drops bursts that waited for too long.
+    /// Drops bursts whose deadline has passed.
     fn give_up_waiting(&mut self) {
         let mut gave_up = false;
         for way in &mut self.ways {
@@ -326,7 +328,7 @@ impl Worker {
         }
     }
 
-    /// Returns how long to sleep at most.
+    /// Returns the maximum time to sleep.
     fn sleep_limit(&self) -> Option<Duration> {
         let until = self.ways.iter().filter_map(|way| way.waiting).map(|w| w.until).min();
         let until = until.into_iter().chain(self.hook.wake()).min()?;
@@ -341,20 +343,20 @@ impl Worker {
         }
         for Outgoing { to, vnet, frame } in self.hook.tick(now) {
             if let Some(Some(queue)) = self.queues.get(to.index()) {
-                // Requests to neighbours are repeated, and senders repeat what is lost.
+                // The router repeats requests to neighbours, and senders repeat lost packets.
                 let _ = queue.send_one(&vnet, &frame);
             }
         }
     }
 
-    /// Watches the ports that can be served now: a port whose last burst waits is not read, and the one that it waits
-    /// for reports when there is space.
+    /// Watches the ports that can be served now: a port whose last burst waits is not read, and the port that the burst
+    /// waits for is watched for space.
     fn watch(&self) {
         let [waits_a, waits_b] = self.ways.each_ref().map(|way| way.waiting.is_some());
         let interests = [(!waits_a, waits_b), (!waits_b, waits_a)];
         for ((token, queue), (read, write)) in (0..).zip(&self.queues).zip(interests) {
             if let Some(queue) = queue {
-                // Fails only for a descriptor that is not in the set: ours are.
+                // Fails only for a descriptor that is not in the set, and these are.
                 let _ = self.poller.modify(queue.as_ref(), token, Interest { read, write });
             }
         }
@@ -378,7 +380,7 @@ impl Worker {
                 Command::Attach(side, fresh) => {
                     self.lose_quietly(side);
                     let token = side.index() as u64;
-                    // Without a resource of the kernel the port stays lost, and is tried again.
+                    // If the kernel lacks a resource, the port stays lost and is tried again.
                     match self.poller.add(fresh.as_ref(), token, Interest::READ) {
                         Ok(()) => {
                             if let Some(place) = self.queues.get_mut(side.index()) {
@@ -403,7 +405,7 @@ impl Worker {
 }
 
 impl FrameError {
-    /// Returns how a frame that was not taken is counted.
+    /// Returns the reason under which a frame that was not accepted is counted.
     #[cold]
     fn counted(self, frame: &[u8]) -> Drop {
         const VLAN: &[u8] = &[0x81, 0x00];
@@ -428,9 +430,9 @@ struct BurstContext<'a> {
     hook: &'a mut Hook,
 }
 
-/// Why a burst was sent only in part.
+/// Why sending a burst stopped.
 enum PartialSend {
-    /// All of it is finished.
+    /// The whole burst is finished.
     AtEnd,
     /// The rest waits for space.
     Full,
@@ -439,8 +441,8 @@ enum PartialSend {
 }
 
 impl Direction {
-    /// Evaluates the burst by the rules. Answers leave after the release of locks that other workers may wait for, and
-    /// packets whose last fragment has arrived leave with the burst.
+    /// Evaluates the burst by the rules. Answers are sent after the release of locks that other workers may wait for,
+    /// and packets whose last fragment has arrived are sent with the burst.
     fn evaluate(
         &mut self,
         hook: &mut Hook,
@@ -453,7 +455,7 @@ impl Direction {
         let Self { batch, counted, released, answers, .. } = self;
         for at in 0..count {
             let Some(mut frame) = batch.frame(at) else { break };
-            // Marked as unusable when it was received, and counted there.
+            // The frame was marked as unusable and counted when it was received.
             if frame.bytes.is_empty() {
                 continue;
             }
@@ -485,7 +487,7 @@ impl Direction {
         for Outgoing { to, vnet, frame } in outgoing {
             let queue = if to == from { Some(here) } else { there };
             if let Some(queue) = queue {
-                // Requests to neighbours are repeated, and senders repeat what is lost.
+                // The router repeats requests to neighbours, and senders repeat lost packets.
                 let _ = queue.send_one(&vnet, &frame);
             }
         }
@@ -527,12 +529,12 @@ impl Direction {
         PartialSend::AtEnd
     }
 
-    /// Sends fragments as long as there is space.
+    /// Sends released fragments as long as there is space.
     #[cold]
     fn release(&mut self, queue: &Queue, from: usize) -> Option<PartialSend> {
         while let Some(piece) = self.released.front() {
             let why = match queue.send_one(&PLAIN, piece) {
-                // Held ones count when they leave.
+                // Held fragments are counted when they are sent.
                 Ok(()) => {
                     self.counted.forwarded = self.counted.forwarded.wrapping_add(1);
                     None
@@ -553,7 +555,7 @@ impl Direction {
         None
     }
 
-    /// Makes the rest of the burst wait for space.
+    /// Keeps the rest of the burst until there is space.
     fn wait(&mut self, from: usize) -> PartialSend {
         let until = clock::boottime().saturating_add(PATIENCE.as_nanos() as u64);
         self.waiting = Some(PendingBurst { from, released: self.released.len(), until });

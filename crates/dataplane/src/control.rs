@@ -1,4 +1,4 @@
-//! The interface for the control thread.
+//! The control thread's interface to the data plane.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,12 +33,12 @@ use crate::worker::{Tun, Worker};
 /// The treatment of packets from one peer to another.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Relay {
-    /// They go to the TUN device like everything else; the kernel's routes and firewall decide.
+    /// All packets go to the TUN device; the kernel's routes and firewall decide.
     #[default]
     Kernel,
-    /// They are sent on inside the plane (`client-to-client`).
+    /// Packets are relayed inside the plane (`client-to-client`).
     Direct,
-    /// They are dropped and counted.
+    /// Packets are dropped and counted.
     Deny,
 }
 
@@ -47,12 +47,12 @@ pub enum Relay {
 pub struct PlaneConfig {
     /// The TUN device; `None` for `dev null`.
     pub tun: Option<TunDevice>,
-    /// Sockets to begin with; more can be added. Several with one id share its port, one for each
-    /// worker (see [`UdpSocket::bind_group`]).
+    /// The initial sockets; more can be added. Several sockets with the same id share its port, one for each worker
+    /// (see [`UdpSocket::bind_group`]).
     pub sockets: Vec<(SocketId, Arc<UdpSocket>)>,
-    /// Packets from peer to peer.
+    /// The treatment of packets from one peer to another.
     pub relay: Relay,
-    /// Offloads that may be used, each a kill-switch of its own.
+    /// The offloads that may be used; each can be switched off separately.
     pub gates: Offloads,
     /// Client mode: all packets come from one server. Control packets never count as unauthenticated, peers are found by
     /// address, and a full socket stops reading the TUN device instead of dropping.
@@ -78,7 +78,7 @@ impl<F: Format> std::fmt::Debug for Plane<F> {
     }
 }
 
-/// A thread that waits for the worker it is to run.
+/// A thread that waits to receive the worker that it will run.
 type IdleThread<F> = (mpsc::Sender<Worker<F>>, JoinHandle<()>);
 
 /// Starts as many threads as requested or as the system allows, before any resource is divided among them.
@@ -90,7 +90,7 @@ fn start_threads<F: Format>(wanted: usize) -> io::Result<Vec<IdleThread<F>>> {
         let spawned = builder.spawn(move || {
             if let Ok(worker) = worker.recv() {
                 let confined = adit_linux::privileges::confine_worker();
-                // A panic of a worker ends the process, as every failure to give up rights must.
+                // A panic of a worker ends the process, and so must every failure to drop privileges.
                 assert!(confined.is_ok(), "the worker's filter of system calls: {confined:?}");
                 worker.run();
             }
@@ -105,9 +105,9 @@ fn start_threads<F: Format>(wanted: usize) -> io::Result<Vec<IdleThread<F>>> {
 }
 
 impl<F: Format> Plane<F> {
-    /// Spawns the workers: as many as the TUN device has queues or one id has sockets, whichever is
-    /// more, and at least one; fewer where the system allows no more threads (see [`Plane::workers`]). A socket that shares its id with none is served by the first; all may
-    /// send through it. `clock` must be the control thread's.
+    /// Spawns the workers: one for each TUN queue or for each socket of one id, whichever is more, and at least one;
+    /// fewer where the system allows no more threads (see [`Plane::workers`]). A socket whose id no other socket shares
+    /// is served by the first worker; all workers may send through it. `clock` must be the control thread's.
     pub fn start(
         config: PlaneConfig,
         clock: fn() -> Instant,
@@ -115,10 +115,10 @@ impl<F: Format> Plane<F> {
         Self::start_filtered(config, None, clock)
     }
 
-    /// As [`Plane::start`], with rules for what passes. Packets between peers are judged too: with
-    /// [`Relay::Deny`] those pass that a rule accepts, with [`Relay::Direct`] those that a policy
-    /// accepts as well. With [`Relay::Kernel`] they are judged on their way to the device and again on
-    /// their way back from it.
+    /// Does the same as [`Plane::start`], with rules that filter packets. Packets between peers are evaluated too: with
+    /// [`Relay::Deny`], only packets that a rule accepts pass; with [`Relay::Direct`], so do packets that a policy
+    /// accepts. With [`Relay::Kernel`] they are evaluated on their way to the device and again on their way back from
+    /// it.
     pub fn start_filtered(
         config: PlaneConfig,
         filtered: Option<FilterConfig>,
@@ -137,12 +137,12 @@ impl<F: Format> Plane<F> {
         let shared_ports = sockets.iter().map(Group::len).max().unwrap_or(0);
         let threads = start_threads(queues.len().max(shared_ports).max(1))?;
         let count = threads.len();
-        // A queue without a reader would hold what the kernel puts into it.
+        // A queue without a reader would keep the packets that the kernel puts into it.
         queues.truncate(count);
         let (mut plane, shared, upcalls) =
             Self::idle(relay, client, !queues.is_empty(), ethernet, gates, count, clock)?;
         if let Some(filtered) = filtered {
-            // It is set here alone.
+            // This is the only place that sets it.
             let _ = shared.filtered.set(filtered);
         }
         if let Some(queue) = queues.first() {
@@ -154,7 +154,7 @@ impl<F: Format> Plane<F> {
         sockets.into_iter().for_each(|group| plane.add_group(group));
         for (index, (start, thread)) in threads.into_iter().enumerate() {
             let worker = Worker::new(Arc::clone(&shared), index, Tun::of_worker(&queues, index))?;
-            // It waits for nothing else.
+            // The thread waits for nothing else.
             let _ = start.send(worker);
             plane.workers.push(thread);
         }
@@ -198,13 +198,13 @@ impl<F: Format> Plane<F> {
         Ok((Self { shared: Arc::clone(&shared), workers: Vec::new(), arena }, shared, upcalls))
     }
 
-    /// Another handle of a plane without workers.
+    /// Creates another handle of a plane without workers.
     pub(crate) fn another_worker(&self) -> Self {
         let arena = Mutex::new(Arena::new::<F>(0));
         Self { shared: Arc::clone(&self.shared), workers: Vec::new(), arena }
     }
 
-    /// Drops packets of this transport that come back through the device, from now on; `None`: none.
+    /// From now on, drops packets of this transport that come back through the device; `None` drops none.
     pub fn set_own_transport(&self, own: Option<OwnTransport>) {
         let former = self.shared.own.load();
         if former.as_deref() != own.as_ref() {
@@ -212,7 +212,7 @@ impl<F: Format> Plane<F> {
         }
     }
 
-    /// Performs one command. Never waits for a worker longer than it takes to send one burst.
+    /// Performs one command. Waits for a worker at most as long as sending one burst takes.
     pub fn apply(&self, command: Command<F::Types>) {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
         match command {
@@ -297,21 +297,21 @@ impl<F: Format> Plane<F> {
         }
     }
 
-    /// Serves one more socket, or another in place of those with the same id.
+    /// Adds a socket, or replaces the sockets with the same id.
     pub fn add_socket(&self, id: SocketId, socket: Arc<UdpSocket>) {
         self.add_sockets(id, vec![socket]);
     }
 
-    /// As [`Plane::add_socket`], with several that share a port: every worker receives from its own.
-    /// The former ones of this id are closed as soon as no worker uses them; what waits in them is
-    /// lost, as it is with a single one.
+    /// Does the same as [`Plane::add_socket`] with several sockets that share a port: every worker receives from its
+    /// own. The previous sockets of this id are closed as soon as no worker uses them; packets still queued in them are
+    /// lost, as with a single socket.
     pub fn add_sockets(&self, id: SocketId, sockets: Vec<Arc<UdpSocket>>) {
         self.add_group(Group::new(id, sockets));
     }
 
     fn add_group(&self, group: Group) {
         if !self.shared.stats.gates.udp_gro.load(Ordering::Relaxed) {
-            // Failure leaves coalescing on, which is only slower to split, not wrong.
+            // On failure, coalescing stays on. Splitting is then slower but still correct.
             group.of_worker(0, 1).for_each(|socket| drop(socket.set_gro(false)));
         }
         self.shared.tables.sockets.rcu(|sockets| {
@@ -333,8 +333,8 @@ impl<F: Format> Plane<F> {
         self.wake();
     }
 
-    /// Serves a stream from now on; the plane owns it. `link` must be [`Link::stream`] with an id
-    /// below 2^62 that was never used before.
+    /// Starts to serve a stream, which the plane then owns. `link` must be [`Link::stream`] with an id below 2^62 that
+    /// was never used before.
     pub fn add_stream(
         &self,
         link: Link,
@@ -347,7 +347,7 @@ impl<F: Format> Plane<F> {
         stream.watch().inspect_err(|_| drop(streams.remove(stream.id)))
     }
 
-    /// Sends the control packets that wait, as far as the socket takes them, and closes the stream.
+    /// Sends the queued control packets, as far as the socket accepts them, and closes the stream.
     pub fn remove_stream(&self, link: Link) {
         let streams = &self.shared.tables.streams;
         if let Some(stream) = link.stream_id().and_then(|id| streams.remove(id)) {
@@ -359,8 +359,8 @@ impl<F: Format> Plane<F> {
         }
     }
 
-    /// Sends a whole control packet on a stream, ahead of all data that has not begun to leave.
-    /// `false` if there is no such stream, or too much waits already (counted).
+    /// Sends a whole control packet on a stream, ahead of all data that is not yet partly sent. Returns `false` if
+    /// there is no such stream or its queue is full (counted).
     pub fn send_control(&self, link: Link, frame: &[u8]) -> bool {
         let Some(stream) = self.shared.tables.streams.of(&link) else { return false };
         let taken = stream.send_control(frame);
@@ -370,12 +370,12 @@ impl<F: Format> Plane<F> {
         taken
     }
 
-    /// Returns the traffic of a peer so far.
+    /// Returns the counters of a peer's traffic so far.
     pub fn counters(&self, id: PeerId) -> Option<Counters> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.counters())
     }
 
-    /// Pings and messages received from a peer so far: packets, and their bytes inside the encryption.
+    /// Returns the number of pings and messages received from a peer so far, and their bytes inside the encryption.
     pub fn in_band_received(&self, id: PeerId) -> Option<(u64, u64)> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.in_band_received())
     }
@@ -385,7 +385,7 @@ impl<F: Format> Plane<F> {
         self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)
     }
 
-    /// Returns whether the far end of a stream has not acknowledged everything that was sent.
+    /// Returns whether a stream's peer has yet to acknowledge some of the sent data.
     pub fn is_unacknowledged(&self, link: Link) -> bool {
         self.shared.tables.streams.of(&link).is_some_and(|stream| stream.is_unacknowledged())
     }
@@ -395,19 +395,19 @@ impl<F: Format> Plane<F> {
         self.workers.len()
     }
 
-    /// Returns the reason why packets no longer move, if there is one. The upcalls' descriptor becomes readable when
-    /// that happens: check it after each drain.
+    /// Returns the reason why the plane has stopped moving packets, if it has. The upcalls' descriptor becomes readable
+    /// when that happens: check this after each drain.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.failure.get().copied()
     }
 
-    /// Drops, train lengths and offloads since the start.
+    /// Returns the drops, train lengths and offloads since the start.
     pub fn totals(&self) -> Totals {
         self.shared.stats.totals()
     }
 
-    /// Sets the limits of `max-routes-per-client` and `stale-routes-check`: how many stations one peer may have behind
-    /// it, and after how long a silent one is removed. Without effect on a plane without a TAP device.
+    /// Sets the limits of `max-routes-per-client` and `stale-routes-check`: the maximum number of stations behind one
+    /// peer, and the time after which a silent station is removed. Has no effect on a plane without a TAP device.
     pub fn limit_macs(&self, per_peer: usize, age: Option<Duration>) {
         if let Some(switch) = &self.shared.ethernet {
             switch.macs.limit(per_peer, age);
@@ -426,8 +426,8 @@ impl<F: Format> Plane<F> {
         self.shared.upcalls.release_memory();
     }
 
-    /// Releases the workers' buffers too, which take megabytes after heavy traffic: for a server without clients. The next
-    /// packets cost a little more.
+    /// Also releases the workers' buffers, which take megabytes after heavy traffic; meant for a server without
+    /// clients. The next packets cost a little more.
     pub fn release_memory(&self) {
         self.shrink();
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
@@ -443,8 +443,8 @@ impl<F: Format> Plane<F> {
         drop(self);
     }
 
-    /// Checks the peers' timers soon. After the machine resumed from sleep they are overdue, and a worker's timeout did not
-    /// advance.
+    /// Makes worker 0 check the peers' timers soon. After the machine resumes from sleep they are overdue, but the
+    /// worker's timeout did not advance.
     pub fn resumed(&self) {
         self.wake();
     }
@@ -453,22 +453,22 @@ impl<F: Format> Plane<F> {
         self.shared.wake_all();
     }
 
-    /// Clears the stacks of all threads that may have used a key which was just retired. A worker does so after the burst in
-    /// which it may still use it.
+    /// Clears the stacks of all threads that may have used a key that was just retired. A worker does so after the
+    /// burst in which it may still use the key.
     fn clear_stacks(&self) {
         adit_crypto::scrub_stack();
         self.shared.retired_keys.fetch_add(1, Ordering::Relaxed);
         self.wake();
     }
 
-    /// Ignores commands for a removed peer: it may have been removed at the same moment.
+    /// Calls `f` with a peer; ignores commands for a peer that was removed at the same moment.
     fn with(&self, id: PeerId, f: impl FnOnce(&Peer<F>)) {
         if let Some(peer) = self.shared.tables.peers.load().get(id) {
             f(peer);
         }
     }
 
-    /// Installs a key in a separate function, so that the secrets it leaves on the stack are below its caller.
+    /// Installs a key. It is a separate function so that the secrets it leaves on the stack are below its caller.
     #[inline(never)]
     fn install(&self, peer: &Peer<F>, slot: KeySlot, key: &<F::Types as DataFormat>::Key) {
         let PeerSpec { replay_window, link, .. } = **peer.settings.load();
@@ -486,7 +486,7 @@ impl<F: Format> Plane<F> {
     fn probe(&self, peer: &Peer<F>, size: u16) {
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
         let probed = self.shared.probe(peer, &mut peer.lock_tx(), size, &mut arena);
-        // A probe that was sent, without a path MTU from the kernel, has no result to report.
+        // A probe that was sent while the kernel reports no path MTU has no result to report.
         if probed.size == 0 || probed.kernel != 0 {
             self.shared.upcalls.notice(&self.shared.stats, Notice::ProbeResult(peer.id, probed));
         }
@@ -497,7 +497,7 @@ impl<F: Format> Plane<F> {
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tx = peer.lock_tx();
         if tx.blocked {
-            // Sealed packets wait: this one must not overtake them.
+            // Sealed packets are queued: this message must not overtake them.
             if tx.waiting.len() < MAX_PENDING_MESSAGES {
                 tx.waiting.push_back(message);
             } else {
@@ -516,7 +516,7 @@ impl<F: Format> Drop for Plane<F> {
         self.shared.stop.store(true, Ordering::Release);
         self.wake();
         for worker in self.workers.drain(..) {
-            // A panic was reported by the worker's panic guard.
+            // The worker's panic guard has already reported any panic.
             let _ = worker.join();
         }
     }
@@ -536,8 +536,8 @@ fn change_keys<F: Format>(peer: &Peer<F>, change: impl Fn(&mut Keys<F>)) {
     });
 }
 
-/// Applies the kill-switches to the device. If it refuses, it still hands out super-packets, which
-/// are cut nevertheless.
+/// Switches off the offloads of the device that are not granted. If the device refuses, it still delivers
+/// super-packets, which are split anyway.
 fn restrict_tun(queue: &TunQueue, granted: adit_linux::tun::TunOffloads, gates: Offloads) {
     let wanted = adit_linux::tun::TunOffloads { tso: gates.tun_tso, uso: gates.tun_uso, ..granted };
     if wanted != granted {

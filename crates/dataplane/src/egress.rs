@@ -1,4 +1,4 @@
-//! From a super-packet to trains of sealed datagrams. No I/O.
+//! Turns a super-packet into trains of sealed datagrams. No I/O.
 
 use std::mem;
 
@@ -13,7 +13,7 @@ use crate::stream::frames::LENGTH;
 
 /// Longest payload of one train: an IPv4 packet without its IP and UDP headers.
 const MAX_TRAIN: usize = 65_507;
-/// Longest packet or frame that the TUN or TAP device hands out, and that is framed.
+/// The longest packet or frame that the TUN or TAP device delivers and that is framed.
 pub const MAX_PACKET: usize = 65_536 + adit_wire::ethernet::MAX_HEADER_LEN;
 
 /// Sealed datagrams back to back, in the order of their packet ids, and how they form trains.
@@ -26,41 +26,41 @@ pub struct Arena {
     scratch: Vec<u8>,
 }
 
-/// One train: datagrams of equal length, the last may be shorter.
+/// One train: datagrams of equal length, of which the last may be shorter.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct TrainSpan {
     start: usize,
     len: usize,
     /// Length of each datagram but the last.
     pub segment: usize,
-    /// Datagrams.
+    /// The number of datagrams.
     pub count: usize,
 }
 
 /// Whether a super-packet was sealed to its end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum SealProgress {
-    /// Yes.
+    /// The whole super-packet was sealed.
     Done,
     /// The arena is full: send its contents, clear it, and continue with the same segments.
     Full,
 }
 
-/// The shape of one peer's packets.
+/// The parameters for sealing one peer's packets.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct PacketShape<F: Format> {
     /// The bytes added inside the encryption.
     encapsulation: Option<F::Encapsulation>,
-    /// Limits for SYNs.
+    /// The limits on the MSS of SYNs.
     pub mtu: InnerMtu,
-    /// Datagrams per train at most; 1 without GSO.
+    /// The maximum number of datagrams per train; 1 without GSO.
     pub train: usize,
-    /// Each packet behind its length, all in one train without an end.
+    /// Each packet is preceded by its length, and all form one train of unlimited length.
     pub stream: bool,
 }
 
 impl<F: Format> PacketShape<F> {
-    /// Returns the shape that a peer's settings require.
+    /// Returns the parameters that a peer's settings require.
     pub fn of(spec: &PeerSpec<F::Types>, train: usize) -> Self {
         let encapsulation = F::encapsulation(spec);
         Self { encapsulation, mtu: spec.mtu, train, stream: spec.link.is_stream() }
@@ -81,7 +81,7 @@ impl<F: Format> PacketShape<F> {
         }
     }
 
-    // Not worked out beforehand for packets to which nothing is added.
+    // Not computed in advance for packets to which nothing is added.
     #[cold]
     fn encapsulated_growth(encapsulation: F::Encapsulation, overhead: usize) -> usize {
         F::growth(encapsulation, overhead)
@@ -95,7 +95,7 @@ impl Arena {
         Self { buffer: vec![0; size].into(), used: 0, spans: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Gives back the memory of an empty arena until it is used again.
+    /// Releases the memory of an empty arena until it is used again.
     pub fn release_memory(&mut self) {
         if self.used == 0 {
             adit_linux::memory::release(&mut self.buffer);
@@ -103,13 +103,13 @@ impl Arena {
         self.scratch = Vec::new();
     }
 
-    /// Forgets what was sealed.
+    /// Discards all sealed datagrams.
     pub fn clear(&mut self) {
         self.used = 0;
         self.spans.clear();
     }
 
-    /// Returns whether nothing waits to be sent.
+    /// Returns whether the arena holds no datagrams.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
@@ -119,7 +119,7 @@ impl Arena {
         self.used
     }
 
-    /// Datagrams sealed.
+    /// Returns the number of sealed datagrams.
     pub fn datagrams(&self) -> usize {
         self.spans.iter().map(|span| span.count).sum()
     }
@@ -141,7 +141,7 @@ impl Arena {
         self.buffer.len().saturating_sub(self.used)
     }
 
-    /// Seals one packet to the end of the arena, where there is room for it.
+    /// Seals one packet to the end of the arena, which has room for it.
     #[inline(always)]
     fn seal<F: Format>(
         &mut self,
@@ -153,7 +153,7 @@ impl Arena {
         if shape.stream {
             let len = packet.len().saturating_add(shape.growth(sealer.overhead()));
             if len > usize::from(u16::MAX) {
-                // Before it has a packet id: on a stream there must be no gap.
+                // Checked before it has a packet id: on a stream there must be no gap.
                 return Err(DropReason::TooLong);
             }
         }
@@ -163,7 +163,7 @@ impl Arena {
         }
     }
 
-    /// Encapsulates a packet and seals the result, or its fragments. There is room.
+    /// Encapsulates a packet and seals the result, or its fragments. The arena has room for them.
     #[inline(never)]
     fn seal_encapsulated<F: Format>(
         &mut self,
@@ -182,7 +182,7 @@ impl Arena {
         sealed
     }
 
-    // One copy of the sealing for all that is encapsulated.
+    // One copy of the sealing code serves all encapsulated packets.
     #[inline(never)]
     fn seal_fragment<F: Format>(
         &mut self,
@@ -229,7 +229,7 @@ impl Arena {
         self.spans.push(TrainSpan { start, len, segment: len, count: 1 });
     }
 
-    /// Adds the packet just sealed to what goes onto a stream.
+    /// Adds the packet just sealed to the stream's train.
     #[inline]
     fn extend(&mut self, len: usize) {
         let start = self.used;
@@ -243,8 +243,8 @@ impl Arena {
         }
     }
 
-    /// Seals one packet that is not a TUN device's: a ping, or a message of control. `None` if the
-    /// arena is full.
+    /// Seals one packet that did not come from the TUN device: a ping or a control message. Returns `None` if the arena
+    /// is full.
     pub fn message<F: Format>(
         &mut self,
         sealer: &mut Sealer<'_, F>,
@@ -255,7 +255,7 @@ impl Arena {
         key.run(Message { arena: self, tx: &mut **tx, packet, shape })
     }
 
-    /// Seals the rest of a super-packet. `dropped` hears of each packet that could not be sealed.
+    /// Seals the rest of a super-packet. Calls `dropped` for each packet that could not be sealed.
     #[inline]
     pub fn egress<F: Format>(
         &mut self,
@@ -326,8 +326,8 @@ impl<F: Format, D: FnMut(DropReason)> SealBurst for SuperPacket<'_, '_, F, D> {
 }
 
 impl TrainSpan {
-    /// Returns whether a datagram of `len` may follow: the train is not full, and all before had
-    /// the same length, which is not exceeded.
+    /// Returns whether a datagram of `len` bytes may be appended: the train is not full, all previous datagrams have
+    /// the same length, and `len` does not exceed it.
     #[inline]
     fn takes(&self, len: usize, train: usize) -> bool {
         self.count < train

@@ -23,7 +23,7 @@ use crate::stats::{DropReason, Stats};
 /// The interface name, in rules, of this host's side of the device and the networks behind it.
 pub const HOST: &str = "host";
 
-/// Replies to rejected packets, and fragments, that are sent in one burst at most.
+/// The maximum number of replies to rejected packets, and of fragments, in one burst.
 const MAX_INJECTED: usize = 256;
 
 /// The packet filter of a plane, and the device's name in its rules.
@@ -40,9 +40,9 @@ pub struct FilterConfig {
 pub(crate) enum Direction {
     /// From a peer to the device.
     ToDevice(PeerId),
-    /// From the device to a peer; to all, or to a station that is behind no known peer, without one.
+    /// From the device to a peer; `None`: to all peers, or to a station that is behind no known peer.
     FromDevice(Option<PeerId>),
-    /// From a peer to another; to all others without one.
+    /// From one peer to another; `None`: to all other peers.
     PeerToPeer(PeerId, Option<PeerId>),
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct FilterHook {
 /// Packets that are not in the buffers that the burst came in.
 #[derive(Debug, Default)]
 pub(crate) struct Injected {
-    /// Back to the owner of the destination.
+    /// Replies, each sent to the owner of its destination.
     pub replies: Vec<Vec<u8>>,
     /// Fragments for peers.
     pub fragments: Vec<(PeerId, Vec<u8>)>,
@@ -80,7 +80,7 @@ pub(crate) enum HookVerdict {
     Pass,
     /// The packet was dropped, rejected with a reply, or held for reassembly.
     Consumed,
-    /// Its reassembled packet passes: these fragments are sent in its place.
+    /// The reassembled packet passes: these fragments are sent in its place.
     Fragments(Vec<Vec<u8>>),
 }
 
@@ -118,12 +118,12 @@ pub(crate) struct FilterBurst<'g> {
     layer: Layer,
     whole: &'g mut Scratch,
     pub injected: &'g mut Injected,
-    /// A capture may be running: headers alone are not enough.
+    /// A capture may be running, which needs more than headers.
     need_payload: bool,
 }
 
 impl FilterBurst<'_> {
-    /// Evaluates a packet or super-packet. `explicit`: only a rule can accept it, not a policy.
+    /// Evaluates a packet or super-packet. If `explicit`, only a rule can accept it, not a policy.
     #[inline]
     pub(crate) fn evaluate(
         &mut self,
@@ -176,7 +176,7 @@ impl FilterBurst<'_> {
 #[derive(Debug, Default)]
 struct Scratch {
     bytes: Vec<u8>,
-    /// There are payloads in it.
+    /// The buffer contains payloads.
     used: bool,
 }
 

@@ -1,7 +1,7 @@
-//! The boundary between the plane and a data format: what is particular to one protocol's packets.
+//! The boundary between the plane and a data format, which defines one protocol's packets.
 //!
-//! All dispatch is static: workers are compiled for one [`Format`]. A format with several kinds of keys selects the kind once
-//! per burst or run ([`Sealer::run`]), so that each kind has loops of its own.
+//! All dispatch is static: workers are compiled for one [`Format`]. A format with several kinds of keys selects the
+//! kind once per burst or run ([`Sealer::run`]), so each kind has separately compiled loops.
 
 use std::fmt::Debug;
 
@@ -12,20 +12,21 @@ use crate::replay::ReplayCheck;
 use crate::scratch::Scratch;
 use crate::stats::DropReason;
 
-/// The data format of a protocol: headers, encapsulation and in-band messages. Cryptography is in its keys ([`FormatKey`]).
+/// The data format of a protocol: headers, encapsulation and in-band messages. Its keys ([`FormatKey`]) do the
+/// cryptography.
 pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
     /// The plain types, which the protocol defines.
     type Types: DataFormat;
     /// A key in use.
     type Key: FormatKey<Types = Self::Types, Tx = Self::Tx>;
-    /// State of the sender to one peer, under the peer's TX lock.
+    /// The sender's state for one peer, under the peer's TX lock.
     type Tx: Debug + Default + Send;
     /// The incomplete packets of one peer.
     type Reassembly: Debug + Default + Send;
     /// The bytes added to each packet of a peer before it is sealed.
     type Encapsulation: Copy + Debug + Default;
 
-    /// The most bytes by which a packet grows when it is sent, in all its fragments together.
+    /// The maximum number of bytes by which a packet grows when it is sent, in all its fragments together.
     const MAX_GROWTH: usize;
     /// The content of a keepalive ping.
     const PING: &'static [u8];
@@ -33,17 +34,17 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
     /// Classifies a datagram by its first bytes; `None` if it is too short.
     fn header(datagram: &[u8]) -> Option<Header>;
 
-    /// Returns what is added to the packets of a peer; `None`: nothing.
+    /// Returns the encapsulation of a peer's packets; `None` if nothing is added.
     fn encapsulation(spec: &PeerSpec<Self::Types>) -> Option<Self::Encapsulation>;
 
-    /// Returns whether packets of a peer may come and go in fragments.
+    /// Returns whether packets to and from a peer may be fragmented.
     fn fragments(spec: &PeerSpec<Self::Types>) -> bool;
 
     /// Returns whether [`Format::decapsulate`] needs buffers for packets of a peer.
     fn needs_scratch(spec: &PeerSpec<Self::Types>) -> bool;
 
-    /// Returns the most bytes by which a packet grows in all its fragments together, if sealing adds `overhead` to
-    /// each.
+    /// Returns the maximum number of bytes by which a packet grows in all its fragments together, if sealing adds
+    /// `overhead` to each.
     fn growth(encapsulation: Self::Encapsulation, overhead: usize) -> usize;
 
     /// Returns the bytes that encapsulation adds to an in-band message.
@@ -63,11 +64,11 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
         seal: impl FnMut(&[u8]) -> Result<(), DropReason>,
     ) -> Result<(), DropReason>;
 
-    /// Removes the encapsulation of an authentic text. `Ok(None)`: a fragment, others are missing. `reassembly` is present
-    /// where [`Format::fragments`] says so.
+    /// Removes the encapsulation of an authenticated text. Returns `Ok(None)` for a fragment whose packet is still
+    /// incomplete. `reassembly` is present if [`Format::fragments`] returns `true`.
     ///
     /// # Errors
-    /// There is no packet in it.
+    /// The text contains no packet.
     fn decapsulate<'a>(
         spec: &PeerSpec<Self::Types>,
         reassembly: Option<&mut Self::Reassembly>,
@@ -94,7 +95,7 @@ pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
 pub struct Header {
     /// The contents of the datagram.
     pub kind: Kind,
-    /// Bytes at the start that are equal in all datagrams of one run.
+    /// The number of bytes at the start that are equal in all datagrams of one run.
     pub len: usize,
 }
 
@@ -108,14 +109,14 @@ impl Header {
 pub enum Kind {
     /// A packet of the data plane.
     Data {
-        /// The peer, where the header names one.
+        /// The peer, if the header names one.
         peer: Option<u32>,
         /// The id of the key.
         key: u8,
     },
     /// A packet of the control plane.
     Control,
-    /// Something that the protocol does not have.
+    /// A kind that the protocol does not define.
     Unknown,
 }
 
@@ -137,11 +138,11 @@ pub struct Origin {
     pub key: u64,
     /// Its packet id under that key.
     pub packet_id: u64,
-    /// When.
+    /// The time of arrival.
     pub now: Instant,
 }
 
-/// Why an authentic text holds no packet.
+/// The reason why an authenticated text contains no packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Rejected<T: DataFormat> {
     /// The reason to count.
@@ -158,11 +159,11 @@ impl<T: DataFormat> From<DropReason> for Rejected<T> {
 
 /// A key in use, shared by both directions: cryptography, packet ids, replay window and limits.
 pub trait FormatKey: Debug + Send + Sync + Sized {
-    /// As [`Format::Types`].
+    /// The same as [`Format::Types`].
     type Types: DataFormat;
-    /// As [`Format::Tx`].
+    /// The same as [`Format::Tx`].
     type Tx;
-    /// Seals one burst. What it used is written back when it is dropped.
+    /// Seals one burst. The sealer writes its state back when it is dropped.
     type Sealer<'k>: Sealer + Debug
     where
         Self: 'k;
@@ -177,10 +178,11 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
     /// Returns the id by which packets name the key.
     fn id(&self) -> u8;
 
-    /// Returns whether packets under this key carry no header: every datagram from the peer's address is one.
+    /// Returns whether packets under this key carry no header, so that every datagram from the peer's address is one.
     fn is_headerless(&self) -> bool;
 
-    /// Starts to seal one burst. Only under the peer's TX lock, so that packet ids are assigned in the order of sending.
+    /// Starts to seal one burst. Called only under the peer's TX lock, so that packet ids are assigned in the order of
+    /// sending.
     fn sealer(&self, spec: &PeerSpec<Self::Types>) -> Self::Sealer<'_>;
 
     /// Starts to open one run.
@@ -189,16 +191,16 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
     /// Prepares for packets on a stream, under the peer's TX lock.
     fn begin_stream(&self, tx: &mut Self::Tx, stream: u64);
 
-    /// Counts authentic packets of a run; `bytes` are those on the wire.
+    /// Counts authentic packets of a run; `bytes` is their size on the wire.
     fn count_opened(&self, packets: u64, bytes: u64);
 
-    /// Returns whether a limit of the key is close.
+    /// Returns whether the key is close to one of its limits.
     fn near_limit(&self) -> bool;
 }
 
 /// Seals packets under a key of any kind.
 pub trait Sealer {
-    /// Returns the most bytes that sealing adds.
+    /// Returns the maximum number of bytes that sealing adds.
     fn overhead(&self) -> usize;
 
     /// Runs `burst` with the sealer of this kind of key.
@@ -216,7 +218,7 @@ pub trait SealBurst {
 
 /// Seals packets under a key of one kind.
 pub trait Seal {
-    /// Returns the most bytes that sealing adds.
+    /// Returns the maximum number of bytes that sealing adds.
     fn overhead(&self) -> usize;
 
     /// Seals one packet into the start of `out` under the next packet id; returns its length.
@@ -234,6 +236,6 @@ pub trait Opener {
     /// Opens one datagram in place, unless it was seen before.
     ///
     /// # Errors
-    /// Why it is not accepted.
+    /// The reason why the datagram is dropped.
     fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<Opened<'p>, DropReason>;
 }

@@ -1,4 +1,4 @@
-//! From received datagrams to packets for the TUN device, for other peers, and upcalls. No I/O.
+//! Turns received datagrams into packets for the TUN device or other peers, and into upcalls. No I/O.
 
 mod ethernet;
 
@@ -29,7 +29,7 @@ use crate::stream::{MAX_UNAUTHENTICATED_FRAMES, StreamEnd};
 use crate::tables::PeerTable;
 use crate::upcall::MAX_CONTROL;
 
-/// Longest in-band message handed up.
+/// The longest in-band message that is passed to control.
 const MAX_IN_BAND: usize = 512;
 /// The rate at which one peer may move to another address.
 const MOVES: Rate = Rate::per_second(100);
@@ -46,11 +46,11 @@ pub struct Ingress<'a, 's, F: Format> {
     pub(crate) relays: Vec<Relayed<'a>>,
     /// Allocated on first use.
     pub(crate) lazy: Option<Box<LazyState<'a>>>,
-    /// The source address checked last, and whether it belongs to the peer whose run it was.
+    /// The source address checked last, and whether it belongs to that run's peer.
     source: Option<(PeerId, IpAddr)>,
     /// Unauthenticated control packets received on this stream so far.
     pub(crate) unauthenticated: u32,
-    /// Why the stream whose packets these are must end.
+    /// The reason why the stream that these packets came from must end.
     stream_error: Option<StreamEnd>,
 }
 
@@ -59,22 +59,22 @@ pub struct Ingress<'a, 's, F: Format> {
 pub(crate) struct LazyState<'a> {
     /// Frames for all peers but the one that sent them.
     pub floods: Vec<(PeerId, &'a [u8])>,
-    /// The station that sent last, and behind which peer.
+    /// The station that sent the last frame, and the peer that it is behind.
     sender: Option<(PeerId, Mac)>,
-    /// The station looked up last, and the peer that it is behind.
+    /// The station looked up last, and the peer that it is behind, if known.
     receiver: Option<(Mac, Option<PeerId>)>,
     /// Peers that requested the sizes of datagrams received here, once each.
     pub size_requests: Vec<PeerId>,
     /// Sealed packets that are relayed to other peers.
     pub spliced: Vec<Spliced<'a>>,
-    /// For packets that are reassembled or decompressed.
+    /// Buffers for packets that are reassembled or decompressed.
     pub buffers: Buffers<'a>,
 }
 
 /// The division of a run into packets.
 trait RunLayout: Copy {
-    /// Whether the transport changes, repeats and reorders nothing, so that a packet that fails
-    /// authentication or comes twice is an attack, or means that the ends are out of step.
+    /// Whether the transport neither changes, repeats nor reorders packets, so that a packet that fails authentication
+    /// or comes twice is an attack or means that the ends are out of step.
     const LOSSLESS: bool;
     fn count(self, run: &[u8]) -> usize;
     /// Returns the length of the longest datagram; 0 if there are none.
@@ -84,7 +84,7 @@ trait RunLayout: Copy {
     fn trains(self, run: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])>;
 }
 
-/// Datagrams of this length, the last may be shorter.
+/// Datagrams of this length, of which the last may be shorter.
 #[derive(Copy, Clone)]
 struct Datagrams(usize);
 
@@ -205,11 +205,11 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         }
     }
 
-    /// Processes bytes of a stream whose packets are at most `max` bytes long. Returns the length of all whole packets; the
-    /// rest must be passed again, followed by the next bytes.
+    /// Processes bytes of a stream whose packets are at most `max` bytes long. Returns the length of all whole packets;
+    /// the rest must be passed again, followed by the next bytes.
     ///
     /// # Errors
-    /// Why the stream must end. Packets before the bad one were taken.
+    /// The reason why the stream must end. Packets before the bad one were processed.
     pub fn stream(
         &mut self,
         link: &Link,
@@ -329,13 +329,13 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
                 && upcalls.unauthenticated(stats, *link, packet)
         };
         if !taken && link.is_stream() {
-            // A stream does not retransmit it: make the peer reconnect at once.
+            // A stream does not retransmit the packet: make the peer reconnect at once.
             self.stream_error = Some(StreamEnd::Flood);
         }
     }
 
-    /// Finds the peer of a packet. A server looks up the peer-id, or the address where packets carry none. A client, whose
-    /// packets carry the id that the server assigned, looks up the address, or else takes the newest session.
+    /// Finds the peer of a packet. A server looks up the peer-id, or the address if packets carry none. A client, whose
+    /// packets carry the id that the server assigned, looks up the address, or else uses the newest session.
     #[inline(always)]
     fn find_peer(&self, link: &Link, peer_id: Option<u32>) -> Option<Arc<Peer<F>>> {
         let by_address =
@@ -435,8 +435,8 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         self.shared.notify_near_limit(peer, key);
     }
 
-    /// Removes what the peer added before it sealed the packet. `None` if there is no packet, or not yet. Counts what is not
-    /// as agreed, and notifies control of the first such packet.
+    /// Removes the encapsulation that the peer added before sealing. Returns `None` if the text holds no packet or only
+    /// a fragment of an incomplete one. Counts violations of the negotiated format, and notifies control of the first.
     fn decapsulate(
         &mut self,
         run: &Run<'_, F>,
@@ -485,12 +485,12 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         Content::Other { empty: false }
     }
 
-    /// Handles the newest packet from another address: sends there from now on, unless the address belongs to another
-    /// peer.
+    /// Handles the newest packet when it came from another address: sends to that address from now on, unless it
+    /// belongs to another peer.
     fn float(&self, run: &Run<'_, F>, key: &Key<F>) -> bool {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         let tell = || upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
-        // Each move takes a lock that all workers share. A later packet moves the peer if this one may not.
+        // Each move takes a lock that all workers share. If this packet exceeds the rate, a later one moves the peer.
         let moved = run.peer.moves().take(self.now, 1, MOVES)
             && tables.float(run.peer, *run.link, || run.peer.is_newest(key), tell);
         if !moved {
@@ -533,15 +533,15 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
     }
 }
 
-/// Returns whether packets under the peer's keys may come from another path. Not to or from a stream: that is one
-/// client's connection alone. But where there is no session, as under a static key, a new connection has no other way
-/// to prove whose it is.
+/// Returns whether packets under the peer's keys may come from another path. A stream never floats, since it is one
+/// client's connection alone. But without a session, as with a static key, a new connection has no other way to prove
+/// which peer it belongs to.
 fn may_float<F: Format>(spec: &PeerSpec<F::Types>, link: &Link, key: &Key<F>) -> bool {
     let streams = (spec.link.is_stream(), link.is_stream());
     spec.float && (streams == (false, false) || (streams == (true, true) && key.is_headerless()))
 }
 
-/// Splits off the datagrams whose first bytes equal those of the first.
+/// Splits off the leading datagrams that have the same first bytes as the first.
 fn split_run(data: &mut [u8], segment: usize, prefix: usize) -> (&mut [u8], &mut [u8]) {
     let lead = data.get(..prefix);
     let same = data.chunks(segment).take_while(|datagram| datagram.get(..prefix) == lead);

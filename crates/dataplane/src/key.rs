@@ -1,4 +1,4 @@
-//! A data channel key in use: the part that is the same in all formats.
+//! A data channel key in use: the part that all formats share.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -11,9 +11,9 @@ use crate::peer::{KeyOrigin, Tx};
 /// A key of one slot, shared by both directions.
 #[derive(Debug)]
 pub(crate) struct Key<F: Format> {
-    /// Which key of the peer it is: later ones have higher numbers.
+    /// The number of the key within its peer; later keys have higher numbers.
     pub generation: u64,
-    /// The peer that it is for: [`Tx::owner`].
+    /// The peer that the key belongs to: [`Tx::owner`].
     owner: u64,
     used: AtomicBool,
     warned: AtomicBool,
@@ -109,7 +109,7 @@ mod tests {
         PeerSpec { float: false, ..PeerSpec::plain(link) }
     }
 
-    /// Two workers that use one key under two locks would give one id to two packets.
+    /// Two workers that use one key under two locks would assign one id to two packets.
     #[test]
     #[should_panic(expected = "under the lock of another peer")]
     fn a_key_is_never_used_under_the_lock_of_another_peer() {

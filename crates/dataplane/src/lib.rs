@@ -14,7 +14,7 @@
 //!
 //! Locks: one per peer and burst, from the first packet id through the `sendmmsg` (a peer's replay
 //! window may be as short as 64 packets, so trains must not overtake each other), and one per key and
-//! received train for the replay window. A worker never holds the former of two peers.
+//! received train for the replay window. A worker never holds the TX locks of two peers.
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`stream::frames::run`], [`loopback::LoopbackPlane::open`],
 //! [`loopback::LoopbackPlane::open_stream`], [`loopback::LoopbackPlane::seal`].

@@ -1,5 +1,5 @@
 //! A plane without threads, sockets and devices: the caller passes packets in and gets packets out.
-//! For tests, fuzzing and for measuring what the transforms cost alone.
+//! It serves tests, fuzzing, and measurements of the cost of the transforms alone.
 
 use std::io;
 use std::mem;
@@ -24,7 +24,7 @@ use crate::stats::{DropReason, Offloads};
 use crate::stream::{Rx, StreamEnd};
 use crate::upcall::Upcalls;
 
-/// Packets that may come together from pieces in one call of [`LoopbackPlane::open`].
+/// The maximum number of packets that one call of [`LoopbackPlane::open`] can reassemble.
 const MAX_SCRATCH_BUFFERS: usize = 64;
 
 /// One end of a tunnel in memory.
@@ -37,19 +37,19 @@ pub struct LoopbackPlane<F: Format> {
     filter_hook: Option<Box<FilterHook>>,
 }
 
-/// The outcome of a received packet.
+/// The destination of a received packet.
 #[derive(Debug)]
 pub enum LoopbackOutput<'d, 'a> {
-    /// It would be written to the TUN device.
+    /// The packet would be written to the TUN device.
     Tun(&'d Write<'d, 'a>),
-    /// It would be sent on to this peer.
+    /// The packet would be relayed to this peer.
     Peer(PeerId, &'a [u8]),
     /// Sealed packets, of this length except the last, that would be relayed to this peer.
     Sealed(PeerId, usize, &'a [u8]),
 }
 
 impl<F: Format> LoopbackPlane<F> {
-    /// Creates an end without peers. `tun`: whether there is a device to deliver to.
+    /// Creates an end without peers. `tun` states whether packets are delivered to a device.
     pub fn new(
         relay: Relay,
         client: bool,
@@ -82,7 +82,7 @@ impl<F: Format> LoopbackPlane<F> {
         Ok((Self { plane, shared, arena, merger, rx, filter_hook: None }, upcalls))
     }
 
-    /// Creates another handle of this end for another thread, as a further worker has one.
+    /// Creates another handle of this end for another thread, like that of a second worker.
     pub fn another_worker(&self) -> Self {
         Self {
             plane: self.plane.another_worker(),
@@ -94,9 +94,9 @@ impl<F: Format> LoopbackPlane<F> {
         }
     }
 
-    /// Lets rules decide on what passes, once: for as long as this end lives.
+    /// Installs a packet filter, which stays for the lifetime of this end.
     pub fn filter(&mut self, filtered: FilterConfig) {
-        // Another one before it stays, as it does in a plane.
+        // An earlier filter stays in place, as in a plane.
         let _ = self.shared.filtered.set(filtered);
         self.filter_hook = self.shared.filter_hook();
     }
@@ -114,7 +114,7 @@ impl<F: Format> LoopbackPlane<F> {
         &self.plane
     }
 
-    /// Takes a super-packet as a TUN device would hand it out and passes each sealed train to
+    /// Seals a super-packet as a TUN device would deliver it and passes each sealed train to
     /// `send`: the bytes, and the length of each datagram but the last.
     pub fn seal(
         &mut self,
@@ -153,7 +153,7 @@ impl<F: Format> LoopbackPlane<F> {
         self.seal_for(&peer, segments, send)
     }
 
-    /// Seals a packet after its evaluation; `None`: the packet passes as it is.
+    /// Seals a packet after its evaluation; returns `None` if the packet passes unchanged.
     #[cold]
     fn seal_evaluated(
         &mut self,
@@ -238,7 +238,7 @@ impl<F: Format> LoopbackPlane<F> {
         }
     }
 
-    /// Takes one received buffer and passes on what comes out of it.
+    /// Opens one received buffer and passes on the resulting packets.
     pub fn open(
         &mut self,
         link: &Link,
@@ -252,7 +252,7 @@ impl<F: Format> LoopbackPlane<F> {
         self.process_received(deliver, |ingress| ingress.datagram(link, segment, data));
     }
 
-    /// Does the same as [`Self::open`], for packets that may be reassembled from fragments.
+    /// Does the same as [`Self::open`] for packets that may be reassembled from fragments.
     #[cold]
     fn open_pieces(
         &mut self,
@@ -268,11 +268,11 @@ impl<F: Format> LoopbackPlane<F> {
         });
     }
 
-    /// Takes the next bytes of the one stream, however they were cut, and passes on what comes out
-    /// of them.
+    /// Opens the next bytes of the only stream, split at any point, and passes on the resulting
+    /// packets.
     ///
     /// # Errors
-    /// Why the stream must end.
+    /// The reason why the stream must end.
     pub fn open_stream(
         &mut self,
         link: &Link,
@@ -329,8 +329,8 @@ impl<F: Format> LoopbackPlane<F> {
     }
 }
 
-/// Evaluates the writes and returns which of them pass; removes the rejected packets from the
-/// others.
+/// Evaluates the writes and returns which of them pass; removes rejected packets from the other
+/// lists.
 #[cold]
 fn evaluate_received<'a, F: Format>(
     filter_hook: &mut FilterHook,

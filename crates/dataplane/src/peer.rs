@@ -12,7 +12,7 @@ use crate::format::Format;
 use crate::key::Key;
 use crossbeam_utils::CachePadded;
 
-/// Messages of the control plane that are queued while the peer's socket is full.
+/// The maximum number of control-plane messages that are queued while the peer's socket is full.
 pub(crate) const MAX_PENDING_MESSAGES: usize = 16;
 
 #[derive(Debug)]
@@ -22,25 +22,25 @@ pub(crate) struct Peer<F: Format> {
     pub keys: ArcSwap<Keys<F>>,
     /// A number unique among all peers of the process: [`Tx::owner`].
     owner: u64,
-    /// Keys installed so far.
+    /// The number of keys installed so far.
     generations: AtomicU64,
     /// Generation of the newest key that the peer has used.
     newest_used: AtomicU64,
-    /// Longest datagram received and authenticated.
+    /// The length of the longest datagram received and authenticated.
     pub longest_received: AtomicU16,
-    /// Longest datagram sent.
+    /// The length of the longest datagram sent.
     pub longest_sent: AtomicU16,
     /// A violation by this peer was reported.
     pub violation_reported: AtomicBool,
-    /// Control waits for [`adit_engine::Notice::PeerActive`].
+    /// Control requested [`adit_engine::Notice::PeerActive`].
     activity_wanted: AtomicBool,
-    /// Pings and messages among the packets, both directions, and what they had inside.
+    /// The pings and messages among the packets in both directions, and their bytes inside the encryption.
     in_band_packets: AtomicU64,
     in_band_bytes: AtomicU64,
     in_band_rx_packets: AtomicU64,
     in_band_rx_bytes: AtomicU64,
-    // Mostly it is one worker that receives from the peer and sends to it, but what other peers send to
-    // it comes from others' workers.
+    // Usually one worker both receives from the peer and sends to it, but packets from other peers are sent by those
+    // peers' workers.
     tx: CachePadded<TxState<F>>,
     rx: CachePadded<RxState<F>>,
 }
@@ -59,7 +59,7 @@ struct TxState<F: Format> {
 #[derive(Debug)]
 struct RxState<F: Format> {
     last: AtomicU64,
-    /// Silence was reported and nothing came since.
+    /// Silence was reported and nothing was received since.
     silent: AtomicBool,
     packets: AtomicU64,
     bytes: AtomicU64,
@@ -74,9 +74,9 @@ struct RxState<F: Format> {
 /// Identifies a key among all keys of all peers.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct KeyOrigin {
-    /// [`Tx::owner`].
+    /// The peer that the key belongs to: [`Tx::owner`].
     pub owner: u64,
-    /// Later keys of a peer have higher numbers.
+    /// The number of the key within its peer; later keys have higher numbers.
     pub generation: u64,
 }
 
@@ -93,31 +93,30 @@ pub(crate) struct Keys<F: Format> {
 pub(crate) struct Tx<F: Format> {
     /// The peer of this lock. Keys are used under the lock of their own peer only.
     owner: u64,
-    /// A client's socket is full and sealed packets wait in the worker's arena: nothing may
-    /// overtake them.
+    /// A client's socket is full and the worker's arena holds sealed packets; nothing may overtake them.
     pub blocked: bool,
     /// Workers wait for the end of `blocked` and must be woken then.
     pub parked: bool,
     /// Messages of the control plane, to be sealed after the blocked packets. At most [`MAX_PENDING_MESSAGES`].
     pub waiting: VecDeque<Vec<u8>>,
-    /// Trains with datagrams of at least this length are sent singly, because the path takes them
-    /// only in fragments; 0 knows of none.
+    /// Trains with datagrams of at least this length are sent as single datagrams, because they exceed the path MTU; 0:
+    /// no such length is known.
     pub oversize: usize,
-    /// Size of the last probe of the path.
+    /// The size of the last path probe.
     pub probed: u16,
     /// State that the format keeps.
     pub format: F::Tx,
 }
 
 impl<F: Format> Tx<F> {
-    /// Returns the peer of this lock.
+    /// Returns the number of the peer that this lock belongs to.
     pub(crate) fn owner(&self) -> u64 {
         self.owner
     }
 }
 
 impl<F: Format> Keys<F> {
-    /// Returns the key with an id; both slots decrypt.
+    /// Returns the key with an id; the keys in both slots decrypt.
     #[inline]
     pub(crate) fn find(&self, id: u8) -> Option<&Arc<Key<F>>> {
         [&self.primary, &self.secondary].into_iter().flatten().find(|key| key.id() == id)
@@ -144,7 +143,7 @@ impl<F: Format> Keys<F> {
 
 impl<F: Format> Peer<F> {
     pub(crate) fn new(id: PeerId, spec: PeerSpec<F::Types>, now: Instant) -> Self {
-        /// Zero is no peer's.
+        /// The next owner number. Zero belongs to no peer.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let owner = NEXT.fetch_add(1, Relaxed);
         Self {
@@ -180,8 +179,7 @@ impl<F: Format> Peer<F> {
         }
     }
 
-    /// Takes the TX lock. Never hold two: two workers that relay between the same two peers would
-    /// wait for each other.
+    /// Takes the TX lock. Never hold two at once: two workers that relay between the same two peers would deadlock.
     pub(crate) fn lock_tx(&self) -> MutexGuard<'_, Tx<F>> {
         self.tx.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,7 +199,7 @@ impl<F: Format> Peer<F> {
         &self.rx.moves
     }
 
-    /// Replaces one setting.
+    /// Changes the settings with `change`.
     pub(crate) fn update(&self, change: impl Fn(&mut PeerSpec<F::Types>)) {
         self.settings.rcu(|old| {
             let mut new = PeerSpec::clone(old);
@@ -214,7 +212,7 @@ impl<F: Format> Peer<F> {
     #[inline]
     pub(crate) fn same_path(spec: &PeerSpec<F::Types>, link: &Link) -> bool {
         spec.link == *link
-            // A stream is a connection: another one from the same port is another one.
+            // A stream is a connection: another connection from the same port is a different one.
             || (!link.is_stream()
                 && spec.link.local().is_none()
                 && spec.link.socket() == link.socket()
@@ -233,8 +231,8 @@ impl<F: Format> Peer<F> {
         }
     }
 
-    /// Returns whether the peer has used no later key. Packets under an earlier one may be authentic and the first with
-    /// their ids, although an attacker has held them back.
+    /// Returns whether the peer has used no later key. After it has, packets under an earlier key may be authentic and
+    /// carry new ids although an attacker held them back.
     pub(crate) fn is_newest(&self, key: &Key<F>) -> bool {
         self.newest_used.load(Relaxed) <= key.generation
     }
@@ -246,7 +244,7 @@ impl<F: Format> Peer<F> {
         self.rx.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Records that the timeout expired. Returns whether this is the first time since the last packet.
+    /// Records that the timeout expired. Returns whether this is the first expiry since the last packet.
     pub(crate) fn mark_silent(&self) -> bool {
         self.activity_wanted.store(true, Relaxed);
         !self.rx.silent.swap(true, Relaxed)
@@ -259,7 +257,7 @@ impl<F: Format> Peer<F> {
         self.activity_wanted.store(true, Relaxed);
     }
 
-    /// Clears the "waiting to hear from peer" flag; returns whether it was set.
+    /// Clears the flag for a pending activity request; returns whether it was set.
     pub(crate) fn take_activity_wanted(&self) -> bool {
         self.activity_wanted.load(Relaxed) && self.activity_wanted.swap(false, Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Probes of the path to a peer, and answers to the peer's.
+//! Probes of the path to a peer, and replies to the peer's probes.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,11 +17,11 @@ fn headers(remote: std::net::SocketAddr) -> usize {
 }
 
 impl<F: Format> Shared<F> {
-    /// Sends the peer a request of its sizes, padded so that the IP packet has `size` bytes, with
-    /// DF set. With `size` 0 nothing is sent.
+    /// Requests the sizes that the peer sees, padded so that the IP packet has `size` bytes, with DF set. With `size` 0
+    /// nothing is sent.
     ///
-    /// The kernel is asked for its opinion where the probe did not leave, or the last one of this size was not
-    /// answered: that takes more system calls than the probe, and most paths carry the first one.
+    /// The kernel is asked for its path MTU only if the probe could not be sent, or if the last probe of this size was
+    /// not answered: that takes more system calls than the probe, and most paths carry the first one.
     pub(crate) fn probe(
         &self,
         peer: &Peer<F>,
@@ -32,7 +32,7 @@ impl<F: Format> Shared<F> {
         let spec = peer.settings.load();
         let sockets = self.tables.sockets.load();
         let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
-        // Fragments have sizes of their own.
+        // Fragments have their own sizes.
         let Some(socket) = socket.filter(|_| !F::fragments(&spec)) else {
             return ProbeResult::default();
         };
@@ -67,7 +67,7 @@ impl<F: Format> Shared<F> {
         probed
     }
 
-    /// Tells a peer that asked how long the longest datagrams from and to it were.
+    /// Reports to a peer how long the longest datagrams from and to it were.
     pub(crate) fn report_sizes(
         &self,
         peer: &Peer<F>,

@@ -10,9 +10,9 @@ use adit_wire::ip::{self, Ip};
 /// The path that carries a client's tunnel, as its packets look on the wire.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct OwnTransport {
-    /// The first host that packets go to: the server, or the proxy before it.
+    /// The first host that packets are sent to: the server, or the proxy in front of it.
     pub remote: SocketAddr,
-    /// The port that packets leave from; `None`: any.
+    /// The local port that packets are sent from; `None`: any.
     pub local_port: Option<u16>,
     /// TCP rather than UDP.
     pub stream: bool,
@@ -29,8 +29,8 @@ impl OwnTransport {
     }
 
     /// Returns whether a packet belongs to the transport's own flow. A later fragment has no ports and passes, since it
-    /// may be of other traffic to that host. That makes no loop: sealed, it is a packet of its own, with ports, whose
-    /// last fragment is shorter.
+    /// may belong to other traffic to that host. This creates no loop: once sealed, it is a new packet with ports, and
+    /// that packet's last fragment is shorter.
     #[cold]
     fn has_same_flow(&self, packet: &[u8]) -> bool {
         let Some(header) = Ip::parse(packet) else { return false };
@@ -94,7 +94,7 @@ mod tests {
         assert!(!owns(&udp, &v4(server, ip::UDP, 0x2000, (40_001, 443))), "of another flow");
         assert!(!owns(&udp, &v4(server, ip::UDP, 0x00b9, (40_000, 443))), "later fragment");
         assert!(!owns(&udp, &v4(server, ip::UDP, 0x20b9, (40_000, 443))), "neither first nor last");
-        // Other traffic to the same host is what a full tunnel is for.
+        // A full tunnel must carry other traffic to the same host.
         assert!(!owns(&udp, &v4(server, ip::TCP, 0, (40_000, 443))));
         assert!(!owns(&udp, &v4(server, ip::UDP, 0, (40_000, 53))));
         assert!(!owns(&udp, &v4(server, ip::UDP, 0, (40_001, 443))));

@@ -19,8 +19,8 @@
 pub struct ReplayWindow {
     newest: u64,
     size: u64,
-    /// A power of two of blocks, one more than `size` needs, so that the block that is being
-    /// recycled is never inside the window.
+    /// A power of two of blocks, one more than `size` needs, so the block that is being recycled is never inside the
+    /// window.
     blocks: Box<[u64]>,
 }
 
@@ -70,7 +70,7 @@ impl ReplayWindow {
     pub fn accept(&mut self, id: u64) {
         if id > self.newest {
             let (old, new) = (self.newest / BLOCK, id / BLOCK);
-            // All blocks between the former newest and the new one belong to ids not seen yet.
+            // All blocks between the previous newest id and the new one belong to ids not seen yet.
             let fresh = new.wrapping_sub(old).min(self.blocks.len() as u64);
             for block in 0..fresh {
                 let at = self.block_of(new.wrapping_sub(block).wrapping_mul(BLOCK));

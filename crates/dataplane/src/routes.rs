@@ -1,5 +1,5 @@
-//! Which peer owns which addresses: destinations that are sent to it, and the only sources accepted
-//! from it (WireGuard's allowed-ips).
+//! The addresses that each peer owns: destinations that are sent to it, and the only sources accepted from it
+//! (WireGuard's allowed-ips).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -31,15 +31,15 @@ pub struct Routes {
     owned: PeerRoutes,
 }
 
-/// One family: single addresses, which most peers have and nothing is longer than, beside the prefixes. Publishing
-/// routes copies all prefixes, but only a part of the addresses.
+/// The routes of one address family: single addresses, which most peers have and which no prefix can beat, and
+/// separately the prefixes. Publishing routes copies all prefixes, but only a part of the addresses.
 #[derive(Clone, Debug)]
 struct Family<A, P: Prefix> {
     hosts: [Arc<Hosts<A>>; PARTS],
-    /// Shared by all parts without hosts: thirty-two separate ones would keep as many pages of memory in use, depending
-    /// on where they were allocated.
+    /// The empty table that all parts without hosts share: thirty-two separate tables would keep as many pages of
+    /// memory in use, depending on where they were allocated.
     none: Arc<Hosts<A>>,
-    /// The number of entries: without any, look-ups skip the table.
+    /// The number of entries: if it is 0, lookups skip the table.
     entered: usize,
     prefixes: PrefixMap<P, PeerId>,
 }
@@ -60,8 +60,8 @@ where
     }
 }
 
-/// Spreads addresses. Without a secret, because we assign all of them: the sender of a packet chooses what is
-/// looked up, but not what is entered.
+/// Hashes addresses. It needs no secret, because we assign all of them: the sender of a packet chooses which address is
+/// looked up, but not which addresses are entered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mixer(u64);
 
@@ -89,7 +89,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// Bits that the tables themselves do not use.
+/// Returns an address's part, from hash bits that the tables themselves do not use.
 #[inline]
 fn part(mut mixer: Mixer, address: &impl std::hash::Hash) -> usize {
     address.hash(&mut mixer);
@@ -141,7 +141,7 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
             hosts.remove(&address);
             self.entered = self.entered.saturating_sub(1);
             if hosts.is_empty() {
-                // A table that was once full of them stays so wide.
+                // A table that was once full would keep its size.
                 *part = Arc::clone(&self.none);
             }
         }
@@ -156,17 +156,17 @@ fn host_v6(net: Ipv6Net) -> Option<u128> {
     (net.prefix_len() == 128).then(|| net.addr().into())
 }
 
-/// Prefixes of [`PAGE`] peers whose ids are neighbours.
+/// The prefixes of [`PAGE`] peers with consecutive ids.
 type Page = Vec<Option<Arc<[IpNet]>>>;
 
 const PAGE: u32 = 32;
 
-/// The addresses of each peer, in pages: a change of routes copies one of them, and not a list for each peer.
+/// The addresses of each peer, in pages: a change of routes copies one page instead of a list of all peers.
 #[derive(Clone, Debug, Default)]
 struct PeerRoutes(HashMap<u32, Arc<Page>>);
 
 impl PeerRoutes {
-    /// Returns what the peer owned before.
+    /// Replaces a peer's prefixes and returns the previous ones.
     fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) -> Option<Arc<[IpNet]>> {
         let (number, at) = (peer.0 / PAGE, (peer.0 % PAGE) as usize);
         let page = if prefixes.is_empty() {
@@ -194,7 +194,7 @@ impl Routes {
         }
     }
 
-    /// Replaces what a peer owns. A prefix of another peer moves to this one.
+    /// Replaces the prefixes that a peer owns. A prefix of another peer moves to this one.
     pub fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) {
         self.remove(peer);
         for prefix in &prefixes {
@@ -213,7 +213,7 @@ impl Routes {
         self.v6.release_memory();
     }
 
-    /// Forgets a peer.
+    /// Removes a peer and its prefixes.
     pub fn remove(&mut self, peer: PeerId) {
         let Some(prefixes) = self.owned.set(peer, Vec::new()) else { return };
         for prefix in prefixes.iter() {
@@ -285,7 +285,7 @@ mod tests {
     fn a_single_address_is_found_among_many_and_what_was_published_stays() {
         let mut routes = Routes::default();
         set(&mut routes, 0, &["10.8.0.0/16", "fd08::/64"]);
-        // As pools give them: one after another, or each fourth.
+        // Consecutive addresses, or every fourth, as pools assign them.
         let nets = |n: u32| {
             let v4 = IpNet::from(IpAddr::from((0x0a08_0000 + 4 * n).to_be_bytes()));
             let v6 = IpNet::from(IpAddr::from(((0xfd08 << 112) + u128::from(n)).to_be_bytes()));
@@ -312,7 +312,7 @@ mod tests {
         (1..=5000).for_each(|peer| routes.remove(PeerId(peer)));
         assert!(routes.v4.hosts.iter().all(|part| part.capacity() == 0));
         assert_eq!((published.v4.entered, routes.v4.entered, routes.v6.entered), (5000, 0, 0));
-        // One that is set again, or moves to another, is still one.
+        // An address that is set again, or moves to another peer, still counts once.
         (1..=3).for_each(|peer| routes.set(PeerId(peer), nets(9)));
         assert_eq!((routes.v4.entered, routes.owner(nets(9)[0].addr())), (1, Some(PeerId(3))));
     }
@@ -341,7 +341,7 @@ mod tests {
                 routes.set(*peer, prefixes.clone());
             }
             let address: IpAddr = [probe.0 << 5, 0, 0, probe.1].into();
-            // The list: longest prefix, and among equal ones the last that was set.
+            // The reference: the longest prefix wins, and among equal prefixes the last that was set.
             let expected = nets.iter().flat_map(|(peer, p)| p.iter().map(move |net| (net, peer)))
                 .filter(|(net, _)| net.contains(&address))
                 .max_by_key(|(net, peer)| (net.prefix_len(), peer.0))

@@ -9,7 +9,7 @@ use crate::stats::DropReason;
 #[derive(Default)]
 pub(crate) struct Buffers<'a> {
     unused: slice::IterMut<'a, Vec<u8>>,
-    /// The first of these.
+    /// The first unused buffer.
     spare: Option<&'a mut Vec<u8>>,
 }
 
@@ -32,7 +32,7 @@ impl<'a> Scratch<'_, 'a> {
     /// Takes a buffer.
     ///
     /// # Errors
-    /// None is left in this burst.
+    /// No buffer is left in this burst.
     pub fn take(&mut self) -> Result<&'a mut Vec<u8>, DropReason> {
         let buffers = &mut self.0.get_or_insert_default().buffers;
         let buffer = buffers.spare.take().or_else(|| buffers.unused.next());

@@ -27,7 +27,7 @@ use crate::upcall::UpcallSender;
 pub enum Failure {
     /// The TUN device was removed.
     TunGone,
-    /// A worker panicked: a bug of ours.
+    /// A worker panicked, which is a bug in adit.
     WorkerDied,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Shared<F: Format> {
     /// The transport of a client's tunnel, whose packets must not enter it.
     pub own: ArcSwapOption<OwnTransport>,
     pub has_tun: bool,
-    /// With a TAP device.
+    /// The switch of a plane with a TAP device.
     pub ethernet: Option<Switch>,
     /// The packet filter, if any; set before a worker starts.
     pub filtered: OnceLock<FilterConfig>,
@@ -67,7 +67,7 @@ pub(crate) struct Shared<F: Format> {
     pub release_requests: AtomicU64,
     /// The number of times that keys were retired. The workers then clear their stacks, which may hold copies.
     pub retired_keys: AtomicU64,
-    /// When worker 0 checks the peers' timers next, in nanoseconds; [`NO_SWEEP`]: not before it is woken.
+    /// When worker 0 checks the peers' timers next, in nanoseconds; with [`NO_SWEEP`], not before it is woken.
     pub sweep_at: AtomicU64,
     /// Wakes the workers to check sockets, timers and `stop`.
     pub wake: Vec<EventFd>,
@@ -76,7 +76,7 @@ pub(crate) struct Shared<F: Format> {
 }
 
 impl<F: Format> Shared<F> {
-    /// Returns whether packets go from peer to peer inside the plane. If the relay setting forbids it, a filter may
+    /// Returns whether packets may go from peer to peer inside the plane. If the relay setting forbids it, a filter may
     /// still have rules that allow it.
     pub(crate) fn may_relay(&self) -> bool {
         match self.relay {
@@ -99,10 +99,11 @@ impl<F: Format> Shared<F> {
         self.wake.iter().for_each(EventFd::signal);
     }
 
-    /// Makes worker 0 check the peers' timers by `due`. It is woken only if its next check is later, because a wake-up costs
-    /// a context switch per new client. The peer must be in the table already.
+    /// Makes worker 0 check the peers' timers by `due`. Wakes it only if its next check is later, because a wake-up
+    /// costs a context switch per new client. The peer must already be in the table.
     pub(crate) fn expect_sweep(&self, due: Option<Instant>) {
-        // With the one in the sweep: either it finds the peer, or this finds that a sweep is running.
+        // Pairs with the fence in the sweep: either the sweep finds the peer, or this load finds that a sweep is
+        // running.
         fence(Ordering::SeqCst);
         let planned = self.sweep_at.load(Ordering::Relaxed);
         if due.is_some_and(|due| due.as_nanos() < planned)
@@ -127,7 +128,7 @@ impl<F: Format> Shared<F> {
         }
     }
 
-    /// Seals and sends one message that is not from the TUN device. Uses and empties `arena`.
+    /// Seals and sends one message that did not come from the TUN device. Uses and empties `arena`.
     pub(crate) fn send_message(
         &self,
         peer: &Peer<F>,

@@ -1,13 +1,13 @@
-//! The sockets of the plane, by id. Where several workers receive, each has a socket of its own that
-//! shares the port (`SO_REUSEPORT`): the kernel gives all datagrams of one peer's address to the same
-//! one, so that their order is kept.
+//! The sockets of the plane, by id. If several workers receive, each has its own socket on the shared port
+//! (`SO_REUSEPORT`). The kernel delivers all datagrams from one peer's address to the same socket, which preserves
+//! their order.
 
 use std::sync::Arc;
 
 use adit_engine::SocketId;
 use adit_linux::udp::UdpSocket;
 
-/// All of them.
+/// All sockets of the plane.
 pub(crate) type Sockets = Vec<Group>;
 
 /// The sockets of one id, which share an address.
@@ -37,13 +37,14 @@ impl Group {
         self.members.iter().skip(worker).step_by(workers.max(1))
     }
 
-    /// Returns the socket that a worker sends through; its own if it has one, so that none waits for another.
+    /// Returns the socket that a worker sends through: its own if it has one, so that workers do not wait for each
+    /// other.
     fn sender(&self, worker: usize) -> Option<&Arc<UdpSocket>> {
         self.members.get(worker.checked_rem(self.members.len())?)
     }
 }
 
-/// Groups of those with the same id, in the order of the ids' first appearance.
+/// Groups sockets with the same id, in the order in which the ids first appear.
 pub(crate) fn grouped(sockets: Vec<(SocketId, Arc<UdpSocket>)>) -> Sockets {
     let mut groups = Sockets::new();
     for (id, socket) in sockets {
@@ -55,7 +56,7 @@ pub(crate) fn grouped(sockets: Vec<(SocketId, Arc<UdpSocket>)>) -> Sockets {
     groups
 }
 
-/// Returns the socket through which a worker sends to a peer of this id. Control sends as the first worker.
+/// Returns the socket through which a worker sends to a peer of this id. Control uses the first worker's.
 pub(crate) fn find_socket(
     sockets: &Sockets,
     id: SocketId,

@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// Why a packet was dropped.
+        /// The reason why a packet was dropped.
         #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
         pub enum DropReason {
             $($(#[doc = $doc])+ $variant,)+
@@ -31,15 +31,15 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// A datagram without a byte.
+    /// The datagram was empty.
     Empty = "empty",
     /// Too short for its header.
     Short = "short",
-    /// Neither data nor control: its header means nothing.
+    /// Neither data nor control: the header is not valid.
     UnknownKind = "unknown-kind",
-    /// A control packet longer than any that is sent.
+    /// A control packet longer than any peer may send.
     ControlTooLong = "control-too-long",
-    /// No peer has this peer-id, or this address where packets carry none.
+    /// No peer has this peer-id, or this address if packets carry no peer-id.
     UnknownPeer = "unknown-peer",
     /// The peer has no key with this id.
     UnknownKey = "unknown-key",
@@ -47,15 +47,15 @@ drop_reasons! {
     BadTag = "bad-tag",
     /// Seen before, or too far behind the newest.
     Replayed = "replayed",
-    /// From an address that is not the peer's, which may not move.
+    /// From an address other than the peer's, and the peer may not float.
     WrongAddress = "wrong-address",
     /// Compressed in a way that was not agreed.
     Compressed = "compressed",
     /// Compressed, and malformed or too long when decompressed.
     BadCompression = "bad-compression",
-    /// Without the compression header that was agreed on.
+    /// The negotiated compression header is missing.
     BadFraming = "bad-framing",
-    /// Without the fragment header that was agreed on, or a fragment that contradicts others.
+    /// The negotiated fragment header is missing, or a fragment contradicts others.
     BadFragment = "bad-fragment",
     /// A packet with missing fragments.
     FragmentLost = "fragment-lost",
@@ -75,9 +75,9 @@ drop_reasons! {
     FloodLimited = "flood-limited",
     /// The source address does not belong to the peer.
     SourceSpoofed = "source-spoofed",
-    /// The packet filter refused it: `adit filter show` says why.
+    /// The packet filter dropped it; `adit filter show` gives the reason.
     Filtered = "filtered",
-    /// From one peer to another, which is not allowed.
+    /// From one peer to another, which the configuration forbids.
     PeerToPeer = "peer-to-peer",
     /// More relayed bytes than the limit of the splice, or of all together, allows.
     RelayLimited = "relay-limited",
@@ -85,8 +85,8 @@ drop_reasons! {
     RelayTooLong = "relay-too-long",
     /// No peer owns the destination.
     NoRoute = "no-route",
-    /// IPv6 link-local or multicast: what hosts send on any interface that comes up, and no tunnel
-    /// that routes has a use for.
+    /// IPv6 link-local or multicast: hosts send such packets on any interface that comes up, and a
+    /// routed tunnel has no use for them.
     LocalScope = "local-scope",
     /// A packet of the tunnel's own transport that a route led back into the tunnel.
     Recursive = "recursive",
@@ -98,21 +98,22 @@ drop_reasons! {
     NoTun = "no-tun",
     /// The TUN device refused the packet.
     TunRefused = "tun-refused",
-    /// The TUN device handed out something that makes no sense.
+    /// The TUN device delivered a malformed packet.
     TunMalformed = "tun-malformed",
     /// The socket's buffer is full.
     SocketFull = "socket-full",
-    /// The kernel refused to send: no route outside, a firewall, an interface that is down.
+    /// The kernel refused to send, because of a missing route, a firewall, or an interface that is
+    /// down.
     SendFailed = "send-failed",
-    /// The peer's socket is gone.
+    /// The peer's socket no longer exists.
     NoSocket = "no-socket",
     /// A packet's length on a stream was 0 or above the maximum.
     BadLength = "bad-length",
-    /// A stream's peer takes packets more slowly than they come (`tcp-queue-limit`).
+    /// A stream's peer receives packets more slowly than they arrive (`tcp-queue-limit`).
     StreamFull = "stream-full",
-    /// Too many control packets waited for a stream.
+    /// Too many control packets were queued for a stream.
     ControlFull = "control-full",
-    /// Too long for a stream, whose lengths have 16 bits.
+    /// Too long for a stream, whose length fields have 16 bits.
     TooLong = "too-long",
     /// The queue of control packets of known peers was full.
     ControlQueueFull = "frames-full",
@@ -123,8 +124,8 @@ drop_reasons! {
 }
 
 impl DropReason {
-    /// Returns the reason for a drop of a packet whose source or destination has no owner:
-    /// `otherwise`, unless the address has no meaning beyond its own link.
+    /// Returns the drop reason for a packet whose source or destination has no owner: `otherwise`,
+    /// unless the address has no meaning beyond its own link.
     pub(crate) fn of_unowned(address: IpAddr, otherwise: Self) -> Self {
         let local = match address {
             IpAddr::V4(v4) => v4.is_multicast() || v4.is_link_local(),
@@ -147,9 +148,9 @@ impl fmt::Display for DropReason {
 pub struct Histogram {
     /// Batches of 1, 2, 3-4, 5-8, 9-16, 17-32, 33-64 and more.
     pub buckets: [u64; Self::BUCKETS],
-    /// Batches in all.
+    /// The total number of batches.
     pub batches: u64,
-    /// Packets in all.
+    /// The total number of packets.
     pub packets: u64,
 }
 
@@ -169,9 +170,9 @@ impl Histogram {
 /// Which offloads are, or may be, in use.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Offloads {
-    /// Trains of datagrams to the UDP socket (`UDP_SEGMENT`).
+    /// Trains of datagrams sent to the UDP socket (`UDP_SEGMENT`).
     pub udp_gso: bool,
-    /// Coalesced datagrams from the UDP socket (`UDP_GRO`).
+    /// Coalesced datagrams received from the UDP socket (`UDP_GRO`).
     pub udp_gro: bool,
     /// TCP super-packets to and from the TUN device.
     pub tun_tso: bool,
@@ -197,11 +198,11 @@ impl Default for Offloads {
 pub struct Totals {
     /// Dropped packets, indexed like [`DropReason::ALL`].
     pub drops: Vec<(DropReason, u64)>,
-    /// Datagrams per train that was sent.
+    /// Datagrams per sent train.
     pub sent: Histogram,
     /// Relayed datagrams per train that was sent, unread; not among `sent`.
     pub spliced: Histogram,
-    /// Datagrams per buffer that was received.
+    /// Datagrams per received buffer.
     pub received: Histogram,
     /// Packets per read from the TUN device.
     pub tun_read: Histogram,
@@ -212,7 +213,8 @@ pub struct Totals {
 }
 
 thread_local! {
-    /// Which worker's counters this thread writes; those of control if it is none.
+    /// The worker whose counters this thread writes; outside the workers, control's counters are
+    /// used.
     static WORKER: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
@@ -412,7 +414,7 @@ mod tests {
     fn what_each_thread_counted_is_added_up() {
         let stats = Stats::new(Offloads::ALL, 3);
         std::thread::scope(|scope| {
-            // The last is of no worker that this plane has.
+            // The last index belongs to no worker of this plane.
             for worker in 0..4 {
                 let stats = &stats;
                 scope.spawn(move || {

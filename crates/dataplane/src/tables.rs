@@ -17,13 +17,13 @@ use crate::splice::Splices;
 use crate::stream::Streams;
 use crossbeam_utils::CachePadded;
 
-/// The highest number of a peer, which bounds the table of peers.
+/// The highest peer id, which bounds the table of peers.
 pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
 
 /// The number of peers in a page; a table of a thousand then has as many pages.
 const PAGE: usize = 32;
 
-/// [`PAGE`] places.
+/// [`PAGE`] slots.
 type Page<F> = Vec<Option<Arc<Peer<F>>>>;
 
 /// Peers by id, in pages, so that adding one copies a page and not the table.
@@ -69,7 +69,7 @@ impl<F: Format> PeerTable<F> {
         let page = Arc::make_mut(slot.as_mut()?);
         let peer = page.get_mut(at % PAGE)?.take();
         if page.iter().all(Option::is_none) {
-            // Ids are used again only when all were: what is empty stays so for long.
+            // Ids are reused only after all others were used, so an empty page stays empty for a long time.
             *slot = None;
             let used = self.pages.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
             self.pages.truncate(used);
@@ -92,7 +92,7 @@ enum Address {
 /// Peers and routes, and their [`Tables::version`].
 pub(crate) type Snapshot<F> = (u64, Guard<Arc<PeerTable<F>>>, Guard<Arc<Routes>>);
 
-/// Peers by address, for packets that carry no peer-id and so that no peer floats onto another.
+/// Peers by address, for packets that carry no peer-id, and to prevent a peer from floating to another's address.
 type Addresses = HashMap<Address, PeerId>;
 
 /// All tables that are looked up on the data path.
@@ -107,9 +107,9 @@ pub(crate) struct Tables<F: Format> {
     pub splices: Splices,
     /// Read once per train of packets without a peer-id, per control packet and per float.
     addresses: CachePadded<RwLock<Addresses>>,
-    /// Links that proved their address. Read per control packet only.
+    /// Links whose address is proven. Read per control packet only.
     admitted: CachePadded<RwLock<HashSet<Link>>>,
-    /// A key without headers was installed once: the first byte of a datagram may mean nothing. Read per
+    /// A key without headers was installed at some time: the first byte of a datagram may mean nothing. Read per
     /// received buffer.
     pub has_headerless_keys: AtomicBool,
 }
@@ -170,7 +170,7 @@ impl<F: Format> Tables<F> {
         Some(peer)
     }
 
-    /// Replaces what a peer owns.
+    /// Replaces the prefixes that a peer owns.
     pub(crate) fn set_routes(&self, id: PeerId, prefixes: &[IpNet]) {
         self.routes.rcu(|routes| {
             let mut routes = Routes::clone(routes);
@@ -184,13 +184,13 @@ impl<F: Format> Tables<F> {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns a number that changes with the peers and routes.
+    /// Returns a number that changes whenever peers or routes do.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Peers and routes as they are now, and their [`Self::version`], or that of a moment before.
+    /// Returns the present peers and routes, with their [`Self::version`] or a slightly older one.
     pub(crate) fn current(&self) -> Snapshot<F> {
         let version = self.version();
         (version, self.peers.load(), self.routes.load())
@@ -203,10 +203,10 @@ impl<F: Format> Tables<F> {
         }
     }
 
-    /// Releases a peer's address. The peer is no longer in the table, or about to be replaced.
+    /// Releases a peer's address. The peer has left the table or is about to be replaced.
     fn release(&self, peer: &Peer<F>) {
         let mut addresses = write(&self.addresses);
-        // Under the lock: a worker may be moving the peer.
+        // Read under the lock: a worker may be moving the peer.
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
     }
 
@@ -227,10 +227,9 @@ impl<F: Format> Tables<F> {
         peer.update(|spec| spec.link = link);
     }
 
-    /// A peer moved by itself; `false` if the new address belongs to another peer, or if the peer
-    /// was removed meanwhile. `newest`: whether the packet that says so is still the peer's newest,
-    /// asked when no other worker can move the peer any more; `tell` is called before one can again, so that
-    /// moves are reported in order.
+    /// Moves a peer that floated; returns `false` if the new address belongs to another peer, or if the peer was
+    /// removed meanwhile. `newest` returns whether the packet that moved the peer is still its newest; it is called
+    /// when no other worker can move the peer. `tell` is called before one can again, so moves are reported in order.
     pub(crate) fn float(
         &self,
         peer: &Peer<F>,
@@ -246,7 +245,7 @@ impl<F: Format> Tables<F> {
         if addresses.get(&new).is_some_and(|owner| *owner != peer.id) {
             return false;
         }
-        // A removal takes the peer out of the table before it waits for the lock.
+        // A removal takes the peer out of the table before it waits for this lock.
         if !self.peers.load().get(peer.id).is_some_and(|known| std::ptr::eq(&**known, peer)) {
             return false;
         }
@@ -324,7 +323,7 @@ mod tests {
         tables.remove_peer(PeerId(1)).unwrap();
         assert!(tables.peers.load().get(PeerId(2)).is_some());
         assert_eq!(pages(), 1);
-        // Nor do their places, however many there were before.
+        // Empty slots take no pages either, however many there were before.
         tables.add_peer(peer(70_000, link(3)));
         tables.remove_peer(PeerId(70_000)).unwrap();
         assert_eq!(tables.peers.load().pages.len(), 1);
@@ -354,7 +353,7 @@ mod tests {
         let removed = tables.remove_peer(PeerId(1)).unwrap();
         assert!(!tables.float(&removed, link(2), || true, || {}));
         assert_eq!(tables.by_address(&link(2)), None);
-        // Nor in the name of a newer peer with its id.
+        // The removed peer cannot take one for a newer peer with its id either.
         tables.add_peer(peer(1, link(3)));
         assert!(!tables.float(&removed, link(2), || true, || {}));
         assert_eq!(tables.by_address(&link(3)), Some(PeerId(1)));
@@ -375,7 +374,7 @@ mod tests {
         assert_eq!(read(&tables.addresses).len(), 1);
     }
 
-    // Another worker had its packet under a later key, from elsewhere, at the same time.
+    // At the same time, another worker had a packet under a later key, from another address.
     #[test]
     fn a_packet_that_is_the_newest_no_longer_moves_no_peer() {
         let tables = Tables::<Trivial>::default();

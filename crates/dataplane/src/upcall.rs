@@ -13,29 +13,30 @@ use adit_linux::poll::EventFd;
 use crate::stats::{DropReason, Stats};
 use crate::stream::StreamEnd;
 
-/// Control packets of known peers that are queued.
+/// The maximum number of queued control packets of known peers.
 const MAX_FRAMES: usize = 2048;
-/// The number of these that may belong to links without a session: hosts that can only begin a handshake must not
-/// crowd out those with a session.
+/// The part of these that links without a session may use: hosts that can only begin a handshake must not crowd out
+/// hosts with a session.
 const MAX_HANDSHAKE_FRAMES: usize = MAX_FRAMES / 2;
-/// Control packets of one known peer that may wait: several windows full of unacknowledged ones.
+/// The maximum number of queued control packets of one known peer: several full windows of unacknowledged packets.
 const MAX_FRAMES_OF_LINK: usize = 128;
-/// Unauthenticated control packets that are queued.
+/// The maximum number of queued unauthenticated control packets.
 const MAX_UNAUTHENTICATED: usize = 512;
-/// The bound for unauthenticated packets on streams, whose senders have proved their address: a flood of forged datagrams
-/// must not end their streams.
+/// The bound for unauthenticated packets on streams, whose senders have proved their address. It is higher so that a
+/// flood of forged datagrams does not end their streams.
 const MAX_UNAUTHENTICATED_STREAMS: usize = 2 * MAX_UNAUTHENTICATED;
-/// The bound for one such stream: it has nothing to send before its first packet is answered.
+/// The bound for one such stream: its peer has nothing to send before its first packet is answered.
 const MAX_UNAUTHENTICATED_OF_STREAM: usize = 8;
-/// In-band messages that are queued. A peer without any may always queue one.
+/// The maximum number of queued in-band messages. A peer with none queued may always queue one.
 const MAX_IN_BAND: usize = 1024;
-/// In-band messages of one peer, which sends them at will.
+/// The maximum number of queued in-band messages of one peer, which can send any number of them.
 const MAX_IN_BAND_OF_PEER: usize = 16;
-/// Socket errors that are queued: anyone on the path can cause them.
+/// The maximum number of queued socket errors: anyone on the path can cause them.
 const MAX_UNREACHABLE: usize = 256;
-/// Notices handed over per drain; the rest waits for the next, behind control packets.
+/// The number of notices delivered per drain; the others follow in the next, after control packets.
 const NOTICES_PER_DRAIN: usize = 256;
-/// Unauthenticated packets handed over per drain; the rest waits for the next, behind those of known peers.
+/// The number of unauthenticated packets delivered per drain; the others follow in the next, after those of known
+/// peers.
 const UNAUTHENTICATED_PER_DRAIN: usize = 64;
 
 /// The share of a queue that one source may use: one link, one /32 or /64, one /48, and all of IPv6.
@@ -48,7 +49,7 @@ struct QueueLimits {
     ipv6: usize,
 }
 
-/// Control packets of links with a session: many clients may share an address.
+/// The limits for control packets of links with a session: many clients may share an address.
 const SESSION_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_FRAMES,
     link: MAX_FRAMES_OF_LINK,
@@ -56,7 +57,7 @@ const SESSION_LIMITS: QueueLimits = QueueLimits {
     site: MAX_FRAMES,
     ipv6: MAX_FRAMES,
 };
-/// Control packets of links that only have a handshake: one host may begin many, each from another port.
+/// The limits for control packets of links with only a handshake: one host may begin many, each from another port.
 const HANDSHAKE_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_HANDSHAKE_FRAMES,
     link: MAX_FRAMES_OF_LINK,
@@ -64,7 +65,7 @@ const HANDSHAKE_LIMITS: QueueLimits = QueueLimits {
     site: MAX_HANDSHAKE_FRAMES / 2,
     ipv6: MAX_HANDSHAKE_FRAMES / 4 * 3,
 };
-/// Unauthenticated datagrams.
+/// The limits for unauthenticated datagrams.
 const UNAUTHENTICATED_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_UNAUTHENTICATED,
     link: MAX_UNAUTHENTICATED / 8,
@@ -72,7 +73,7 @@ const UNAUTHENTICATED_LIMITS: QueueLimits = QueueLimits {
     site: MAX_UNAUTHENTICATED / 4,
     ipv6: MAX_UNAUTHENTICATED / 4 * 3,
 };
-/// Unauthenticated packets on streams, in the same queue.
+/// The limits for unauthenticated packets on streams, in the same queue.
 const UNAUTHENTICATED_STREAM_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_UNAUTHENTICATED_STREAMS,
     link: MAX_UNAUTHENTICATED_OF_STREAM,
@@ -80,7 +81,7 @@ const UNAUTHENTICATED_STREAM_LIMITS: QueueLimits = QueueLimits {
     site: MAX_UNAUTHENTICATED_STREAMS / 4,
     ipv6: MAX_UNAUTHENTICATED_STREAMS / 4 * 3,
 };
-/// Longest control packet accepted, twice what the longest protocol sends.
+/// The longest control packet accepted: twice the longest that any protocol sends.
 pub(crate) const MAX_CONTROL: usize = 4096;
 
 /// An event for the control thread.
@@ -96,8 +97,8 @@ pub enum Upcall<T: DataFormat> {
     StreamEnded(Link, StreamEnd),
 }
 
-/// The receiving end. Its descriptor (see [`AsFd`]) is written to when something waits, and never read: it is for
-/// a reader that watches it edge-triggered, and sleeps only after [`Upcalls::drain`].
+/// The receiving end. Its descriptor (see [`AsFd`]) is written to when upcalls are queued, and never read: it is meant
+/// for a reader that watches it edge-triggered and sleeps only after [`Upcalls::drain`].
 #[derive(Debug)]
 pub struct Upcalls<T: DataFormat>(Arc<Queues<T>>);
 
@@ -105,7 +106,7 @@ pub struct Upcalls<T: DataFormat>(Arc<Queues<T>>);
 #[derive(Clone, Debug)]
 pub(crate) struct UpcallSender<T: DataFormat>(Arc<Queues<T>>);
 
-/// An input on a link. An end follows the packets before it, hence one queue for both.
+/// An input on a link. The end of a stream follows the packets before it, hence one queue for both.
 #[derive(Debug)]
 enum LinkInput {
     Packet(Vec<u8>),
@@ -117,12 +118,12 @@ struct Queues<T: DataFormat> {
     notices: Mutex<Notices<T>>,
     frames: Mutex<Frames>,
     unauthenticated: Mutex<Frames>,
-    /// Whether `event` is signalled: saves a system call per upcall.
+    /// Whether `event` is signalled, which saves a system call per upcall.
     raised: AtomicBool,
     event: EventFd,
 }
 
-/// Items in the order in which they came, and how many packets of each source there are.
+/// Items in order of arrival, and the number of packets from each source.
 #[derive(Debug, Default)]
 struct Frames {
     items: VecDeque<(Link, LinkInput)>,
@@ -139,7 +140,7 @@ enum Source {
 }
 
 impl Source {
-    /// Returns the sources of a packet with their shares.
+    /// Returns the sources that a packet is charged to, with their shares.
     fn all(link: Link, limits: &QueueLimits) -> [Option<(Self, usize)>; 4] {
         let network = Network::of(link.remote().ip());
         let site = network.is_ipv6().then(|| (Self::Network(network.site()), limits.site));
@@ -154,7 +155,7 @@ impl Source {
 }
 
 impl Frames {
-    /// Queues a packet; `false` if a share is used up.
+    /// Queues a packet; returns `false` if a share is used up.
     fn push(&mut self, link: Link, packet: &[u8], limits: &QueueLimits) -> bool {
         let sources = Source::all(link, limits);
         let mut counted = sources.iter().flatten();
@@ -168,7 +169,7 @@ impl Frames {
         true
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest `count` items.
     fn take(&mut self, count: usize) -> Vec<(Link, LinkInput)> {
         let taken: Vec<_> = self.items.drain(..count.min(self.items.len())).collect();
         for (link, item) in &taken {
@@ -181,7 +182,7 @@ impl Frames {
     }
 }
 
-/// The number of waiting items of each kind. A kind without any takes no memory.
+/// The number of queued items of each kind. A kind with none takes no memory.
 #[derive(Debug)]
 struct ItemCounts<K>(HashMap<K, usize>);
 
@@ -211,13 +212,13 @@ impl<K: Eq + Hash> ItemCounts<K> {
     }
 }
 
-/// Notices in their order. Of a peer's moves only the last one waits.
+/// Notices in order. Of each peer's moves, only the last stays queued.
 #[derive(Debug)]
 struct Notices<T: DataFormat> {
     items: VecDeque<Notice<T>>,
-    /// Notices taken so far: the number of the first item.
+    /// The number of notices taken so far, which is the number of the first item.
     taken: u64,
-    /// The number of the waiting move of each peer.
+    /// The number of the queued move of each peer.
     moves: HashMap<PeerId, u64>,
     in_band: ItemCounts<PeerId>,
     in_band_total: usize,
@@ -225,7 +226,7 @@ struct Notices<T: DataFormat> {
 }
 
 impl<T: DataFormat> Notices<T> {
-    /// Queues a notice; `false` if a share is used up.
+    /// Queues a notice; returns `false` if a share is used up.
     fn push(&mut self, notice: Notice<T>) -> bool {
         match notice {
             Notice::Floated(peer, _) => {
@@ -237,7 +238,7 @@ impl<T: DataFormat> Notices<T> {
                     return true;
                 }
             }
-            // Later notices are about another peer of the same number.
+            // Later notices concern another peer with the same number.
             Notice::PeerGone(peer, _) => drop(self.moves.remove(&peer)),
             Notice::InBand(peer, _) => {
                 let waiting = self.in_band.of(&peer);
@@ -250,7 +251,7 @@ impl<T: DataFormat> Notices<T> {
             }
             Notice::Unreachable(..) if self.unreachable >= MAX_UNREACHABLE => return false,
             Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_add(1),
-            // Sent once per peer, key or request, whose numbers bound them; a lost one is not repeated.
+            // Each is sent once per peer, key or request, so their number is bounded; a lost one is not repeated.
             Notice::PeerSilent(_)
             | Notice::PeerActive(_)
             | Notice::KeyFirstUse(..)
@@ -263,7 +264,7 @@ impl<T: DataFormat> Notices<T> {
         true
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest `count` notices.
     fn take(&mut self, count: usize) -> Vec<Notice<T>> {
         let taken: Vec<_> = self.items.drain(..count.min(self.items.len())).collect();
         for notice in &taken {
@@ -284,7 +285,7 @@ impl<T: DataFormat> Notices<T> {
     }
 }
 
-/// Locks a queue. A queue is consistent at every moment, so a panic in another thread need not spread.
+/// Locks a queue. A queue is always consistent, so a panic in another thread need not spread.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -329,7 +330,7 @@ impl<T: DataFormat> UpcallSender<T> {
         self.taken(taken, stats, DropReason::UnauthenticatedQueueFull)
     }
 
-    /// Reports the end of a stream, once per stream, whose number bounds the queue.
+    /// Reports the end of a stream. This happens once per stream, and the number of streams bounds the queue.
     pub(crate) fn stream_ended(&self, link: Link, why: StreamEnd, known: bool) {
         let queue = if known { &self.0.frames } else { &self.0.unauthenticated };
         lock(queue).items.push_back((link, LinkInput::Ended(why)));
@@ -380,11 +381,11 @@ impl<T: DataFormat> Queues<T> {
 }
 
 impl<T: DataFormat> Upcalls<T> {
-    /// Hands over queued upcalls: a batch of notices, then control packets of known peers, then a batch of unauthenticated
-    /// ones. If any are left, the descriptor is signalled again.
+    /// Delivers queued upcalls: a batch of notices, then control packets of known peers, then a batch of
+    /// unauthenticated ones. If any are left, the descriptor is signalled again.
     pub fn drain(&mut self, take: impl FnMut(Upcall<T>)) {
-        // The flag goes down before the queues are looked at, so that nothing is missed. The swap reads what was
-        // queued before the flag went up.
+        // The flag is cleared before the queues are read, so no upcall is missed. The swap synchronizes with the one
+        // that set the flag, so the upcalls queued before it are visible.
         self.0.raised.swap(false, Ordering::AcqRel);
         if self.drain_silently(take) {
             self.0.raise();
@@ -502,7 +503,7 @@ mod tests {
         let (sender, mut upcalls) = channel().unwrap();
         let send = |port, session| sender.frame(&stats, link(port), &[4], session);
         assert_eq!((0..1000).filter(|_| send(1, true)).count(), MAX_FRAMES_OF_LINK);
-        // Handshakes of many networks, each with its share, leave the sessions' half alone.
+        // Handshakes from many networks, each with its share, do not use the sessions' half.
         let handshake = |n: u16| sender.frame(&stats, other(n / 200), &[4], false);
         let taken = (0..9000u16).filter(|n| handshake(*n)).count();
         assert_eq!(taken, MAX_HANDSHAKE_FRAMES - MAX_FRAMES_OF_LINK);
@@ -549,7 +550,7 @@ mod tests {
     fn a_peer_that_floods_in_band_messages_leaves_room_for_those_of_others() {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel::<Trivial>().unwrap();
-        // As many as the whole queue holds, of hostile peers; then one of each honest peer.
+        // Hostile peers fill the whole queue; then each honest peer sends one message.
         for n in 0..10_000 {
             sender.notice(&stats, Notice::InBand(PeerId(n % 500), vec![6]));
         }
@@ -576,7 +577,8 @@ mod tests {
             Notice::Floated(PeerId(2), link(7)),
         ];
         assert_eq!(drain(&mut upcalls), expected.map(Upcall::Notice));
-        // A notice that was taken is reported again, and later notices of a peer with the same number follow its end.
+        // A notice is reported again after the first was taken, and later notices about a peer with the same number
+        // follow the end of the previous peer.
         let gone = || Notice::PeerGone(PeerId(1), Default::default());
         let lives =
             [Notice::Floated(PeerId(1), link(1)), gone(), Notice::Floated(PeerId(1), link(2))];
@@ -600,7 +602,7 @@ mod tests {
         assert!(!upcalls.0.raised.load(Ordering::Relaxed));
     }
 
-    /// One source floods, another one still gets through: in each queue, at each size of a source.
+    /// While one source floods, another one still gets through: in each queue, at each size of a source.
     #[test]
     fn a_source_that_floods_a_queue_leaves_room_for_others() {
         let floods: [fn(u16) -> Link; 4] = [
@@ -617,7 +619,7 @@ mod tests {
                 sender.unauthenticated(&stats, flood(n), &[7]);
                 sender.frame(&stats, flood(n), &[7], false);
             }
-            // From everywhere in IPv6: what is left is for IPv4.
+            // Packets from all over IPv6: the remaining room is for IPv4.
             for other in others.into_iter().take(if which == 3 { 1 } else { 2 }) {
                 assert!(sender.unauthenticated(&stats, from(other, 9), &[7]), "{which}: {other}");
                 assert!(sender.frame(&stats, from(other, 9), &[7], false), "{which}: {other}");

@@ -55,8 +55,8 @@ fn measured() {
     report("10000 rules", &many(10_000));
 }
 
-/// Returns network and port of the first rule of the form `ip saddr 10.1.2.0/24 udp dport 3 drop`, from the middle of
-/// the text on if `part` is 2.
+/// Returns the network and port of the first rule of the form `ip saddr 10.1.2.0/24 udp dport 3 drop`, searching from
+/// the middle of the text on if `part` is 2.
 fn dropping(text: &str, part: usize) -> Option<(u32, u16)> {
     let lines: Vec<&str> = text.lines().collect();
     let start = lines.len().checked_div(part).unwrap_or(0);

@@ -33,7 +33,7 @@ fn main() {
     }
 }
 
-/// Returns the nanoseconds for each of `count` packets, of the flows that `choose` selects.
+/// Returns the time per packet in nanoseconds, for `count` packets of the flows that `choose` selects.
 fn run(tracker: &Tracker, count: u32, mut choose: impl FnMut(u32) -> u32, confirm: bool) -> f64 {
     let mut bytes = datagram();
     let vouched =

@@ -1,7 +1,7 @@
 //! Elements of named sets that change while rules are in force: they are added, deleted, or expire.
 //!
-//! These changes survive a reload: elements that were added stay in the set of the same name until they expire.
-//! Elements of the file are as the new file states them.
+//! These changes survive a reload: elements that were added stay in the set of the same name until they expire. For
+//! elements in the file, the new file decides.
 
 #[cfg(test)]
 mod tests;
@@ -12,9 +12,9 @@ use std::fmt;
 use crate::Nanos;
 use crate::ruleset::{Element, Family, Kind, Lifetime, Members, Range, Set};
 
-/// The most elements that are added while rules are in force, in all sets together.
+/// The maximum number of elements that are added while rules are in force, in all sets together.
 pub const MAX_ADDED: usize = 262_144;
-/// The most expired elements that one sweep removes.
+/// The maximum number of expired elements that one sweep removes.
 const MAX_EXPIRED: usize = 16_384;
 
 /// The identity of a set: the family and the name of its table, and its own name.
@@ -23,18 +23,18 @@ pub(crate) type SetName = (Family, String, String);
 /// The first value of each part.
 pub(crate) type Key = Box<[u128]>;
 
-/// The reason why elements could not be changed. Nothing is changed then.
+/// The reason why elements could not be changed. None of them is changed then.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ElementError {
-    /// There is no such element to delete.
+    /// The element to delete does not exist.
     Missing(Element),
-    /// It overlaps with an existing element.
+    /// The element overlaps an existing one.
     Overlaps(Element),
-    /// The set has as many as its `size` allows.
+    /// The set has as many elements as its `size` allows.
     Full(u64),
-    /// All sets together have as many added elements as allowed.
+    /// All sets together have the maximum number of added elements.
     TooMany,
-    /// The rules in force are no longer the intended ones.
+    /// The rules in force have changed since the command was prepared.
     Changed,
 }
 
@@ -52,16 +52,16 @@ impl fmt::Display for ElementError {
 
 impl std::error::Error for ElementError {}
 
-/// A change of elements.
+/// The kind of change to elements.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// They are added. An existing element gets the stated timeout, if there is one.
+    /// Elements are added. An existing element gets the specified timeout, if there is one.
     Add,
-    /// They are deleted.
+    /// Elements are deleted.
     Delete,
 }
 
-/// The totals of all sets, and refusals.
+/// The totals of all sets, and the number of refused changes.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct ElementTotals {
     /// Elements that were added while rules were in force.
@@ -75,14 +75,14 @@ pub struct ElementTotals {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Expiry {
     Never,
-    /// This long after the rules came into force: the clock is not known yet.
+    /// This long after the rules came into force, while the clock is not yet known.
     After(u64),
     At(Nanos),
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// The end of the range; of one part only.
+    /// The end of the range, for keys of one part only.
     last: u128,
     timeout: Option<u64>,
     end: Expiry,
@@ -100,16 +100,16 @@ pub(crate) struct State {
     timeout: Option<u64>,
     size: Option<u64>,
     all: BTreeMap<Key, Entry>,
-    /// When they expire.
+    /// The expiry times of elements, in order.
     due: BTreeSet<(Nanos, Key)>,
-    /// Some wait for the first known time.
+    /// Some elements wait for the first known time.
     waiting: bool,
     added: usize,
-    /// The former entries of the current change.
+    /// The previous entries of the current change.
     journal: Vec<(Key, Option<Entry>)>,
 }
 
-/// The elements of all sets that change.
+/// The elements of all sets with changes.
 #[derive(Debug, Default)]
 pub(crate) struct Elements {
     sets: HashMap<SetName, State>,
@@ -120,12 +120,12 @@ pub(crate) struct Elements {
 /// The changes of keys: the end of the range, or `None` for a removed key.
 pub(crate) type Delta = Vec<(Key, Option<u128>)>;
 
-/// Returns whether elements of such a set may change while it is in force.
+/// Returns whether elements of this set may change while it is in force.
 pub(crate) fn may_change(set: &Set) -> bool {
     set.name.is_some() && fixed(set).is_none()
 }
 
-/// Returns why the elements of a set cannot be changed while it is in force.
+/// Returns the reason why the elements of a set cannot be changed while it is in force.
 pub(crate) fn fixed(set: &Set) -> Option<&'static str> {
     if set.map {
         Some("is a map: maps change with a reload only")
@@ -151,8 +151,8 @@ impl Elements {
         ElementTotals { added: added as u64, refused: self.refused, expired: self.expired }
     }
 
-    /// Takes over the sets of other rules: elements that were added stay in those of the same name and type, if they
-    /// fit. Other sets are forgotten.
+    /// Adopts the sets of new rules: added elements stay in sets of the same name and type, if they fit. Other sets are
+    /// dropped.
     pub(crate) fn adopt<'a>(&mut self, sets: impl Iterator<Item = (SetName, &'a Set)>) {
         let mut before = std::mem::take(&mut self.sets);
         for (name, set) in sets.filter(|(_, set)| may_change(set)) {
@@ -170,7 +170,7 @@ impl Elements {
         }
     }
 
-    /// Changes a set, entirely or not at all. Returns how many elements changed, and the changes.
+    /// Changes a set, either completely or not at all. Returns the number of changed elements, and the changes.
     pub(crate) fn change(
         &mut self,
         name: SetName,
@@ -210,7 +210,7 @@ impl Elements {
         }
     }
 
-    /// Removes expired elements. Returns the changes of each set, and whether there are more.
+    /// Removes expired elements. Returns the changes of each set, and whether more have expired.
     pub(crate) fn expire(&mut self, now: Nanos) -> (Vec<(SetName, Delta)>, bool) {
         let (mut all, mut left) = (Vec::new(), MAX_EXPIRED);
         for (name, state) in &mut self.sets {
@@ -230,7 +230,7 @@ impl Elements {
         (all, left == 0)
     }
 
-    /// Returns the elements of a set, in order; `None` if they are those of the file.
+    /// Returns the elements of a set, in order; `None` if they have not changed since the file was read.
     pub(crate) fn list(&self, name: &SetName, now: Nanos) -> Option<Vec<Element>> {
         let state = self.sets.get(name)?;
         Some(state.all.iter().map(|(key, entry)| state.element(key, entry, now)).collect())
@@ -302,7 +302,7 @@ impl State {
         }
     }
 
-    /// Sets the expiry of elements that came with the rules.
+    /// Sets the expiry of elements that were loaded with the rules.
     fn start(&mut self, now: Nanos) {
         if !std::mem::take(&mut self.waiting) {
             return;
@@ -316,7 +316,7 @@ impl State {
         }
     }
 
-    /// Inserts or removes the entry of a key, and records the former one.
+    /// Inserts or removes the entry of a key, and records the previous entry.
     fn set(&mut self, key: Key, entry: Option<Entry>) {
         let added =
             |entry: &Option<Entry>| usize::from(entry.as_ref().is_some_and(|one| one.added));
@@ -356,7 +356,7 @@ impl State {
         self.journal.clear();
     }
 
-    /// Returns the elements of one part that share values with a range.
+    /// Returns the one-part elements that overlap a range.
     fn crossing(&self, range: Range) -> Vec<(Key, Entry)> {
         if self.key.len() != 1 {
             return Vec::new();
@@ -375,7 +375,7 @@ impl State {
         if let Some(known) = self.all.get(&key)
             && known.last == entry.last
         {
-            // As in the kernel, a timeout that is stated renews the element's.
+            // As in the kernel, a specified timeout renews the element's.
             if element.lifetime.is_none() {
                 return Ok(false);
             }
@@ -437,7 +437,8 @@ impl State {
         Ok(true)
     }
 
-    /// Takes over the elements that were added to the set of former rules, and the expiry of elements that are in both.
+    /// Takes over the elements that were added to the set of the previous rules, and the expiry of elements that are in
+    /// both.
     fn inherit(&mut self, old: Self) {
         for (key, entry) in old.all {
             let known = self.all.get(&key).filter(|known| known.last == entry.last);

@@ -1,5 +1,5 @@
-//! Random rule sets and packets generated from bytes, and the comparison of the compiled rules with the rules in the
-//! source. For this crate's tests and for the fuzzer: a feature that is not for production.
+//! Generates random rule sets and packets from bytes, and compares the compiled rules with the rules in source form.
+//! For this crate's tests and for the fuzzer; the feature is not meant for production.
 
 #![allow(
     clippy::indexing_slicing,
@@ -27,7 +27,7 @@ use crate::packet::Packet;
 use crate::ruleset::{Log, Members, Ruleset};
 use crate::{Filter, IpRange};
 
-/// Choices taken from bytes; zero when they are used up.
+/// Random choices that are read from bytes; all are zero once the bytes are used up.
 #[derive(Debug)]
 pub struct Source<'a> {
     bytes: &'a [u8],
@@ -50,23 +50,23 @@ impl<'a> Source<'a> {
         number % count
     }
 
-    /// Returns true once in `count` times.
+    /// Returns true in one of `count` cases.
     pub fn once_in(&mut self, count: usize) -> bool {
         !self.bytes.is_empty() && self.below(count) == count - 1
     }
 
-    /// Returns one of these.
+    /// Returns one of the items.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// Returns whether nothing is left.
+    /// Returns whether all bytes are used up.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 }
 
-/// Executes the reference, on a filter of its own.
+/// The effects of the reference evaluation, which runs on a separate filter.
 struct Reference<'a, 'p> {
     packet: &'a Packet<'p>,
     context: &'a Context,
@@ -102,30 +102,30 @@ impl LogSink for Logged {
     }
 }
 
-/// How often the comparison saw the cases that make it meaningful.
+/// The number of times that the comparison saw the cases that make it meaningful.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Coverage {
-    /// Packets evaluated.
+    /// The number of packets evaluated.
     pub packets: u64,
-    /// Packets decided by a rule.
+    /// The number of packets decided by a rule.
     pub by_rule: u64,
-    /// Packets dropped or rejected.
+    /// The number of packets dropped or rejected.
     pub refused: u64,
-    /// Packets evaluated from a flow's cache.
+    /// The number of packets evaluated from a flow's cache.
     pub remembered: u64,
-    /// Packets logged.
+    /// The number of packets logged.
     pub logged: u64,
 }
 
-/// Evaluates `packets` by the reference, compiled, and compiled with caches, and panics if they differ in verdict,
-/// rule, counters or log. `source` chooses when members of clients' sets change.
+/// Evaluates `packets` with the reference, with the compiled rules, and with the compiled rules and caches; panics if
+/// the results differ in verdict, rule, counters or log. `source` chooses when members of clients' sets change.
 pub fn agree(
     ruleset: &Ruleset,
     packets: &[(Frame, Context)],
     source: &mut Source<'_>,
     seen: &mut Coverage,
 ) {
-    // The generator creates no rule sets that contradict themselves.
+    // The generator creates no inconsistent rule sets.
     let compile = || Arc::new(Filter::compile(ruleset.clone()).unwrap());
     let (reference, plain, remembering) = (compile(), compile(), compile());
     let starts = reference.count_list();
@@ -204,7 +204,7 @@ fn change_members(filters: &[&Arc<Filter>], source: &mut Source<'_>) {
     }
 }
 
-/// Generates everything from one row of bytes: the entry point of a fuzzer.
+/// Generates a rule set and packets from the same bytes and compares the results: the entry point of a fuzzer.
 pub fn compare(bytes: &[u8], seen: &mut Coverage) {
     let mut source = Source::new(bytes);
     let ruleset = ruleset(&mut source);
@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// The compiled rules, with and without caches, match the rules in the source.
+    /// The compiled rules, with and without caches, give the same results as the rules in source form.
     #[test]
     fn compiled_rules_judge_as_the_written_ones() {
         let seen = std::cell::Cell::new(Coverage::default());

@@ -1,9 +1,10 @@
 //! Captures in the pcapng format (draft-ietf-opsawg-pcapng) for Wireshark: one section, little-endian, times in
 //! nanoseconds. No I/O: bytes are appended to a vector.
 
-/// The most interfaces that one capture distinguishes; packets of further ones belong to the last.
+/// The maximum number of interfaces that a capture distinguishes; packets of further interfaces are assigned to the
+/// last.
 pub const MAX_INTERFACES: usize = 1024;
-/// The longest text of an option in bytes, which bounds a block's length.
+/// The maximum length of an option's text in bytes, which bounds a block's length.
 const MAX_TEXT: usize = 1024;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -11,7 +12,7 @@ const INTERFACE_DESCRIPTION: u32 = 1;
 const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// `opt_comment`, of every block.
+/// `opt_comment`, which any block may have.
 const COMMENT: u16 = 1;
 /// `shb_userappl`
 const PROGRAM: u16 = 4;
@@ -29,15 +30,15 @@ const DROPPED: u16 = 5;
 pub enum Link {
     /// An Ethernet header (LINKTYPE_ETHERNET).
     Ethernet,
-    /// Nothing: IPv4 or IPv6, depending on the first four bits (LINKTYPE_RAW).
+    /// No header: the packet is IPv4 or IPv6, depending on the first four bits (LINKTYPE_RAW).
     Raw,
-    /// [`family`], and then as [`Self::Raw`] (LINKTYPE_NULL). libpcap (1.10) can read captures of several interfaces
-    /// only if the link's number is also its own for it, as Raw's is not: it then takes the second interface for one of
-    /// another type.
+    /// A header of four bytes, [`family`], followed by the packet as in [`Self::Raw`] (LINKTYPE_NULL). libpcap (1.10)
+    /// can read captures of several interfaces only if its own number for the link type is the same as the file's. For
+    /// Raw it is not, and libpcap then reports that the second interface has another type.
     Null,
 }
 
-/// Returns the header of a packet on [`Link::Null`]: the address family in the numbers of BSD, in the byte order of the
+/// Returns the header of a packet on [`Link::Null`]: the address family with BSD's numbers, in the byte order of the
 /// capture.
 pub fn family(packet: &[u8]) -> [u8; 4] {
     match packet.first() {
@@ -59,15 +60,15 @@ impl Link {
 /// One captured packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Captured<'a> {
-    /// Nanoseconds since 1970.
+    /// The time in nanoseconds since 1970.
     pub time: u64,
-    /// The name of the interface by which it arrived.
+    /// The name of the interface by which the packet arrived.
     pub interface: &'a str,
-    /// The header that it begins with.
+    /// The header that the packet begins with.
     pub link: Link,
-    /// Its first bytes.
+    /// The captured bytes from the start of the packet.
     pub bytes: &'a [u8],
-    /// Its original length.
+    /// The packet's original length.
     pub length: u32,
     /// The comment.
     pub comment: &'a str,
@@ -81,13 +82,13 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins a capture by `program`: appends its first block to `out`.
+    /// Begins a capture by `program`: appends the first block to `out`.
     pub fn new(program: &str, out: &mut Vec<u8>) -> Self {
         block(out, SECTION_HEADER, |body| {
             put32(body, BYTE_ORDER);
             put16(body, 1);
             put16(body, 0);
-            // The section's length is not known.
+            // The section's length is unknown.
             body.extend_from_slice(&u64::MAX.to_le_bytes());
             option(body, PROGRAM, program.as_bytes());
             end_of_options(body);
@@ -95,7 +96,7 @@ impl Writer {
         Self { interfaces: Vec::new() }
     }
 
-    /// Appends one packet, and before it the description of an interface that was not seen before.
+    /// Appends one packet, preceded by the description of its interface if it is new.
     pub fn packet(&mut self, packet: &Captured<'_>, out: &mut Vec<u8>) {
         let interface = self.interface(packet.interface, packet.link, out);
         block(out, ENHANCED_PACKET, |body| {
@@ -109,13 +110,13 @@ impl Writer {
             if !packet.comment.is_empty() {
                 option(body, COMMENT, packet.comment.as_bytes());
             }
-            // Inbound: named by the interface that it came in on.
+            // Inbound: labelled with the interface that it arrived on.
             option(body, FLAGS, &1u32.to_le_bytes());
             end_of_options(body);
         });
     }
 
-    /// Appends how many packets were lost before they reached this capture since it began.
+    /// Appends the number of packets that were lost before they reached this capture since it began.
     pub fn lost(&mut self, time: u64, lost: u64, out: &mut Vec<u8>) {
         if self.interfaces.is_empty() {
             return;
@@ -152,7 +153,7 @@ impl Writer {
     }
 }
 
-/// Appends a block: its type, its length, the output of `fill`, padding, its length again.
+/// Appends a block: its type, its length, the output of `fill`, padding, and its length again.
 fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let mut body = Vec::new();
     fill(&mut body);
@@ -166,7 +167,7 @@ fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
 
 fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     let mut len = value.len().min(MAX_TEXT);
-    // Texts are UTF-8: no partial character.
+    // The text is UTF-8 and must not end in a partial character.
     while len < value.len() && value.get(len).is_some_and(|byte| byte & 0xc0 == 0x80) {
         len = len.saturating_sub(1);
     }
@@ -181,7 +182,7 @@ fn end_of_options(body: &mut Vec<u8>) {
     put32(body, 0);
 }
 
-/// Pads to a multiple of 4, at which everything in a block begins, as does a block's body.
+/// Pads to a multiple of 4, the alignment of everything in a block and of a block's body.
 fn pad(body: &mut Vec<u8>) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
@@ -219,7 +220,7 @@ mod tests {
         #[derive(Debug, Default)]
         pub(super) struct Capture {
             pub program: String,
-            /// Link type, snap length, name, resolution.
+            /// Link type, snapshot length, name, resolution.
             pub interfaces: Vec<(u16, u32, String, u8)>,
             pub packets: Vec<Packet>,
             pub dropped: Option<u64>,

@@ -1,4 +1,4 @@
-//! Packets for tests, built in a naive way.
+//! Packets for tests, built in a simple way.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -46,7 +46,8 @@ pub(crate) fn fix_v4(packet: &mut [u8]) {
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Builds an IPv6 packet with `chain` (type, and body after the next header byte) before the rest.
+/// Builds an IPv6 packet with the extension headers `chain` (type, and body after the next header
+/// byte) before the rest.
 pub(crate) fn v6_of(
     src: Ipv6Addr,
     dst: Ipv6Addr,
@@ -73,7 +74,7 @@ pub(crate) fn ip(v6: bool, protocol: u8, l4: &[u8]) -> Vec<u8> {
     if v6 { v6_of(V6_A, V6_B, &[], protocol, l4) } else { v4_of(V4_A, V4_B, 7, 0, protocol, l4) }
 }
 
-/// Fills in the checksum of `l4` at `at`, for the usual hosts.
+/// Fills in the checksum of `l4` at offset `at`, for the usual hosts.
 fn summed(v6: bool, protocol: u8, mut l4: Vec<u8>, at: usize) -> Vec<u8> {
     let mut pseudo = Vec::new();
     if v6 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Returns the time `span` later, or the end of time.
+    /// Returns the time `span` later, or the latest possible time.
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }

@@ -22,8 +22,8 @@ fn firewall(rules: &str) -> Arc<Firewall> {
     Firewall::new(Filter::compile(ruleset).unwrap(), Limits::default(), [7; 16])
 }
 
-/// Evaluates packets in order and checks their outcomes. Each is `lan` or `wan` (its origin), a description, and
-/// `passes`, `dropped` or `rejected`.
+/// Evaluates packets in order and checks the results. Each packet has an origin (`lan` or `wan`), a description, and an
+/// expected result: `passes`, `dropped` or `rejected`.
 fn evaluated(rules: &str, packets: &[(&str, &str, &str)]) {
     let firewall = firewall(rules);
     let mut worker = firewall.worker();
@@ -52,7 +52,7 @@ fn evaluated(rules: &str, packets: &[(&str, &str, &str)]) {
     }
 }
 
-/// The packets that IPv6 needs before any other can be delivered, both ways.
+/// The packets that IPv6 needs, in both directions, before any other packet can be delivered.
 const NEIGHBOURS: [(&str, &str, &str); 5] = [
     ("lan", "icmpv6 fe80::1 > ff02::1:ff00:2 nd-neighbor-solicit", "passes"),
     ("wan", "icmpv6 fe80::2 > fe80::1 nd-neighbor-advert", "passes"),

@@ -2,8 +2,8 @@
 
 pub use super::framing::Compression;
 
-/// Decompresses a packet into `into`, whose memory is reused. `None` if the input is malformed or expands to more than
-/// `most` bytes, since a few bytes can expand to megabytes.
+/// Decompresses a packet into `into`, whose memory is reused. Returns `None` if the input is malformed or expands to
+/// more than `most` bytes, since a few bytes can expand to megabytes.
 pub fn decompress<'o>(
     compression: Compression,
     text: &[u8],
@@ -37,7 +37,7 @@ mod tests {
         let run = decompress(Compression::Lz4, &RUN, 1500, &mut memory).unwrap();
         assert_eq!(run.len(), 1 + 4 + 15 + 255 + 226 + 5);
         assert!(run.ends_with(b"aabcdef"));
-        // The previous contents of the memory are not visible.
+        // The previous contents of the memory do not show.
         let again = decompress(Compression::Lzo, &ZEROS, 600, &mut memory).unwrap();
         assert_eq!(again, [0; 512]);
     }

@@ -15,18 +15,18 @@ use adit_engine::Instant;
 use adit_dataplane::MAX_PACKET;
 pub use adit_dataplane::format::Origin;
 
-/// Bytes before each packet or piece.
+/// The number of bytes before each packet or fragment.
 pub const HEADER: usize = 4;
-/// Fragments of one packet at most: their number has 5 bits.
+/// The maximum number of fragments of one packet: the fragment number has 5 bits.
 pub const MAX_FRAGMENTS: usize = 32;
-/// Incomplete packets of one peer.
+/// The maximum number of incomplete packets of one peer.
 pub const MAX_WAITING: usize = 25;
-/// Bytes of incomplete packets of one peer. Beyond it the oldest packet is dropped.
+/// The maximum number of bytes of one peer's incomplete packets. Beyond it the oldest packet is dropped.
 pub const MAX_HELD: usize = 256 << 10;
-/// The time for which a packet may stay incomplete.
+/// How long a packet may stay incomplete.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// All pieces of a packet were sealed within this many packet ids. Sequence numbers come again after
-/// 256 packets of at least two pieces each: what is further apart belongs to two packets.
+/// All fragments of a packet were sealed within this many packet ids. Sequence numbers repeat after 256 packets of at
+/// least two fragments each, so fragments that are further apart belong to two packets.
 const MAX_SPREAD: u64 = 256;
 
 const WHOLE: u32 = 0;
@@ -37,7 +37,7 @@ const LAST: u32 = 2;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Header {
     Whole,
-    /// `size` is 0 unless this is the last piece.
+    /// One of several fragments. `size` is 0 unless it is the last.
     Fragment {
         sequence: u8,
         number: u8,
@@ -68,7 +68,7 @@ impl Header {
             Self::Whole => [0; HEADER],
             Self::Fragment { sequence, number, last, size } => {
                 let kind = if last { LAST } else { PIECE };
-                // A size that does not fit is one that `fragment_size` never gives.
+                // A size that does not fit is never returned by `fragment_size`.
                 let size = if last { u32::try_from(size / 4).unwrap_or(0) & 0x3fff } else { 0 };
                 (kind | u32::from(sequence) << 2 | u32::from(number & 0x1f) << 10 | size << 15)
                     .to_be_bytes()
@@ -77,8 +77,8 @@ impl Header {
     }
 }
 
-/// Returns the length of all fragments but the last of a packet of `len` bytes, if fragments carry at most `most`: a
-/// multiple of 4, and smaller than necessary if the last fragment would otherwise be a small rest.
+/// Returns the length of every fragment but the last for a packet of `len` bytes, if fragments carry at most `most`: a
+/// multiple of 4, and reduced if the last fragment would otherwise be very short.
 fn fragment_size(len: usize, most: usize) -> usize {
     let full = most & !3;
     let (whole, rest) = match full {
@@ -93,10 +93,10 @@ fn fragment_size(len: usize, most: usize) -> usize {
     len.div_ceil(pieces).next_multiple_of(4).min(full)
 }
 
-/// A packet on its way into datagrams.
+/// A packet that is being split into datagrams.
 ///
-/// The text begins with [`HEADER`] bytes that are not part of the packet. Each piece's header is
-/// written over the end of the piece before, which was sealed already.
+/// The text begins with [`HEADER`] bytes that are not part of the packet. Each fragment's header overwrites the end of
+/// the previous fragment, which was already sealed.
 #[derive(Debug)]
 pub struct Fragments<'t> {
     text: &'t mut [u8],
@@ -107,8 +107,8 @@ pub struct Fragments<'t> {
 }
 
 impl<'t> Fragments<'t> {
-    /// Cuts the packet behind the first [`HEADER`] bytes of `text` into pieces of at most `most`
-    /// bytes. `None` if that takes more than [`MAX_FRAGMENTS`]. `sequence` is advanced if it is used.
+    /// Splits the packet after the first [`HEADER`] bytes of `text` into fragments of at most `most` bytes. Returns
+    /// `None` if that takes more than [`MAX_FRAGMENTS`]. `sequence` is advanced if it is used.
     pub fn new(text: &'t mut [u8], most: usize, sequence: &mut u8) -> Option<Self> {
         let len = text.len().checked_sub(HEADER)?;
         if len <= most {
@@ -126,12 +126,12 @@ impl<'t> Fragments<'t> {
         Some(Self { text, sequence: *sequence, size, count, next: 0 })
     }
 
-    /// Returns the number of datagrams that it becomes.
+    /// Returns the number of datagrams that the packet is split into.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns the next piece with its header, to be sealed before the one after is asked for.
+    /// Returns the next fragment with its header. It must be sealed before the following one is requested.
     #[expect(clippy::should_implement_trait, reason = "an Iterator cannot lend")]
     pub fn next(&mut self) -> Option<&[u8]> {
         if self.next >= self.count {
@@ -158,13 +158,13 @@ impl<'t> Fragments<'t> {
 /// The result of adding a received fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FragmentResult<'t> {
-    /// A packet in one piece.
+    /// A packet that was not fragmented.
     Whole(&'t mut [u8]),
-    /// The piece that completed a packet; it is in the buffer that was passed.
+    /// The fragment that completed a packet, which is now in the buffer that was passed.
     Complete,
-    /// A piece; others are missing.
+    /// A fragment of a packet that is still incomplete.
     Waiting,
-    /// Not a header, or pieces that contradict each other.
+    /// The header is invalid, or fragments contradict each other.
     Bad,
 }
 
@@ -174,9 +174,9 @@ struct PartialPacket {
     sequence: u8,
     origin: Origin,
     size: usize,
-    /// A bit for each piece that is here.
+    /// A bit for each fragment that has arrived.
     here: u32,
-    /// Fragments and bytes, once the last is here.
+    /// The number of fragments and the total length, once the last fragment has arrived.
     end: Option<(u32, usize)>,
     text: Vec<u8>,
 }
@@ -188,13 +188,13 @@ pub struct Reassembler {
     partial: Vec<PartialPacket>,
     /// The size of all texts together; at most [`MAX_HELD`].
     held: usize,
-    /// Packets given up because a piece did not come, since the last look.
+    /// The number of packets dropped because a fragment was missing, since the last [`Self::take_lost`].
     lost: usize,
 }
 
 impl Reassembler {
-    /// Takes one authentic text. A packet that is complete now is put into `out`, whose memory serves
-    /// the next packet.
+    /// Processes one authenticated text. If it completes a packet, the packet is put into `out`, whose memory is reused
+    /// for the next packet.
     pub fn push<'t>(
         &mut self,
         text: &'t mut [u8],
@@ -219,7 +219,7 @@ impl Reassembler {
         }
     }
 
-    /// Returns the number of packets that were given up since the last call.
+    /// Returns the number of packets that were dropped as incomplete since the last call.
     pub fn take_lost(&mut self) -> usize {
         mem::take(&mut self.lost)
     }
@@ -300,7 +300,7 @@ impl Reassembler {
             self.held = self.held.saturating_sub(gone.text.len());
             self.lost = self.lost.saturating_add(1);
         } else {
-            // Nothing waits, so nothing is held.
+            // No packet is incomplete, so no bytes are held.
             self.held = 0;
         }
     }
@@ -315,7 +315,7 @@ struct Fragment<'t> {
 }
 
 impl Fragment<'_> {
-    /// Returns its place in the packet. `None` if no packet can have such a fragment.
+    /// Returns the fragment's position in its packet; `None` if no packet can have this fragment.
     fn place(&self) -> Option<(usize, usize)> {
         let start = usize::from(self.number).checked_mul(self.size)?;
         let end = start.checked_add(self.body.len())?;
@@ -329,7 +329,8 @@ impl Fragment<'_> {
 }
 
 impl PartialPacket {
-    /// Returns whether a piece can be one of this packet: the others' size, not here yet, not behind the last.
+    /// Returns whether a fragment can belong to this packet: it has the size of the others, is not yet present, and is
+    /// not after the last.
     fn agrees(&self, piece: &Fragment<'_>) -> bool {
         let number = u32::from(piece.number);
         let behind = self.here.checked_shr(number).unwrap_or(0);
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(sequence, 5);
         let words: Vec<u32> =
             pieces.iter().map(|p| u32::from_be_bytes(*p.first_chunk().unwrap())).collect();
-        // 250 bytes in three pieces of 84 and a rest: kind, number 5, piece; the size with the last.
+        // 250 bytes in three fragments of 84 bytes and a shorter one: kind, number 5, fragment; the size in the last.
         assert_eq!(words, [1 | 5 << 2, 1 | 5 << 2 | 1 << 10, 2 | 5 << 2 | 2 << 10 | 21 << 15]);
     }
 
@@ -402,7 +403,7 @@ mod tests {
         assert_eq!(fragment_size(100, 3), 0);
     }
 
-    /// A size too small for a piece was divided by.
+    /// Once, a size too small for a fragment caused a division by zero.
     #[test]
     fn cve_2023_46849_no_size_of_pieces_divides_by_zero() {
         for most in (0..16).chain([usize::MAX - 1, usize::MAX]) {
@@ -462,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_number_that_comes_again_does_not_mix_two_packets() {
-        // All that is between is lost: 256 packets later the number is the same.
+        // All fragments in between are lost: 256 packets later the number is the same.
         let (mut sequence, mut later) = (0, 0);
         let old = cut(&packet(1, 150), 100, &mut sequence);
         let new = cut(&packet(2, 150), 100, &mut later);
@@ -526,8 +527,8 @@ mod tests {
             prop_assert_eq!((reassembler.held, reassembler.take_lost()), (0, 0));
         }
 
-        /// Loss, reordering and repetition, over more packets than there are numbers: whatever comes
-        /// out is a packet that went in.
+        /// Loss, reordering and repetition, over more packets than there are sequence numbers: every reassembled packet
+        /// equals one that was sent.
         #[test]
         fn no_packet_comes_out_wrong(
             lens in proptest::collection::vec(1usize..600, 300..700),
@@ -547,7 +548,7 @@ mod tests {
                 match kind {
                     0..6 => wire.swap(at, other),
                     6 => { let copy = wire[at].clone(); wire.insert(other, copy); }
-                    // A long loss: more than all numbers.
+                    // A long loss, of more packets than there are numbers.
                     7 => { wire.drain(at..(at + 700).min(wire.len())); }
                     _ => { wire.remove(at); }
                 }

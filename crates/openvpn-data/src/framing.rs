@@ -1,5 +1,5 @@
-//! The compression framing inside the encryption, and the two magic
-//! messages of OpenVPN's data channel.
+//! The compression framing inside the encryption, and the two magic messages of OpenVPN's data
+//! channel.
 
 use adit_openvpn::data_format::{Framing, FramingError};
 
@@ -13,7 +13,8 @@ pub const OCC: [u8; 16] = [
     0x28, 0x7f, 0x34, 0x6b, 0xd4, 0xef, 0x7a, 0x81, 0x2d, 0x56, 0xb8, 0xd3, 0xaf, 0xc5, 0x45, 0x9c,
 ];
 
-/// The kind of message that asks for the largest datagrams received and sent. It may be padded.
+/// The kind of message that requests the sizes of the largest datagrams received and sent. It may
+/// be padded.
 pub const OCC_MTU_REQUEST: u8 = 4;
 /// The answer: two sizes, `u16` big-endian.
 pub const OCC_MTU_REPLY: u8 = 5;
@@ -25,14 +26,14 @@ const V2_ESCAPE: u8 = 0x50;
 const V2_PLAIN: u8 = 0;
 const V2_LZ4: u8 = 1;
 const V2_LZO: u8 = 2;
-/// The byte before packets compressed by the algorithm of that name.
+/// The byte before packets compressed with LZO.
 const LZO: u8 = 0x66;
 const LZ4: u8 = 0x69;
 
-/// Bytes that framing adds at most.
+/// The maximum number of bytes that framing adds.
 pub const MAX_ADDED: usize = 2;
 
-/// The compression of a packet.
+/// The compression algorithm of a packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Compression {
     /// An LZ4 block.
@@ -53,7 +54,8 @@ pub enum UnframedPacket<'t> {
 /// Removes the framing of a received packet.
 ///
 /// # Errors
-/// It is not framed as agreed, or compressed in another way than agreed.
+/// The framing is not the negotiated one, or the packet is compressed in a way that was not
+/// negotiated.
 #[inline]
 pub fn strip(framing: Framing, text: &mut [u8]) -> Result<UnframedPacket<'_>, FramingError> {
     match framing {
@@ -65,7 +67,7 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<UnframedPacket<'_>, Fr
             _ => Err(FramingError::Framing),
         },
         Framing::SwapStub => {
-            // The packet's first byte is at the end; an empty packet is the stub alone.
+            // The packet's first byte is at the end; an empty packet consists of the stub alone.
             let (head, packet) = text.split_last_mut().ok_or(FramingError::Framing)?;
             let Some(first) = packet.first_mut() else {
                 return match *head {
@@ -81,7 +83,7 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<UnframedPacket<'_>, Fr
             }
         }
         Framing::StubV2 => match text {
-            // 0A is what an older peer escapes with.
+            // Older peers use 0A as the escape.
             [V2_ESCAPE, V2_PLAIN | 0x0a, packet @ ..] => Ok(UnframedPacket::Plain(packet)),
             [V2_ESCAPE, V2_LZ4, packet @ ..] => {
                 Ok(UnframedPacket::Compressed(Compression::Lz4, packet))
@@ -95,7 +97,7 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<UnframedPacket<'_>, Fr
     }
 }
 
-/// Frames an outgoing packet into `out`. `None` if `out` is too short.
+/// Frames an outgoing packet into `out`. Returns `None` if `out` is too short.
 pub fn frame<'o>(framing: Framing, packet: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
     let (before, body, after): (&[u8], &[u8], &[u8]) = match (framing, packet) {
         (Framing::LzoStub, _) => (&[LZO_STUB], packet, &[]),

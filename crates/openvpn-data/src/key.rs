@@ -1,7 +1,7 @@
 //! A data channel key in use: its packet ids, its replay window and its limits.
 //!
-//! How packets look and what protects them is the key's [`Format`]; a burst or a run of packets asks
-//! for it once, so that each format has loops of its own.
+//! The key's [`Format`] determines the layout and protection of packets; a burst or a run of packets selects it once,
+//! so that each format has its own loops.
 
 mod aead;
 mod block;
@@ -19,19 +19,19 @@ use adit_dataplane::format::{self, FormatKey, Opened, Seal as _, SealBurst};
 
 /// AES-GCM's limit: blocks and packets together, after which confidentiality weakens.
 const GCM_LIMIT: u64 = 1 << 36;
-/// Ask for a new key with an eighth of the limit left: two minutes at 9 Gb/s.
+/// A new key is requested with an eighth of the limit left: two minutes at 9 Gb/s.
 const GCM_NEAR: u64 = GCM_LIMIT / 8 * 7;
-/// Ask for a new key at this packet id.
+/// A new key is requested at this packet id.
 const ID_NEAR: u64 = 0xff00_0000;
-/// Last packet id that may be used: they never wrap.
+/// The last packet id that may be used: packet ids never wrap.
 const ID_LAST: u64 = 0xffff_ffff;
-/// Forgery attempts after which to ask for a new key.
+/// The number of failed authentications after which a new key is requested.
 const FAILED_NEAR: u64 = 1 << 35;
-/// Forgery attempts after which the key opens nothing any more.
+/// The number of failed authentications after which the key opens no more packets.
 const FAILED_LIMIT: u64 = 1 << 36;
 
-/// Bytes that the widest format adds to a packet: the header with a peer-id, packet id and time,
-/// and the longest envelope.
+/// The maximum number of bytes that any format adds to a packet: the header with a peer-id, packet id and time, and the
+/// longest envelope.
 pub(crate) const MAX_OVERHEAD: usize = 4 + 8 + adit_crypto::block::MAX_ADDED;
 
 /// A key in use, shared by both directions.
@@ -40,10 +40,10 @@ pub struct Key {
     id: u8,
     format: KeyFormat,
     limits: KeyLimits,
-    /// Next packet id to send. Written only through a [`BurstUsage`], under the peer's TX lock.
+    /// The next packet id to send. Written only through a [`BurstUsage`], under the peer's TX lock.
     next_id: AtomicU64,
     failed: AtomicU64,
-    /// One worker may seal while another opens.
+    /// The usage in each direction, on separate cache lines: one worker may seal while another opens.
     sealed: CachePadded<Usage>,
     opened: CachePadded<Usage>,
 }
@@ -53,14 +53,14 @@ pub struct Key {
 struct Usage {
     /// Blocks and packets, for GCM's limit.
     blocks: AtomicU64,
-    /// For the configured limits, as packets are.
+    /// Bytes, which like packets count towards the configured limits.
     bytes: AtomicU64,
     packets: AtomicU64,
 }
 
 /// Layout, cryptography and replay protection.
 #[derive(Debug)]
-// With a tag of its own, which is read faster than one hidden in a field.
+// An explicit tag is read faster than one hidden in a field.
 #[repr(u8)]
 #[expect(clippy::large_enum_variant, reason = "nearly all keys are of the largest")]
 enum KeyFormat {
@@ -69,7 +69,7 @@ enum KeyFormat {
     Block(Box<block::BlockKey>),
 }
 
-/// Seals packets under one key. What it used is written back when it is dropped, whatever happens in between.
+/// Seals packets under one key. Dropping it always writes the usage back.
 #[derive(Debug)]
 pub enum Sealer<'k> {
     Aead(aead::AeadSealer<'k>),
@@ -77,7 +77,7 @@ pub enum Sealer<'k> {
     Block(block::BlockSealer<'k>),
 }
 
-/// Opens packets under one key; holds the lock of its replay window, so only for one run.
+/// Opens packets under one key; holds the lock of its replay window, so it must live for one run only.
 pub enum Opener<'k> {
     Aead(aead::AeadOpener<'k>),
     Epoch(epoch::EpochOpener<'k>),
@@ -124,7 +124,7 @@ pub(crate) struct BurstUsage<'k> {
     bytes: u64,
 }
 
-/// Returns how much of GCM's limit, in blocks and packets, a text of this length uses.
+/// Returns the part of GCM's limit, in blocks and packets, that a text of this length uses.
 #[inline]
 fn gcm_blocks(len: usize) -> u64 {
     (len as u64).div_ceil(16).saturating_add(1)
@@ -140,7 +140,7 @@ impl Key {
                 let epoch = epoch::Epoch::new(cipher, &key.seal, &key.open, replay_window)?;
                 KeyFormat::Epoch(Box::new(epoch))
             }
-            // A configuration that leads here is refused before; if one did, nothing must come in.
+            // A configuration that leads here is refused earlier; if it were not, no packet must be accepted.
             Protection::Block(suite) if suite.digest.is_none() => return Err(AeadError),
             Protection::Block(suite) => {
                 let block = block::BlockKey::new(suite, &key.seal, &key.open, replay_window, None)?;
@@ -191,7 +191,7 @@ impl FormatKey for Key {
         self.id
     }
 
-    /// Returns whether packets have no opcode, as under a static key.
+    /// Returns whether packets have no opcode, as with a static key.
     fn is_headerless(&self) -> bool {
         matches!(&self.format, KeyFormat::Block(block) if block.is_static())
     }
@@ -214,8 +214,9 @@ impl FormatKey for Key {
         }
     }
 
-    /// On each new stream the count of a static key restarts from 1 under a later time: the other end may have forgotten
-    /// what came on the last, and OpenVPN takes a number that does not follow for an attack.
+    /// Restarts the packet ids of a static key from 1, under a later time, on each new stream: the other end may have
+    /// forgotten the ids of the last stream, and OpenVPN treats an id that does not follow its predecessor as an
+    /// attack.
     fn begin_stream(&self, tx: &mut SenderState, stream: u64) {
         if let KeyFormat::Block(block) = &self.format
             && tx.stream.replace(stream) != Some(stream)
@@ -261,7 +262,7 @@ impl Usage {
 }
 
 impl BurstUsage<'_> {
-    /// Returns the next packet id. It is spent even if sealing fails: a nonce is never tried twice.
+    /// Returns the next packet id. It is used up even if sealing fails: a nonce is never used twice.
     #[inline]
     fn next_id(&mut self) -> Result<u32, DropReason> {
         let id = u32::try_from(self.next_id).map_err(|_| DropReason::KeyExhausted)?;
@@ -316,8 +317,8 @@ pub(super) mod tests {
         sealer.seal(&vec![0; len], &mut out).map(|_| out)
     }
 
-    /// CVE-2017-7479: a peer that kept on sending drove the other end into an assertion where the ids
-    /// end.
+    /// CVE-2017-7479: a peer that kept sending triggered an assertion at the other end when its packet ids were used
+    /// up.
     #[test]
     fn cve_2017_7479_packet_ids_start_at_one_and_never_wrap() {
         let key = key(Cipher::ChaCha20Poly1305, KeyLimits::default());

@@ -36,12 +36,13 @@ pub type Plane = adit_dataplane::Plane<OpenVpnFormat>;
 /// A data plane for OpenVPN without threads, sockets and devices.
 pub type LoopbackPlane = adit_dataplane::loopback::LoopbackPlane<OpenVpnFormat>;
 
-/// Starts a data plane for OpenVPN, with rules where `rules` has some; otherwise as [`Plane::start_filtered`].
+/// Starts a data plane for OpenVPN, filtered if `rules` is present; in other respects like [`Plane::start_filtered`].
 ///
-/// Compiles the workers here, once and for speed: callers of the generic function would each compile them, for size.
+/// Compiles the workers in this crate, once and for speed: callers of the generic function would each compile them, for
+/// size.
 ///
 /// # Errors
-/// The system refuses what a worker needs.
+/// The system refuses a resource that a worker needs.
 #[inline(never)]
 pub fn start(
     config: PlaneConfig,
@@ -57,19 +58,19 @@ pub type Upcall = adit_dataplane::Upcall<OpenVpn>;
 /// The receiving end of the upcalls of a data plane for OpenVPN.
 pub type Upcalls = adit_dataplane::Upcalls<OpenVpn>;
 
-/// Why an authentic text holds no packet.
+/// The reason why an authenticated text contains no packet.
 type Rejected = format::Rejected<OpenVpn>;
 
 /// OpenVPN's data format.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct OpenVpnFormat;
 
-/// State of the sender to one peer.
+/// The sender's state for one peer.
 #[derive(Debug, Default)]
 pub struct SenderState {
-    /// Sequence number of the last fragmented packet.
+    /// The sequence number of the last fragmented packet.
     sequence: u8,
-    /// The stream that packets of a static key went to last.
+    /// The stream that packets of a static key were last sent to.
     stream: Option<u64>,
 }
 
@@ -77,7 +78,7 @@ pub struct SenderState {
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Encapsulation {
     framing: Framing,
-    /// Longest encapsulated packet, if longer ones are sent in fragments.
+    /// The maximum length of an encapsulated packet, if longer ones are sent in fragments.
     fragment: Option<u16>,
 }
 
@@ -211,7 +212,7 @@ impl Format for OpenVpnFormat {
     }
 }
 
-/// Frames a packet behind room for a fragment header.
+/// Frames a packet, leaving space for a fragment header before it.
 fn framed<'s>(framing: Framing, packet: &[u8], scratch: &'s mut [u8]) -> Option<&'s mut [u8]> {
     let len = framing::frame(framing, packet, scratch.get_mut(fragment::HEADER..)?)?.len();
     scratch.get_mut(..len.checked_add(fragment::HEADER)?)

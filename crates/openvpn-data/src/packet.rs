@@ -16,8 +16,9 @@ pub const DATA_V2: u8 = 9;
 /// The peer-id that means "none".
 pub const NO_PEER_ID: u32 = 0x00ff_ffff;
 
-/// Where DATA_V2 packets name the peer, so that the kernel can give them to the worker whose turn it is. It is
-/// not authenticated there: a forger chooses the worker that refuses his packets, as he can by his port.
+/// The position of the peer-id in DATA_V2 packets, by which the kernel can pass packets to the right worker. It is not
+/// authenticated at that point: a forger chooses the worker that refuses the packets, but could also do so with the
+/// source port.
 pub const SENDER: SenderField =
     SenderField { lead: 0xf800_0000, value: (DATA_V2 as u32) << 27, sender: NO_PEER_ID };
 
@@ -26,17 +27,17 @@ const V2_PREFIX: usize = 4;
 const ID_LEN: usize = 4;
 const EPOCH_ID_LEN: usize = 8;
 
-/// Bytes that the longer of the two formats adds to a packet.
+/// The number of bytes that the longer of the two formats adds to a packet.
 pub const OVERHEAD: usize = V2_PREFIX + ID_LEN + TAG_LEN;
 
-/// The header of a data packet: enough to find peer and key.
+/// The header of a data packet, from which its peer and key are found.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct DataHeader {
-    /// 5-bit opcode.
+    /// The 5-bit opcode.
     pub opcode: u8,
-    /// 3-bit key id.
+    /// The 3-bit key id.
     pub key_id: u8,
-    /// Peer-id of a DATA_V2 packet, unless it says "none".
+    /// The peer-id of a DATA_V2 packet, unless it is [`NO_PEER_ID`].
     pub peer_id: Option<u32>,
 }
 
@@ -66,17 +67,17 @@ impl DataHeader {
 /// The parts of a sealed packet.
 #[derive(Debug)]
 pub struct SealedPacket<'a> {
-    /// Packet id: for the replay window, and part of the nonce.
+    /// The packet id, which is used for the replay window and is part of the nonce.
     pub packet_id: u32,
     /// The bytes that are authenticated but not encrypted.
     pub aad: &'a [u8],
     /// The authentication tag.
     pub tag: &'a [u8; TAG_LEN],
-    /// Ciphertext, to be opened in place.
+    /// The ciphertext, to be opened in place.
     pub text: &'a mut [u8],
 }
 
-/// Parses a data packet; `None` if it is too short or no data packet.
+/// Parses a data packet; returns `None` if it is too short or not a data packet.
 #[inline]
 pub fn parse(datagram: &mut [u8]) -> Option<SealedPacket<'_>> {
     let (start, end) = match datagram.first()? >> 3 {
@@ -94,18 +95,18 @@ pub fn parse(datagram: &mut [u8]) -> Option<SealedPacket<'_>> {
 /// The parts of a packet in the epoch format.
 #[derive(Debug)]
 pub struct EpochSealed<'a> {
-    /// Epoch (16 bits) and counter (48 bits): for key, replay window and nonce.
+    /// The epoch (16 bits) and counter (48 bits): for key, replay window and nonce.
     pub packet_id: u64,
     /// The bytes that are authenticated but not encrypted.
     pub aad: &'a [u8],
     /// The authentication tag.
     pub tag: &'a [u8; TAG_LEN],
-    /// Ciphertext, to be opened in place.
+    /// The ciphertext, to be opened in place.
     pub text: &'a mut [u8],
 }
 
-/// Parses a data packet in the epoch format, `header 4 or 1 | packet id 8 | ciphertext | tag 16`; `None` if it is too short
-/// or no data packet.
+/// Parses a data packet in the epoch format, `header 4 or 1 | packet id 8 | ciphertext | tag 16`; returns `None` if it
+/// is too short or not a data packet.
 #[inline]
 pub fn parse_epoch(datagram: &mut [u8]) -> Option<EpochSealed<'_>> {
     let (start, end) = match datagram.first()? >> 3 {
@@ -120,7 +121,7 @@ pub fn parse_epoch(datagram: &mut [u8]) -> Option<EpochSealed<'_>> {
     Some(EpochSealed { packet_id, aad, tag, text })
 }
 
-/// Returns the length of the header of a data packet: opcode and, if any, peer-id.
+/// Returns the length of the header of a data packet: opcode and peer-id, if any.
 #[inline]
 pub fn header_len(datagram: &[u8]) -> usize {
     match datagram.first() {
@@ -137,7 +138,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Creates a DATA_V2 header with a peer-id, or DATA_V1 without.
+    /// Creates a DATA_V2 header with a peer-id, or a DATA_V1 header without one.
     pub fn new(key_id: u8, wire_id: Option<u32>) -> Self {
         match wire_id {
             Some(id) => {
@@ -155,8 +156,8 @@ impl Prefix {
         self.bytes.get(..len).unwrap_or(&self.bytes)
     }
 
-    /// Seals `plain` in the epoch format into the start of `out`; returns the length, or `None` if
-    /// `out` is too short or the crypto library refuses.
+    /// Seals `plain` in the epoch format into the start of `out`; returns the length, or `None` if `out` is too short
+    /// or the crypto library reports an error.
     #[inline]
     pub fn seal_epoch(
         &self,
@@ -173,7 +174,7 @@ impl Prefix {
         let (start, id) = head.split_last_chunk_mut::<EPOCH_ID_LEN>()?;
         start.copy_from_slice(lead);
         *id = packet_id.to_be_bytes();
-        // Without a peer-id the header is not authenticated, as in the format before.
+        // Without a peer-id the header is not authenticated, as in the previous format.
         let aad = if self.v2 { &*head } else { head.get(V1_AAD..)? };
         key.seal(packet_id, aad, plain, text, tag).ok().map(|()| len)
     }
@@ -184,8 +185,8 @@ impl Prefix {
         if self.v2 { OVERHEAD } else { OVERHEAD - 3 }
     }
 
-    /// Seals `plain` into the start of `out`; returns the length, or `None` if `out` is too short
-    /// or the crypto library refuses.
+    /// Seals `plain` into the start of `out`; returns the length, or `None` if `out` is too short or the crypto library
+    /// reports an error.
     #[inline(always)]
     pub fn seal(
         &self,
@@ -233,7 +234,7 @@ mod tests {
     #[test]
     fn the_reference_implementations_vector() {
         let key = SealKey::new(Cipher::Aes256Gcm, &vector_key()).unwrap();
-        // Its header 07000017 is not one that a DATA_V2 packet would have; only the AAD matters.
+        // Its header 07000017 would not occur in a DATA_V2 packet; only the AAD matters.
         let prefix = Prefix { bytes: [7, 0, 0, 0x17], v2: true };
         let mut out = [0u8; 100];
         let len = prefix.seal(&key, 1, PLAIN, &mut out).unwrap();

@@ -72,8 +72,8 @@ fn the_newest_authentic_packet_moves_its_peer() {
     assert!(server.notices().contains(&Notice::Floated(PeerId(2), link(66, 4242))));
 }
 
-/// Each packet from another address: the lock that all workers share is taken a bounded number of times, all packets are
-/// delivered, and control hears of the last move alone.
+/// With each packet from another address, the lock that all workers share is taken a bounded number of times, all
+/// packets are delivered, and control receives only the last move.
 #[test]
 fn a_peer_that_moves_with_each_packet_is_followed_so_often_and_no_further() {
     let (mut server, [mut client]) = world_of(End::frozen, Relay::Kernel, [2]);
@@ -98,7 +98,7 @@ fn a_withheld_packet_under_a_former_key_moves_no_peer() {
     let floated = server.memory.plane().link(PeerId(2));
     assert_eq!(floated, Some(link(4, 4)), "a key that is not used yet changes nothing");
     client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 1, false)));
-    // From yet another address: the new key moves its peer before it is swapped in.
+    // From yet another address: a packet under the new key moves its peer before the key is swapped in.
     let next = client.seal_one(&packet(2, SERVER, 3));
     assert_eq!(server.open(link(5, 5), &next).len(), 1);
     server.apply(Command::SwapKeys(PeerId(2)));
@@ -122,7 +122,7 @@ fn no_peer_floats_onto_anothers_address() {
 #[test]
 fn an_empty_payload_moves_no_peer() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-    // An empty packet cannot come from a TUN device: seal it by hand.
+    // A TUN device cannot deliver an empty packet, so it is sealed by hand.
     let half = adit_crypto::DirectionKey { cipher: [33; 64], hmac: [!33; 64] };
     assert!(client.seal(&[]).is_empty());
     let seal = adit_crypto::aead::SealKey::new(adit_crypto::Cipher::Aes256Gcm, &half).unwrap();
@@ -244,7 +244,7 @@ fn malformed_datagrams_cost_a_counter() {
         server.open(link(2, 1000), datagram);
         assert_eq!(server.dropped(reason), before + 1, "{reason} for {} bytes", datagram.len());
     }
-    // A segment size smaller than any header, as a hostile sender may cause.
+    // A segment size smaller than any header, which a hostile sender may cause.
     for segment in 0..30 {
         server.open_buffer(link(2, 1000), segment, &good);
     }
@@ -272,13 +272,13 @@ fn in_band_messages_go_up_and_pings_nowhere() {
         [Notice::KeyFirstUse(PeerId(2), 0), Notice::InBand(PeerId(2), exit)]
     );
     assert_eq!(server.all_drops(), 0);
-    // Neither counts as traffic of the tunnel.
+    // Neither of them counts as traffic of the tunnel.
     let in_band_packets =
         Traffic { packets: 2, bytes: 2 * 24 + 16 + 17, in_band_packets: 2, in_band_bytes: 16 + 17 };
     server.apply(Command::ReadTraffic(PeerId(2)));
     assert_eq!(server.notices(), [Notice::Traffic(PeerId(2), in_band_packets)]);
     let answer = server.seal_one(&packet(SERVER, 2, 1));
-    // The first two numbers are taken.
+    // The first two numbers are used up.
     let [_, _, sealed] = [1, 2, 3].map(|n| client.seal_one(&packet(2, SERVER, n)));
     assert_eq!(server.open(link(2, 1000), &sealed).len(), 1);
     let bytes = in_band_packets.bytes + (answer.len() + sealed.len()) as u64;
@@ -315,7 +315,7 @@ proptest! {
         }
         server.open_buffer(link(2, 1000), segment, &bytes);
         client.open_buffer(link(2, 1000), segment, &bytes);
-        // And as an inner packet, which passes the tag.
+        // The same as an inner packet, which is authentic.
         for datagram in client.seal(&bytes) {
             server.open(link(2, 1000), &datagram);
         }
@@ -325,7 +325,7 @@ proptest! {
 #[test]
 fn a_source_that_one_peer_may_use_is_not_remembered_for_another() {
     let (mut server, [mut a, mut b]) = world(Relay::Kernel, [2, 3]);
-    // In one received buffer: the owner's packet, and the same source from another peer.
+    // In one received buffer: the owner's packet, and a packet with the same source from another peer.
     let mut both = a.seal_one(&packet(2, SERVER, 1));
     let len = both.len();
     both.extend(b.seal_one(&packet(2, SERVER, 2)));

@@ -1,5 +1,5 @@
-//! Every packet format does what the common one does: carries packets and trains, refuses what was
-//! touched, repeated or cut, and counts why.
+//! Every packet format behaves like the common one: it carries packets and trains, refuses packets
+//! that were modified, repeated or truncated, and counts the reasons.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn key(protection: Protection, at_server: bool) -> Box<DataKey> {
     Box::new(DataKey { key_id: 0, protection, seal, open, limits: KeyLimits::default() })
 }
 
-/// Creates a server and a client that both have the key. Without a `wire_id` packets are DATA_V1.
+/// Creates a server and a client that share a key. Without a `wire_id`, packets are DATA_V1.
 fn pair(protection: Protection, wire_id: Option<u32>) -> (End, End) {
     let server = End::new(Relay::Kernel, false);
     server.apply(Command::AddPeer(
@@ -99,7 +99,7 @@ fn a_packet_counts_once_and_a_late_one_within_the_window() {
         let sealed: Vec<_> = (0..80).map(|n| client.seal_one(&packet(PEER, SERVER, n))).collect();
         let mut open = |n: usize| server.open(home(), &sealed[n]).len();
         assert_eq!((open(70), open(70)), (1, 0), "{protection:?}");
-        // 64 behind the newest is too old, 63 is not.
+        // An id 64 behind the newest is too old; one 63 behind is not.
         assert_eq!((open(6), open(7), open(7)), (0, 1, 0), "{protection:?}");
         assert_eq!((open(79), open(71)), (1, 1), "{protection:?}");
         assert_eq!(server.dropped(DropReason::Replayed), 3, "{protection:?}");
@@ -150,7 +150,7 @@ fn every_flipped_bit_is_refused_and_counted() {
     for protection in formats() {
         let (mut server, mut client) = pair(protection, Some(2));
         let sealed = client.seal_one(&packet(PEER, SERVER, 1));
-        // With CBC the header is not authenticated: it finds peer and key, and they must fit.
+        // With CBC the header is not authenticated: it selects the peer and key, which must match.
         let start = match protection {
             Protection::Block(_) => 4,
             _ => 0,
@@ -189,7 +189,8 @@ fn a_packet_cut_short_anywhere_is_refused() {
 #[test]
 fn a_wrong_mac_and_wrong_padding_are_counted_alike() {
     use adit_crypto::block::SealBlock;
-    // Under `cipher none` the envelope is the MAC alone: put ciphertext that cannot be into it.
+    // With `cipher none` the envelope is the MAC alone, so it can contain a text that is impossible
+    // as ciphertext.
     let digest = Some(Digest::Sha256);
     let protection = Protection::Static(suite(Some(BlockCipher::Aes128Cbc), digest));
     let (mut server, mut client) = pair(protection, None);
@@ -220,7 +221,7 @@ fn under_a_static_key_every_datagram_from_the_peer_is_data() {
     }
     assert_eq!(server.dropped(DropReason::BadTag), 4);
     assert_eq!((server.all_drops(), server.upcalls_taken()), (4, 0));
-    // From elsewhere the first byte has its meaning.
+    // From another address the first byte has its usual meaning.
     assert!(server.open(link(9, 9), &[31 << 3; 60]).is_empty());
     assert_eq!(server.dropped(DropReason::UnknownKind), 1);
 }
@@ -229,7 +230,7 @@ fn under_a_static_key_every_datagram_from_the_peer_is_data() {
 fn a_static_key_floats_where_that_is_allowed_and_nowhere_else() {
     let protection = Protection::Static(suite(Some(BlockCipher::Aes256Cbc), Some(Digest::Sha1)));
     for float in [true, false] {
-        // Point to point: all datagrams are the one peer's.
+        // Point to point: all datagrams belong to the only peer.
         let mut far = End::new(Relay::Kernel, true);
         let spec = PeerSpec { float, layout: layout(None), ..spec(link(200, 1194)) };
         far.apply(Command::AddPeer(PeerId(0), spec));

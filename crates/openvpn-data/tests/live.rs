@@ -18,7 +18,7 @@ fn boot_clock() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())
 }
 
-/// Long enough for the busiest machine; nothing waits for it to pass.
+/// Long enough for the busiest machine; in a passing test it never expires.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Node {
@@ -59,7 +59,7 @@ impl Node {
         self.plane.apply(Command::InstallKey(self.peer, KeySlot::Primary, key(2, 0, at_server)));
     }
 
-    /// Waits until an upcall answers.
+    /// Waits for an upcall for which `pick` returns a value.
     fn wait_for<T>(&mut self, mut pick: impl FnMut(Upcall) -> Option<T>) -> T {
         let (poller, mut events) = (Poller::new().unwrap(), Events::new());
         poller.add(&self.upcalls, 0, Interest::READ).unwrap();
@@ -176,7 +176,7 @@ fn a_peer_that_was_missed_is_told_of_when_it_is_heard_and_only_then() {
     };
     server.plane.apply(Command::SetKeepalive(PeerId(5), Keepalive::default()));
     assert_eq!(client.wait_for(silent), PeerId(0));
-    // Control keeps waiting: silence is reported again.
+    // Control requests the notice again, and silence is reported again.
     client.plane.apply(Command::SetKeepalive(PeerId(0), keepalive(0, 400)));
     assert_eq!(client.wait_for(silent), PeerId(0));
     server.plane.apply(Command::SetKeepalive(PeerId(5), keepalive(50, 0)));
@@ -201,7 +201,7 @@ fn a_direct_relay_seals_for_the_other_peer() {
     for fill in 0..10 {
         a.plane.apply(Command::SendData(PeerId(0), common::packet(2, 3, fill)));
     }
-    // Without a device the packets end at the other client, authentic.
+    // Without a device, the packets end at the other client, which has authenticated them.
     b.until(|plane| plane.totals().dropped(DropReason::NoTun) == 10);
     assert_eq!(server.plane.counters(PeerId(3)).unwrap().tx_packets, 10);
     assert_eq!(server.plane.counters(PeerId(2)).unwrap().tx_packets, 0);

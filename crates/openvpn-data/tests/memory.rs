@@ -1,5 +1,5 @@
-//! The memory that a data plane keeps of peers that have gone. Alone in its process: it reads the memory in use by all
-//! threads.
+//! The memory that a data plane keeps for peers that were removed. The test runs alone in its process, because it reads
+//! the memory in use by all threads.
 
 mod common;
 
@@ -10,10 +10,10 @@ use adit_openvpn::data_format::Command;
 use adit_openvpn_data::LoopbackPlane;
 use common::{End, key, link, spec};
 
-/// Headers of blocks, which are of other sizes than were requested.
+/// A margin for the headers of the allocator's blocks, whose sizes differ from the requested ones.
 const MARGIN: usize = 512;
 
-/// Peers come, with keys and routes, and go.
+/// Adds peers with keys and routes, and removes them again.
 fn come_and_go(end: &mut End, ids: std::ops::Range<u32>) {
     for id in ids.clone() {
         let link = link((id % 250) as u8, 1000 + (id % 1000) as u16);
@@ -44,7 +44,7 @@ fn nothing_of_peers_that_have_gone_stays_in_memory_however_many_they_were() {
         after = adit_linux::memory::in_use().unwrap();
         assert!(after <= before + MARGIN, "{before} bytes before, {after} bytes after");
     }
-    // Bytes that stay would be seen.
+    // Shows that the measurement would detect bytes that are not freed.
     let kept = vec![1_u8; 2 * MARGIN];
     assert!(adit_linux::memory::in_use().unwrap() > after + MARGIN);
     drop(kept);

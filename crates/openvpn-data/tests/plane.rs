@@ -1,4 +1,4 @@
-//! The plane's tests over OpenVPN's format.
+//! The data plane's tests over OpenVPN's format.
 
 mod common;
 #[path = "../../dataplane/tests/plane/mod.rs"]

@@ -1,4 +1,4 @@
-//! A process that may have few threads only.
+//! A data plane in a process that may have only a few threads.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use adit_openvpn_data::Plane;
 /// Set in the limited process.
 const CHILD: &str = "ADIT_TEST_LIMITED";
 
-/// Starts a plane for four workers; says how many it got.
+/// Starts a plane for four workers; returns the number that it got.
 fn started() -> usize {
     let options = UdpOptions::new(([127, 0, 0, 1], 0).into());
     let sockets = UdpSocket::bind_group(&options, 4).unwrap();
@@ -29,9 +29,9 @@ fn started() -> usize {
     plane.workers()
 }
 
-/// Runs this test alone in a process of a user of its own, which may have this many tasks.
+/// Runs this test alone in a process of a separate user, which may have this many tasks.
 fn limited(tasks: u32) -> usize {
-    // No other user's tasks count, and no two tests' either.
+    // Tasks of other users do not count, nor do those of another test.
     let user = (0x4000_0000 + std::process::id()).to_string();
     let output = Command::new("setpriv")
         .args(["--reuid", &user, "--regid", &user, "--clear-groups", "prlimit"])

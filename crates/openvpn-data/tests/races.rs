@@ -1,5 +1,5 @@
-//! Several workers in memory, on threads that are let go at the same moment, again and again: what must hold however
-//! their steps fall between each other.
+//! Several workers in memory, on threads that are released at the same moment, again and again: these properties must
+//! hold however their steps interleave.
 
 mod common;
 
@@ -18,7 +18,7 @@ use adit_openvpn::data_format::{Command, DataKey, Notice, PeerSpec, Protection};
 use adit_openvpn_data::LoopbackPlane;
 use common::{End, SERVER, key, layout, link, packet, spec, world};
 
-/// Rounds of a race. On two cores the moment that matters comes about once in a thousand.
+/// The rounds of a race. On two cores the critical interleaving occurs about once in a thousand rounds.
 const ROUNDS: usize = 10_000;
 /// The maximum duration of a race, on a machine that is busy with other things.
 const ENOUGH: Duration = Duration::from_secs(2);
@@ -34,14 +34,14 @@ struct Lane {
     passed: AtomicUsize,
 }
 
-/// Number of the round under way, and how many have done their part of it.
+/// The number of the current round, and how many threads have finished their part of it.
 #[derive(Default)]
 struct Rounds {
     current: AtomicUsize,
     done: AtomicUsize,
 }
 
-/// Lets the threads go home, also when a check has failed.
+/// Lets the threads end, even if a check has failed.
 struct Referee<'r>(&'r Rounds);
 
 const OVER: usize = usize::MAX;
@@ -57,7 +57,7 @@ fn wait_until(done: impl Fn() -> bool) {
         if done() {
             return;
         }
-        // Without a core for each the other must come to its turn.
+        // If there are fewer cores than threads, the other thread must get a turn.
         if turn < 20_000 {
             std::hint::spin_loop();
         } else {
@@ -66,14 +66,14 @@ fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-/// Has two threads open a datagram each, at nearly the same moment, round by round until it was done often or for
-/// long. `look` receives how many packets each of them let through. Returns the number of rounds.
+/// Lets two threads each open a datagram at nearly the same moment, round by round, until the limit of rounds or time
+/// is reached. `look` receives the number of packets that each thread let through. Returns the number of rounds.
 fn race(
     server: &LoopbackPlane,
     mut prepare: impl FnMut(usize) -> [(Link, Vec<u8>); 2],
     mut look: impl FnMut(usize, [usize; 2]),
 ) -> usize {
-    // They want the cores for themselves.
+    // Each race needs the cores for itself.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let end = Instant::now() + ENOUGH;
@@ -98,7 +98,7 @@ fn race(
             for (lane, given) in [&here, &there].into_iter().zip(prepare(round)) {
                 *lane.given.lock().unwrap() = Some(given);
             }
-            // Now one is a little late, now the other, by up to what opening takes and more.
+            // One thread is a little late, alternately, by up to more than opening a packet takes.
             let (late, other) = if round / 97 % 2 == 0 { (&here, &there) } else { (&there, &here) };
             late.delay.store(round % 97 * 8, Ordering::Relaxed);
             other.delay.store(0, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl Lane {
     }
 }
 
-/// Installs the client's next key at both ends: the client seals with it, the server still with the former one.
+/// Installs the client's next key at both ends: the client seals with it, the server still with the previous one.
 fn next_key(server: &End, client: &End, round: usize) {
     let id = (round % 7) as u8 + 1;
     server.apply(Command::InstallKey(PEER, KeySlot::Secondary, key(CLIENT, id, true)));
@@ -144,9 +144,9 @@ fn moves(server: &mut End) -> Vec<Link> {
     moves.collect()
 }
 
-/// A client has moved and has a new key. A packet under the former key, which an attacker held back and now sends
-/// from elsewhere, is opened by another worker at the same moment: the peer's address is where its newest key was used,
-/// and the control plane's last notice reports it.
+/// A client has moved and has a new key. An attacker held back a packet under the previous key and now sends it from
+/// another address; another worker opens it at the same moment. The peer's address must be where its newest key was
+/// used, and the control plane's last notice must report that address.
 #[test]
 fn a_packet_held_back_never_wins_against_one_under_a_newer_key() {
     let (server, [mut client]) = world(Relay::Kernel, [CLIENT]);
@@ -178,7 +178,7 @@ fn a_packet_held_back_never_wins_against_one_under_a_newer_key() {
     println!("{rounds} rounds; refused at the last moment: {refused}");
 }
 
-/// The same datagram at two workers, from two addresses: it passes once, and moves the peer at most once.
+/// When two workers receive the same datagram from two addresses, it passes once and moves the peer at most once.
 #[test]
 fn a_datagram_that_comes_to_two_workers_passes_once() {
     let (server, [mut client]) = world(Relay::Kernel, [CLIENT]);
@@ -204,7 +204,7 @@ fn a_datagram_that_comes_to_two_workers_passes_once() {
     println!("the first worker was first in {first} of {rounds} rounds");
 }
 
-/// Two clients move to one address at once: it is one's, and the other stays findable where it was.
+/// When two clients move to one address at once, one gets it, and the other can still be found at its previous address.
 #[test]
 fn an_address_that_two_take_at_once_is_ones() {
     let (server, mut clients) = world(Relay::Kernel, [2, 3]);
@@ -228,7 +228,7 @@ fn an_address_that_two_take_at_once_is_ones() {
     assert_eq!(server.dropped(DropReason::WrongAddress), rounds as u64);
 }
 
-/// Every format with an AEAD, and the bytes of a datagram that name its nonce under a key.
+/// Every format with an AEAD, and the bytes of a datagram that determine its nonce under a key.
 const SEALED: [(Protection, usize); 4] = [
     (Protection::Aead(Cipher::Aes256Gcm), 8),
     (Protection::Aead(Cipher::ChaCha20Poly1305), 8),
@@ -236,8 +236,8 @@ const SEALED: [(Protection, usize); 4] = [
     (Protection::Epoch(Cipher::ChaCha20Poly1305), 12),
 ];
 
-/// Workers that seal for one peer while control changes its key: no packet id is used twice, none is lost, and none
-/// is sealed under a key that the other end has not got.
+/// While workers seal for one peer and control changes its key, no packet id is used twice, none is lost, and no packet
+/// is sealed under a key that the other end does not have.
 #[test]
 fn packet_ids_are_given_once_by_all_workers() {
     for (protection, nonce) in SEALED {
@@ -248,7 +248,7 @@ fn packet_ids_are_given_once_by_all_workers() {
 fn seal_on_all_workers(protection: Protection, nonce: usize) {
     let key = |id, at_server| Box::new(DataKey { protection, ..*key(CLIENT, id, at_server) });
     let (server, [client]) = world(Relay::Kernel, [CLIENT]);
-    // The scheduler decides the order of threads: a packet sealed by one may wait while others continue.
+    // The scheduler decides the order of threads: a packet sealed by one may be delayed while others continue.
     let wide = PeerSpec { replay_window: 65536, ..spec(link(200, 1194)) };
     let mut client = End { memory: client.memory, ..client };
     client.apply(Command::AddPeer(PeerId(0), PeerSpec { layout: layout(PEER.0), ..wide }));

@@ -1,4 +1,4 @@
-//! Sizes on the data path: packets in pieces, hostile inner packets, packet ids at their end.
+//! Sizes on the data path: fragmented packets, hostile inner packets, packet ids near their limit.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn pieces(limit: u16, framing: Framing) -> (End, End) {
     (server, client)
 }
 
-/// Builds a packet of client 2 of any length.
+/// Builds a packet of client 2 with any length.
 fn long(len: usize) -> Vec<u8> {
     let mut long = packet(2, SERVER, 7);
     long.resize(len, 9);
@@ -46,7 +46,7 @@ fn no_datagram_is_longer_than_fragment_allows_and_packets_arrive_whole() {
             }
             assert_eq!(out, [long(len)], "{framing:?}");
         }
-        // In one burst, last piece first, with a whole packet between.
+        // In one burst, with the last fragment first and a whole packet in between.
         let mut burst: Vec<u8> = Vec::new();
         let sealed = client.seal(&long(1100));
         assert_eq!(sealed.len(), 2);
@@ -80,7 +80,8 @@ fn a_peer_without_the_header_is_told_of_once() {
     assert_eq!(told.collect::<Vec<_>>(), [Notice::Violation(PeerId(2), FramingError::Fragment)]);
 }
 
-/// CVE-2017-7508: a SYN whose headers promise more than there is met the code that changes its MSS.
+/// CVE-2017-7508: a SYN whose headers claim more data than the packet has reached the code that
+/// changes its MSS.
 #[test]
 fn cve_2017_7508_short_headers_under_mssfix() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
@@ -97,7 +98,7 @@ fn cve_2017_7508_short_headers_under_mssfix() {
     let mut sent = 0;
     for data_offset in 0..16u8 {
         for len in 0..70usize {
-            // IPv4, then IPv6: TCP with SYN, an MSS option cut anywhere.
+            // IPv4, then IPv6: TCP with SYN and an MSS option that is truncated at any point.
             let tcp = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, data_offset << 4, 2, 0, 9, 0, 0, 0, 0];
             let options = [2, 4, 5, 0xb4, 2, 0, 3, 0xff, 2, 1, 8, 40, 0, 2];
             let text: Vec<u8> =
@@ -121,7 +122,7 @@ fn cve_2017_7508_short_headers_under_mssfix() {
         }
     }
     assert_eq!(server.received(2), sent, "all were opened, and none did harm");
-    // Options that end nowhere or lie beyond the header: passed on as they came.
+    // Options that never end or extend beyond the header are passed on unchanged.
     for options in
         [[3, 0, 2, 4], [8, 1, 2, 4], [1, 1, 2, 4], [1, 2, 4, 5], [2, 6, 5, 0xb4], [2, 3, 5, 0xb4]]
     {

@@ -1,4 +1,5 @@
-//! A static key over streams: real sockets, and the packets of one end made in memory.
+//! A static key over streams: one end uses real sockets, and the other's packets are made in
+//! memory.
 
 mod common;
 
@@ -19,7 +20,7 @@ use common::{End, layout, packet, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PEER: PeerId = PeerId(0);
-/// The control packet that the plane sends; any bytes will do.
+/// The control packet that the plane sends; its content does not matter.
 const WORD: &[u8] = b"a word of control";
 
 fn boot_clock() -> Instant {
@@ -47,7 +48,7 @@ fn nowhere() -> Link {
     Link::stream(u64::MAX, ([0, 0, 0, 0], 0).into())
 }
 
-/// The end under test: it has the peer, and whichever connections come.
+/// The end under test: it has the peer and accepts connections.
 struct Host {
     plane: Plane,
     upcalls: Upcalls,
@@ -192,7 +193,7 @@ fn neither_strangers_nor_captured_packets_move_a_peer_or_come_in() {
         assert_eq!(host.end_of(foreign), StreamEnd::BadPacket);
         assert_eq!((host.plane.link(PEER), host.received()), (Some(link), 5));
     }
-    // Also when the peer's own connection is gone.
+    // The same after the peer's own connection has ended.
     host.plane.apply(Command::SetLink(PEER, nowhere()));
     host.plane.remove_stream(link);
     let (mut stranger, foreign) = host.connection();
@@ -202,7 +203,7 @@ fn neither_strangers_nor_captured_packets_move_a_peer_or_come_in() {
     assert_eq!(host.received(), 5);
 }
 
-/// An end that dials has one connection, and that is where the peer is.
+/// An end that dials has one connection, which its peer uses.
 #[test]
 fn without_float_another_connection_is_not_listened_to() {
     let mut host = Host::new(false);
@@ -214,8 +215,8 @@ fn without_float_another_connection_is_not_listened_to() {
     assert_eq!((host.plane.link(PEER), host.received()), (Some(link), 0));
 }
 
-/// openvpn discards a connection's packet ids with the connection, and requires 1 first and then no
-/// gap.
+/// openvpn discards a connection's packet ids with the connection, and requires ids from 1 on
+/// without a gap.
 #[test]
 fn packets_are_counted_from_the_start_on_each_connection() {
     let host = &mut Host::new(true);
@@ -231,7 +232,7 @@ fn packets_are_counted_from_the_start_on_each_connection() {
             last = time;
         }
         host.plane.apply(Command::SetLink(PEER, nowhere()));
-        // It is sent to no peer.
+        // The packet is sent to no peer.
         host.plane.apply(Command::SendData(PEER, WORD.to_vec()));
         host.plane.remove_stream(link);
     }

@@ -1,5 +1,5 @@
-//! Packets of the real openvpn under a static key, as captured: pings, and what its TUN device had to
-//! say (router solicitations).
+//! Captured packets of the real openvpn with a static key: pings, and packets from its TUN device (router
+//! solicitations).
 
 mod common;
 
@@ -21,7 +21,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
-/// Returns the two keys of a key file.
+/// Returns the two keys in a key file.
 fn halves() -> [DirectionKey; 2] {
     let key = CAPTURE.lines().find_map(|line| line.strip_prefix("key ")).unwrap();
     let key = unhex(key);
@@ -89,7 +89,7 @@ fn packets_of_openvpn_open_under_its_key_and_no_other() {
         let mut right = end(*suite, &halves[*sealed_with]);
         let out = right.open(link(200, 1194), packet);
         assert_eq!((right.received(0), right.all_drops()), (1, 0), "{name}");
-        // A ping carries nothing on.
+        // A ping carries no packet.
         solicitations += out.len();
         assert!(out.iter().all(|packet| packet[0] >> 4 == 6), "{name}");
         assert!(right.open(link(200, 1194), packet).is_empty());
@@ -101,7 +101,7 @@ fn packets_of_openvpn_open_under_its_key_and_no_other() {
     assert_eq!(solicitations, 4, "as `cipher none` shows: the second packet of each run");
 }
 
-/// Ids begin with 1, the time of the first packet behind them: under `cipher none` it can be read.
+/// Ids begin with 1, followed by the time of the first packet: with `cipher none` both are readable.
 #[test]
 fn our_packets_look_like_openvpns() {
     let halves = halves();

@@ -1,5 +1,5 @@
-//! Streams over real sockets on the loopback interface, without a TUN device: packets that arrive go
-//! to other peers (`Relay::Direct`), where the test reads them.
+//! Streams over real sockets on the loopback interface, without a TUN device: arriving packets are relayed to other
+//! peers (`Relay::Direct`), where the test reads them.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn boot_clock() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())
 }
 
-/// Long enough for the busiest machine; nothing waits for it to pass.
+/// Long enough for the busiest machine; in a passing test it never expires.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Server {
@@ -32,11 +32,11 @@ struct Server {
     upcalls: Upcalls,
     listener: TcpListener,
     next: u64,
-    /// Upcalls that were drained and not asked for yet.
+    /// Upcalls that were drained but not yet requested.
     seen: Vec<Upcall>,
 }
 
-/// A client that the test speaks for: its packets are sealed and opened in memory.
+/// A client that the test plays: its packets are sealed and opened in memory.
 struct Client {
     end: End,
     socket: StdStream,
@@ -49,7 +49,7 @@ impl Server {
         Self::of(1)
     }
 
-    /// Creates a server with this many workers, which take the streams by turns.
+    /// Creates a server with this many workers, which are assigned streams in turn.
     fn of(workers: usize) -> Self {
         let udp = UdpOptions::new(([127, 0, 0, 1], 0).into());
         let group = UdpSocket::bind_group(&udp, workers).unwrap().into_iter().map(Arc::new);
@@ -144,7 +144,7 @@ impl Server {
     }
 }
 
-/// Returns the clients' address of the server.
+/// Returns the server's address as clients see it.
 fn there() -> Link {
     Link::stream(1, ([127, 0, 0, 1], 1194).into())
 }
@@ -182,7 +182,7 @@ impl Client {
         self.socket.write_all(&bytes).unwrap();
     }
 
-    /// Returns the next packet from the server, opened: data only.
+    /// Returns the next data packet from the server, opened.
     fn receive(&mut self) -> Vec<u8> {
         let frame = read_frame(&mut self.socket).unwrap();
         let mut opened = Vec::new();
@@ -219,7 +219,7 @@ fn a_stream_cut_anywhere_carries_the_same_packets() {
     let (mut a, mut b) = (server.client(2, None), server.client(3, None));
     a.socket.set_nodelay(true).unwrap();
     let bytes: Vec<u8> = (0..40).flat_map(|fill| a.sealed(3, fill)).collect();
-    // Single bytes first, then pieces that grow past a packet.
+    // Single bytes first, then parts that grow to more than a packet.
     let mut rest = &bytes[..];
     for size in std::iter::repeat_n(1, 200).chain((1usize..).flat_map(|size| [size * 7, 1])) {
         let (piece, after) = rest.split_at(size.min(rest.len()));
@@ -250,7 +250,7 @@ proptest! {
         let mut bytes = Vec::new();
         let mut wanted = Vec::new();
         for fill in 0..20 {
-            // Packets that do not merge, and a control packet here and there.
+            // Packets that do not merge, and control packets in between.
             let inner = packet(2, SERVER, fill);
             bytes.extend(client.seal(&inner).concat());
             wanted.push(inner);
@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// Sends from one client to another that does not read, until the server drops.
+/// Sends from one client to another that does not read, until the server drops packets.
 fn fill(server: &Server, from: &mut Client, to: u8) {
     let before = server.dropped(DropReason::StreamFull);
     let end = Wall::now() + PATIENCE;
@@ -295,8 +295,8 @@ fn what_waits_for_a_slow_reader_is_bounded_and_has_no_gap() {
     fill(&server, &mut a, 3);
     assert!(server.plane.send_control(slow.link, &[4 << 3, 7]));
     let sent = server.plane.counters(PeerId(3)).unwrap().tx_packets;
-    // Now it reads: everything that was counted as sent comes, without a gap, and the control
-    // packet arrives before what waited.
+    // Now it reads: everything that was counted as sent arrives without a gap, and the control packet arrives before
+    // the queued packets.
     let (mut next, mut control_at) = (1, None);
     while u64::from(next) <= sent {
         let frame = read_frame(&mut slow.socket).unwrap();
@@ -358,7 +358,7 @@ fn one_that_stops_reading_disturbs_no_other() {
 }
 
 /// Each of four workers owns the streams of two clients that communicate and of one that stopped reading, and receives
-/// packets from the others' clients.
+/// packets from the other workers' clients.
 #[test]
 fn streams_of_several_workers_go_on_while_one_of_each_is_not_read() {
     let (windows, window) = (40, 32u8);
@@ -379,7 +379,7 @@ fn streams_of_several_workers_go_on_while_one_of_each_is_not_read() {
             .iter_mut()
             .map(|client| {
                 scope.spawn(move || {
-                    // Pairs of streams that different workers own: neighbours by number.
+                    // Pairs of streams with adjacent numbers, which different workers own.
                     let other = client.n ^ 1;
                     for _ in 0..windows {
                         (0..window).for_each(|fill| client.send(other, fill));
@@ -432,7 +432,7 @@ fn control_packets_travel_both_ways() {
     assert_eq!(server.wait_for(|u| Some(u.clone())), Upcall::ControlPacket(link, vec![4 << 3, 2]));
     assert!(server.plane.send_control(link, &[8 << 3, 3]));
     assert_eq!(read_frame(&mut socket).unwrap(), [8 << 3, 3]);
-    // The last words are sent before the end, and the end comes to the peer as such.
+    // The last packets are sent before the end, and the peer sees an orderly end of stream.
     assert!(server.plane.send_control(link, &[4 << 3, 4]));
     server.plane.remove_stream(link);
     assert_eq!(read_frame(&mut socket).unwrap(), [4 << 3, 4]);
@@ -451,7 +451,7 @@ fn an_end_is_told_after_all_that_came_before() {
     let before =
         server.seen.iter().filter(|upcall| matches!(upcall, Upcall::ControlPacket(..))).count();
     assert_eq!(before, 20);
-    // Nothing can be sent to the peer any more, and no other peer fails for it.
+    // Nothing more can be sent to the peer, and no other peer is affected.
     server.plane.apply(Command::SendData(PeerId(2), vec![1]));
     assert_eq!(server.dropped(DropReason::NoSocket), 1);
     let mut other = server.client(3, None);
@@ -539,7 +539,7 @@ fn packets_count_only_on_the_streams_of_their_own_peers() {
     a.socket.write_all(&sealed).unwrap();
     server.until(|plane| plane.totals().dropped(DropReason::WrongAddress) == 3);
     assert_eq!(server.plane.link(PeerId(2)), Some(link));
-    // None of it was taken as an attack on b, whose stream still works.
+    // None of these packets counted as an attack on b, whose stream still works.
     server.plane.apply(Command::SetLink(PeerId(2), a.link));
     a.socket.write_all(&sealed).unwrap();
     assert_eq!(b.receive(), packet(2, 3, 1));
@@ -565,8 +565,8 @@ fn a_stranger_may_say_only_so_much() {
     assert_eq!(server.end_of(link), StreamEnd::Closed);
 }
 
-/// As many tiny packets as one receive brings, from a stranger and from a handshake: the queues that all
-/// share get a few of them.
+/// As many tiny packets as one receive returns, from an unauthenticated peer and from a peer in its handshake: the
+/// shared queues get only a few of them.
 #[test]
 fn one_write_full_of_control_packets_does_not_fill_the_queues() {
     let mut server = Server::new();
@@ -629,7 +629,7 @@ fn a_connection_that_breaks_is_told() {
     wait(&client.socket, Interest::READ);
     drop(client.socket);
     assert!(matches!(server.end_of(client.link), StreamEnd::Failed(104) | StreamEnd::Closed));
-    // One to nowhere is refused as a stream.
+    // A connection to a closed port is refused as a stream.
     let nowhere = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let link = Link::datagram(SocketId(0), None, nowhere);
     let listener = StdListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Planes with TAP devices in namespaces at one switch: a server and two clients. Needs root.
+//! Planes with TAP devices in namespaces, joined as a switch: a server and two clients. Needs root.
 
 mod common;
 
@@ -40,8 +40,8 @@ fn address(ns: &NetNs, device: &str, address: &str) {
     added.unwrap().unwrap();
 }
 
-/// Creates side `n` with 10.9.0.n inside. The server is 1, connected to client `n` by a cable from
-/// 10.77.n.1 to 10.77.n.2.
+/// Creates side `n` with 10.9.0.n inside. Side 1 is the server, connected to client `n` by a veth
+/// pair from 10.77.n.1 to 10.77.n.2.
 fn side(ns: NetNs, n: u8, relay: Relay, clock: fn() -> Instant) -> Side {
     let options =
         TunOptions { name: Some("inside".into()), mode: TunMode::Tap, ..TunOptions::default() };
@@ -87,7 +87,7 @@ fn world(relay: Relay, clock: fn() -> Instant) -> [Side; 3] {
     sides
 }
 
-/// Sends ARP, which is broadcast, and then a stream whose every byte is checked.
+/// Sends ARP, which is broadcast, and then a byte stream that is checked completely.
 fn stream_passes(from: &Side, to: &Side, to_address: &str) {
     let listener = to.ns.run(|| TcpListener::bind(to_address)).unwrap().unwrap();
     let reader = std::thread::spawn(move || {
@@ -120,7 +120,7 @@ fn all_hear(from: &Side, to: &[&Side], n: u8) {
             let end = Wall::now() + PATIENCE;
             loop {
                 sender.send_to(&vec![n; size], &address).unwrap();
-                // Copies of earlier ones may wait.
+                // Copies of earlier datagrams may still be queued.
                 if listener.recv(&mut buffer).is_ok_and(|len| buffer[..len] == vec![n; size]) {
                     break;
                 }
@@ -179,7 +179,8 @@ fn a_server_and_its_clients_are_one_network() {
     assert_eq!((macs.known, macs.moved), (2, 0));
 }
 
-/// On a clock that does not advance, the limit of a second is all that one peer may ever cause.
+/// With a clock that does not advance, one peer may never cause more copies than the limit for one
+/// second.
 #[test]
 fn a_flood_is_limited_and_counted() {
     adit_testbed::needs_root!();
@@ -195,8 +196,8 @@ fn a_flood_is_limited_and_counted() {
         assert!(Wall::now() < end, "{:?}", server.plane.totals());
     }
     let copies = server.plane.counters(PeerId(3)).unwrap().tx_packets;
-    // The last burst goes as a whole.
+    // The last burst is sent as a whole.
     assert!((COPIES..COPIES + 4200).contains(&copies), "{copies}");
-    // Others may still.
+    // Other peers may still flood.
     all_hear(b, &[a], 3);
 }

@@ -1,5 +1,5 @@
-//! A server with several workers: a socket for each on one port, a queue for each of one device, and
-//! clients in memory that are sent to and fro over real sockets. Needs root.
+//! A server with several workers: a socket for each on one port, a queue for each of one device, and clients in memory
+//! whose packets cross real sockets. Needs root.
 
 mod common;
 
@@ -22,10 +22,10 @@ use adit_openvpn_data::packet::SENDER;
 use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
 use common::{End, key, layout, link, spec};
 
-/// Long enough for the busiest machine; nothing waits for it to pass.
+/// Long enough for the busiest machine; in a passing test it never expires.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Packets of a client on their way at a time: less than its peer's replay window, so that none may be
-/// lost whatever overtakes.
+/// The number of a client's packets in flight at a time: less than its peer's replay window, so none may be lost,
+/// whatever the order of arrival.
 const WINDOW: u32 = 32;
 /// The ports of the programs on the server's host.
 const PORTS: [u16; 4] = [7000, 7001, 7002, 7003];
@@ -39,7 +39,7 @@ fn outside(port: u16) -> SocketAddr {
     ([10, 77, 0, 1], port).into()
 }
 
-/// The server, 10.8.0.1 inside, and the namespace of the clients.
+/// The server, whose tunnel address is 10.8.0.1, and the clients' namespace.
 struct World {
     server: NetNs,
     clients: NetNs,
@@ -52,7 +52,7 @@ impl World {
         Self::with(workers, workers, relay, false)
     }
 
-    /// Creates a server; `steered`: the kernel spreads clients by their peer-ids, else by their addresses.
+    /// Creates a server; if `steered`, the kernel spreads clients by their peer-ids, otherwise by their addresses.
     fn with(workers: usize, queues: usize, relay: Relay, steered: bool) -> Self {
         let (server, clients) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
         server.connect("cable", &clients, "cable").unwrap();
@@ -101,8 +101,8 @@ impl World {
         Client { n, end, sockets, at: 0, generation: 0, poller, batch, received: Vec::new() }
     }
 
-    /// Checks that this many packets came from a client, and that as many went to it. They are counted when they have
-    /// left, which the client may know before.
+    /// Checks that this many packets were received from a client and sent to it. A packet is counted after it was sent,
+    /// so the client may receive it earlier.
     fn counted(&self, n: u8, packets: u64) {
         let end = Wall::now() + PATIENCE;
         loop {
@@ -153,7 +153,7 @@ struct Client {
     received: Vec<(Flow, u32)>,
 }
 
-/// Source address's last byte and source port inside.
+/// The last byte of the source address, and the source port, inside the tunnel.
 type Flow = (u8, u16);
 
 impl Client {
@@ -163,7 +163,7 @@ impl Client {
         }
     }
 
-    /// Waits until this many packets have arrived in all.
+    /// Waits until this many packets have arrived in total.
     fn wait_for(&mut self, count: usize) {
         self.wait_until(|received| received.len() >= count);
     }
@@ -191,7 +191,7 @@ impl Client {
         }
     }
 
-    /// Installs a new key at both ends; packets in flight under the former one are still opened.
+    /// Installs a new key at both ends; packets in flight under the previous key are still opened.
     fn rekey(&mut self, plane: &Plane) {
         self.generation = self.generation % 7 + 1;
         let (id, slot) = (PeerId(u32::from(self.n)), KeySlot::Secondary);
@@ -201,7 +201,8 @@ impl Client {
         plane.apply(Command::SwapKeys(id));
     }
 
-    /// Checks that nothing was refused, and that each flow delivered every number from 0 once; in order, if requested.
+    /// Checks that no packet was refused and that each flow delivered every number from 0 on exactly once; in order, if
+    /// requested.
     fn check(&mut self, in_order: bool) {
         self.take();
         for reason in [DropReason::Replayed, DropReason::BadTag, DropReason::UnknownKey] {
@@ -259,8 +260,8 @@ fn echo(socket: &StdUdp, stop: &AtomicBool) -> Vec<(Flow, u32)> {
     received
 }
 
-/// Runs eight clients that send windows to four programs and receive all of it back; the caller may do anything in the
-/// middle of each window.
+/// Runs eight clients that send windows of packets to four programs and receive all of them back; the caller may do
+/// anything in the middle of each window.
 fn echoes(
     workers: usize,
     windows: u32,
@@ -287,9 +288,9 @@ fn echoes(
                             let flow = i as usize % PORTS.len();
                             let number = window * (WINDOW / 4) + i / 4;
                             client.send(1, PORTS[flow], number);
-                            // The kernel hands a flow's answers to the queue that its hash chooses until a worker has
-                            // written a packet of the flow, and to that worker's from then on: what follows
-                            // the first packet at once can overtake the answer to it.
+                            // The kernel passes a flow's answers to the queue that its hash selects until a worker has
+                            // written a packet of the flow, and to that worker's queue from then on. Packets sent
+                            // immediately after the first can therefore overtake the answer to it.
                             if in_order && window == 0 && i as usize + 1 == PORTS.len() {
                                 client.wait_for(PORTS.len());
                             }
@@ -326,7 +327,7 @@ fn each_packet_arrives_once_and_in_order() {
     }
 }
 
-/// A client's new port is another worker's: its packets, and the answers, continue without loss.
+/// A client's new port belongs to another worker: its packets, and the answers, continue without loss.
 #[test]
 fn peers_float_between_workers_while_traffic_runs() {
     adit_testbed::needs_root!();
@@ -355,7 +356,7 @@ fn keys_change_while_all_workers_run() {
     });
 }
 
-/// Workers that relay between the same two peers in opposite directions at the same time.
+/// Workers relay between the same two peers in opposite directions at the same time.
 #[test]
 fn clients_reach_each_other_across_workers_in_both_directions() {
     adit_testbed::needs_root!();
@@ -371,8 +372,8 @@ fn clients_reach_each_other_across_workers_in_both_directions() {
                     }
                     client.wait_for(((window + 1) * WINDOW) as usize);
                 }
-                // The senders' threads change their CPU, and packets on their way overtake each other
-                // there; none so far that a replay window refuses it, see below.
+                // The senders' threads move between CPUs, so packets in flight overtake each other there, but not so
+                // far that a replay window refuses them; see below.
                 client.check(false);
             });
         }
@@ -385,7 +386,7 @@ fn clients_reach_each_other_across_workers_in_both_directions() {
 
 /// Many flows to one client: the kernel spreads them over the queues, so all workers send to it. If a worker's trains
 /// overtook another's, the latter would be refused as too old. A notice that is sent once per key is reported once,
-/// whichever worker sees the event.
+/// whichever worker notices the event.
 #[test]
 fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
     adit_testbed::needs_root!();
@@ -409,7 +410,7 @@ fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
                         payload[..4].copy_from_slice(&(round * each + i).to_be_bytes());
                         socket.send_to(&payload, "10.8.0.2:9").unwrap();
                     }
-                    // The device's queue must never be full.
+                    // The device's queue must never be full, or packets would be lost.
                     while arrived.load(Ordering::Acquire) < ((round + 1) * each * senders) as usize
                     {
                         assert!(Wall::now() < end, "round {round}");
@@ -433,9 +434,9 @@ fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
     assert_eq!(near, [(PeerId(2), 1)]);
 }
 
-/// Pairs of clients come, talk to each other and to programs beside the server, change address and key in the middle of
-/// it, and go, while the other pairs are at other points of theirs. Nothing is lost, doubled or another peer's, and
-/// the counters, of each client and of all workers together, are exact.
+/// Pairs of clients connect, exchange packets with each other and with programs on the server's host, change address
+/// and key meanwhile, and disconnect, while the other pairs are at other stages. No packet is lost, duplicated or
+/// delivered for another peer, and the counters, of each client and of all workers together, are exact.
 #[test]
 fn clients_come_move_and_go_while_all_talk_across_workers() {
     adit_testbed::needs_root!();
@@ -478,7 +479,7 @@ fn clients_come_move_and_go_while_all_talk_across_workers() {
         let totals = world.plane.totals();
         let all = u64::from(8 * LIVES * WINDOWS * WINDOW);
         assert_eq!((totals.received.packets, totals.sent.packets), (all, all));
-        // The host's own words to its neighbours have no peer.
+        // Packets from the host itself to its neighbours have no peer.
         let expected = [DropReason::LocalScope, DropReason::NoRoute];
         let others = |(why, count): &&(_, u64)| *count > 0 && !expected.contains(why);
         let drops = totals.drops.iter().filter(others).collect::<Vec<_>>();
@@ -502,7 +503,7 @@ impl Meeting {
     }
 }
 
-/// Says what was dropped when a test fails.
+/// Reports dropped packets when a test fails.
 struct DropReport<'w>(&'w World);
 
 impl Drop for DropReport<'_> {
@@ -514,7 +515,7 @@ impl Drop for DropReport<'_> {
     }
 }
 
-/// Runs a client from its arrival to its departure, with another that does the same.
+/// Runs a client from connect to disconnect, together with another client that does the same.
 fn live(world: &World, n: u8, windows: u32, both: &Meeting) {
     let _inquest = DropReport(world);
     let mut client = world.client(n, 5);
@@ -546,7 +547,7 @@ fn live(world: &World, n: u8, windows: u32, both: &Meeting) {
     world.plane.apply(Command::DelPeer(PeerId(u32::from(n))));
 }
 
-/// One sweep looks after all peers, however many workers there are.
+/// One sweep checks all peers, however many workers there are.
 #[test]
 fn a_peer_is_pinged_by_one_worker() {
     adit_testbed::needs_root!();
@@ -567,8 +568,7 @@ fn a_peer_is_pinged_by_one_worker() {
     drop(client);
 }
 
-/// Other sockets in place of a port's: every worker leaves the old ones, which are closed, and takes its
-/// new one.
+/// New sockets replace those of a port: every worker stops using the old ones, which are closed, and uses its new one.
 #[test]
 fn all_sockets_of_a_port_can_be_exchanged() {
     adit_testbed::needs_root!();
@@ -589,7 +589,7 @@ fn all_sockets_of_a_port_can_be_exchanged() {
         });
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Closed, as soon as the last worker has let go: the port is free for others.
+    // Closed as soon as the last worker has released it: the port is then free.
     let bind = || StdUdp::bind(outside(5000));
     while let Err(error) = world.server.run(bind).unwrap() {
         assert!(Wall::now() < end, "{error}");
@@ -597,8 +597,8 @@ fn all_sockets_of_a_port_can_be_exchanged() {
     }
 }
 
-/// A client has one socket, of which the first worker receives. When it is full all workers leave the
-/// device alone, and all go on when it has room, whichever worker filled it.
+/// A client has one socket, from which the first worker receives. When it is full, all workers stop reading the device,
+/// and all continue when it has space, whichever worker filled it.
 #[test]
 fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
     adit_testbed::needs_root!();
@@ -624,7 +624,7 @@ fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
     plane.apply(Command::AddPeer(PeerId(0), spec(Link::datagram(ID, None, outside(5000)))));
     plane.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
     plane.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-    // No host has the server's address yet: what is sent to it waits for ARP, in the socket's account.
+    // No host has the server's address yet: packets sent to it wait for ARP and are charged to the socket.
     let flows: Vec<_> =
         (0..12).map(|_| near.run(|| StdUdp::bind("10.8.0.2:0").unwrap()).unwrap()).collect();
     let stop = AtomicBool::new(false);
@@ -633,7 +633,7 @@ fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
             let stop = &stop;
             scope.spawn(move || {
                 while !stop.load(Ordering::Acquire) {
-                    // A device that is not read is full in the end.
+                    // A device that is not read eventually fills up.
                     flow.send_to(&[0x61; 1000], "10.8.0.1:9").unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -37,7 +37,7 @@ pub fn dialling(remote: SocketAddr) {
     say!(1, "Attempting to establish TCP connection with {}", address(remote));
 }
 
-/// Logs the lines about a fresh client socket.
+/// Logs the lines about a new client socket.
 pub fn dialled(dialled: &Dialled) {
     let remote = dialled.hop;
     let stream = dialled.link.is_stream();
@@ -104,7 +104,7 @@ pub fn unreachable(remote: SocketAddr, errno: i32, descriptor: i32) {
     say!(1, "read {} [{name:?}]: {words} (fd={descriptor},code={errno})", udp(remote));
 }
 
-/// Logs a verified chain, from its root on; `label` is empty or ends with a space.
+/// Logs a verified chain, starting at its root; `label` is empty or ends with a space.
 fn verified(label: &str, peer: &PeerIdentity, usage_checked: bool) {
     for (issuer, depth) in peer.issuers.iter().zip(1_usize..).collect::<Vec<_>>().into_iter().rev()
     {
@@ -156,7 +156,7 @@ pub fn authenticated(
     }
 }
 
-/// Logs the reason of a client's restart, and the signal that OpenVPN would raise for it.
+/// Logs the reason for a client's restart, and the signal that OpenVPN would raise for it.
 pub fn restarting(reason: &Reason, server: &str, hand_window: u64) {
     let signal = match reason {
         Reason::PingRestart => {
@@ -210,7 +210,7 @@ pub fn restarting(reason: &Reason, server: &str, hand_window: u64) {
 pub struct Style {
     /// `remote-cert-tls`.
     pub usage_checked: bool,
-    /// `tls-auth`, and not one of the `tls-crypt`s.
+    /// `tls-auth`, as opposed to `tls-crypt` or `tls-crypt-v2`.
     pub tls_auth: bool,
 }
 
@@ -244,7 +244,7 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
         ServerEvent::HandshakeFailed(link, reason) => {
             let real = real(link.remote());
             match reason {
-                // Not the client's failure, which programs that ban would make of it.
+                // Not logged as the client's failure, since programs that ban clients would treat it as one.
                 Reason::Shutdown => return,
                 Reason::ConnectionReset => {
                     say!(1, "{real} Connection reset, restarting [0]");
@@ -304,8 +304,8 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
     }
 }
 
-/// Logs the lines about a refused certificate: openvpn's words, which intrusion prevention programs match, and then the
-/// remedy.
+/// Logs the lines about a refused certificate: first openvpn's wording, which intrusion prevention programs match, and
+/// then the remedy.
 fn certificate_refused(label: &str, error: &CertificateError) {
     let CertificateError { problem, subject, detail } = error;
     match problem {
@@ -321,7 +321,7 @@ fn certificate_refused(label: &str, error: &CertificateError) {
     say!(1, "{label}VERIFY ERROR: {detail}");
 }
 
-/// The beginnings of our messages about certificates, and OpenSSL's text for each.
+/// The prefixes of our messages about certificates, and OpenSSL's text for each.
 const OPENSSL_WORDS: &[(&str, &str)] = &[
     ("it, or an intermediate of its chain, is revoked", "certificate revoked"),
     ("it expired", "certificate has expired"),
@@ -379,7 +379,7 @@ fn client_up(info: &ClientInfo, usage_checked: bool) {
 }
 
 fn client_down(label: &str, reason: &Reason) {
-    // The name may have slashes, the address has none.
+    // The name may contain slashes; the address does not.
     let name = label.rsplit_once('/').map_or(label, |(name, _)| name);
     match reason {
         Reason::Shutdown => say!(4, "{label} {reason}"),

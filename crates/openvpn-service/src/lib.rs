@@ -1,5 +1,5 @@
-//! A running OpenVPN server: engine, data plane, device and events joined, for `adit openvpn` and `adit server`;
-//! and the log lines of openvpn.
+//! A running OpenVPN server: connects engine, data plane, device and events for `adit openvpn` and `adit server`, and
+//! writes openvpn's log lines.
 
 #![forbid(unsafe_code)]
 
@@ -36,13 +36,13 @@ use adit_runtime::instance::Reaction;
 use adit_runtime::port_share::PortShare;
 use adit_runtime::signals::Signal;
 
-/// The number of commands from [`Handle`]s that may wait.
+/// The maximum number of queued commands from [`Handle`]s.
 pub const COMMAND_LIMIT: usize = 64;
 
 /// One address to listen on.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Address and port; an unspecified IPv6 address takes IPv4 as well unless `v6only`.
+    /// The address and port; an unspecified IPv6 address accepts IPv4 too unless `v6only`.
     pub bind: SocketAddr,
     /// IPv6 only.
     pub v6only: bool,
@@ -56,32 +56,32 @@ pub struct Options {
     pub engine: ServerConfig,
     /// The addresses to listen on; at least one.
     pub listeners: Vec<Listener>,
-    /// Device, addresses, routes.
+    /// The device, addresses and routes.
     pub host: HostPlan,
     /// Authorizes clients (used when `engine.authorize` is set).
     pub authorizer: Arc<dyn Authorizer>,
-    /// Packets between clients.
+    /// The treatment of packets between clients.
     pub relay: Relay,
-    /// Rules for what passes through the tunnel.
+    /// The rules for packets that pass through the tunnel.
     pub filter: Option<LiveFilter>,
-    /// Limits of the table of MAC addresses behind clients, with a TAP device.
+    /// The limits of the table of MAC addresses behind clients, with a TAP device.
     pub mac_limits: MacLimits,
-    /// A control socket to open, and its name.
+    /// The path of a control socket to open, which also names the instance.
     pub control: Option<PathBuf>,
-    /// Buffers and marks of the sockets.
+    /// The buffers and marks of the sockets.
     pub socket: SocketTuning,
-    /// The server that receives TCP connections that are not the tunnel's.
+    /// The server that receives TCP connections that do not belong to the tunnel.
     pub port_share: Option<PortShare>,
-    /// Threads that move packets.
+    /// The number of threads that move packets.
     pub workers: u16,
 }
 
-/// Limits of the table of MAC addresses behind clients, with a TAP device.
+/// The limits of the table of MAC addresses behind clients, with a TAP device.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MacLimits {
     /// `max-routes-per-client`.
     pub per_client: usize,
-    /// `stale-routes-check`: forgotten after this long in silence.
+    /// `stale-routes-check`: an address is forgotten after it was silent for this long.
     pub age: Option<Duration>,
 }
 
@@ -98,18 +98,18 @@ pub struct SocketTuning {
     pub mark: Option<u32>,
     /// `bind-dev`.
     pub device: Option<String>,
-    /// `rcvbuf`, bytes; `None`: ours.
+    /// `rcvbuf`, in bytes; `None` selects adit's default.
     pub receive_buffer: Option<usize>,
-    /// `sndbuf`, bytes; `None`: ours.
+    /// `sndbuf`, in bytes; `None` selects adit's default.
     pub send_buffer: Option<usize>,
-    /// Limits and options of TCP connections.
+    /// The limits and options of TCP connections.
     pub streams: StreamOptions,
 }
 
-/// Which sessions a [`Handle::kick`] ends.
+/// The sessions that a [`Handle::kick`] ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// All of this common name.
+    /// All sessions with this common name.
     Name(String),
     /// The sessions with a certificate's serial number (lower-case hex).
     Serial(String),
@@ -126,16 +126,16 @@ pub struct Handle {
 /// A command of a [`Handle`].
 #[derive(Debug)]
 enum Command {
-    /// End sessions; answers with how many.
+    /// Ends sessions; the response is their number.
     Kick(Selector, String, oneshot::Sender<usize>),
-    /// Other certificates, CRL, checks from the next handshake on.
+    /// Replaces certificates, CRL and checks from the next handshake on.
     SetTls(Box<ServerTls>),
-    /// Other options to push, limits, reserved addresses.
+    /// Replaces the options to push, the limits and the reserved addresses.
     SetOffer(Box<ReloadableConfig>),
 }
 
 impl Handle {
-    /// Ends sessions; the reason goes to the log. Returns how many ended.
+    /// Ends sessions; the reason is logged. Returns the number of sessions that ended.
     ///
     /// # Errors
     /// The service has ended.
@@ -145,7 +145,7 @@ impl Handle {
         rx.await.map_err(|_| ended())
     }
 
-    /// Takes over certificates, CRL and checks for handshakes that begin from now on.
+    /// Replaces certificates, CRL and checks for handshakes that begin from now on.
     ///
     /// # Errors
     /// The service has ended.
@@ -153,7 +153,7 @@ impl Handle {
         self.send(Command::SetTls(Box::new(tls))).await
     }
 
-    /// Takes over what sessions that begin from now on are offered.
+    /// Replaces the settings offered to sessions that begin from now on.
     ///
     /// # Errors
     /// The service has ended.
@@ -175,13 +175,14 @@ pub trait Hooks {
     /// Called with every event of the engine, in order.
     fn event(&mut self, event: &ServerEvent);
 
-    /// Handles `adit reload` or SIGHUP: reads certificates, registry and CRL again. Kicks go by the handle.
+    /// Handles `adit reload` or SIGHUP: reads certificates, registry and CRL again. Sessions are ended through the
+    /// handle.
     ///
     /// # Errors
-    /// Something could not be read; the service continues with its former settings.
+    /// A file could not be read; the service continues with its previous settings.
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault>;
 
-    /// Puts an event into the log. `sessions` are those before the event.
+    /// Logs an event. `sessions` are the sessions before the event.
     fn log_event(&mut self, event: &ServerEvent, sessions: &Sessions) {
         log_events::log_event(event, sessions);
     }
@@ -214,17 +215,17 @@ pub trait Hooks {
         None
     }
 
-    /// Returns all clients and groups that the filter's rules can mean; `None` where that is not known.
+    /// Returns all clients and groups to which the filter's rules can refer; `None` if they are not known.
     fn known(&self) -> Option<KnownNames> {
         None
     }
 
-    /// Returns the rule file that the configuration names now; `None`: the one from the start.
+    /// Returns the rule file that the configuration now names; `None` means the file named at the start.
     fn filter_file(&self) -> Option<PathBuf> {
         None
     }
 
-    /// Returns whether [`Hooks::leases`] is of use.
+    /// Returns whether [`Hooks::leases`] should be called.
     fn wants_leases(&self) -> bool {
         false
     }

@@ -4,7 +4,7 @@ use super::Sessions;
 use adit_runtime::log::bytes;
 use adit_runtime::say;
 
-/// Logs an event in plain words: who, what, why.
+/// Logs an event in plain words: the client, the event and the reason.
 pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
     let label = |peer: &adit_engine::PeerId| {
         sessions.get(*peer).map_or_else(|| format!("peer {}", peer.0), |session| session.label())
@@ -39,7 +39,7 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
             bytes(counters.rx_bytes),
             bytes(counters.tx_bytes)
         ),
-        // The self-test knocks at every listener, hears an answer and leaves.
+        // The self-test connects to every listener, receives an answer and disconnects.
         ServerEvent::HandshakeFailed(link, reason)
             if link.is_stream() && link.remote().ip().to_canonical().is_loopback() =>
         {

@@ -13,16 +13,16 @@ pub(super) struct MemoryRelease {
 }
 
 impl Default for MemoryRelease {
-    /// Returns a state in which the memory of the start is released, too.
+    /// Returns a state in which the memory used at the start is released, too.
     fn default() -> Self {
         Self { most: 0, alone: Some(0) }
     }
 }
 
 impl MemoryRelease {
-    /// Returns whether enough clients have left to release memory, given `busy` sessions and handshakes: half of the
-    /// peak, or the last one and some time after it. A single client among many others never triggers it. Call it once
-    /// a second.
+    /// Returns whether enough clients have disconnected to release memory, given `busy` sessions and handshakes: half
+    /// of the peak, or the last client and then some time. A single client among many others never triggers it. Call it
+    /// once a second.
     pub(super) fn is_due(&mut self, busy: usize) -> bool {
         self.most = self.most.max(busy);
         let due = self.most > 0 && busy <= self.most / 2;

@@ -30,17 +30,17 @@ use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::{Signal, Signals};
 
-/// Profiles used by two devices that `adit status` names; the oldest makes room.
+/// The maximum number of profiles used by two devices that `adit status` lists; the oldest is removed to make room.
 const MAX_SHARED: usize = 64;
 
-/// How long the last packets (exit notices) may take to leave.
+/// The time allowed for sending the last packets (exit notices).
 const LAST_PACKETS: Duration = Duration::from_millis(50);
 
-/// Up to this many workers allocate where the control thread does. More would wait for each other: what a full stream did
-/// not take is kept on the heap.
+/// The maximum number of workers that share the control thread's allocation arena. More would contend for it, because
+/// packets that a full stream did not accept are kept on the heap.
 const ONE_ARENA: u16 = 2;
 
-/// A server that listens, with its device up.
+/// A server that is listening and whose device is up.
 pub struct Service {
     options: Options,
     sockets: Sockets,
@@ -50,11 +50,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// Opens sockets and device and applies the host plan. Call inside a tokio runtime with I/O and
-    /// time; drop privileges between this and [`Service::run`], which starts the threads.
+    /// Opens the sockets and the device and applies the host plan. Call it inside a tokio runtime with I/O and time;
+    /// drop privileges between this and [`Service::run`], which starts the threads.
     ///
     /// # Errors
-    /// Something could not be opened; the error names the remedy.
+    /// A resource could not be opened; the error names the remedy.
     pub async fn start(options: Options) -> Result<Self, Fault> {
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
         raise_descriptor_limit();
@@ -77,10 +77,10 @@ impl Service {
         Ok(Self { options, sockets, host, tun, control })
     }
 
-    /// Serves until SIGTERM, SIGINT or a request to stop, then undoes the host plan. Returns what ended it.
+    /// Serves until SIGTERM, SIGINT or a request to stop, then undoes the host plan. Returns the reason for the end.
     ///
     /// # Errors
-    /// It failed.
+    /// The server failed.
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<EndReason<Infallible>, Fault> {
         let Self { mut options, sockets, host, tun, control } = self;
         let (sender, commands) = mpsc::channel(super::COMMAND_LIMIT);
@@ -137,7 +137,7 @@ impl Service {
             let device = running.tun.as_ref().map(|tun| tun.name.as_str());
             running.hooks.serving(device, &running.listening);
             let ended = instance::run(&mut running, &mut controls).await;
-            // The next server may open its control socket while the last packets leave.
+            // The next server may open its control socket while the last packets are sent.
             drop(controls);
             running.end().await;
             ended
@@ -148,7 +148,7 @@ impl Service {
     }
 }
 
-/// A server at work.
+/// A running server.
 struct Running<'a> {
     hooks: &'a mut dyn Hooks,
     handle: Handle,
@@ -168,7 +168,7 @@ struct Running<'a> {
     shared: BTreeMap<String, SharedProfile>,
 }
 
-/// What wakes a server up.
+/// A reason to wake the server.
 enum Wake {
     /// A command of a [`Handle`].
     Command(Command),
@@ -302,7 +302,7 @@ impl Instance for Running<'_> {
 }
 
 impl Running<'_> {
-    /// Handles an event and those queued behind it, and writes the log lines of one packet as one batch.
+    /// Handles an event and the events queued after it, and writes the log lines of one packet as one batch.
     fn driver_events(&mut self, first: Event<ServerEvent>) {
         let _lines = log::gather();
         self.driver_event(first);
@@ -320,7 +320,7 @@ impl Running<'_> {
     }
 
     fn event(&mut self, event: &ServerEvent) {
-        // No packet passes before the filter knows its client: the engine emits this event first.
+        // The filter must know a client before any of its packets pass: the engine emits this event first.
         match (&mut self.filter, event) {
             (Some(filter), ServerEvent::Addresses(addresses)) => filter.put((**addresses).clone()),
             (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),
@@ -336,7 +336,7 @@ impl Running<'_> {
         self.hooks.event(event);
     }
 
-    /// Remembers for `adit status` that two devices use a profile.
+    /// Records for `adit status` that two devices use a profile.
     fn share(&mut self, used: &UsedElsewhere) {
         if self.shared.len() >= MAX_SHARED && !self.shared.contains_key(&used.name) {
             let oldest = self.shared.values().min_by_key(|profile| profile.last);
@@ -383,7 +383,7 @@ impl Running<'_> {
     }
 
     fn reload_all(&mut self) -> Result<(), Fault> {
-        // Whatever is wrong with one does not keep the other from being read.
+        // If one of them cannot be read, the other still is.
         let clients = self.reload_clients();
         if let Some(filter) = &mut self.filter {
             if let Some(file) = self.hooks.filter_file() {
@@ -395,7 +395,7 @@ impl Running<'_> {
         clients
     }
 
-    /// Reloads everything but the rules.
+    /// Reloads everything except the rules.
     fn reload_clients(&mut self) -> Result<(), Fault> {
         let tls = self.hooks.reload(&self.handle);
         if let Some(filter) = &mut self.filter {
@@ -424,7 +424,7 @@ impl Running<'_> {
             .map(|session| session.info.peer)
             .collect();
         let ended = chosen.into_iter().filter(|&peer| {
-            // It may come back where it still has the right to; the check is at its handshake.
+            // The client may reconnect where it still has the right to; its handshake is checked.
             let disconnect = Disconnect::Restart;
             self.driver.act(|engine, now, out| engine.kick(now, peer, disconnect, reason, out))
         });
@@ -440,7 +440,7 @@ impl Running<'_> {
         }
     }
 
-    /// Releases memory after many clients have left.
+    /// Releases memory after many clients have disconnected.
     fn give_memory_back(&mut self) {
         let busy = self.sessions.len() + self.driver.engine().handshakes();
         if self.rest.is_due(busy) {
@@ -473,7 +473,7 @@ impl Running<'_> {
     /// Sends an exit notice to the clients.
     async fn end(&mut self) {
         self.driver.act(|engine, now, out| engine.shutdown(now, out));
-        // The disconnect reports the final counters of each session at once or never.
+        // The disconnect reports the final counters of each session immediately or not at all.
         let last = async {
             while !self.sessions.is_empty() {
                 match self.driver.next().await {

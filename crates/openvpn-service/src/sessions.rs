@@ -8,7 +8,7 @@ use adit_openvpn::session::PathReport;
 
 use adit_runtime::control::PeerReport;
 
-/// Rates are averages over at least this long.
+/// The minimum interval over which rates are averaged.
 const RATE_WINDOW: Duration = Duration::from_secs(4);
 
 /// The connected clients, with their counters.
@@ -23,20 +23,20 @@ pub struct Sessions {
 pub struct Session {
     /// The engine's description of the client; its link follows floats.
     pub info: ClientInfo,
-    /// Running number since the start ("Client ID").
+    /// The serial number since the start ("Client ID").
     pub number: u64,
     /// Traffic so far.
     pub counters: Counters,
-    /// Since when the data key is in use.
+    /// The time since which the data key is in use.
     pub key_since: Instant,
-    /// When its counter of received packets last moved, in seconds since 1970.
+    /// When its counter of received packets last changed, in seconds since 1970.
     pub heard: u64,
-    /// The state of the path to it.
+    /// The state of the path to the client.
     pub path: PathReport,
     sample: Sample,
 }
 
-/// Counters at an earlier time, and the rates since the one before.
+/// The counters at an earlier time, and the rates since the sample before that.
 #[derive(Copy, Clone, Debug, Default)]
 struct Sample {
     at: Instant,
@@ -66,7 +66,7 @@ impl Sessions {
         self.open.is_empty()
     }
 
-    /// Gives back what the table takes when it is empty: a tree keeps its root.
+    /// Releases the memory of an empty table: a tree keeps its root.
     pub(super) fn release_memory(&mut self) {
         if self.open.is_empty() {
             self.open = BTreeMap::new();
@@ -157,7 +157,7 @@ impl Sample {
 }
 
 impl Session {
-    /// Formats name and address as log lines name a client: `client/192.0.2.7:5000`.
+    /// Formats the name and address of a client for log lines: `client/192.0.2.7:5000`.
     pub fn label(&self) -> String {
         format!("{}/{}", self.info.identity.common_name, self.info.link.remote())
     }

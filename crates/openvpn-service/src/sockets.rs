@@ -1,4 +1,4 @@
-//! The sockets that a server opens at its start.
+//! The sockets that a server opens when it starts.
 
 use adit_engine::Transport;
 use adit_linux::tcp::{TcpListenOptions, TcpListener};
@@ -24,13 +24,13 @@ pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSock
     let group = sockets::udp_group(&udp, options.workers)
         .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
     if let Err(e) = steer(&group, &SENDER) {
-        // If the kernel cannot do this, only chance spreads them.
+        // If the kernel cannot do this, clients are spread only by chance.
         tracing::debug!("clients are spread over the workers by their addresses: {e}");
     }
     Ok(group)
 }
 
-/// Opens one listener, from which the control thread hands streams to the workers.
+/// Opens one listener, from which the control thread passes streams to the workers.
 pub fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpListener, Fault> {
     let mut tcp = TcpListenOptions::new(listener.bind);
     tcp.v6only = listener.v6only;
@@ -51,7 +51,7 @@ pub fn unbound(
     Fault::environment(bind_problem(transport, listener.bind, socket.device.as_deref(), e))
 }
 
-/// Raises the descriptor limit: each stream is a descriptor, and the usual limit of 1024 is meant
+/// Raises the descriptor limit: each stream uses a descriptor, and the usual limit of 1024 is meant
 /// for programs that use `select`.
 pub(super) fn raise_descriptor_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};

@@ -1,4 +1,4 @@
-//! Handshakes without I/O: two engines hand each other packets, as fast as they can.
+//! Handshakes without I/O: two engines exchange packets as fast as possible.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -24,21 +24,21 @@ pub struct HandshakeCost {
     pub server_ms: f64,
     /// Milliseconds inside the client's engine.
     pub client_ms: f64,
-    /// The handshakes a second of one core that plays both ends.
+    /// The number of handshakes a second on one core that runs both ends.
     pub per_second: f64,
 }
 
-/// Lets `count` clients come, one after the other; they share a name, so each takes the place of the one before.
+/// Connects `count` clients, one after the other; they share a name, so each replaces the previous one.
 ///
 /// # Errors
-/// `count` is 0 or absurd, or a client did not come up.
+/// `count` is 0 or too large, or a client did not connect.
 pub fn measure_handshakes(count: u32) -> Result<HandshakeCost> {
     let warmup = count.div_ceil(10);
     ensure((1..=MOST).contains(&count), || {
         format!("{count} handshakes: 1 to {MOST} can be measured")
     })?;
     let mut bench = Bench::new()?;
-    // The first ones find cold caches.
+    // The first handshakes meet cold caches.
     bench.many(warmup)?;
     bench.spent = EngineTime::default();
     bench.many(count)?;
@@ -51,7 +51,7 @@ pub fn measure_handshakes(count: u32) -> Result<HandshakeCost> {
     })
 }
 
-/// Handshakes of one measurement at most: about a minute.
+/// The maximum number of handshakes in one measurement, which take about a minute.
 const MOST: u32 = 100_000;
 
 /// Time spent inside the engines.
@@ -96,10 +96,10 @@ impl Bench {
         (0..count).try_for_each(|_| self.one())
     }
 
-    /// Runs one client, from its first packet until it is up.
+    /// Runs one client, from its first packet until it is connected.
     fn one(&mut self) -> Result<()> {
         self.next += 1;
-        // No limit on strangers' packets is meant to be met here.
+        // The time advances so that no limit on unauthenticated packets applies.
         self.now = self.now + Duration::from_secs(1);
         let mut seed = [2; 32];
         seed.iter_mut().zip(self.next.to_be_bytes()).for_each(|(to, from)| *to = from);
@@ -127,7 +127,7 @@ impl Bench {
                 )?;
             }
             if to_server.is_empty() && !up {
-                // Only timers go on from here: whichever comes first.
+                // Only timers can make progress now: the earliest one is next.
                 let deadlines = [client.deadline(), self.server.deadline()];
                 let next = deadlines.into_iter().flatten().map(|(at, _)| at).min();
                 self.now = next.context("both engines wait for ever")?.max(self.now);
@@ -145,14 +145,14 @@ impl Bench {
         self.spent.server += started.elapsed();
         while let Some(output) = out.pop() {
             match output {
-                // Clients of before are left alone: they are gone.
+                // Packets to earlier clients are dropped: these no longer exist.
                 Output::Send(link, frame) if link == client => send.push_back(frame),
                 _ => {}
             }
         }
     }
 
-    /// Returns true when the client is up.
+    /// Returns true when the client is connected.
     fn client(
         &mut self,
         client: &mut ClientEngine,
@@ -208,7 +208,7 @@ fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
     })
 }
 
-/// Returns an authority and a certificate of it at each end, ECDSA P-256 as Easy-RSA and openssl make them.
+/// Returns an authority and a certificate for each end, ECDSA P-256 as Easy-RSA and openssl make them.
 fn tls() -> Result<(ServerTls, ClientTls)> {
     let params = |name: &str| {
         let mut params = CertificateParams::default();

@@ -1,4 +1,4 @@
-//! Counts of instructions as a trial: the pieces of `adit-icount`, in this program.
+//! Runs instruction counts as a trial: the pieces of `adit-icount`, in this program.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,9 +10,9 @@ use adit_testbed::failure::Result;
 /// Does a piece of the data path a fixed number of times, for callgrind to count.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PieceArguments {
-    /// Which.
+    /// The name of the piece.
     name: String,
-    /// How often.
+    /// The number of repetitions.
     #[arg(long)]
     times: u32,
 }
@@ -20,7 +20,7 @@ pub struct PieceArguments {
 /// Runs the work of one piece.
 ///
 /// # Errors
-/// There is no such piece.
+/// No piece has this name.
 pub fn run_piece(arguments: &PieceArguments) -> Result<ExitCode> {
     piece::run(piece::find(&arguments.name)?, arguments.times)?;
     Ok(ExitCode::SUCCESS)
@@ -31,11 +31,11 @@ pub fn piece_names() -> Vec<&'static str> {
     piece::ALL.iter().map(|piece| piece.name).collect()
 }
 
-/// Instructions that each of these pieces takes once. `binary` is a release build of the lab (or of `adit-icount`):
-/// counts of a debug build say nothing. They repeat to the instruction, so one round is enough.
+/// Returns the number of instructions that each of these pieces takes once. `binary` is a release build of the lab (or
+/// of `adit-icount`): counts of a debug build are meaningless. They are exactly repeatable, so one round is enough.
 ///
 /// # Errors
-/// There is no such piece or no valgrind, or the program failed under it.
+/// No piece has one of the names, valgrind is not installed, or the program failed under it.
 pub fn instruction_counts(binary: &Path, names: &[&str]) -> Result<BTreeMap<String, u64>> {
     let pieces: std::result::Result<Vec<_>, String> =
         names.iter().map(|name| piece::find(name)).collect();

@@ -1,4 +1,4 @@
-//! Sealing and opening without I/O.
+//! Measures sealing and opening without I/O.
 
 use std::fmt;
 use std::hint::black_box;
@@ -11,12 +11,12 @@ use adit_icount::tunnel::{Train, Tunnel};
 use adit_testbed::failure::{Result, ensure};
 use adit_wire::VnetHeader;
 
-/// Lengths of the packets that go through the tunnel.
+/// The lengths of the packets that pass through the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Size {
-    /// All of this many bytes, IP header included: 20 to 65,535.
+    /// All packets have this many bytes, including the IP header: 20 to 65,535.
     Bytes(usize),
-    /// A mix: of twelve packets seven with 64, four with 576 and one with 1,400 bytes.
+    /// A mix: of twelve packets, seven have 64, four 576 and one 1,400 bytes.
     Imix,
     /// TCP super-packets of 64 KiB, split, sealed, opened and merged again.
     Super,
@@ -26,7 +26,7 @@ pub enum Size {
 pub const SIZES: [Size; 5] =
     [Size::Bytes(64), Size::Bytes(512), Size::Bytes(1400), Size::Imix, Size::Super];
 
-/// The mix, interleaved so that lengths alternate as they do on a link.
+/// The mix, interleaved so that lengths alternate as on a real link.
 const IMIX: [usize; 12] = [64, 576, 64, 64, 576, 64, 1400, 64, 576, 64, 576, 64];
 
 impl fmt::Display for Size {
@@ -71,15 +71,15 @@ impl Size {
     }
 }
 
-/// Bytes of inner packets between two looks at the clock.
+/// The bytes of inner packets between two reads of the clock.
 const CHUNK: usize = 256 << 10;
 
-/// Mb/s of inner packets that one thread seals at one end and opens at the other, with packet ids, replay window,
-/// source check and counters of a real session. The copies that the kernel would make (out of the TUN device, and
-/// from one socket to the other) are part of it.
+/// Returns the Mb/s of inner packets that one thread seals at one end and opens at the other, with packet ids, replay
+/// window, source check and counters of a real session. The copies that the kernel would make (out of the TUN device,
+/// and from one socket to the other) are included.
 ///
 /// # Errors
-/// Something did not arrive.
+/// A packet did not arrive.
 pub fn measure_in_memory(cipher: Cipher, size: &Size, time: Duration) -> Result<f64> {
     let mut tunnel = Tunnel::new(cipher)?;
     let packets = size.packets();
@@ -104,7 +104,7 @@ pub fn measure_in_memory(cipher: Cipher, size: &Size, time: Duration) -> Result<
     Ok(carried as f64 * 8.0 / seconds / 1e6)
 }
 
-/// Memory that is used again for each packet, so that nothing is allocated while the clock runs.
+/// Buffers that are reused for each packet, so that nothing is allocated during the measurement.
 #[derive(Default)]
 struct Buffers {
     packet: Vec<u8>,
@@ -112,7 +112,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Takes one packet from end to end; returns how many packets came out of it.
+    /// Carries one packet from end to end; returns the number of packets that arrived.
     fn carry(&mut self, tunnel: &mut Tunnel, vnet: &VnetHeader, packet: &[u8]) -> u64 {
         let Self { packet: copy, trains } = self;
         copy.clear();

@@ -39,10 +39,10 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Returns the cipher of this name.
+/// Returns the cipher with this name.
 ///
 /// # Errors
-/// There is none; says which there are.
+/// There is no such cipher; the error lists those that exist.
 pub fn cipher(name: &str) -> std::result::Result<Cipher, String> {
     Cipher::from_name(name).ok_or_else(|| {
         let names = Cipher::ALL.map(Cipher::name).join(", ");
@@ -50,10 +50,10 @@ pub fn cipher(name: &str) -> std::result::Result<Cipher, String> {
     })
 }
 
-/// Everything that one call measured.
+/// The results of one call.
 #[derive(Serialize)]
 struct Results {
-    /// Mb/s that one thread seals and opens.
+    /// The Mb/s that one thread seals and opens.
     in_memory: Vec<InMemory>,
     #[serde(skip_serializing_if = "Option::is_none")]
     handshakes: Option<HandshakeCost>,
@@ -66,10 +66,10 @@ struct InMemory {
     mbps: f64,
 }
 
-/// Measures and prints a table.
+/// Measures and prints the results as tables or JSON.
 ///
 /// # Errors
-/// Something did not arrive, or a client did not come up.
+/// A packet did not arrive, or a client did not connect.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let or_all =
         |given: &[Cipher]| if given.is_empty() { Cipher::ALL.to_vec() } else { given.to_vec() };
@@ -98,7 +98,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ciphers down, sizes across; then the handshake.
+/// Formats a table with a row per cipher and a column per size, then the handshake.
 fn tables(results: &Results, sizes: &[Size]) -> String {
     let names: Vec<String> = sizes.iter().map(Size::to_string).collect();
     let head: Vec<&str> = ["cipher"].into_iter().chain(names.iter().map(String::as_str)).collect();

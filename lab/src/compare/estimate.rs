@@ -6,7 +6,7 @@ use super::series::Series;
 use super::{FLOOR, FLOOR_ABSOLUTE, Outcome, Test};
 use crate::stats::{ENOUGH, mean, percent, t_quantile, two_sided_p, variance};
 
-/// By how much B is better than A, as a logarithm, and how sure that is.
+/// The logarithm of the factor by which B is better than A, and its certainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Estimate {
     pub(super) difference: f64,
@@ -16,20 +16,20 @@ pub(super) struct Estimate {
     pub(super) rounds: (usize, usize),
 }
 
-/// A variance between runs that comes on top of the noise inside them.
+/// A variance between runs, in addition to the noise within them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct RunVariance {
     pub(super) variance: f64,
-    /// In how many programs it was seen.
+    /// The number of programs in which it was observed.
     count: f64,
 }
 
 impl RunVariance {
-    /// Returns the movement that the differences of this many unchanged programs show beyond their own errors: the
-    /// variance at which their
-    /// squares, each over the sum of both, add up to the expected value (Paule and Mandel, Journal of Research of the
-    /// NBS 87, 1982). Quiet figures have the most weight. The expected value is `df / (df - 2)`, the mean of Fisher's
-    /// distribution, and not 1: an error known from few rounds is often too small, and would be taken for movement.
+    /// Returns the drift that the differences of this many unchanged programs show beyond their own errors: the
+    /// variance at which their squares, each over the sum of both, add up to the expected value (Paule and Mandel,
+    /// Journal of Research of the NBS 87, 1982). Figures with little noise have the most weight. The expected value is
+    /// `df / (df - 2)`, the mean of Fisher's distribution, and not 1: an error estimated from few rounds is often too
+    /// small, and would be mistaken for drift.
     pub(super) fn of(estimates: &[Estimate], programs: usize) -> Self {
         let beyond = |variance: f64| -> f64 {
             let each = |e: &Estimate| {
@@ -48,8 +48,8 @@ impl RunVariance {
     }
 }
 
-/// Returns the average of some series, round by round, B against A. Each is centred first, so that a round in which one
-/// of them is missing is no different from the others. None with fewer than three rounds in a run.
+/// Returns the average of some series, round by round, B against A. Each series is centred first, so that a round in
+/// which one of them is missing is no different from the others. `None` with fewer than three rounds in a run.
 pub(super) fn estimate(series: &[&Series<'_>]) -> Option<Estimate> {
     let mut rounds: [BTreeMap<u32, Vec<f64>>; 2] = Default::default();
     for logs in series.iter().filter_map(|series| series.logs.as_ref()) {
@@ -81,7 +81,7 @@ fn welch(a: &[f64], b: &[f64]) -> Option<Estimate> {
 }
 
 impl Estimate {
-    /// With the machine's movement added to the error. Where that was seen in few programs only it is itself uncertain: the degrees of
+    /// Adds the machine's drift to the error. A drift observed in few programs is itself uncertain: the degrees of
     /// freedom are Satterthwaite's (Biometrics Bulletin 2, 1946).
     pub(super) fn widened(self, movement: RunVariance) -> Self {
         let error = self.error + movement.variance;
@@ -99,7 +99,7 @@ impl Estimate {
         }
     }
 
-    /// Returns a test without its place.
+    /// Returns a test whose scenario, point and subject are not yet set.
     pub(super) fn test(&self, relative_to: Option<&str>) -> Test {
         Test {
             scenario: String::new(),
@@ -118,8 +118,8 @@ impl Estimate {
     }
 }
 
-/// Holm's method (Scandinavian Journal of Statistics 6, 1979): the probability that any of these is called a difference though none is one stays
-/// below `alpha`. Below the floor nothing is called one.
+/// Applies Holm's method (Scandinavian Journal of Statistics 6, 1979): if there is no difference at all, the
+/// probability that any of these tests reports one stays below `alpha`. No difference below the floor is reported.
 pub(super) fn holm(mut tests: Vec<&mut Test>, alpha: f64) {
     tests.sort_by(|a, b| a.p.total_cmp(&b.p));
     let count = tests.len();
@@ -129,7 +129,7 @@ pub(super) fn holm(mut tests: Vec<&mut Test>, alpha: f64) {
         }
         let floor = if test.relative_to.is_some() { FLOOR } else { FLOOR_ABSOLUTE };
         let difference = test.better_by_percent.unwrap_or(0.0);
-        // A loss of x percent is as far from 0 as the gain that makes up for it.
+        // A loss of x percent is as far from 0 as the gain that compensates for it.
         let beyond = (difference / 100.0).ln_1p().abs() > (floor / 100.0).ln_1p();
         test.outcome = match beyond {
             true if difference < 0.0 => Outcome::Worse,
@@ -147,8 +147,8 @@ mod tests {
         Estimate { difference, error, df: 8.0, rounds: (5, 5) }
     }
 
-    /// With equal errors that are well known it is the mean square less the error: 9e-4 - 1e-4. Programs that moved less than their noise did
-    /// not move. With 8 degrees of freedom a square of 8/6 of its error is no more than expected.
+    /// With equal, well-known errors it is the mean square minus the error: 9e-4 - 1e-4. Programs that moved less than
+    /// their noise did not drift. With 8 degrees of freedom a square of 8/6 of its error is no more than expected.
     #[test]
     fn movement_by_hand() {
         let known = |difference: f64| Estimate { df: 1e9, ..estimate(difference, 1e-4) };
@@ -162,7 +162,7 @@ mod tests {
         // 1e-4 with 8 degrees of freedom and 1e-4 with 2 of them: (2e-4)^2 / (1e-8/8 + 1e-8/2) = 6.4.
         let widened = estimate(0.05, 1e-4).widened(RunVariance { variance: 1e-4, count: 2.0 });
         assert!((widened.error - 2e-4).abs() < 1e-15 && (widened.df - 6.4).abs() < 1e-9);
-        // Nothing seen, nothing added.
+        // Without an observed variance, nothing is added.
         assert_eq!(
             estimate(0.05, 1e-4).widened(RunVariance::default()).error.to_bits(),
             1e-4_f64.to_bits()

@@ -1,4 +1,4 @@
-//! The tests. See the head of [`super`] for what they are and why.
+//! The tests. The documentation of [`super`] describes and explains them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::metric::Better;
 use crate::stats::{Cell, Summary, percent, t_quantile, two_sided_p};
 use crate::subject::has_adit;
 
-/// The normal distribution, for all that is asked of it here.
+/// Degrees of freedom at which Student's distribution is practically the normal one.
 const NORMAL: f64 = 1e5;
 
-/// Compares the runs A and B by the rules in the head of the parent module. The same two runs always give the same answer.
+/// Compares the runs A and B by the rules in the documentation of the parent module. The result is deterministic.
 pub fn compare(a: &Summary, b: &Summary) -> Comparison {
     let relative = all_series(a, b, true);
     let absolute = all_series(a, b, false);
@@ -65,7 +65,7 @@ fn within_sdd(rows: &[Test]) -> (usize, usize) {
     (agree.iter().filter(|agree| **agree).count(), agree.len())
 }
 
-/// The movement of unchanged programs between the runs, in ratios and in absolute figures.
+/// The drift of unchanged programs between the runs, in ratios and in absolute figures.
 #[derive(Debug, Default)]
 struct BaselineMovement {
     ratios: MovementSet,
@@ -80,7 +80,7 @@ impl BaselineMovement {
 
 type Movements = BTreeMap<Aspect, RunVariance>;
 
-/// The movements of aspects of a scenario, and of single figures of a row.
+/// The drift of the aspects of a scenario, and of single figures of a row.
 #[derive(Debug, Default)]
 struct MovementSet {
     aspects: Movements,
@@ -88,7 +88,7 @@ struct MovementSet {
 }
 
 impl MovementSet {
-    /// Creates one from series of unchanged programs.
+    /// Computes the drift from series of unchanged programs.
     fn of(series: &[&Series<'_>]) -> Self {
         let of = |one: &&Series<'_>| Some((one.metric, one.row.subject.clone(), estimate(&[one])?));
         Self {
@@ -106,12 +106,12 @@ impl MovementSet {
     }
 }
 
-/// Returns the movement that groups of unchanged programs show, by aspect.
+/// Returns the drift that groups of unchanged programs show, by aspect.
 fn gathered(groups: Vec<Group>) -> Movements {
     movements(groups.into_iter().map(|group| (group.aspect, group.test.subject, group.estimate)))
 }
 
-/// Groups the movement of these programs by what was measured.
+/// Groups the drift of these programs by the key of each measurement.
 fn movements<K: Ord>(all: impl Iterator<Item = (K, String, Estimate)>) -> BTreeMap<K, RunVariance> {
     let mut by_kind: BTreeMap<K, (BTreeSet<String>, Vec<Estimate>)> = BTreeMap::new();
     for (kind, program, estimate) in all {
@@ -161,10 +161,10 @@ fn by_scenario(series: &[&Series<'_>], unsteady: &BaselineMovement) -> Vec<Group
     groups.collect()
 }
 
-/// Returns each aspect over the scenarios with a reference, where there are at least two: Stouffer's sum, in which a
-/// scenario that scatters wildly counts no more than a quiet one. The difference is their mean, weighted by the inverse
-/// of their squared errors; to its own error comes `common`, what unchanged programs moved by over all their scenarios,
-/// since that does not average out.
+/// Returns each aspect over the scenarios with a reference, if there are at least two: Stouffer's sum, in which a
+/// scenario with much noise counts no more than a quiet one. The difference is their mean, weighted by the inverse of
+/// their squared errors. `common` is added to its error: the drift of unchanged programs over all their scenarios,
+/// which does not average out.
 fn over_all(groups: &[Group], common: &Movements) -> Vec<Group> {
     let mut by_subject: BTreeMap<(&str, Aspect), Vec<&Group>> = BTreeMap::new();
     for group in groups.iter().filter(|group| group.test.relative_to.is_some()) {
@@ -203,14 +203,14 @@ fn weighted(groups: &[&Group]) -> Estimate {
 }
 
 impl Group {
-    /// Returns the place on the normal distribution that is as improbable as this test, with its sign.
+    /// Returns the position on the normal distribution that is as improbable as this test, with its sign.
     fn z(&self) -> f64 {
         let p = self.test.p.clamp(1e-12, 1.0);
         t_quantile(1.0 - p / 2.0, NORMAL) * self.estimate.difference.signum()
     }
 }
 
-/// Returns the test of one figure of one row; None where there are no logarithms to compare.
+/// Returns the test of one figure of one row; `None` if there are no logarithms to compare.
 fn row_test(series: &Series<'_>, unsteady: &BaselineMovement) -> Option<Test> {
     if series.metric == "instructions" || is_count(series) {
         return None;
@@ -238,13 +238,13 @@ fn located(series: &Series<'_>, test: Test) -> Test {
     }
 }
 
-/// Returns whether a figure counts things, of which none is a good or a bad number and no basis of a ratio.
+/// Returns whether a figure is a count that is normally zero and cannot be the basis of a ratio.
 fn is_count(series: &Series<'_>) -> bool {
     matches!(series.metric, "refused" | "stuck" | "misconfigured" | "survived")
         || series.logs.is_none()
 }
 
-/// Returns the tests that need no statistics: instructions and counts.
+/// Returns the result for figures that need no statistics: instructions and counts.
 fn certain(series: &Series<'_>) -> Option<Test> {
     let sign = if series.better == Better::Higher { 1.0 } else { -1.0 };
     let [a, b] =
@@ -260,7 +260,7 @@ fn certain(series: &Series<'_>) -> Option<Test> {
     } else if is_count(series) {
         let all = |better: fn(f64, f64) -> bool| b.iter().all(|b| a.iter().all(|a| better(*b, *a)));
         let agree = |run: &[f64]| run.windows(2).all(|two| two[0].total_cmp(&two[1]).is_eq());
-        // Were it chance, one side would have to agree five times and the other to disagree with it five times.
+        // By chance alone, one side would have to agree five times, and the other to differ from it five times.
         let outcome = match (agree(&a), agree(&b)) {
             (true, _) if all(|b, a| b < a) => Outcome::Worse,
             (_, true) if all(|b, a| b > a) => Outcome::Better,

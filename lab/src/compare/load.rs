@@ -1,4 +1,4 @@
-//! Reading two runs, and what about them makes a comparison doubtful.
+//! Reads two runs, and finds the reasons for which their comparison may be doubtful.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use crate::report::Manifest;
 use crate::stats::{Summary, summarise};
 use crate::subject::has_adit;
 
-/// A run as read.
+/// A run as read from its folder.
 pub(super) struct Run {
-    /// None if it is missing or unreadable.
+    /// The manifest; `None` if it is missing or unreadable.
     pub(super) manifest: Option<Manifest>,
     pub(super) summary: Summary,
-    /// The number of lines that were no records: a killed run leaves half of one.
+    /// The number of lines that are not records: a run that is killed leaves an incomplete line.
     pub(super) torn: usize,
 }
 
@@ -35,7 +35,7 @@ impl Run {
     }
 }
 
-/// Returns the differences between the runs besides the build.
+/// Returns the differences between the runs other than the build.
 pub(super) fn differences(a: &Run, b: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
     for (name, run) in [("A", a), ("B", b)] {

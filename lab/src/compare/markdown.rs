@@ -1,4 +1,4 @@
-//! A comparison for a person.
+//! Renders a comparison for human readers.
 
 use std::fmt::Write as _;
 

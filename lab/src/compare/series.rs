@@ -25,8 +25,8 @@ impl Aspect {
         }
     }
 
-    /// Returns the aspect of a metric, and whether it is steady enough to be averaged into it: the tails of latencies
-    /// would drown their middles.
+    /// Returns the aspect of a metric, and whether the metric is steady enough to be averaged into the aspect: the
+    /// tails of latencies would dominate their medians.
     pub(super) fn of(metric: &str) -> Option<(Self, bool)> {
         Some(match metric {
             "up_mbps"
@@ -60,12 +60,12 @@ pub(super) struct Series<'a> {
     pub(super) better: Better,
     pub(super) cells: [&'a Cell; 2],
     pub(super) relative_to: Option<&'a str>,
-    /// The logarithms by round, signed so that more is better; None where a figure is not above zero.
+    /// The logarithms by round, signed so that more is better; `None` if a figure is not positive.
     pub(super) logs: Option<[BTreeMap<u32, f64>; 2]>,
 }
 
-/// Returns all figures with a direction of the rows that both runs have, in ratios to the reference if there is one
-/// if `relative`.
+/// Returns all figures that have a direction, of the rows that both runs have; if `relative` is set, as ratios to the
+/// reference where there is one.
 pub(super) fn all_series<'a>(a: &'a Summary, b: &'a Summary, relative: bool) -> Vec<Series<'a>> {
     let mut all = Vec::new();
     for row in a.rows.iter().filter(|row| row.invalid.is_none()) {
@@ -78,7 +78,7 @@ pub(super) fn all_series<'a>(a: &'a Summary, b: &'a Summary, relative: bool) -> 
             let Some(other) = twin.values.get(name) else { continue };
             let bases =
                 reference.and_then(|[a, b]| Some([a.values.get(name)?, b.values.get(name)?]));
-            // A reference with a zero among its figures is none for this one.
+            // A reference that has a zero among its figures cannot be used for this figure.
             let bases = bases
                 .filter(|bases| bases.iter().all(|base| base.by_round.values().all(|x| *x > 0.0)));
             let sign = if metric.better == Better::Higher { 1.0 } else { -1.0 };
@@ -113,8 +113,8 @@ pub(super) fn same_row<'a>(run: &'a Summary, row: &Row, subject: &str) -> Option
     valid.find(|o| o.scenario == row.scenario && o.point == row.point && o.subject == subject)
 }
 
-/// Returns the reference for a row in A and in B: `openvpn`, or else the first subject that both have there and that is
-/// not adit itself.
+/// Returns the reference for a row in A and in B: `openvpn`, or else the first subject other than adit that both runs
+/// have at this point.
 fn reference<'a>(a: &'a Summary, b: &'a Summary, row: &Row) -> Option<[&'a Row; 2]> {
     let here = |other: &&Row| other.scenario == row.scenario && other.point == row.point;
     let others = a.rows.iter().filter(here).map(|other| other.subject.as_str());

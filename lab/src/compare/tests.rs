@@ -1,4 +1,4 @@
-//! Known answers, and simulated runs that show how often a comparison errs.
+//! Tests with known answers, and simulated runs that show how often a comparison errs.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use super::{Arguments, Comparison, Outcome, Test, compare};
 use crate::record::{self, Measurement, Point, Record, TrialKey};
 use crate::stats::{Cell, Row, Summary, logs, median, percent, sd, smallest_detectable};
 
-/// Returns a normal deviate, by Box and Muller.
+/// Returns a normally distributed number, by the method of Box and Muller.
 fn normal(random: &mut ChaCha8Rng) -> f64 {
     let mut uniform = || ((random.next_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
@@ -52,7 +52,7 @@ fn one(name: &str, figures: &[f64]) -> BTreeMap<String, Cell> {
     [(name.to_owned(), cell(figures))].into()
 }
 
-/// A plan in the shape of `standard`: scenarios with their points, 20 points and four figures each, so that adit has 80.
+/// A plan similar to `standard`: scenarios with their points, 20 points and four figures each, so that adit has 80.
 const PLAN: [(&str, usize); 10] = [
     ("single", 1),
     ("wire", 2),
@@ -71,7 +71,7 @@ const FIGURES: [(&str, f64); 4] =
 /// The parameters of a simulated run.
 #[derive(Clone)]
 struct Machine {
-    /// The least and the largest scatter of one figure from round to round; each point has its own.
+    /// The minimum and the maximum noise of one figure from round to round; it is different for each point.
     noise: (f64, f64),
     /// The offset of a whole run, the same for all subjects.
     drift: f64,
@@ -92,7 +92,7 @@ fn simulate(machine: &Machine, random: &mut ChaCha8Rng) -> Summary {
         for point in 0..points {
             let rounds = [0; 5].map(|_| 0.02 * normal(random));
             let spread = machine.noise.1 - machine.noise.0;
-            // From one point to the next, and the same in both runs.
+            // It differs from point to point, but is the same in both runs.
             let place = f64::from(u8::try_from((point * 7 + scenario.len()) % 5).unwrap()) / 4.0;
             let noise = machine.noise.0 + spread * place;
             for (subject, mood) in ["adit", "bare", "openvpn", "tinc"].into_iter().zip(moods) {
@@ -117,7 +117,8 @@ fn simulate(machine: &Machine, random: &mut ChaCha8Rng) -> Summary {
     of(rows)
 }
 
-/// In how many of this many pairs of runs, of which the second is of the slower build, `found` holds.
+/// Returns the share of this many pairs of runs for which `found` holds; the second run of each pair has the slower
+/// build.
 fn share(machine: &Machine, pairs: u32, found: impl Fn(&Comparison) -> bool) -> f64 {
     let mut random = ChaCha8Rng::seed_from_u64(4711);
     let before = Machine { slower: None, ..machine.clone() };
@@ -148,8 +149,8 @@ fn an_unchanged_build_is_rarely_flagged() {
     assert!(flagged <= 0.05, "{flagged} of all comparisons are false alarms");
 }
 
-/// Here each subject fares better or worse for a whole run, in which its five rounds agree with each other: nothing inside a run
-/// can tell, but the unchanged programs do.
+/// Each subject is faster or slower throughout a run, and its five rounds agree with each other: only the unchanged
+/// programs reveal this, nothing within a run does.
 #[test]
 fn nor_is_it_on_a_moody_machine() {
     let machines = [
@@ -181,7 +182,8 @@ fn three_percent_everywhere_is_found() {
     assert!(share(&machine, 20, better) < 0.01);
 }
 
-/// The noise of a ratio's difference is 0.9 of one figure's, the SDD 2 of it: the larger of two runs' is exceeded about once in thirty.
+/// The noise of a ratio's difference is 0.9 times that of one figure, and the SDD is twice as large: the larger SDD of
+/// two runs is exceeded about once in thirty.
 #[test]
 fn two_runs_of_the_same_build_agree_within_the_sdd_they_print() {
     let mut random = ChaCha8Rng::seed_from_u64(17);
@@ -223,12 +225,13 @@ fn a_drift_of_all_subjects_is_none_of_adit() {
     assert_eq!(row.relative_to.as_deref(), Some("openvpn"));
     assert!(row.better_by_percent.unwrap().abs() < 1e-9);
     assert_eq!(row.medians, Some((1000.0, 700.0)));
-    // The drift is shown, of openvpn: 30 % slower.
+    // The drift that is shown is openvpn's: 30 % slower.
     assert_eq!(got.drift.len(), 1);
     assert!((find(&got.drift, "speed").better_by_percent.unwrap() + 30.0).abs() < 1e-9);
 }
 
-/// Logarithms of A 0 0.01 0.02, of B 0.20 0.21 0.22: difference 0.2, error sqrt(2 * 1e-4/3), df 4, t = 24.5, two-sided p = 1.65e-5.
+/// Logarithms of A 0 0.01 0.02, of B 0.20 0.21 0.22: difference 0.2, error sqrt(2 * 1e-4/3), df 4, t = 24.5, two-sided
+/// p = 1.65e-5.
 #[test]
 fn welch_by_hand() {
     let of =
@@ -250,7 +253,8 @@ fn welch_by_hand() {
     assert!(got.warnings[0].starts_with("absolute figures"), "{:?}", got.warnings);
 }
 
-/// 0.01, 0.02 and 0.03 at 5 %: the first is below 0.05/3 and the second is not above 0.05/2, the third not above 0.05. With 0.03 in the second place all ends there.
+/// 0.01, 0.02 and 0.03 at 5 %: the first is below 0.05/3, the second not above 0.05/2, the third not above 0.05. With
+/// 0.03 in the second place, the procedure stops there.
 #[test]
 fn holms_method() {
     let test = |p: f64| Test {
@@ -310,7 +314,7 @@ fn counts_are_worse_where_all_of_b_is_worse_than_a_steady_a() {
     assert_eq!(outcome("stuck", &[1.0, 2.0, 1.0, 3.0, 1.0], &[0.0; 5]), Outcome::Better);
     assert_eq!(outcome("survived", &[1.0; 3], &[0.0; 3]), Outcome::Worse);
     assert_eq!(outcome("survived", &[1.0; 3], &[1.0; 3]), Outcome::Same);
-    // A time with a zero in it has no logarithm, and is no slower for being different.
+    // Times with a zero among them have no logarithm, and a difference does not make them slower.
     assert_eq!(outcome("recovery_s", &[0.0, 0.2, 0.1], &[0.2, 0.1, 0.3]), Outcome::Same);
 }
 
@@ -341,7 +345,7 @@ fn a_missing_figure_moves_no_average() {
     assert_eq!(speed.rounds, (4, 4));
 }
 
-/// From the trials of two folders to the exit code.
+/// Covers the way from the trials of two folders to the exit code.
 #[test]
 fn two_folders() {
     let folder = |adit: f64| {

@@ -1,4 +1,4 @@
-//! The answer in words.
+//! The verdict and the warnings in words.
 
 use super::series::{Aspect, same_row};
 use super::{FLOOR_ABSOLUTE, Outcome, Test};
@@ -19,7 +19,7 @@ pub(super) fn verdict(overall: &[Test], scenarios: &[Test], rows: &[Test]) -> St
             tests.iter().filter(|test| test.outcome == outcome).cloned().collect()
         };
         let (everywhere, mut found_in, in_rows) = (found(overall), found(scenarios), found(rows));
-        // Rows are named only where their scenario is not.
+        // Rows are named only if their scenario is not.
         let known = |row: &Test, all: &[Test]| all.iter().any(|test| test.scenario == row.scenario);
         let extra: Vec<Test> = in_rows.into_iter().filter(|row| !known(row, &found_in)).collect();
         found_in.extend(extra);
@@ -51,7 +51,7 @@ pub(super) fn verdict(overall: &[Test], scenarios: &[Test], rows: &[Test]) -> St
     }
 }
 
-/// Returns whether `slower` and `faster` are the words for it.
+/// Returns whether `slower` and `faster` are the right words for this test.
 fn is_speed(test: &Test) -> bool {
     let aspects = [Aspect::Speed, Aspect::Cpu, Aspect::Latency];
     let named =
@@ -70,7 +70,7 @@ fn phrase(test: &Test) -> String {
     }
 }
 
-/// Returns the warnings: figures that could not be compared, and the way in which the rest was.
+/// Returns the warnings: which figures could not be compared, and how the others were.
 pub(super) fn warnings(a: &Summary, b: &Summary, rows: &[Test]) -> Vec<String> {
     let mut warnings = Vec::new();
     let adit = |row: &&Row| has_adit(&row.subject) && row.skipped.is_none();

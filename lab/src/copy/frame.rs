@@ -2,11 +2,11 @@
 //! a tunnel, and datagrams become super-packets.
 //!
 //! ```text
-//! datagram:  virtio header 10 | zeroes 14 | packet      24 bytes before each packet, as many as OpenVPN's format has
+//! datagram:  virtio header 10 | zeroes 14 | packet      24 bytes before each packet, as in OpenVPN's format
 //! ```
 //!
-//! The virtio header says how the packet was cut. Transport checksums are left to the receiving kernel, which believes
-//! its TUN device.
+//! The virtio header describes how the packet was split. Transport checksums are left to the receiving kernel, which
+//! trusts its TUN device.
 
 use std::io::IoSlice;
 
@@ -16,42 +16,42 @@ use adit_wire::merge::MAX_PARTS;
 use adit_wire::transport::{TCP_LEN, Tcp, UDP_LEN, flags};
 use adit_wire::{Gso, VnetHeader};
 
-/// Bytes before each packet.
+/// The number of bytes before each packet.
 const OVERHEAD: usize = 24;
-/// Longest payload of one train.
+/// The maximum payload of one train.
 const MAX_TRAIN: usize = 65_507;
-/// Datagrams in one train at most.
+/// The maximum number of datagrams in one train.
 const MAX_COUNT: usize = 64;
 /// Room for IPv6 and TCP with all options.
 const MAX_HEADER: usize = V6_LEN + 60;
-/// Length of a super-packet at most.
+/// The maximum length of a super-packet.
 const MAX_LEN: usize = 65_535;
 
-/// Datagrams back to back and how they form trains.
+/// A buffer of consecutive datagrams, and their division into trains.
 #[derive(Debug, Default)]
 pub(super) struct Trains {
     bytes: Vec<u8>,
     spans: Vec<Span>,
 }
 
-/// Datagrams of equal length; the last may be shorter.
+/// A train of datagrams of equal length, except that the last may be shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     start: usize,
     len: usize,
-    /// Length of each but the last.
+    /// The length of each datagram but the last.
     pub segment: usize,
     /// The number of packets.
     pub count: usize,
 }
 
 impl Trains {
-    /// Returns the number of bytes that wait.
+    /// Returns the number of buffered bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Forgets what waited and keeps the memory.
+    /// Empties the buffer and keeps its memory.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
@@ -63,7 +63,7 @@ impl Trains {
         self.spans.iter().map(move |span| (*span, bytes(span)))
     }
 
-    /// Cuts what a TUN device handed out into datagrams. `None` if it makes no sense.
+    /// Splits a packet from a TUN device into datagrams. `None` if it is malformed.
     pub(super) fn split(&mut self, vnet: &VnetHeader, packet: &[u8]) -> Option<()> {
         let mut lead = [0; OVERHEAD];
         lead.first_chunk_mut::<{ VnetHeader::LEN }>()?.copy_from_slice(&vnet.encode());
@@ -146,7 +146,7 @@ impl Shape {
         (l4 >= V4_LEN && header_len <= MAX_HEADER).then_some(shape)
     }
 
-    /// Writes what differs between segments: lengths, identification, sequence number and flags.
+    /// Writes the fields that differ between segments: lengths, identification, sequence number and flags.
     fn stamp(&self, header: &mut [u8], len: usize, id: u16, seq: u32, flags: u8) -> Option<()> {
         let total = u16::try_from(len).ok()?;
         let l4_len = u16::try_from(len.checked_sub(self.l4)?).ok()?;
@@ -167,7 +167,7 @@ impl Shape {
         }
     }
 
-    /// Leaves the transport checksum to the kernel: the field has the sum of the pseudo-header.
+    /// Leaves the transport checksum to the kernel: the field is set to the sum of the pseudo-header.
     fn leave_checksum(&self, header: &mut [u8], len: usize) -> Option<()> {
         let l4_len = u16::try_from(len.checked_sub(self.l4)?).ok()?;
         let protocol = if self.tcp { TCP } else { UDP };
@@ -175,7 +175,7 @@ impl Shape {
         put(header, self.l4 + if self.tcp { 16 } else { 6 }, &sum.to_be_bytes())
     }
 
-    /// Returns whether the headers are those of one flow in the same state; sequence numbers, lengths and PSH aside.
+    /// Returns whether the headers belong to one flow in the same state; sequence numbers, lengths and PSH may differ.
     fn same_flow(&self, a: &[u8], b: &[u8]) -> bool {
         let ip = if self.v6 {
             a.get(..4) == b.get(..4) && a.get(6..self.l4) == b.get(6..self.l4)
@@ -185,7 +185,7 @@ impl Shape {
                 && a.get(12..self.l4) == b.get(12..self.l4)
         };
         let (ports, after) = (self.l4..self.l4 + 4, self.l4 + TCP_LEN..self.header_len);
-        // Acknowledgement, window.
+        // Acknowledgement number and window.
         let (ack, window) = (self.l4 + 8..self.l4 + 13, self.l4 + 14..self.l4 + 16);
         ip && a.get(ports.clone()) == b.get(ports)
             && (!self.tcp
@@ -214,13 +214,13 @@ struct Run<'a> {
     parts: Vec<&'a [u8]>,
     len: usize,
     next_seq: u32,
-    /// The flags of all together; PSH or FIN, or a short packet, ended it.
+    /// The union of the segments' flags; PSH, FIN or a short packet ended the super-packet.
     flags: u8,
     ended: bool,
 }
 
 impl<'a> Joiner<'a> {
-    /// Takes one datagram; `write` is called with what is complete: virtio header, packet header, payloads.
+    /// Adds one datagram; `write` is called with each complete super-packet: virtio header, packet header, payloads.
     pub(super) fn push(&mut self, datagram: &'a [u8], write: &mut impl FnMut(&[IoSlice<'_>])) {
         let Some((lead, packet)) = datagram.split_first_chunk::<OVERHEAD>() else { return };
         let Some(head) = lead.first_chunk::<{ VnetHeader::LEN }>() else { return };
@@ -237,7 +237,7 @@ impl<'a> Joiner<'a> {
         }
     }
 
-    /// Writes what was not written yet.
+    /// Writes the pending super-packet, if any.
     pub(super) fn flush(&mut self, write: &mut impl FnMut(&[IoSlice<'_>])) {
         if let Some(run) = self.run.take() {
             run.write(write);
@@ -302,7 +302,7 @@ impl<'a> Run<'a> {
         write(slices.get(..count).unwrap_or(&[]));
     }
 
-    /// Writes the headers of the whole and returns its virtio header.
+    /// Writes the headers of the super-packet and returns its virtio header.
     fn head(&self, header: &mut [u8]) -> Option<[u8; VnetHeader::LEN]> {
         let Shape { id, seq, .. } = self.shape;
         header.copy_from_slice(self.first.get(..self.shape.header_len)?);
@@ -319,7 +319,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns whether nothing may follow in the same super-packet.
+/// Returns whether the same super-packet cannot be continued after this segment.
 fn ends(vnet: &VnetHeader, shape: &Shape, payload: &[u8]) -> bool {
     shape.flags & (flags::PSH | flags::FIN) != 0 || payload.len() != usize::from(vnet.gso_size)
 }

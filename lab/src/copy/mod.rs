@@ -21,7 +21,7 @@ use adit_wire::ip::Ip;
 
 use frame::{Joiner, Trains};
 
-/// The output when packets can pass.
+/// The output when the tunnel is ready.
 pub const READY: &str = "copy: ready";
 
 /// One end of a tunnel without cryptography: for measuring only.
@@ -46,7 +46,7 @@ pub struct Arguments {
     mtu: u32,
 }
 
-/// The destination of packets for some addresses.
+/// A peer and the inner addresses whose packets are sent to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     outer: SocketAddr,
@@ -73,7 +73,7 @@ impl FromStr for Peer {
 /// Runs one end until it is killed.
 ///
 /// # Errors
-/// No right to make a TUN device, an address that is taken, or peers that cannot be distinguished.
+/// The process may not make a TUN device, an address is in use, or peers cannot be distinguished.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let peers = Peers::new(&arguments.peers)?;
     let options = TunOptions { name: Some(arguments.tun.clone()), ..TunOptions::default() };
@@ -140,13 +140,13 @@ impl Peers {
 
 const TUN: u64 = 0;
 const SOCKET: u64 = 1;
-/// Bytes that are cut before they are sent: what stays in a core's cache.
+/// The number of bytes that are split before they are sent: as much as stays in a core's cache.
 const ARENA: usize = 256 << 10;
-/// Reads of the TUN device before the socket has its turn.
+/// The number of reads of the TUN device before the socket has its turn.
 const READS: usize = 64;
 const SLOTS: usize = 64;
 const LARGEST: usize = 65_536;
-/// Trains for one system call.
+/// The maximum number of trains in one system call.
 const TRAINS: usize = 64;
 
 struct End {
@@ -202,7 +202,7 @@ impl End {
                 self.trains.clear();
             }
             to = Some(peer);
-            // Malformed packets are dropped, as everywhere.
+            // Malformed packets are dropped, as in the data plane.
             let _ = self.trains.split(&VnetHeader::decode(&vnet), packet);
         }
         if let Some(to) = to {
@@ -212,12 +212,12 @@ impl End {
         Ok(())
     }
 
-    /// From the socket to the device. Errors are those of earlier sends, and gone by being read.
+    /// Copies from the socket to the device. Read errors belong to earlier sends, and reading clears them.
     fn back(&self, batch: &mut RecvBatch) {
         if self.sender.socket.recv_burst(batch).is_err() {
             return;
         }
-        // A full device drops, as a network card does.
+        // If the device's queue is full, the packet is dropped, as by a network card.
         let mut write = |slices: &[io::IoSlice<'_>]| drop(self.tun.write(slices));
         let mut joiner = Joiner::default();
         for received in batch.datagrams_mut() {
@@ -230,13 +230,13 @@ impl End {
     }
 }
 
-/// Sends trains, waiting for room where the socket has none.
+/// Sends trains, and waits when the socket's buffer is full.
 struct Sender {
     socket: UdpSocket,
-    /// Knows only whether the socket has room.
+    /// Reports only whether the socket has buffer space.
     room: Poller,
     scratch: SendScratch,
-    /// Trains of datagrams of at least this length are refused, because the path takes them only in fragments.
+    /// Trains of datagrams of at least this length are refused, because the path carries these only as fragments.
     oversize: usize,
 }
 
@@ -268,13 +268,13 @@ impl Sender {
                 self.oversize = self.oversize.min(size);
                 self.list(&singly(failed).collect::<Vec<_>>())?;
             }
-            // Packets that cannot be sent (no neighbour yet, say) are lost, as on any link.
+            // Packets that cannot be sent (for example without a neighbour entry) are lost, as on any link.
         }
         Ok(())
     }
 }
 
-/// Returns the datagrams of a train, each alone.
+/// Returns the datagrams of a train one by one.
 fn singly<'a>(train: &Train<'a>) -> impl Iterator<Item = Train<'a>> + use<'a> {
     let Train { to, from, segment, payload } = *train;
     payload.chunks(usize::from(segment).max(1)).map(move |payload| Train {
@@ -285,7 +285,7 @@ fn singly<'a>(train: &Train<'a>) -> impl Iterator<Item = Train<'a>> + use<'a> {
     })
 }
 
-/// The datagrams are larger than the path takes unfragmented.
+/// The error for datagrams that are larger than the path carries unfragmented.
 const EMSGSIZE: i32 = 90;
 
 #[cfg(test)]

@@ -12,22 +12,23 @@ use crate::record::Latency;
 pub struct Arrival {
     /// The scheduled start, from the start of the run.
     pub intended: Duration,
-    /// From that instant until it was connected, however late it really started; `None`: it never connected.
+    /// The time from the intended start until the client was connected, including any delay of the actual start; `None`
+    /// if it never connected.
     pub latency: Option<Duration>,
 }
 
 /// The outcome of one run of a schedule.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOutcome {
-    /// In the order of the schedule.
+    /// The clients, in the order of the schedule.
     pub arrivals: Vec<Arrival>,
     /// The number of times that a client restarted or gave up, by reason.
     pub setbacks: Vec<(String, u64)>,
-    /// The configuration of each client at each connect, including those that have left since.
+    /// The configuration that each client received at each connect, including clients that have since left.
     pub told: Vec<AppliedConfig>,
-    /// Addresses that a client received while another connected client had them, with both clients.
+    /// Addresses that a client received while another connected client still had them, with the names of both clients.
     pub shared: Vec<String>,
-    /// CPU that the clients took, in seconds: engines, sockets and all.
+    /// The CPU time of the client pool, including its sockets, in seconds.
     pub cpu: f64,
     /// The duration of the run, in seconds.
     pub seconds: f64,
@@ -44,7 +45,7 @@ impl LoadOutcome {
         share(self.arrivals.len() - self.up(), self.arrivals.len())
     }
 
-    /// Clients a second from the first intended instant until the last was connected.
+    /// Returns the number of clients per second, from the first intended start until the last client was connected.
     pub fn rate(&self) -> f64 {
         let ends = self.arrivals.iter().filter_map(|a| Some(a.intended + a.latency?));
         let first = self.arrivals.iter().map(|arrival| arrival.intended).min().unwrap_or_default();
@@ -52,7 +53,7 @@ impl LoadOutcome {
         if took > 0.0 { count(self.up()) / took } else { 0.0 }
     }
 
-    /// Setbacks of all reasons.
+    /// Returns the number of setbacks, whatever the reason.
     pub fn refused(&self) -> u64 {
         self.setbacks.iter().map(|(_, times)| times).sum()
     }
@@ -75,16 +76,16 @@ fn share(part: usize, whole: usize) -> f64 {
 const SHARES: [f64; 14] =
     [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0];
 
-/// Returns the distribution of those that connected; the others are its `lost`.
+/// Returns the latency distribution of the clients that connected; the others are counted as `lost`.
 pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
-    // Three significant digits; it grows as it must. Only an impossible precision is refused.
+    // Three significant digits; the range grows as needed. `new` fails only for an invalid precision.
     let Ok(mut histogram) = Histogram::<u64>::new(3) else { return Latency::default() };
     let mut lost = 0;
     for arrival in arrivals {
         match arrival.latency {
             Some(time) => {
                 let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-                // One that may grow refuses nothing.
+                // A histogram that resizes itself accepts every value.
                 let _ = histogram.record(micros);
             }
             None => lost += 1,
@@ -95,8 +96,8 @@ pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
     Latency { count: histogram.len(), lost, quantiles }
 }
 
-/// Returns the recovery time of the server: from `after` until the first instant from which on all clients that came
-/// within `window` came up, 99 of 100 of them within `limit`. `None`: not within what was watched.
+/// Returns the recovery time of the server: from `after` until the first instant from which all clients that started
+/// within `window` connected, 99 of 100 of them within `limit`. `None` if that did not happen during the run.
 pub fn recovery(
     arrivals: &[Arrival],
     after: Duration,
@@ -108,7 +109,7 @@ pub fn recovery(
     calm.iter().enumerate().find_map(|(index, first)| {
         let until = first.intended + window;
         let inside = || calm.iter().skip(index).take_while(|arrival| arrival.intended < until);
-        // A window that reaches beyond what was watched proves nothing.
+        // A window that extends beyond the run proves nothing.
         let whole = until <= end + window / 10;
         let distribution = latency(inside().copied());
         let good = distribution.lost == 0
@@ -141,7 +142,7 @@ mod tests {
             LoadOutcome { arrivals, setbacks, cpu: 0.1, seconds: 0.5, ..LoadOutcome::default() };
         assert_eq!((ran.up(), ran.refused()), (3, 3));
         assert!((ran.unfinished() - 0.25).abs() < 1e-9);
-        // The last was up after 400 ms.
+        // The last client was connected after 400 ms.
         assert!((ran.rate() - 7.5).abs() < 1e-9, "{}", ran.rate());
         assert!((ran.generator_share() - 0.2).abs() < 1e-9);
         let latency = latency(&ran.arrivals);
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn recovers_when_the_last_slow_one_is_past() {
         let second = Duration::from_secs(1);
-        // Ten a second; slow until 2.4 s, the overload ended at 1 s.
+        // Ten clients a second; slow until 2.4 s, although the overload ended at 1 s.
         let arrivals: Vec<Arrival> = (0..60)
             .map(|n| arrival(n * 100, Some(if n * 100 <= 2400 { 500 } else { 5 })))
             .collect();

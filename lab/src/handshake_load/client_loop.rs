@@ -1,4 +1,4 @@
-//! The thread of a client pool: engines, a socket each, timers.
+//! The thread of a client pool: its engines, their sockets and timers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -29,7 +29,7 @@ pub(super) type PoolCommand = Box<dyn FnOnce(&mut ClientLoop) + Send>;
 enum ClientState {
     Coming,
     Up,
-    /// Its slot already belongs to another client.
+    /// The client is disconnecting; its slot already belongs to another client.
     Leaving,
 }
 
@@ -45,13 +45,13 @@ struct Client {
     deadline: Option<Instant>,
 }
 
-/// Makes the configuration of another client.
+/// Makes the configuration of the next client.
 type ConfigSource = Box<dyn FnMut() -> Result<ClientConfig>>;
 
 /// The state of the thread.
 pub(super) struct ClientLoop {
     next_config: ConfigSource,
-    /// Configurations of the next clients.
+    /// The configurations of the next clients, made in advance.
     configs: VecDeque<ClientConfig>,
     hosts: Hosts,
     link: Link,
@@ -59,16 +59,16 @@ pub(super) struct ClientLoop {
     events: Events,
     clients: BTreeMap<u64, Client>,
     next_token: u64,
-    /// Soonest first; obsolete entries are skipped.
+    /// The timers, earliest first; obsolete entries are skipped.
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     free: VecDeque<usize>,
-    /// Connected clients, longest first; obsolete entries are skipped.
+    /// Connected clients, the longest connected first; obsolete entries are skipped.
     up: VecDeque<u64>,
     coming: usize,
-    /// The last client with each address.
+    /// The last client that received each address.
     holders: HashMap<IpAddr, u64>,
     buffer: Vec<u8>,
-    /// Control packets sent and received.
+    /// The number of control packets sent and received.
     packets: u64,
     run: Run,
 }
@@ -84,7 +84,7 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the number of clients that took longer than this, or that are not up after this long.
+    /// Returns the number of clients that took longer than this to connect, or have been waiting for longer.
     fn late(&self, than: Duration) -> usize {
         let passed = now().since(self.start);
         let late = |arrival: &&Arrival| match arrival.latency {
@@ -116,7 +116,7 @@ impl ClientLoop {
         next: impl FnMut() -> Result<ClientConfig> + 'static,
         hosts: Hosts,
     ) -> Result<Self> {
-        // Neighbours in the order of slots are of different hosts.
+        // Consecutive slots belong to different hosts.
         let slots = hosts.sources.len() * hosts.sessions;
         Ok(Self {
             link: Link::datagram(Default::default(), None, hosts.server),
@@ -138,10 +138,10 @@ impl ClientLoop {
         })
     }
 
-    /// Runs commands, and the clients' timers and packets in between, until the sending half is dropped.
+    /// Executes commands, and in between serves the clients' timers and packets, until the sending half is dropped.
     pub(super) fn live(&mut self, inbox: &Receiver<PoolCommand>) -> Result<()> {
         loop {
-            // Short, so that clients that are up acknowledge what comes.
+            // The wait is short, so that connected clients acknowledge packets promptly.
             match inbox.recv_timeout(Duration::from_millis(2)) {
                 Ok(work) => work(self),
                 Err(RecvTimeoutError::Timeout) => self.turn(Duration::ZERO)?,
@@ -150,7 +150,7 @@ impl ClientLoop {
         }
     }
 
-    /// See [`super::ClientPool::run`]; with `limit`, ends once more than this many took longer than this.
+    /// See [`super::ClientPool::run`]; with `limit`, ends as soon as more than this many clients took longer than this.
     pub(super) fn run(
         &mut self,
         schedule: &[Duration],
@@ -185,7 +185,7 @@ impl ClientLoop {
                 look = now() + IDLE;
             }
             let due = schedule.get(next).map_or(end, |at| start + *at);
-            // One that is overdue waits for a slot, which only a packet or a timer can bring.
+            // An overdue client waits for a slot, which only a packet or a timer can free.
             let wait = if due > now() { due.since(now()) } else { IDLE };
             self.turn(wait.min(IDLE))?;
         }
@@ -205,7 +205,7 @@ impl ClientLoop {
         Ok(())
     }
 
-    /// Starts one client. False if there is no slot for it now.
+    /// Starts one client. Returns false if no slot is free.
     fn admit(&mut self, arrival: usize) -> Result<bool> {
         let Some(slot) = self.slot()? else { return Ok(false) };
         let source = slot.checked_rem(self.hosts.sources.len());
@@ -238,7 +238,7 @@ impl ClientLoop {
         Ok(true)
     }
 
-    /// Returns a free slot, if necessary that of the client that has been connected longest.
+    /// Returns a free slot, if necessary the one of the client that has been connected longest.
     fn slot(&mut self) -> Result<Option<usize>> {
         if let Some(slot) = self.free.pop_front() {
             return Ok(Some(slot));
@@ -285,7 +285,7 @@ impl ClientLoop {
     /// Hands a client its packets.
     fn receive(&mut self, token: u64) {
         let mut buffer = std::mem::take(&mut self.buffer);
-        // An error is either "no more" or an ICMP message, which this read has cleared.
+        // An error is either "no more packets" or an ICMP error, which this read has cleared.
         while let Some(client) = self.clients.get(&token)
             && let Ok(length) = client.socket.recv(&mut buffer)
         {
@@ -307,7 +307,7 @@ impl ClientLoop {
         while let Some(output) = out.pop() {
             let Some(client) = self.clients.get_mut(&token) else { return };
             match output {
-                // A packet that does not fit into the socket is lost, as on any path.
+                // A packet that does not fit into the socket buffer is lost, as on any path.
                 Output::Send(_, frame) => {
                     let _ = client.socket.send(&frame);
                     self.packets += 1;
@@ -363,12 +363,13 @@ impl ClientLoop {
         }
     }
 
-    /// Records the configuration of a client that has connected, and whether another connected one has its address.
+    /// Records the configuration of a client that has connected, and whether another connected client has the same
+    /// address.
     fn record_config(&mut self, token: u64, applied: AppliedConfig) {
         for address in applied.addresses() {
             let other = self.holders.insert(address, token).filter(|other| *other != token);
             let other = other.and_then(|other| self.clients.get(&other));
-            // One that leaves or begins again may have lost its address already.
+            // A client that is disconnecting or reconnecting may have lost its address already.
             if let Some(other) = other.filter(|other| other.state == ClientState::Up)
                 && let Some(held) = &other.applied
                 && held.addresses().any(|held| held == address)

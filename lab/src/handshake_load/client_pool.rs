@@ -1,4 +1,4 @@
-//! Hundreds of clients on one thread: the handle for the caller.
+//! Hundreds of clients on one thread: the caller's handle.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use super::arrivals::{LoadOutcome, count};
 use super::client_loop::{ClientLoop, PoolCommand};
 use super::pushed::AppliedConfig;
 
-/// The addresses of clients and server.
+/// The addresses of the clients' hosts and of the server.
 #[derive(Debug, Clone)]
 pub struct Hosts {
-    /// The addresses of the hosts, all of the clients' namespace. Servers limit what one address may
-    /// cause, this many clients of a single one would meet that limit and no other.
+    /// The addresses of the hosts, all in the clients' namespace. Servers limit each source address; with a single one,
+    /// that limit alone would be measured.
     pub sources: Vec<IpAddr>,
-    /// The maximum number of simultaneous clients on each.
+    /// The maximum number of simultaneous clients on each host.
     pub sessions: usize,
-    /// The server.
+    /// The address of the server.
     pub server: SocketAddr,
 }
 
-/// A pool of clients, which run on a thread of their own until this is dropped.
+/// A pool of clients on a separate thread, which ends when the pool is dropped.
 #[derive(Debug)]
 pub struct ClientPool {
     work: Option<Sender<PoolCommand>>,
@@ -54,9 +54,10 @@ impl ClientPool {
         Ok(Self { work: Some(work), thread: Some(thread) })
     }
 
-    /// Starts clients by `schedule`, and waits until all are connected, at most for `timeout` after the last was to
-    /// start. Those not connected by then are dropped without an exit message. Where all slots are taken, the client that
-    /// has been connected longest leaves; where none is connected, clients wait, and their time counts.
+    /// Starts clients by `schedule`, and waits until all are connected, for at most `timeout` after the last intended
+    /// start. Clients that are not connected by then are dropped without an exit message. If all slots are taken, the
+    /// client that has been connected longest leaves; if none is connected, new clients wait, and the wait counts
+    /// towards their latency.
     ///
     /// # Errors
     /// Sockets cannot be made, or the pool's thread has ended.
@@ -64,8 +65,8 @@ impl ClientPool {
         self.ask(move |clients| clients.run(&schedule, timeout, None))
     }
 
-    /// As [`ClientPool::run`], but it ends as soon as more than `share` of all clients took longer than `late`, or are not up
-    /// after this long.
+    /// Like [`ClientPool::run`], but ends as soon as more than `share` of all clients took longer than `late` to
+    /// connect, or have been waiting for longer.
     ///
     /// # Errors
     /// As [`ClientPool::run`].
@@ -82,8 +83,8 @@ impl ClientPool {
         })
     }
 
-    /// Has the client that has been connected longest send this many control messages a second to the server, until the talk is
-    /// finished.
+    /// Makes the client that has been connected longest send this many control messages a second to the server until
+    /// [`ControlTraffic::finish`].
     ///
     /// # Errors
     /// The pool's thread has ended.
@@ -94,7 +95,7 @@ impl ClientPool {
         Ok(ControlTraffic { stop, packets })
     }
 
-    /// Drops all clients without an exit message, as when their hosts lose power. Returns how many.
+    /// Drops all clients without an exit message, as if their hosts had lost power. Returns their number.
     ///
     /// # Errors
     /// The pool's thread has ended.
@@ -110,7 +111,8 @@ impl ClientPool {
         self.ask(move |clients| clients.reconnect_all(timeout))
     }
 
-    /// Disconnects all clients in order. Returns how many; takes as long as the server needs, about a second at most.
+    /// Disconnects all clients in order. Returns their number; takes as long as the server needs, at most about a
+    /// second.
     ///
     /// # Errors
     /// The pool's thread has ended.
@@ -159,7 +161,7 @@ pub struct ControlTraffic {
 }
 
 impl ControlTraffic {
-    /// Ends it, and returns the number of control packets in both directions meanwhile.
+    /// Stops the messages, and returns the number of control packets in both directions since the start.
     ///
     /// # Errors
     /// The client lost its session.
@@ -184,7 +186,7 @@ impl Drop for ClientPool {
     }
 }
 
-/// Each client has a socket; the usual 1024 files are too few.
+/// Raises the limit of open files: each client has a socket, and the usual limit of 1024 is too low.
 fn more_files() -> Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.min(65_536).max(soft);

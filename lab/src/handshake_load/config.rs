@@ -1,4 +1,4 @@
-//! The one configuration that every server of this kind is started with, and its clients.
+//! The configuration that every server of the handshake load is started with, and its clients.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,7 +30,7 @@ const MTU: u16 = 1400;
 /// Returns the server's config file, with the keys in `keys` (see [`crate::subject::Keys`]); `openvpn` adds what only
 /// the reference implementation understands or needs.
 pub fn server(keys: &Path, openvpn: bool) -> String {
-    // No ping and no timeout falls into a trial: the clients have no data channel to answer on.
+    // The ping interval and timeout exceed the length of a trial: the clients have no data channel to answer on.
     let mut text = format!(
         "dev tun\nproto udp4\nport {PORT}\ndh none\ntopology subnet\nserver 10.88.0.0 255.255.0.0\n\
          server-ipv6 fd88::/64\nkeepalive 1000 4000\nduplicate-cn\nmax-clients 8192\nverb 1\nreneg-sec 0\n\
@@ -46,14 +46,15 @@ pub fn server(keys: &Path, openvpn: bool) -> String {
         let _ = writeln!(text, "{word} {}", keys.join(file).display());
     }
     if openvpn {
-        // Its limit of 100 strangers' packets in 10 s, for all together, would be all that is measured.
+        // Otherwise its limit of 100 unauthenticated packets in 10 s, for all clients together, would be all that is
+        // measured.
         text.push_str("connect-freq-initial 1000000 1\ndisable-dco\n");
     }
     text
 }
 
-/// Returns the config file of a client that is a process of `openvpn`, with the authority's files in `keys` and a
-/// certificate and key of its own.
+/// Returns the config file of a client that is a process of `openvpn`, with the authority's files in `keys` and the
+/// client's certificate and key.
 pub fn client_file(keys: &Path, [certificate, key]: &[PathBuf; 2], server: IpAddr) -> String {
     let mut text = format!(
         "client\ndev tun\nproto udp4\nremote {server} {PORT}\nnobind\nverb 3\nreneg-sec 0\nremote-cert-tls server\n\
@@ -86,8 +87,8 @@ pub fn expected() -> Result<Expected> {
     })
 }
 
-/// One more client of [`server`], with a certificate of its own. It tries again 1 s after a failure, and says when it
-/// leaves.
+/// Returns the configuration of one more client of [`server`], with a new certificate. The client tries again 1 s after
+/// a failure, and sends an exit message when it leaves.
 ///
 /// # Errors
 /// A key file is missing or malformed.
@@ -110,7 +111,7 @@ pub fn client(keys: &Keys) -> Result<ClientConfig> {
     Ok(of(Settings { wrap, exit_notify: Some(1), ..Settings::default() }, tls))
 }
 
-/// Returns a client of one server, with nothing else configured.
+/// Returns the configuration of a client with these settings and defaults for everything else.
 pub fn of(settings: Settings, tls: ClientTls) -> ClientConfig {
     let target = Target {
         host: "vpn.example".into(),

@@ -33,9 +33,9 @@ struct Route {
     protocol: Option<String>,
 }
 
-/// Returns each `tun` device of a host: its addresses, MTU and IPv6 routes, and the IPv4 routes into any of the host's
-/// tunnels: of several tunnels to one network only the first gets those. DNS and the gateway of IPv6 routes are not to
-/// be seen there.
+/// Returns the configuration of each `tun` device of a host: its addresses, MTU and IPv6 routes, and the IPv4 routes
+/// into any of the host's tunnels. If several tunnels lead to one network, only the first has those routes. DNS servers
+/// and the gateway of IPv6 routes cannot be read from the kernel.
 ///
 /// # Errors
 /// `ip` failed.
@@ -50,7 +50,7 @@ fn read(host: &str, [addresses, routes4, routes6]: [&str; 3]) -> Result<Vec<Appl
     let devices: Vec<Device> = serde_json::from_str(addresses).context("ip address")?;
     let routes = |text: &str| -> Result<Vec<Route>> {
         let all: Vec<Route> = serde_json::from_str(text).context("ip route")?;
-        // The kernel's own routes to the tunnel's network come with the address.
+        // The kernel adds the routes to the tunnel's own network with the address.
         let pushed = |route: &Route| {
             route.dev.starts_with("tun") && route.protocol.as_deref() != Some("kernel")
         };
@@ -83,7 +83,7 @@ fn read(host: &str, [addresses, routes4, routes6]: [&str; 3]) -> Result<Vec<Appl
     Ok(devices.iter().filter(|device| device.ifname.starts_with("tun")).map(of_device).collect())
 }
 
-/// `ip` writes a network with its length and a host without.
+/// Parses a network; `ip` writes it with its prefix length, but a host without one.
 fn net4(text: &str) -> Option<Ipv4Net> {
     text.parse().ok().or_else(|| Some(Ipv4Net::from(text.parse::<Ipv4Addr>().ok()?)))
 }

@@ -1,4 +1,4 @@
-//! A subject's server, hosts with addresses of their own, and the client pool on them.
+//! The server of a subject, client hosts with separate addresses, and the client pool on them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,7 +34,7 @@ pub struct LoadGenerator {
 /// Returns the program whose server the clients can connect to.
 ///
 /// # Errors
-/// Why this subject cannot be measured so.
+/// This subject cannot be measured with the client pool; the error says why.
 pub fn program(toolchain: &Toolchain, subject: &Subject) -> std::result::Result<Program, String> {
     let Subject::Vpn(vpn) = subject else {
         return Err(format!("{subject} has no server that OpenVPN's clients could come to"));
@@ -55,11 +55,11 @@ pub fn program(toolchain: &Toolchain, subject: &Subject) -> std::result::Result<
 }
 
 impl LoadGenerator {
-    /// Starts the subject's server on `testbed` and gives the first client's namespace the addresses of `hosts` hosts with
-    /// `sessions` clients each.
+    /// Starts the subject's server on `testbed` and gives the first client's namespace the addresses of `hosts` hosts
+    /// with `sessions` clients each.
     ///
     /// # Errors
-    /// The subject has no such server, or it did not come up.
+    /// The subject has no such server, or it did not become ready.
     pub fn set(
         toolchain: &Toolchain,
         testbed: &Testbed,
@@ -82,10 +82,10 @@ impl LoadGenerator {
         Ok(Self { pool, server, slots, expected, _folder: folder })
     }
 
-    /// Runs something, and returns its outcome and the CPU time that the server took meanwhile, in seconds.
+    /// Runs `work`, and returns its outcome and the server's CPU time meanwhile, in seconds.
     ///
     /// # Errors
-    /// `work` fails, or the server is gone: with its log.
+    /// `work` fails, or the server has ended; the error includes its log.
     pub fn measure_cpu(
         &self,
         work: impl FnOnce(&ClientPool) -> Result<LoadOutcome>,
@@ -95,7 +95,7 @@ impl LoadGenerator {
         Ok((ran, self.server.cpu()? - before))
     }
 
-    /// Runs a trial with the server sampled meanwhile, and writes the samples into its outcome.
+    /// Runs a trial while the server is sampled, and adds the samples to the outcome.
     ///
     /// # Errors
     /// `work` fails, or the kernel's counters cannot be read.
@@ -110,10 +110,10 @@ impl LoadGenerator {
         Ok(measurement)
     }
 
-    /// Waits until the server has nothing left to do, for this long at most.
+    /// Waits until the server is idle, for at most this long.
     ///
     /// # Errors
-    /// The server is gone: with its log.
+    /// The server has ended; the error includes its log.
     pub fn settle(&self, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
         let look = Duration::from_millis(50);

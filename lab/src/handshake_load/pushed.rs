@@ -10,9 +10,9 @@ use ipnet::{Ipv4Net, Ipv6Net};
 /// A client's state as its driver would apply it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AppliedConfig {
-    /// Which client.
+    /// The name of the client.
     pub client: String,
-    /// Its address and network.
+    /// Its IPv4 address and network.
     pub ipv4: Option<Ipv4Net>,
     /// Its IPv6 address and network.
     pub ipv6: Option<Ipv6Net>,
@@ -64,28 +64,29 @@ pub struct Expected {
     pub server4: Ipv4Net,
     /// The same for IPv6.
     pub server6: Ipv6Net,
-    /// Sorted.
+    /// Sorted IPv4 routes.
     pub routes4: Vec<Ipv4Net>,
-    /// Sorted.
+    /// Sorted IPv6 routes.
     pub routes6: Vec<Ipv6Net>,
-    /// As in the configuration, in order.
+    /// DNS lines as in the configuration, in order.
     pub dns: Vec<String>,
     /// `tun-mtu`.
     pub mtu: u16,
 }
 
-/// The errors that were found, a line for each client.
+/// The errors found, with a line for each client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
     /// The number of clients that were checked.
     pub looked_at: usize,
-    /// Clients that received another configuration than they should.
+    /// Clients that received a configuration other than the expected one.
     pub misconfigured: Vec<String>,
-    /// Addresses that several clients have, and which.
+    /// Addresses that several clients have, with the names of these clients.
     pub duplicates: Vec<String>,
 }
 
-/// Checks the configuration of each client; `now` are those connected at the same time, whose addresses must differ.
+/// Checks the configuration of each client; `now` are the clients connected at the same time, whose addresses must
+/// differ.
 pub fn check(expected: &Expected, told: &[AppliedConfig], now: &[AppliedConfig]) -> Findings {
     let misconfigured = told
         .iter()

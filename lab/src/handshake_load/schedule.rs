@@ -1,4 +1,5 @@
-//! When clients should come, counted from the start of a run. The server has no say in it.
+//! The times at which clients start, relative to the start of a run. They do not depend on the
+//! server.
 
 use std::time::Duration;
 
@@ -7,18 +8,20 @@ pub fn steady(rate: f64, length: Duration) -> Vec<Duration> {
     phases(&[(rate, length)])
 }
 
-/// Returns times that are all one instant.
+/// Returns `count` equal times, so that all clients start at once.
 pub fn burst(count: usize) -> Vec<Duration> {
     vec![Duration::ZERO; count]
 }
 
-/// Returns one phase after the other, each a rate and a length; a rate of 0 is a pause.
+/// Returns the times of several phases in sequence, each with a rate and a length; a rate of 0 is a
+/// pause.
 pub fn phases(phases: &[(f64, Duration)]) -> Vec<Duration> {
     let mut all = Vec::new();
     let mut start = Duration::ZERO;
     for (rate, length) in phases {
         if *rate > 0.0 {
-            // Each from the phase's start and not from its predecessor: roundings do not add up.
+            // Each time is computed from the start of the phase, so rounding errors do not
+            // accumulate.
             all.extend(
                 (0_u32..)
                     .map(|n| Duration::from_secs_f64(f64::from(n) / rate))

@@ -1,4 +1,4 @@
-//! The server that the clients connect to, and its cost.
+//! The server that the clients connect to, and the cost of running it.
 
 use std::fs;
 use std::path::Path;
@@ -19,11 +19,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `program` in `namespace` with the keys in `keys`; its config file goes into `folder`. Returns when it
-    /// is ready.
+    /// Starts `program` in `namespace` with the keys in `keys`; its config file is written to `folder`. Returns when
+    /// the server is ready.
     ///
     /// # Errors
-    /// It did not come up: with its log.
+    /// The server did not become ready; the error includes its log.
     pub fn start(
         program: &Program,
         namespace: &Namespace,
@@ -52,9 +52,9 @@ impl Server {
     /// Returns the CPU time since its start, in seconds.
     ///
     /// # Errors
-    /// The process is gone: with its log.
+    /// The process has ended; the error includes its log.
     pub fn cpu(&self) -> Result<f64> {
-        // To the nanosecond, where /proc/PID/stat counts ticks of 10 ms.
+        // Accurate to the nanosecond, unlike /proc/PID/stat, which counts ticks of 10 ms.
         let mut nanos = 0_u64;
         let tasks = format!("/proc/{}/task", self.daemon.pid());
         let gone = || self.daemon.failure("it is gone").0;
@@ -67,11 +67,10 @@ impl Server {
         Ok(nanos as f64 / 1e9)
     }
 
-    /// Returns its private memory in KiB, without mapped files: how much of these counts depends on which other
-    /// processes map them.
+    /// Returns its private memory in KiB, without mapped files: their share depends on which other processes map them.
     ///
     /// # Errors
-    /// The process is gone: with its log.
+    /// The process has ended; the error includes its log.
     pub fn memory_kib(&self) -> Result<u64> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.daemon.pid()))
             .map_err(|_| self.daemon.failure("it is gone"))?;

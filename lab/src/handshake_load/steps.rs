@@ -1,10 +1,10 @@
-//! Search for the highest rate that the server sustains.
+//! The search for the highest rate that the server sustains.
 
 use std::time::Duration;
 
 use super::arrivals::{LoadOutcome, latency};
 
-/// The plan by which rates are stepped up.
+/// The parameters of the search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The first rate, clients a second.
@@ -13,11 +13,11 @@ pub struct Plan {
     pub factor: f64,
     /// The number of times that the gap between the last good and the first bad rate is halved (geometrically).
     pub refinements: usize,
-    /// No rate above this.
+    /// The highest rate that is tried.
     pub highest: f64,
-    /// A rate at which 99 of 100 took longer is not sustained.
+    /// A rate is not sustained if the 99th percentile of the latency is above this.
     pub p99: Duration,
-    /// A rate at which a larger share never came up is not sustained.
+    /// A rate is not sustained if a larger share of the clients never connected.
     pub unfinished: f64,
 }
 
@@ -39,9 +39,9 @@ impl Default for Plan {
 pub struct Step {
     /// The offered rate, in clients a second.
     pub offered: f64,
-    /// The achieved rate, clients a second.
+    /// The achieved rate, in clients a second.
     pub achieved: f64,
-    /// The 99th percentile of those that connected, in milliseconds.
+    /// The 99th percentile of the latency of the clients that connected, in milliseconds.
     pub p99_ms: f64,
     /// The share that never connected.
     pub unfinished: f64,
@@ -55,23 +55,23 @@ impl Step {
     }
 }
 
-/// The action after some steps.
+/// The next action of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Next {
     /// Offer this rate.
     Try(f64),
-    /// Enough: the index of the highest rate that was sustained, if any was.
+    /// Stop: the index of the highest rate that was sustained, if any was.
     Done(Option<usize>),
 }
 
 impl Plan {
-    /// Returns whether the server sustained this.
+    /// Returns whether the server sustained this rate.
     pub fn sustains(&self, step: &Step) -> bool {
         step.p99_ms <= self.p99.as_secs_f64() * 1e3 && step.unfinished <= self.unfinished
     }
 
-    /// Returns the next action after these steps. A rate fails only when it fails twice: on a shared machine a single
-    /// pause of the whole machine would otherwise pass for the server's limit.
+    /// Returns the next action after these steps. A rate fails only when it fails twice: otherwise a single pause of a
+    /// shared machine would be mistaken for the server's limit.
     pub fn next(&self, steps: &[Step]) -> Next {
         let mut good: Option<usize> = None;
         let mut bad: Option<f64> = None;
@@ -90,14 +90,14 @@ impl Plan {
             }
         }
         let best = good.and_then(|best| steps.get(best)).map(|step| step.offered);
-        // Refinements done so far: the rates beyond the first that failed, good or bad.
+        // The number of refinements so far: the rates tried after the first that failed.
         let refined = match bad {
             None => 0,
             Some(_) => self.refined(steps),
         };
         match (best, bad) {
             (None, None) => Next::Try(self.first),
-            // Not even the first: look below it, a few times.
+            // Even the first rate failed: try lower ones, a few times.
             (None, Some(lowest)) if bad_rates <= self.refinements => {
                 Next::Try(lowest / self.factor)
             }
@@ -112,7 +112,7 @@ impl Plan {
         }
     }
 
-    /// Returns the number of rates that were tried since the first one that failed twice, without that one.
+    /// Returns the number of rates that were tried after the first one that failed twice.
     fn refined(&self, steps: &[Step]) -> usize {
         let failed = steps.iter().enumerate().position(|(index, step)| {
             !self.sustains(step)
@@ -137,7 +137,8 @@ mod tests {
         Plan { first: 100.0, refinements: 2, ..Plan::default() }
     }
 
-    /// Runs the plan against a server that sustains this many a second, and returns the offered rates and the outcome.
+    /// Runs the plan against a server that sustains this many clients a second, and returns the offered rates and the
+    /// outcome.
     fn against(plan: &Plan, capacity: f64, hiccup_at: Option<usize>) -> (Vec<f64>, Option<f64>) {
         let mut steps: Vec<Step> = Vec::new();
         loop {
@@ -160,7 +161,7 @@ mod tests {
     fn doubles_until_it_fails_twice_and_halves_the_gap() {
         let (rates, best) = against(&plan(), 700.0, None);
         let rounded: Vec<i64> = rates.iter().map(|rate| rate.round() as i64).collect();
-        // 400 is sustained and 800 is not; 566 is sustained, 673 too.
+        // 400 is sustained, 800 is not; 566 and 673 are sustained.
         assert_eq!(rounded, [100, 200, 400, 800, 800, 566, 673]);
         assert!((best.unwrap() - 672.717).abs() < 0.01);
     }

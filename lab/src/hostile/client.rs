@@ -1,5 +1,6 @@
-//! An authenticated client that keeps no budget: it renegotiates without a pause, floats, sends control messages many to
-//! a record, and repeats its push request. It is made of the protocol's parts, as no engine of ours would do that.
+//! An authenticated client without any restraint: it renegotiates without a pause, floats, packs many control messages
+//! into a record, and repeats its push request. It is built from parts of the protocol, since none of adit's engines
+//! would do this.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
@@ -20,32 +21,32 @@ use zeroize::Zeroizing;
 
 use super::{Attack, Counts, Target};
 
-/// The time limit for a session to come up before the client begins another one.
+/// The time limit for a session to be established before the client begins another one.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// The number of attempts at the start.
+/// The maximum number of attempts at the start.
 const ATTEMPTS: u32 = 6;
-/// The time after which an unacknowledged packet is sent again.
+/// The time after which an unacknowledged packet is resent.
 const AGAIN: Duration = Duration::from_millis(250);
-/// A server that leaves a reset unanswered for this long has dropped the session.
+/// A server that does not answer a reset for this long has dropped the session.
 const LOST: Duration = Duration::from_secs(8);
-/// Messages under way at once; servers keep room for a few.
+/// The number of messages in flight; servers have room for a few.
 const WINDOW: usize = 4;
-/// Control messages of one record.
+/// The number of control messages in one record.
 const MESSAGES: usize = 64;
-/// TLS bytes of one packet.
+/// The number of TLS bytes in one packet.
 const PAYLOAD: usize = 1100;
-/// The keepalive of both ends of OpenVPN.
+/// OpenVPN's keepalive message, the same at both ends.
 const PING: [u8; 16] = [
     0x2a, 0x18, 0x7b, 0xf3, 0x64, 0x1e, 0xb4, 0xcb, 0x07, 0xed, 0x2d, 0x0a, 0x98, 0x1f, 0xc7, 0x48,
 ];
-/// An adversary's secrets need not be any.
+/// An adversary's secrets need not be secret.
 const PRE_MASTER: [u8; 48] = [5; 48];
 
 fn randoms() -> Randoms {
     Randoms { random1: [1; 32], random2: [2; 32] }
 }
 
-/// A message that is not acknowledged yet.
+/// A message that has not been acknowledged yet.
 struct UnackedMessage {
     id: u32,
     opcode: Opcode,
@@ -61,10 +62,10 @@ struct Negotiation {
     next_receive: u32,
     unacknowledged: VecDeque<UnackedMessage>,
     begun: Instant,
-    /// The server's reset arrived: what TLS wants to say may be sent.
+    /// Whether the server's reset has arrived, so that TLS data may be sent.
     answered: bool,
     keys_sent: bool,
-    /// The server's keys came.
+    /// Whether the server's keys have arrived.
     done: bool,
 }
 
@@ -83,7 +84,7 @@ impl Negotiation {
         })
     }
 
-    /// Hands TLS what has come.
+    /// Hands TLS the received payload.
     fn feed(&mut self, payload: &[u8]) -> Result<Vec<Zeroizing<Vec<u8>>>> {
         self.tls.feed(payload).context("the adversary's TLS")?;
         let mut messages = Vec::new();
@@ -93,7 +94,7 @@ impl Negotiation {
         Ok(messages)
     }
 
-    /// Sends our keys once, when TLS is ready for them.
+    /// Sends the client's keys once, when TLS is ready for them.
     fn send_keys(&mut self) -> Result<()> {
         if self.tls.is_handshaking() || self.keys_sent {
             return Ok(());
@@ -128,12 +129,12 @@ pub struct Client {
     sockets: Vec<UdpSocket>,
     poller: Poller,
     events: Events,
-    /// The address at which the server was heard last: control packets leave there.
+    /// The index of the address at which the last packet of the server arrived, from which control packets are sent.
     at: usize,
     floats: usize,
     ours: SessionId,
     theirs: Option<SessionId>,
-    /// The last one that is done: its TLS carries control messages.
+    /// The last completed negotiation, whose TLS session carries control messages.
     settled: Option<Negotiation>,
     current: Negotiation,
     peer: Option<u32>,
@@ -141,10 +142,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and opens a session.
+    /// Connects and establishes a session.
     ///
     /// # Errors
-    /// The server gives it none.
+    /// The server does not establish one.
     pub fn connect(config: ClientConfig, target: &Target) -> Result<Self> {
         let poller = Poller::new()?;
         let mut sockets = Vec::new();
@@ -191,7 +192,7 @@ impl Client {
         )))
     }
 
-    /// Begins a session of its own.
+    /// Begins a new session.
     fn begin(&mut self, counts: &mut Counts) -> Result<()> {
         self.ours = SessionId((u64::from_be_bytes(self.ours.0) + 1).to_be_bytes());
         self.wrapper = Wrapper::client(&self.wrap).context("the adversary's wrapping")?;
@@ -231,7 +232,7 @@ impl Client {
         ack: Option<u32>,
         payload: &[u8],
     ) -> Result<()> {
-        // The server's first reset is acknowledged by each packet: until the third one it knows nothing of us.
+        // Each packet acknowledges the server's first reset: until the third packet the server keeps no state.
         let first = (self.theirs.is_some() && key_id == 0).then_some(0);
         let acks = ack.or(first).and_then(|id| Acks::from_slice(&[id])).unwrap_or_default();
         let (session, remote) = (self.ours, self.theirs);
@@ -247,7 +248,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends again what has waited for its acknowledgement for long.
+    /// Resends messages that have not been acknowledged for a while.
     fn send_again(&mut self, counts: &mut Counts) -> Result<()> {
         let mut again = Vec::new();
         for negotiation in self.settled.iter_mut().chain([&mut self.current]) {
@@ -263,7 +264,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends what TLS wants sent.
+    /// Sends the pending output of TLS.
     fn flush_tls(&mut self, current: bool, counts: &mut Counts, name: &'static str) -> Result<()> {
         while let Some(negotiation) = self.negotiation(current)
             && negotiation.answered
@@ -276,7 +277,7 @@ impl Client {
     }
 
     fn receive(&mut self, frame: &mut [u8], counts: &mut Counts) -> Result<()> {
-        // Data packets are of no interest; other packets that do not open are of an earlier session.
+        // Data packets are ignored; other packets that cannot be opened belong to an earlier session.
         let Ok(control) = self.wrapper.open(frame) else { return Ok(()) };
         let current = control.key_id == self.current.key_id;
         let theirs = control.session;
@@ -307,7 +308,7 @@ impl Client {
         self.flush_tls(current, counts, "handshake packets")
     }
 
-    /// Handles a message of the server: its keys first, then words.
+    /// Handles a message of the server: first its keys, then control messages.
     fn handle_message(&mut self, current: bool, message: &[u8]) -> Result<()> {
         if current && !self.current.done {
             self.current.done = true;
@@ -321,7 +322,7 @@ impl Client {
         Ok(())
     }
 
-    /// Derives the data key of the negotiation that is done.
+    /// Derives the data key of the completed negotiation.
     fn key(&mut self, message: &[u8]) -> Result<()> {
         let server = KeyMethod2::parse(message, Role::Server).context("the server's keys")?;
         let input = PrfInput {
@@ -338,7 +339,7 @@ impl Client {
         Ok(())
     }
 
-    /// Renegotiates if the last negotiation is done; repeats its reset if that is not answered.
+    /// Starts a renegotiation if the last one is complete; otherwise repeats its unanswered reset.
     fn renegotiate(&mut self, counts: &mut Counts) -> Result<()> {
         let age = self.current.begun.elapsed();
         if self.current.done {
@@ -347,7 +348,7 @@ impl Client {
         } else if age > LOST {
             return self.begin(counts);
         } else if !self.current.answered {
-            // At line rate, the same reset again.
+            // Repeats the same reset at line rate.
             self.current.next_send = 0;
             self.current.unacknowledged.clear();
         } else {
@@ -360,7 +361,7 @@ impl Client {
         self.message(true, opcode, Vec::new(), counts, "soft resets")
     }
 
-    /// Sends a record of control messages on the settled session.
+    /// Sends a record of control messages in the established session.
     fn record(&mut self, record: &[u8], counts: &mut Counts, name: &'static str) -> Result<()> {
         let current = self.current.done;
         let Some(negotiation) = self.negotiation(current) else { return Ok(()) };
@@ -371,7 +372,7 @@ impl Client {
         self.flush_tls(current, counts, name)
     }
 
-    /// Sends a data packet from its next address.
+    /// Sends a data packet from the next source address.
     fn float(&mut self, counts: &mut Counts) {
         self.floats = self.floats.wrapping_add(1);
         let at = self.floats.checked_rem(self.sockets.len());
@@ -387,7 +388,7 @@ impl Client {
 }
 
 impl Data {
-    /// Returns a keepalive of this peer, with its number and its tag before the text.
+    /// Returns a keepalive of this peer, with packet id and tag before the text.
     fn seal(&mut self, peer: u32) -> Option<Vec<u8>> {
         let number = self.next;
         self.next = number.checked_add(1)?;
@@ -422,7 +423,7 @@ impl Attack for Client {
             self.events.iter().filter_map(|event| usize::try_from(event.token).ok()).collect();
         let mut buffer = [0; 4096];
         for at in ready {
-            // An error is either "no more" or an ICMP message, which this read has cleared.
+            // An error is either "no more packets" or an ICMP error, which this read has cleared.
             while let Some(socket) = self.sockets.get(at)
                 && let Ok(length) = socket.recv(&mut buffer)
             {

@@ -1,4 +1,4 @@
-//! UDP datagrams from an address of another host, for a raw socket that takes the IP header.
+//! UDP datagrams with the source address of another host, sent through a raw socket that accepts the IP header.
 
 use std::net::{SocketAddr, SocketAddrV4};
 
@@ -11,7 +11,7 @@ const UDP: u8 = 17;
 /// `IPPROTO_RAW`: the sender writes the IP header.
 const RAW: i32 = 255;
 
-/// Sends datagrams in the name of one host and port.
+/// Sends datagrams with the source address and port of another host.
 #[derive(Debug)]
 pub(super) struct Forger {
     socket: Socket,
@@ -21,7 +21,7 @@ pub(super) struct Forger {
 }
 
 impl Forger {
-    /// Creates a forger of packets from `from` to `to`, both IPv4.
+    /// Creates a sender of forged packets from `from` to `to`, both IPv4.
     pub(super) fn new(from: SocketAddr, to: SocketAddr) -> Result<Self> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else {
             return Err(format!("packets from {from} to {to} cannot be forged: IPv4 only").into());
@@ -32,7 +32,7 @@ impl Forger {
         Ok(Self { socket, from, to, packet: Vec::new() })
     }
 
-    /// Sends one. A packet that does not fit into the socket is lost.
+    /// Sends one datagram. A packet that does not fit into the socket buffer is lost.
     pub(super) fn send(&mut self, payload: &[u8]) -> bool {
         encode(self.from, self.to, payload, &mut self.packet)
             && self.socket.send_to(&self.packet, &SocketAddr::V4(self.to).into()).is_ok()
@@ -57,7 +57,7 @@ fn encode(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8], out: &mut Vec<u8
     true
 }
 
-/// Returns the local port of the first UDP socket that a listing in the format of `/proc/net/udp` shows with a port.
+/// Returns the first nonzero local port of a UDP socket in a listing in the format of `/proc/net/udp`.
 pub fn local_port(listing: &str) -> Option<u16> {
     let local = |line: &str| {
         let (_, port) = line.split_whitespace().nth(1)?.rsplit_once(':')?;

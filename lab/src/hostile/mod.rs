@@ -1,13 +1,13 @@
-//! Adversaries: peers that send a server whatever the protocol lets them send, at a fixed rate.
+//! Adversaries: peers that send a server everything that the protocol allows, at a fixed rate.
 //!
 //! ```text
-//!  Adversary::start -> a thread of its own: Attack::act, paced -> Adversary::finish -> Counts
+//!  Adversary::start -> a separate thread: Attack::act, paced -> Adversary::finish -> Counts
 //!                          |
 //!                          +- Client    has a certificate and keeps no budget
 //!                          +- Unauthenticated  has the shared wrapping key at most
 //! ```
 //!
-//! The rate is the same for each server, so that what the generator takes of a small machine is the same too.
+//! The rate is the same for each server, so the generator's share of a small machine is the same too.
 
 mod client;
 mod forge;
@@ -32,25 +32,25 @@ pub use unauthenticated::Unauthenticated;
 /// The origin and target of an adversary.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Addresses of the adversary's own, all of the namespace it runs in.
+    /// The adversary's addresses, all in the namespace in which it runs.
     pub sources: Vec<IpAddr>,
-    /// The honest client's end of its tunnel: an adversary forges packets from there.
+    /// The honest client's outer address, from which an adversary forges packets.
     pub honest: SocketAddr,
-    /// The server.
+    /// The server's address.
     pub server: SocketAddr,
 }
 
-/// Packets sent, by what they were.
+/// The number of packets sent, by kind.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counts {
-    /// By kind.
+    /// The packets by kind.
     pub packets: BTreeMap<&'static str, u64>,
-    /// Over how long.
+    /// The duration in seconds.
     pub seconds: f64,
 }
 
 impl Counts {
-    /// Returns the packets a second, of all kinds.
+    /// Returns the number of packets a second, of all kinds.
     pub fn rate(&self) -> f64 {
         let all: u64 = self.packets.values().sum();
         if self.seconds > 0.0 { all as f64 / self.seconds } else { 0.0 }
@@ -71,34 +71,34 @@ impl std::fmt::Display for Counts {
 
 /// The behaviour of an adversary.
 pub trait Attack {
-    /// Does the next step; `number` counts from 0.
+    /// Performs the next action; `number` counts from 0.
     ///
     /// # Errors
-    /// The adversary cannot go on.
+    /// The adversary cannot continue.
     fn act(&mut self, number: u64, counts: &mut Counts) -> Result<()>;
 
-    /// Takes in what the server sent, and waits for it this long at most.
+    /// Reads the server's packets, and waits for them for at most this long.
     ///
     /// # Errors
     /// A socket failed.
     fn listen(&mut self, wait: Duration, counts: &mut Counts) -> Result<()>;
 }
 
-/// An adversary at work. Dropping it stops it.
+/// A running adversary, which stops when this is dropped.
 #[derive(Debug)]
 pub struct Adversary {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Counts>>>,
 }
 
-/// The time limit for an adversary to get ready: a client has a session by then.
+/// The time limit for an adversary to be ready; a client has its session by then.
 const READY: Duration = Duration::from_secs(30);
 
 impl Adversary {
-    /// Starts an authenticated client that does `rate` things a second, once it has its session.
+    /// Starts an authenticated client that performs `rate` actions a second, once it has its session.
     ///
     /// # Errors
-    /// It gets no session.
+    /// The client gets no session.
     pub fn client(
         host: &Namespace,
         config: ClientConfig,
@@ -111,7 +111,7 @@ impl Adversary {
     /// Starts an unauthenticated peer that sends `rate` packets a second. It uses only the wrapping key of `config`.
     ///
     /// # Errors
-    /// Its sockets cannot be made.
+    /// A socket cannot be made.
     pub fn unauthenticated(
         host: &Namespace,
         config: ClientConfig,
@@ -134,14 +134,14 @@ impl Adversary {
         let (ready, wait) = mpsc::channel();
         let thread = host.thread(move || {
             let mut attack = make()?;
-            // The other side has gone only if it has given up.
+            // The receiver is gone only if it stopped waiting.
             let _ = ready.send(());
             run(&mut attack, rate, &stopped)
         })?;
         let mut adversary = Self { stop, thread: Some(thread) };
         match wait.recv_timeout(READY) {
             Ok(()) => Ok(adversary),
-            // The sender is gone: the thread has ended, and says why.
+            // The sender is gone: the thread has ended, and its result has the reason.
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(adversary.join().err().unwrap_or_else(|| "the adversary has ended".into()))
             }
@@ -149,10 +149,10 @@ impl Adversary {
         }
     }
 
-    /// Stops it, and returns what it has sent.
+    /// Stops the adversary, and returns the number of packets that it has sent.
     ///
     /// # Errors
-    /// It could not go on.
+    /// The adversary could not continue.
     pub fn finish(mut self) -> Result<Counts> {
         self.join()
     }
@@ -167,13 +167,13 @@ impl Adversary {
 impl Drop for Adversary {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            // No one is left to tell of its failure.
+            // On drop, there is no caller to report the failure to.
             let _ = self.join();
         }
     }
 }
 
-/// The most that is made up for after a pause, as a share of a second's work.
+/// The maximum backlog that is made up for after a pause, as a share of a second's work.
 const BURST: f64 = 0.01;
 
 fn run(attack: &mut impl Attack, rate: f64, stop: &AtomicBool) -> Result<Counts> {
@@ -193,7 +193,7 @@ fn run(attack: &mut impl Attack, rate: f64, stop: &AtomicBool) -> Result<Counts>
     Ok(counts)
 }
 
-/// Decides when the next thing is due. After a pause it makes up for a short burst, and leaves out the rest.
+/// Decides when the next action is due. After a pause it makes up for a short burst, and skips the rest.
 #[derive(Debug, Default)]
 struct Pacer {
     done: u64,
@@ -224,7 +224,7 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(pace.next(ms(0), 1000.0), None);
         assert_eq!((pace.next(ms(1), 1000.0), pace.next(ms(1), 1000.0)), (Some(0), None));
-        // A second is lost: ten are made up for, and numbers go on without a gap.
+        // After a lost second, ten actions are made up for, and the numbers continue without a gap.
         let burst: Vec<u64> = std::iter::from_fn(|| pace.next(ms(1001), 1000.0)).collect();
         assert_eq!(burst, (1..=10).collect::<Vec<u64>>());
         assert_eq!((pace.next(ms(1002), 1000.0), pace.next(ms(1002), 1000.0)), (Some(11), None));

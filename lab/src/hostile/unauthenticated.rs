@@ -1,4 +1,4 @@
-//! An unauthenticated peer: resets, with and without a right wrapping, and packets with a wrong MAC.
+//! An unauthenticated peer: resets, with and without valid wrapping, and packets with a wrong MAC.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -13,21 +13,21 @@ use adit_testbed::failure::{Context, Result, ensure};
 use super::forge::Forger;
 use super::{Attack, Counts, Target};
 
-/// The number of resets, each of a session of its own; they are sent by turns.
+/// The number of resets, each with a different session id, which are sent in turn.
 const RESETS: u64 = 512;
-/// Bytes of a data packet that nothing sealed.
+/// The length in bytes of a data packet that is not sealed by any key.
 const DATA: usize = 100;
 
 /// One kind of packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A client's first packet under the right wrapping key.
+    /// A client's first packet, wrapped by the right key.
     Reset,
-    /// The same with one bit changed.
+    /// The same packet with one bit changed.
     WrongMac,
-    /// The same without a wrapping.
+    /// The same packet without wrapping.
     Unwrapped,
-    /// A data packet of the first peer that nothing sealed.
+    /// A data packet of the first peer, not sealed by any key.
     Data,
 }
 
@@ -43,7 +43,7 @@ const ROTA: [(Kind, bool, &str); 8] = [
     (Kind::Data, true, "forged data packets with a wrong MAC"),
 ];
 
-/// Packets of one session that is never begun.
+/// The packets of one session that is never established.
 #[derive(Debug)]
 struct Packets {
     wrapped: Vec<u8>,
@@ -74,7 +74,7 @@ impl Packets {
         }
         let mut unwrapped = Vec::new();
         control.encode(&mut unwrapped);
-        // The first byte is opcode and key id, three bytes are the peer id.
+        // The first byte contains the opcode and the key id, the next three the peer id.
         let mut data = vec![Opcode::DataV2.number() << 3, 0, 0, 0];
         data.extend(control.session.0.iter().cycle().take(DATA));
         Ok(Self { wrapped, wrong, unwrapped, data })
@@ -99,7 +99,7 @@ pub struct Unauthenticated {
 }
 
 impl Unauthenticated {
-    /// Prepares the senders at their hosts; nothing is sent yet.
+    /// Prepares the senders on their hosts; nothing is sent yet.
     ///
     /// # Errors
     /// Sockets cannot be made.
@@ -123,7 +123,7 @@ impl Unauthenticated {
     }
 }
 
-/// Returns the element at a position that goes round.
+/// Returns the element at a position modulo the length.
 fn round<T>(all: &[T], position: u64) -> Option<&T> {
     let at = position.checked_rem(all.len() as u64)?;
     all.get(usize::try_from(at).ok()?)
@@ -138,7 +138,7 @@ impl Attack for Unauthenticated {
             self.forger.send(packet)
         } else {
             let socket = round(&self.sockets, number / kinds).context("no socket")?;
-            // A refused send is an ICMP message, or a full buffer.
+            // A failed send is caused by an ICMP error or a full buffer.
             socket.send(packet).is_ok()
         };
         if sent {
@@ -148,7 +148,7 @@ impl Attack for Unauthenticated {
     }
 
     fn listen(&mut self, wait: Duration, _: &mut Counts) -> Result<()> {
-        // The server's answers are ignored, and fill only the sockets' buffers.
+        // The server's responses are not read, and only fill the sockets' buffers.
         std::thread::sleep(wait);
         Ok(())
     }

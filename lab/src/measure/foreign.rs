@@ -1,7 +1,7 @@
-//! The CPU time of other programs on the machine while a trial ran, and just before it.
+//! The CPU time of other programs on the machine during a trial and just before it.
 //!
-//! A run lives in a pid namespace of its own, so that /proc shows its own processes and nothing else, while /proc/stat
-//! counts the whole machine: what is left over belongs to others. The kernel's own work, which packets cause, counts for neither.
+//! A run has its own pid namespace, so /proc shows only the run's processes, while /proc/stat counts the whole machine:
+//! the difference belongs to other programs. The kernel's own work, which packets cause, is counted for neither.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// Returns the times now; `None` where /proc does not tell.
+    /// Returns the current times; `None` if /proc does not contain them.
     pub fn look() -> Option<Self> {
         let own = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
             let is_process = entry.file_name().to_str()?.parse::<u32>().is_ok();
@@ -44,8 +44,8 @@ impl Processors {
     }
 }
 
-/// Pauses, and returns the share of the pause in which some program waited for a processor, 0 to 1: with nothing of this run's
-/// to do, that is what others do to each other. 0 where the kernel keeps no such account.
+/// Pauses, and returns the share of the pause in which some program waited for a processor, 0 to 1: since this run is
+/// idle meanwhile, this shows how much other programs compete. Returns 0 if the kernel does not record it.
 pub fn pressure() -> f64 {
     let Some(before) = waited() else { return 0.0 };
     let started = Instant::now();

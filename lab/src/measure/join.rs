@@ -1,4 +1,4 @@
-//! Two windows of one trial as one cost.
+//! Combines two windows of one trial into one cost.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use super::{RoleUsage, Usage};
 use crate::testbed::Drops;
 
 impl Usage {
-    /// Returns the cost of this window and a later one of the same processes together. Memory and descriptors are the
-    /// later one's.
+    /// Returns the total cost of this window and a later one of the same processes. Memory and descriptors are those of
+    /// the later one.
     pub fn then(self, later: Self) -> Self {
         let offset = self.samples.last().map_or(0.0, |sample| sample.at);
         let mut samples = self.samples;

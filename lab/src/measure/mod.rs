@@ -1,9 +1,9 @@
-//! The cost of processes and of the machine while traffic flows: sampled every 100 ms, exact at the edges of the
-//! window.
+//! Measures the cost of processes and of the machine during traffic: sampled every 100 ms, and exact at the edges of
+//! the window.
 //!
-//! CPU time is read from the processes' own clocks, which count nanoseconds and threads that ended. More expensive
-//! figures are read by turns if there are many processes or hosts, so that the measurement stays far below one per
-//! cent of a CPU.
+//! CPU time is read from the processes' own clocks, which count nanoseconds and include threads that have ended. If
+//! there are many processes or hosts, figures that take longer to read are read in turns, so that the measurement takes
+//! far less than one per cent of a CPU.
 
 pub mod foreign;
 mod join;
@@ -30,9 +30,9 @@ pub const STEAL_MARK: f64 = 0.01;
 /// The two ends of the window that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edge {
-    /// Everything before does not count.
+    /// The start of the window: nothing before it counts.
     Begin,
-    /// Everything after does not count.
+    /// The end of the window: nothing after it counts.
     End,
 }
 
@@ -44,26 +44,26 @@ pub struct Meter {
     thread: JoinHandle<Result<()>>,
 }
 
-/// Orders to the sampling thread.
+/// Commands to the sampling thread.
 enum SamplerCommand {
-    /// Look at everything: an edge has just been.
+    /// Read everything: the window has just begun or ended.
     Edge(Edge),
-    /// Look at everything a last time.
+    /// Read everything a last time.
     Stop,
 }
 
 /// The cost of the window.
 #[derive(Debug, Clone, Default)]
 pub struct Usage {
-    /// Between the edges, or from start to stop where there were none.
+    /// The seconds between the edges, or from start to stop if there were no edges.
     pub seconds: f64,
-    /// By role.
+    /// The cost of the processes, by role.
     pub roles: BTreeMap<String, RoleUsage>,
-    /// The samples of the whole time, not of the window alone.
+    /// The samples of the whole time, not only of the window.
     pub samples: Vec<Sample>,
-    /// Share of the machine's time that the hypervisor took in the window, 0 to 1.
+    /// The share of the machine's time that the hypervisor took in the window, 0 to 1.
     pub steal: f64,
-    /// In the window.
+    /// The packets dropped in the window.
     pub drops: Drops,
 }
 
@@ -74,13 +74,14 @@ pub struct RoleUsage {
     pub user: f64,
     /// CPU seconds in the kernel on the processes' behalf.
     pub system: f64,
-    /// Seconds in which threads could have run and had no CPU.
+    /// Seconds in which threads were ready to run but had no CPU.
     pub wait: f64,
     /// Context switches.
     pub switches: u64,
     /// Proportional set size at the stop, in KiB.
     pub pss_kib: u64,
-    /// The part of it that no file backs, in KiB: it is not shared, so it grows with what the process keeps.
+    /// The part of it that is not backed by a file, in KiB: it is not shared, so it grows with the data that the
+    /// process keeps.
     pub anon_kib: u64,
     /// Open file descriptors at the stop.
     pub fds: u64,
@@ -91,17 +92,18 @@ pub struct RoleUsage {
 }
 
 impl RoleUsage {
-    /// Returns user and system time together: exact, while the split between the two is the kernel's estimate.
+    /// Returns user and system time together: the sum is exact, while the split between the two is the kernel's
+    /// estimate.
     pub fn cpu(&self) -> f64 {
         self.user + self.system
     }
 }
 
 impl Meter {
-    /// Starts to sample: `processes` are roles (`server`, `client`, ...) and their process ids.
+    /// Starts to sample; `processes` are the process ids by role (`server`, `client`, ...).
     ///
     /// # Errors
-    /// A process is gone, or the kernel's counters cannot be read.
+    /// A process has ended, or the kernel's counters cannot be read.
     pub fn start(processes: &[(&str, Vec<u32>)], testbed: &Testbed) -> Result<Self> {
         Self::watch(processes, Some(testbed.counters()))
     }
@@ -116,8 +118,8 @@ impl Meter {
         Ok(Self { watch, orders, thread })
     }
 
-    /// An end of the window is now. Returns as soon as the clocks are read; the dearer rest is read at once by the sampling
-    /// thread.
+    /// Marks one end of the window as now. Returns as soon as the clocks are read; the sampling thread reads the slower
+    /// figures right afterwards.
     ///
     /// # Errors
     /// The kernel's counters cannot be read.
@@ -133,7 +135,7 @@ impl Meter {
     /// # Errors
     /// As [`Meter::edge`].
     pub fn stop(self) -> Result<Usage> {
-        // If the thread has ended by a failure, joining it tells which.
+        // If the thread has ended with a failure, joining it returns the failure.
         let _ = self.orders.send(SamplerCommand::Stop);
         self.thread.join().map_err(|_| Failure::from("the sampling thread panicked"))??;
         lock(&self.watch).usage()
@@ -150,7 +152,7 @@ fn sample(watch: &Mutex<Watch>, orders: &mpsc::Receiver<SamplerCommand>) -> Resu
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 lock(watch).tick()?;
-                // Missed samples are not made up for.
+                // Missed samples are skipped.
                 due = (due + EVERY).max(Instant::now());
             }
         }
@@ -168,7 +170,7 @@ impl Usage {
     }
 
     /// Writes the costs of the roles `server` and `client` per gigabit that arrived in the window (0: no traffic was
-    /// counted, and no ratios are written), the samples, the steal and what a reader should know.
+    /// counted, and no ratios are written), the samples, the steal and notes for the reader.
     pub fn put(&self, measurement: &mut Measurement, gigabits: f64) {
         for (role, cost, memory) in [
             ("server", "server_cpu_s_per_gb", "server_pss_mib"),
@@ -245,7 +247,7 @@ mod tests {
         let after = spend(0.1);
         let usage = meter.stop().unwrap();
         let server = usage.roles["server"];
-        // Other tests may run in this process, so it is not just what was spent here.
+        // Other tests may run in this process, so its CPU time may exceed what was used here.
         assert!(server.cpu() >= end - begin, "{server:?}");
         assert!(server.cpu() <= outer_end - outer_begin, "{server:?}");
         assert!(server.pss_kib > 100 && server.fds >= 3);

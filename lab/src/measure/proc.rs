@@ -8,20 +8,21 @@ use adit_testbed::failure::{Context, Result};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 
-/// A process under observation. Its figures stay when it ends.
+/// A process under observation. Its figures remain when it ends.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: u32,
     clock: ClockId,
-    /// CPU seconds so far, of all threads that it has or had.
+    /// The CPU seconds so far, of all its threads, including those that have ended.
     pub(super) cpu: f64,
-    /// Ticks in user mode and in the kernel so far: how the CPU time is split.
+    /// The ticks in user mode and in the kernel so far, by which the CPU time is split.
     pub(super) ticks: Ticks,
-    /// By thread, those that ended too.
+    /// The scheduler's figures by thread, including threads that have ended.
     threads: HashMap<u32, Scheduled>,
-    /// Proportional set size in KiB; 0 once it has ended.
+    /// The proportional set size in KiB; 0 once the process has ended.
     pub(super) pss_kib: u64,
-    /// The part of it that no file backs, in KiB: what the process made itself. 0 once it has ended.
+    /// The part of it that is not backed by a file, in KiB: memory that the process allocated itself. 0 once it has
+    /// ended.
     pub(super) anon_kib: u64,
     /// Open file descriptors; 0 once it has ended.
     pub(super) fds: u64,
@@ -29,7 +30,7 @@ pub(super) struct Process {
     pub(super) ended: bool,
 }
 
-/// The uses of CPU time, in ticks of the kernel.
+/// The division of CPU time, in ticks of the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Ticks {
     pub(super) user: u64,
@@ -39,14 +40,14 @@ pub(super) struct Ticks {
 /// The scheduler's figures of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Scheduled {
-    /// Nanoseconds in which it could have run and had no CPU.
+    /// Nanoseconds in which it was ready to run but had no CPU.
     pub(super) wait: u64,
-    /// The number of times that it got a CPU: its context switches, voluntary or not.
+    /// The number of times that it was scheduled: its context switches, voluntary or not.
     pub(super) switches: u64,
 }
 
 impl Process {
-    /// Begins to watch.
+    /// Begins to observe a process.
     pub(super) fn new(pid: u32) -> Result<Self> {
         let gone = || format!("process {pid} cannot be watched");
         let raw = i32::try_from(pid).context(gone())?;
@@ -68,14 +69,14 @@ impl Process {
         Ok(process)
     }
 
-    /// Renews the CPU time: one system call, exact.
+    /// Updates the CPU time, exactly, by one system call.
     pub(super) fn look_at_clock(&mut self) {
         if let Ok(time) = self.clock.now() {
             self.cpu = self.cpu.max(Duration::from(time).as_secs_f64());
         }
     }
 
-    /// Renews what a handful of small files tell.
+    /// Updates the figures of a few small files in /proc.
     pub(super) fn look(&mut self) {
         if self.ended {
             return;
@@ -91,7 +92,7 @@ impl Process {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
         for entry in threads.flatten() {
             let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            // A thread that ends between the two calls keeps what was known of it.
+            // A thread that ends between the two calls keeps its last figures.
             let text = fs::read_to_string(entry.path().join("schedstat")).ok();
             if let (Some(id), Some(now)) = (id, text.as_deref().and_then(schedstat)) {
                 self.threads.insert(id, now);
@@ -99,7 +100,7 @@ impl Process {
         }
     }
 
-    /// Renews what costs more: the kernel walks through the pages.
+    /// Updates the memory figures, which takes longer: the kernel walks through the pages.
     pub(super) fn look_at_memory(&mut self) {
         if self.ended {
             return;
@@ -124,24 +125,24 @@ impl Process {
 
     fn file(&self, name: &str) -> Option<String> {
         let bytes = fs::read(format!("/proc/{}/{name}", self.pid)).ok()?;
-        // A program's name may be no UTF-8.
+        // A program's name may not be valid UTF-8.
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
-/// The machine's time in ticks, all CPUs together.
+/// The machine's time in ticks, of all CPUs together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Machine {
-    /// All.
+    /// The total number of ticks.
     pub(super) total: u64,
-    /// In programs, and in the kernel on their behalf.
+    /// The ticks in programs, and in the kernel on their behalf.
     pub(super) busy: u64,
-    /// The time that the hypervisor took.
+    /// The ticks that the hypervisor took.
     pub(super) steal: u64,
 }
 
 impl Machine {
-    /// Reads the times now.
+    /// Reads the current times.
     pub(super) fn look() -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
         machine(&text).context("/proc/stat has no line of the CPUs")
@@ -156,7 +157,7 @@ impl Machine {
 
 /// Returns the state and the times of /proc/PID/stat.
 fn stat(text: &str) -> Option<(char, Ticks)> {
-    // The second field is the program's name in parentheses and may hold anything, parentheses too.
+    // The second field is the program's name in parentheses, and may contain anything, including parentheses.
     let (_, after) = text.rsplit_once(") ")?;
     let state = after.chars().next()?;
     let [user, system, ..] = times(after)?;
@@ -176,8 +177,8 @@ pub(super) fn spent(text: &str) -> Option<u64> {
     Some(times(after)?.iter().sum())
 }
 
-/// Returns a thread's schedstat: time on a CPU (which lags by up to a tick, so the process's clock is used), time of
-/// waiting, turns.
+/// Parses a thread's schedstat: time on a CPU (which lags by up to a tick, so the process's clock is used instead),
+/// time spent waiting, and the number of turns.
 fn schedstat(text: &str) -> Option<Scheduled> {
     let mut fields = text.split_whitespace().skip(1).map(str::parse::<u64>);
     Some(Scheduled { wait: fields.next()?.ok()?, switches: fields.next()?.ok()? })
@@ -189,8 +190,8 @@ fn kib(text: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Returns the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, then guests, whose time
-/// is in user's.
+/// Parses the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, then guests, whose time
+/// is included in user's.
 fn machine(text: &str) -> Option<Machine> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<u64> = line.split_whitespace().take(8).flat_map(str::parse).collect();
@@ -246,7 +247,7 @@ mod tests {
         assert!(own.pss_kib > 100 && own.fds >= 3 && !own.ended);
         let before = own.cpu;
         let mut sum = 0u64;
-        // Until this process's own clock has gone on: no assumption about how fast the machine is.
+        // Runs until this process's own clock has advanced: there is no assumption about the machine's speed.
         while own.cpu < before + 0.02 {
             (0..10_000u64).for_each(|n| sum = sum.wrapping_mul(31).wrapping_add(n));
             own.look_at_clock();

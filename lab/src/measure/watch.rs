@@ -1,4 +1,4 @@
-//! The state behind a meter: what is looked at when, and what comes of it.
+//! The state of a meter: which figures are read when, and the cost computed from them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,29 +11,30 @@ use super::{Edge, RoleUsage, Usage};
 use crate::record::{ProcessSample, Sample};
 use crate::testbed::{Counters, Drops};
 
-/// The number of processes whose small files are read in one tick; the others have their turn in the next ones.
+/// The number of processes whose small files are read in one tick; the others are read in the next ticks.
 const PROCESSES: usize = 16;
 /// The number of processes whose memory is read in one tick.
 const MEMORIES: usize = 4;
 /// The number of hosts whose counters are read in one tick.
 const HOSTS: usize = 8;
-/// A look at memory that takes longer than this disturbs: it is then done in each [`SELDOM`]th tick only.
+/// If reading the memory takes longer than this, it disturbs the trial, and is then done only in every [`SELDOM`]th
+/// tick.
 const DEAR: Duration = Duration::from_millis(2);
 /// See [`DEAR`].
 const SELDOM: usize = 10;
 
-/// Everything under observation.
+/// All processes and counters under observation.
 #[derive(Debug)]
 pub(super) struct Watch {
     started: Instant,
     roles: Vec<Role>,
     counters: Option<Arc<Counters>>,
-    /// By host, as last read.
+    /// The last reading of each host.
     drops: Vec<Drops>,
     /// The drops before the start.
     dropped_before: Drops,
     ticks: usize,
-    /// The duration of the last look at memory.
+    /// The duration of the last reading of memory.
     memory_took: Duration,
     samples: Vec<Sample>,
     begin: Snapshot,
@@ -112,7 +113,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Reads the rest of an edge, a moment later: everything but the clocks.
+    /// Reads the rest of an edge a moment later: everything but the clocks.
     pub(super) fn details(&mut self, edge: Edge) -> Result<()> {
         self.look_at_processes(usize::MAX);
         self.look_at_hosts(usize::MAX)?;
@@ -204,7 +205,7 @@ impl Watch {
         }
     }
 
-    /// Returns the processes whose turn it is: at most so many, other ones in each tick.
+    /// Returns the processes whose turn it is: at most `most`, and different ones in each tick.
     fn turn(&mut self, most: usize) -> Vec<&mut Process> {
         let all: Vec<&mut Process> =
             self.roles.iter_mut().flat_map(|role| &mut role.processes).collect();
@@ -216,7 +217,7 @@ impl Watch {
             .collect()
     }
 
-    /// The server's host, which is the first, always has its turn.
+    /// Reads the counters of some hosts. The server's host, which is the first, is always among them.
     fn look_at_hosts(&mut self, most: usize) -> Result<()> {
         let Some(counters) = &self.counters else { return Ok(()) };
         let chosen = turn(self.ticks, most, self.drops.len());
@@ -233,7 +234,7 @@ impl Watch {
     }
 }
 
-/// Returns which of `count` have their turn in this tick, where `most` may have it.
+/// Returns which of `count` items have their turn in this tick, at most `most` of them.
 fn turn(tick: usize, most: usize, count: usize) -> impl Fn(usize) -> bool {
     let groups = count.div_ceil(most.max(1)).max(1);
     move |n| n % groups == tick % groups
@@ -291,7 +292,7 @@ impl Role {
     }
 }
 
-/// Returns an exact CPU time split into user's and the kernel's as the ticks are.
+/// Splits an exact CPU time between user mode and the kernel in the proportion of the ticks.
 fn split(cpu: f64, ticks: Ticks) -> (f64, f64) {
     let all = ticks.user + ticks.system;
     let system = if all == 0 { 0.0 } else { cpu * ticks.system as f64 / all as f64 };

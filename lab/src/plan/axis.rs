@@ -17,14 +17,14 @@ use crate::testbed::{LinkMode, MOST_IDLE};
 /// The values that a plan gives for an axis.
 pub(super) type Values<T> = Option<Spanned<Vec<T>>>;
 
-/// Defines the axes. A row has an axis's name in the code, its setting with the default, and how plans write it: the name, the
-/// values in words, and the bounds of numbers.
+/// Defines the axes. Each row has the name of the axis in the code, its setting with the default, and its form in a
+/// plan: the name, the values in words, and the bounds of numbers.
 macro_rules! axes {
     ($(
         $(#[$doc:meta])*
         $axis:ident $field:ident: $type:ty = $default:expr, $name:literal = $values:literal $(in $bounds:expr)?;
     )+) => {
-        /// Something that differs between the points of a scenario.
+        /// A parameter that differs between the points of a scenario.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Axis {
@@ -32,7 +32,7 @@ macro_rules! axes {
         }
 
         impl Axis {
-            /// Returns the axis as it is written in a plan and in a point, and the values that it allows.
+            /// Returns the name of the axis in plans and points, and the values that it allows.
             pub const fn described(self) -> (&'static str, &'static str) {
                 match self {
                     $(Axis::$axis => ($name, $values),)+
@@ -44,9 +44,9 @@ macro_rules! axes {
         #[derive(Debug, Clone, PartialEq, Serialize)]
         pub struct Settings {
             $($(#[$doc])* pub $field: $type,)+
-            /// How long flows run before they count.
+            /// The time for which flows run before they are measured.
             pub warmup: Duration,
-            /// How long they count.
+            /// The time for which they are measured.
             pub length: Duration,
         }
 
@@ -60,7 +60,7 @@ macro_rules! axes {
             }
         }
 
-        /// One `[[scenario]]`.
+        /// One `[[scenario]]` table.
         #[derive(Debug, Deserialize)]
         #[serde(deny_unknown_fields, rename_all = "kebab-case")]
         pub(super) struct ScenarioFile {
@@ -74,7 +74,7 @@ macro_rules! axes {
         }
 
         impl ScenarioFile {
-            /// Returns the line of each axis that is given, and whether it has any value.
+            /// Returns the line of each axis that is given, and whether it has at least one value.
             pub(super) fn given(&self) -> Vec<(Axis, Range<usize>, bool)> {
                 let mut given = Vec::new();
                 $(if let Some(values) = &self.$field {
@@ -99,48 +99,48 @@ macro_rules! axes {
 }
 
 axes! {
-    /// What the ends of the veth pair leave to each other.
+    /// The offloads that the ends of the veth pair leave to each other.
     Link link: LinkMode = LinkMode::Offload, "link" = "offload, wire-gro, wire";
     /// Client hosts, each with a tunnel.
     Clients clients: u16 = 1, "clients" = "1 to 250" in 1..=250;
-    /// Streams of each client.
+    /// The number of streams of each client.
     Streams streams: u16 = 1, "streams" = "1 to 64 for each client" in 1..=64;
-    /// What the streams are.
+    /// The kind of traffic.
     Workload workload: Workload = Workload::Tcp, "workload" = "tcp, iperf3, requests";
     /// The data channel's cipher.
     Cipher cipher: String = "AES-256-GCM".to_owned(), "cipher" = "a data channel's cipher, such as AES-256-GCM";
-    /// Which IP the tunnel's packets travel in.
+    /// The IP version of the packets that carry the tunnel.
     Outer outer: Outer = Outer::Ipv4, "outer" = "ipv4, ipv6";
     /// Sizes of the datagrams.
     Packet packet: Packet = Packet::Bytes(1400), "packet" = "64 to 65000 bytes, imix, jumbo, super";
-    /// How packets are lost.
+    /// The pattern by which packets are lost.
     Pattern pattern: Pattern = Pattern::Random, "pattern" = "random, bursts, reorder";
-    /// How many of them, in percent.
+    /// The share of lost packets, in percent.
     Loss loss: f64 = 0.0, "loss" = "0 to 100 percent" in 0.0..=100.0;
-    /// Control messages a second, or what a hostile peer does a second.
+    /// Control messages a second, or the actions of a hostile peer a second.
     Rate rate: u32 = 0, "rate" = "control messages, or hostile acts, a second" in 0..=10_000;
-    /// Who does its worst.
+    /// The hostile peer.
     Hostile hostile: Hostile = Hostile::None, "hostile" = "none, client, stranger";
-    /// Sessions of each host.
+    /// The number of sessions of each host.
     Sessions sessions: u16 = 2, "sessions" = "1 to 20 for each host" in 1..=20;
-    /// Hosts that clients come from.
+    /// The number of hosts of the clients.
     Hosts hosts: u16 = 50, "hosts" = "1 to 250" in 1..=250;
-    /// What the clients are.
+    /// The kind of client.
     Clientele clientele: Clientele = Clientele::Engines, "clientele" = "engines, processes";
-    /// Whether they come for the first time.
+    /// Whether the clients connect for the first time.
     Storm storm: Storm = Storm::Cold, "storm" = "cold, reconnect";
-    /// Mb/s of all clients together.
+    /// The rate of all clients together, in Mb/s.
     TotalMbps total_mbps: f64 = 200.0, "total-mbps" = "Mb/s of all clients together" in 0.1..=1e6;
-    /// How much is carried.
+    /// The amount of data that is transferred.
     Gigabytes gigabytes: u32 = 10, "gigabytes" = "how many, ascending" in 1..=10_000;
-    /// Nodes beside the busy pair.
+    /// The number of nodes besides the busy pair.
     Idle idle: u16 = 0, "idle" = "0 to 10 nodes in addition to the busy pair" in 0..=MOST_IDLE;
     /// A piece of the data path.
     Piece piece: String = String::new(), "piece" = "a piece of the data path";
 }
 
 impl Axis {
-    /// Returns the axis as it is written in a plan and in a point.
+    /// Returns the name of the axis in plans and points.
     pub const fn name(self) -> &'static str {
         self.described().0
     }
@@ -162,11 +162,11 @@ macro_rules! words {
 }
 
 words! {
-    /// What the streams are.
+    /// The kind of traffic.
     Workload {
-        /// TCP as fast as it goes, by the lab's own generator.
+        /// Unthrottled TCP, by the lab's own generator.
         Tcp = "tcp",
-        /// The same by iperf3: one stream of one client.
+        /// Unthrottled TCP by iperf3: one stream of one client.
         Iperf3 = "iperf3",
         /// Requests and answers of 16 KiB.
         Requests = "requests",
@@ -174,7 +174,7 @@ words! {
 }
 
 words! {
-    /// Which IP the tunnel's packets travel in.
+    /// The IP version of the packets that carry the tunnel.
     Outer {
         /// IPv4.
         Ipv4 = "ipv4",
@@ -184,31 +184,31 @@ words! {
 }
 
 words! {
-    /// How packets are lost.
+    /// The pattern by which packets are lost.
     Pattern {
-        /// Each by itself.
+        /// Each packet independently.
         Random = "random",
-        /// Ten at a time on average.
+        /// In bursts of ten packets on average.
         Bursts = "bursts",
-        /// Not at all: the share is held back by up to 5 ms and overtaken.
+        /// No loss: the share is held back by up to 5 ms and overtaken.
         Reorder = "reorder",
     }
 }
 
 words! {
-    /// Who does its worst.
+    /// The hostile peer.
     Hostile {
         /// No attacker: the control.
         None = "none",
         /// A client with a certificate.
         Client = "client",
-        /// A peer with the shared wrapping key at most.
+        /// A peer that has at most the shared wrapping key.
         Unauthenticated = "stranger",
     }
 }
 
 words! {
-    /// What the clients are.
+    /// The kind of client.
     Clientele {
         /// Client engines in one process, so that their cost is not taken for the server's.
         Engines = "engines",
@@ -220,9 +220,9 @@ words! {
 words! {
     /// Whether clients come for the first time.
     Storm {
-        /// They do.
+        /// They connect for the first time.
         Cold = "cold",
-        /// They all had a session, and lost it at one instant.
+        /// They all had a session, and lost it at the same instant.
         Reconnect = "reconnect",
     }
 }
@@ -231,9 +231,9 @@ words! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "PacketText", into = "String")]
 pub enum Packet {
-    /// All of this size in bytes.
+    /// All datagrams have this size in bytes.
     Bytes(u16),
-    /// The usual mixture of small, middling and large ones.
+    /// The usual mixture of small, medium and large packets.
     Imix,
     /// Larger than any Ethernet frame.
     Jumbo,

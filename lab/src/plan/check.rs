@@ -165,7 +165,8 @@ fn points(raw: &ScenarioFile) -> Result<Vec<(Point, Settings)>, Mistake> {
     raw.points(base)
 }
 
-/// Multiplies the points by the values of one axis. An axis that is not given leaves the default and stays out of the point.
+/// Multiplies the points by the values of one axis. An axis that is not given keeps its default and is not part of the
+/// point.
 pub(super) fn spread<T: Clone + Display>(
     all: &mut Vec<(Point, Settings)>,
     axis: Axis,
@@ -199,7 +200,7 @@ mod tests {
         for (name, text) in PRESETS {
             let plan = Plan::parse(name, text).expect(name);
             assert_eq!(plan.name, name);
-            // Half an hour is compared with nothing.
+            // A run of half an hour has no A/A trial.
             assert!(plan.a_a.is_some() || *name == *"postgres-soak", "{name}");
         }
     }

@@ -1,4 +1,4 @@
-//! Plans as files: TOML, every mistake named with its line.
+//! The TOML format of plans, with the line of each mistake.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -25,7 +25,7 @@ fn five() -> Spanned<u32> {
     Spanned::new(0..0, 5)
 }
 
-/// Which trial is run against itself first.
+/// The trial that is run against itself first.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AAFile {

@@ -4,23 +4,23 @@ use serde::{Deserialize, Serialize};
 
 use super::axis::Axis;
 
-/// What `adit-lab list` says of a kind, and what the schema allows.
+/// A kind of scenario: what `adit-lab list` prints of it, and what the schema allows.
 #[derive(Debug, Clone, Copy)]
 pub struct Description {
-    /// Which kind.
+    /// The kind that is described.
     pub kind: Kind,
-    /// As it is written in a file.
+    /// Its name in a plan file.
     pub name: &'static str,
-    /// In one line.
+    /// A description in one line.
     pub what: &'static str,
-    /// The axes that it has besides `subjects`; those of the first group are part of every point.
+    /// The axes of the kind besides `subjects`; those of the first group are part of every point.
     pub axes: &'static [Axis],
 }
 
-/// Defines the kinds: how plans write each, what `adit-lab list` says of it, and its axes.
+/// Defines the kinds: the name of each in plans, its description in `adit-lab list`, and its axes.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal: $what:literal, [$($axis:ident),*];)+) => {
-        /// What a trial of a scenario does.
+        /// The kind of a scenario, which determines what its trials do.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Kind {
@@ -35,43 +35,43 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Bulk in both directions by turns.
+    /// Bulk traffic in both directions in turn.
     Throughput "throughput":
         "bulk from all clients at once, up and then down",
         [Link, Clients, Streams, Workload, Cipher, Outer];
-    /// The highest rate of datagrams at no loss and at half a percent.
+    /// The highest rate of datagrams without loss and with half a percent of loss.
     Udp "udp":
         "datagrams on a fixed schedule: the highest rate at 0 and at 0.5 % loss, and their delay at half of it",
         [Link, Clients, Packet, Cipher, Outer];
     /// Round trips, idle and under load.
     Latency "latency": "round trips, idle and during bulk", [Link, Cipher, Outer];
-    /// Bulk and round trips through a host that loses, reorders and delays.
+    /// Bulk traffic and round trips through a host that loses, reorders and delays packets.
     Loss "loss": "bulk and round trips through a host that loses or reorders packets", [Pattern, Loss, Cipher, Outer];
-    /// The same total rate over more and more clients.
+    /// The same total rate over an increasing number of clients.
     Growth "growth":
         "the same total rate over more and more clients: CPU and memory against their number",
         [Clients, TotalMbps, Link];
-    /// Clients that come, faster and faster.
+    /// Clients that connect at an increasing rate.
     Connections "connections":
         "handshakes at a rising rate until the server refuses or delays",
         [Sessions, Hosts, Clientele, Storm];
-    /// More clients than the server can take, then few.
+    /// More clients than the server can handle, then few.
     Overload "overload":
         "half again as many handshakes as the server can take, then few: what it takes to recover",
         [Sessions, Hosts];
-    /// Bulk while the control channel is busy.
+    /// Bulk traffic while the control channel is busy.
     Control "control": "bulk while another client sends control messages and rekeys", [Rate, Link];
-    /// Round trips and bulk beside a peer that does its worst.
+    /// Round trips and bulk traffic next to a hostile peer.
     Hostile "hostile":
         "round trips and bulk of an honest client while a client or a stranger does its worst",
         [Hostile, Rate, Link];
-    /// Memory after this many gigabytes.
+    /// Memory use after this many gigabytes.
     Volume "volume": "memory after so many gigabytes", [Gigabytes];
-    /// One stream through a database, and what it left there.
+    /// One stream through a database, and the rows that it left.
     Postgres "postgres":
         "one iperf3 stream and idle round trips through a database, what they cost it, and whether its tables have every packet",
         [Idle];
-    /// A steady rate through a database whose disk must not fill.
+    /// A steady rate through a database whose disk must not fill up.
     Soak "soak": "a steady rate through a database that keeps 1 GB: whether its disk use stays bounded", [TotalMbps];
     /// Sealing and opening without I/O.
     InMemory "in-memory": "sealing and opening without I/O", [Cipher, Packet];
@@ -82,18 +82,18 @@ kinds! {
 }
 
 impl Kind {
-    /// Returns its description.
+    /// Returns the description of the kind.
     pub fn description(self) -> &'static Description {
         // The table is in the order of the enum.
         &ALL[self as usize]
     }
 
-    /// Returns whether its subjects are those that pass packets through a database, which no other kind has.
+    /// Returns whether its subjects send packets through a database, as those of no other kind do.
     pub fn through_a_database(self) -> bool {
         matches!(self, Self::Postgres | Self::Soak)
     }
 
-    /// Returns whether its trials need a tunnel, and so subjects; the others measure adit's own engines in this
+    /// Returns whether its trials need a tunnel, and so subjects; the other kinds measure adit's engines in this
     /// process.
     pub fn has_subjects(self) -> bool {
         !matches!(self, Self::InMemory | Self::Handshakes | Self::Instructions)

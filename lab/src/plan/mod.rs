@@ -1,7 +1,7 @@
-//! Plans: which scenarios, at which points, with which subjects, how often, in which order.
+//! Plans: the scenarios, points and subjects of a run, the number of rounds, and the order of the trials.
 //!
-//! `smoke`, `standard`, `full`, `transports` and `workers` are files like those that anybody can write (`lab/plans/`); `docs/lab.md` describes the
-//! format.
+//! `smoke`, `standard`, `full`, `transports` and `workers` are plan files like those that any user can write
+//! (`lab/plans/`); `docs/lab.md` describes the format.
 
 mod axis;
 mod check;
@@ -20,7 +20,7 @@ use adit_testbed::failure::{Context, Failure, Result};
 use crate::record::Point;
 use crate::subject::Subject;
 
-/// The plans that come with the program: name and text.
+/// The built-in plans: name and text.
 pub const PRESETS: [(&str, &str); 12] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
@@ -36,31 +36,31 @@ pub const PRESETS: [(&str, &str); 12] = [
     ("postgres-soak", include_str!("../../plans/postgres-soak.toml")),
 ];
 
-/// What to run.
+/// A plan: the scenarios to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Its name, for the folder of results.
+    /// The name of the plan, for the folder of results.
     pub name: String,
-    /// What it is for, in a line or two.
+    /// The purpose of the plan, in a line or two.
     pub about: String,
     /// The text that it was read from.
     pub text: String,
-    /// Of the order of trials; the clock's where none is given.
+    /// The seed of the order of trials; taken from the clock if not given.
     pub seed: Option<u64>,
-    /// Rounds of a scenario that names none, and of the A/A trials.
+    /// The number of rounds of a scenario that gives none, and of the A/A trials.
     pub rounds: u32,
-    /// What is run against itself, once in each round.
+    /// The trial that is run against itself, once in each round.
     pub a_a: Option<AA>,
-    /// In the order of the file.
+    /// The scenarios, in the order of the file.
     pub scenarios: Vec<Scenario>,
 }
 
-/// A trial that is run against itself: what differs is noise.
+/// A trial that is run against itself: any difference is noise.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AA {
-    /// Of which scenario the first point is taken.
+    /// The scenario whose first point is taken.
     pub scenario: String,
-    /// Twice this one.
+    /// The subject of both sides.
     pub subject: Subject,
 }
 
@@ -69,21 +69,21 @@ pub struct AA {
 pub struct Scenario {
     /// Unique in its plan.
     pub name: String,
-    /// What its trials do.
+    /// The kind of its trials.
     pub kind: Kind,
-    /// How often each trial is repeated.
+    /// The number of times that each trial is repeated.
     pub rounds: u32,
-    /// What is measured; empty for kinds without subjects.
+    /// The subjects that are measured; empty for kinds without subjects.
     pub subjects: Vec<Subject>,
     /// All combinations of the axes' values.
     pub points: Vec<(Point, Settings)>,
 }
 
 impl Plan {
-    /// Returns the plan of this name, or the one in the file of this path.
+    /// Returns the plan with this name, or the one in the file at this path.
     ///
     /// # Errors
-    /// The file cannot be read, or is no plan: with file and line.
+    /// The file cannot be read, or is not a plan; the error names the file and line.
     pub fn load(name: &str) -> Result<Self> {
         if let Some((_, text)) = PRESETS.iter().find(|(preset, _)| *preset == name) {
             return Self::parse(name, text);
@@ -100,7 +100,7 @@ impl Plan {
     /// Reads a plan; `origin` precedes the line number in messages.
     ///
     /// # Errors
-    /// It is no plan: with the line of the mistake.
+    /// The text is not a plan; the error names the line of the mistake.
     pub fn parse(origin: &str, text: &str) -> Result<Self> {
         let file: file::File = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| check::line_of(text, span.start));
@@ -111,7 +111,7 @@ impl Plan {
         })
     }
 
-    /// Returns every subject that some scenario names, once.
+    /// Returns every subject that any scenario names, without duplicates.
     pub fn subjects(&self) -> Vec<Subject> {
         let named = self.scenarios.iter().flat_map(|scenario| scenario.subjects.iter());
         let mut all: Vec<Subject> =
@@ -121,10 +121,10 @@ impl Plan {
         all
     }
 
-    /// Retains only the scenarios of these names.
+    /// Retains only the scenarios with these names.
     ///
     /// # Errors
-    /// There is no scenario of a name.
+    /// No scenario has one of the names.
     pub fn only(&mut self, names: &[String]) -> Result<()> {
         for name in names {
             self.scenarios.iter().find(|scenario| scenario.name == *name).context(format!(

@@ -1,7 +1,8 @@
-//! In which order the trials of a plan run.
+//! The order in which the trials of a plan run.
 //!
-//! Round by round, and inside a round all trials of all scenarios in a shuffled order: what drifts on the machine then
-//! hits all subjects alike, and shows as noise between a row's rounds instead of as a difference between rows.
+//! The trials run in rounds, and each round contains all trials of all scenarios in a shuffled order. A drift of the
+//! machine then affects all subjects alike, and appears as noise between the rounds of a row instead of a difference
+//! between rows.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -13,15 +14,15 @@ use crate::subject::Subject;
 /// A trial to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
-    /// Its name in the results.
+    /// The name of the trial in the results.
     pub key: TrialKey,
-    /// What it does.
+    /// The kind of the trial.
     pub kind: Kind,
-    /// None for kinds that measure adit's own engines.
+    /// The subject; `None` for kinds that measure adit's own engines.
     pub subject: Option<Subject>,
-    /// Where on the axes.
+    /// The position on the axes.
     pub settings: Settings,
-    /// Whether it is one of those that are run against themselves.
+    /// Whether this is an A/A trial, which runs a subject against itself.
     pub a_a: bool,
 }
 
@@ -47,8 +48,8 @@ impl Plan {
         all
     }
 
-    /// Returns the trials of a subject against itself: two sides of a round, `#a` and `#b`, which are as far apart as
-    /// those of any other pair.
+    /// Returns the trials of a subject against itself: two sides of a round, `#a` and `#b`, as far apart as those of
+    /// any other pair.
     fn a_a_trials(&self, round: u32) -> Vec<Trial> {
         let Some(a_a) = self.a_a.as_ref().filter(|_| round <= self.rounds) else {
             return Vec::new();
@@ -83,7 +84,7 @@ impl Scenario {
         all
     }
 
-    /// Returns one of its trials, on one of its points.
+    /// Returns a trial of the scenario at one of its points.
     pub fn trial(
         &self,
         point: &Point,
@@ -107,10 +108,10 @@ impl Scenario {
     }
 }
 
-/// Shuffles (Fisher and Yates).
+/// Shuffles the items (Fisher and Yates).
 fn shuffle<T>(items: &mut [T], random: &mut ChaCha8Rng) {
     for last in (1..items.len()).rev() {
-        // The bias of a remainder of 64 bits is of no account here.
+        // The modulo bias of a 64-bit number is negligible here.
         let other = usize::try_from(random.next_u64() % (last as u64 + 1)).unwrap_or(last);
         items.swap(last, other);
     }

@@ -1,4 +1,4 @@
-//! The call graph of a recording: who calls whom, and what share of all samples went that way.
+//! The call graph of a recording: callers, callees, and the share of samples of each call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -7,20 +7,20 @@ use adit_testbed::failure::{Context, Result};
 
 use crate::table::table;
 
-/// Functions shown.
+/// The number of functions shown.
 const FUNCTIONS: usize = 40;
-/// Callers and callees shown of each.
+/// The number of callers and callees shown for each function.
 const NEIGHBOURS: usize = 5;
-/// Share below which a call is left out of the drawing.
+/// The share of samples below which a call is left out of the drawing.
 const DRAWN: f64 = 0.01;
 
 /// Samples by function and by call.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Calls {
     total: u64,
-    /// By name: in the function itself, and in it or below.
+    /// The samples of each function by name: in the function itself, and in it or its callees.
     functions: BTreeMap<String, (u64, u64)>,
-    /// By caller and callee.
+    /// The samples of each call, by caller and callee.
     edges: BTreeMap<(String, String), u64>,
 }
 
@@ -121,7 +121,7 @@ impl Calls {
         list
     }
 
-    /// Returns the graph for Graphviz, without what hardly ever happened.
+    /// Returns the graph for Graphviz, without rare calls.
     pub(super) fn dot(&self) -> String {
         let mut text = String::from("digraph calls {\n  node [shape=box, fontname=monospace];\n");
         let least = (self.total as f64 * DRAWN) as u64;

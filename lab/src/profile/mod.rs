@@ -1,12 +1,11 @@
-//! Samples a program with perf, and draws a flame graph and a call graph; with a second sampling, the
-//! difference.
+//! Samples a program with perf, and draws a flame graph and a call graph; with a second recording, also the difference.
 //!
-//! perf follows this process and all that it starts, and so needs to know nothing of what a trial does. Of what it
-//! recorded only the stacks of the measured program are kept.
+//! perf follows this process and every process that it starts, and so needs no knowledge of the trial. Only the stacks
+//! of the measured program are kept from its recording.
 //!
-//! The clock interrupts (`cpu-clock`), which works without hardware counters too. Stacks are unwound from copies of
-//! their top 16 KiB by the unwind tables that every release build has: the program that is sampled is the one that is
-//! measured, and inlined functions are distinguished by its line tables.
+//! The sampling event is the clock interrupt (`cpu-clock`), which needs no hardware counters. Stacks are unwound from
+//! copies of their top 16 KiB by the unwind tables that every release build has: the program that is sampled is the one
+//! that is measured, and its line tables distinguish inlined functions.
 
 mod calls;
 mod owner;
@@ -34,11 +33,12 @@ use calls::Calls;
 pub use owner::Owner;
 pub use trial::{Arguments, run};
 
-/// Samples a second of each CPU; no multiple of what timers usually do. Each is some 16 KiB of the recording.
+/// The number of samples per second and CPU, chosen so that it is no multiple of common timer frequencies. Each sample
+/// takes about 16 KiB in the recording.
 const FREQUENCY: &str = "499";
-/// The size at which perf ends by itself. The samples until then are drawn.
+/// The size at which perf stops by itself. The samples recorded until then are drawn.
 const LARGEST: &str = "2G";
-/// The time limit for perf to attach or to write its end.
+/// The time limit for perf to attach, and to finish writing.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The folded stacks in a folder of [`graphs`]: lines of `outer;inner samples`.
@@ -50,7 +50,7 @@ pub const CALLS: &str = "calls.md";
 /// The call graph in a folder of [`graphs`], for Graphviz.
 pub const DOT: &str = "calls.dot";
 
-/// A sampling that runs.
+/// A running recording.
 #[derive(Debug)]
 pub struct Recording {
     perf: Child,
@@ -60,7 +60,7 @@ impl Recording {
     /// Starts to sample this process, and every thread and process that it starts from now on, into the file `out`.
     ///
     /// # Errors
-    /// There is no perf, or it may not sample.
+    /// perf is not installed or may not sample.
     pub fn start(out: &Path) -> Result<Self> {
         let log = out.with_extension("log");
         let control = Control::new(out)?;
@@ -77,7 +77,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Waits until perf samples. A process that started before would have no name in the recording.
+    /// Waits until perf samples. A process started earlier would have no name in the recording.
     fn wait_until_it_samples(&mut self, mut control: Control, log: &Path) -> Result<()> {
         let end = Instant::now() + TIMEOUT;
         control.enable()?;
@@ -92,7 +92,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Ends the sampling and waits until all is written.
+    /// Ends the sampling and waits until the recording is complete.
     ///
     /// # Errors
     /// perf failed.
@@ -119,7 +119,7 @@ impl Control {
         let names = ["control", "answer"].map(|name| recording.with_extension(name));
         let open = |path: &Path| -> Result<File> {
             mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR).context(path.display())?;
-            // For both ways: else opening would wait for perf.
+            // Opened for both reading and writing: otherwise opening would wait for perf.
             let mut options = OpenOptions::new();
             options.read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits());
             options.open(path).context(path.display())
@@ -147,19 +147,19 @@ impl Control {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // Gone already if it was stopped.
+        // This fails if perf has already stopped.
         let _ = self.perf.kill();
         let _ = self.perf.wait();
     }
 }
 
-/// Makes [`FOLDED`], [`FLAME`], [`CALLS`] and [`DOT`] in the folder `out` from what `owner` did in a file of a
-/// [`Recording`]. Call it while the programs that were sampled still lie where they were.
+/// Writes [`FOLDED`], [`FLAME`], [`CALLS`] and [`DOT`] to the folder `out`, from the samples of `owner` in a file of a
+/// [`Recording`]. Call it while the sampled programs are still at their paths.
 ///
 /// # Errors
-/// perf cannot read the file, or there is not one sample of the owner in it.
+/// perf cannot read the file, or it contains no sample of the owner.
 pub fn graphs(recording: &Path, owner: &Owner, out: &Path) -> Result<()> {
-    // Without stacks, which take long to unwind: which process was which program.
+    // Without stacks, which take long to unwind: this only determines which process ran which program.
     let tasks = script(recording, &["--show-task-events", "--fields", "comm,pid,tid,time,event"])?;
     let pids = owner.pids(&tasks)?;
     let fields = "comm,pid,tid,time,event,ip,sym,dso";
@@ -177,7 +177,7 @@ fn script(recording: &Path, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The same from the text that `perf script` wrote.
+/// Draws the same graphs from the text that `perf script` wrote.
 fn graphs_of_script(script: &str, out: &Path) -> Result<()> {
     let folded = fold(script)?;
     let calls = Calls::read(&folded)?;
@@ -204,8 +204,9 @@ fn fold(script: &str) -> Result<String> {
     Ok(folded)
 }
 
-/// Draws into the file `out` what takes more samples in `after` (red) and what takes fewer (blue) than in `before`,
-/// both folders of [`graphs`]; the widths are those of `after`, and `before` is scaled to as many samples.
+/// Draws into the file `out` which functions take more samples in `after` (red) and which take fewer (blue) than in
+/// `before`. Both are folders of [`graphs`]; the widths are those of `after`, and `before` is scaled to the same number
+/// of samples.
 ///
 /// # Errors
 /// A folder has no folded stacks.
@@ -231,7 +232,7 @@ fn options(title: &str) -> flamegraph::Options<'static> {
             .into(),
     );
     options.count_name = "samples".to_owned();
-    // The same picture from the same recording.
+    // The same recording gives the same picture.
     options.deterministic = true;
     options.min_width = 0.05;
     options
@@ -251,7 +252,7 @@ fn missing(error: &std::io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    /// Six samples of a server that seals in three, opens in two and copies in the kernel in one.
+    /// Six samples of a server: three in sealing, two in opening, one in the kernel's copying.
     const SCRIPT: &str = include_str!("fixtures/perf-script.txt");
 
     #[test]
@@ -290,7 +291,7 @@ mod tests {
         let out = folder.path().join("difference.svg");
         differential(&before, &after, &out).unwrap();
         let svg = fs::read_to_string(out).unwrap();
-        // Half of 200 samples before, three quarters after.
+        // Half of 200 samples before, three quarters afterwards.
         assert!(svg.contains("seal (150 samples, 75.00%; +25.00%)"), "{svg}");
         assert!(svg.contains("open (50 samples, 25.00%; -25.00%)"), "{svg}");
     }

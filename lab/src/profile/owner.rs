@@ -1,4 +1,4 @@
-//! Whose stacks of a recording are kept.
+//! The processes of a recording whose stacks are kept.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use crate::subject::{Bridging, Joint, Subject};
 /// The processes that are sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// This very process: what is measured in memory.
+    /// This process itself, for measurements in memory.
     Runner,
-    /// All processes that ran a program of this name, with all their threads whatever those are called.
+    /// All processes that ran a program with this name, with all their threads, whatever their names.
     Program(&'static str),
 }
 
@@ -19,7 +19,7 @@ impl Owner {
     /// Returns the programs of a subject.
     ///
     /// # Errors
-    /// It has none.
+    /// The subject has none.
     pub fn of(subject: &Subject) -> Result<Self> {
         Ok(Self::Program(match subject {
             Subject::Bare | Subject::Wired(Joint::Kernel | Joint::KernelRules) => {
@@ -38,8 +38,7 @@ impl Owner {
         }))
     }
 
-    /// Returns its processes, for `perf script --pid`, from the output of `perf script
-    /// --show-task-events`.
+    /// Returns the ids of its processes, for `perf script --pid`, from the output of `perf script --show-task-events`.
     pub(super) fn pids(&self, tasks: &str) -> Result<String> {
         let program = match self {
             Self::Runner => return Ok(std::process::id().to_string()),

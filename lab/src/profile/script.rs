@@ -1,4 +1,4 @@
-//! Making perf's text readable: shorter names, and inlined functions where they belong.
+//! Makes perf's text readable: shortens names, and restores the order of inlined functions.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ pub(super) fn tidy(script: &str) -> String {
     let lines: Vec<Line<'_>> = script.lines().map(Line::parse).collect();
     let long_names = long_names(&lines);
     for group in lines.chunk_by(Line::is_at_address_of) {
-        // perf names the function itself and what was inlined into it, from the inside out. The function comes first
-        // or last, and more than once: by its short name, or as if it had been inlined into itself.
+        // perf names the function itself and the functions inlined into it, innermost first. The function itself comes
+        // first or last, and more than once: by its short name, or as if it had been inlined into itself.
         let Some(function) = group.iter().find(|line| !line.is_inlined()) else {
             // The outermost is then the function itself.
             let last = group.last().and_then(|line| line.renamed(&long_names));
@@ -26,7 +26,7 @@ pub(super) fn tidy(script: &str) -> String {
     out
 }
 
-/// The one function with this short name, for names that perf shortens only sometimes; `None` if there are several.
+/// The only function with this short name, for names that perf shortens inconsistently; `None` if there are several.
 type LongNames<'a> = HashMap<&'a str, Option<&'a str>>;
 
 fn long_names<'a>(lines: &'a [Line<'_>]) -> LongNames<'a> {
@@ -67,7 +67,7 @@ impl<'a> Line<'a> {
         matches!(self, Line::Frame { module: "inlined", .. })
     }
 
-    /// Returns whether both are frames of one address.
+    /// Returns whether both frames are at the same address.
     fn is_at_address_of(&self, other: &Line<'_>) -> bool {
         match (self, other) {
             (Line::Frame { address: a, .. }, Line::Frame { address: b, .. }) => a == b,
@@ -108,7 +108,7 @@ fn simplify(symbol: &str) -> Cow<'_, str> {
         return Cow::Borrowed(symbol);
     }
     let (mut out, mut depth, mut before) = (String::new(), 0_u32, ' ');
-    // `<Type as Trait>::method` keeps its first pair.
+    // `<Type as Trait>::method` keeps its first pair of brackets.
     let kept = u32::from(symbol.starts_with('<'));
     let mut kept_open = false;
     for (at, c) in symbol.char_indices() {

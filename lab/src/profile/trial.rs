@@ -1,4 +1,4 @@
-//! The command `profile`: one trial of a scenario, sampled.
+//! The command `profile`, which samples one trial of a scenario.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub struct Arguments {
     out: PathBuf,
 }
 
-/// What the difference is to.
+/// The other side of the difference.
 enum ComparisonBase {
     Subject(Subject),
     Folder(PathBuf),
@@ -62,10 +62,11 @@ impl ComparisonBase {
     }
 }
 
-/// Samples and draws.
+/// Samples the trial and draws the graphs.
 ///
 /// # Errors
-/// The arguments name nothing that can be sampled, there is no root or no perf, or the trial broke.
+/// The arguments name nothing that can be sampled, the process does not run as root, perf is missing, or the trial
+/// failed.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let against = arguments.against.as_deref().map(ComparisonBase::parse).transpose()?;
     let other = match &against {
@@ -110,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the trial that was requested, and the same of the other subject.
+/// Returns the requested trial, and the same trial of the other subject.
 fn trials(arguments: &Arguments, other: Option<&Subject>) -> Result<Vec<Trial>> {
     let mut plan = Plan::load(&arguments.plan)?;
     plan.only(std::slice::from_ref(&arguments.scenario))?;
@@ -160,7 +161,7 @@ fn pairs(texts: &[String]) -> Result<Vec<(&str, &str)>> {
         .collect()
 }
 
-/// Returns a folder's name: a revision may have slashes.
+/// Returns the name of a folder; the slashes of a revision are replaced.
 fn name(trial: &Trial) -> String {
     trial.key.subject.replace('/', "_")
 }
@@ -176,7 +177,7 @@ fn shown(trial: &Trial) -> String {
 fn sample(runner: &mut Runner, trial: &Trial, out: &Path) -> Result<Measurement> {
     let owner = trial.subject.as_ref().map_or(Ok(Owner::Runner), Owner::of)?;
     fs::create_dir_all(out).context(out.display())?;
-    // Not in the sandbox, whose files lie in memory: this one may have a gigabyte.
+    // Outside the sandbox, whose files are in memory: this file can grow to a gigabyte.
     let files = tempfile::Builder::new().prefix("recording-").tempdir_in(out)?;
     let file = files.path().join("perf.data");
     let recording = Recording::start(&file)?;

@@ -26,9 +26,9 @@ const MEASURED: [&str; 11] = [
 /// Commits since a revision.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Age {
-    /// All.
+    /// The number of all commits.
     pub(super) commits: usize,
-    /// Commits that changed the measured code.
+    /// The number of commits that changed the measured code.
     pub(super) measured_code: usize,
 }
 

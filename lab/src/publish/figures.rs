@@ -16,21 +16,21 @@ pub(super) struct Figures {
     pub(super) plan: String,
     /// The source's full hash.
     pub(super) revision: String,
-    /// `2026-03-01`.
+    /// The date, as in `2026-03-01`.
     pub(super) date: String,
     /// Processor, cores, memory and kernel.
     pub(super) machine: String,
-    /// Repeats the run.
+    /// The command that repeats the run.
     pub(super) command: String,
     /// The version of each subject.
     pub(super) versions: BTreeMap<String, String>,
-    /// Trials that were measured.
+    /// The number of measured trials.
     pub(super) trials: usize,
-    /// Rounds of each trial.
+    /// The number of rounds of each trial.
     pub(super) rounds: u32,
     /// Warnings that precede all figures.
     pub(super) warnings: Vec<String>,
-    /// All valid results; each has a line of its own in the file.
+    /// All valid results; each has a separate line in the file.
     #[serde(skip)]
     pub(super) results: Vec<PublishedRow>,
 }
@@ -48,17 +48,17 @@ pub(super) struct PublishedRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Value {
     pub(super) median: f64,
-    /// Both ends of its 95 % interval.
+    /// Both ends of the 95 % interval.
     pub(super) interval: Option<[f64; 2]>,
     pub(super) ratio: Option<RatioToReference>,
 }
 
-/// A figure over the reference's.
+/// The ratio of a figure to the reference's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct RatioToReference {
     pub(super) reference: String,
     pub(super) median: f64,
-    /// Both ends of its 95 % interval.
+    /// Both ends of the 95 % interval.
     pub(super) interval: Option<[f64; 2]>,
     /// Whether the difference is beyond the noise.
     pub(super) certain: bool,
@@ -68,7 +68,7 @@ impl Figures {
     /// Returns the stored part of a run.
     ///
     /// # Errors
-    /// The run is not of a revision that others can check out, is not finished, or a trial of it broke.
+    /// The run is not of a revision that others can check out, is not finished, or contains a failed trial.
     pub(super) fn of(run: &Run) -> Result<Self> {
         let manifest = &run.manifest;
         let source = manifest.source.as_ref().filter(|source| !source.dirty);
@@ -106,10 +106,10 @@ impl Figures {
         })
     }
 
-    /// Returns the file's text: the run in its first line, then a line for each result.
+    /// Returns the text of the file: the run in its first line, then a line for each result.
     ///
     /// # Errors
-    /// A figure is no number that JSON has.
+    /// A figure cannot be represented in JSON.
     pub(super) fn to_text(&self) -> Result<String> {
         let mut lines = vec![serde_json::to_string(self).context("the run")?];
         for result in &self.results {
@@ -118,10 +118,10 @@ impl Figures {
         Ok(lines.join("\n") + "\n")
     }
 
-    /// Reads what [`Self::to_text`] wrote.
+    /// Parses the output of [`Self::to_text`].
     ///
     /// # Errors
-    /// A line of it is malformed.
+    /// A line is malformed.
     pub(super) fn from_text(text: &str) -> Result<Self> {
         let mut lines = text.lines();
         let run = lines.next().context("an empty file")?;
@@ -133,7 +133,7 @@ impl Figures {
         Ok(figures)
     }
 
-    /// Returns the revision as people write it.
+    /// Returns the abbreviated revision.
     pub(super) fn short(&self) -> &str {
         self.revision.get(..8).unwrap_or(&self.revision)
     }

@@ -1,11 +1,11 @@
-//! The tables in the project's documents, made from runs and from nothing else.
+//! The tables in the project's documents, made only from runs.
 //!
 //! ```text
 //! a run's folder ── publish ──> docs/figures/PLAN.jsonl ──> README.md, docs/benchmarks.md
 //! ```
 //!
-//! A document says in a comment which figures stand where (`region.rs`); publishing a run keeps its summary and writes the
-//! tables. So each figure has a revision and a date, and one that is older than the code it measured is found out.
+//! A comment in a document defines the figures of each table (`region.rs`); publishing a run stores its summary and writes the
+//! tables. So each figure has a revision and a date, and a figure that is older than the code it measured is detected.
 
 mod age;
 mod figures;
@@ -67,11 +67,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a document with its tables written from what is published. A table of a plan that was never published stays.
+/// Returns a document whose tables are rendered from the published runs. The table of a plan that was never published
+/// stays as it is.
 fn render(root: &Path, document: &str, text: &str) -> Result<String> {
     let mut plans = BTreeSet::new();
     region::replace(document, text, |region| match published(root, region.plan())? {
-        // The conditions of a run are printed once in a document.
+        // The conditions of a run are printed once per document.
         Some(figures) => region.table(&figures, plans.insert(figures.plan.clone())).map(Some),
         None => Ok(None),
     })
@@ -116,8 +117,8 @@ fn check(root: &Path) -> Result<ExitCode> {
     Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the path of a plan's last published run. A plan that was run by its file's path has no name to store it
-/// under.
+/// Returns the path of a plan's last published run. A plan that was run by the path of its file has no name under which
+/// to store it.
 fn kept(root: &Path, plan: &str) -> Result<PathBuf> {
     let named = !plan.is_empty() && plan.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     ensure(named, || format!("{plan:?} is no plan's name"))?;

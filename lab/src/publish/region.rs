@@ -10,14 +10,14 @@
 //! <!-- end of figures -->
 //! ```
 //!
-//! With `metrics:` in place of `columns:` the table is turned: its columns are metrics, its rows are subjects.
+//! With `metrics:` instead of `columns:` the table is transposed: its columns are metrics, its rows are subjects.
 //!
 //! ```text
 //! metrics: up_mbps as up | sum_mbps as sum | ratio of sum_mbps as vs. openvpn
 //! adit serves openvpn's clients: adit/openvpn of single-stream link=offload
 //! ```
 //!
-//! The last line of what is written names the run: date, revision, machine, and what a reader must know.
+//! The last line of the table names the run: date, revision, machine, and the run's warnings.
 
 use adit_testbed::failure::{Context, Failure, Result, ensure};
 
@@ -38,7 +38,7 @@ pub(super) struct Region {
     rows: Vec<Line>,
 }
 
-/// The property that the columns show; the rows show the other.
+/// The property shown in the columns; the rows show the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ColumnAxis {
     Subjects,
@@ -49,7 +49,7 @@ enum ColumnAxis {
 struct Column {
     /// A subject or a metric.
     of: String,
-    /// Whether it shows that figure over the reference's.
+    /// Whether it shows the ratio to the reference.
     ratio: bool,
     title: String,
 }
@@ -60,16 +60,16 @@ struct Line {
     /// A metric or a subject.
     of: String,
     scenario: String,
-    /// Axis and value.
+    /// The axes and their values.
     point: Vec<(String, String)>,
-    /// A column's subject, and the one that takes its place in this row.
+    /// The subject of a column, and the subject that replaces it in this row.
     instead: Vec<(String, String)>,
 }
 
-/// Returns the plans that a document's tables are of.
+/// Returns the plans whose figures a document's tables show.
 ///
 /// # Errors
-/// A region is malformed: with document and line.
+/// A region is malformed; the error names the document and line.
 pub(super) fn plans(document: &str, text: &str) -> Result<Vec<String>> {
     let mut plans = Vec::new();
     replace(document, text, |region| {
@@ -80,10 +80,10 @@ pub(super) fn plans(document: &str, text: &str) -> Result<Vec<String>> {
     Ok(plans)
 }
 
-/// Replaces each table for which `table` gives another; the others stay.
+/// Replaces each table for which `table` returns a new one; the others stay.
 ///
 /// # Errors
-/// A region is malformed, or `table` fails: with document and line.
+/// A region is malformed, or `table` fails; the error names the document and line.
 pub(super) fn replace(
     document: &str,
     text: &str,
@@ -136,16 +136,16 @@ impl Region {
         Ok(Self { plan, across, columns, rows })
     }
 
-    /// Returns the plan whose run it shows.
+    /// Returns the plan whose run the table shows.
     pub(super) fn plan(&self) -> &str {
         &self.plan
     }
 
-    /// Returns the table in Markdown, with the line about its origin, and the run's warnings after that where they are
-    /// asked for.
+    /// Returns the table in Markdown, with a line about its origin, followed by the run's warnings if they are
+    /// requested.
     ///
     /// # Errors
-    /// A figure that it shows is not in the run.
+    /// A figure in the table is not in the run.
     pub(super) fn table(&self, figures: &Figures, warn: bool) -> Result<String> {
         let mut text = String::from("| |");
         self.columns.iter().for_each(|column| text.push_str(&format!(" {} |", column.title)));
@@ -239,12 +239,12 @@ impl Line {
         })
     }
 
-    /// Returns the subject that takes a column's place in this row.
+    /// Returns the subject that replaces that of a column in this row.
     fn instead_of<'a>(&'a self, column: &'a str) -> &'a str {
         self.instead.iter().find(|(of, _)| of == column).map_or(column, |(_, other)| other)
     }
 
-    /// Returns a subject's figure; none where it took no part.
+    /// Returns a subject's figure; `None` if it took no part.
     fn value<'a>(
         &self,
         figures: &'a Figures,

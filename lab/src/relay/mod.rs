@@ -1,5 +1,5 @@
-//! The baseline of a bridge: what a plain program in C does. One frame is read and written by one system
-//! call each, of two TAP devices without offloads.
+//! The baseline of a bridge: a plain relay, as it would be written in C. Each frame is read and written by one system
+//! call each, between two TAP devices without offloads.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use adit_linux::tun::plain_tap;
 use adit_testbed::failure::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The output when frames can pass.
+/// The output when the relay is ready.
 pub const READY: &str = "relay: ready";
 
 /// The largest frame of an Ethernet MTU of 1500, with room for VLAN tags.
@@ -32,7 +32,7 @@ pub struct Arguments {
 /// Relays until it is killed.
 ///
 /// # Errors
-/// No right to make a TAP device, or a device that is gone.
+/// The process may not make a TAP device, or a device is gone.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let taps = [&arguments.a, &arguments.b].map(|name| plain_tap(name).context(name));
     let [a, b] = taps;
@@ -67,7 +67,7 @@ fn one_way(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Moves one frame. A frame that the other side does not take (it is down) is lost, as on a cable.
+/// Moves one frame. If the other device is down, the frame is lost, as on a cable.
 fn one_frame(from: &OwnedFd, to: &OwnedFd, frame: &mut [u8]) -> Result<()> {
     let len = nix::unistd::read(from, frame)?;
     let _ = nix::unistd::write(to, frame.get(..len).unwrap_or_default());

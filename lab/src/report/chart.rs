@@ -6,19 +6,19 @@ use crate::stats::Interval;
 
 const WIDTH: f64 = 520.0;
 
-/// One bar.
+/// A bar of a chart.
 pub(super) struct Bar {
     pub label: String,
     pub style: usize,
     pub value: f64,
     pub interval: Option<Interval>,
-    /// The value as text, at its end.
+    /// The value as text, printed at the end of the bar.
     pub text: String,
-    /// Whether it may be used; drawn hollow if not.
+    /// Whether the result is valid; the bar is hollow if not.
     pub valid: bool,
 }
 
-/// Bars in groups, each under its heading. Returns the SVG; `label` says in words what it shows.
+/// Draws bars in groups, each under its heading. Returns the SVG; `label` describes it in words.
 pub(super) fn bars(label: &str, groups: &[(String, Vec<Bar>)]) -> String {
     const LETTER: f64 = 8.6; // of the larger type of narrow screens
     const LABEL: usize = 14;
@@ -82,15 +82,15 @@ fn shorten(text: &str, most: usize) -> String {
 /// The scale of an axis.
 #[derive(Clone)]
 pub(super) enum Scale {
-    /// From 0, or from the least, to the most.
+    /// Linear, from 0 or the minimum to the maximum.
     Linear,
-    /// From 0 exactly to the most: for times, after which nothing comes.
+    /// Linear, from 0 to exactly the maximum: for times, after which there is no data.
     Span,
-    /// By powers of ten.
+    /// Logarithmic, by powers of ten.
     Log,
-    /// Shares of all below 1, by nines: 0.9, 0.99, 0.999 at equal distances, which is where a tail can be seen.
+    /// Shares below 1, by nines: 0.9, 0.99, 0.999 at equal distances, which makes a tail visible.
     Nines,
-    /// Named places at equal distances: 0, 1, 2...
+    /// Named positions at equal distances: 0, 1, 2...
     Named(Vec<String>),
 }
 
@@ -111,24 +111,24 @@ pub(super) struct Line {
     pub name: String,
     pub style: usize,
     pub points: Vec<(f64, f64)>,
-    /// Beside each point, if any.
+    /// The interval of each point, if any.
     pub intervals: Vec<Option<Interval>>,
     pub dashed: bool,
     pub marks: Marks,
 }
 
-/// Which points get a mark.
+/// The points that get a mark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marks {
     All,
     None,
-    /// Only marks, no line.
+    /// Marks only, no line.
     Alone,
-    /// At the round shares of a distribution.
+    /// Marks at the round shares of a distribution.
     Shares,
 }
 
-/// An axis with its ends, in its own unit of length.
+/// An axis with the positions of its ends, in its own unit of length.
 struct Ruler {
     scale: Scale,
     from: f64,
@@ -155,7 +155,7 @@ impl Ruler {
         }
     }
 
-    /// Returns 0 at its beginning, 1 at its end.
+    /// Returns the position of a value: 0 at the beginning of the axis, 1 at its end.
     fn place(&self, value: f64) -> f64 {
         (unit(&self.scale, value) - self.from) / (self.to - self.from)
     }
@@ -194,7 +194,7 @@ fn span(high: f64) -> Ruler {
 }
 
 fn logarithmic(low: f64, high: f64) -> Ruler {
-    // Half a decade of room at least, and ends at 1, 2 or 5.
+    // At least half a decade of room, and ends at 1, 2 or 5.
     let step_down = |x: f64| {
         let power = 10_f64.powf(x.log10().floor());
         [5.0, 2.0, 1.0].map(|m| m * power).into_iter().find(|s| *s <= x * 1.0001).unwrap_or(power)
@@ -369,7 +369,7 @@ mod tests {
         assert!(
             svg.contains("a-very-long-s…") && svg.contains("a-very-long-subject-name: 5 [4, 10]")
         );
-        // The interval's end is the scale's end: 520 less the room for the 9 letters of the value.
+        // The end of the interval is the end of the scale: 520 minus the room for the 9 letters of the value.
         assert!(svg.contains(r#"x2="434.6""#), "{svg}");
     }
 }

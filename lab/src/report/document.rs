@@ -11,11 +11,11 @@ use crate::stats::{Cell, Row, Verdict, interval_of_median, median};
 /// A whole report.
 pub(super) struct Document {
     pub title: String,
-    /// Notices that precede everything, such as that the run is unfinished.
+    /// Notices before everything else, such as that the run is unfinished.
     pub notices: Vec<String>,
     /// The facts of the run: its plan and its machine.
     pub facts: Vec<(String, String)>,
-    /// One sentence each, for a reader who stops there.
+    /// One sentence each, for a reader who stops here.
     pub headline: Vec<Headline>,
     pub validity: Validity,
     /// Version and state of each subject.
@@ -30,13 +30,13 @@ pub(super) struct Headline {
     pub place: String,
     /// The headline: `12.4×`, `of openvpn’s throughput`.
     pub figures: Vec<(String, &'static str)>,
-    /// Whether all of it comes from valid results.
+    /// Whether all of it is computed from valid results.
     pub valid: bool,
     /// The bare link, adit and openvpn by name.
     pub bars: Vec<HeadlineBar>,
-    /// The same in whole sentences, with intervals.
+    /// The same comparison in full sentences, with intervals.
     pub sentences: Vec<String>,
-    /// The meaning of the link mode for the figures.
+    /// How the link mode affects the meaning of the figures.
     pub caveat: &'static str,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Headline {
 pub(super) struct HeadlineBar {
     pub subject: String,
     pub value: f64,
-    /// With its unit.
+    /// The throughput with its unit.
     pub text: String,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Text {
     pub tone: Tone,
 }
 
-/// The tone of a cell. The words say so too: colour only repeats them.
+/// The tone of a cell. The words have the same meaning: colour only repeats them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Tone {
     #[default]
@@ -99,7 +99,7 @@ impl<T: Into<String>> From<T> for Text {
 }
 
 impl Text {
-    /// With a tone.
+    /// Creates text with a tone.
     pub(super) fn toned(text: impl Into<String>, tone: Tone) -> Self {
         Self { text: text.into(), tone }
     }
@@ -193,8 +193,8 @@ pub(super) fn count_a_a(run: &Run) -> usize {
     run.records.iter().filter(|record| record.a_a).count()
 }
 
-/// Returns the rows of one stream: of the scenarios that say so in their name, else those with one client and one
-/// stream.
+/// Returns the rows with one stream: those of the scenarios that are named accordingly, otherwise those with one client
+/// and one stream.
 fn single_stream<'a>(rows: &'a [Row], metric: &str) -> Vec<&'a Row> {
     let one = |axis: Option<&str>| axis.is_none_or(|value| value == "1");
     let alone = |row: &Row| one(row.point.get("clients")) && one(row.point.get("streams"));
@@ -244,7 +244,7 @@ fn stand(row: &Row, metric: &str) -> Option<HeadlineBar> {
     })
 }
 
-/// Returns the caveat for a reader who takes the figure for that of a network.
+/// Returns the caveat for a reader who mistakes the figure for that of a network.
 fn caveat(link: &str) -> &'static str {
     match link {
         "offload" => {
@@ -298,7 +298,7 @@ fn mbps(cell: &Cell) -> String {
     }
 }
 
-/// Compares with the bare link, which is a bound: the sentence gives the share of it that is reached.
+/// Compares with the bare link, which is an upper bound: the sentence gives the share of it that is reached.
 fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Comparison> {
     let (a, b) = (adit.values.get(metric)?, bare.values.get(metric)?);
     let rounds = a.by_round.iter();
@@ -337,7 +337,7 @@ pub(super) fn capital(text: &str) -> String {
     first + letters.as_str()
 }
 
-/// Returns whether a record went into a row.
+/// Returns whether a record contributes to a row.
 pub(super) fn is_of(record: &crate::record::Record, row: &Row) -> bool {
     let key = &record.key;
     key.scenario == row.scenario && key.point == row.point && key.subject == row.subject

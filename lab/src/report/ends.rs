@@ -22,7 +22,7 @@ pub(super) const PER_CLIENT: [&str; 6] =
     ["direction", "clients", "min Mb/s", "avg Mb/s", "max Mb/s", "Jain's index"];
 
 impl Spread {
-    /// `counted`: with the number of clients.
+    /// Returns the cells; with `counted`, the number of clients is included.
     pub(super) fn cells(self, direction: &str, counted: bool) -> Vec<Text> {
         let mut cells = vec![direction.to_owned()];
         cells.extend(counted.then(|| self.clients.to_string()));

@@ -1,4 +1,4 @@
-//! Which plots a scenario gets, by its kind and by what was measured.
+//! The plots of a scenario, chosen by its kind and by the metrics that were measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,22 +10,22 @@ use super::{order, trains};
 use crate::record::{Latency, Point};
 use crate::stats::{Growth, Row, median};
 
-/// One plot with its words.
+/// One plot with its title, caption and legend.
 pub(super) struct Figure {
     pub title: String,
     pub caption: String,
     pub svg: String,
-    /// Colour and name of each line; empty where the plot itself names them.
+    /// The colour and name of each line; empty if the plot itself names them.
     pub legend: Vec<(usize, String)>,
 }
 
-/// Colours by subject, the same in all plots of a page.
+/// The colour of each subject, the same in all plots of a page.
 pub(super) type Styles = BTreeMap<String, usize>;
 
-/// More plots than this in one scenario are folded away.
+/// The number of plots in one scenario above which the rest are folded away.
 const AT_ONCE: usize = 8;
 
-/// Returns all plots of a scenario, the most telling first; and those for whom wants to know more.
+/// Returns all plots of a scenario, the most informative first, then the details.
 pub(super) fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Figure>) {
     let scenario = Scenario::of(run, name);
     let plots = Plots { scenario: &scenario, styles };
@@ -64,7 +64,7 @@ impl Plots<'_> {
         self.styles.get(subject).copied().unwrap_or_default()
     }
 
-    /// Returns the axes on which points differ; the others go without saying.
+    /// Returns the axes on which points differ; the others are omitted.
     pub(super) fn varying(&self) -> Vec<&str> {
         self.scenario.axes.clone()
     }
@@ -75,7 +75,7 @@ impl Plots<'_> {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    /// Bars for each metric that is present, one figure a link mode.
+    /// Draws bars for each metric that is present, with one figure per link mode.
     fn bars(&self, metrics: &[&str]) -> Vec<Figure> {
         let links: Vec<Option<&str>> =
             unique(self.scenario.rows.iter().map(|row| row.point.get("link")));
@@ -89,7 +89,7 @@ impl Plots<'_> {
     }
 
     fn bars_of(&self, metric: &str, link: Option<&str>, several: bool) -> Vec<Figure> {
-        /// Bars in one figure; more of them go into the next.
+        /// The maximum number of bars in one figure; the rest go into the next.
         const MOST: usize = 36;
         let axes: Vec<&str> = self.varying().into_iter().filter(|axis| *axis != "link").collect();
         let rows = self.scenario.rows.iter().filter(|row| row.point.get("link") == link);
@@ -129,7 +129,7 @@ impl Plots<'_> {
     fn bar(&self, row: &Row, metric: &str) -> Option<Bar> {
         let cell = row.values.get(metric)?;
         let shown = with_interval(cell.median, cell.interval, digits(metric));
-        // The whiskers show wide intervals; at the end of a bar there is no room for both ends.
+        // The whiskers show wide intervals; the end of a bar has no room for both bounds.
         let text = match shown.split_once(" [") {
             Some((median, _)) => median.to_owned(),
             None => shown,
@@ -144,7 +144,7 @@ impl Plots<'_> {
         })
     }
 
-    /// Returns a metric against one axis, a line a subject, a figure for each place on the other axes.
+    /// Plots a metric against one axis, with a line per subject and a figure for each point on the other axes.
     fn curves(&self, axis: &str, metrics: &[&str], scale: &Scale) -> Vec<Figure> {
         let mut figures = Vec::new();
         for metric in metrics {
@@ -178,7 +178,7 @@ impl Plots<'_> {
         figures
     }
 
-    /// Returns the relay's own maximum, if there was one: no line can be above it.
+    /// Returns the relay's own maximum, if it was measured: no line can be above it.
     fn ceiling(
         &self,
         rows: &[&Row],
@@ -204,7 +204,7 @@ impl Plots<'_> {
         })
     }
 
-    /// Returns the rows by their place on all other axes.
+    /// Returns the rows grouped by their position on all other axes.
     fn beside(&self, axis: &str) -> Vec<(String, Vec<&Row>)> {
         let others: Vec<&str> = self.varying().into_iter().filter(|other| *other != axis).collect();
         let mut places: Vec<(String, Vec<&Row>)> = Vec::new();
@@ -248,8 +248,8 @@ impl Plots<'_> {
     fn growth(&self) -> Vec<Figure> {
         let clients = |row: &Row| order::leading_number(row.point.get("clients")?);
         let mut figures = Vec::new();
-        // The process's own memory, if it is known: PSS divides shared code among the processes, so that it falls with
-        // their number.
+        // The process's own memory, if known: PSS divides shared code among the processes, and so falls as their number
+        // grows.
         let own = self.scenario.metrics.contains(&"server_anon_mib");
         let memory = if own { "server_anon_mib" } else { "server_pss_mib" };
         for metric in ["server_cpu_percent", memory] {
@@ -285,7 +285,7 @@ impl Plots<'_> {
         let least = fit.points.iter().map(|p| p.0).fold(f64::INFINITY, f64::min);
         let most = fit.points.iter().map(|p| p.0).fold(0.0, f64::max);
         let line = fit.linear;
-        // Nothing is spent below zero: there the line begins where it crosses.
+        // A cost cannot be negative: the line begins where it crosses zero.
         let crossing = -line.intercept / line.slope;
         let begins = line.intercept + line.slope * least < 0.0 && crossing < most;
         let least = if begins { least.max(crossing) } else { least };
@@ -300,7 +300,7 @@ impl Plots<'_> {
         }
     }
 
-    /// Distributions of latencies, one figure for each point and each of their names.
+    /// Plots the distributions of latencies, with one figure for each point and name.
     fn distributions(&self) -> Vec<Figure> {
         let axes = self.varying();
         let mut plots: Vec<(String, Vec<Line>)> = Vec::new();
@@ -308,7 +308,7 @@ impl Plots<'_> {
             let measured = self.scenario.measured(row);
             let names: BTreeSet<&String> =
                 measured.iter().flat_map(|(_, m)| m.latencies.keys()).collect();
-            // The relay's table has its lateness.
+            // The relay's lateness is in the relay's table.
             for name in names.into_iter().filter(|name| *name != "relay") {
                 let rounds: Vec<&Latency> =
                     measured.iter().filter_map(|(_, m)| m.latencies.get(name)).collect();
@@ -343,7 +343,7 @@ impl Plots<'_> {
         plots.into_iter().filter_map(drawn).collect()
     }
 
-    /// Returns the histograms of the trains' lengths, one figure for each row.
+    /// Plots the histograms of the train lengths, with one figure for each row.
     fn histograms(&self) -> Vec<Figure> {
         let axes = self.varying();
         let mut figures = Vec::new();
@@ -371,7 +371,7 @@ impl Plots<'_> {
     }
 }
 
-/// Returns a figure of lines; none without lines.
+/// Returns a figure with these lines; `None` if there are no lines.
 pub(super) fn drawn(
     title: &str,
     caption: String,
@@ -435,7 +435,7 @@ fn fit_in_words(fit: &Growth) -> String {
     format!("{}: {} a client{exponent}{flag}", fit.subject, number(fit.linear.slope, 3))
 }
 
-/// Returns the median of the rounds at each share that all of them have.
+/// Returns the median of the rounds at each share that all rounds have.
 fn distribution(rounds: &[&Latency]) -> Vec<(f64, f64)> {
     let Some(first) = rounds.first() else { return Vec::new() };
     let shares = first.quantiles.iter().map(|(share, _)| *share).filter(|share| *share < 1.0);
@@ -446,7 +446,7 @@ fn distribution(rounds: &[&Latency]) -> Vec<(f64, f64)> {
     points.collect()
 }
 
-/// Counts by length as shares, in classes that double.
+/// Returns the shares of lengths, in classes that double in size.
 fn share_bars(counts: &BTreeMap<u32, u64>, style: usize) -> Vec<Bar> {
     let mut classes: BTreeMap<u32, u64> = BTreeMap::new();
     for (length, count) in counts {

@@ -1,4 +1,5 @@
-//! A made-up run with every kind of scenario, the same for the same seed. Only for tests and for looking at the page.
+//! A made-up run with every kind of scenario, determined by the seed. It exists only for tests and for previewing the
+//! page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,7 +30,7 @@ const SUBJECTS: &[(&str, f64, f64, u64)] = &[
 ];
 
 impl Fixture {
-    /// Creates everything that a report can show.
+    /// Creates a run with everything that a report can show.
     pub(super) fn full(seed: u64) -> Self {
         let mut fixture = Self { manifest: manifest(), records: Vec::new(), state: seed };
         for round in 1..=5 {
@@ -96,7 +97,7 @@ impl Fixture {
         fixture
     }
 
-    /// Writes it as a run would have.
+    /// Writes the folder as a real run would.
     pub(super) fn write(&self, dir: &Path) {
         self.manifest.write(dir).unwrap();
         let mut lines = String::new();
@@ -114,7 +115,7 @@ impl Fixture {
         f64::from(u32::try_from(self.state >> 32).unwrap()) / f64::from(u32::MAX)
     }
 
-    /// Returns a number around 1, with the spread `share`.
+    /// Returns a random factor around 1, with the spread `share`.
     fn noise(&mut self, share: f64) -> f64 {
         let sum: f64 = (0..4).map(|_| self.random()).sum();
         1.0 + share * (sum - 2.0)
@@ -395,7 +396,7 @@ impl Fixture {
         }
     }
 
-    /// Adds the faults of real runs.
+    /// Adds faults that occur in real runs.
     fn faults(&mut self) {
         for record in &mut self.records {
             let key = &record.key;
@@ -442,7 +443,7 @@ name = "loss"
 name = "growth"
 "#;
 
-/// Returns the manifest of a machine that does not exist.
+/// Returns the manifest of a fictitious machine.
 pub(super) fn manifest() -> Manifest {
     let entry = |version: &str| SubjectEntry {
         version: version.into(),

@@ -1,4 +1,4 @@
-//! `report.html`: one page that needs nothing but itself.
+//! `report.html`: one self-contained page.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use super::{Run, order};
 /// Returns the whole page.
 ///
 /// # Errors
-/// Where the manifest cannot be written as JSON.
+/// The manifest cannot be written as JSON.
 pub(super) fn render(document: &Document, run: &Run) -> Result<String> {
     let mut names: Vec<String> = run.summary.rows.iter().map(|row| row.subject.clone()).collect();
     names.sort_by(|a, b| order::subjects(a, b));
@@ -68,7 +68,7 @@ fn headline(lines: &[Headline], styles: &Styles) -> String {
             put(&mut html, format_args!("<p class=\"caveat\">{}</p>", escape(caveat)));
         }
         for sentence in sentences {
-            // The card's heading names the point.
+            // The heading of the card names the point.
             let text = sentence.strip_prefix(&format!("{place}: ")).unwrap_or(sentence);
             put(&mut html, format_args!("<p>{}</p>", escape(&capital(text))));
         }
@@ -77,7 +77,7 @@ fn headline(lines: &[Headline], styles: &Styles) -> String {
     html + "</section>\n"
 }
 
-/// Returns a bar for each subject, as long as its share of the longest.
+/// Returns a bar for each subject, whose length is its share of the longest.
 fn meters(bars: &[HeadlineBar], styles: &Styles) -> String {
     let most = bars.iter().map(|stand| stand.value).fold(f64::MIN_POSITIVE, f64::max);
     let mut html = String::from("<ul class=\"meters\">\n");
@@ -211,7 +211,7 @@ fn plots(figures: &[Figure]) -> String {
     html + "</div>\n"
 }
 
-/// Returns a table in which equal names of rows below each other stand once.
+/// Returns a table in which a name that several consecutive rows share is printed once.
 fn table(table: &Table, captioned: bool) -> String {
     let title = escape(&table.title);
     let words = if table.stubs == table.head.len() { " class=\"words\"" } else { "" };
@@ -246,7 +246,7 @@ fn table(table: &Table, captioned: bool) -> String {
     html + "</tbody>\n</table>\n</div>\n"
 }
 
-/// Returns whether this cell and all to its left are those of the row above.
+/// Returns whether this cell and all cells to its left equal those of the row above.
 fn repeats(table: &Table, row: usize, column: usize) -> bool {
     let texts = |row: usize| {
         let cells = table.rows.get(row).into_iter().flatten();
@@ -269,7 +269,7 @@ fn cell_of(table: &Table, row: usize, column: usize, cell: &Text) -> String {
             tone => format!("<td class=\"{tone}\">{text}</td>"),
         };
     }
-    // The last of the names distinguishes rows, so it is always printed.
+    // The last of the naming columns distinguishes the rows, so it is always printed.
     let last = column + 1 == table.stubs;
     if !last && repeats(table, row, column) {
         return String::new();

@@ -1,11 +1,11 @@
-//! Tables that fit: a wide one becomes several below each other, so that neither a terminal breaks its lines nor a page cuts it.
+//! Splits wide tables into several narrower ones, so that lines neither wrap on a terminal nor extend beyond the page.
 
 use super::document::{Table, Text};
 
-/// Letters in a line. In the page's type this is as wide as a window of 1,200 pixels.
+/// The maximum number of letters in a line. In the page's type this is as wide as a window of 1,200 pixels.
 const WIDEST: usize = 120;
 
-/// Returns the table, in parts of at most [`WIDEST`]; each begins with the columns that name the row.
+/// Splits the table into parts with a width of at most [`WIDEST`]; each begins with the columns that name the row.
 pub(super) fn fit(table: Table) -> Vec<Table> {
     let widths: Vec<usize> = (0..table.head.len()).map(|column| width(&table, column)).collect();
     let (stubs, columns) = widths.split_at(table.stubs.min(widths.len()));
@@ -17,7 +17,7 @@ pub(super) fn fit(table: Table) -> Vec<Table> {
     let part = |(i, range): (usize, &std::ops::Range<usize>)| {
         let (from, to) = (table.stubs + range.start, table.stubs + range.end);
         let title = if i == 0 { "" } else { ", continued" };
-        // A row with a gap is shorter, and is in the first part only.
+        // A row with a gap is shorter, and only the first part contains it.
         let rows = table.rows.iter().filter(|row| i == 0 || row.len() > from);
         Table {
             title: format!("{}{title}", table.title),
@@ -29,15 +29,15 @@ pub(super) fn fit(table: Table) -> Vec<Table> {
     parts.iter().enumerate().map(part).collect()
 }
 
-/// Returns the columns that name the row, and those of a part.
+/// Returns the naming columns, and the columns of a part.
 fn of<T: Clone>(row: &[T], stubs: usize, from: usize, to: usize) -> Vec<T> {
     let kept = row.iter().enumerate().filter(|(i, _)| *i < stubs || (from..to).contains(i));
     kept.map(|(_, cell)| cell.clone()).collect()
 }
 
-/// Returns the width with its border and a space at each side.
+/// Returns the width of a column with its border and a space on each side.
 fn width(table: &Table, column: usize) -> usize {
-    // The words in a gap have the rest of the row for themselves.
+    // The text of a gap may use the rest of the row.
     let own = |row: &&Vec<Text>| row.len() == table.head.len() || column + 1 < row.len();
     let cells = table.rows.iter().filter(own).filter_map(|row| row.get(column));
     let cells = cells.map(|cell| cell.text.chars().count());
@@ -45,7 +45,7 @@ fn width(table: &Table, column: usize) -> usize {
     cells.chain(head).max().unwrap_or(0) + 3
 }
 
-/// Packs columns into as few parts as possible, and these about equally wide.
+/// Distributes columns over as few parts as possible, and makes these about equally wide.
 fn packed(widths: &[usize], room: usize) -> Vec<std::ops::Range<usize>> {
     let greedy = |room: usize| {
         let mut parts: Vec<std::ops::Range<usize>> = Vec::new();

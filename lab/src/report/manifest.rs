@@ -1,4 +1,4 @@
-//! `manifest.json`: everything about a run that is not a trial: what was requested, on which machine, with which versions.
+//! `manifest.json`: everything about a run except its trials: the plan, the machine and the versions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,40 +12,39 @@ use serde::{Deserialize, Serialize};
 /// The manifest's name in a run's folder.
 pub const FILE: &str = "manifest.json";
 
-/// The data by which a run can be judged and repeated. Missing fields read as empty, so that old runs stay
-/// readable.
+/// The data needed to judge and repeat a run. Missing fields are read as empty, so old runs remain readable.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
     /// The plan.
     pub plan: PlanEntry,
-    /// The seed of the order of the trials and of everything else that is drawn.
+    /// The seed of the order of the trials and of all other random choices.
     pub seed: u64,
     /// The intended number of measurements of each point with each subject.
     pub rounds: u32,
-    /// In how many rounds a subject was run against itself.
+    /// The number of rounds in which a subject was run against itself.
     pub a_a_rounds: u32,
-    /// The number of trials of the whole run; 0 if it was not recorded. A run with fewer lines is unfinished.
+    /// The number of trials in the whole run; 0 if it was not recorded. A run with fewer lines is unfinished.
     pub trials_planned: usize,
     /// The command line that repeats this run.
     pub command: String,
     /// Unix time in milliseconds.
     pub started_ms: u64,
-    /// Unix time in milliseconds; none while the run is unfinished.
+    /// Unix time in milliseconds; `None` while the run is unfinished.
     pub finished_ms: Option<u64>,
     /// The source from which the lab and adit were built.
     pub source: Option<Revision>,
-    /// On what it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// The versions of the tools that measured, by name.
+    /// The versions of the tools that measured, by the name of the tool.
     pub tools: BTreeMap<String, String>,
-    /// By the subject's name: what was measured, or why not.
+    /// For each subject by name, what was measured, or why it was not.
     pub subjects: BTreeMap<String, SubjectEntry>,
-    /// By the link mode's name: the flags as `ethtool -k` printed them.
+    /// For each link mode by name, the flags as `ethtool -k` printed them.
     pub links: BTreeMap<String, String>,
 }
 
-/// The plan, whole, so that the folder alone suffices to repeat it.
+/// The complete plan, so that the folder alone suffices to repeat the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlanEntry {
@@ -53,37 +52,37 @@ pub struct PlanEntry {
     pub name: String,
     /// The TOML as read.
     pub text: String,
-    /// Rounds of every scenario, where the command line named them.
+    /// The number of rounds of every scenario, if given on the command line.
     pub rounds: Option<u32>,
-    /// The seed: the command line's, the plan's or the clock's.
+    /// The seed, from the command line, the plan or the clock.
     pub seed: Option<u64>,
-    /// The scenarios to which the command line confined the plan; all if empty.
+    /// The scenarios to which the command line restricted the plan; all if empty.
     pub only: Vec<String>,
 }
 
-/// A state of the source.
+/// A revision of the source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Revision {
-    /// The full hash.
+    /// The full hash of the commit.
     pub hash: String,
-    /// Whether files differed from it.
+    /// Whether files differed from the commit.
     pub dirty: bool,
 }
 
-/// The machine, as far as it bears on the figures.
+/// The properties of the machine that affect the figures.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
-    /// Its release, such as `6.18.5`.
+    /// The kernel release, such as `6.18.5`.
     pub kernel: String,
-    /// The model as the processor names itself.
+    /// The model name that the processor reports.
     pub cpu: String,
-    /// The flags of [`CPU_FLAGS`] that it has.
+    /// Those of [`CPU_FLAGS`] that the processor has.
     pub cpu_flags: Vec<String>,
-    /// Logical processors that are online.
+    /// The number of logical processors that are online.
     pub cores: usize,
-    /// In KiB.
+    /// The memory in KiB.
     pub memory_kib: u64,
 }
 
@@ -91,21 +90,21 @@ pub struct Machine {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SubjectEntry {
-    /// As it names itself; empty for the bare link.
+    /// The version that it reports; empty for the bare link.
     pub version: String,
-    /// `(name, text)` of each configuration exactly as it was used.
+    /// The `(name, text)` pair of each configuration, exactly as it was used.
     pub configs: Vec<(String, String)>,
-    /// Why it was not measured, and what to install.
+    /// The reason why it was not measured, and what to install.
     pub skipped: Option<String>,
 }
 
-/// The processor's abilities on which the speed of a VPN hangs.
+/// The features of the processor that determine the speed of a VPN.
 pub const CPU_FLAGS: &[&str] =
     &["aes", "avx2", "avx512f", "vaes", "vpclmulqdq", "pclmulqdq", "sha_ni", "hypervisor"];
 
 impl Manifest {
-    /// Returns the manifest of a run that begins now on this machine. The caller adds subjects and links as it learns
-    /// them.
+    /// Returns the manifest of a run that begins now on this machine. The caller adds subjects and links as they become
+    /// known.
     pub fn begin(plan: PlanEntry, seed: u64, rounds: u32, a_a_rounds: u32) -> Self {
         Self {
             plan,
@@ -124,7 +123,7 @@ impl Manifest {
     /// Reads `DIR/manifest.json`.
     ///
     /// # Errors
-    /// Where it is missing or no manifest.
+    /// The file is missing or is not a manifest.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let text = std::fs::read_to_string(&path)
@@ -132,10 +131,10 @@ impl Manifest {
         serde_json::from_str(&text).context(path.display())
     }
 
-    /// Writes `DIR/manifest.json`, pretty, as a whole or not at all.
+    /// Writes `DIR/manifest.json` atomically, as indented JSON.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let text = serde_json::to_string_pretty(self).context("the manifest")? + "\n";
@@ -146,8 +145,8 @@ impl Manifest {
 }
 
 impl Revision {
-    /// Returns the revision of the git tree that contains the working directory; none outside of a git tree or without
-    /// git.
+    /// Returns the revision of the git tree that contains the working directory; `None` outside of a git tree or
+    /// without git.
     pub fn here() -> Option<Self> {
         Self::of(Path::new("."))
     }
@@ -182,7 +181,7 @@ impl Machine {
                 lines.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
             values.next()
         };
-        // ARM's kernel names no model, but has "Features" and "CPU part".
+        // ARM kernels report no model name, but have "Features" and "CPU part".
         let flags: Vec<&str> =
             field("flags").or(field("Features")).unwrap_or_default().split(' ').collect();
         let memory = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -202,7 +201,7 @@ impl Machine {
     }
 }
 
-/// Returns the first line of what each tool says of its version; tools that are not installed are absent.
+/// Returns the first line of each tool's version output; tools that are not installed are absent.
 pub fn tools() -> BTreeMap<String, String> {
     let asked: [(&str, &[&str]); 5] = [
         ("iperf3", &["--version"]),
@@ -220,7 +219,7 @@ pub fn tools() -> BTreeMap<String, String> {
     answers.collect()
 }
 
-/// Returns the lines of `ethtool -k` that say what a link may hand over in one piece.
+/// Returns the lines of `ethtool -k` about the offloads of a link.
 pub fn offload_lines(ethtool: &str) -> String {
     const OF_NOTE: &[&str] = &[
         "rx-checksumming",
@@ -238,12 +237,12 @@ pub fn offload_lines(ethtool: &str) -> String {
     noted.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a command line that gives the same order again.
+/// Returns a command line that repeats the run in the same order.
 fn repeatable(command: &str, seed: u64) -> String {
     if command.contains("--seed") { command.to_owned() } else { format!("{command} --seed {seed}") }
 }
 
-/// Returns a command line for a shell, each word quoted where it must be.
+/// Returns a command line for a shell, with quotes around each word that needs them.
 pub fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
     let words = words.into_iter().map(|word| {
         let word = word.to_string_lossy().into_owned();

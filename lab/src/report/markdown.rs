@@ -1,4 +1,4 @@
-//! `report.md`: reads well on a terminal, too.
+//! `report.md`, which is also readable on a terminal.
 
 use super::document::{Document, Headline, Table, Text};
 
@@ -93,11 +93,10 @@ fn code(command: &str) -> String {
     if command.is_empty() { String::new() } else { format!("    {}\n\n", one_line(command)) }
 }
 
-/// Returns a table with columns of equal width; what names the row to the left, figures to the
-/// right.
+/// Returns a table with aligned columns: names are aligned to the left, figures to the right.
 fn table(table: &Table, level: usize) -> String {
     let head: Vec<String> = table.head.iter().map(|name| escape(name)).collect();
-    // The reason of a gap does not fit into a column; it is below the tables.
+    // The reason for a gap does not fit into a column; it is printed below the tables.
     let short = |row: &[Text], cell: &Text| match cell.text.split_once(": ") {
         Some((gap, _)) if row.len() < table.head.len() => escape(gap),
         _ => escape(&cell.text),
@@ -110,7 +109,7 @@ fn table(table: &Table, level: usize) -> String {
         cells.max().unwrap_or(0).max(3)
     };
     let line = |cells: &[String]| {
-        // A row with a gap ends before the others.
+        // A row with a gap ends early.
         let gaps = (cells.len()..head.len()).map(|_| "");
         let padded = cells.iter().map(String::as_str).chain(gaps).enumerate().map(|(i, cell)| {
             let gap = " ".repeat(width(i) - cell.chars().count());
@@ -130,7 +129,7 @@ fn table(table: &Table, level: usize) -> String {
     text + "\n"
 }
 
-/// Escapes text from data: nothing of it may become a cell's end, a tag or a new line.
+/// Escapes text from data, so that it cannot end a cell, start a tag or begin a new line.
 fn escape(text: &str) -> String {
     one_line(text).replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|")
 }

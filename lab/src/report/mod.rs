@@ -6,7 +6,7 @@
 //!                            └─ figures ────────────┘
 //! ```
 //!
-//! The plots are SVG written here, and not by a library for plots: classes instead of colours let the page's style sheet give them its light
+//! The plots are SVG written here, not by a plotting library: classes instead of colours let the page's style sheet give them its light
 //! and its dark theme, each mark has a tooltip and each plot a description in words, and the page needs nothing but itself.
 
 pub mod manifest;
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Reads `DIR/trials.jsonl` and `DIR/manifest.json`, and writes `DIR/report.md` and `DIR/report.html`.
 ///
 /// # Errors
-/// Where the folder is not that of a run, or cannot be written.
+/// The folder does not contain a run, or cannot be written.
 pub fn write(dir: &Path) -> Result<()> {
     let run = Run::read(dir)?;
     let document = document::Document::of(&run);
@@ -89,12 +89,12 @@ pub fn headline(dir: &Path) -> Result<String> {
     Ok(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// A run as read.
+/// A run as read from its folder.
 pub(crate) struct Run {
     pub(crate) manifest: Manifest,
     pub(crate) records: Vec<Record>,
     pub(crate) summary: Summary,
-    /// Numbers of the lines that are no records: a killed run leaves half of one.
+    /// The numbers of the lines that are not records: a run that is killed leaves an incomplete line.
     torn: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! The notes of trials: the same words of many rounds in one line, and the relay's in a table.
+//! The notes of trials: notes with the same words are merged into one line, and the relay's notes into a table.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::tables::{Scenario, title};
 use crate::record::{Measurement, Outcome, Record};
 use crate::stats::median;
 
-/// Lines that are shown; the others stay in `trials.jsonl`.
+/// The maximum number of lines shown; the others remain in `trials.jsonl`.
 const MOST: usize = 16;
 
-/// Returns all notes, those that differ only in their figures in one line with the least and the most.
+/// Returns all notes; those that differ only in their figures share a line with the minimum and the maximum.
 pub(super) fn of(records: &[&Record]) -> Vec<String> {
     let mut said: Vec<(&str, &str)> = Vec::new();
     for record in records {
@@ -20,7 +20,7 @@ pub(super) fn of(records: &[&Record]) -> Vec<String> {
             said.extend(own.map(|note| (record.key.subject.as_str(), note.as_str())));
         }
     }
-    // Equal words of several subjects are one line, too.
+    // Subjects with the same note also share a line.
     let mut lines: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (subject, text) in merged(&said) {
         lines.entry(text).or_default().push(subject);
@@ -36,7 +36,7 @@ pub(super) fn of(records: &[&Record]) -> Vec<String> {
     lines
 }
 
-/// Returns whether [`relay_table`] says it.
+/// Returns whether [`relay_table`] already contains the note.
 fn in_table(note: &str, measurement: &Measurement) -> bool {
     let lateness = measurement.latencies.contains_key("relay");
     relayed(note).is_some() || (lateness && note.starts_with("the relay handed packets over"))
@@ -48,7 +48,7 @@ fn merged<'a>(said: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
         let (words, figures) = taken_apart(note);
         groups.entry((subject, words)).or_default().push(figures);
     }
-    // Of notes with the same beginning and many endings one is shown.
+    // Of several notes that begin alike and end differently, one is shown.
     let mut alike: BTreeMap<(&str, String), Vec<String>> = BTreeMap::new();
     for ((subject, words), all) in groups {
         let begin = words.first().cloned().unwrap_or_default();
@@ -65,7 +65,7 @@ fn merged<'a>(said: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
     alike.into_iter().map(one).collect()
 }
 
-/// Returns the words around the figures, and the figures.
+/// Splits a note into the words around the figures, and the figures.
 fn taken_apart(note: &str) -> (Vec<String>, Vec<String>) {
     let mut words = vec![String::new()];
     let mut figures: Vec<String> = Vec::new();
@@ -105,8 +105,8 @@ fn together(words: &[String], all: &[Vec<String>]) -> String {
     text
 }
 
-/// Parses `relay up: 900 sent, 9 lost, 0 duplicated, 0 reordered, 0 overflowed, 0 refused`: the direction and the lost
-/// share, if nothing else happened that a reader must know.
+/// Parses `relay up: 900 sent, 9 lost, 0 duplicated, 0 reordered, 0 overflowed, 0 refused`: returns the direction and
+/// the share lost, unless the other counters show something that a reader must know.
 fn relayed(note: &str) -> Option<(&str, f64)> {
     let (direction, counts) = note.strip_prefix("relay ")?.split_once(": ")?;
     let mut by_name = BTreeMap::new();
@@ -119,7 +119,7 @@ fn relayed(note: &str) -> Option<(&str, f64)> {
     clean.then_some((direction, 100.0 * of("lost")? / of("sent")?))
 }
 
-/// Returns the figures of the relay itself, a line for each row: its ceiling, its lateness, its actual losses.
+/// Returns the figures of the relay itself, with a line for each row: its ceiling, its lateness, its actual losses.
 pub(super) fn relay_table(scenario: &Scenario<'_>) -> Option<Table> {
     const SHARES: [(&str, f64); 2] = [("late p50 ms", 0.5), ("late p99 ms", 0.99)];
     let ceiling = "relay_ceiling_mbps";

@@ -1,15 +1,15 @@
-//! Figures as a person reads them.
+//! Formats figures for human readers.
 
 use crate::stats::Interval;
 
-/// Returns a figure with its thousands apart: `20,141`. Small ones get more digits than asked for, so that two of them
-/// are significant.
+/// Formats a figure with thousands separators: `20,141`. Small figures get more than `digits` decimals, so that two
+/// digits are significant.
 pub(crate) fn number(value: f64, digits: usize) -> String {
     if !value.is_finite() {
         return "–".to_owned();
     }
     let mut digits = digits;
-    // 31.101 says no more than 31.10: four digits are enough where there is a point among them.
+    // 31.101 is no more informative than 31.10: four digits are enough if there is a decimal point among them.
     while digits > 0 && value.abs() >= 10_f64.powi(4 - i32::try_from(digits).unwrap_or(4)) {
         digits -= 1;
     }
@@ -33,7 +33,7 @@ pub(crate) fn number(value: f64, digits: usize) -> String {
     text + rest
 }
 
-/// Returns a figure at an axis: `20k`, `1.5M`.
+/// Formats a figure on an axis: `20k`, `1.5M`.
 pub(super) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         x if x >= 1e9 => (value / 1e9, "G"),
@@ -49,13 +49,13 @@ pub(super) fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Returns a share of a hundred: `3 %`, `0.4 %`.
+/// Formats a percentage: `3 %`, `0.4 %`.
 pub(super) fn percent(value: f64) -> String {
     let digits = usize::from(value.abs() < 9.95 && value.abs() >= 0.05);
     format!("{value:.digits$} %")
 }
 
-/// Returns a median with its interval: `20,141 ±3 %`, or with its ends where these lie far out: `310 [120, 505]`.
+/// Formats a median with its interval: `20,141 ±3 %`, or with both bounds if these are far away: `310 [120, 505]`.
 pub(crate) fn with_interval(median: f64, interval: Option<Interval>, digits: usize) -> String {
     let text = number(median, digits);
     match interval {
@@ -91,7 +91,7 @@ fn bare_times(ratio: f64) -> String {
     }
 }
 
-/// Returns the same with its interval: `12.4× [12.0, 12.9]`.
+/// Formats a ratio with its interval: `12.4× [12.0, 12.9]`.
 pub(crate) fn times_with_interval(ratio: f64, interval: Option<Interval>) -> String {
     match interval {
         Some(i) => format!("{} [{}, {}]", times(ratio), bare_times(i.low), bare_times(i.high)),
@@ -108,7 +108,7 @@ pub(crate) fn kib(kib: u64) -> String {
     }
 }
 
-/// Returns a length of time: `18 min 20 s`.
+/// Formats a duration: `18 min 20 s`.
 pub(super) fn duration(seconds: u64) -> String {
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s} s"),

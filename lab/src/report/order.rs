@@ -1,4 +1,4 @@
-//! In which order and in which colour subjects and points stand: the same everywhere.
+//! The order and the colours of subjects and points, which are the same everywhere.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::record::Point;
 use crate::subject::Subject;
 
-/// Bounds first, then adit, then its peers, then unknown subjects.
+/// Compares two subjects: bounds come first, then adit, then its peers, then unknown subjects.
 pub(super) fn subjects(a: &str, b: &str) -> Ordering {
     let place = |name: &str| name.parse::<Subject>().ok();
     match (place(a), place(b)) {
@@ -17,8 +17,8 @@ pub(super) fn subjects(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Returns the link modes by how much the kernel may hand over in one piece, numbers by their size, all else by the
-/// alphabet.
+/// Compares two values: link modes by how much the kernel may hand over in one piece, numbers by size, all others
+/// alphabetically.
 pub(super) fn values(a: &str, b: &str) -> Ordering {
     const LINKS: [&str; 3] = ["offload", "wire-gro", "wire"];
     let link = |value: &str| LINKS.iter().position(|link| *link == value);
@@ -33,7 +33,7 @@ pub(super) fn values(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Axis by axis.
+/// Compares two points, axis by axis.
 pub(super) fn points(a: &Point, b: &Point) -> Ordering {
     for (axis, value) in &a.0 {
         let Some(other) = b.get(axis) else { return Ordering::Greater };
@@ -54,10 +54,10 @@ pub(super) fn leading_number(value: &str) -> Option<f64> {
 /// The number of colours that the page has for subjects.
 pub(super) const STYLES: usize = 12;
 
-/// The colour of a bound that is no subject's.
+/// The colour of a bound, which belongs to no subject.
 pub(super) const BOUND: usize = STYLES;
 
-/// The subjects of the first colours, so that two reports look alike.
+/// The subjects with fixed colours, so that two reports look alike.
 const KNOWN: [&str; 10] = [
     "bare",
     "copy",
@@ -71,7 +71,7 @@ const KNOWN: [&str; 10] = [
     "openvpn/adit",
 ];
 
-/// Returns a subject's colour. Those that are not [`KNOWN`] take turns with the last colours.
+/// Returns the colour of each subject. Those that are not in [`KNOWN`] share the remaining colours in rotation.
 pub(super) fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
     let known = |name: &String| KNOWN.iter().position(|known| known == name);
     let mut others = (KNOWN.len()..STYLES).cycle();

@@ -1,8 +1,9 @@
-//! SVG by hand: classes instead of colours, so that the page's light and dark themes reach into the plots, and a tooltip at each mark.
+//! Hand-written SVG: classes instead of colours, so that the page's light and dark themes apply to the plots, and a
+//! tooltip at each mark.
 
 use std::fmt::Write;
 
-/// A drawing that grows.
+/// A drawing under construction.
 pub(super) struct Svg {
     width: f64,
     height: f64,
@@ -49,7 +50,7 @@ impl Svg {
         ));
     }
 
-    /// Draws a line through points; nothing for fewer than two.
+    /// Draws a line through points; nothing if there are fewer than two.
     pub(super) fn path(&mut self, class: &str, points: &[(f64, f64)]) {
         if points.len() < 2 {
             return;
@@ -61,7 +62,7 @@ impl Svg {
         self.put(format_args!(r#"<path class="{class}" d="{d}"/>"#));
     }
 
-    /// Draws a mark whose shape goes with the colour, for readers who cannot distinguish the colours.
+    /// Draws a mark whose shape corresponds to the colour, for readers who cannot distinguish the colours.
     pub(super) fn mark(&mut self, style: usize, at: (f64, f64), tip: &str) {
         let tip = escape(tip);
         let d = shape(style, at);
@@ -75,7 +76,7 @@ impl Svg {
         self.body.push('\n');
     }
 
-    /// Returns the whole element, for the page: it says in words what it shows.
+    /// Returns the whole element for the page, with `label` as its description in words.
     pub(super) fn finish(self, label: &str) -> String {
         let Self { width, height, body } = self;
         let label = escape(label);
@@ -101,7 +102,7 @@ fn shape(style: usize, (x, y): (f64, f64)) -> String {
     }
 }
 
-/// Returns the mark alone, for a legend.
+/// Returns only the mark, for a legend.
 pub(super) fn swatch(style: usize) -> String {
     let d = shape(style, (7.0, 7.0));
     format!(
@@ -109,7 +110,7 @@ pub(super) fn swatch(style: usize) -> String {
     )
 }
 
-/// Escapes text from data for HTML, SVG and the values of their attributes.
+/// Escapes text from data for HTML, SVG and attribute values.
 pub(super) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Each scenario's tables: results, what the clients saw, what the server spent, under which conditions.
+//! Each scenario's tables: results, client statistics, server statistics and the conditions of the trials.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crate::metric::{self, Better, Metric};
 use crate::record::{Measurement, Outcome, Record};
 use crate::stats::{Cell, Growth, Row, Verdict};
 
-/// Returns all scenarios in the order in which the run met them.
+/// Returns all scenarios in the order of the plan.
 pub(super) fn sections(run: &Run) -> Vec<Section> {
     let mut names: Vec<&str> = Vec::new();
     for record in run.records.iter().filter(|record| !record.a_a) {
@@ -21,12 +21,13 @@ pub(super) fn sections(run: &Run) -> Vec<Section> {
         }
     }
     let plan = &run.manifest.plan.text;
-    // The rounds are shuffled, so the order is that of the plan's text; all else by the alphabet.
+    // The rounds are shuffled, so the order is that of the plan's text; scenarios that are not in it are sorted by
+    // name.
     names.sort_by_key(|name| (place_in_plan(plan, name).unwrap_or(usize::MAX), *name));
     names.into_iter().map(|name| section(run, name)).collect()
 }
 
-/// Returns the line with `name = "..."`; a scenario without a name has its kind's.
+/// Returns the position of the line `name = "..."`; a scenario without a name has the name of its kind.
 fn place_in_plan(plan: &str, name: &str) -> Option<usize> {
     let says = |line: &str, key: &str| {
         line.split_once('=').is_some_and(|(known, value)| {
@@ -60,7 +61,7 @@ fn section(run: &Run, name: &str) -> Section {
     }
 }
 
-/// Returns which way is better; figures of a later version are shown and not judged.
+/// Returns which direction is better; figures of a later version are shown without a verdict.
 pub(super) fn better(name: &str) -> Better {
     metric::find(name).map_or(Better::Neither, |m| m.better)
 }
@@ -70,7 +71,7 @@ pub(super) fn title(name: &str) -> String {
     metric::find(name).map_or_else(|| name.to_owned(), |m| m.title.to_owned())
 }
 
-/// Returns the number of digits of the figure after the point.
+/// Returns the number of decimals of the figure.
 pub(super) fn digits(name: &str) -> usize {
     metric::find(name).map_or(2, |m: &Metric| m.digits)
 }
@@ -81,11 +82,11 @@ pub(super) struct Scenario<'a> {
     pub kind: String,
     /// The measured rows, in the order of the tables.
     pub rows: Vec<&'a Row>,
-    /// The rows that were not measured: they are gaps in the results.
+    /// The rows that were not measured, which are gaps in the results.
     skipped: Vec<&'a Row>,
-    /// The names of the axes on which its points differ.
+    /// The names of the axes on which the points differ.
     pub axes: Vec<&'a str>,
-    /// The others, with their one value: printed once instead of in each row.
+    /// The other axes with their only value, printed once instead of in each row.
     same: Vec<(&'a str, &'a str)>,
     /// The names of the metrics that are present, in the order of the columns.
     pub metrics: Vec<&'a str>,
@@ -131,12 +132,12 @@ impl<'a> Scenario<'a> {
         primary(&self.kind, &self.metrics)
     }
 
-    /// Returns the fits of how the figures grow with the clients.
+    /// Returns the fits of the figures' growth with the number of clients.
     pub(super) fn fits(&self) -> &[&'a Growth] {
         &self.fits
     }
 
-    /// Returns the measurements of a row's rounds that count.
+    /// Returns the measurements of those rounds of a row that count.
     pub(super) fn measured(&self, row: &Row) -> Vec<(u32, &'a Measurement)> {
         let of_row = self.records.iter().filter(|record| is_of(record, row));
         let counted = of_row.filter(|record| row.rounds.contains(&record.key.round));
@@ -147,7 +148,7 @@ impl<'a> Scenario<'a> {
         measured.collect()
     }
 
-    /// Returns whether a figure belongs to what the scenario was run for. Others of one end have tables of their own.
+    /// Returns whether a figure is among the scenario's main results. Other figures of one end have separate tables.
     fn is_result(&self, name: &str) -> bool {
         const SHOWN: &[&str] =
             &["loss_percent", "control_pps", "hostile_pps", "idle_p999_ms", "loaded_p999_ms"];
@@ -194,7 +195,7 @@ impl<'a> Scenario<'a> {
         let mut metrics: Vec<&str> =
             self.metrics.iter().copied().filter(|name| self.is_result(name)).collect();
         if self.kind == "connections" {
-            // Its times say nothing before the rate at which they were taken.
+            // The times are meaningless without the rate at which they were taken, so the rate comes first.
             metrics.sort_by_key(|name| !judged_by(&self.kind).contains(name));
         }
         let titles = metrics.iter().map(|name| title(name));
@@ -226,7 +227,7 @@ impl<'a> Scenario<'a> {
         self.table("Results", columns, rows.collect()).filter(|_| !metrics.is_empty())
     }
 
-    /// Explains why there are gaps, for below the tables.
+    /// Explains the gaps, for the text below the tables.
     fn gaps(&self) -> Vec<String> {
         let mut gaps: Vec<String> = Vec::new();
         for row in &self.skipped {
@@ -239,7 +240,7 @@ impl<'a> Scenario<'a> {
         gaps
     }
 
-    /// Returns whether a ratio says something that no other column says.
+    /// Returns whether a ratio adds information that no other column has.
     fn is_compared(&self, name: &str) -> bool {
         const COUNTS: [&str; 5] = ["survived", "stuck", "refused", "misconfigured", "recovery_s"];
         let judged = judged_by(&self.kind);
@@ -247,13 +248,13 @@ impl<'a> Scenario<'a> {
             _ if self.primary() == Some(name) || judged.first() == Some(&name) => true,
             // If there is a sum, its parts add little.
             "up_mbps" | "down_mbps" => !self.metrics.contains(&"sum_mbps"),
-            // The share of a CPU means something at the same rate only.
+            // The share of a CPU is comparable only at the same rate.
             "server_cpu_percent" => judged.contains(&name),
-            // Each subject's at its own highest rate.
+            // Each subject's times are taken at its own highest rate.
             "p50_ms" | "p90_ms" | "p99_ms" | "p999_ms" => self.kind != "connections",
-            // There the rate is given.
+            // In scenarios of this kind the rate is given.
             "sum_mbps" => self.kind != "growth",
-            // These kinds report what each end spent; others have it in the ends' own tables.
+            // These kinds report the cost of each end; others have it in separate tables.
             _ if is_of_end(name) && !["throughput", "growth"].contains(&self.kind.as_str()) => {
                 false
             }
@@ -262,7 +263,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// Returns the figures next to the reference's, beginning with the one by which the scenario is judged.
+    /// Returns the figures next to the reference's, beginning with the one by which the subjects are compared.
     fn ratios(&self) -> Option<Table> {
         let reference = self.reference()?;
         let primary = self.primary().filter(|name| better(name) != Better::Neither)?;
@@ -296,13 +297,13 @@ impl<'a> Scenario<'a> {
         others.then_some(reference.subject.as_str())
     }
 
-    /// Builds a table of the minimum, mean and maximum per client; of several clients only.
+    /// Builds a table of the minimum, mean and maximum per client, if there are several clients.
     fn client_statistics(&self) -> Option<Table> {
         let metrics: Vec<&str> = self.of_end("client_");
         let all = self.rows.iter().map(|row| self.per_client(row)).collect::<Vec<_>>();
         let any = all.iter().any(|by_direction| !by_direction.is_empty());
         let mut columns: Vec<String> = Vec::new();
-        // If the number of clients is an axis, it is there already.
+        // If the number of clients is an axis, it already has a column.
         let counted = self.axes.contains(&"clients");
         let per_client = PER_CLIENT.into_iter().filter(|name| !(counted && *name == "clients"));
         let per_client: Vec<String> = per_client.filter(|_| any).map(str::to_owned).collect();
@@ -319,7 +320,7 @@ impl<'a> Scenario<'a> {
             // "up" before "down".
             for (direction, spread) in by_direction.iter().rev() {
                 rows.push([self.stubs(row), spread.cells(direction, !counted), figures].concat());
-                // The processes serve both directions: their figures stand once.
+                // The processes serve both directions, so their figures are printed once.
                 figures = vec!["".into(); metrics.len()];
             }
         }
@@ -339,14 +340,14 @@ impl<'a> Scenario<'a> {
         medians.filter(|(_, spread)| spread.clients > 1).collect()
     }
 
-    /// Returns the statistics of the server's processes and of the sockets, also from the samples.
+    /// Returns the statistics of the server's processes and of the sockets, including the samples.
     fn server_statistics(&self) -> Option<Table> {
         let metrics: Vec<&str> = self.of_end("server_");
         let sampled: Vec<Option<RoleSamples>> =
             self.rows.iter().map(|row| self.sampled(row)).collect();
         let any = sampled.iter().any(Option::is_some);
         let mut columns: Vec<String> = metrics.iter().map(|name| title(name)).collect();
-        // The highest PSS is that of the samples again.
+        // The highest PSS is already among the samples.
         let wanted = |name: &str| {
             any && !(name == "highest PSS" && self.metrics.contains(&"server_pss_mib"))
         };
@@ -419,7 +420,7 @@ impl<'a> Scenario<'a> {
 
     /// Returns the conditions of the trials, which are not compared.
     fn conditions(&self) -> Option<Table> {
-        // The relay has a table of its own, and Jain's index is next to its clients.
+        // The relay has a separate table, and Jain's index is next to its clients.
         let elsewhere = |name: &str| name.starts_with("relay_") || name == "jain";
         let neither = |name: &&str| {
             better(name) == Better::Neither && !self.is_result(name) && !elsewhere(name)
@@ -438,12 +439,12 @@ impl<'a> Scenario<'a> {
     }
 }
 
-/// Returns whether a figure is that of one end's processes.
+/// Returns whether a figure describes the processes of one end.
 fn is_of_end(name: &str) -> bool {
     name.starts_with("server_") || name.starts_with("client_")
 }
 
-/// Orders by point, then by subject.
+/// Compares rows by point, then by subject.
 fn in_order(a: &Row, b: &Row) -> Ordering {
     order::points(&a.point, &b.point).then_with(|| order::subjects(&a.subject, &b.subject))
 }

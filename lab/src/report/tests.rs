@@ -1,4 +1,4 @@
-//! The whole way from a folder to its reports.
+//! Tests of the complete way from a folder to its reports.
 
 use super::fixture::{Fixture, manifest};
 use super::manifest::SubjectEntry;
@@ -25,7 +25,8 @@ fn every_scenario_is_in_both_reports() {
     }
 }
 
-/// By hand: openvpn's median is 700 and adit's 2,100, in each round three times as much; the first client has a quarter.
+/// Computed by hand: openvpn's median is 700 and adit's 2,100, three times as much in each round; the first client has
+/// a quarter.
 #[test]
 fn the_markdown_of_a_small_run() {
     let (md, _) = reports(&Fixture::small());
@@ -67,7 +68,7 @@ fn a_folder_without_trials_is_an_error_and_one_with_none_is_a_report() {
     assert!(md.contains("Nothing was measured."), "{md}");
 }
 
-/// Everything in which text of a run can stand.
+/// Text from data is escaped wherever a run can contain text.
 #[test]
 fn nothing_from_data_becomes_markup() {
     const EVIL: &str = "\"><script>alert(1)</script><img src=x onerror='1'>|`";
@@ -148,7 +149,7 @@ fn figures_and_tables_say_what_they_are() {
     assert!(!html.contains("NaN") && !html.contains("inf\""), "a figure is none");
 }
 
-/// Every element that is opened is closed, in order: enough to see that data did not break the page.
+/// Asserts that every opened element is closed, in order, which suffices to show that data did not break the page.
 fn assert_balanced(html: &str) {
     const VOID: [&str; 2] = ["meta", "!DOCTYPE"];
     let mut open: Vec<&str> = Vec::new();
@@ -164,7 +165,7 @@ fn assert_balanced(html: &str) {
     assert!(open.is_empty(), "{open:?}");
 }
 
-/// To look at the page: `cargo test -p adit-lab --lib example_page -- --ignored --nocapture`.
+/// Writes an example page: `cargo test -p adit-lab --lib example_page -- --ignored --nocapture`.
 #[test]
 #[ignore = "writes an example for a person to look at"]
 fn example_page() {

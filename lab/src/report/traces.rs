@@ -1,4 +1,4 @@
-//! The samples of a trial over its time.
+//! Plots the samples of a trial over time.
 
 use super::chart::{Axis, Line, Marks, Scale};
 use super::figures::{Figure, Plots, after_comma, drawn, unique};
@@ -9,7 +9,7 @@ use crate::stats::Row;
 type Trace = fn(&Measurement, &str) -> Vec<(f64, f64)>;
 
 impl Plots<'_> {
-    /// CPU and memory in the round that is nearest to the median, at the first and the last point.
+    /// Plots CPU and memory in the round nearest to the median, at the first and the last point.
     pub(super) fn over_time(&self) -> Vec<Figure> {
         let axes = self.varying();
         let points: Vec<&Point> = unique(self.scenario.rows.iter().map(|row| &row.point));
@@ -56,8 +56,8 @@ impl Plots<'_> {
     }
 }
 
-/// Returns whether the lowest lines would lie on the axis: of memory, where one has 2 MiB and the
-/// other 300.
+/// Returns whether the lowest lines would coincide with the axis, for example if one has 2 MiB and
+/// the other 300.
 fn far_apart(series: &[Line]) -> bool {
     let highest = series.iter().map(|line| line.points.iter().map(|p| p.1).fold(0.0, f64::max));
     let highest: Vec<f64> = highest.collect();
@@ -65,8 +65,7 @@ fn far_apart(series: &[Line]) -> bool {
     highest.iter().any(|own| *own > 0.0 && most > 20.0 * own)
 }
 
-/// Computes the percentage over three samples, since the kernel counts CPU time in ticks of its
-/// own.
+/// Computes the percentage over three samples, since the kernel counts CPU time in ticks.
 fn cpu_percent(measurement: &Measurement, role: &str) -> Vec<(f64, f64)> {
     let totals: Vec<(f64, f64)> = measurement
         .samples

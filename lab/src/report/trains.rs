@@ -1,4 +1,4 @@
-//! The lengths of the trains of packets, all rounds together.
+//! The lengths of the trains of packets, totalled over all rounds.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::number::number;
 use super::tables::Scenario;
 use crate::stats::Row;
 
-/// Groups by the histogram's name: how many trains had at least this many packets, and fewer than the next length.
+/// Returns, for each histogram by name, how many trains had at least this many packets but fewer than the next length.
 pub(super) fn totals<'a>(
     scenario: &Scenario<'a>,
     row: &Row,

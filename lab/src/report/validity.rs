@@ -1,4 +1,4 @@
-//! Whether the figures of a run may be trusted, and how far.
+//! Whether the figures of a run can be trusted, and how far.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::metric;
 use crate::record::Outcome;
 use crate::stats::Row;
 
-/// Everything that speaks for and against the figures.
+/// Collects everything that supports or undermines the figures.
 pub(super) fn of(run: &Run) -> Validity {
     let rows = &run.summary.rows;
     let measured = rows.iter().filter(|row| row.skipped.is_none());
@@ -94,7 +94,7 @@ fn a_a(run: &Run) -> Option<Table> {
     table("A/A: the same subject against itself", 3, &head, rows)
 }
 
-/// Reasons with the places where they hold, so that one missing peer is one line.
+/// Groups skipped trials by reason, so that one missing peer is one line.
 fn skipped(run: &Run) -> Option<Table> {
     let mut reasons: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
     for (subject, entry) in &run.manifest.subjects {
@@ -118,7 +118,7 @@ fn skipped(run: &Run) -> Option<Table> {
     table("Skipped", 3, &["subject", "scenarios", "why"], rows.collect())
 }
 
-/// Scenario, rounds, state and reason, with the places and the subjects of which all that holds.
+/// The places and the subjects that share a scenario, rounds, state and reason.
 type ValidityMarks = BTreeMap<(String, String, String), Vec<(String, String, String)>>;
 
 fn trials(run: &Run) -> Option<Table> {

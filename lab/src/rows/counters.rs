@@ -1,5 +1,5 @@
-//! Counts the packets that passed, in a form that can be compared with the table: counts, and a sum of hashes that no
-//! order changes.
+//! Counts the packets that passed, in a form that can be compared with the table: counts, and a sum of hashes, which
+//! does not depend on the order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,22 +9,23 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct Counters(Mutex<CounterValues>);
 
-/// The present state of the counters.
+/// The current values of the counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CounterValues {
-    /// Packets that were read from the device and are in the database.
+    /// The number of packets read from the device and stored in the database.
     pub sent: u64,
-    /// Packets that were written to the device.
+    /// The number of packets written to the device.
     pub delivered: u64,
-    /// Their bytes.
+    /// The number of bytes of the delivered packets.
     pub bytes: u64,
-    /// The sum of their SHA-256 hashes.
+    /// The sum of the SHA-256 hashes of the delivered packets.
     pub hashes: u128,
-    /// Packets that found too many others waiting.
+    /// The number of packets dropped because the queue was full.
     pub dropped: u64,
 }
 
-/// Returns the first seven bytes of SHA-256, big endian: what SQL computes with `sha256` and fits a bigint.
+/// Returns the first seven bytes of SHA-256, big endian: SQL can compute the same value with `sha256`, and it fits into
+/// a bigint.
 pub(super) fn hash(packet: &[u8]) -> u64 {
     let digest = adit_crypto::sha256(&[packet]);
     digest.iter().take(7).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
@@ -48,7 +49,7 @@ impl Counters {
         });
     }
 
-    /// Returns its present state.
+    /// Returns the current values.
     pub fn page(&self) -> CounterValues {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,7 +59,7 @@ impl Counters {
     }
 }
 
-/// Before a page in the log.
+/// The text that precedes the counters in the log.
 pub(crate) const MARK: &str = "counters:";
 
 impl fmt::Display for CounterValues {

@@ -9,7 +9,7 @@ use adit_testbed::failure::{Context, Result};
 use adit_wire::VnetHeader;
 use tokio::io::unix::AsyncFd;
 
-/// The largest packet that is read: the original's 2,000 bytes would not do for a device as wide as adit's.
+/// The largest packet that is read: the original's 2,000 bytes would not suffice for a device with adit's MTU.
 const LARGEST: usize = 8000;
 
 struct Queue(TunQueue);
@@ -20,7 +20,7 @@ impl AsRawFd for Queue {
     }
 }
 
-/// One packet per read and per write.
+/// A device that reads and writes one packet per call.
 pub(super) struct Device(AsyncFd<Queue>);
 
 impl Device {
@@ -37,7 +37,8 @@ impl Device {
         net.add_address(&address).await.context("adding an address")?;
         net.set_up(tun.ifindex).await.context("switching the device on")?;
         let queue = tun.queues.into_iter().next().context("a TUN device without a queue")?;
-        // tokio deprecates the safe constructor since a type could lend another descriptor each time; a queue has one.
+        // tokio deprecates the safe constructor since a type could return a different descriptor each time; a queue
+        // always returns the same one.
         #[allow(deprecated)]
         let ready = AsyncFd::new(Queue(queue))?;
         Ok(Self(ready))
@@ -57,7 +58,7 @@ impl Device {
         }
     }
 
-    /// Hands a packet to the kernel. A packet that the device refuses because it is down is lost, as on a cable.
+    /// Hands a packet to the kernel. If the device is down, the packet is lost, as on a cable.
     pub(super) fn write(&self, packet: &[u8]) {
         let header = [0; VnetHeader::LEN];
         let _: io::Result<usize> =

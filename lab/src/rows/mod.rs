@@ -1,7 +1,8 @@
-//! One end of a tunnel in the manner of the known one through PostgreSQL: a statement or two per packet.
+//! One end of a tunnel that works like the well-known VPN through PostgreSQL: one or two statements per packet.
 //!
-//! Made from its public description (<https://nickhuber.ca/blog/the-worst-vpn>, <https://nickhuber.ca/blog/less-worst-vpn>):
-//! what it asks of the database and in which order, not its code. It authenticates no peer: for measuring only.
+//! Written from its public description (<https://nickhuber.ca/blog/the-worst-vpn>,
+//! <https://nickhuber.ca/blog/less-worst-vpn>): it copies the statements and their order, not the code. It does not
+//! authenticate its peer and serves only for measuring.
 
 mod counters;
 mod device;
@@ -20,21 +21,22 @@ pub(crate) use counters::MARK;
 pub use counters::{CounterValues, Counters};
 use pool::Pool;
 
-/// The output when packets can pass.
+/// The output when the tunnel is ready.
 pub const READY: &str = "row-notify: ready";
 
-/// The table of all forms, as published: a packet and its sender's address. `received` is the first form's alone.
+/// The table that all forms use, as published: a packet and its sender's address. Only the first form has the column
+/// `received`.
 pub const TABLE: &str =
     "CREATE TABLE raw_packet (id serial PRIMARY KEY, payload bytea, sender inet)";
 
-/// The part of the first form besides [`TABLE`].
+/// The trigger that the first form has in addition to [`TABLE`].
 pub const TRIGGER: &str = "\
     ALTER TABLE raw_packet ADD received int DEFAULT 0;
     CREATE FUNCTION raw_packet_came() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN PERFORM pg_notify('raw_packet_ready', NEW.id::text); RETURN NEW; END $$;
     CREATE TRIGGER raw_packet_came AFTER INSERT ON raw_packet FOR EACH ROW EXECUTE FUNCTION raw_packet_came()";
 
-/// The source and the place of the notification of a packet.
+/// The form of the notification: who sends it, and whether it contains the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     /// A row, then a notification with its number, both by the program and for each packet on its own; the peer
@@ -98,7 +100,8 @@ fn said(error: tokio_postgres::Error) -> Failure {
 /// Runs one end until it is stopped; on SIGUSR1 it prints its counters.
 ///
 /// # Errors
-/// No right to make a TUN device, no database, or a statement that failed: the original ends then, too.
+/// The process may not make a TUN device, the database is unreachable, or a statement failed: the original ends then,
+/// too.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(both(arguments))

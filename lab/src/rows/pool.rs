@@ -1,4 +1,5 @@
-//! Connections that each serve one statement at a time, in the order of asking: a pool as applications have them.
+//! A pool of connections that each execute one statement at a time, in the order of the requests, as in typical
+//! applications.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use tokio_postgres::{Client, NoTls, Statement};
 
 use super::{Form, said};
 
-/// A connection with what is prepared on it.
+/// A connection with its prepared statements.
 pub(super) struct PooledConnection {
     pub(super) client: Client,
     pub(super) insert: Option<Statement>,
@@ -19,7 +20,7 @@ pub(super) struct PooledConnection {
 
 pub(super) struct Pool {
     idle: Mutex<Vec<PooledConnection>>,
-    /// As many permits as idle connections; it serves who waits in turn.
+    /// Has as many permits as there are idle connections, and grants them in the order of the requests.
     turn: Semaphore,
 }
 
@@ -29,7 +30,7 @@ impl Pool {
         for _ in 0..size {
             let (client, connection) =
                 tokio_postgres::connect(database, NoTls).await.map_err(said)?;
-            // Its end shows in every statement after it.
+            // If the connection ends, every later statement on it fails.
             tokio::spawn(connection);
             idle.push(prepare(client, form).await?);
         }

@@ -1,4 +1,4 @@
-//! From the database to the device.
+//! The path from the database to the device.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tokio_postgres::{AsyncMessage, NoTls};
 use super::send::channel;
 use super::{End, Form, said};
 
-/// Notifications that wait at most: then their connection is not read, and the server keeps the rest.
+/// The maximum number of pending notifications: beyond it their connection is not read, and the server keeps the rest.
 const WAITING: usize = 16_384;
 
 type Notifications = mpsc::Receiver<Result<String>>;
 
-/// Listens on a connection of its own for what the peer sends.
+/// Listens on a separate connection for the peer's notifications.
 pub(super) async fn listen(database: &str, form: Form, peer: Ipv4Addr) -> Result<Notifications> {
     let (client, mut connection) = tokio_postgres::connect(database, NoTls).await.map_err(said)?;
     let (to, notified) = mpsc::channel(WAITING);
@@ -48,7 +48,7 @@ pub(super) async fn listen(database: &str, form: Form, peer: Ipv4Addr) -> Result
     Ok(notified)
 }
 
-/// Delivers forever.
+/// Delivers packets forever.
 pub(super) async fn run(end: Arc<End>, notified: Notifications, selects: usize) -> Result<()> {
     let news =
         stream::unfold(notified, async |mut notified| Some((notified.recv().await?, notified)));
@@ -79,7 +79,7 @@ async fn fetch(end: &End, news: Result<String>) -> Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Returns the packets that have arrived since, each marked on its own.
+/// Returns the packets that have arrived since the last call, and marks each one separately.
 async fn unreceived(end: &End) -> Result<Vec<Vec<u8>>> {
     let peer = IpAddr::V4(end.peer);
     end.pool

@@ -1,4 +1,4 @@
-//! From the device to the database.
+//! The path from the device to the database.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::{End, Form, said};
 
-/// Packets that wait for a connection at most. The original has no limit; what TCP has under way is far less.
+/// The maximum number of packets that wait for a connection. The original has no limit; TCP has far fewer in flight.
 const WAITING: usize = 16_384;
 
 /// Reads packets forever.
@@ -22,7 +22,7 @@ pub(super) async fn run(end: Arc<End>) -> Result<()> {
             packet = end.device.read() => packet?,
             failure = failed.recv() => return Err(failure.context("no failure")?),
         };
-        // As the original: no other version, no options.
+        // Only IPv4 without options is sent, as in the original.
         if packet.first() != Some(&0x45) {
             continue;
         }
@@ -40,7 +40,7 @@ pub(super) async fn run(end: Arc<End>) -> Result<()> {
             let _place = place;
             match one(&end, &packet).await {
                 Ok(()) => end.counters.sent(),
-                // One pending notification is enough.
+                // One pending failure is enough.
                 Err(failure) => drop(failures.try_send(failure)),
             }
         });

@@ -1,4 +1,4 @@
-//! A run's folder: what was measured so far, and where the next line goes.
+//! A run's folder: its records so far, and the file to which the next one is appended.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -10,7 +10,7 @@ use adit_testbed::failure::{Context, Result, ensure};
 use crate::record::{Record, TRIALS, TrialKey};
 use crate::report::manifest;
 
-/// One run's folder.
+/// The folder of one run.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -18,10 +18,10 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Creates a folder: this one, or one with the plan's name and the time under `lab-results`.
+    /// Creates a folder: this one, or one under `lab-results` named after the plan and the time.
     ///
     /// # Errors
-    /// There is a run in it already, or the file system refuses.
+    /// The folder already contains a run, or cannot be written.
     pub(super) fn create(path: Option<PathBuf>, plan: &str) -> Result<Self> {
         let path = match path {
             Some(path) => path,
@@ -45,7 +45,7 @@ impl Folder {
     /// Opens the folder of an interrupted run.
     ///
     /// # Errors
-    /// There is none.
+    /// The folder contains no run.
     pub(super) fn open(path: PathBuf) -> Result<Self> {
         ensure(path.join(manifest::FILE).exists(), || {
             format!("{}: no run is here", path.display())
@@ -60,15 +60,15 @@ impl Folder {
         &self.path
     }
 
-    /// Returns whether it had been begun before.
+    /// Returns whether the run is resumed.
     pub(super) fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// Returns the trials that have a line already.
+    /// Returns the trials that already have a record.
     ///
     /// # Errors
-    /// A line is no record.
+    /// A line is not a record.
     pub(super) fn records(&self) -> Result<BTreeSet<TrialKey>> {
         let path = self.path.join(TRIALS);
         let text = match fs::read_to_string(&path) {
@@ -87,10 +87,10 @@ impl Folder {
         Ok(keys)
     }
 
-    /// Adds a line, so that nothing of it is lost when the run is killed in the next moment.
+    /// Appends a line durably, so that it is not lost if the run is killed immediately afterwards.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// The file cannot be written.
     pub(super) fn append(&self, record: &Record) -> Result<()> {
         let path = self.path.join(TRIALS);
         let mut file =
@@ -99,7 +99,7 @@ impl Folder {
         file.write_all(line.as_bytes()).context(path.display())
     }
 
-    /// Removes the incomplete last line of a run that was killed while it wrote.
+    /// Removes the incomplete last line of a run that was killed while writing.
     fn drop_half_a_line(&self) -> Result<()> {
         let path = self.path.join(TRIALS);
         let Ok(text) = fs::read(&path) else { return Ok(()) };

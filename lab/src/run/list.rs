@@ -11,7 +11,7 @@ use crate::subject::{Subject, here};
 /// Prints plans, kinds and subjects.
 ///
 /// # Errors
-/// A plan of the program itself is none.
+/// A built-in plan is malformed.
 pub fn run() -> Result<ExitCode> {
     println!("Plans (adit-lab run NAME):\n");
     for (name, text) in PRESETS {

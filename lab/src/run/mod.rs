@@ -1,4 +1,4 @@
-//! Runs a plan: one trial after the other, each leaving a line in `trials.jsonl`, until all have one.
+//! Runs a plan: one trial after the other, each of which adds a line to `trials.jsonl`.
 
 mod folder;
 mod list;
@@ -49,18 +49,18 @@ pub struct Arguments {
     only: Vec<String>,
 }
 
-/// Runs it and writes the report.
+/// Runs the plan and writes the report.
 ///
 /// # Errors
-/// The plan or the folder cannot be used, there is no root, or the results cannot be written. A trial that breaks is a line
-/// in the results, not an error.
+/// The plan or the folder cannot be used, the process does not run as root, or the results cannot be written. A trial
+/// that fails is a line in the results, not an error.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (entry, resumed) = match &arguments.resume {
         Some(dir) => (Manifest::read(dir)?.plan, Some(dir.clone())),
         None => (asked(arguments)?, None),
     };
     let plan = plan_of(&entry)?;
-    // In the open: building a revision asks for its dependencies, and the sandbox has no network.
+    // Outside the sandbox, which has no network: building a revision may download its dependencies.
     crate::subject::prepare(&plan.subjects())?;
     let sandbox = match sandbox::enter()? {
         Entered::Ended(code) => return Ok(code),
@@ -73,11 +73,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     execute(&plan, entry, &folder, sandbox)
 }
 
-/// Returns the plan that the arguments ask for, as the manifest will keep it.
+/// Returns the plan that the arguments select, as recorded in the manifest.
 fn asked(arguments: &Arguments) -> Result<PlanEntry> {
     let name = arguments.plan.as_deref().unwrap_or_default();
     let plan = Plan::load(name)?;
-    // From the clock, so that no order is that of every run; noted, so that it can be repeated.
+    // From the clock, so that the order differs between runs; recorded, so that it can be repeated.
     let seed = arguments.seed.or(plan.seed).unwrap_or_else(now_ms);
     Ok(PlanEntry {
         name: name.to_owned(),
@@ -184,13 +184,13 @@ fn manifest(
     Ok(manifest)
 }
 
-/// One end of the veth pair in this mode, as `ethtool -k` tells it.
+/// Returns the flags of one end of the veth pair in this mode, as `ethtool -k` prints them.
 fn flags(mode: LinkMode) -> Result<String> {
     let testbed = Testbed::pair(mode)?;
     Ok(offload_lines(&testbed.server.run("ethtool", &["-k", VETH])?))
 }
 
-/// Runs a trial and notes what other programs did meanwhile. Instruction counts do not depend on that.
+/// Runs a trial and records the activity of other programs meanwhile. Instruction counts do not depend on it.
 fn watched(runner: &mut Runner, trial: &Trial) -> Result<Measurement> {
     if trial.subject.is_none() {
         return runner.run(trial);

@@ -1,4 +1,4 @@
-//! Shows the progress of a run: one line that changes on a terminal, one line a trial elsewhere.
+//! Shows the progress of a run: one changing line on a terminal, otherwise one line per trial.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::plan::Trial;
 use crate::record::{Outcome, Record};
 
-/// The state of a run as a person follows it.
+/// The progress of a run as displayed to the user.
 pub(super) struct Progress {
     terminal: bool,
     all: usize,
@@ -17,7 +17,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of a run of this many trials, of which this many are left.
+    /// Creates the display for a run of `all` trials, of which `left` are still to run.
     pub(super) fn new(all: usize, left: usize) -> Self {
         let terminal = stderr().is_terminal();
         Self { terminal, all, left, begun: Instant::now(), done_here: 0, line: String::new() }
@@ -37,12 +37,12 @@ impl Progress {
                 .map(|left| format!("  {} left", minutes(left)))
                 .unwrap_or_default();
             eprint!("\r\x1b[2K{}{left}", self.line);
-            // A line that does not show is no reason to stop.
+            // A display that fails is no reason to stop.
             let _ = stderr().flush();
         }
     }
 
-    /// Records its end.
+    /// Records the end of a trial.
     pub(super) fn end(&mut self, record: &Record) {
         self.left = self.left.saturating_sub(1);
         self.done_here += 1;

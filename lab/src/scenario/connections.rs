@@ -1,5 +1,5 @@
-//! Measures the number of clients a second that a server accepts: stepped up until it refuses or delays, or all at one
-//! instant.
+//! Measures the number of clients a second that a server accepts: at increasing rates until it refuses or delays
+//! clients, or all at the same instant.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ use crate::testbed::Testbed;
 /// The arrival pattern of the clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// One after the other, at rates that are stepped up.
+    /// Clients connect one after the other, at increasing rates.
     Cold,
-    /// All lose their sessions at once, without a word, and come back at one instant.
+    /// All clients lose their sessions at once, without an exit message, and reconnect at the same instant.
     Storm,
 }
 
-/// One trial.
+/// The parameters of one trial.
 #[derive(Debug, Clone)]
 pub struct ConnectionsSpec {
-    /// Hosts, each with an address of its own.
+    /// The number of hosts, each with a separate address.
     pub hosts: u16,
-    /// Clients of each host.
+    /// The number of clients of each host.
     pub sessions: usize,
     /// The arrival pattern.
     pub pattern: Pattern,
     /// The time for which each rate is offered.
     pub step: Duration,
-    /// The plan by which rates are stepped up, and the condition under which a rate is not sustained.
+    /// The parameters of the search, which include the conditions under which a rate is not sustained.
     pub plan: Plan,
 }
 
@@ -49,20 +49,22 @@ impl Default for ConnectionsSpec {
     }
 }
 
-/// The time limit of clients of a storm.
+/// The time limit for the clients of a storm.
 const STORM: Duration = Duration::from_secs(20);
-/// The time limit of the last clients of a step: longer than a limit on p99, shorter than a retransmission.
+/// The time limit for the last clients of a step: longer than any limit on p99, shorter than a retransmission.
 const STRAGGLERS: Duration = Duration::from_millis(500);
-/// The time limit of a server to complete the rest of a step.
+/// The time limit for a server to complete the rest of a step.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Clients before anything is counted: they find cold caches and pages that were never touched.
+/// The number of clients before the measurement begins: they meet cold caches and untouched pages.
 const WARM_UP: usize = 10;
 
-/// Figures: `handshakes_per_s`, `cpu_ms_per_handshake`, `p50_ms`, `p99_ms` and `refused` at the highest rate that was
-/// sustained (or in the storm), `kib_per_client`, `misconfigured`, `generator_percent`; the distribution `handshake`.
+/// Measures `handshakes_per_s`, `cpu_ms_per_handshake`, `p50_ms`, `p99_ms` and `refused` at the highest rate that was
+/// sustained (or in the storm), `kib_per_client`, `misconfigured`, `generator_percent` and the distribution
+/// `handshake`.
 ///
 /// # Errors
-/// The subject has no server for OpenVPN's clients, it did not come up, or it sustains not even a few clients a second.
+/// The subject has no server for OpenVPN's clients, the server did not become ready, or it does not even sustain a few
+/// clients a second.
 pub fn connections(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -91,7 +93,7 @@ fn measure(load: &LoadGenerator, spec: &ConnectionsSpec) -> Result<Measurement> 
     Ok(measurement)
 }
 
-/// Lets all clients come at a leisurely rate, and measures what memory each takes.
+/// Connects all clients at a moderate rate, and measures the memory per client.
 fn fill(load: &LoadGenerator, spec: &ConnectionsSpec, measurement: &mut Measurement) -> Result<()> {
     let warm = load.pool.run(burst(WARM_UP.min(load.slots)), STORM)?;
     ensure(warm.up() > 0, || {
@@ -109,7 +111,8 @@ fn fill(load: &LoadGenerator, spec: &ConnectionsSpec, measurement: &mut Measurem
     Ok(())
 }
 
-/// Offers one rate after the other. Returns the run at the highest that was sustained, and the server's CPU in it.
+/// Offers one rate after the other. Returns the run at the highest rate that was sustained, and the server's CPU time
+/// in it.
 fn step_up(
     load: &LoadGenerator,
     spec: &ConnectionsSpec,
@@ -147,7 +150,7 @@ fn step_up(
 }
 
 fn describe(plan: &Plan, step: &Step) -> String {
-    // No other figure is known of an unsustained step: it was broken off.
+    // An unsustained step has no other figures, since it ended early.
     let Step { offered, achieved, p99_ms, .. } = *step;
     if plan.sustains(step) {
         format!("{offered:.0} sustained ({achieved:.0} up a second, p99 {p99_ms:.0} ms)")
@@ -182,5 +185,5 @@ fn put(ran: &LoadOutcome, cpu: f64, measurement: &mut Measurement) {
     measurement.latencies.insert("handshake".to_owned(), distribution);
 }
 
-/// Above this share of a core the clients may be the limit, and not the server.
+/// Above this share of a core, the client pool rather than the server may be the limit.
 const BUSY: f64 = 0.85;

@@ -1,7 +1,7 @@
-//! Bulk traffic while the control channel is busy: what rekeys and control messages cost the throughput.
+//! Bulk traffic while the control channel is busy: how much throughput rekeys and control messages cost.
 //!
-//! The messages are those of another client on its session, each acknowledged by the server; the client of the bulk
-//! replaces its key again and again meanwhile.
+//! Another client sends the messages in its session, and the server acknowledges each one; meanwhile the client of the
+//! bulk traffic rekeys again and again.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,34 +26,34 @@ use crate::subject::{Subject, Toolchain, TunnelSpec, Tunnels};
 use crate::testbed::Testbed;
 use crate::work::{Route, Window, tcp_bulk};
 
-/// One trial.
+/// The parameters of one trial.
 #[derive(Debug, Clone)]
 pub struct ControlSpec {
-    /// Control messages of the other client a second; 0: it does not exist.
+    /// The number of control messages a second of the other client; at 0 there is no such client.
     pub rate: f64,
-    /// The interval between rekeys of the bulk's client, in whole seconds; `None`: never.
+    /// The interval between rekeys of the bulk client, in whole seconds; `None` for no rekeys.
     pub rekey_every: Option<u32>,
-    /// When what arrives counts.
+    /// The window in which arriving data counts.
     pub window: Window,
 }
 
 impl ControlSpec {
-    /// Returns the number of messages a second, and with them a new key every second; at 0 neither.
+    /// Returns a trial with this many messages a second and a rekey every second; at 0 it has neither.
     pub fn of(rate: f64) -> Self {
         let window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(4) };
         Self { rate, rekey_every: (rate > 0.0).then_some(1), window }
     }
 }
 
-/// The time limit for a tunnel to come up.
+/// The time limit for a tunnel to become ready.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Figures: `up_mbps`, `down_mbps` and `sum_mbps` with both directions at once, `control_pps` (packets of the other
-/// client's control channel in both directions), the costs; of adit the histograms `sent` and
-/// `received` of the trains of the server, by the least number of packets in a train.
+/// Measures `up_mbps`, `down_mbps` and `sum_mbps` with both directions at once, `control_pps` (packets of the other
+/// client's control channel in both directions) and the costs; for adit also the histograms `sent` and `received` of
+/// the server's trains, by the minimum number of packets in a train.
 ///
 /// # Errors
-/// The subject does not speak OpenVPN, it did not come up, or the other client lost its session.
+/// The subject does not speak OpenVPN, it did not become ready, or the other client lost its session.
 pub fn control(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -93,7 +93,7 @@ fn measure(tunnel: &Tunnel, testbed: &Testbed, spec: &ControlSpec) -> Result<Mea
     measurement.set("sum_mbps", done.mbps());
     measurement.set("control_pps", packets as f64 / talked);
     measurement.notes.push(format!("rekeys of the bulk's client: {}", tunnel.rekeys()));
-    // A key's age at which it is replaced is a little random, so a short trial may miss the first time.
+    // The age at which a key is replaced is slightly random, so a short trial may miss the first rekey.
     let watched = spec.window.warmup + spec.window.length;
     let due = spec.rekey_every.map(|every| 2 * Duration::from_secs(every.into()));
     if due.is_some_and(|due| due <= watched) && tunnel.rekeys() == 0 {
@@ -105,7 +105,7 @@ fn measure(tunnel: &Tunnel, testbed: &Testbed, spec: &ControlSpec) -> Result<Mea
     Ok(measurement)
 }
 
-/// Starts the other client, which is up and silent.
+/// Starts the other client, which connects but sends no data.
 fn chatter(tunnel: &Tunnel, testbed: &Testbed, client: &Namespace) -> Result<ClientPool> {
     let hosts = Hosts {
         sources: vec![testbed.client_outer(0, false)],
@@ -136,7 +136,7 @@ struct Tunnel {
 }
 
 enum Kind {
-    /// Its server tells how long the trains are.
+    /// A managed server, which reports the length of its trains.
     Managed(Box<Managed>),
     Other(Box<Tunnels>),
 }
@@ -196,7 +196,7 @@ impl Tunnel {
         }
     }
 
-    /// Returns the number of rekeys of the bulk's client so far. openvpn logs each TLS handshake, adit each new key.
+    /// Returns the number of rekeys of the bulk client so far. openvpn logs each TLS handshake, adit each new key.
     fn rekeys(&self) -> usize {
         let client = match &self.kind {
             Kind::Managed(managed) => managed.daemons.last(),
@@ -226,7 +226,7 @@ impl Tunnel {
     }
 }
 
-/// adit's managed server with the clients `bulk`, which runs, and `chatter`.
+/// adit's managed server with the running client `bulk` and the client `chatter`.
 struct Managed {
     /// Server, client. Declared first: the processes end before their folders.
     daemons: [Daemon; 2],
@@ -259,7 +259,7 @@ impl Managed {
         fs::write(&path, format!("{rekey}\n{text}"))?;
         let server =
             Daemon::spawn("server", command(&testbed.server, &["server", "run"], &at_server))?;
-        // So that it tells of its rekeys.
+        // At this verbosity the client logs its rekeys.
         let mut connect = command(client, &["connect", "--dns", "off", "-v"], &at_client);
         connect.arg(&path);
         let daemons = [server, Daemon::spawn("client", connect)?];
@@ -279,7 +279,7 @@ impl Managed {
         self.folder.path().join(format!("{name}.ovpn"))
     }
 
-    /// Returns the server's histograms of how long the trains were since its start.
+    /// Returns the server's histograms of the train lengths since its start.
     fn trains(&self) -> Result<BTreeMap<String, BTreeMap<u32, u64>>> {
         let mut status = Command::new(self.status.get_program());
         status.args(self.status.get_args());
@@ -295,7 +295,7 @@ impl Managed {
     }
 }
 
-/// Returns the address of the tunnel's network that a host has.
+/// Returns the address that a host has in the tunnel's network.
 fn inner(host: &Namespace) -> Result<IpAddr> {
     let listing = host.run("ip", &["-o", "-4", "address", "show"])?;
     let addresses = listing.split_whitespace().filter_map(|word| word.split('/').next());

@@ -1,4 +1,4 @@
-//! The same total rate over more and more clients: what each of them costs the server.
+//! The same total rate over an increasing number of clients: the server's cost per client.
 
 use adit_testbed::failure::Result;
 
@@ -9,7 +9,7 @@ use crate::record::Measurement;
 use crate::subject::Subject;
 use crate::work::{Sizes, Window, udp_open_loop};
 
-/// The size of a datagram, as an IP packet: fits every tunnel whole.
+/// The size of a datagram as an IP packet, which fits into every tunnel without fragmentation.
 const PACKET: u16 = 1300;
 
 pub(super) fn run(

@@ -1,4 +1,4 @@
-//! Trials in which clients come, not bytes.
+//! Trials that measure connecting clients instead of traffic.
 
 use adit_testbed::failure::Result;
 
@@ -13,7 +13,7 @@ use crate::subject::Subject;
 use crate::testbed::{LinkMode, Testbed};
 use crate::work::Window;
 
-/// Sessions of a host that a search for the sustained rate makes.
+/// The number of sessions per host in a search for the sustained rate.
 const SESSIONS_OF_A_SEARCH: usize = 6;
 
 pub(super) fn connections(
@@ -36,7 +36,7 @@ pub(super) fn connections(
     };
     let testbed = Testbed::pair(LinkMode::Offload)?;
     let measurement = connections::connections(runner.toolchain(), &testbed, subject, &spec)?;
-    // The rate of clients that come at one instant is not a sustained rate.
+    // The rate of clients that all connect at once is not a sustained rate.
     let sustained = measurement.values.get("handshakes_per_s").filter(|_| pattern == Pattern::Cold);
     if let Some(rate) = sustained {
         runner.sustained.insert(subject.clone(), *rate);

@@ -1,4 +1,4 @@
-//! Round trips and bulk of an honest client while another peer does its worst.
+//! Round trips and bulk traffic of an honest client during an attack by another peer.
 
 use std::net::SocketAddr;
 
@@ -13,12 +13,12 @@ use crate::plan::{Hostile, Settings};
 use crate::record::Measurement;
 use crate::subject::Subject;
 
-/// Addresses of the adversary's own.
+/// The number of the adversary's own addresses.
 const SOURCES: u16 = 32;
-/// The adversary's rate a second if the plan sets none: a tenth of the rate at which one thread can send.
+/// The adversary's rate per second if the plan sets none: a tenth of the rate at which one thread can send.
 const RATE: u32 = 4000;
 
-/// Figures: those of the kind `latency`, which are the honest client's, `loss_percent` of its probes and `hostile_pps`.
+/// Measures the figures of the kind `latency` for the honest client, `loss_percent` of its probes, and `hostile_pps`.
 pub(super) fn run(
     runner: &mut Runner,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! Round trips, idle and during bulk.
+//! Round trips, idle and during bulk traffic.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::record::{Latency, Measurement};
 use crate::subject::Subject;
 use crate::work::{Echo, Window, echo_latency, tcp_bulk};
 
-/// Probes a second: enough for a p99.9 in a few seconds, few enough to leave a tunnel idle.
+/// The number of probes a second: enough for a p99.9 in a few seconds, few enough to leave a tunnel
+/// idle.
 const RATE: f64 = 500.0;
 
 pub(super) fn run(
@@ -24,7 +25,7 @@ pub(super) fn run(
     measure(&run, settings)
 }
 
-/// Round trips of the first client, idle and during its bulk transfer.
+/// Measures round trips of the first client, idle and during its bulk transfer.
 pub(super) fn measure(run: &TrialRun, settings: &Settings) -> Result<Measurement> {
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };
@@ -46,7 +47,7 @@ pub(super) fn measure(run: &TrialRun, settings: &Settings) -> Result<Measurement
     Ok(measurement)
 }
 
-/// Round trips of the first client with nothing else under way.
+/// Measures round trips of the first client without other traffic.
 pub(super) fn idle(run: &TrialRun, window: &Window) -> Result<Latency> {
     let client = run.testbed.clients.first().ok_or("a testbed without clients")?;
     let window = Window { warmup: window.warmup.min(Duration::from_millis(200)), ..*window };

@@ -1,4 +1,4 @@
-//! Bulk and round trips through a host that loses, holds back and delays.
+//! Bulk traffic and round trips through a host that loses, holds back and delays packets.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,17 +15,18 @@ use crate::subject::Subject;
 use crate::testbed::Testbed;
 use crate::work::{Edge, Window, tcp_bulk, unreachable};
 
-/// One way. Without any delay TCP recovers from a loss faster than on any real path.
+/// The delay of each direction. Without any delay, TCP recovers from a loss faster than on any real
+/// path.
 const DELAY: Duration = Duration::from_millis(5);
-/// The maximum delay of a packet: some dozens overtake it.
+/// The maximum time for which a packet is held back: some dozens of packets overtake it.
 const HELD: Duration = Duration::from_millis(5);
-/// Packets of a burst, on average.
+/// The average number of packets in a burst.
 const BURST: f64 = 10.0;
 /// The time after which a silent tunnel counts as dead.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The duration of the round-trip measurement before the bulk.
+/// The duration of the round-trip measurement before the bulk traffic.
 const TRIPS: Duration = Duration::from_millis(700);
-/// For the relay's own ceiling.
+/// The window for the relay's own ceiling.
 const LOOK: Window = Window { warmup: Duration::from_millis(300), length: Duration::from_secs(1) };
 
 pub(super) fn run(
@@ -35,7 +36,7 @@ pub(super) fn run(
     round: u32,
 ) -> Result<Measurement> {
     let ceiling = ceiling(runner, settings)?;
-    // The same packets' numbers are lost for every subject of a round.
+    // The relay drops packets with the same numbers for every subject of a round.
     let testbed = Rc::new(Testbed::line([delayed(), delayed()], u64::from(round))?);
     let run = runner.start(testbed, settings, subject)?;
     let relay = run.testbed.relay().ok_or("a line without a relay")?;
@@ -69,7 +70,7 @@ fn delayed() -> Impairment {
     Impairment { delay: DELAY, ..Impairment::default() }
 }
 
-/// `share` of the packets, 0 to 1, suffer from the pattern.
+/// Returns the impairment under which `share` of the packets, 0 to 1, are affected by the pattern.
 fn impairment(pattern: Pattern, share: f64) -> Impairment {
     match pattern {
         Pattern::Random => Impairment { loss: Loss::Random(share), ..delayed() },
@@ -85,7 +86,7 @@ fn survive(run: &TrialRun, measurement: &mut Measurement) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rate of one stream without a tunnel through a relay that does nothing to packets.
+/// Returns the rate of one stream without a tunnel, through a relay that does not impair packets.
 fn ceiling(runner: &mut Runner, settings: &Settings) -> Result<f64> {
     if let Some(ceiling) = runner.relay_ceiling {
         return Ok(ceiling);

@@ -1,4 +1,4 @@
-//! adit's own engines and data path without any I/O, inside this process.
+//! Measures adit's own engines and data path in this process, without any I/O.
 
 use adit_testbed::failure::{Context, Failure, Result};
 
@@ -22,7 +22,7 @@ pub(super) fn in_memory(settings: &Settings) -> Result<Measurement> {
 }
 
 pub(super) fn handshakes(settings: &Settings) -> Result<Measurement> {
-    // One takes about half a millisecond.
+    // One handshake takes about half a millisecond.
     let count = (settings.length.as_secs_f64() * 2000.0).clamp(50.0, 5000.0);
     let cost = bench::measure_handshakes(count as u32)?;
     let mut measurement = Measurement::default();
@@ -31,7 +31,7 @@ pub(super) fn handshakes(settings: &Settings) -> Result<Measurement> {
     Ok(measurement)
 }
 
-/// Counts the instructions of this program's data path; the figure repeats to the instruction.
+/// Counts the instructions of this program's data path; the figure is exactly repeatable.
 pub(super) fn instructions(settings: &Settings) -> Result<Measurement> {
     let piece = settings.piece.as_str();
     let counts = bench::instruction_counts(&std::env::current_exe()?, &[piece])?;

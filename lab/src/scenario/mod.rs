@@ -1,7 +1,7 @@
 //! Runs the trials of each kind.
 //!
-//! [`Runner::run`] is the one way in. A trial makes new tunnels, so that none inherits another's state; the hosts of a
-//! star, of which there are many, stay for the whole run.
+//! [`Runner::run`] is the only entry point. Each trial makes new tunnels, so that none inherits another's state; the
+//! many hosts of a star are kept for the whole run.
 
 pub mod connections;
 pub mod control;

@@ -1,4 +1,5 @@
-//! More clients than a server can sustain, then few: how long it takes to recover, and what configuration each client received.
+//! More clients than a server can sustain, then few: how long it takes to recover, and which configuration each client
+//! received.
 
 use std::time::Duration;
 
@@ -11,27 +12,27 @@ use crate::record::Measurement;
 use crate::subject::{Subject, Toolchain};
 use crate::testbed::Testbed;
 
-/// One trial.
+/// The parameters of one trial.
 #[derive(Debug, Clone)]
 pub struct OverloadSpec {
-    /// Hosts, each with an address of its own.
+    /// The number of hosts, each with a separate address.
     pub hosts: u16,
-    /// Clients of each host at once; more that are to come wait, and their time counts.
+    /// The maximum number of simultaneous clients of each host; further clients wait, and their time counts.
     pub sessions: usize,
     /// The rate that this server sustains, in clients a second: `handshakes_per_s` of [`super::connections`].
     pub sustained: f64,
-    /// The offered rate, as a multiple of that.
+    /// The offered rate, as a multiple of `sustained`.
     pub factor: f64,
-    /// For how long.
+    /// The duration of the overload.
     pub overload: Duration,
     /// The rate offered before and afterwards, as a multiple of `sustained`.
     pub calm_factor: f64,
-    /// For how long afterwards.
+    /// The duration of the calm period afterwards.
     pub calm: Duration,
 }
 
 impl OverloadSpec {
-    /// 150 % for 10 s, then 10 % for 10 s, of what a server sustains.
+    /// Returns a trial with 150 % of the sustained rate for 10 s, then 10 % for 10 s.
     pub fn of(sustained: f64) -> Self {
         Self {
             hosts: 50,
@@ -45,21 +46,21 @@ impl OverloadSpec {
     }
 }
 
-/// Before the overload: what is normal.
+/// The time before the overload in which the normal latency is measured.
 const BEFORE: Duration = Duration::from_secs(2);
-/// The clients of this long must be well for the server to count as recovered.
+/// The server counts as recovered when all clients of a window of this length connect in time.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The time limit of the last clients; they try again meanwhile.
+/// The time limit for the last clients, which keep trying meanwhile.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// A p99 below this is as good as that of an idle server: pauses of the machine itself are of this size.
+/// A p99 below this counts as that of an idle server: pauses of the machine itself are of this size.
 const FLOOR: Duration = Duration::from_millis(10);
 
-/// Figures: `recovery_s` (missing where the server did not recover within `calm`), `stuck`, `misconfigured`, `refused`,
-/// `handshakes_per_s` during the overload, `idle_p99_ms` before and `loaded_p50_ms`, `loaded_p99_ms` during it; the
+/// Measures `recovery_s` (missing if the server did not recover within `calm`), `stuck`, `misconfigured`, `refused`,
+/// `handshakes_per_s` during the overload, `idle_p99_ms` before and `loaded_p50_ms`, `loaded_p99_ms` during it, and the
 /// distributions `idle`, `loaded`, `after`.
 ///
 /// # Errors
-/// The subject has no server for OpenVPN's clients, or it did not come up.
+/// The subject has no server for OpenVPN's clients, or it did not become ready.
 pub fn overload(
     toolchain: &Toolchain,
     testbed: &Testbed,

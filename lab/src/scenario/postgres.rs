@@ -1,4 +1,5 @@
-//! One stream and idle round trips between two hosts that reach only a database, and what it left there.
+//! One stream and idle round trips between two hosts that can reach only a database, and the rows that they leave in
+//! it.
 
 use std::time::Duration;
 
@@ -13,12 +14,13 @@ use crate::subject::database::Nodes;
 use crate::testbed::Database;
 use crate::work::{Measured, Window, echo_latency, iperf3};
 
-/// Round trips a second: each is two transactions of the known scheme and more, so that many more would be a load.
+/// The number of round trips a second: each takes two or more transactions in the well-known scheme, so many more would
+/// be a load.
 const RATE: f64 = 50.0;
-/// The window of the idle round trips: some hundreds, for a 99th percentile.
+/// The window of the idle round trips: a few hundred, enough for a 99th percentile.
 const IDLE: Window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(6) };
 
-/// Twice what a network keeps by itself: a fast trial would have dropped its first rows before they are counted.
+/// Twice the default retention: otherwise a fast trial would drop its first rows before they are counted.
 const RETENTION: &[&str] = &["--retention", "2GB"];
 
 pub(super) fn run(
@@ -70,7 +72,7 @@ fn measure(database: &Database, nodes: &mut Nodes, window: &Window) -> Result<Me
     Ok(measurement)
 }
 
-/// Returns the server's processes and the nodes'. Its backends are those that it has when all nodes have connected.
+/// Returns the server's processes and the nodes'. The backends are those that exist once all nodes have connected.
 pub(super) fn roles(database: &Database, nodes: &Nodes) -> Result<Vec<(&'static str, Vec<u32>)>> {
     let nodes = nodes.daemons.iter().map(adit_testbed::process::Daemon::pid).collect();
     Ok(vec![("database", database.pids()?), ("nodes", nodes)])

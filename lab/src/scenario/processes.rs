@@ -1,4 +1,5 @@
-//! Real `openvpn` processes as clients, all started at once: what a server sustains from clients that are not ours.
+//! Real `openvpn` processes as clients, all started at once: what a server sustains with clients other than adit's
+//! engines.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,17 +20,18 @@ use crate::record::Measurement;
 use crate::subject::{Subject, Toolchain};
 use crate::testbed::Testbed;
 
-/// The time limit of the last client.
+/// The time limit for the last client.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The interval at which the clients' logs are read: the resolution of their times.
+/// The interval at which the clients' logs are read, which is the resolution of their times.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Starts `sessions` processes of `openvpn` on each host of `testbed`. Figures: `handshakes_per_s` until all were up,
-/// `p50_ms` and `p99_ms` from each process's start until it was ready (its own start and its setting up of device and
-/// routes are in that), `cpu_ms_per_handshake` and `kib_per_client` of the server, `stuck`, `misconfigured`.
+/// Starts `sessions` processes of `openvpn` on each host of `testbed`. Measures `handshakes_per_s` until all were
+/// connected, `p50_ms` and `p99_ms` from each process's start until it was ready (which includes starting up and
+/// configuring the device and routes), `cpu_ms_per_handshake` and `kib_per_client` of the server, `stuck`,
+/// `misconfigured`.
 ///
 /// # Errors
-/// The subject has no server for them, it did not come up, or `openvpn` is not installed.
+/// The subject has no server for these clients, it did not become ready, or `openvpn` is not installed.
 pub fn processes(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -90,7 +92,7 @@ pub fn processes(
     Ok(measurement)
 }
 
-/// Writes a script by which clients log the DNS options that they were given.
+/// Writes a script with which clients log the DNS options that they received.
 fn tell_dns(folder: &Path) -> Result<PathBuf> {
     let script = folder.join("tell-dns");
     fs::write(&script, "#!/bin/sh\nenv | grep ^foreign_option_\nexit 0\n")?;
@@ -98,7 +100,7 @@ fn tell_dns(folder: &Path) -> Result<PathBuf> {
     Ok(script)
 }
 
-/// Returns a client's config file, with a certificate of its own.
+/// Returns a client's config file, with a separate certificate.
 fn client_file(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -115,7 +117,7 @@ fn client_file(
     Ok(path)
 }
 
-/// Records when each client is ready, until all are or the timeout is over.
+/// Records when each client is ready, until all are ready or the time is over.
 fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
     while started.elapsed() < TIMEOUT {
         let mut missing = false;
@@ -133,14 +135,15 @@ fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
     }
 }
 
-/// Returns the tunnels on the hosts. If a host has several, the process of each device is unknown and not needed.
+/// Returns the configuration of the tunnels on the hosts. If a host has several tunnels, it is not known which process
+/// has which device, and this is not needed.
 fn applied(testbed: &Testbed, clients: &[(Daemon, Arrival)]) -> Result<Vec<AppliedConfig>> {
     let expected = config::expected()?;
     let mut all = Vec::new();
     for (index, host) in testbed.clients.iter().enumerate() {
         let logs = clients.iter().skip(index).step_by(testbed.clients.len().max(1));
         for (applied, (daemon, _)) in hosts::applied(host)?.into_iter().zip(logs) {
-            // Its IPv6 routes name the device and no gateway.
+            // The kernel's IPv6 routes name the device and no gateway.
             let gateway6 = Some(expected.server6.addr());
             all.push(AppliedConfig { gateway6, dns: dns(&daemon.log()), ..applied });
         }
@@ -148,7 +151,7 @@ fn applied(testbed: &Testbed, clients: &[(Daemon, Arrival)]) -> Result<Vec<Appli
     Ok(all)
 }
 
-/// Returns the values of `foreign_option_1` and on in a log.
+/// Returns the values of `foreign_option_1` and up in a log.
 fn dns(log: &str) -> Vec<String> {
     let options = log.lines().filter_map(|line| {
         let (_, option) = line.split_once("foreign_option_")?;
@@ -160,7 +163,7 @@ fn dns(log: &str) -> Vec<String> {
 /// Disconnects all clients at once: one after the other would take a second each.
 fn leave(mut clients: Vec<(Daemon, Arrival)>) {
     for (client, _) in &clients {
-        // A failure means that it has ended.
+        // This fails only if the process has already ended.
         let _ = client.signal(nix::sys::signal::Signal::SIGTERM);
     }
     let end = Instant::now() + Duration::from_secs(2);

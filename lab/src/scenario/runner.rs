@@ -21,18 +21,18 @@ pub(super) type Configs = Vec<(String, String)>;
 /// Runs trials.
 pub struct Runner {
     toolchain: Toolchain,
-    /// A database server, once a trial has needed one.
+    /// The database server, started by the first trial that needs one.
     database: Option<Database>,
-    /// Making and removing a hundred hosts takes longer than measuring with them.
+    /// The stars of hosts: making and removing a hundred hosts takes longer than measuring with them.
     stars: BTreeMap<(u16, LinkMode), Rc<Testbed>>,
-    /// Shapes of testbeds whose largest frame was looked at.
+    /// The shapes of testbeds whose largest frame has been checked.
     looked: BTreeSet<(u16, LinkMode)>,
-    /// The relay's throughput without impairment, once measured.
+    /// The relay's throughput without impairment, once it has been measured.
     pub(super) relay_ceiling: Option<f64>,
-    /// Sustained handshakes per second of a server, once measured.
+    /// The sustained handshakes per second of each server, once they have been measured.
     pub(super) sustained: BTreeMap<Subject, f64>,
     configs: BTreeMap<String, Configs>,
-    // Last: it holds what the others live in.
+    // Declared last, because the other fields exist inside it.
     _sandbox: Sandbox,
 }
 
@@ -59,7 +59,7 @@ impl Runner {
     /// Runs one trial.
     ///
     /// # Errors
-    /// It failed: with the failure and the ends of all logs.
+    /// The trial failed; the error includes the ends of all logs.
     pub fn run(&mut self, trial: &Trial) -> Result<Measurement> {
         let settings = &trial.settings;
         let subject = trial.subject.as_ref();
@@ -93,10 +93,10 @@ impl Runner {
         &self.toolchain
     }
 
-    /// Returns the run's server of databases with a new database in it.
+    /// Returns the run's database server with a new database in it.
     ///
     /// # Errors
-    /// It cannot be had here, or refuses.
+    /// The server is not available on this machine, or refuses.
     pub(super) fn database(&mut self) -> Result<(&Toolchain, &Database)> {
         if self.database.is_none() {
             self.database = Some(Database::new()?);
@@ -106,16 +106,16 @@ impl Runner {
         Ok((&self.toolchain, database))
     }
 
-    /// Keeps the first configuration of each subject.
+    /// Records the first configuration of each subject.
     pub(super) fn keep_configs(&mut self, subject: &Subject, configs: Configs) {
         self.configs.entry(subject.to_string()).or_insert(configs);
     }
 
-    /// Returns the testbed of these settings: a pair of its own, or the run's star of this many clients. The first of its
-    /// shape is looked at: its label must be true.
+    /// Returns the testbed for these settings: a new pair, or the run's star with this many clients. The first testbed
+    /// of each shape is checked, since its label must be true.
     ///
     /// # Errors
-    /// It could not be made, or its label is not true.
+    /// The testbed could not be made, or its label is not true.
     pub(super) fn testbed(&mut self, settings: &Settings) -> Result<Rc<Testbed>> {
         let testbed = self.make(settings)?;
         if self.looked.insert((settings.clients, settings.link)) {

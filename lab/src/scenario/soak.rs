@@ -1,4 +1,4 @@
-//! A steady rate through a database that keeps only so much: whether its disk fills.
+//! A steady rate through a database with limited retention: whether its disk fills up.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -22,10 +22,10 @@ const RETENTION: &[&str] = &["--retention", "1GB"];
 const EVERY: Duration = Duration::from_secs(5);
 /// The time that iperf3 may take beyond its `--time`.
 const GRACE: Duration = Duration::from_secs(30);
-/// Looks in a line of the report.
+/// The number of samples in a line of the report.
 const IN_NOTE: usize = 30;
 
-/// One look at the disk.
+/// One sample of the disk.
 #[derive(Debug, Clone, Copy)]
 struct DiskSample {
     seconds: f64,
@@ -57,7 +57,7 @@ pub(super) fn run(
     Ok(measurement)
 }
 
-/// Runs the traffic and looks at the disk meanwhile.
+/// Runs the traffic and samples the disk meanwhile.
 fn soak(
     database: &Database,
     nodes: &Nodes,
@@ -103,14 +103,14 @@ fn traffic(
     server.wait_for("listening", Duration::from_secs(10))?;
     let mut command = from.command("iperf3");
     let (seconds, rate) = (settings.length.as_secs().max(1), settings.total_mbps);
-    // Without its reports of each second: half an hour of them is long.
+    // Without the report of each second, which would be long for half an hour.
     command.args(["--client", address, "--json", "--interval", "0"]);
     command.args(["--time", &seconds.to_string(), "--bitrate", &format!("{rate}M")]);
     Ok((server, Daemon::spawn("iperf3's client", command)?))
 }
 
-/// Records the peak, and the growth per minute once the retention has begun to work: in the second
-/// half.
+/// Records the peak, and the growth per minute in the second half, when the retention has taken
+/// effect.
 fn judge(measurement: &mut Measurement, looks: &[DiskSample]) {
     let peak = looks.iter().map(DiskSample::all).fold(0.0, f64::max);
     measurement.set("disk_peak_mib", peak);

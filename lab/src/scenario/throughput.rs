@@ -1,4 +1,4 @@
-//! Bulk from all clients at once: up, and then down.
+//! Bulk traffic from all clients at once: up, and then down.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ pub(super) fn run(
     let testbed = runner.testbed(settings)?;
     let run = runner.start(testbed, settings, subject)?;
     let mut measurement = Measurement::default();
-    // Every round has the same testbeds and subjects: one look each is enough, and disturbs no other round.
-    // A bridge leaves the testbed's veth pair alone: its hosts' devices were set up with the subject.
+    // Every round has the same testbeds and subjects: one check of each is enough, and does not disturb the other
+    // rounds. A bridge does not change the testbed's veth pair: the devices of its hosts were set up with the subject.
     if round == 1 && !matches!(subject, Subject::Bridge(_) | Subject::Wired(_)) {
         look(&run, &mut measurement)?;
     }
@@ -82,7 +82,7 @@ fn by_iperf3(
     iperf3(client, &run.testbed.server, inner, window, direction == Direction::Down, edge)
 }
 
-/// Requests go up and answers arrive down at once, so there is one window.
+/// Measures requests, which go up while responses arrive down, so there is one window.
 fn request(
     run: &TrialRun,
     settings: &Settings,
@@ -104,7 +104,7 @@ fn request(
     Ok(measurement)
 }
 
-/// Returns the largest frame of a short bulk through the first client's tunnel.
+/// Returns the largest frame of a short bulk transfer through the first client's tunnel.
 pub(super) fn largest(run: &TrialRun) -> Result<u64> {
     run.testbed.largest_frame(|| {
         let routes = run.routes(Direction::Up, 1);

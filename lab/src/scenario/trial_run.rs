@@ -33,7 +33,8 @@ pub(super) struct MeasuredCost {
 }
 
 impl TrialRun {
-    /// Routes for this many flows of each client, all in one direction, each through its tunnel.
+    /// Returns routes for this many flows of each client, all in one direction, each through its
+    /// tunnel.
     pub(super) fn routes(&self, direction: Direction, streams: u16) -> Vec<Route<'_>> {
         let clients = self.testbed.clients.iter().zip(&self.tunnels.client_inner);
         let flows = clients.enumerate().flat_map(|(number, client)| {
@@ -53,7 +54,7 @@ impl TrialRun {
             .collect()
     }
 
-    /// Runs traffic and measures what the daemons spent inside its window.
+    /// Runs traffic and measures the cost of the daemons within its window.
     pub(super) fn measure_cost(
         &self,
         traffic: impl FnOnce(&mut dyn FnMut(Edge) -> Result<()>) -> Result<Measured>,
@@ -71,12 +72,12 @@ impl TrialRun {
 }
 
 impl MeasuredCost {
-    /// Gigabits of payload that arrived in the window.
+    /// Returns the gigabits of payload that arrived in the window.
     pub(super) fn gigabits(&self) -> f64 {
         self.measured.mbps() * self.measured.seconds / 1e3
     }
 
-    /// Adds the flows and their fairness to the record, and the reason where they do not count.
+    /// Adds the flows and their fairness to the record, and the reason if they do not count.
     pub(super) fn put_flows(&self, measurement: &mut Measurement) {
         let Measured { flows, skew, invalid, .. } = &self.measured;
         let worst = |name: &str, so_far: fn(f64, f64) -> f64, value: f64| {

@@ -1,4 +1,4 @@
-//! Datagrams on a fixed schedule: the highest rates, and the delay at half of the one without loss.
+//! Datagrams on a fixed schedule: the highest rates with little or no loss, and the delay at half of the lossless rate.
 
 use adit_testbed::failure::{Failure, Result};
 

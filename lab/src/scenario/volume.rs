@@ -1,4 +1,4 @@
-//! Whether memory grows with what was carried.
+//! Whether memory grows with the amount of data transferred.
 
 use adit_testbed::failure::Result;
 
@@ -34,12 +34,12 @@ pub(super) fn run(
         direction = if direction == Direction::Up { Direction::Down } else { Direction::Up };
     }
     measurement.set("sum_mbps", gigabits * 1e3 / seconds);
-    // The usage of the last stretch alone: its memory is the relevant one, and its samples are few.
+    // Only the usage of the last stretch: its memory is the relevant one, and its samples are few.
     if let Some(usage) = last {
         usage.put(&mut measurement, 0.0);
     }
     Ok(measurement)
 }
 
-/// The time in one direction before it turns.
+/// The duration of each direction before the other begins.
 const STEP: std::time::Duration = std::time::Duration::from_secs(5);

@@ -7,13 +7,14 @@ pub fn sorted(figures: &[f64]) -> Vec<f64> {
     figures
 }
 
-/// Returns the median; with an even count the mean of the two in the middle. None of none.
+/// Returns the median; with an even count the mean of the two in the middle. `None` if there are no figures.
 pub fn median(figures: &[f64]) -> Option<f64> {
     quantile(figures, 0.5)
 }
 
 /// Returns the quantile at `share` (0 to 1), linear between the neighbouring order statistics: definition 7 of Hyndman
-/// and Fan (The American Statistician 50, 1996), which is also the default of R and NumPy. None of none.
+/// and Fan (The American Statistician 50, 1996), which is also the default of R and NumPy. `None` if there are no
+/// figures.
 pub fn quantile(figures: &[f64], share: f64) -> Option<f64> {
     let figures = sorted(figures);
     let place = share.clamp(0.0, 1.0) * (figures.len().checked_sub(1)? as f64);
@@ -22,36 +23,36 @@ pub fn quantile(figures: &[f64], share: f64) -> Option<f64> {
     Some(below + (above - below) * place.fract())
 }
 
-/// Returns the arithmetic mean. None of none.
+/// Returns the arithmetic mean. `None` if there are no figures.
 pub fn mean(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| figures.iter().sum::<f64>() / figures.len() as f64)
 }
 
-/// Returns the sample's variance, with `n - 1` in the denominator. None of fewer than two.
+/// Returns the sample variance, with `n - 1` in the denominator. `None` for fewer than two figures.
 pub fn variance(figures: &[f64]) -> Option<f64> {
     let mean = mean(figures)?;
     let squares: f64 = figures.iter().map(|x| (x - mean).powi(2)).sum();
     (figures.len() >= 2).then(|| squares / (figures.len() - 1) as f64)
 }
 
-/// Returns the sample's standard deviation, with `n - 1` in the denominator. None of fewer than two.
+/// Returns the sample standard deviation, with `n - 1` in the denominator. `None` for fewer than two figures.
 pub fn sd(figures: &[f64]) -> Option<f64> {
     variance(figures).map(f64::sqrt)
 }
 
-/// Returns the natural logarithms; None where a figure is not above zero or not finite, since a ratio to it says
-/// nothing.
+/// Returns the natural logarithms; `None` if a figure is not positive or not finite, since a ratio to it is
+/// meaningless.
 pub fn logs(figures: &[f64]) -> Option<Vec<f64>> {
     figures.iter().map(|x| (*x > 0.0 && x.is_finite()).then(|| x.ln())).collect()
 }
 
-/// Returns the geometric mean. None of none, or where a figure is not above zero.
+/// Returns the geometric mean. `None` if there are no figures, or if one is not positive.
 pub fn geometric_mean(figures: &[f64]) -> Option<f64> {
     mean(&logs(figures)?).map(f64::exp)
 }
 
-/// Jain's index of fairness (Jain, Chiu, Hawe: DEC-TR-301, 1984): 1 when all get the same, `1/n` when one gets everything. 1 of none
-/// and 0 where no flow gets anything.
+/// Returns Jain's index of fairness (Jain, Chiu, Hawe: DEC-TR-301, 1984): 1 when all flows get the same, `1/n` when one
+/// gets everything. It is 1 if there are no flows, and 0 if no flow gets anything.
 pub fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|x| x * x).sum();

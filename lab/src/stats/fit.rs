@@ -19,8 +19,8 @@ pub struct Slope {
     pub points: usize,
 }
 
-/// Returns the line through `(x, y)` that leaves the least squares. None of fewer than three points or where all have
-/// the same `x`.
+/// Returns the line through `(x, y)` with the least squares. `None` for fewer than three points or if all have the same
+/// `x`.
 pub fn line(points: &[(f64, f64)]) -> Option<Slope> {
     let n = points.len() as f64;
     if points.len() < 3 {
@@ -41,8 +41,7 @@ pub fn line(points: &[(f64, f64)]) -> Option<Slope> {
     Some(Slope { slope, intercept, error, interval, points: points.len() })
 }
 
-/// Returns the same on logarithms: the slope is the exponent of `y = c * x^slope`. None where a figure is not above
-/// zero.
+/// Fits the logarithms: the slope is the exponent of `y = c * x^slope`. `None` if a figure is not positive.
 pub fn log_log(points: &[(f64, f64)]) -> Option<Slope> {
     let logs = points.iter().map(|(x, y)| (*x > 0.0 && *y > 0.0).then(|| (x.ln(), y.ln())));
     line(&logs.collect::<Option<Vec<_>>>()?)

@@ -1,4 +1,4 @@
-//! Intervals, and the smallest difference that a number of rounds can tell.
+//! Intervals, and the smallest difference that a number of rounds can detect.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -36,14 +36,15 @@ impl Interval {
 /// The number of resamples that a bootstrap draws.
 pub const RESAMPLES: u32 = 10_000;
 
-/// Returns the 95 % interval that is printed beside a median: the hull of [`bootstrap_median`] and [`student`]'s, both
-/// on logarithms where all figures are above zero (so that the interval of a ratio is that of its inverse, inverted).
-/// None of fewer than two figures.
+/// Returns the 95 % interval that is printed next to a median: the hull of [`bootstrap_median`] and [`student`]'s, both
+/// on logarithms if all figures are positive (so that the interval of the inverse ratio is the inverse of the
+/// interval). `None` for fewer than two figures.
 ///
-/// Why both: the percentile bootstrap of the median of five figures is exactly their range, since the smallest figure is the median of
-/// 5.8 % of all resamples; whatever the distribution, that range holds the true median in 1 - 2/2^5 = 93.75 % of all runs. With three
-/// figures it is only 75 %, with seven 87.5 % (the second smallest to the second largest). A bootstrap of so few cannot say more: it knows no figure outside of those it saw.
-/// Student's interval does, but trusts the shape of the noise. Whichever is wider is taken, at each end.
+/// Both are needed. The percentile bootstrap of the median of five figures is exactly their range, since the smallest
+/// figure is the median of 5.8 % of all resamples; whatever the distribution, that range contains the true median in 1
+/// - 2/2^5 = 93.75 % of all runs. With three figures it is only 75 %, with seven 87.5 % (the second smallest to the
+/// second largest). A bootstrap of so few figures cannot do better: it never goes beyond the figures that it has.
+/// Student's interval does, but assumes the shape of the noise. At each end the wider of the two is used.
 pub fn interval_of_median(figures: &[f64]) -> Option<Interval> {
     let both = |figures: &[f64]| Some(bootstrap_median(figures)?.hull(student(figures)?));
     match logs(figures) {
@@ -53,7 +54,7 @@ pub fn interval_of_median(figures: &[f64]) -> Option<Interval> {
 }
 
 /// Returns the 95 % percentile interval of the bootstrapped median, from [`RESAMPLES`] resamples with a fixed seed.
-/// None of none.
+/// `None` if there are no figures.
 pub fn bootstrap_median(figures: &[f64]) -> Option<Interval> {
     let figures = sorted(figures);
     if figures.is_empty() {
@@ -109,7 +110,7 @@ fn draw_middles(n: usize) -> MedianCounts {
     middles
 }
 
-/// Returns the 95 % interval of the mean by Student's distribution. None of fewer than two.
+/// Returns the 95 % interval of the mean by Student's distribution. `None` for fewer than two figures.
 pub fn student(figures: &[f64]) -> Option<Interval> {
     let n = figures.len() as f64;
     let (mean, sd) = (mean(figures)?, sd(figures)?);
@@ -118,9 +119,9 @@ pub fn student(figures: &[f64]) -> Option<Interval> {
 }
 
 /// Returns the smallest difference between two runs of `n` rounds each that a two-sided test at 5 % finds in 80 % of
-/// all cases: `(t(0.975) + t(0.8)) * sd * sqrt(2/n)`, both quantiles with `2(n - 1)` degrees of freedom. `sd` is that
-/// of the logarithms of one round's figure; so is the result a logarithm: see [`percent`]. None of fewer than two
-/// rounds.
+/// all cases: `(t(0.975) + t(0.8)) * sd * sqrt(2/n)`, both quantiles with `2(n - 1)` degrees of freedom. `sd` is the
+/// standard deviation of the logarithms of one round's figure, and the result is a logarithm too: see [`percent`].
+/// `None` for fewer than two rounds.
 pub fn smallest_detectable(sd: f64, n: usize) -> Option<f64> {
     if n < 2 {
         return None;
@@ -181,14 +182,14 @@ mod tests {
 
     #[test]
     fn the_printed_interval_is_the_wider_at_each_end() {
-        // Logarithms 0 0 0 0 ln 2: Student's upper end is 0.1386 + 2.7764 * 0.31 / sqrt 5 = 0.5235, below the bootstrap's ln 2; its
-        // lower end is 0.1386 - 0.3849 = -0.2463, below the bootstrap's 0.
+        // Logarithms 0 0 0 0 ln 2: Student's upper end is 0.1386 + 2.7764 * 0.31 / sqrt 5 = 0.5235, below the
+        // bootstrap's ln 2; its lower end is 0.1386 - 0.3849 = -0.2463, below the bootstrap's 0.
         let got = interval_of_median(&[1.0, 1.0, 1.0, 1.0, 2.0]).unwrap();
         near(got, (-0.2463_f64).exp(), 2.0);
         // The interval of the inverse figures is the inverse interval.
         let inverse = interval_of_median(&[1.0, 1.0, 1.0, 1.0, 0.5]).unwrap();
         near(inverse, 0.5, 0.2463_f64.exp());
-        // With a zero among them, on the figures themselves.
+        // If a figure is zero, the interval is computed on the figures themselves.
         near(interval_of_median(&[0.0, 0.0, 0.0]).unwrap(), 0.0, 0.0);
     }
 

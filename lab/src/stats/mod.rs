@@ -1,20 +1,20 @@
 //! Statistics, all pure and with known answers, and [`summarise`], from which tables and plots are drawn.
 //!
 //! # The rules
-//! - A trial counts where it was measured and nothing made it invalid. Where the hypervisor took more than 1 % of the machine's time
+//! - A trial counts if it was measured and nothing made it invalid. If the hypervisor took more than 1 % of the machine's time
 //!   ([`STEAL_LIMIT`]) it is *marked*, and left out as long as three ([`ENOUGH`]) unmarked ones remain. A result of fewer than three unmarked
 //!   rounds is *invalid*: shown with the reason, never compared. (Instruction counts need one round: they repeat.)
 //! - A figure is the median over the rounds that count, with a 95 % interval: [`interval_of_median`].
-//! - A *ratio* is that of a subject to the reference in the same round, so that what slows the machine for a minute slows both. The
-//!   reference is `openvpn` where the scenario has it, otherwise the first subject in the order of [`crate::subject::Subject`].
-//! - The *smallest detectable difference* (SDD) of a row is what a second run of as many rounds would have to differ by so that a
-//!   two-sided test at 5 % finds it in 80 % of all cases, from the spread `s` of the logarithms of the rounds' figures:
-//!   `(t(0.975) + t(0.8)) * s * sqrt(2/n)` with `2(n - 1)` degrees of freedom: [`smallest_detectable`]. With five rounds it is about `2 s`: 4 % where the
+//! - A *ratio* is that of a subject to the reference in the same round, so a minute-long slowdown of the machine affects both. The
+//!   reference is `openvpn` if the scenario has it, otherwise the first subject in the order of [`crate::subject::Subject`].
+//! - The *smallest detectable difference* (SDD) of a row is the difference that a second run of as many rounds must have for a
+//!   two-sided test at 5 % to find it in 80 % of all cases, computed from the spread `s` of the logarithms of the rounds' figures:
+//!   `(t(0.975) + t(0.8)) * s * sqrt(2/n)` with `2(n - 1)` degrees of freedom: [`smallest_detectable`]. With five rounds it is about `2 s`: 4 % if the
 //!   rounds scatter by 2 %. A/A (the same subject twice in each round) has its own `s` per metric, pooled over both sides; the row's
 //!   SDD is the larger of the two.
 //! - *Ahead* or *behind* the reference requires that the interval of the ratio excludes 1 **and** that the difference is larger than the
-//!   row's SDD. All else is *inside the noise*.
-//! - A/A is judged by the same rule. Where A differs from A the run warns that the machine is not steady.
+//!   row's SDD. Any other result is *inside the noise*.
+//! - A/A is judged by the same rule. If A differs from A, the run warns that the machine is not steady.
 //! - Growth is fitted twice by least squares: figure against clients (what one more client costs), and logarithm against logarithm, whose
 //!   slope is the exponent. *Above linear* means that the whole 95 % interval of the exponent is above 1.
 

@@ -29,7 +29,7 @@ pub fn t_quantile(p: f64, df: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// As printed in every table of Student's distribution.
+    /// The values are printed in every table of Student's distribution.
     #[test]
     fn quantiles_as_in_the_tables() {
         let table = [
@@ -52,7 +52,7 @@ mod tests {
             assert!((t_quantile(1.0 - p, df) + got).abs() < 1e-9, "it is symmetric");
         }
         assert!(t_quantile(0.5, 7.0).abs() < 1e-9);
-        // Towards the normal distribution, whose quantile is 1.95996.
+        // For many degrees of freedom it approaches the normal distribution, whose quantile is 1.95996.
         let many = t_quantile(0.975, 1e4);
         assert!((many - 1.960_201).abs() < 1e-5, "{many}");
         assert!(t_quantile(1.0, 3.0).is_nan());

@@ -1,4 +1,4 @@
-//! From trials to a [`Summary`].
+//! Computes a [`Summary`] from trials.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -14,21 +14,21 @@ use crate::subject::Subject;
 /// The number of unmarked rounds that make a result valid.
 pub const ENOUGH: usize = 3;
 
-/// The share of the machine's time above which the hypervisor's taking marks a trial.
+/// The share of stolen time above which a trial is marked.
 pub const STEAL_LIMIT: f64 = 0.01;
 
-/// The metrics whose growth with the clients is fitted: totals, which may at most double when the clients do.
+/// The metrics whose growth with the number of clients is fitted: totals, which may at most double when the clients do.
 const GROWING: [&str; 5] = [
     "server_cpu_percent",
     "server_cpu_s_per_gb",
     "client_cpu_s_per_gb",
-    // Not the proportional set: code that the clients on this machine share counts less the more they are.
+    // Not the PSS: the more clients share code on this machine, the less of it counts for each.
     "server_anon_mib",
     "client_pss_mib",
 ];
 
-/// Summarises the trials of a run by the rules in the head of this module's parent. If two records have the same key,
-/// the later one counts.
+/// Summarises the trials of a run by the rules in the documentation of [`crate::stats`]. If two records have the same
+/// key, the later one counts.
 pub fn summarise(records: &[Record]) -> Summary {
     let (a_a, others): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|record| record.a_a);
     let (a_a, noise) = summarise_a_a(&rows(&a_a));
@@ -47,8 +47,7 @@ pub fn summarise(records: &[Record]) -> Summary {
     Summary { rows, a_a, growth, warnings }
 }
 
-/// Returns the order of points: values that are numbers by their size, others as text; `clients=5` comes before
-/// `clients=20`.
+/// Compares two points: numeric values by size, others as text; `clients=5` comes before `clients=20`.
 pub fn by_point(a: &Point, b: &Point) -> Ordering {
     let value = |a: &str, b: &str| match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(a), Ok(b)) => a.total_cmp(&b),
@@ -59,7 +58,7 @@ pub fn by_point(a: &Point, b: &Point) -> Ordering {
     first.fold(Ordering::Equal, Ordering::then).then(a.0.len().cmp(&b.0.len()))
 }
 
-/// Returns the place of a subject in the order of [`Subject`]; unknown ones by name after all others.
+/// Compares two subjects by the order of [`Subject`]; unknown ones come last, by name.
 fn by_subject(a: &str, b: &str) -> Ordering {
     let known = |name: &str| name.parse::<Subject>().ok();
     match (known(a), known(b)) {
@@ -88,7 +87,7 @@ fn rows(records: &[&Record]) -> Vec<Row> {
     rows
 }
 
-/// Returns the row of one group of trials by round; None of none.
+/// Returns the row of one group of trials by round; `None` if there are no trials.
 fn row(trials: &BTreeMap<u32, &Record>) -> Option<Row> {
     let first = trials.values().next()?;
     let mut valid: BTreeMap<u32, &Measurement> = BTreeMap::new();
@@ -157,7 +156,7 @@ fn variance_of_logs(cell: &Cell) -> Option<f64> {
     variance(&logs(&cell.by_round.values().copied().collect::<Vec<_>>())?)
 }
 
-/// Sets the SDD by the larger of the cell's own spread and that of A/A.
+/// Sets the SDD by the larger of two spreads: the cell's own and that of A/A.
 fn set_sdd(cell: &mut Cell, a_a: Option<f64>) {
     let own = variance_of_logs(cell).map(f64::sqrt);
     let sd = own.map(|own| own.max(a_a.unwrap_or(0.0)));
@@ -166,7 +165,7 @@ fn set_sdd(cell: &mut Cell, a_a: Option<f64>) {
 
 /// Fills in the ratios of the rows of one scenario and point.
 fn compare_with_reference(rows: &mut [Row]) {
-    // openvpn over the same transport as adit, where openvpn itself is not measured; otherwise the first subject.
+    // openvpn over the same transport as adit, if openvpn itself is not measured; otherwise the first subject.
     let kinds: [fn(&str) -> bool; 3] = [
         |subject| subject == "openvpn",
         |subject| subject.starts_with("openvpn-") && !subject.contains('/'),
@@ -228,19 +227,19 @@ fn ratio(cell: &Cell, other: &Cell, better: Better, valid: bool) -> Option<Ratio
     })
 }
 
-/// Returns `second / first` of each round that both have.
+/// Returns `second / first` for each round that both have.
 fn paired(first: &BTreeMap<u32, f64>, second: &BTreeMap<u32, f64>) -> Vec<f64> {
     second.iter().filter_map(|(round, figure)| Some(figure / first.get(round)?)).collect()
 }
 
 /// Returns whether a ratio is beyond the noise: its interval excludes 1 and it is off by more than the SDD. A ratio of
-/// 0.5 is off by as much as one of 2. Without an SDD there is no verdict.
+/// 0.5 is off by as much as a ratio of 2. Without an SDD there is no verdict.
 fn differs(ratio: f64, interval: super::Interval, sdd_percent: Option<f64>) -> bool {
     let Some(sdd) = sdd_percent else { return false };
     !interval.contains(1.0) && ratio.ln().abs() > (sdd / 100.0).ln_1p()
 }
 
-/// Summarises A/A, and by metric the spread of its logarithms (the largest where there are several).
+/// Summarises A/A, and returns the spread of the logarithms of each metric (the largest if there are several).
 fn summarise_a_a(rows: &[Row]) -> (Vec<AaRow>, BTreeMap<String, f64>) {
     let mut noise: BTreeMap<String, f64> = BTreeMap::new();
     let mut all = Vec::new();
@@ -321,7 +320,7 @@ fn growth(rows: &[Row]) -> Vec<Growth> {
     fits.collect()
 }
 
-/// Returns whether other programs worked on the machine while the run measured.
+/// Returns a warning if other programs were active on the machine during the run.
 fn disturbed(records: &[Record]) -> Option<String> {
     let measured = records.iter().filter_map(|record| match &record.outcome {
         Outcome::Measured(measured) => Some(measured),

@@ -1,4 +1,4 @@
-//! Known answers of [`summarise`].
+//! Tests of [`summarise`] with known answers.
 
 use super::*;
 use crate::record::TrialKey;
@@ -48,7 +48,8 @@ fn ratios_are_of_the_same_round_and_cancel_what_both_suffered() {
     let interval = ratio.interval.unwrap();
     assert!(interval.low > 9.8 && interval.high < 10.2, "{interval:?}");
     assert!((adit.median - 1980.0).abs() < 1e-9);
-    // ln 2 apart from each other: s = ln 2 * sqrt(2.5), and the SDD (3.1949 * s * sqrt(0.4)) is 815 %, still below ten times.
+    // The logarithms are ln 2 apart: s = ln 2 * sqrt(2.5), and the SDD (3.1949 * s * sqrt(0.4)) is 815 %, still below
+    // ten times.
     let sdd = adit.sdd_percent.unwrap();
     assert!((700.0..900.0).contains(&sdd), "{sdd}");
     assert_eq!(ratio.verdict, Verdict::Ahead);
@@ -65,14 +66,14 @@ fn nothing_inside_the_noise_is_called_a_win() {
     };
     assert_eq!(verdict("up_mbps", &[110.0, 112.0, 111.0, 109.0, 111.0]), Verdict::Ahead);
     assert_eq!(verdict("up_mbps", &[90.0, 91.0, 89.0, 90.5, 90.0]), Verdict::Behind);
-    // Less is better of CPU time.
+    // For CPU time, less is better.
     assert_eq!(verdict("p50_ms", &[90.0, 91.0, 89.0, 90.5, 90.0]), Verdict::Ahead);
-    // Four rounds of five are better, one is not: the interval holds 1.
+    // Four of five rounds are better, one is not: the interval contains 1.
     assert_eq!(verdict("up_mbps", &[105.0, 104.0, 99.0, 103.0, 106.0]), Verdict::InsideTheNoise);
     // Always better, and by more than the interval, but by less than the SDD: s = 1 %, SDD 2 %, difference 1.5 %.
     let slight = [101.0, 102.5, 100.5, 101.5, 102.9];
     assert_eq!(verdict("up_mbps", &slight), Verdict::InsideTheNoise);
-    // Two pairs are too few to say anything.
+    // Two pairs are too few for a verdict.
     assert_eq!(verdict("up_mbps", &[200.0, 201.0]), Verdict::Invalid);
 }
 
@@ -108,7 +109,7 @@ fn stolen_time_marks_a_trial() {
         ([1, 3, 4].as_slice(), [2].as_slice())
     );
     assert_eq!(row.invalid, None);
-    // With only two unmarked ones left nothing is left out, and the result is invalid.
+    // With only two unmarked rounds, none is left out, and the result is invalid.
     measured(&mut all[0]).steal = 0.2;
     let summary = summarise(&all);
     let row = find(&summary, "adit");
@@ -132,7 +133,7 @@ fn what_was_skipped_says_why() {
         (Some("install tinc"), Some("install tinc"))
     );
     assert!(summary.warnings.is_empty(), "{summary:?}");
-    // Without openvpn the first that was measured is the reference.
+    // Without openvpn the first measured subject is the reference.
     assert!(find(&summary, "adit").is_reference);
 }
 
@@ -207,7 +208,7 @@ fn growth_above_linear_is_flagged() {
     let of = |name: &str| summary.growth.iter().find(|growth| growth.metric == name).unwrap();
     let (cpu, memory) = (of("server_cpu_percent"), of("server_anon_mib"));
     assert!((cpu.log_log.unwrap().slope - 2.0).abs() < 1e-9 && cpu.above_linear);
-    // 10 MiB and 2 more for each client.
+    // 10 MiB, and 2 more for each client.
     assert!(
         (memory.linear.slope - 2.0).abs() < 1e-9 && (memory.linear.intercept - 10.0).abs() < 1e-9
     );

@@ -1,4 +1,4 @@
-//! The trials of a run, summarised: what tables and bars are drawn from.
+//! The summary of a run's trials, from which tables and bars are drawn.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde::Serialize;
 use super::{Interval, Slope};
 use crate::record::Point;
 
-/// A whole run.
+/// The summary of a whole run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// By scenario, point and subject, numbers in points in their numeric order.
+    /// The rows, ordered by scenario, point and subject; numbers in points are in numeric order.
     pub rows: Vec<Row>,
-    /// A/A: the same subject twice.
+    /// A/A: the same subject run twice.
     pub a_a: Vec<AaRow>,
-    /// The growth of CPU and memory with the clients, in scenarios of the kind `growth`.
+    /// The growth of CPU and memory with the number of clients, in scenarios of the kind `growth`.
     pub growth: Vec<Growth>,
     /// Warnings that precede all figures, such as that A/A found a difference.
     pub warnings: Vec<String>,
@@ -33,17 +33,17 @@ pub struct Row {
     pub subject: String,
     /// Whether the ratios of this scenario and point are to this subject.
     pub is_reference: bool,
-    /// By the names of [`crate::metric::ALL`]; empty where nothing was measured.
+    /// The metrics, by the names of [`crate::metric::ALL`]; empty if nothing was measured.
     pub values: BTreeMap<String, Cell>,
-    /// Rounds that count: valid, and unmarked where three of those exist.
+    /// The rounds that count: valid ones, and only the unmarked ones if there are at least three of them.
     pub rounds: Vec<u32>,
-    /// Valid rounds in which the hypervisor took more than 1 % of the machine's time.
+    /// The valid rounds in which the hypervisor took more than 1 % of the machine's time.
     pub marked: Vec<u32>,
-    /// Rounds that do not count, and why: invalid or broken ones.
+    /// The rounds that do not count because they are invalid or failed, with the reasons.
     pub not_counted: Vec<(u32, String)>,
-    /// Why it was not run at all, where that is so.
+    /// The reason why it was not run, if it was not.
     pub skipped: Option<String>,
-    /// Why this result must not be used; None if it may be. Its figures are still shown.
+    /// The reason why this result must not be used; `None` if it may be. Its figures are shown in any case.
     pub invalid: Option<String>,
 }
 
@@ -52,35 +52,35 @@ pub struct Row {
 pub struct Cell {
     /// The median over the rounds that count.
     pub median: f64,
-    /// Its 95 % interval; None of fewer than two rounds.
+    /// Its 95 % interval; `None` for fewer than two rounds.
     pub interval: Option<Interval>,
     /// The figure of each round that counts.
     pub by_round: BTreeMap<u32, f64>,
-    /// The smallest detectable difference in percent, the larger of this row's own and that of A/A; None of fewer than two rounds or
-    /// where a figure is not above zero.
+    /// The smallest detectable difference in percent, the larger of this row's own and that of A/A; `None` for fewer
+    /// than two rounds or if a figure is not positive.
     pub sdd_percent: Option<f64>,
-    /// Beside the reference, if there is one and the metric has a better direction.
+    /// The ratio to the reference, if there is one and the metric has a better direction.
     pub ratio: Option<Ratio>,
 }
 
-/// A subject's figure over the reference's of the same round.
+/// The ratio of a subject's figure to the reference's of the same round.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ratio {
-    /// To whom.
+    /// The subject that it is compared with.
     pub reference: String,
     /// The median of the rounds' ratios.
     pub median: f64,
-    /// Its 95 % interval; None of fewer than two pairs.
+    /// Its 95 % interval; `None` for fewer than two pairs.
     pub interval: Option<Interval>,
-    /// The number of rounds that both had.
+    /// The number of rounds that both have.
     pub pairs: usize,
-    /// The smallest difference to the ratio of another run of as many rounds that can be detected, in percent.
+    /// The smallest detectable difference to the ratio of another run of as many rounds, in percent.
     pub sdd_percent: Option<f64>,
-    /// In a word.
+    /// The verdict on the difference.
     pub verdict: Verdict,
 }
 
-/// Which one is better, and whether the data shows it.
+/// Whether the subject is better than the reference, and whether the data shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -88,7 +88,7 @@ pub enum Verdict {
     Ahead,
     /// Worse than the reference, beyond the noise.
     Behind,
-    /// The interval holds 1, or the difference is not above the smallest detectable one.
+    /// The interval contains 1, or the difference is not above the smallest detectable one.
     InsideTheNoise,
     /// At least one of the two has no valid result.
     Invalid,
@@ -105,7 +105,7 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// The same subject twice at the same point, in turns.
+/// The same subject run twice at the same point, in turns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AaRow {
     /// The scenario's name.
@@ -114,7 +114,7 @@ pub struct AaRow {
     pub point: Point,
     /// The subject, without the `#a` and `#b` that distinguish the two sides of a round in `trials.jsonl`.
     pub subject: String,
-    /// By the names of [`crate::metric::ALL`], those with a direction.
+    /// The metrics with a direction, by the names of [`crate::metric::ALL`].
     pub values: BTreeMap<String, AaCell>,
 }
 
@@ -125,15 +125,15 @@ pub struct AaCell {
     pub pairs: usize,
     /// The median of `#b` over `#a` of the same round.
     pub ratio: f64,
-    /// Its 95 % interval; None of fewer than two pairs.
+    /// Its 95 % interval; `None` for fewer than two pairs.
     pub interval: Option<Interval>,
     /// The smallest detectable difference in percent.
     pub sdd_percent: Option<f64>,
-    /// Whether A differs from A, which no steady machine does.
+    /// Whether A differs from A, which does not happen on a steady machine.
     pub different: bool,
 }
 
-/// The growth of one metric with the clients.
+/// The growth of one metric with the number of clients.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Growth {
     /// The scenario's name.
@@ -146,9 +146,9 @@ pub struct Growth {
     pub metric: String,
     /// `(clients, figure)` of all rounds that count.
     pub points: Vec<(f64, f64)>,
-    /// The figure against the clients, in the metric's unit per client.
+    /// The fit of the figure against the clients, in the metric's unit per client.
     pub linear: Slope,
-    /// Logarithm against logarithm: its slope is 1 where the figure grows as the clients do.
+    /// The fit of the logarithms: its slope is 1 if the figure is proportional to the number of clients.
     pub log_log: Option<Slope>,
     /// Whether the whole interval of the log-log slope is above 1.
     pub above_linear: bool,

@@ -1,12 +1,12 @@
-//! adit: this tree's, or that of a revision.
+//! adit, built from this tree or from a revision.
 
 use std::path::{Path, PathBuf};
 
 use super::revision;
 use super::toolchain::first_line;
 
-/// Returns a hundred rules with connection tracking: all but the last are about others, of every kind that a packet can
-/// be compared with.
+/// Returns a hundred rules with connection tracking: all but the last match other packets, by every property that rules
+/// can match.
 pub(super) fn rules() -> String {
     let mut text = String::from(
         "table inet vpn {\n    chain forward {\n        \
@@ -35,7 +35,7 @@ pub(super) fn version(program: &Path, of_revision: bool) -> Result<String, Strin
         // The build directory is named by the full SHA.
         program.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into())
     } else {
-        // A binary of before would be measured under the name of what it is not.
+        // An outdated binary would be measured under the name of the current source.
         match revision::newer_source(program) {
             Some(path) => Some(format!("built before {} was changed", path.display())),
             None => revision::of_this_tree(),
@@ -44,7 +44,7 @@ pub(super) fn version(program: &Path, of_revision: bool) -> Result<String, Strin
     Ok(source.map_or(told.clone(), |source: String| format!("{told} ({source})")))
 }
 
-/// Finds the `adit` next to this program, or the one that `ADIT` names; for a test, the one in the folder above.
+/// Finds the `adit` next to this program, or the one named by `ADIT`; in a test, the one in the parent folder.
 pub(super) fn beside() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("ADIT") {
         let path = PathBuf::from(path);

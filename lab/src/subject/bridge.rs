@@ -1,4 +1,4 @@
-//! Two hosts that hold a TAP device each, and what joins the two.
+//! Two hosts with a TAP device each, and the bridge or relay that joins them.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -15,16 +15,16 @@ use crate::testbed::Testbed;
 /// A way to join two TAP devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bridging {
-    /// A plain relay with a blocking thread for each direction: one frame is read and written by one system call each. It is the
-    /// faster of the two, and comes first as the reference of ratios.
+    /// A plain relay with a blocking thread for each direction, which reads and writes each frame by one system call
+    /// each. It is the faster of the two plain relays, and comes first as the reference of ratios.
     PlainThreads,
-    /// The same in one thread that polls both.
+    /// A plain relay with one thread that polls both devices.
     Plain,
     /// `adit bridge --relay`.
     Relay,
     /// `adit bridge` with four rules and connection tracking.
     Rules,
-    /// The same with 10,000 rules and sets before the one that decides.
+    /// `adit bridge` with 10,000 rules and sets before the decisive rule.
     ManyRules,
 }
 
@@ -49,11 +49,11 @@ impl Bridging {
     }
 }
 
-/// Rules of the small firewall.
+/// The number of rules of the small firewall.
 const DECIDING: u32 = 4;
 
-/// Returns the small firewall behind this many rules about others. The ports that the lab's generators choose take the
-/// place of 7070.
+/// Returns the small firewall after this many rules that match other packets. The ports that the lab's generators
+/// choose replace 7070.
 pub(super) fn rules(others: u32) -> String {
     let mut text = String::from("table inet fw {\n");
     if others > 0 {

@@ -11,7 +11,7 @@ use crate::testbed::Testbed;
 /// Starts the subject on the testbed, pings every client from the server and the server from every client, and ends it.
 ///
 /// # Errors
-/// It did not come up, a ping did not come back, or a process is left: with the logs.
+/// The subject did not become ready, a ping was lost, or a process did not end; the error includes the logs.
 pub fn check(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -26,7 +26,7 @@ pub fn check(
         let ways = [(host, tunnels.server_inner), (&testbed.server, *inner)];
         for (from, to) in ways {
             for address in std::iter::once(to.v4).chain(to.v6) {
-                // A machine under load may take its second for one.
+                // On a loaded machine, a single ping may take longer than its second.
                 let back = (0..3).map(|_| ping(from, address, 1200, 1));
                 let back = back.take_while(|back| !matches!(back, Ok(1..))).count() < 3;
                 ensure(back, || {

@@ -20,7 +20,7 @@ pub(super) fn version() -> std::result::Result<String, String> {
     program().map(|_| concat!("adit-lab ", env!("CARGO_PKG_VERSION")).to_owned())
 }
 
-/// Finds this program, or the `adit-lab` next to it or, for a test, above it.
+/// Finds this program, or the `adit-lab` next to it; in a test, the one in the parent folder.
 pub(super) fn program() -> std::result::Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
     let folders = this.ancestors().skip(1).take(2).map(|folder| folder.join("adit-lab"));
@@ -78,7 +78,7 @@ pub(super) fn start(testbed: &Testbed, spec: &TunnelSpec) -> Result<Tunnels> {
     Ok(tunnels)
 }
 
-/// Returns the command as a person would type it in the host.
+/// Returns the command as a user would type it on the host.
 pub(super) fn shown(command: &Command) -> String {
     let shown = command_line(command);
     shown.split_once("adit-lab ").map_or(shown.clone(), |(_, rest)| format!("adit-lab {rest}"))

@@ -1,4 +1,4 @@
-//! The config files and the way to start that adit and openvpn share.
+//! The config files and the start sequence that adit and openvpn share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,12 +29,12 @@ pub(super) struct End {
     pub(super) arguments: &'static [&'static str],
     /// Lines that only this program needs.
     pub(super) own: String,
-    /// The number of its workers, if it does not choose it itself.
+    /// The number of workers; `None` leaves the choice to the program.
     pub(super) workers: Option<u16>,
 }
 
 impl End {
-    /// Returns the command that runs a config file in a host.
+    /// Returns the command that runs a config file on a host.
     fn command(&self, host: &Namespace, config: &Path) -> Command {
         let mut command = host.command(&self.program.to_string_lossy());
         command.args(self.arguments).arg(config);
@@ -92,7 +92,8 @@ pub(super) fn start(
     Ok(tunnels)
 }
 
-/// Returns the server's file and that of all clients: the same lines for adit and for openvpn.
+/// Returns the server's file and the one that all clients share: the same lines for adit and for
+/// openvpn.
 fn configs(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -123,7 +124,7 @@ fn configs(
         "server-ipv6 fd88::/64".to_owned(),
         "keepalive 2 20".to_owned(),
         "dh none".to_owned(),
-        // One certificate for all clients: a hundred of them would only make the start slower.
+        // One certificate for all clients: a hundred certificates would only slow down the start.
         "duplicate-cn".to_owned(),
         format!("cert {}", file("server.crt")),
         format!("key {}", file("server.key")),
@@ -140,7 +141,7 @@ fn configs(
     ];
     match carrier {
         Carrier::Udp | Carrier::UdpTap => client.push("explicit-exit-notify 1".to_owned()),
-        // As the manual advises for TCP; it reaches the clients by push.
+        // As openvpn's manual advises for TCP; the clients receive it by push.
         Carrier::Tcp => server.push("tcp-nodelay".to_owned()),
     }
     server.extend(spec.server_lines.iter().cloned());

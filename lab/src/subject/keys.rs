@@ -15,7 +15,7 @@ use rcgen::{
 };
 
 /// A folder with `ca.crt`, `server.crt`, `server.key`, `client.crt`, `client.key` and `tls-crypt.key`, and the
-/// authority, which can issue more.
+/// authority, which can issue more certificates.
 #[derive(Debug, Clone)]
 pub struct Keys {
     folder: PathBuf,
@@ -26,14 +26,14 @@ pub struct Keys {
 /// A client's certificate and key, as PEM.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The common name is of this certificate alone.
+    /// The certificate, whose common name is unique.
     pub certificate: String,
-    /// Unencrypted.
+    /// The unencrypted key.
     pub key: String,
 }
 
 impl Keys {
-    /// Makes them all.
+    /// Creates all files.
     ///
     /// # Errors
     /// The files cannot be written.
@@ -64,7 +64,7 @@ impl Keys {
     /// Issues a certificate to one more client.
     ///
     /// # Errors
-    /// The library makes no key.
+    /// The library cannot generate a key.
     pub fn issue(&self) -> Result<Identity> {
         let number = self.issued.fetch_add(1, Ordering::Relaxed) + 1;
         self.sign(&format!("client-{number}"), ExtendedKeyUsagePurpose::ClientAuth)
@@ -97,7 +97,7 @@ impl Keys {
         self.folder.join(name)
     }
 
-    /// Returns the folder of all of them.
+    /// Returns the folder that contains the files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -110,7 +110,7 @@ impl Keys {
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).context(path.display())?;
     if path.extension().is_some_and(|kind| kind == "key") {
-        // openvpn warns of keys that others may read.
+        // openvpn warns about keys that other users can read.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     }
     Ok(())

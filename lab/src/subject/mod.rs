@@ -34,7 +34,7 @@ pub use tunnels::{TunnelSpec, Tunnels};
 pub use vpn::{Carrier, Implementation, Variant, Vpn};
 pub use wired::Joint;
 
-/// One thing to measure.
+/// One subject of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Subject {
@@ -42,13 +42,13 @@ pub enum Subject {
     Bare,
     /// A tunnel without cryptography through two TUN devices: the ceiling of any VPN of this shape.
     Copy,
-    /// A tunnel of OpenVPN's protocol.
+    /// A tunnel with OpenVPN's protocol.
     Vpn(Vpn),
-    /// Two TAP devices and what joins them: no tunnel.
+    /// Two TAP devices and the program that joins them: no tunnel.
     Bridge(Bridging),
-    /// Two veth pairs and what joins them: no tunnel.
+    /// Two veth pairs and the bridge that joins them: no tunnel.
     Wired(Joint),
-    /// Two or more hosts that reach only a database.
+    /// Two or more hosts that can reach only a database.
     Database(Scheme),
     /// tinc 1.0.
     Tinc,
@@ -56,7 +56,7 @@ pub enum Subject {
     WireguardGo,
 }
 
-/// Returns whether adit is, or is part of, the subject of this name.
+/// Returns whether the subject with this name is adit or contains it.
 pub fn has_adit(name: &str) -> bool {
     name.split('/').any(|end| end.starts_with("adit"))
 }
@@ -68,7 +68,7 @@ impl Subject {
     pub const OPENVPN: Self =
         Self::Vpn(Vpn::of(Implementation::Openvpn, Carrier::Udp, Variant::Default));
 
-    /// Returns all that have a name of their own; besides, there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
+    /// Returns all subjects with fixed names; in addition there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
     pub fn named() -> impl Iterator<Item = Self> {
         let bridges = [
             Bridging::Plain,
@@ -87,7 +87,7 @@ impl Subject {
             .chain([Self::Tinc, Self::WireguardGo])
     }
 
-    /// Returns the git revision of adit that is measured, if it is one.
+    /// Returns the git revision of adit that is measured, if the subject names one.
     pub fn revision(&self) -> Option<&str> {
         match self {
             Self::Vpn(vpn) => vpn.revision(),
@@ -95,7 +95,7 @@ impl Subject {
         }
     }
 
-    /// Returns the way through a database, if that is what it is.
+    /// Returns the scheme of a subject that passes packets through a database.
     pub fn database(&self) -> Option<Scheme> {
         match self {
             Self::Database(scheme) => Some(*scheme),

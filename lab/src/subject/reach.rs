@@ -1,4 +1,4 @@
-//! Whether hosts reach each other, asked from inside many namespaces at once: by own echo requests, since a hundred
+//! Checks whether hosts reach each other, from many namespaces at once. It sends its own echo requests, since a hundred
 //! `ping` processes take longer than a hundred handshakes.
 
 use std::io::{ErrorKind, Read};
@@ -14,10 +14,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// The time limit of an echo before the next is sent.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Waits until `to` answers each of these hosts, asking from all of them at once.
+/// Waits until `to` answers each of these hosts, probing from all of them at once.
 ///
 /// # Errors
-/// The first host, by its number, that had no answer within `limit`.
+/// Names the first host, by its number, that had no answer within `limit`.
 pub(super) fn all(from: &[Namespace], to: IpAddr, limit: Duration) -> Result<()> {
     let IpAddr::V4(to) = to else { return Err("only IPv4 is asked for its echo".into()) };
     everywhere(from, move || echo(to, limit)).map(drop)
@@ -26,7 +26,7 @@ pub(super) fn all(from: &[Namespace], to: IpAddr, limit: Duration) -> Result<()>
 /// Returns the addresses of a device in each of these hosts.
 ///
 /// # Errors
-/// The device is not there or has no IPv4 address.
+/// The device does not exist or has no IPv4 address.
 pub(super) fn inner(hosts: &[Namespace], device: &'static str) -> Result<Vec<InnerAddrs>> {
     everywhere(hosts, move || addresses(device))
 }
@@ -39,7 +39,7 @@ pub(super) fn inner_addrs(host: &Namespace, device: &'static str) -> Result<Inne
     joined(host.thread(move || addresses(device))?, 0)
 }
 
-/// Runs the same in all hosts at once, and gives what came of it in their order.
+/// Runs a function in all hosts at once, and returns the results in the order of the hosts.
 fn everywhere<T: Send + 'static>(
     hosts: &[Namespace],
     work: impl Fn() -> Result<T> + Clone + Send + 'static,
@@ -76,7 +76,7 @@ fn echo(to: Ipv4Addr, limit: Duration) -> Result<()> {
     let mut sequence = 0_u16;
     loop {
         sequence = sequence.wrapping_add(1);
-        // No route yet, or a device that is not up: the answer stays away, and the next request is tried.
+        // Without a route, or while the device is down, no reply arrives, and the next request is sent.
         let sent = socket.send_to(&request(sequence), &SocketAddr::from((to, 0)).into());
         let next = Instant::now() + TIMEOUT;
         while Instant::now() < next {
@@ -116,7 +116,7 @@ fn request(sequence: u16) -> [u8; 8] {
     [8, 0, c0, c1, i0, i1, s0, s1]
 }
 
-/// Returns whether an IPv4 packet is an echo reply from there. No other requests are sent in these hosts, so the
+/// Returns whether an IPv4 packet is an echo reply from this address. No other requests are sent in these hosts, so the
 /// identifier is not compared.
 fn answers(packet: &[u8], from: Ipv4Addr) -> bool {
     let header = usize::from(packet.first().copied().unwrap_or_default() & 0x0f) * 4;

@@ -1,4 +1,4 @@
-//! adit as it was at a git revision, built on the side under `target/lab/rev/<full sha>`.
+//! adit at a git revision, built in a separate folder, `target/lab/rev/<full sha>`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,14 @@ use adit_testbed::process::output;
 
 use super::Subject;
 
-/// Builds the revisions that `adit@REVISION` names, where not built yet, and returns their paths by the revision as written.
+/// Builds the revisions that `adit@REVISION` names, unless they are already built, and returns the paths of the
+/// binaries by the revision as written.
 ///
-/// To be called before [`adit_testbed::sandbox::enter`]: cargo may need the registry, and the sandbox has no network.
-/// Costs milliseconds where everything is there.
+/// Call it before [`adit_testbed::sandbox::enter`]: cargo may need the registry, and the sandbox has no network. It
+/// takes milliseconds if everything is built.
 ///
 /// # Errors
-/// A revision that git does not know, by name; no git repository here; a revision that does not build.
+/// git does not know a revision, which the error names; there is no git repository here; or a revision does not build.
 pub fn prepare(subjects: &[Subject]) -> Result<BTreeMap<String, PathBuf>> {
     let mut built = BTreeMap::new();
     for subject in subjects {
@@ -31,7 +32,7 @@ pub fn prepare(subjects: &[Subject]) -> Result<BTreeMap<String, PathBuf>> {
     Ok(built)
 }
 
-/// Returns the folder of adit's sources: above this program, or above the current folder.
+/// Returns the folder of adit's sources, searched upwards from this program and from the current folder.
 ///
 /// # Errors
 /// Neither is in a checkout.
@@ -65,7 +66,7 @@ fn resolve(root: &Path, revision: &str) -> Result<String> {
     Ok(sha.trim().to_owned())
 }
 
-/// Returns the revision of this tree's sources, `-dirty` if files differ from it; none where there is no git.
+/// Returns the revision of this tree's sources, with `-dirty` if files differ from it; `None` without git.
 pub(super) fn of_this_tree() -> Option<String> {
     let mut command = git(&workspace().ok()?);
     command.args(["describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]);
@@ -83,7 +84,7 @@ pub(super) fn newer_source(binary: &Path) -> Option<PathBuf> {
     sources(&list).into_iter().find(changed)
 }
 
-/// Returns the files after the colon; a space inside a name has a backslash before it.
+/// Returns the files after the colon; a backslash precedes each space within a name.
 fn sources(list: &str) -> Vec<PathBuf> {
     let (_, files) = list.split_once(": ").unwrap_or_default();
     let files = files.trim_end().replace("\\ ", "\0");
@@ -99,7 +100,8 @@ fn binary(root: &Path, sha: &str) -> PathBuf {
     side(root, sha).join("adit")
 }
 
-/// Unpacks the revision, builds it, and puts the binary in its place last, so that a killed build starts again.
+/// Unpacks and builds the revision. The binary is moved to its final path last, so that an interrupted build is
+/// repeated.
 fn build(root: &Path, sha: &str, revision: &str) -> Result<()> {
     let side = side(root, sha);
     let sources = side.join("src");
@@ -135,7 +137,7 @@ fn build(root: &Path, sha: &str, revision: &str) -> Result<()> {
     let finished = side.join("target/release/adit");
     std::fs::copy(&finished, side.join("adit.new")).context(finished.display())?;
     std::fs::rename(side.join("adit.new"), binary(root, sha)).context("the finished binary")?;
-    // Most of a gigabyte that is not needed again: a revision does not change.
+    // This frees most of a gigabyte that is not needed again, since a revision does not change.
     std::fs::remove_dir_all(side.join("target")).context("removing what the build left")
 }
 

@@ -1,4 +1,4 @@
-//! The parts that all starts share: processes at once, addresses by number, files with their keys left out.
+//! The steps that all starts share: concurrent processes, addresses by number, files without their keys.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -17,10 +17,10 @@ use crate::testbed::Testbed;
 
 /// The UDP or TCP port of every server.
 pub(super) const PORT: u16 = 1194;
-/// The time limit for all clients together to come up. Under loss retransmissions start at 2 s and double.
+/// The time limit for all clients together to become ready. Under loss, retransmissions start at 2 s and double.
 pub(super) const SETUP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Processes in the making, which end if something goes wrong on the way.
+/// Processes that are starting; they are ended if a later step fails.
 #[derive(Default)]
 pub(super) struct Processes {
     pub(super) server: Vec<Daemon>,
@@ -41,7 +41,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Waits until every client has logged `needle`; the limit is for all together.
+    /// Waits until every client has logged `needle`; the time limit applies to all together.
     pub(super) fn wait_clients(&mut self, needle: &str) -> Result<()> {
         let last = Instant::now() + SETUP_LIMIT;
         for client in self.clients.iter_mut().flatten() {
@@ -54,7 +54,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Returns the logs of all of them, for a failure that none of them reported.
+    /// Returns the logs of all processes, for a failure that none of them reported.
     pub(super) fn blame(&self, failure: impl std::fmt::Display) -> String {
         let first = self.clients.first().into_iter().flatten();
         let daemons = self.server.iter().take(1).chain(first);
@@ -62,7 +62,7 @@ impl Processes {
         format!("{failure}\n{logs}")
     }
 
-    /// They carry traffic, between these addresses in the tunnel: only configs and notes are left to record.
+    /// Turns processes that carry traffic between these addresses into tunnels; the caller adds only configs and notes.
     pub(super) fn into_tunnels(
         mut self,
         server_inner: InnerAddrs,
@@ -87,8 +87,8 @@ impl Drop for Processes {
     }
 }
 
-/// Returns the addresses in the tunnel where the lab gives them out itself: the server is number 0, the clients count
-/// from 1.
+/// Returns the addresses in the tunnel if the lab assigns them itself: the server is number 0, the clients count from
+/// 1.
 pub(super) fn inner(number: usize) -> Result<InnerAddrs> {
     let host = u16::try_from(number + 1).context("too many clients")?;
     let [high, low] = host.to_be_bytes();
@@ -96,17 +96,17 @@ pub(super) fn inner(number: usize) -> Result<InnerAddrs> {
     Ok(InnerAddrs { v4: Ipv4Addr::new(10, 88, high, low).into(), v6: Some(v6.into()) })
 }
 
-/// Returns the addresses in the tunnel of all clients.
+/// Returns the addresses of all clients in the tunnel.
 pub(super) fn inners(testbed: &Testbed) -> Result<Vec<InnerAddrs>> {
     (1..=testbed.clients.len()).map(inner).collect()
 }
 
-/// Formats `address:port`, with brackets where IPv6 needs them.
+/// Formats `address:port`, with brackets around IPv6 addresses.
 pub(super) fn endpoint(address: IpAddr, port: u16) -> String {
     std::net::SocketAddr::new(address, port).to_string()
 }
 
-/// Returns both addresses with the length of the tunnel's network, for a device there.
+/// Returns the lines that assign both addresses to a device, with the prefix length of the tunnel's network.
 pub(super) fn address_lines(inner: InnerAddrs, device: &str) -> String {
     let mut lines = format!("address add {}/16 dev {device}\n", inner.v4);
     if let Some(v6) = inner.v6 {
@@ -119,7 +119,7 @@ pub(super) fn address_lines(inner: InnerAddrs, device: &str) -> String {
 /// Runs `ip -batch` in a host.
 ///
 /// # Errors
-/// The output of `ip`.
+/// `ip` failed; the error includes its output.
 pub(super) fn ip_batch(host: &Namespace, lines: &str) -> Result<()> {
     let mut command = host.command("ip");
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -134,7 +134,7 @@ pub(super) fn ip_batch(host: &Namespace, lines: &str) -> Result<()> {
 /// Waits until a host has this device.
 ///
 /// # Errors
-/// It did not come.
+/// The device did not appear.
 pub(super) fn wait_for_device(daemon: &mut Daemon, host: &Namespace, device: &str) -> Result<()> {
     let last = Instant::now() + Duration::from_secs(10);
     while host.run("ip", &["link", "show", "dev", device]).is_err() {
@@ -148,10 +148,10 @@ pub(super) fn wait_for_device(daemon: &mut Daemon, host: &Namespace, device: &st
     Ok(())
 }
 
-/// Refuses what only subjects that speak OpenVPN can be asked for.
+/// Refuses options that only subjects with OpenVPN's protocol support.
 ///
 /// # Errors
-/// The spec has lines for config files of OpenVPN's.
+/// The spec has lines for OpenVPN's config files.
 pub(super) fn no_lines(spec: &TunnelSpec, subject: &str) -> Result<()> {
     ensure(spec.server_lines.is_empty() && spec.client_lines.is_empty(), || {
         format!("{subject} takes no directives of OpenVPN: leave it out of this scenario")

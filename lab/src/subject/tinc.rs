@@ -1,4 +1,4 @@
-//! tinc 1.0 in router mode, with the cipher and digest that it chooses itself.
+//! tinc 1.0 in router mode, with its default cipher and digest.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -61,7 +61,7 @@ pub(super) fn start(
     Ok(tunnels)
 }
 
-/// A folder for each node, numbered as their addresses are: the server is 0.
+/// The folder of each node, numbered like the addresses: the server is 0.
 struct Files {
     folder: TempDir,
     shown: Vec<(String, String)>,
@@ -88,7 +88,7 @@ impl Files {
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
             let host = if number == 0 { server_host.clone() } else { subnets(address) };
             let with_key = format!("{host}{}", keys.public);
-            // A client knows itself and the server; the server knows everybody.
+            // A client has the files of itself and the server; the server has those of all nodes.
             fs::write(node.join("hosts").join(name(number)), &with_key)?;
             if number > 0 {
                 fs::write(files.node(0).join("hosts").join(name(number)), &with_key)?;
@@ -126,7 +126,7 @@ fn conf(number: usize, spec: &TunnelSpec) -> String {
     let mut conf = format!("Name = {}\nMode = router\nInterface = tun0\n", name(number));
     // Writing to a String cannot fail.
     let _ = writeln!(conf, "AddressFamily = {family}");
-    // Without it every client learns of every other, and a star would be measured as a mesh.
+    // Without it every client would learn of every other, and a mesh would be measured instead of a star.
     let _ =
         writeln!(conf, "{}", if number == 0 { "TunnelServer = yes" } else { "ConnectTo = server" });
     conf
@@ -146,7 +146,8 @@ fn up(address: InnerAddrs, spec: &TunnelSpec) -> String {
     script
 }
 
-/// Waits until tinc knows the path MTU: before, it sends large packets over TCP, which is no part of a trial.
+/// Waits until tinc has discovered the path MTU: until then it sends large packets over TCP, which a trial must not
+/// include.
 ///
 /// On SIGUSR2 a daemon lists its nodes, as `server at 192.0.2.1 port 655 ... pmtu 1451 (min 1451 max 1451)`.
 fn wait_for_mtu(processes: &Processes, clients: usize) -> Result<()> {
@@ -172,7 +173,7 @@ fn wait_for_mtu(processes: &Processes, clients: usize) -> Result<()> {
     Ok(())
 }
 
-/// For how many peers the last list of nodes has an MTU that is no longer probed for.
+/// Returns the number of peers in the last list of nodes whose MTU is no longer being probed.
 fn settled(log: &str) -> usize {
     let list = log.rsplit("Nodes:").next().unwrap_or_default();
     let fixed = |line: &&str| {
@@ -187,7 +188,8 @@ fn settled(log: &str) -> usize {
     list.lines().filter(fixed).count()
 }
 
-/// One RSA key that all nodes share: tinc would make each its own, which costs seconds and changes nothing here.
+/// An RSA key that all nodes share: tinc would make one for each node, which takes seconds and makes no difference
+/// here.
 #[derive(Debug)]
 pub(super) struct RsaKey {
     private: PathBuf,

@@ -1,4 +1,4 @@
-//! The parts that all trials of a run share: keys, folders, the programs and their versions.
+//! The resources that all trials of a run share: keys, folders, the programs and their versions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::testbed::Testbed;
 
-/// Made once a run, inside the sandbox.
+/// The shared resources, made once per run inside the sandbox.
 #[derive(Debug)]
 pub struct Toolchain {
     folder: PathBuf,
@@ -48,7 +48,7 @@ impl Toolchain {
     /// Returns the subject's version.
     ///
     /// # Errors
-    /// Why it cannot be measured here, and what to install.
+    /// The subject cannot be measured here; the error says why and what to install.
     pub fn available(&self, subject: &Subject) -> std::result::Result<String, String> {
         self.known.get(subject).cloned().unwrap_or_else(|| self.ask(subject))
     }
@@ -56,7 +56,8 @@ impl Toolchain {
     /// Starts the subject on every host of the testbed; returns when all clients can pass traffic.
     ///
     /// # Errors
-    /// It is not available, it cannot do what the spec asks, or it did not come up: then with its log.
+    /// The subject is not available, it does not support the spec, or it did not become ready; in the last case the
+    /// error includes its log.
     pub fn start(
         &self,
         subject: &Subject,
@@ -86,7 +87,7 @@ impl Toolchain {
         }
     }
 
-    /// Certificates and keys: those that adit and openvpn are given.
+    /// Returns the certificates and keys that adit and openvpn use.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
@@ -104,16 +105,16 @@ impl Toolchain {
         }
     }
 
-    /// tinc's key, made when first asked for.
+    /// Returns tinc's key, which the first call creates.
     pub(super) fn rsa(&self) -> Result<&RsaKey> {
         let key = self.rsa.get_or_init(|| RsaKey::make(self.keys.folder()));
         key.as_ref().map_err(Clone::clone)
     }
 
-    /// Creates a folder for the files of one tunnel, in memory, which is removed on drop.
+    /// Creates a folder in memory for the files of one tunnel, which is removed on drop.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The folder cannot be made.
     pub fn scratch(&self) -> Result<TempDir> {
         Ok(tempfile::Builder::new().prefix("t").tempdir_in(&self.folder)?)
     }
@@ -122,7 +123,7 @@ impl Toolchain {
 /// Returns the version of a subject on this machine.
 ///
 /// # Errors
-/// Why it cannot be measured here, and what to install.
+/// The subject cannot be measured here; the error says why and what to install.
 pub fn here(subject: &Subject) -> std::result::Result<String, String> {
     match subject {
         Subject::Bare | Subject::Wired(Joint::Kernel | Joint::KernelRules) => {
@@ -144,10 +145,10 @@ fn kernel() -> String {
     release.trim().to_owned()
 }
 
-/// Returns the first line that a program prints on being asked for its version, wherever it prints it.
+/// Returns the first line of a program's version output, on whichever stream it is printed.
 ///
 /// # Errors
-/// It does not exist: then `install` says what to do.
+/// The program does not exist; `install` then says what to do.
 pub(super) fn first_line(
     program: &Path,
     arguments: &[&str],
@@ -157,7 +158,7 @@ pub(super) fn first_line(
         .args(arguments)
         .output()
         .map_err(|error| format!("{}: {error}: {install}", program.display()))?;
-    // openvpn ends with 1 after telling its version, so the exit status says nothing.
+    // openvpn exits with 1 after printing its version, so the exit status means nothing.
     let said = [done.stdout, done.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let line = said.lines().map(str::trim).find(|line| !line.is_empty());

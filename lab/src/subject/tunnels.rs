@@ -11,18 +11,19 @@ use tempfile::TempDir;
 
 use super::wired::BridgeHost;
 
-/// The properties of a tunnel to create. If a subject lacks one, its start fails and names it.
+/// The required properties of a tunnel. If a subject lacks one, its start fails and names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunnelSpec {
-    /// The data channel's cipher as OpenVPN names it; tinc, wireguard-go, `copy` and `bare` have no choice and ignore it.
+    /// The data channel's cipher by its OpenVPN name; tinc, wireguard-go, `copy` and `bare` have no choice and ignore
+    /// it.
     pub cipher: String,
     /// Whether the tunnel's packets travel over IPv6.
     pub outer_v6: bool,
-    /// The MTU inside the tunnel in bytes; `None` leaves each program its own default.
+    /// The MTU inside the tunnel in bytes; `None` leaves each program at its default.
     pub inner_mtu: Option<u32>,
-    /// More lines for the server's config file; only subjects that speak OpenVPN take any.
+    /// Additional lines for the server's config file; only subjects with OpenVPN's protocol accept them.
     pub server_lines: Vec<String>,
-    /// More lines for every client's config file; only subjects that speak OpenVPN take any.
+    /// Additional lines for every client's config file; only subjects with OpenVPN's protocol accept them.
     pub client_lines: Vec<String>,
 }
 
@@ -38,7 +39,7 @@ impl Default for TunnelSpec {
     }
 }
 
-/// Tunnels that carry traffic, one to each client of a testbed. Dropping this ends all their processes.
+/// Tunnels that carry traffic, one for each client of a testbed. Dropping this ends all their processes.
 #[derive(Debug)]
 pub struct Tunnels {
     /// The processes at the server; none for `bare`.
@@ -49,18 +50,18 @@ pub struct Tunnels {
     pub server_inner: InnerAddrs,
     /// The addresses in the tunnel of each client, in the order of the testbed's clients.
     pub client_inner: Vec<InnerAddrs>,
-    /// The exact config files, `(name, text)`: keys are files of their own, or left out. Command lines where a program
-    /// takes no file.
+    /// The exact config files as `(name, text)`, without keys: these are separate files, or left out. Contains the
+    /// command lines of programs that take no file.
     pub configs: Vec<(String, String)>,
     /// Notes for the reader: the MTU inside, the cipher if it is not the requested one, an old version.
     pub notes: Vec<String>,
-    /// The config files and keys, gone after the processes.
+    /// The config files and keys, which are removed after the processes have ended.
     pub(super) folder: Option<TempDir>,
     /// A host between the others, if there is one.
     pub(super) between: Option<BridgeHost>,
 }
 
-/// The time limit for a process to end when asked.
+/// The time limit for a process to end after the signal.
 const LEAVE: Duration = Duration::from_millis(300);
 
 impl Tunnels {
@@ -87,10 +88,10 @@ impl Drop for Tunnels {
     }
 }
 
-/// Ends processes all at once: asks, waits a moment that they share, then kills.
+/// Ends all processes at once: sends the signal, waits for them together, then kills the rest.
 pub(super) fn end(mut daemons: Vec<Daemon>) {
     for daemon in &daemons {
-        // A failure means that it has ended already.
+        // This fails only if the process has already ended.
         let _ = daemon.signal(Signal::SIGTERM);
     }
     let last = Instant::now() + LEAVE;
@@ -105,15 +106,15 @@ pub(super) fn end(mut daemons: Vec<Daemon>) {
     forget_ledgers(Path::new("/run/adit"), &pids);
 }
 
-/// Removes what killed processes of adit leave for the next one in their namespace: that goes with them here, and every
-/// start in a long run would read them all.
+/// Removes the undo logs that killed processes of adit leave for the next start in their namespace: the namespace is
+/// removed as well, and in a long run every start would read all of them.
 fn forget_ledgers(folder: &Path, pids: &BTreeSet<u32>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let pid = name.strip_suffix(".routes").and_then(|name| name.split_once('-'));
         if pid.is_some_and(|(pid, _)| pid.parse().is_ok_and(|pid| pids.contains(&pid))) {
-            // It may have gone of its own accord.
+            // The process may already have removed it.
             let _ = std::fs::remove_file(&path);
         }
     }

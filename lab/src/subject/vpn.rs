@@ -1,4 +1,4 @@
-//! Tunnels of OpenVPN's protocol, between adit and openvpn in any combination.
+//! Tunnels with OpenVPN's protocol, between adit and openvpn in any combination.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ use super::toolchain::{Toolchain, first_line};
 use super::{TunnelSpec, Tunnels, adit};
 use crate::testbed::Testbed;
 
-/// A tunnel of OpenVPN's protocol.
+/// A tunnel with OpenVPN's protocol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vpn {
     /// The program at the server.
@@ -50,7 +50,7 @@ pub enum Carrier {
     Udp,
     /// TCP.
     Tcp,
-    /// UDP, with frames inside.
+    /// UDP, with Ethernet frames inside the tunnel.
     UdpTap,
 }
 
@@ -67,13 +67,13 @@ impl Carrier {
 /// The difference from this tree's build of adit with its defaults.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Variant {
-    /// Not at all.
+    /// No difference.
     Default,
-    /// It is the build of a git revision.
+    /// adit is built from a git revision.
     Revision(String),
-    /// Its server has this many workers. A client has one peer, and one worker.
+    /// The server has this many workers. A client has one peer, and one worker.
     Workers(u16),
-    /// Its server has a packet filter of a hundred rules, the last of which decides.
+    /// The server has a packet filter with a hundred rules, the last of which decides.
     Filter,
 }
 
@@ -99,7 +99,7 @@ impl Vpn {
         Self { server: both, client: both, carrier, variant }
     }
 
-    /// Returns all that are known by a fixed name.
+    /// Returns all tunnels with a fixed name.
     pub(super) fn named() -> impl Iterator<Item = Self> {
         use Carrier::{Tcp, Udp, UdpTap};
         use Implementation::{Adit, Openvpn};
@@ -135,7 +135,7 @@ impl Vpn {
         adit(carrier, Variant::Workers(workers))
     }
 
-    /// Returns the git revision that is measured, if it is one.
+    /// Returns the git revision that is measured, if the variant names one.
     pub fn revision(&self) -> Option<&str> {
         match &self.variant {
             Variant::Revision(revision) => Some(revision),
@@ -158,7 +158,7 @@ impl Vpn {
         Ok(format!("{}; {}", of(Implementation::Adit)?, of(Implementation::Openvpn)?))
     }
 
-    /// Starts server and clients by the same config files for both programs.
+    /// Starts server and clients with the same config files for both programs.
     pub(super) fn start(
         &self,
         toolchain: &Toolchain,
@@ -188,7 +188,7 @@ impl Vpn {
             _ => 1,
         };
         let mut end = self.end(toolchain, self.server, workers)?;
-        // openvpn answers 100 new clients in 10 s unless configured otherwise; here all come at once.
+        // openvpn answers 100 new clients in 10 s unless configured otherwise; here all connect at once.
         let many = testbed.clients.len() > 50 && self.carrier != Carrier::Tcp;
         if many && self.server == Implementation::Openvpn {
             end.own.push_str("connect-freq-initial 10000 10\n");
@@ -207,7 +207,7 @@ impl Vpn {
             Implementation::Openvpn => End {
                 program: "openvpn".into(),
                 arguments: &["--config"],
-                // The kernel's module, if there is one, is another implementation.
+                // The kernel's module, if present, is a different implementation.
                 own: "disable-dco\n".to_owned(),
                 workers: None,
             },

@@ -1,4 +1,4 @@
-//! Two hosts and a third between them with a veth pair to each, like a firewall in a rack: the kernel's own bridge, or
+//! Two hosts with a third between them and a veth pair to each, like a firewall in a rack: the kernel's own bridge, or
 //! `adit bridge` on the same two ports.
 
 use adit_testbed::failure::{Context, Result, ensure};
@@ -12,7 +12,7 @@ use crate::testbed::Testbed;
 /// A way to join the two veth pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Joint {
-    /// The kernel's bridge with the small firewall's rules in nftables; first, as the reference of ratios.
+    /// The kernel's bridge with the small firewall's rules in nftables; the first, as the reference of ratios.
     KernelRules,
     /// The kernel's bridge, without rules.
     Kernel,
@@ -37,7 +37,7 @@ const PORTS: [&str; 2] = ["private", "public"];
 const HOST: &str = "eth";
 
 /// Returns the small firewall in the `bridge` family. A kernel without connection tracking for bridges refuses the rule
-/// about states; then the ports decide both ways.
+/// about states; without it, the ports alone decide in both directions.
 fn kernel_rules(tracked: bool) -> String {
     let first =
         if tracked { "ct state established,related accept" } else { "tcp sport 1024-65535 accept" };
@@ -124,8 +124,8 @@ pub(super) struct BridgeHost(Namespace);
 
 impl Drop for BridgeHost {
     fn drop(&mut self) {
-        // The kernel removes a namespace's devices some time after the namespace; the hosts' ends must go now, since
-        // the next subject gives its devices the same names.
+        // The kernel removes a namespace's devices some time after the namespace; the hosts' ends must be removed now,
+        // since the next subject gives its devices the same names.
         let cables = PORTS.iter().map(|port| format!("link del {port}"));
         let _ = ip(Some(&self.0), cables);
     }

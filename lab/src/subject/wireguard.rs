@@ -1,4 +1,4 @@
-//! wireguard-go, a recent one from a private root where it was fetched.
+//! wireguard-go, preferably a recent one from a private root.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,16 +21,16 @@ use crate::testbed::Testbed;
 const INSTALL: &str = "scripts/lab-deps.sh fetches a recent one";
 const PORT: u16 = 51820;
 
-/// Returns the one of the private root that `scripts/lab-deps.sh` fetches, else the system's.
+/// Returns the program in the private root that `scripts/lab-deps.sh` fetches, or else the system's.
 fn program() -> PathBuf {
     let root = revision::workspace().ok();
     let fetched = root.map(|root| root.join("target/roots/sid/usr/bin/wireguard-go"));
-    // A binary for another architecture, or for a newer C library than this system has, does not start.
+    // A binary for another architecture, or for a newer C library than the system's, does not start.
     let starts = |path: &PathBuf| run(&path.to_string_lossy(), &["--version"]).is_ok();
     fetched.filter(starts).unwrap_or_else(|| "wireguard-go".into())
 }
 
-/// Returns the first line of `wireguard-go --version`; `wg` must be there as well.
+/// Returns the first line of `wireguard-go --version`; `wg` must also be installed.
 pub(super) fn version() -> std::result::Result<String, String> {
     let tools = "apt install wireguard-tools, or: scripts/lab-deps.sh";
     first_line(Path::new("wg"), &["--version"], tools)?;
@@ -38,8 +38,8 @@ pub(super) fn version() -> std::result::Result<String, String> {
     Ok(if is_old(&line) { format!("{line} (old: {INSTALL})") } else { line })
 }
 
-/// Returns whether wireguard-go is from before 2023: it had neither UDP GSO nor TUN offloads, and is slower several
-/// times over.
+/// Returns whether wireguard-go is from before 2023: such versions have neither UDP GSO nor TUN offloads, and are
+/// several times slower.
 fn is_old(version: &str) -> bool {
     let year = version.rsplit_once(".20").and_then(|(_, rest)| rest.get(..2)?.parse::<u32>().ok());
     year.is_some_and(|year| year < 23)
@@ -91,8 +91,8 @@ pub(super) fn start(
     Ok(tunnels)
 }
 
-/// Names of devices. All hosts share the folder of the control sockets, which are named by the device, so that no two
-/// tunnels of a run may have one in common.
+/// The names of the devices. All hosts share the folder of the control sockets, which are named after the devices, so
+/// no two tunnels of a run may have the same name.
 #[derive(Debug, Clone, Copy)]
 struct Devices(u32);
 
@@ -102,14 +102,14 @@ impl Devices {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the name of a host's device; the server is number 0. At most 15 bytes for any number of tunnels below 10
-    /// million.
+    /// Returns the name of a host's device; the server is number 0. The name has at most 15 bytes for up to 10 million
+    /// tunnels.
     fn name(self, number: usize) -> String {
         format!("wg{}-{number}", self.0)
     }
 }
 
-/// Configures keys and peers from the file, then addresses, then brings the device up.
+/// Configures keys and peers from the file, then addresses, then sets the device up.
 fn configure(
     host: &Namespace,
     device: &str,

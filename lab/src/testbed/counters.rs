@@ -1,4 +1,4 @@
-//! Counts the packets that the kernel dropped, read from all namespaces of a testbed without starting a process.
+//! Counts the packets that the kernel dropped, read in all namespaces of a testbed without starting a process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -50,7 +50,7 @@ impl Counters {
         Ok(drops)
     }
 
-    /// Returns the drops so far in all of them.
+    /// Returns the drops so far in all namespaces.
     pub(crate) fn total(&self) -> Result<Drops> {
         let mut total = Drops::default();
         for host in 0..self.len() {
@@ -60,7 +60,7 @@ impl Counters {
     }
 }
 
-/// Returns a whole file of /proc from its beginning, which renews its contents.
+/// Reads a whole file of /proc from its beginning, which updates its contents.
 fn read(file: &File) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     let mut part = [0; 8192];
@@ -72,7 +72,7 @@ fn read(file: &File) -> std::io::Result<String> {
     }
 }
 
-/// Returns the errors of full buffers in /proc/net/snmp: one line with names, one with numbers.
+/// Returns the number of datagrams lost to full buffers from /proc/net/snmp: one line with names, one with numbers.
 fn of_udp(table: &str) -> u64 {
     let mut lines = table.lines().filter(|line| line.starts_with("Udp:"));
     let (names, numbers) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
@@ -81,18 +81,18 @@ fn of_udp(table: &str) -> u64 {
     full.filter_map(|(_, number)| number.parse::<u64>().ok()).sum()
 }
 
-/// Returns the same in /proc/net/snmp6: one pair a line.
+/// Returns the same number from /proc/net/snmp6, which has one pair per line.
 fn of_udp6(table: &str) -> u64 {
     let pairs = table.lines().filter_map(|line| line.split_once(char::is_whitespace));
     let full = pairs.filter(|(name, _)| matches!(*name, "Udp6RcvbufErrors" | "Udp6SndbufErrors"));
     full.filter_map(|(_, number)| number.trim().parse::<u64>().ok()).sum()
 }
 
-/// Returns the packets dropped on the way out of and into the devices of /proc/net/dev.
+/// Returns the packets dropped when leaving and entering the devices of /proc/net/dev.
 fn of_devices(table: &str) -> Drops {
     let mut drops = Drops::default();
     for (name, numbers) in table.lines().skip(2).filter_map(|line| line.split_once(':')) {
-        // Received: bytes, packets, errs, drop, fifo, frame, compressed, multicast; then sent, the same.
+        // Received: bytes, packets, errs, drop, fifo, frame, compressed, multicast; then the same for sent.
         let number = |n| numbers.split_whitespace().nth(n).and_then(|word| word.parse().ok());
         let dropped = number(3).unwrap_or(0) + number(11).unwrap_or(0);
         match name.trim() {

@@ -1,4 +1,4 @@
-//! Hosts that reach only one other, which has a PostgreSQL server on disk.
+//! Hosts that can reach only one other host, which has a PostgreSQL server on disk.
 
 use std::io::{Seek, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -15,18 +15,18 @@ use crate::stats::median;
 
 /// The maximum number of idle nodes besides a busy pair.
 pub const MOST_IDLE: u16 = 10;
-/// The role that the subjects begin with: it may make roles, and owns the trial's database.
+/// The role with which the subjects begin: it may create roles, and owns the trial's database.
 pub const ROLE: &str = "lab";
-/// Its password: the server asks for one on TCP.
+/// The role's password, which the server requires on TCP.
 pub(super) const PASSWORD: &str = "lab";
 /// The directory of the cluster unless `ADIT_LAB_DISK` names another: on disk, since `/tmp` may be in memory.
 const PLACE: &str = "/var/tmp";
 
-/// A star whose middle has a cluster, kept for a run: a trial has a database of its own in it, and the write-ahead log's
-/// files of those before, as a server that has been used.
+/// A star whose central host has a cluster, kept for the whole run: each trial has a new database in it, and finds the
+/// write-ahead log files of earlier trials, as on a server in use.
 #[derive(Debug)]
 pub struct Database {
-    // The server ends before its host and its folder go.
+    // Declared first: the server ends before its host and its folder are removed.
     cluster: Cluster,
     testbed: Testbed,
     folder: TempDir,
@@ -34,10 +34,10 @@ pub struct Database {
 }
 
 impl Database {
-    /// Makes hosts and cluster, with the server's own settings.
+    /// Creates hosts and cluster, with the server's default settings.
     ///
     /// # Errors
-    /// There is no PostgreSQL here, or no disk to put it on.
+    /// PostgreSQL is not installed, or there is no disk for the cluster.
     pub fn new() -> Result<Self> {
         let place = std::env::var_os("ADIT_LAB_DISK").map_or_else(|| PLACE.into(), PathBuf::from);
         let kind = statfs(&place).context(place.display())?.filesystem_type();
@@ -57,7 +57,7 @@ impl Database {
         Ok(Self { cluster, testbed, folder, trial: 0 })
     }
 
-    /// Creates a database for a new trial, and drops that of the last one.
+    /// Creates a database for a new trial, and drops the previous one.
     ///
     /// # Errors
     /// The server refuses.
@@ -68,7 +68,7 @@ impl Database {
         for sql in [
             format!("DROP DATABASE IF EXISTS {last} WITH (FORCE)"),
             format!("CREATE DATABASE {name} OWNER {ROLE}"),
-            // No trial pays for what another left to be written.
+            // A trial must not pay for pending writes of an earlier one.
             "CHECKPOINT".to_owned(),
         ] {
             self.cluster.sql("postgres", &sql)?;
@@ -76,38 +76,38 @@ impl Database {
         Ok(())
     }
 
-    /// Returns the trial's database.
+    /// Returns the name of the trial's database.
     pub fn name(&self) -> String {
         format!("trial{}", self.trial)
     }
 
-    /// Returns the hosts: the server's has the cluster, the clients are the nodes.
+    /// Returns the hosts: the server's host has the cluster, the clients are the nodes.
     pub fn testbed(&self) -> &Testbed {
         &self.testbed
     }
 
-    /// Returns the server.
+    /// Returns the cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Returns the trial's database as a node reaches it, under [`ROLE`], without TLS: a URL that takes more words
-    /// after `&`.
+    /// Returns the URL by which a node reaches the trial's database as [`ROLE`], without TLS; further parameters can be
+    /// appended after `&`.
     pub fn url(&self) -> String {
         let url = self.cluster.url(self.testbed.server_outer(false), ROLE, PASSWORD, &self.name());
         format!("{url}?sslmode=disable")
     }
 
-    /// One number from the trial's database.
+    /// Queries one number from the trial's database.
     ///
     /// # Errors
-    /// The server refuses, or it is none.
+    /// The server refuses, or the result is not a number.
     pub fn number(&self, sql: &str) -> Result<u64> {
         let number = self.cluster.number(&self.name(), sql)?;
         u64::try_from(number).map_err(|_| Failure(format!("{sql}: {number} is below 0")))
     }
 
-    /// Returns the bytes of write-ahead log that were ever written.
+    /// Returns the total bytes of write-ahead log written so far.
     ///
     /// # Errors
     /// As [`Database::number`].
@@ -123,7 +123,7 @@ impl Database {
         self.number("SELECT pg_database_size(current_database())")
     }
 
-    /// Returns the bytes of the log's files on disk.
+    /// Returns the size of the log files on disk, in bytes.
     ///
     /// # Errors
     /// As [`Database::number`].
@@ -131,8 +131,8 @@ impl Database {
         self.number("SELECT coalesce(sum(size), 0)::bigint FROM pg_ls_waldir()")
     }
 
-    /// Returns the time in which the disk writes a page of the log, in milliseconds: the median of some writes in the
-    /// cluster's folder.
+    /// Returns the time that the disk takes to write a page of the log, in milliseconds: the median of several writes
+    /// in the cluster's folder.
     ///
     /// # Errors
     /// A write failed.
@@ -141,7 +141,7 @@ impl Database {
         let mut file = tempfile::tempfile_in(self.folder.path())?;
         let mut times = Vec::with_capacity(WRITES);
         for _ in 0..WRITES {
-            // As the log does: within a file that has its length, so that no more than the data is written.
+            // The log writes in the same way: within a file of full length, so that only the data is written.
             file.rewind()?;
             file.write_all(&[1; 8192])?;
             let began = Instant::now();
@@ -151,10 +151,10 @@ impl Database {
         median(&times).context("no times")
     }
 
-    /// Returns the server's processes, except for the cleaners, which come and go.
+    /// Returns the server's processes, except for the short-lived autovacuum workers.
     ///
     /// # Errors
-    /// It does not run.
+    /// The server is not running.
     pub fn pids(&self) -> Result<Vec<u32>> {
         let mut pids = self.cluster.pids()?;
         pids.retain(|pid| {
@@ -165,7 +165,7 @@ impl Database {
     }
 }
 
-/// Lets the server's user pass a folder of root's.
+/// Lets the server's user traverse a folder of root's.
 fn passable(folder: &Path) -> Result<()> {
     std::fs::set_permissions(folder, PermissionsExt::from_mode(0o711)).context(folder.display())
 }

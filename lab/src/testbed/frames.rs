@@ -1,4 +1,4 @@
-//! Finds the largest frame on a veth pair, and whether a link mode allows it.
+//! Finds the largest frame on a veth pair, and checks it against the link mode.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -20,23 +20,24 @@ use super::LinkMode;
 /// The number of outgoing frames that are examined: enough to see the largest one, too few to slow a trial down.
 const LOOK_AT: u32 = 3000;
 
-/// `PACKET_OUTGOING` of linux/if_packet.h: a frame on its way out.
+/// `PACKET_OUTGOING` of linux/if_packet.h: an outgoing frame.
 const OUTGOING: u8 = 4;
 
-/// Longer than any super-packet (`GSO_MAX_SIZE`, 8 * 65535, comes only with BIG TCP on request).
+/// The buffer size, larger than any super-packet (`GSO_MAX_SIZE`, 8 * 65535, is used only with BIG TCP on request).
 const BUFFER: usize = 1 << 17;
 
-/// The largest frame of an Ethernet with an MTU of 1500: with its header and, if it has one, a VLAN tag.
+/// The largest frame of an Ethernet with an MTU of 1500: with its header and an optional VLAN tag.
 const LARGEST_WIRE: u64 = 1500 + 14 + 4;
 
-/// Looks at the frames that leave a host by its veth pair, behind the last place where the kernel cuts super-packets.
+/// Captures the frames that leave a host through its veth pair, after the last point where the kernel splits
+/// super-packets.
 pub(super) struct Tap {
     thread: JoinHandle<Result<u64>>,
     stop: Arc<AtomicBool>,
 }
 
 impl Tap {
-    /// Looks from now on.
+    /// Starts to capture.
     pub(super) fn start(host: &Namespace) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -44,12 +45,12 @@ impl Tap {
         let thread = host.thread(move || watch(&stopped, &ready))?;
         match is_ready.recv() {
             Ok(()) => Ok(Self { thread, stop }),
-            // The sender is gone: the thread has failed and says why.
+            // The sender is gone: the thread has failed, and its result has the reason.
             Err(_) => Err(join(thread).err().unwrap_or_else(|| Failure::from("no tap"))),
         }
     }
 
-    /// Returns the largest frame so far in bytes, with the Ethernet header where the veth pair has one.
+    /// Returns the largest frame so far in bytes, including the Ethernet header if the device has one.
     pub(super) fn finish(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let largest = join(self.thread)?;
@@ -71,7 +72,7 @@ fn watch(stop: &AtomicBool, ready: &mpsc::Sender<()>) -> Result<u64> {
         SockProtocol::EthAll,
     )
     .context("a socket that sees frames")?;
-    // The receiver is gone only if the start was given up.
+    // The receiver is gone only if the start was abandoned.
     let _ = ready.send(());
     let (mut largest, mut seen) = (0, 0);
     let mut buffer = vec![0; BUFFER];
@@ -98,7 +99,7 @@ fn watch(stop: &AtomicBool, ready: &mpsc::Sender<()>) -> Result<u64> {
     Ok(largest)
 }
 
-/// Returns whether a largest frame of this many bytes is possible in this mode.
+/// Checks whether a largest frame of this many bytes is possible in this mode.
 pub(super) fn check(mode: LinkMode, largest: u64) -> std::result::Result<(), String> {
     match mode {
         LinkMode::Offload => Ok(()),

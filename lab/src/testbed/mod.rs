@@ -1,4 +1,4 @@
-//! The place of a trial: hosts (network namespaces) and the veths between them.
+//! The testbed of a trial: hosts (network namespaces) and the veth pairs between them.
 
 mod counters;
 mod database;
@@ -19,7 +19,7 @@ pub(crate) use counters::Counters;
 pub use database::{Database, MOST_IDLE, ROLE};
 pub use relay::{Relay, RelayCounters};
 
-/// What the ends of the veths leave to each other.
+/// The offloads that the ends of the veth pairs leave to each other.
 #[derive(
     Debug,
     Clone,
@@ -35,11 +35,11 @@ pub use relay::{Relay, RelayCounters};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkMode {
-    /// As veth comes: super-packets cross the veth pair whole.
+    /// The default of veth: super-packets cross the veth pair whole.
     Offload,
-    /// Every packet crosses alone, and the receiver's kernel merges them again: a network card with GRO.
+    /// Every packet crosses separately, and the receiver's kernel merges them again, as with a network card with GRO.
     WireGro,
-    /// Every packet crosses alone and stays alone.
+    /// Every packet crosses separately and is not merged.
     Wire,
 }
 
@@ -63,14 +63,14 @@ impl LinkMode {
     }
 }
 
-/// Packets that the kernel dropped so far, all namespaces together.
+/// The packets that the kernel has dropped so far, in all namespaces together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// Datagrams at full socket buffers, on the way in and on the way out, IPv4 and IPv6.
+    /// Datagrams dropped at full socket buffers, in both directions, IPv4 and IPv6.
     pub sockets: u64,
-    /// Packets at TUN devices.
+    /// Packets dropped at TUN devices.
     pub tun: u64,
-    /// Packets at the ends of the veth pairs.
+    /// Packets dropped at the ends of the veth pairs.
     pub veths: u64,
 }
 
@@ -97,12 +97,12 @@ impl Drops {
 /// The maximum number of clients' hosts in a star.
 pub const MAX_CLIENTS: u16 = 250;
 
-/// A server and its clients, joined by veths.
+/// A server and its clients, joined by veth pairs.
 #[derive(Debug)]
 pub struct Testbed {
-    // The relay ends before the devices that it reads go away with their namespaces.
+    // Declared first: the relay ends before the devices that it reads are removed with their namespaces.
     relay: Option<Relay>,
-    // Open files keep a namespace alive.
+    // Declared before the hosts, because open files keep a namespace alive.
     counters: Arc<Counters>,
     mode: LinkMode,
     plan: Plan,
@@ -113,17 +113,17 @@ pub struct Testbed {
     _switch: Option<Namespace>,
 }
 
-/// Which addresses the hosts have.
+/// The address plan of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
     /// 192.0.2.0/24.
     Pair,
-    /// 198.18.0.0/15: that for benchmarks (RFC 2544), with room for many.
+    /// 198.18.0.0/15, the network for benchmarks (RFC 2544), with room for many hosts.
     Star,
 }
 
 impl Plan {
-    /// IPv6 is 2001:db8::/64 in both.
+    /// Returns the server's address; IPv6 uses 2001:db8::/64 in both plans.
     fn server(self, v6: bool) -> IpAddr {
         match self {
             _ if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
@@ -132,7 +132,7 @@ impl Plan {
         }
     }
 
-    /// `client` counts from 0.
+    /// Returns a client's address; `client` counts from 0.
     fn client(self, client: u16, v6: bool) -> IpAddr {
         let number = client + 1;
         let [high, low] = number.to_be_bytes();
@@ -144,7 +144,7 @@ impl Plan {
         }
     }
 
-    /// Both addresses of a host with their networks; `None` is the server.
+    /// Returns both addresses of a host with their networks; `None` means the server.
     fn addresses(self, client: Option<u16>) -> Result<Vec<IpNet>> {
         let short = match self {
             Self::Pair => 24,
@@ -162,7 +162,7 @@ impl Testbed {
     /// Creates one client (192.0.2.2, 2001:db8::2) and one veth pair to the server (192.0.2.1, 2001:db8::1).
     ///
     /// # Errors
-    /// The kernel or `ip` refused, with its message.
+    /// The kernel or `ip` refused; the error includes the message.
     pub fn pair(mode: LinkMode) -> Result<Self> {
         let (server, client) = ends()?;
         net::veth_pair(&server, &client)?;
@@ -172,8 +172,8 @@ impl Testbed {
         Self::new(Plan::Pair, mode, server, vec![client], None, None)
     }
 
-    /// Creates 1 to [`MAX_CLIENTS`] clients' hosts (198.18.1.1 and on) and the server's (198.18.0.1) at one switch, by
-    /// which the clients do not see each other. The mode is set at both ends of all veths.
+    /// Creates 1 to [`MAX_CLIENTS`] clients' hosts (198.18.1.1 and up) and the server's (198.18.0.1), connected by a
+    /// switch that isolates the clients from each other. The mode is set at both ends of all veth pairs.
     ///
     /// # Errors
     /// As [`Testbed::pair`].
@@ -190,19 +190,19 @@ impl Testbed {
         Self::new(Plan::Star, mode, server, all, Some(switch), None)
     }
 
-    /// One client, a [`Relay`] that impairs, the server; the addresses are those of [`Testbed::pair`]. `impairment` is that from
-    /// the client, then that from the server; the same seed impairs in the same way. The mode is [`LinkMode::Wire`]: what the
-    /// relay moves are single packets.
+    /// Creates one client, the server and a [`Relay`] between them that impairs packets; the addresses are those of
+    /// [`Testbed::pair`]. `impairment` is that from the client, then that from the server; the same seed gives the same
+    /// impairment. The mode is [`LinkMode::Wire`], since the relay moves single packets.
     ///
     /// # Errors
     /// As [`Testbed::pair`], or there is no TUN driver.
     pub fn line(impairment: [Impairment; 2], seed: u64) -> Result<Self> {
         let (server, client) = ends()?;
         let devices = [relay::end(&client)?, relay::end(&server)?];
-        // They are made without any offloads that could be switched off.
+        // The devices are made without any offloads that could be switched off.
         net::configure_veth(&server, &Plan::Pair.addresses(None)?, Offload::All)?;
         net::configure_veth(&client, &Plan::Pair.addresses(Some(0))?, Offload::All)?;
-        // The relay begins when both are up, or it would find the kernel's first words refused.
+        // The relay starts when both are up; otherwise the kernel's first packets would be refused.
         let relay = Relay::start(devices, impairment, seed)?;
         Self::new(Plan::Pair, LinkMode::Wire, server, vec![client], None, Some(relay))
     }
@@ -225,22 +225,22 @@ impl Testbed {
         self.mode
     }
 
-    /// Returns the server's address outside of any tunnel.
+    /// Returns the server's outer address.
     pub fn server_outer(&self, v6: bool) -> IpAddr {
         self.plan.server(v6)
     }
 
-    /// Returns the address of a client (0 and up) outside of any tunnel.
+    /// Returns the outer address of a client, counted from 0.
     pub fn client_outer(&self, client: usize, v6: bool) -> IpAddr {
         // There are never more than MAX_CLIENTS.
         self.plan.client(u16::try_from(client).unwrap_or(MAX_CLIENTS), v6)
     }
 
-    /// The largest frame that leaves the first client's host while `while_running` sends, in bytes with the Ethernet header
-    /// (a line's veths have none). Only the first few thousand frames are looked at.
+    /// Returns the largest frame that leaves the first client's host while `while_running` sends, in bytes including
+    /// the Ethernet header (which a line's devices do not have). Only the first few thousand frames are examined.
     ///
     /// # Errors
-    /// No frame was seen, or what `while_running` says.
+    /// No frame was captured, or `while_running` failed.
     pub fn largest_frame(&self, while_running: impl FnOnce() -> Result<()>) -> Result<u64> {
         let client = self.clients.first().context("a testbed without clients")?;
         let tap = frames::Tap::start(client)?;
@@ -250,10 +250,10 @@ impl Testbed {
         largest
     }
 
-    /// Returns whether a largest frame of this many bytes is possible in this testbed's mode.
+    /// Checks whether a largest frame of this many bytes is possible in this testbed's mode.
     ///
     /// # Errors
-    /// It is not: the label would lie, and how.
+    /// It is not possible, so the label of the testbed would be wrong.
     pub fn check_mode(&self, largest: u64) -> std::result::Result<(), String> {
         frames::check(self.mode, largest)
     }
@@ -263,7 +263,7 @@ impl Testbed {
         self.relay.as_ref()
     }
 
-    /// Returns the kernel's drops so far at the hosts, except for the switch.
+    /// Returns the kernel's drops so far on the hosts, without the switch.
     ///
     /// # Errors
     /// The counters could not be read.

@@ -7,11 +7,11 @@
 //! +------------+      +-------------------------------------+      +------------+
 //! ```
 //!
-//! The ends of the veth pairs are TUN devices whose descriptors the relay holds: so every packet passes alone and whole (a device
+//! The ends of the line are TUN devices whose descriptors the relay holds: every packet passes separately and whole (a device
 //! without offloads has the kernel cut super-packets and finish checksums), there is no third IP stack that would have to
-//! forward, and one descriptor has both a packet's reading and its writing. The relay's own delay is measured: for
-//! every packet the time between its intended arrival and its writing. The time that a packet waits to be read is not in
-//! that figure; it is waking up from the same sleep as for a delayed packet, and has the same size.
+//! forward, and each descriptor serves both to read and to write packets. The relay's own delay is measured: for
+//! every packet, the time between its intended arrival and its writing. The time until a packet is read is not included in
+//! that figure; it is the time to wake up from the same sleep as for a delayed packet, and is of the same size.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -33,14 +33,14 @@ use nix::sys::time::TimeSpec;
 
 use crate::record::{Latency, Measurement};
 
-/// The number of packets that wait at the sender's end while the relay is busy: as many as at a network card.
+/// The length of the sender's queue while the relay is busy: the same as that of a network card.
 const QUEUE: u32 = 1000;
 
-/// The number of packets that are moved in each direction before the other one, the clock and other threads have their
-/// turn.
+/// The number of packets that are moved in one direction before the other direction, the timers and other threads have
+/// their turn.
 const BATCH: usize = 32;
 
-/// No packet is longer.
+/// The maximum length of a packet.
 const LONGEST: usize = 1 << 16;
 
 /// The shares of [`Relay::lateness`].
@@ -58,26 +58,26 @@ pub struct Relay {
 /// Counters of one direction of a relay, in packets. `sent + duplicated` is the sum of all others except `reordered`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RelayCounters {
-    /// Taken from the sender.
+    /// The number of packets taken from the sender.
     pub sent: u64,
-    /// Vanished by impairment.
+    /// The number of packets lost by impairment.
     pub lost: u64,
-    /// Arrived twice.
+    /// The number of packets that arrived twice.
     pub duplicated: u64,
-    /// Held back out of order.
+    /// The number of packets that were held back out of order.
     pub reordered: u64,
-    /// Dropped because too many were under way.
+    /// The number of packets dropped because too many were in flight.
     pub overflowed: u64,
-    /// Handed to the receiver.
+    /// The number of packets handed to the receiver.
     pub delivered: u64,
-    /// Not taken by the receiver's kernel.
+    /// The number of packets that the receiver's kernel did not accept.
     pub refused: u64,
-    /// Neither lost nor arrived yet.
+    /// The number of packets that are in flight.
     pub under_way: u64,
 }
 
 impl Relay {
-    /// Relays between the client's and the server's [`end`], which are up.
+    /// Starts a relay between the client's and the server's [`end`], which must be up.
     pub(super) fn start(
         ends: [TunQueue; 2],
         impairment: [Impairment; 2],
@@ -94,7 +94,7 @@ impl Relay {
         Ok(Self { state, stop, thread: Some(thread) })
     }
 
-    /// Changes what is done to packets from now on: `[from the client, from the server]`. Those under way arrive as before.
+    /// Changes the impairment from now on: `[from the client, from the server]`. Packets in flight arrive as before.
     pub fn set_impairment(&self, impairment: [Impairment; 2]) {
         let mut state = lock(&self.state);
         for (lane, impairment) in state.lanes.iter_mut().zip(impairment) {
@@ -105,7 +105,7 @@ impl Relay {
     /// Returns the counters so far: `[from the client, from the server]`.
     ///
     /// # Errors
-    /// The relay has ended, and why.
+    /// The relay has ended; the error says why.
     pub fn counters(&self) -> Result<[RelayCounters; 2]> {
         let state = lock(&self.state);
         match &state.broken {
@@ -114,13 +114,13 @@ impl Relay {
         }
     }
 
-    /// Returns the delays beyond the intended ones at which packets were handed over, both directions, since the start
-    /// or the last [`Relay::reset`].
+    /// Returns the distribution of the delays in excess of the intended ones, in both directions, since the start or
+    /// the last [`Relay::reset`].
     pub fn lateness(&self) -> Latency {
         lock(&self.state).lateness()
     }
 
-    /// Forgets the lateness so far: call it where the window begins.
+    /// Discards the lateness so far: call it at the start of the window.
     pub fn reset(&self) {
         lock(&self.state).lateness.reset();
     }
@@ -160,22 +160,22 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.stop.signal();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed where it happened.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// The state that the thread and the callers share. The thread holds the lock for one batch and never while it sleeps.
+/// The state shared by the thread and the callers. The thread holds the lock for one batch and never while it sleeps.
 #[derive(Debug)]
 struct State {
     lanes: [RelayDirection; 2],
-    /// Nanoseconds.
+    /// The lateness in nanoseconds.
     lateness: Histogram<u64>,
     broken: Option<String>,
 }
 
-/// One direction.
+/// The state of one direction.
 #[derive(Debug)]
 struct RelayDirection {
     pipe: Pipe<Vec<u8>>,
@@ -191,7 +191,7 @@ impl State {
             bytes[..8].copy_from_slice(&seed.to_le_bytes());
             RelayDirection { pipe: Pipe::new(impairment, bytes), delivered: 0, refused: 0 }
         };
-        // Up to a minute; what is later than that counts as a minute.
+        // Up to a minute; longer times are recorded as a minute.
         let lateness = Histogram::new_with_bounds(1, 60_000_000_000, 2).context("a histogram")?;
         Ok(Self { lanes: [lane(up, 0), lane(down, 1)], lateness, broken: None })
     }
@@ -219,14 +219,14 @@ impl State {
         Latency { count, lost: 0, quantiles: shares.map(|share| (*share, ms(*share))).collect() }
     }
 
-    /// Returns the time of the next work that needs no new packet.
+    /// Returns the time of the next work that does not depend on a new packet.
     fn next(&self) -> Option<Instant> {
         self.lanes.iter().filter_map(|lane| lane.pipe.next_arrival()).min()
     }
 }
 
 impl RelayDirection {
-    /// Takes packets from the sender; whether there may be more.
+    /// Takes packets from the sender; returns whether there may be more.
     fn take(&mut self, from: &TunQueue, buffer: &mut [u8]) -> io::Result<bool> {
         let mut vnet = [0; VNET_LEN];
         for _ in 0..BATCH {
@@ -242,15 +242,15 @@ impl RelayDirection {
         Ok(true)
     }
 
-    /// Hands over what has arrived; whether there is more.
+    /// Delivers packets that are due; returns whether there are more.
     fn deliver(&mut self, to: &TunQueue, lateness: &mut Histogram<u64>) -> bool {
         for _ in 0..BATCH {
             let Some(arrival) = self.pipe.next_arrival() else { return false };
             let Some(packet) = self.pipe.pop(now()) else { return false };
-            // An empty header: nothing is left undone in this packet.
+            // An empty header: the packet needs no further processing.
             match to.write(&[IoSlice::new(&[0; VNET_LEN]), IoSlice::new(&packet)]) {
                 Ok(_) => self.delivered += 1,
-                // The interface is down, or there is no memory: a packet lost, as on any other cable.
+                // The interface is down, or there is no memory: the packet is lost, as on any other cable.
                 Err(_) => self.refused += 1,
             }
             let late = u64::try_from(now().since(arrival).as_nanos()).unwrap_or(u64::MAX);
@@ -260,7 +260,7 @@ impl RelayDirection {
     }
 }
 
-/// Makes the end of a veth pair in a namespace, without addresses and down.
+/// Makes the device of one end in a namespace, without addresses and down.
 pub(super) fn end(namespace: &Namespace) -> Result<TunQueue> {
     let options = TunOptions {
         name: Some(VETH.to_owned()),
@@ -278,9 +278,9 @@ pub(super) fn end(namespace: &Namespace) -> Result<TunQueue> {
 
 /// Runs the relay.
 fn run(ends: &[TunQueue; 2], state: &Mutex<State>, stop: &EventFd) -> io::Result<()> {
-    // It takes the place of a cable, which does not wait for the programs at its ends.
+    // The relay replaces a cable, which does not wait for the programs at its ends.
     set_nice(-20)?;
-    // The kernel gathers timers of usual threads within 50 microseconds.
+    // For ordinary threads, the kernel combines timers that are within 50 microseconds.
     nix::sys::prctl::set_timerslack(1)?;
     let mut buffer = vec![0; LONGEST];
     let mut ready = [true, true];
@@ -308,7 +308,7 @@ fn run(ends: &[TunQueue; 2], state: &Mutex<State>, stop: &EventFd) -> io::Result
     }
 }
 
-/// Sleeps until a packet can be read or the time is over; whether the relay shall end.
+/// Sleeps until a packet can be read or the time is over; returns whether the relay must end.
 fn wait(
     ends: &[TunQueue; 2],
     stop: &EventFd,
@@ -317,7 +317,7 @@ fn wait(
 ) -> io::Result<bool> {
     let [client, server] = ends.each_ref().map(AsFd::as_fd);
     let mut fds = [client, server, stop.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-    // To the nanosecond; epoll's own timeout counts in milliseconds.
+    // `ppoll` takes nanoseconds; epoll's timeout takes milliseconds.
     match ppoll(&mut fds, sleep.map(TimeSpec::from), None) {
         Ok(_) => {}
         Err(nix::Error::EINTR) => return Ok(false),

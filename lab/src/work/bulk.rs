@@ -1,4 +1,4 @@
-//! TCP in bulk.
+//! Bulk transfer over TCP.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,18 +11,18 @@ use super::run::{SharedTrial, sleep_until, together};
 use super::window::{FlowResult, judge};
 use super::{Edge, Measured, Route, Window, sockets};
 
-/// The size of a write and of the room for a read.
+/// The size of a write and of the read buffer.
 const PIECE: usize = 128 << 10;
-/// The first write of each flow: short, so that the last of a hundred flows sets out soon after the first.
+/// The first write of each flow: short, so that the last of a hundred flows starts soon after the first.
 const FIRST: usize = 1 << 10;
-/// The number of pieces that a flow may move in a row while others have nothing to do.
+/// The number of pieces that a flow may move in a row while the others are idle.
 const ALONE: usize = 8;
 
-/// Sends as much as goes over one TCP connection for each route, all at once, and counts what arrived in the window.
-/// A flow that breaks or carries nothing makes the trial invalid.
+/// Sends as much as possible over one TCP connection for each route, all at once, and counts the bytes that arrive in
+/// the window. A flow that breaks or carries nothing makes the trial invalid.
 ///
 /// # Errors
-/// A connection that does not come about in 10 s, by the flow's name; or what `edge` says.
+/// A connection is not established within 10 s, in which case the error names the flow, or `edge` fails.
 pub fn tcp_bulk(
     routes: &[Route<'_>],
     window: &Window,
@@ -48,7 +48,7 @@ pub fn tcp_bulk(
     Ok(judge(&frame, &received))
 }
 
-/// Writes wherever there is room until the window is over.
+/// Writes to every stream with buffer space until the window is over.
 fn send(
     streams: &[&TcpStream],
     mut accounts: Vec<FlowResult>,
@@ -59,7 +59,7 @@ fn send(
     let mut events = Events::new();
     sleep_until(course.frame.start);
     for (mut stream, account) in streams.iter().copied().zip(&mut accounts) {
-        // A connection that broke before its start says so again in the loop below.
+        // A connection that broke before the start returns the error again in the loop below.
         if stream.write(piece.get(..FIRST).unwrap_or(&piece)).is_ok() {
             account.sent(boottime());
         }
@@ -98,7 +98,7 @@ fn send(
     }
 }
 
-/// Reads whatever comes until the window is over.
+/// Reads from all streams until the window is over.
 fn receive(
     streams: &[&TcpStream],
     mut accounts: Vec<FlowResult>,
@@ -142,7 +142,7 @@ pub(super) fn watch(streams: &[&TcpStream], interest: Interest) -> Result<Poller
     Ok(poller)
 }
 
-/// Returns whether the same call may be made again after the error.
+/// Returns whether the call can be repeated after the error.
 pub(super) fn passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

@@ -18,15 +18,16 @@ use super::sockets::{UdpPair, datagrams, nanos};
 use super::{Edge, Route, Times, Window, open_loop};
 use crate::record::Latency;
 
-/// Payload of a probe: with its headers about the size of a ping.
+/// The payload of a probe: with its headers, the probe is about the size of a ping.
 const PROBE: usize = 56;
-/// The time after the last probe in which an echo may still come.
+/// The time after the last probe in which an echo may still arrive.
 const GRACE: Duration = Duration::from_secs(1);
-/// The most probes of one [`Echo`]; at 1000 a second more than an hour. After that it only listens.
+/// The maximum number of probes of one [`Echo`], which at 1000 a second last for more than an hour. After that it only
+/// receives.
 const MOST: usize = 4_000_000;
 
-/// Probes and their echoes between two hosts, on threads of their own, until [`Echo::finish`]. The probes leave by a fixed
-/// schedule that waits for no echo, and their times count from when they were to leave.
+/// Probes and their echoes between two hosts, on separate threads, until [`Echo::finish`]. The probes are sent by a
+/// fixed schedule that does not wait for echoes, and each round trip is measured from the intended time.
 #[derive(Debug)]
 pub struct Echo {
     shared: EchoGuard,
@@ -36,15 +37,15 @@ pub struct Echo {
 
 #[derive(Debug)]
 struct Shared {
-    /// No more probes.
+    /// Set when no more probes are to be sent.
     enough: AtomicBool,
-    /// No more echoes either.
+    /// Set when echoes are no longer awaited, either.
     over: AtomicBool,
     begin: AtomicU64,
     end: AtomicU64,
 }
 
-/// Ends the threads also where [`Echo::finish`] is not called.
+/// Ends the threads on drop, even if [`Echo::finish`] is not called.
 #[derive(Debug)]
 struct EchoGuard(Arc<Shared>);
 
@@ -54,7 +55,7 @@ impl Drop for EchoGuard {
     }
 }
 
-/// A probe: when it was to leave, and how long its way was, once it is back.
+/// A probe: its intended time, and its round-trip time once its echo has arrived.
 #[derive(Debug, Clone, Copy)]
 struct ProbeTime {
     intended: u64,
@@ -62,10 +63,11 @@ struct ProbeTime {
 }
 
 impl Echo {
-    /// Starts sending `rate` small UDP datagrams a second from `from` to `address` in `to`, where each is sent back at once.
+    /// Starts to send `rate` small UDP datagrams a second from `from` to `address` in `to`, which sends each one back
+    /// at once.
     ///
     /// # Errors
-    /// No socket, or a rate that is not above 0.
+    /// A socket cannot be made, or the rate is not positive.
     pub fn start(from: &Namespace, to: &Namespace, address: IpAddr, rate: f64) -> Result<Self> {
         ensure(rate.is_finite() && rate > 0.0, || {
             format!("{rate} probes a second cannot be sent: write a number above 0")
@@ -93,7 +95,7 @@ impl Echo {
         })
     }
 
-    /// Begins or ends the window of probes that count.
+    /// Begins or ends the window of the probes that count.
     pub fn edge(&self, edge: Edge) {
         let edge = match edge {
             Edge::Begin => &self.shared.0.begin,
@@ -102,11 +104,11 @@ impl Echo {
         edge.store(boottime(), Ordering::Relaxed);
     }
 
-    /// Stops, and tells how long the round trips took that were to begin between the edges (all, without edges), and
-    /// how many probes had no echo within a second after the last.
+    /// Stops, and returns the round-trip times of the probes that were scheduled between the edges (all, without
+    /// edges), and the number of probes without an echo within a second after the last.
     ///
     /// # Errors
-    /// A socket failed on the way.
+    /// A socket failed during the measurement.
     pub fn finish(self) -> Result<Latency> {
         self.shared.0.enough.store(true, Ordering::Relaxed);
         let join = "an echo thread panicked";
@@ -136,7 +138,7 @@ struct Prober {
     interval: f64,
     start: u64,
     trips: Vec<ProbeTime>,
-    /// The number of echoes that are back.
+    /// The number of echoes that have arrived.
     back: usize,
 }
 
@@ -164,7 +166,7 @@ impl Prober {
             let timeout =
                 if deadline.is_some() { LOOK } else { Duration::from_nanos(next).min(LOOK) };
             poller.wait_precisely(&mut events, timeout)?;
-            // A refused read is an ICMP message about a probe, which is lost then.
+            // A failed read is an ICMP error about a probe, which counts as lost.
             if !events.is_empty() && self.socket.recv_burst(&mut batch).is_ok() {
                 let at = boottime();
                 for received in batch.datagrams_mut() {
@@ -178,7 +180,7 @@ impl Prober {
         self.start + (number as f64 * self.interval) as u64
     }
 
-    /// Sends what is due.
+    /// Sends the probes that are due.
     fn send(&mut self, now: u64) {
         let mut probe = [0; PROBE];
         while self.trips.len() < MOST {
@@ -191,7 +193,7 @@ impl Prober {
             if let Some(place) = probe.first_chunk_mut() {
                 *place = header;
             }
-            // A probe that cannot be sent, such as while a tunnel is down, is lost.
+            // A probe that cannot be sent, for example while a tunnel is down, counts as lost.
             let _ = self.socket.send_to(self.target, None, &probe);
             self.trips.push(ProbeTime { intended, took: None });
         }
@@ -209,7 +211,7 @@ impl Prober {
     }
 }
 
-/// Sends back what comes.
+/// Sends every datagram back.
 fn echo(socket: &UdpSocket, shared: &Shared) -> Result<()> {
     let poller = Poller::new()?;
     poller.add(socket, 0, Interest::READ)?;
@@ -225,13 +227,13 @@ fn echo(socket: &UdpSocket, shared: &Shared) -> Result<()> {
 fn return_all(socket: &UdpSocket, batch: &mut RecvBatch) {
     if socket.recv_burst(batch).is_ok() {
         for received in batch.datagrams_mut() {
-            // One that cannot go back is a lost probe.
+            // An echo that cannot be sent is a lost probe.
             let _ = socket.send_to(received.remote, None, received.data);
         }
     }
 }
 
-/// Measures round trips on a path that carries nothing else: [`Echo`] for one window.
+/// Measures round trips on an otherwise idle path: [`Echo`] for one window.
 ///
 /// # Errors
 /// As [`Echo`].
@@ -250,10 +252,10 @@ pub fn echo_latency(
     echo.finish()
 }
 
-/// Returns the names of those routes over which no echo came back within `limit`, with probes every 100 ms.
+/// Returns the names of the routes on which no echo arrived within `limit`, with probes every 100 ms.
 ///
 /// # Errors
-/// No socket.
+/// A socket cannot be made.
 pub fn unreachable(routes: &[Route<'_>], limit: Duration) -> Result<Vec<String>> {
     let pairs = open_loop::sockets(routes)?;
     let poller = Poller::new()?;
@@ -268,7 +270,7 @@ pub fn unreachable(routes: &[Route<'_>], limit: Duration) -> Result<Vec<String>>
     while answered.contains(&false) && boottime() < end {
         if boottime() >= next {
             for (pair, _) in pairs.iter().zip(&answered).filter(|(_, answered)| !**answered) {
-                // A probe that cannot be sent now is tried again.
+                // A probe that cannot be sent now is repeated.
                 let _ = pair.near.send_to(pair.target, None, &[0; PROBE]);
             }
             next = boottime() + 100_000_000;

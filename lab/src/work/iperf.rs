@@ -1,4 +1,4 @@
-//! iperf3, as others measure.
+//! iperf3, the usual tool for such measurements.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::record::Flow;
 /// The time limit for the server to listen, and for the client beyond the test's own time.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// One TCP stream by iperf3 from `from` to `to` (with `reverse` the other way round, over a connection that `from` still
-/// makes), whose server listens at `address`. The receiver's figure. Warm-up and length are rounded up to whole seconds,
-/// because iperf3 knows no others; the edges come at best effort.
+/// Runs one TCP stream by iperf3 from `from` to `to`, whose server listens at `address`, and returns the receiver's
+/// figure. With `reverse` the data flows the other way, over a connection that `from` still makes. Warm-up and length
+/// are rounded up to whole seconds, the only unit that iperf3 accepts; the edges are approximate.
 ///
 /// # Errors
-/// iperf3 is missing, failed or took too long: with its output.
+/// iperf3 is missing, failed or took too long; the error includes its output.
 pub fn iperf3(
     from: &Namespace,
     to: &Namespace,
@@ -48,7 +48,7 @@ pub fn iperf3(
     std::thread::sleep(length);
     edge(Edge::End)?;
     let status = client.wait_exit(LIMIT)?;
-    // Its log has ended when its thread has read the pipe to the end, which is soon.
+    // The log is complete when its thread has read the pipe to the end, which happens soon.
     let report =
         whole_report(&client).ok_or_else(|| client.failure(&format!("ended with {status}")))?;
     let (bytes, seconds) = figures(&report).map_err(|why| client.failure(&why.0))?;
@@ -61,15 +61,15 @@ pub fn iperf3(
     Ok(measured)
 }
 
-/// Bytes and seconds by the receiver's count, of a client that has ended and was asked for JSON.
+/// Returns bytes and seconds by the receiver's count, from a client that ran with JSON output and has ended.
 ///
 /// # Errors
-/// It failed: with its output.
+/// The client failed; the error includes its output.
 pub fn iperf3_figures(client: &Daemon) -> Result<(u64, f64)> {
     figures(&whole_report(client).context("it gave no report")?)
 }
 
-/// Returns the client's output, once all of it has come through the pipe.
+/// Returns the client's output, once all of it has been read from the pipe.
 fn whole_report(client: &Daemon) -> Option<Value> {
     let mut tries = (0..100).map(|_| serde_json::from_str(&client.log()).ok());
     tries.find_map(|report| {

@@ -1,10 +1,11 @@
-//! Traffic, and how much of it arrived.
+//! Generates traffic and measures how much of it arrives.
 //!
-//! Every generator keeps the same order. Its sockets are made inside the namespaces by threads that live there for a moment
-//! (a socket stays in the namespace where it was made). Everything connects. Only then is a common start announced, a
-//! few milliseconds ahead, for which all flows wait. One thread sends for all flows and one receives for all, so
-//! that a hundred flows cost little more than one. Only what arrived inside the window counts, by the receiver's own
-//! time stamps. Every wait has a limit, so a dead tunnel makes a failure or an invalid trial, and nothing hangs.
+//! Every generator follows the same steps. Its sockets are made inside the namespaces by short-lived threads (a socket
+//! stays in the namespace in which it was made). All connections are established. Only then is a common start
+//! announced, a few milliseconds ahead, for which all flows wait. One thread sends for all flows and one receives for
+//! all, so that a hundred flows cost little more than one. Only data that arrives inside the window counts, by the
+//! receiver's time stamps. Every wait has a limit, so a dead tunnel results in a failure or an invalid trial instead of
+//! a hang.
 //!
 //! [`window`] does the accounting and has no I/O.
 
@@ -39,10 +40,10 @@ pub use search::{Limit, Probe, Search, SearchResult, udp_search};
 pub use sizes::Sizes;
 pub use times::Times;
 
-/// One flow: from which host to which. Several streams between two hosts are several routes.
+/// One flow from one host to another. Several streams between two hosts are several routes.
 #[derive(Debug, Clone)]
 pub struct Route<'a> {
-    /// In records and messages, such as `up 3`: direction and client.
+    /// The direction and the client, such as `up 3`, for records and messages.
     pub name: String,
     /// The sender's host.
     pub from: &'a Namespace,
@@ -52,10 +53,10 @@ pub struct Route<'a> {
     pub to_address: IpAddr,
 }
 
-/// The measured window: everything that arrives in `length`, after `warmup` from the common start.
+/// The measured window: all data that arrives in `length`, after `warmup` from the common start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// From the common start; what arrives in it does not count.
+    /// The time from the common start whose arrivals do not count.
     pub warmup: Duration,
     /// The length of the window.
     pub length: Duration,
@@ -64,13 +65,13 @@ pub struct Window {
 /// The data that arrived inside the window.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
-    /// In the order of the routes.
+    /// The flows, in the order of the routes.
     pub flows: Vec<Flow>,
     /// The window's length.
     pub seconds: f64,
     /// The spread of the flows' starts as a share of the window.
     pub skew: f64,
-    /// Why this trial does not count; empty if it does.
+    /// The reasons why this trial does not count; empty if it does.
     pub invalid: Vec<String>,
 }
 
@@ -98,8 +99,8 @@ impl Measured {
         self.flows.iter().map(|flow| flow.coverage).reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// Puts these figures, flows and verdicts into a trial's: `up_mbps` and `down_mbps` where flows are called so,
-    /// `sum_mbps`, and what the window says about itself.
+    /// Adds these figures, flows and reasons to those of a trial: `up_mbps` and `down_mbps` if flows have these names,
+    /// `sum_mbps`, and the notes of the window.
     pub fn put(&self, into: &mut Measurement) {
         for (prefix, name) in [("up", "up_mbps"), ("down", "down_mbps")] {
             if self.flows.iter().any(|flow| flow.name.starts_with(prefix)) {

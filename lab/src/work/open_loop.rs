@@ -1,4 +1,4 @@
-//! UDP by a schedule that waits for no answer.
+//! UDP by a fixed schedule that does not wait for responses.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,59 +20,59 @@ use crate::record::Latency;
 const GRACE: Duration = Duration::from_secs(1);
 /// The share of the intended rate below which the generator has not kept its schedule.
 const KEPT: f64 = 0.98;
-/// A generator that is later than this at the median, in milliseconds, and later than half of the latency itself, has
-/// measured its own lateness.
+/// The median lateness, in milliseconds, above which a generator has measured itself, if that is also more than half of
+/// the latency.
 const LATE: f64 = 1.0;
-/// The sender's shortest sleep in nanoseconds: above 20,000 datagrams a second it sends a few at a time, or the sleeping
-/// would take more of the CPU than the sending, and both from the subject.
+/// The sender's shortest sleep in nanoseconds: above 20,000 datagrams a second it sends a few at a time, since
+/// otherwise sleeping would take more CPU time than sending, and the subject would lack it.
 const NAP: u64 = 50_000;
-/// The most datagrams of one flow in one system call, when the sender is late.
+/// The maximum number of datagrams of one flow in one system call, when the sender is late.
 const BATCH: usize = 64;
 
-/// The outcome of datagrams that were sent by a fixed schedule.
+/// The result of sending datagrams by a fixed schedule.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UdpMeasured {
-    /// Payload that arrived in the window, by flow.
+    /// The payload that arrived in the window, by flow.
     pub measured: Measured,
     /// The rate of the schedule, all flows together, in datagrams a second.
     pub intended_pps: f64,
-    /// The rate at which they really left.
+    /// The rate at which they were actually sent.
     pub offered_pps: f64,
-    /// Whether at least 98 % left that were to leave in the window.
+    /// Whether at least 98 % of the datagrams scheduled for the window were sent.
     pub kept: bool,
-    /// Datagrams sent, of those that were scheduled inside the window.
+    /// The number of datagrams sent, of those scheduled inside the window.
     pub sent: u64,
-    /// Datagrams of these that arrived, each counted once.
+    /// The number of these that arrived, each counted once.
     pub received: u64,
-    /// Datagrams of these that had not arrived a second after the last was sent, including those that the sender's
+    /// The number of these that had not arrived a second after the last was sent, including those that the sender's
     /// kernel refused.
     pub lost: u64,
-    /// Datagrams that the sender's kernel refused because its buffers were full, including the warm-up's.
+    /// The number of datagrams, including the warm-up, that the sender's kernel refused because its buffers were full.
     pub refused: u64,
-    /// Datagrams of these that arrived again.
+    /// The number of these that arrived again.
     pub duplicated: u64,
-    /// Datagrams of these that arrived after one that was sent later on the same flow.
+    /// The number of these that arrived after a datagram that was sent later on the same flow.
     pub reordered: u64,
-    /// From the intended time of sending to the arrival, one way.
+    /// The one-way time from the intended time of sending to the arrival.
     pub latency: Latency,
-    /// The lateness of the generator itself: from the intended time to the system call.
+    /// The lateness of the generator itself, from the intended time to the system call.
     pub lateness: Latency,
 }
 
 impl UdpMeasured {
-    /// Returns the lost share, 0 to 1.
+    /// Returns the share of lost datagrams, 0 to 1.
     pub fn loss(&self) -> f64 {
         if self.sent > 0 { self.lost as f64 / self.sent as f64 } else { 0.0 }
     }
 }
 
-/// Sends `rate_pps` datagrams a second, all routes in turn. The schedule is fixed beforehand: a late sender sends at once,
-/// and the latency counts from the intended time, so that no delay hides the delays of those behind it. A datagram
-/// that the kernel refuses for want of room is not tried again: it is lost. Fewer than 98 % sent make the trial invalid,
-/// by the generator's fault, and so does a lateness of its own that makes up most of the latency.
+/// Sends `rate_pps` datagrams a second, over all routes in turn. The schedule is fixed in advance: a late sender sends
+/// at once, and the latency counts from the intended time, so that a delay does not hide the delays of later datagrams.
+/// A datagram that the kernel refuses for lack of buffer space is not sent again and counts as lost. The trial is
+/// invalid if the generator sent fewer than 98 %, or if its own lateness makes up most of the latency.
 ///
 /// # Errors
-/// No socket, by the flow's name; or what `edge` says.
+/// A socket cannot be made, in which case the error names the flow, or `edge` fails.
 pub fn udp_open_loop(
     routes: &[Route<'_>],
     window: &Window,
@@ -93,7 +93,7 @@ pub(super) fn sockets(routes: &[Route<'_>]) -> Result<Vec<UdpPair>> {
     routes.iter().map(one).collect()
 }
 
-/// [`udp_open_loop`] over sockets that are there, with another grace.
+/// Runs [`udp_open_loop`] over existing sockets, with a different grace period.
 pub(super) fn over(
     pairs: &[UdpPair],
     routes: &[Route<'_>],
@@ -161,8 +161,8 @@ fn outcome(frame: &Frame, rate: f64, sent: &SendResult, received: &ReceiveResult
     }
 }
 
-/// The sender's message to the receiver that it may end: the time of its own end (0: not yet), and the number of
-/// arrivals at which nothing is missing.
+/// The sender's message that the receiver may end: the time of the sender's end (0: not yet), and the number of
+/// arrivals at which none is missing.
 #[derive(Debug, Default)]
 struct EndSignal {
     at: AtomicU64,
@@ -171,9 +171,9 @@ struct EndSignal {
 
 struct SendResult {
     accounts: Vec<FlowResult>,
-    /// Sent of those that were to leave in the window.
+    /// The number of datagrams sent, of those scheduled in the window.
     inside: u64,
-    /// Datagrams scheduled in the window.
+    /// The number of datagrams scheduled in the window.
     intended: u64,
     refused: u64,
     lateness: Times,
@@ -183,7 +183,7 @@ struct Sender<'a> {
     pairs: &'a [UdpPair],
     schedule: Schedule,
     sizes: Sizes,
-    /// One slot for each datagram of a batch; only the headers ever change.
+    /// The buffers of the datagrams of a batch; only their headers change.
     slots: Vec<Vec<u8>>,
     scratch: SendScratch,
     sent: SendResult,
@@ -206,7 +206,7 @@ impl<'a> Sender<'a> {
         be_punctual();
         let (frame, total) = (course.frame, self.schedule.total());
         self.sent.intended = total - self.schedule.due(frame.begin - 1);
-        // Datagrams that became due just before the end may leave just after it; a longer backlog is not sent.
+        // Datagrams that are due just before the end may be sent just after it; a longer backlog is not sent.
         let last = frame.end + (frame.end - frame.begin) / 100;
         let most = (BATCH * self.pairs.len()) as u64;
         let mut next = 0;
@@ -231,7 +231,7 @@ impl<'a> Sender<'a> {
         Ok(self.sent)
     }
 
-    /// Sends what one flow has in these places of the order.
+    /// Sends the datagrams of one flow in this range of the schedule.
     fn burst(&mut self, frame: &Frame, flow: usize, from: u64, to: u64) {
         let Some((pair, account)) = self.pairs.get(flow).zip(self.sent.accounts.get_mut(flow))
         else {
@@ -244,7 +244,7 @@ impl<'a> Sender<'a> {
         for (number, slot) in numbers.zip(&mut self.slots) {
             let intended = schedule.time(schedule.place(flow, number));
             if account.started.is_none() {
-                // The flows take turns: its place in the first round is no lateness.
+                // The flows take turns: the offset of a flow in the first round is not lateness.
                 account.sent(now.saturating_sub(intended - frame.start));
             }
             if frame.contains(intended) {
@@ -268,14 +268,14 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Returns whether the kernel only had no room.
+/// Returns whether the error only means that the buffers are full.
 fn full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(nix::libc::ENOBUFS)
 }
 
 struct ReceiveResult {
     accounts: Vec<FlowResult>,
-    /// Datagrams scheduled in the window: the first of each number.
+    /// The number of datagrams scheduled in the window that arrived, without repetitions.
     new: u64,
     again: u64,
     late: u64,
@@ -287,7 +287,7 @@ struct Receiver<'a> {
     frame: Frame,
     schedule: Schedule,
     seen: Vec<ReceivedSet>,
-    /// Datagrams that have arrived, including the warm-up's.
+    /// The number of all datagrams that have arrived, including the warm-up.
     all: u64,
     received: ReceiveResult,
 }
@@ -330,7 +330,7 @@ impl<'a> Receiver<'a> {
             for event in events.iter() {
                 let index = usize::try_from(event.token).unwrap_or(usize::MAX);
                 let Some(pair) = self.pairs.get(index) else { continue };
-                // An error here is an old ICMP message; what it is about is lost and counted so.
+                // An error here is a pending ICMP error; the datagram that caused it counts as lost.
                 if pair.far.recv_burst(&mut batch).is_ok() {
                     let at = boottime();
                     for received in batch.datagrams_mut() {
@@ -346,7 +346,7 @@ impl<'a> Receiver<'a> {
         let both = self.seen.get_mut(flow).zip(received.accounts.get_mut(flow));
         let (Some(header), Some((seen, account))) = (Header::read(datagram), both) else { return };
         if self.schedule.time(self.schedule.place(flow as u64, header.number)) != header.intended {
-            // Not of this schedule, but of an earlier one over the same sockets.
+            // It belongs to an earlier schedule over the same sockets.
             return;
         }
         let inside = self.frame.contains(header.intended);

@@ -13,11 +13,11 @@ use super::window::{FlowResult, judge};
 use super::{Edge, Measured, Route, Times, Window, sockets};
 use crate::record::Latency;
 
-/// Over one TCP connection for each route: a request of `size` bytes, a response of `size` bytes, and so on, one
-/// outstanding at a time. A closed loop: a slow path is asked less often, so the times (from the first byte of the request to
-/// the last of the response) say how long an answer takes, not how long a caller with a schedule would wait; that is
-/// what [`super::udp_open_loop`] tells. `count` of the times is how many responses were complete in the window; the flows'
-/// bytes are those of the responses.
+/// Sends requests over one TCP connection for each route: a request of `size` bytes, a response of `size` bytes, and so
+/// on, one outstanding at a time. This is a closed loop: a slow path receives fewer requests, so the times (from the
+/// first byte of the request to the last of the response) show how long a response takes, not how long a client with a
+/// fixed schedule would wait; [`super::udp_open_loop`] measures that. The `count` of the times is the number of
+/// responses completed in the window; the flows' bytes are those of the responses.
 ///
 /// # Errors
 /// As [`super::tcp_bulk`].
@@ -45,27 +45,27 @@ pub fn requests(
     Ok((judge(&frame, &asking.accounts), asking.times.latency(0)))
 }
 
-/// Whose bytes a connection waits for, and how many of them.
+/// The direction of the bytes that a connection waits for, and their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Speak(usize),
     Listen(usize),
 }
 
-/// One end of all connections: both ends speak and listen in turn, and differ only in who begins.
+/// One end of all connections: both ends send and receive in turn, and differ only in which one begins.
 struct Side<'a> {
     streams: Vec<&'a TcpStream>,
     accounts: Vec<FlowResult>,
     size: usize,
     first: Turn,
-    /// From the beginning to speak to the end of the answer, for those that ended in the window.
+    /// The times from the first byte sent to the end of the response, for responses completed in the window.
     times: Times,
 }
 
 /// The state of one connection.
 struct ConnectionState {
     turn: Turn,
-    /// When it began to speak, until the answer is complete.
+    /// The time at which it began to send, until the response is complete.
     began: Option<u64>,
     interest: Interest,
 }
@@ -82,7 +82,7 @@ impl Side<'_> {
         if begins {
             sleep_until(course.frame.start);
         }
-        // The first to speak has no news to wait for.
+        // The end that begins has nothing to wait for.
         let mut ready: Vec<usize> = if begins { (0..talks.len()).collect() } else { Vec::new() };
         while !course.over(boottime()) {
             for index in ready.drain(..) {
@@ -111,7 +111,7 @@ impl Side<'_> {
         Ok(self)
     }
 
-    /// Speaks and listens until the connection has no room or nothing to read.
+    /// Sends and receives until the connection's buffer is full or there is nothing to read.
     fn talk(
         &mut self,
         index: usize,

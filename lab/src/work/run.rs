@@ -11,42 +11,43 @@ use super::sockets::nanos;
 use super::window::Frame;
 use super::{Edge, Window};
 
-/// The time between the announcement of the start and the start: enough for two threads to come up on a busy machine. Who is
-/// late nevertheless is late by his own time stamps, and the skew tells.
+/// The time from the announcement of the start to the start, enough to start two threads on a busy machine. A thread
+/// that is late nevertheless has late time stamps, and the skew shows it.
 const AHEAD: u64 = 20_000_000;
 
-/// The longest that a thread sleeps before it looks whether to stop.
+/// The maximum time that a thread sleeps before it checks whether to stop.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// The state that the threads of one trial share.
 #[derive(Debug)]
 pub(super) struct SharedTrial {
-    /// When to set out, and what counts.
+    /// The start of all flows, and the window that counts.
     pub frame: Frame,
     stop: AtomicBool,
 }
 
 impl SharedTrial {
-    /// Returns whether there is nothing left to do: the window is over, or the trial was given up.
+    /// Returns whether the threads must end: the window is over, or the trial was abandoned.
     pub(super) fn over(&self, now: u64) -> bool {
         now >= self.frame.end || self.stopped()
     }
 
-    /// Returns whether the trial was given up.
+    /// Returns whether the trial was abandoned.
     pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns the maximum time to wait for messages: until the window's end, but never long.
+    /// Returns the maximum time to wait for messages: until the window's end, but limited.
     pub(super) fn timeout(&self, now: u64) -> Duration {
         Duration::from_nanos(self.frame.end.saturating_sub(now)).min(LOOK)
     }
 }
 
-/// Announces a start, runs the two ends on threads of their own, and calls `edge` at the window's edges. For use when everything is connected.
+/// Announces a start, runs the two ends on separate threads, and calls `edge` at the window's edges. All connections
+/// must already be established.
 ///
 /// # Errors
-/// What either end or `edge` says. Both ends have ended then.
+/// Either end or `edge` failed. Both ends have ended in that case.
 pub(super) fn together<Near: Send, Far: Send>(
     window: &Window,
     edge: &mut dyn FnMut(Edge) -> Result<()>,
@@ -94,8 +95,8 @@ pub(super) fn sleep_until(at: u64) {
     }
 }
 
-/// Lets the calling thread's sleeps end on time, and not up to 50 µs late, as is the kernel's habit.
+/// Makes the calling thread's sleeps end on time; by default the kernel ends them up to 50 µs late.
 pub(super) fn be_punctual() {
-    // If it fails, the generator's lateness shows it.
+    // If it fails, the lateness of the generator reveals it.
     let _ = prctl::set_timerslack(1);
 }

@@ -1,4 +1,4 @@
-//! The highest rate with hardly any loss.
+//! The search for the highest rate with little loss.
 
 use std::time::Duration;
 
@@ -21,19 +21,19 @@ pub struct Search {
 }
 
 impl Search {
-    /// Creates the usual search at this loss: from 2,000 a second, probes of 0.3 s, confirmed for 1 s.
+    /// Creates the usual search for this loss: from 2,000 a second, with probes of 0.3 s and a confirmation of 1 s.
     pub fn at(loss_limit: f64) -> Self {
         let (probe, confirm) = (Duration::from_millis(300), Duration::from_secs(1));
         Self { loss_limit, first_pps: 2_000.0, probe, confirm }
     }
 }
 
-/// One try.
+/// One rate that was tried.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Probe {
-    /// The schedule's rate in datagrams a second.
+    /// The scheduled rate in datagrams a second.
     pub pps: f64,
-    /// The lost share, 0 to 1.
+    /// The share of lost datagrams, 0 to 1.
     pub loss: f64,
     /// Whether the generator kept its schedule.
     pub kept: bool,
@@ -42,32 +42,32 @@ pub struct Probe {
 /// The reason why the search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// Above it more is lost.
+    /// Above the rate, more is lost.
     Loss,
-    /// Above it the generator does not keep its schedule: the path may carry more.
+    /// Above the rate, the generator does not keep its schedule: the path may carry more.
     Generator,
 }
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchResult {
-    /// Datagrams a second, all flows together; 0 if even the smallest rate loses too much.
+    /// The rate in datagrams a second, all flows together; 0 if even the smallest rate loses too much.
     pub pps: f64,
-    /// Payload of the confirming probe that arrived, in megabits a second.
+    /// The payload of the confirming probe that arrived, in megabits a second.
     pub mbps: f64,
-    /// The rates above.
+    /// The reason why no higher rate was found.
     pub limit: Limit,
-    /// All tries in their order.
+    /// All probes in order.
     pub probes: Vec<Probe>,
 }
 
-/// Before each probe's window, so that queues fill or a token bucket empties.
+/// The time before each probe's window, in which queues fill or a token bucket is emptied.
 const WARMUP: Duration = Duration::from_millis(100);
 /// The time after a probe's last datagram from which datagrams still in flight count as lost.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Searches the highest rate at which no more than [`Search::loss_limit`] is lost: doubles until too much is, then narrows
-/// the interval down to 5 %, then confirms by a longer probe.
+/// Searches for the highest rate with a loss of at most [`Search::loss_limit`]: doubles the rate until too much is
+/// lost, narrows the interval to 5 %, and confirms the result by a longer probe.
 ///
 /// # Errors
 /// As [`super::udp_open_loop`].
@@ -97,13 +97,13 @@ enum Step {
 
 /// The interval is narrow enough when its ends differ by this factor.
 const NARROW: f64 = 1.05;
-/// A rate that was not confirmed is lowered by this factor, and by its square, that one's square and so on if that is not
-/// enough.
+/// The factor by which a rate that was not confirmed is lowered, and which is squared each time that this does not
+/// suffice.
 const LOWER: f64 = 0.95;
-/// No rate above this is tried, and none below.
+/// The range of rates that are tried.
 const RATES: std::ops::RangeInclusive<f64> = 50.0..=20e6;
 
-/// Runs the search. The last call of `probe` is the one that confirmed the result, unless that is 0.
+/// Runs the search. The last call of `probe` confirms the result, unless that is 0.
 fn highest(
     loss_limit: f64,
     first: f64,
@@ -160,7 +160,8 @@ struct SearchState<'a> {
 }
 
 impl SearchState<'_> {
-    /// Returns whether this rate is carried. A single failure may be a hiccup of the machine, so it takes two in a row.
+    /// Returns whether this rate is carried. A single failure may be caused by a pause of the machine, so two in a row
+    /// are required.
     fn carries(&mut self, pps: f64, step: Step) -> Result<bool> {
         let mut limit = Limit::Generator;
         for _ in 0..2 {
@@ -169,7 +170,7 @@ impl SearchState<'_> {
             if probe.kept && probe.loss <= self.loss_limit {
                 return Ok(true);
             }
-            // Loss speaks about the path, even if the generator also fell behind.
+            // Loss shows the limit of the path, even if the generator also fell behind.
             if probe.loss > self.loss_limit {
                 limit = Limit::Loss;
             }
@@ -187,14 +188,14 @@ impl SearchState<'_> {
     }
 }
 
-/// No hiccup loses this much above the limit.
+/// A loss so far above the limit that no pause of the machine explains it.
 const HOPELESS: f64 = 0.1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns a path that carries `capacity` and loses what is above, and a generator that manages `most`.
+    /// Simulates a path that carries `capacity` and loses any excess, and a generator that can send at most `most`.
     fn path(capacity: f64, most: f64) -> impl FnMut(f64, Step) -> Result<Probe> {
         move |pps, _| {
             let offered = pps.min(most);
@@ -265,7 +266,7 @@ mod tests {
         let found = highest(0.0, 2_000.0, &mut |pps, step| {
             calls += 1;
             let clean = inner(pps, step)?;
-            // Every third probe loses a datagram for no reason.
+            // Every third probe loses a datagram although the path is not full.
             Ok(if calls % 3 == 0 { Probe { loss: clean.loss.max(0.001), ..clean } } else { clean })
         });
         within(found.unwrap().pps, 50_000.0 / NARROW, 50_000.0);

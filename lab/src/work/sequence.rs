@@ -1,8 +1,9 @@
-//! Which datagrams were to leave when, and which of them came. No I/O.
+//! The schedule of the datagrams, and the record of those that arrived. No I/O.
 
 use super::window::Frame;
 
-/// When each datagram is to leave: fixed beforehand, all flows in turn at equal distances.
+/// The time at which each datagram must leave: fixed in advance, all flows in turn at equal
+/// intervals.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
     start: u64,
@@ -31,7 +32,7 @@ impl Schedule {
             return 0;
         }
         let mut due = ((until - self.start) as f64 / self.interval) as u64;
-        // The division may be off by one; the times decide.
+        // The division may be off by one; the exact times are decisive.
         while self.time(due) <= until {
             due += 1;
         }
@@ -60,18 +61,18 @@ impl Schedule {
 /// The classification of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArrivalKind {
-    /// The first with this number.
+    /// The first datagram with this number.
     New {
-        /// One with a higher number came before it.
+        /// Whether a datagram with a higher number arrived before.
         late: bool,
     },
-    /// Another with this number came before.
+    /// A datagram with this number arrived before.
     Again,
-    /// No such number was ever to be sent.
+    /// The schedule contains no such number.
     Foreign,
 }
 
-/// Which datagrams of one flow have come: one bit for each that there can be.
+/// The datagrams of one flow that have arrived, with one bit for each possible number.
 #[derive(Debug, Clone)]
 pub(super) struct ReceivedSet {
     bits: Vec<u64>,
@@ -103,17 +104,17 @@ impl ReceivedSet {
     }
 }
 
-/// The first bytes of each datagram.
+/// The header of each datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     /// The number within the flow, from 0.
     pub number: u64,
-    /// When it was to leave, by the boot clock.
+    /// The time at which it was to be sent, by the boot clock.
     pub intended: u64,
 }
 
 impl Header {
-    /// Bytes on the wire: two numbers, big-endian.
+    /// The length on the wire: two numbers, big-endian.
     pub(super) const LENGTH: usize = 16;
 
     /// Encodes the header as it is sent.

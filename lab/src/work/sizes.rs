@@ -6,28 +6,28 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Sizes of datagrams, each given as the size of its whole IP packet inside the tunnel (IP and UDP headers included), so
-/// that IPv4 and IPv6 put the same load on a tunnel. Written `64`, `imix`, `jumbo`.
+/// The sizes of datagrams, each given as the size of its whole IP packet inside the tunnel (including IP and UDP
+/// headers), so that IPv4 and IPv6 put the same load on a tunnel. Written `64`, `imix`, `jumbo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Sizes {
-    /// All of one size, 64 to 65,000 bytes.
+    /// All have the same size, 64 to 65,000 bytes.
     Fixed(u16),
-    /// Seven of 64, four of 576 and one of 1400 bytes in a fixed mixed order: the usual simple Internet mix, except for its
-    /// largest, which is 1500 there and would measure each tunnel's way with fragments and not its speed.
+    /// Seven of 64, four of 576 and one of 1400 bytes in a fixed mixed order: the usual simple Internet mix, except
+    /// that its largest size is 1500, which would measure each tunnel's fragmentation instead of its speed.
     Imix,
-    /// 8900 bytes: fragmented inside the tunnel wherever its MTU is not larger, and lost with any of its fragments.
+    /// 8900 bytes: fragmented inside the tunnel unless its MTU is larger, and lost if any fragment is lost.
     Jumbo,
 }
 
-/// Header, number and intended time need this much: 64 bytes leave 16 in IPv6.
+/// The minimum size, for headers, number and intended time: 64 bytes leave 16 in IPv6.
 const SMALLEST: u16 = 64;
 const LARGEST: u16 = 65_000;
 const IMIX: [usize; 12] = [64, 576, 64, 64, 576, 64, 1400, 64, 576, 64, 576, 64];
 const JUMBO: usize = 8900;
 
 impl Sizes {
-    /// Returns the size of the flow's datagram of this number, as payload of UDP to this address.
+    /// Returns the UDP payload size of the flow's datagram with this number, sent to this address.
     pub fn payload(&self, number: u64, to: IpAddr) -> usize {
         let packet = match self {
             Self::Fixed(size) => usize::from(*size),

@@ -1,4 +1,4 @@
-//! Sockets that live in other namespaces, connected with a limit.
+//! Sockets in other namespaces, connected within a time limit.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -27,16 +27,16 @@ pub(super) fn inside<T: Send + 'static>(
     thread.join().unwrap_or_else(|_| Err("a thread in a namespace panicked".into()))
 }
 
-/// Files that come and go meanwhile, such as those of sampling.
+/// The number of files opened and closed meanwhile, such as those of sampling.
 pub(super) const SPARE_FILES: usize = 100;
 
-/// The two ends of a flow over TCP, both non-blocking. Closing one takes back what was not sent yet, so that a slow tunnel
-/// does not carry it into the next trial.
+/// The two ends of a flow over TCP, both non-blocking. Closing one discards its unsent data, so that a slow tunnel does
+/// not carry it into the next trial.
 #[derive(Debug)]
 pub(super) struct TcpPair {
-    /// In the sender's host, which connected.
+    /// The connecting end, in the sender's host.
     pub near: TcpStream,
-    /// In the receiver's host, which accepted.
+    /// The accepting end, in the receiver's host.
     pub far: TcpStream,
 }
 
@@ -51,7 +51,7 @@ struct Opening {
 /// Connects a flow for each route, all at the same time.
 ///
 /// # Errors
-/// One has no connection within 10 s, or cannot have one: by the flow's name.
+/// A flow is not connected within 10 s, or cannot be; the error names it.
 pub(super) fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
     allow_files(3 * routes.len() + SPARE_FILES)?;
     let poller = Poller::new()?;
@@ -85,11 +85,11 @@ pub(super) fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
     openings.into_iter().map(Opening::finish).collect()
 }
 
-/// Lets this process open this many files more, as far as the administrator allows: hundreds of flows need more than the
-/// usual 1024.
+/// Raises the limit of open files by this many, as far as the administrator allows: hundreds of flows need more than
+/// the usual 1024.
 ///
 /// # Errors
-/// The kernel does not tell how many are open.
+/// The kernel does not report how many are open.
 pub(super) fn allow_files(more: usize) -> Result<()> {
     let open = std::fs::read_dir("/proc/self/fd").context("/proc/self/fd")?.count();
     let needed = (open + more) as u64;
@@ -159,18 +159,19 @@ impl Opening {
 /// The two ends of a flow over UDP.
 #[derive(Debug)]
 pub(super) struct UdpPair {
-    /// In the sender's host.
+    /// The end in the sender's host.
     pub near: UdpSocket,
-    /// In the receiver's host.
+    /// The end in the receiver's host.
     pub far: UdpSocket,
     /// The address of the receiver.
     pub target: SocketAddr,
 }
 
-/// Makes the sockets of a flow over UDP. They take single datagrams only (no `UDP_GRO`), as most programs' sockets do.
+/// Makes the sockets of a flow over UDP. They receive single datagrams only (no `UDP_GRO`), as most programs' sockets
+/// do.
 ///
 /// # Errors
-/// The address is not one of the receiver's host.
+/// The address does not belong to the receiver's host.
 pub(super) fn datagrams(from: &Namespace, to: &Namespace, address: IpAddr) -> Result<UdpPair> {
     let far = inside(to, move || bind(address))?;
     let any: IpAddr = match address {
@@ -187,7 +188,7 @@ fn bind(address: IpAddr) -> Result<UdpSocket> {
     UdpSocket::bind(&options).context(address)
 }
 
-/// Returns a duration in the unit of the boot clock.
+/// Returns a duration in nanoseconds, the unit of the boot clock.
 pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -9,7 +9,7 @@ use crate::record::Latency;
 /// The longest time that is distinguished from longer ones.
 const LONGEST: Duration = Duration::from_secs(100);
 
-/// Times in the making of a [`Latency`]: a histogram with three significant digits from 1 µs to 100 s.
+/// A histogram from which a [`Latency`] is made, with three significant digits from 1 µs to 100 s.
 #[derive(Debug, Clone)]
 pub struct Times {
     nanos: Histogram<u64>,
@@ -25,13 +25,13 @@ impl Times {
     /// Creates an empty histogram.
     ///
     /// # Panics
-    /// Never: the bounds are constants that the histogram takes.
+    /// Never: the bounds are constants that the histogram accepts.
     pub fn new() -> Self {
         let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
         Self { nanos: Histogram::new_with_bounds(1_000, longest, 3).expect("constant bounds") }
     }
 
-    /// Adds one time in nanoseconds; a longer one than the longest counts as that.
+    /// Adds one time in nanoseconds; longer times are recorded as the longest.
     pub fn record(&mut self, nanos: u64) {
         self.nanos.saturating_record(nanos);
     }
@@ -41,12 +41,12 @@ impl Times {
         self.nanos.len()
     }
 
-    /// Returns the quantile at this share (0 to 1), in milliseconds; 0 without times.
+    /// Returns the quantile at this share (0 to 1), in milliseconds; 0 if no time was recorded.
     pub fn at(&self, share: f64) -> f64 {
         self.nanos.value_at_quantile(share) as f64 / 1e6
     }
 
-    /// Returns the times for a record, with the number of packets that were sent and never came back.
+    /// Returns the times for a record, with the number of probes that never came back.
     pub fn latency(&self, lost: u64) -> Latency {
         let quantiles = match self.count() {
             0 => Vec::new(),
@@ -56,7 +56,7 @@ impl Times {
     }
 }
 
-/// Returns the quantiles at which a distribution is recorded: every 0.02 up to 0.9, then in ever smaller steps to the
+/// Returns the quantiles at which a distribution is recorded: every 0.02 up to 0.9, then in decreasing steps up to the
 /// maximum.
 fn shares() -> impl Iterator<Item = f64> {
     let steps = |range: std::ops::RangeInclusive<u32>, whole: u32| {

@@ -1,7 +1,7 @@
-//! The accounting, without any I/O: the window that all flows share, what falls into it, and whether the trial counts.
+//! The accounting, without any I/O: the window that all flows share, the arrivals in it, and whether the trial counts.
 //!
-//! All times are nanoseconds of the boot clock, which both ends share. Arrivals are attributed by the time stamp that
-//! the receiver took right after its read, never by when a counter was read.
+//! All times are nanoseconds of the boot clock, which both ends share. Arrivals are attributed by the receiver's time
+//! stamp right after the read, never by the time at which a counter was read.
 
 use crate::record::Flow;
 
@@ -10,19 +10,19 @@ use super::{Measured, Window};
 /// The widest spread of the flows' starts, as a share of the window, with which a trial still counts.
 pub const SKEW_LIMIT: f64 = 0.02;
 
-/// A [`Window`] that has been given its place in time.
+/// A [`Window`] with fixed times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// The common start, at which all flows set out.
+    /// The common start of all flows.
     pub start: u64,
     /// The first instant that counts.
     pub begin: u64,
-    /// The first instant that counts no more.
+    /// The first instant that no longer counts.
     pub end: u64,
 }
 
 impl Frame {
-    /// Returns the frame of a window whose flows set out at `start`.
+    /// Returns the frame of a window whose flows start at `start`.
     pub fn new(start: u64, window: &Window) -> Self {
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let begin = start.saturating_add(nanos(window.warmup));
@@ -40,7 +40,7 @@ impl Frame {
     }
 }
 
-/// Nanoseconds as seconds.
+/// Converts nanoseconds to seconds.
 pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
@@ -50,13 +50,13 @@ pub fn seconds(nanos: u64) -> f64 {
 pub struct FlowResult {
     /// The flow's name.
     pub name: String,
-    /// When it set out, if it did.
+    /// The time at which it started, if it did.
     pub started: Option<u64>,
     /// The bytes that arrived inside the frame.
     pub bytes: u64,
     /// The first and the last arrival inside the frame.
     pub arrivals: Option<(u64, u64)>,
-    /// Why it broke, if it did.
+    /// The reason why it broke, if it did.
     pub broken: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl FlowResult {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// Records the first sending; later ones change nothing.
+    /// Records the first time of sending; later calls have no effect.
     pub fn sent(&mut self, at: u64) {
         self.started.get_or_insert(at);
     }
@@ -90,7 +90,7 @@ impl FlowResult {
     }
 }
 
-/// Adds up and judges: each reason why the trial does not count, in words that name the flow.
+/// Adds up the flows and lists each reason why the trial does not count, with the name of the flow.
 pub fn judge(frame: &Frame, accounts: &[FlowResult]) -> Measured {
     let mut invalid = Vec::new();
     for account in accounts {
@@ -101,7 +101,7 @@ pub fn judge(frame: &Frame, accounts: &[FlowResult]) -> Measured {
             invalid.push(format!("flow {name} never started"));
         }
     }
-    // A flow that starves while others do not is a finding, which the fairness and the coverage show.
+    // If one flow starves while others do not, this is a valid finding, which the fairness and the coverage show.
     let starved = accounts.iter().all(|account| account.bytes == 0);
     if starved && !accounts.is_empty() && invalid.is_empty() {
         invalid.push("no flow carried anything".to_owned());
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_read_belongs_whole_to_the_instant_at_which_it_ended() {
-        // Its bytes came before and after the edge; the receiver's stamp decides.
+        // Its bytes arrived before and after the edge; the receiver's time stamp decides.
         let (mut before, mut after) = (FlowResult::new("a"), FlowResult::new("b"));
         assert!(!before.arrived(&frame(), 1100 * MS - 1, 65536));
         assert!(after.arrived(&frame(), 1100 * MS, 65536));

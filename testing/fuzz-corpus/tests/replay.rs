@@ -76,11 +76,12 @@ fn names(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Targets whose seeds are scripts of handshakes and hours. The random walks of openvpn/tests/scripts.rs vary them.
+/// Targets whose seeds are scripts of many handshakes over hours of virtual time. The random walks of
+/// openvpn/tests/scripts.rs vary them.
 const SCRIPTS: [&str; 2] = ["sessions", "point_to_point"];
 
-/// Runs each seed, each prefix of it, and each variant with one altered byte, since seeds are small. A script is run as
-/// it is.
+/// Runs each seed, each prefix of it, and each variant with one altered byte, which is feasible because seeds are
+/// small. A script is run unchanged.
 fn replay(target: &str, run: fn(&[u8])) {
     let folder = folder("corpus").join(target);
     let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));

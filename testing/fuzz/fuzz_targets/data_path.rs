@@ -1,5 +1,5 @@
-//! Fuzzes the data path from both ends. The first byte chooses what the rest is: a received buffer,
-//! the inside of an authentic packet, or the output of a TUN device.
+//! Fuzzes the data path from both ends. The first byte selects the meaning of the rest: a received
+//! buffer, the inside of an authentic packet, or the output of a TUN device.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ const PEER: PeerId = PeerId(1);
 const FRAMINGS: [Framing; 4] =
     [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2];
 
-/// The bytes that are added inside the encryption.
+/// The framing and the fragment size that are added inside the encryption.
 type Inside = (Framing, Option<u16>);
 
 pub fn run(bytes: &[u8]) {

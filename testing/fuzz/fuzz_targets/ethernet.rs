@@ -1,5 +1,5 @@
-//! Fuzzes frames from both ends. The first byte chooses what the rest is: the inside of an authentic packet of a peer,
-//! or the output of a TAP device with its header.
+//! Fuzzes frames from both ends. The first byte selects the meaning of the rest: the inside of an authentic packet of a
+//! peer, or the output of a TAP device with its header.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ fn end(relay: Relay, client: bool) -> LoopbackPlane {
 }
 
 /// Receives a malicious peer's frames, two at a time, so that merging is exercised; then another peer's, so that the
-/// address look-up is.
+/// address look-up is exercised too.
 fn inside(relay: Relay, bytes: &[u8]) {
     let Some((&len, rest)) = bytes.split_first() else { return };
     let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
@@ -88,8 +88,8 @@ fn inside(relay: Relay, bytes: &[u8]) {
     assert!(known <= 2, "no more stations than frames named");
 }
 
-/// Sends the output of a TAP device, with its header: it is split as its packet is, and everything that is sent can be
-/// opened at the other end.
+/// Sends the output of a TAP device, with its header: the frame is split like its packet, and everything that is sent
+/// can be opened at the other end.
 fn handed_out(relay: Relay, bytes: &[u8]) {
     let Some((vnet, frame)) = bytes.split_first_chunk() else { return };
     let vnet = VnetHeader::decode(vnet);
@@ -123,7 +123,7 @@ fn cut_like_its_packet(vnet: &VnetHeader, frame: &[u8]) {
             }
         },
         (Err(_), Err(_)) => {}
-        // A header that leaves no space for the Ethernet header before it.
+        // The header leaves no space for the Ethernet header before it.
         (Err(_), Ok(_)) => {}
         (Ok(_), Err(_)) => panic!("a frame whose packet makes no sense was taken"),
     }

@@ -1,5 +1,5 @@
 //! Derives rule sets and packets from the input. The compiled rules, with and without their cached verdicts of flows,
-//! must decide, count and log as the rules in the source do.
+//! must decide, count and log like the rules in the source.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_filter::oracle::{Coverage, compare};

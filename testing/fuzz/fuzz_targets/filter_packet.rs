@@ -1,5 +1,5 @@
-//! Fuzzes the packets that a device delivers to the filter. The first byte chooses the layer and a VLAN tag outside the
-//! frame; then follows the device's header; the rest is the frame.
+//! Fuzzes the packets that a device delivers to the filter. The first byte selects the layer and a VLAN tag outside the
+//! frame; the device's header follows; the rest is the frame.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_filter::rejection::{MAX_REJECTION, reject};

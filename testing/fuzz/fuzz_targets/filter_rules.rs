@@ -1,5 +1,5 @@
-//! Fuzzes rule files, and packets in words: input that parses is printed so that it parses to the
-//! same again.
+//! Fuzzes rule files, and packets in textual form: input that parses is printed so that it parses
+//! to the same value again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_filter::lang;

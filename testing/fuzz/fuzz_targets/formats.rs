@@ -1,4 +1,4 @@
-//! Fuzzes the packet formats other than AEAD. The first byte chooses format and header, and whether the rest is
+//! Fuzzes the packet formats other than AEAD. The first byte selects format and header, and whether the rest is
 //! arbitrary or comes from a malicious peer that has the key.
 #![cfg_attr(fuzzing, no_main)]
 
@@ -33,7 +33,7 @@ const FORMATS: [Protection; 5] = [
 pub fn run(bytes: &[u8]) {
     let Some((&choice, rest)) = bytes.split_first() else { return };
     let format = FORMATS[usize::from(choice & 0x0f) % FORMATS.len()];
-    // With a peer-id or without.
+    // The header has a peer-id or none.
     let wire_id = (choice & 0x10 != 0).then_some(PEER.0);
     match choice & 0x80 {
         0 => forged(format, wire_id, rest),
@@ -63,7 +63,7 @@ fn end(protection: Protection, wire_id: Option<u32>) -> LoopbackPlane {
     end
 }
 
-/// Receives a buffer after two bytes of segment length: nothing of it is delivered.
+/// Receives a buffer after two bytes of segment length, and delivers none of it.
 fn forged(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
     let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
     let segment = usize::from(u16::from_be_bytes(*segment)).max(1);

@@ -1,5 +1,5 @@
-//! Fuzzes frames for a router, each preceded by two bytes: its length; its port in the lowest bit,
-//! and above it how many quarters of a second later it arrives.
+//! Fuzzes frames for a router, each preceded by two bytes: the first is its length; the second has
+//! its port in the lowest bit, and above it the delay before its arrival, in quarters of a second.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::time::Duration;

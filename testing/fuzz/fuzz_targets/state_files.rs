@@ -1,4 +1,5 @@
-//! Fuzzes undo logs of changes to the machine, a resolv.conf, and leases. The first byte chooses.
+//! Fuzzes undo logs of changes to the machine, a resolv.conf, and leases. The first byte selects
+//! one of them.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -30,7 +30,7 @@ pub fn run(bytes: &[u8]) {
     assert!(authentic || whole.packets.is_empty(), "a forgery was delivered");
 }
 
-/// Checks that runs cover whole packets only, cover all of them, and end.
+/// Checks that runs contain only whole packets, contain all of them, and end.
 fn cut(bytes: &[u8]) {
     let mut copy = bytes.to_vec();
     let mut rest = &mut copy[..];
@@ -45,7 +45,7 @@ fn cut(bytes: &[u8]) {
     }
 }
 
-/// The outcome of the pieces of a stream.
+/// The result of receiving a stream in pieces.
 #[derive(Debug, Default, Eq, PartialEq)]
 struct Outcome {
     packets: Vec<Vec<u8>>,

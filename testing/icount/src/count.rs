@@ -8,14 +8,14 @@ use std::process::Command;
 
 use crate::piece::{COUNTED, Piece};
 
-/// The conditions that must be equal for counts to be comparable.
+/// The conditions that must be the same for counts to be comparable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conditions {
     /// The version of rustc.
     pub compiler: String,
     /// The target, such as `x86_64-unknown-linux-gnu`.
     pub target: String,
-    /// The version of valgrind, which emulates a CPU and so decides which code the crypto library selects.
+    /// The version of valgrind, which emulates a CPU and thereby decides which code the crypto library selects.
     pub valgrind: String,
     /// The version of the C library, whose `memcpy` is part of every benchmark.
     pub libc: String,
@@ -27,7 +27,7 @@ impl Conditions {
     /// Returns the conditions of this program on this machine.
     ///
     /// # Errors
-    /// There is no valgrind.
+    /// Valgrind is not installed.
     pub fn here() -> Result<Self, String> {
         let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let has = |name: &str| flags.split_whitespace().any(|flag| flag == name);
@@ -56,11 +56,11 @@ impl fmt::Display for Conditions {
     }
 }
 
-/// Returns the instructions that each benchmark takes once, by name, of a program that has the command `piece NAME
-/// --times N`.
+/// Returns, by name, the number of instructions that one run of each benchmark takes, for a program that has the
+/// command `piece NAME --times N`.
 ///
 /// # Errors
-/// There is no valgrind, or the program failed under it.
+/// Valgrind is not installed, or the program failed under it.
 pub fn instruction_counts(
     binary: &Path,
     pieces: &[&'static Piece],
@@ -103,7 +103,8 @@ fn total(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok())
 }
 
-/// Creates a command whose environment is the same everywhere: no variables, no current folder.
+/// Creates a valgrind command whose environment is the same on all machines: only a fixed `PATH`, and a fixed
+/// directory.
 fn valgrind() -> Command {
     let mut command = Command::new("valgrind");
     command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir("/");

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::count::Conditions;
 use crate::piece;
 
-/// The tolerated difference in percent, which a different order of functions may cause.
+/// The tolerated difference in percent, which reordering of functions may cause.
 pub const TOLERANCE_PERCENT: u64 = 2;
 
 /// Returns whether `more` exceeds `count` by more than the tolerance.
@@ -19,14 +19,15 @@ fn beyond(count: u64, more: u64) -> bool {
 pub struct Baseline {
     /// The conditions, as [`Conditions`] prints them.
     pub conditions: String,
-    /// Instructions by benchmark.
+    /// The number of instructions of each benchmark.
     pub counts: BTreeMap<String, u64>,
 }
 
 /// The result of the gate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// All counts are within the tolerance, or lower; then the text advises to lower the baseline.
+    /// All counts are within the tolerance or lower; if some are lower, the text advises lowering
+    /// the baseline.
     Passed(String),
     /// Some counts are higher.
     Failed(String),
@@ -38,7 +39,7 @@ impl Baseline {
     /// Parses the output of [`Baseline::write`].
     ///
     /// # Errors
-    /// A line is no benchmark with a count; names the line.
+    /// A line is not a benchmark with a count; the error names the line.
     pub fn read(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().enumerate();
         let first = lines.next().and_then(|(_, line)| line.strip_prefix("# "));
@@ -69,7 +70,8 @@ impl Baseline {
         text
     }
 
-    /// Returns the reason if counts under other conditions cannot be compared with these.
+    /// Returns the reason why counts under other conditions cannot be compared with these, if there
+    /// is one.
     pub fn differs(&self, conditions: &Conditions) -> Option<String> {
         let here = conditions.to_string();
         (here != self.conditions).then(|| {

@@ -39,7 +39,7 @@ fn run(name: &str, times: &str) -> Result<ExitCode, String> {
     piece::run(piece::find(name)?, times).map(|()| ExitCode::SUCCESS)
 }
 
-/// Counts the instructions of this very program.
+/// Counts the instructions of this program.
 fn counts() -> Result<std::collections::BTreeMap<String, u64>, String> {
     let this: PathBuf =
         env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
@@ -63,7 +63,7 @@ fn check(file: &Path) -> Result<ExitCode, String> {
         }
         Verdict::Skipped(why) => {
             println!("gate skipped: {why}");
-            // `make test` collects in this file what was skipped.
+            // `make test` collects the names of skipped checks in this file.
             if let Some(path) = env::var_os("ADIT_SKIPPED") {
                 let told = "gate: counts were accepted with another compiler or valgrind\n";
                 let file = fs::File::options().append(true).create(true).open(path);

@@ -1,4 +1,4 @@
-//! IP packets to seal: plain ones, and a super-packet as a TUN device with offloads returns it.
+//! IP packets to seal: ordinary ones, and a super-packet as a TUN device with offloads delivers it.
 
 use adit_wire::checksum::Sum;
 use adit_wire::{Gso, VnetHeader};
@@ -10,7 +10,7 @@ const TCP_LEN: usize = 20;
 
 /// The payload of each segment of [`super_packet`] except the last.
 pub const SEGMENT: usize = 1360;
-/// The length of [`super_packet`]: the maximum of IPv4.
+/// The length of [`super_packet`]: the maximum length of an IPv4 packet.
 pub const SUPER_LEN: usize = 65_535;
 
 /// The smallest packet: an IPv4 header.
@@ -24,8 +24,8 @@ pub fn plain(size: usize) -> Vec<u8> {
     packet
 }
 
-/// Builds a TCP super-packet of [`SUPER_LEN`] bytes and its virtio header: 49 segments, of which the last is shorter,
-/// with the checksum left to the code that splits it.
+/// Builds a TCP super-packet of [`SUPER_LEN`] bytes and its virtio header: 49 segments, of which the last is shorter.
+/// The checksum is left to the code that splits the packet.
 pub fn super_packet() -> (VnetHeader, Vec<u8>) {
     let mut packet = header(SUPER_LEN, 6);
     let mut pseudo = Sum::new().bytes(&SOURCE).bytes(&DESTINATION).word(6);
@@ -62,7 +62,7 @@ fn header(len: usize, protocol: u8) -> Vec<u8> {
     packet
 }
 
-/// Fills in a payload in which no two places are equal for long.
+/// Fills in a payload in which no longer sequence repeats.
 fn fill(packet: &mut [u8], from: usize) {
     let mut state = 0x2545_f491_u32;
     for byte in packet.iter_mut().skip(from) {

@@ -26,14 +26,14 @@ use crate::tunnel::{Train, Tunnel};
 pub struct Piece {
     /// Its name, such as `seal-1400`.
     pub name: &'static str,
-    /// What it does once.
+    /// The work of one run.
     pub what: &'static str,
     /// The number of repetitions of the work for one count.
     pub times: u32,
     prepare: fn(u32) -> Result<Work, String>,
 }
 
-/// The work that is counted, for the number of times that was prepared. Returns a value that depends on all of it.
+/// The counted work, for the prepared number of repetitions. Returns a value that depends on all of it.
 type Work = Box<dyn FnMut() -> u64>;
 
 const fn piece(
@@ -84,10 +84,10 @@ pub const ALL: &[Piece] = &[
     piece("judge-flow", 1000, judge_flow, "parse a packet of a remembered flow and judge it"),
 ];
 
-/// Returns the benchmark of this name.
+/// Returns the benchmark with this name.
 ///
 /// # Errors
-/// There is none of this name; lists those that exist.
+/// No benchmark has this name; the error lists the existing names.
 pub fn find(name: &str) -> Result<&'static Piece, String> {
     ALL.iter().find(|piece| piece.name == name).ok_or_else(|| {
         let names: Vec<&str> = ALL.iter().map(|piece| piece.name).collect();
@@ -97,14 +97,14 @@ pub fn find(name: &str) -> Result<&'static Piece, String> {
 
 /// Runs a benchmark this many times inside the one function that callgrind observes.
 ///
-/// It runs on a thread of its own, because the start of the main thread's stack and heap depends on the environment and
-/// the program's path, and the instructions of a `memcpy` vary with their alignment.
+/// The benchmark runs on a separate thread, because the start of the main thread's stack and heap depends on the
+/// environment and the program's path, and the number of instructions of a `memcpy` varies with alignment.
 ///
 /// # Errors
 /// The benchmark could not be prepared.
 pub fn run(piece: &'static Piece, times: u32) -> Result<(), String> {
     let thread = thread::Builder::new().spawn(move || -> Result<(), String> {
-        // A first run keeps lazily built tables and the first growth of buffers out of the count.
+        // A first run keeps the construction of lazily built tables and the first growth of buffers out of the count.
         black_box((piece.prepare)(8)?());
         let mut work = (piece.prepare)(times)?;
         black_box(counted_piece(&mut *work));
@@ -154,7 +154,7 @@ fn open_super_stream(times: u32) -> Result<Work, String> {
     open(Tunnel::over_stream(CIPHER)?, packets::super_packet(), times)
 }
 
-/// Copies of the packet are made beforehand; in production the kernel makes them.
+/// Copies of the packet are made in advance; in production the kernel makes them.
 fn seal(mut tunnel: Tunnel, packet: (VnetHeader, Vec<u8>), times: u32) -> Result<Work, String> {
     let (vnet, packet) = packet;
     let mut copies = vec![packet; times as usize];
@@ -235,7 +235,7 @@ fn route(times: u32) -> Result<Work, String> {
         let net = Ipv4Net::new([10, high, low, 0].into(), len);
         net.map(IpNet::V4).map_err(|error| error.to_string())
     };
-    // 900 clients' networks, 100 shorter prefixes around some of them.
+    // The networks of 900 clients, and 100 shorter prefixes around some of them.
     for peer in 0..900 {
         routes.set(PeerId(peer), vec![net(peer % 30, peer / 30, 24)?]);
     }
@@ -281,7 +281,7 @@ fn judge_flow(times: u32) -> Result<Work, String> {
     judge(&rules::many(100), times, true)
 }
 
-/// Counts the accepted packets: all of them, by the last rule that can match.
+/// Counts the accepted packets, which are all packets: the last rule that can match accepts them.
 fn judge(text: &str, times: u32, remembered: bool) -> Result<Work, String> {
     let ruleset = lang::parse("rules", text, &mut |name| Err(std::io::Error::other(name)));
     let ruleset = ruleset.map_err(|error| error.to_string())?;

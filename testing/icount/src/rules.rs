@@ -1,10 +1,10 @@
-//! Rule files and packets with which the filter is measured: the same here and in the filter's example.
+//! Rule files and packets for measuring the filter, shared with the filter's example.
 
 use std::fmt::Write;
 
 use adit_wire::checksum::Sum;
 
-/// Generates pseudo-random numbers (xorshift). `state` is not 0.
+/// Generates pseudo-random numbers (xorshift). `state` must not be 0.
 pub(crate) fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -23,7 +23,7 @@ pub(crate) const FOUR: &str = "table bridge filter {
     }
 }";
 
-/// Writes this many rules with prefixes, sets, ranges and concatenations before the one that accepts.
+/// Writes this many rules with prefixes, sets, ranges and concatenations, followed by the rule that accepts.
 pub(crate) fn many(count: u32) -> String {
     let mut state = 88_172_645_463_325_252u64;
     let (mut sets, mut rules) = (String::new(), String::new());

@@ -9,17 +9,17 @@ use adit_openvpn::data_format::{Command, DataKey, KeyLimits, PacketLayout, PeerS
 use adit_openvpn_data::{LoopbackPlane, Plane, Upcalls};
 use adit_wire::VnetHeader;
 
-/// Each end has one peer, so any number is suitable.
+/// The peer id; each end has only one peer, so any number is suitable.
 const PEER: PeerId = PeerId(1);
-/// The default of an established session.
+/// The replay window's default size in an established session.
 const REPLAY_WINDOW: u32 = 64;
 
-/// A train as it crosses the network.
+/// A train of datagrams on the network.
 #[derive(Debug, Clone, Default)]
 pub struct Train {
-    /// Datagrams, without gaps.
+    /// The datagrams, without gaps.
     pub bytes: Vec<u8>,
-    /// Length of each datagram except the last.
+    /// The length of each datagram except the last.
     pub segment: usize,
 }
 
@@ -61,7 +61,7 @@ impl Tunnel {
         Ok(Self { near, far, link, _upcalls: (near_upcalls, far_upcalls) })
     }
 
-    /// Seals the output of a TUN device at the near end; calls `send` with each train and the length of its datagrams.
+    /// Seals a packet from a TUN device at the near end; calls `send` with each train and the length of its datagrams.
     /// Overwrites `packet`.
     pub fn seal(&mut self, vnet: &VnetHeader, packet: &mut [u8], send: impl FnMut(&[u8], usize)) {
         self.near.seal(vnet, packet, send);
@@ -76,7 +76,7 @@ impl Tunnel {
             }
         };
         if self.link.is_stream() {
-            // A stream with an error delivers nothing more, so that the count of packets is too low.
+            // After an error the stream delivers nothing more, so the count of packets is too low.
             let _ = self.far.open_stream(&self.link, MAX_FRAME.into(), bytes, deliver);
         } else {
             self.far.open(&self.link, *segment, bytes, deliver);
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::packets;
 
-    /// Returns what arrives at the far end: payloads and the number of writes.
+    /// Returns what the far end delivers: the payloads and the number of writes.
     fn carry(vnet: &VnetHeader, packet: &[u8], cipher: Cipher) -> (Vec<u8>, usize, Tunnel) {
         let mut tunnel = Tunnel::new(cipher).unwrap();
         let mut trains = Vec::new();

@@ -126,7 +126,7 @@ impl Tunnel {
     /// Writes the configuration files into `folder`, starts both ends and waits until both are ready.
     ///
     /// # Errors
-    /// An end did not start: with its log.
+    /// An end did not start; the error includes its log.
     pub fn start(
         pair: Pair,
         folder: &Path,
@@ -220,7 +220,7 @@ pub fn run(
     let mut tunnel = Tunnel::start(pair, &folder, &configs, server, client)?;
     check_negotiated(case, &mut tunnel)?;
     let lossy = case.loss > 0;
-    // With 2 % loss in each direction a ping of three fragments is lost one time in eight.
+    // With 2 % loss in each direction, one in eight pings of three fragments is lost.
     tunnel.ping_all(if lossy { 1 } else { 4 })?;
     let (server_v4, server_v6) = (tunnel.server_inner.v4, tunnel.server_inner.newest());
     let client_v4 = tunnel.client_inner.v4;
@@ -251,8 +251,8 @@ fn configs(env: &TestEnv, case: &Case, server: &Program, client: &Program) -> Co
     let mut configs = Configs::new(&env.pki, case.pki_tool, case.outer_v6);
     configs.wrap(&env.pki, case.wrapping);
     configs.both(&format!("data-ciphers {}", case.cipher));
-    // openvpn repeats a lost control packet after 2, 4 and 8 seconds: with loss, a window of 5 s is over when a packet
-    // is lost twice, and the end with the longer window waits for its own end.
+    // openvpn resends a lost control packet after 2, 4 and 8 seconds: with loss, a window of 5 s is over when a packet
+    // is lost twice, and the end with the longer window waits until its own window is over.
     let often =
         if case.loss > 0 { "reneg-sec 16\nhand-window 15" } else { "reneg-sec 6\nhand-window 5" };
     let never = "reneg-sec 0";
@@ -263,7 +263,7 @@ fn configs(env: &TestEnv, case: &Case, server: &Program, client: &Program) -> Co
         configs.both("tls-version-max 1.2");
     }
     for (program, lines) in [(server, &mut configs.server), (client, &mut configs.client)] {
-        // The kernel's module, if there is one, is another implementation.
+        // The kernel's module, if present, is a different implementation.
         if program.may_offload() {
             lines.push_str("disable-dco\n");
         }
@@ -283,7 +283,7 @@ fn check_negotiated(case: &Case, tunnel: &mut Tunnel) -> Result<()> {
     Ok(())
 }
 
-/// Waits under traffic until both ends have seen the rekeys, then a moment more.
+/// Waits under traffic until both ends have seen the rekeys, and then a moment longer.
 fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
     let end = ScaledInstant::now() + Duration::from_secs(60);
     let Tunnel { server, client, .. } = tunnel;

@@ -15,7 +15,7 @@ pub mod pairwise;
 pub mod runner;
 pub mod scenario;
 
-// Scenarios use the testbed's names as their own.
+// Scenarios refer to the testbed's types by these names.
 pub use adit_testbed::{Failure, Result};
 pub(crate) use adit_testbed::{
     failure, laptop, net, peer, pki, postgres, process, sandbox, skip, traffic, wait,

@@ -95,7 +95,7 @@ struct Run {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OldVersions {
-    /// Run those whose root is there, and report the others as skipped.
+    /// Run the tests whose root exists, and report the others as skipped.
     WhereFetched,
     /// A missing root is a failure.
     Required,
@@ -170,7 +170,7 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     Ok(if tally.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs one long test by itself.
+/// Runs a single long test.
 fn alone(test: impl Fn(&TestEnv, &Program) -> Result<String>) -> Result<ExitCode> {
     let sandbox = match sandbox::enter()? {
         Entered::Ended(code) => return Ok(code),
@@ -273,7 +273,7 @@ fn mode_test(mode: Mode, adit: &Program, openvpn: &Program) -> Test {
     Test { name, run: Box::new(run) }
 }
 
-/// Enough clients to mix transports; `adit-interop many-clients` has more.
+/// Enough clients to mix transports; `adit-interop many-clients` runs more.
 const CLIENTS: usize = 16;
 
 fn many_clients_test(adit: &Program) -> Test {

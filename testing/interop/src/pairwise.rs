@@ -3,9 +3,10 @@
 /// One value, by its index, for each dimension.
 pub type Choice = Vec<usize>;
 
-/// Returns a set of choices that covers every pair which some allowed choice has. `sizes` are the numbers of values.
+/// Returns a set of choices that covers every pair that occurs in any allowed choice. `sizes` are the numbers of
+/// values.
 ///
-/// It is the same on every machine, and not minimal: the greedy algorithm uses at most a few choices more.
+/// The set is the same on every machine, and not minimal: the greedy algorithm uses at most a few choices more.
 pub fn covering_array(sizes: &[usize], allowed: impl Fn(&Choice) -> bool) -> Vec<Choice> {
     let mut all = product(sizes);
     all.retain(|choice| allowed(choice));
@@ -13,7 +14,7 @@ pub fn covering_array(sizes: &[usize], allowed: impl Fn(&Choice) -> bool) -> Vec
     let mut chosen = Vec::new();
     while !missing.is_empty() {
         let covers = |choice: &Choice| missing.iter().filter(|pair| pair.is_in(choice)).count();
-        // Among equals a pseudo-random one, so that the rest of its values varies too.
+        // Among equally good choices, a pseudo-random one is taken, so that the rest of its values varies too.
         let Some(best) = all.iter().max_by_key(|choice| (covers(choice), lot(choice))) else {
             break;
         };
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     fn every_allowed_pair_is_there_and_no_forbidden_choice() {
-        // The last value of the first dimension goes with the first of the second only.
+        // The last value of the first dimension is allowed only with the first value of the second.
         let allowed = |choice: &Choice| choice[0] != 2 || choice[1] == 0;
         let sizes = [3, 4, 2, 2];
         let chosen = covering_array(&sizes, allowed);

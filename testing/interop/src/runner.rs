@@ -41,9 +41,9 @@ pub enum Attempt {
 pub struct Ended<'a> {
     /// The case.
     pub name: &'a str,
-    /// Which attempt.
+    /// The number of the attempt.
     pub attempt: Attempt,
-    /// Its observations, or why it failed.
+    /// Its observations, or the reason for its failure.
     pub outcome: Result<String>,
     /// The duration.
     pub took: Duration,
@@ -54,7 +54,7 @@ pub struct Ended<'a> {
 /// The result of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// The number of cases that passed, at the second attempt too.
+    /// The number of cases that passed, including at the second attempt.
     pub passed: usize,
     /// The cases that failed.
     pub failed: Vec<String>,

@@ -5,34 +5,34 @@ use adit_engine::{Instant, Random};
 /// The impairment of packets on a link.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Impairment {
-    /// Which packets are lost.
+    /// The model of packet loss.
     pub loss: Loss,
-    /// Share of packets that arrive twice, 0 to 1.
+    /// The share of packets that arrive twice, 0 to 1.
     pub duplicate: f64,
-    /// Share of packets that are held back by up to `reorder_by`, 0 to 1.
+    /// The share of packets that are held back by up to `reorder_by`, 0 to 1.
     pub reorder: f64,
     /// The maximum delay of a reordered packet.
     pub reorder_by: Duration,
-    /// One-way delay.
+    /// The one-way delay.
     pub delay: Duration,
-    /// Further delay, evenly distributed from nothing to this; order is kept.
+    /// The maximum additional delay, which is evenly distributed from zero; the order is kept.
     pub jitter: Duration,
 }
 
-/// Which packets are lost.
+/// A model of packet loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Loss {
-    /// None.
+    /// No loss.
     #[default]
     None,
-    /// Each with this probability, independently.
+    /// Each packet is lost with this probability, independently.
     Random(f64),
     /// The model of Gilbert and Elliott: a good state that loses no packet and a bad one that loses all. A pause of 100
     /// ms ends the bad one.
     Bursts {
-        /// Probability, per packet, of entering the bad state.
+        /// The probability, per packet, of entering the bad state.
         begin: f64,
-        /// Probability, per packet, of returning to the good state: bursts last `1 / end` packets on average.
+        /// The probability, per packet, of returning to the good state: bursts last `1 / end` packets on average.
         end: f64,
     },
 }
@@ -47,7 +47,7 @@ impl Loss {
     }
 }
 
-/// A pause of this length ends a burst. Counted in packets alone, it would last for minutes when a sender backs off.
+/// The pause that ends a burst. Counted in packets alone, a burst would last for minutes when a sender backs off.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The random decisions about one packet.
@@ -55,9 +55,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct PacketOutcome {
     pub(crate) lost: bool,
     pub(crate) duplicated: bool,
-    /// Held back by this much, out of order.
+    /// The time for which it is held back, out of order.
     pub(crate) held: Duration,
-    /// Delayed by this much, in order.
+    /// The time by which it is delayed, in order.
     pub(crate) delay: Duration,
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_burst_does_not_outlast_a_pause() {
-        // The first never ends by itself, and the second never begins.
+        // The first burst never ends by itself, and the second never begins.
         let endless = Loss::Bursts { begin: 1.0, end: 0.0 };
         let mut state = ImpairmentState::new(
             Impairment { loss: endless, ..Default::default() },

@@ -1,8 +1,8 @@
 //! An internet of hosts behind NAT boxes, on virtual time.
 //!
-//! A host or a box is on a network: the public one, or the inside of a box. A datagram climbs from its sender's network
-//! through the boxes until a network has its destination, is under way for as long as the link says, and descends through
-//! the boxes of its destination when it arrives.
+//! A host or a box is on a network: either the public network or the inside of a box. A datagram climbs from its
+//! sender's network through the boxes until a network has its destination, is in flight for the link's delay, and on
+//! arrival descends through the boxes of its destination.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -54,7 +54,7 @@ struct Site {
     nat: NatBox,
     /// The network in front of the box.
     outside: Option<BoxId>,
-    /// Whether the hosts behind the box are kept from reaching each other directly.
+    /// Whether the hosts behind the box are prevented from reaching each other directly.
     isolated: bool,
 }
 
@@ -74,7 +74,7 @@ struct InTransit {
 }
 
 impl Internet {
-    /// Creates an internet whose links have this impairment unless another is set.
+    /// Creates an internet whose links have this impairment unless another one is set.
     pub fn new(default: Impairment, seed: [u8; 32]) -> Self {
         Self {
             boxes: Vec::new(),
@@ -113,12 +113,12 @@ impl Internet {
         HostId(self.hosts.len() - 1)
     }
 
-    /// Moves a host to other addresses. Datagrams to the former ones are lost.
+    /// Moves a host to other addresses. Datagrams to its previous addresses are lost.
     pub fn move_host(&mut self, host: HostId, addresses: &[(IpAddr, Option<BoxId>)]) {
         self.hosts[host.0] = addresses.to_vec();
     }
 
-    /// Sets the impairment of what a host sends to an address.
+    /// Sets the impairment of a host's datagrams to an address.
     pub fn set_impairment(&mut self, host: HostId, to: IpAddr, impairment: Impairment) {
         self.link(host, to).pipe.set_impairment(impairment);
     }
@@ -164,7 +164,7 @@ impl Internet {
         }
     }
 
-    /// Returns when the next datagram arrives.
+    /// Returns the time at which the next datagram arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.links.values().filter_map(|link| link.pipe.next_arrival()).min()
     }

@@ -1,4 +1,5 @@
-//! NAT boxes and firewalls by their behaviour (RFC 4787): what a box does to a packet, without a network around it.
+//! NAT boxes and firewalls, defined by their behaviour (RFC 4787): how a box treats a packet, without a surrounding
+//! network.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -6,26 +7,26 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Random};
 
-/// The most bindings of a box.
+/// The maximum number of bindings of a box.
 const MAX_BINDINGS: usize = 16_384;
 
 /// The lowest port that a box assigns.
 const FIRST_PORT: u16 = 1024;
 
-/// Which packets of one internal address and port share an external port.
+/// Selects the packets of one internal address and port that share an external port.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Mapping {
     /// Addresses are not translated: a firewall.
     None,
-    /// All.
+    /// All packets.
     EndpointIndependent,
-    /// Those to one address.
+    /// Packets to the same address.
     AddressDependent,
-    /// Those to one address and port.
+    /// Packets to the same address and port.
     AddressAndPortDependent,
 }
 
-/// The choice of an external port.
+/// The strategy by which an external port is chosen.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PortChoice {
     /// The next free port.
@@ -34,31 +35,31 @@ pub enum PortChoice {
     Random,
 }
 
-/// Which packets may enter through a binding.
+/// Selects the packets that may enter through a binding.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Filtering {
-    /// All.
+    /// All packets.
     None,
-    /// Those from an address to which the binding has sent a packet.
+    /// Packets from an address to which the binding has sent a packet.
     Address,
-    /// Those from an address and port to which the binding has sent a packet.
+    /// Packets from an address and port to which the binding has sent a packet.
     AddressAndPort,
 }
 
 /// The behaviour of a box.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct NatBehaviour {
-    /// Which packets share an external port.
+    /// The packets that share an external port.
     pub mapping: Mapping,
-    /// The choice of that port.
+    /// The strategy by which that port is chosen.
     pub ports: PortChoice,
-    /// Which packets may enter.
+    /// The packets that may enter.
     pub filtering: Filtering,
-    /// Whether an internal host reaches another by its external address.
+    /// Whether an internal host can reach another one by its external address.
     pub hairpin: bool,
     /// Whether UDP passes.
     pub udp: bool,
-    /// The time after which an unused binding, or an unused permission to enter, is forgotten.
+    /// The time after which an unused binding, or an unused permission to enter, expires.
     pub timeout: Duration,
 }
 
@@ -83,7 +84,7 @@ impl NatBehaviour {
     /// A NAT with the next port for each destination, which filters by address and port.
     pub const SYMMETRIC_SEQUENTIAL: Self =
         Self { ports: PortChoice::Sequential, ..Self::SYMMETRIC_RANDOM };
-    /// A firewall without NAT that lets answers enter.
+    /// A firewall without NAT that lets responses enter.
     pub const FIREWALL: Self = Self { mapping: Mapping::None, ..Self::PORT_RESTRICTED };
     /// A NAT that drops UDP.
     pub const NO_UDP: Self = Self { udp: false, ..Self::PORT_RESTRICTED };
@@ -104,13 +105,13 @@ pub struct NatBox {
 /// The counters of a box.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct NatCounters {
-    /// Bindings that were created.
+    /// The number of bindings that were created.
     pub bindings: u64,
-    /// Packets from outside without a binding.
+    /// The number of packets from outside without a binding.
     pub unknown: u64,
-    /// Packets from outside that the filtering dropped.
+    /// The number of packets from outside that the filtering dropped.
     pub filtered: u64,
-    /// Packets that were dropped because the box had no free binding.
+    /// The number of packets that were dropped because the box had no free binding.
     pub exhausted: u64,
 }
 
@@ -258,7 +259,7 @@ impl NatBox {
                 return None;
             }
         }
-        // Ends, because fewer ports are taken than there are.
+        // The loop ends, because not all ports are taken.
         loop {
             let port = match self.behaviour.ports {
                 PortChoice::Sequential => {

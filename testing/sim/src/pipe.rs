@@ -5,7 +5,7 @@ use adit_engine::{Instant, Random};
 
 use crate::impairment::{Impairment, ImpairmentState};
 
-/// The most packets in flight; further ones are dropped, as by a router's queue.
+/// The maximum number of packets in flight; further ones are dropped, as by a router's queue.
 const MAX_IN_FLIGHT: usize = 65_536;
 
 /// One direction of a link.
@@ -13,7 +13,7 @@ const MAX_IN_FLIGHT: usize = 65_536;
 pub struct Pipe<P> {
     impairment: ImpairmentState,
     in_flight: BinaryHeap<Reverse<InFlight<P>>>,
-    /// When the last packet that was not held back arrives: jitter does not reorder.
+    /// The arrival time of the last packet that was not held back: jitter does not reorder packets.
     last_arrival: Instant,
     sequence: u64,
     counters: PipeCounters,
@@ -22,15 +22,15 @@ pub struct Pipe<P> {
 /// The counters of a pipe.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PipeCounters {
-    /// Packets put in.
+    /// The number of packets sent into the pipe.
     pub sent: u64,
-    /// Packets lost by impairment.
+    /// The number of packets lost by impairment.
     pub lost: u64,
-    /// Packets that arrive twice.
+    /// The number of packets that arrive twice.
     pub duplicated: u64,
-    /// Packets held back, so that later ones may overtake them.
+    /// The number of packets held back, so that later ones may overtake them.
     pub reordered: u64,
-    /// Packets dropped because too many were in flight.
+    /// The number of packets dropped because too many were in flight.
     pub overflowed: u64,
 }
 
@@ -115,7 +115,7 @@ impl<P: Clone> Pipe<P> {
         self.in_flight.push(Reverse(InFlight { arrival, sequence: self.sequence, packet }));
     }
 
-    /// Returns when the next packet arrives.
+    /// Returns the time at which the next packet arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.in_flight.peek().map(|Reverse(first)| first.arrival)
     }
@@ -128,7 +128,7 @@ impl<P: Clone> Pipe<P> {
         self.in_flight.pop().map(|Reverse(first)| first.packet)
     }
 
-    /// Returns how many packets are in flight.
+    /// Returns the number of packets in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }

@@ -1,6 +1,6 @@
-//! Echo requests and their answers, counted until the last answer has had enough time.
+//! Echo requests and their replies, counted until the last reply has had enough time.
 //!
-//! The program `ping` gives the last answer 50 ms, or twice the longest round trip: on a busy machine an answer in
+//! The program `ping` waits 50 ms, or twice the longest round trip, for the last reply: on a busy machine a reply in
 //! transit then counts as lost.
 
 use std::io::Read;
@@ -18,15 +18,15 @@ use crate::wait::ScaledInstant;
 const TIMEOUT: Duration = Duration::from_secs(8);
 /// The time to wait for an answer that must not arrive. An answer takes a millisecond.
 const NO_REPLY_WAIT: Duration = Duration::from_millis(600);
-/// The time limit for the answers that are missing when the last request of [`echo_all`] is sent.
+/// The time limit for replies that are still missing when the last request of [`echo_all`] is sent.
 const LATE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Type, code, checksum, identifier, sequence number.
 const HEADER: usize = 8;
 
-/// Sends requests with `size` bytes from inside `from` until `count` answers arrived or eight seconds have passed on
-/// [`ScaledInstant`]'s clock; returns how many arrived.
+/// Sends requests with `size` bytes from inside `from` until `count` replies have arrived or eight seconds have passed
+/// on [`ScaledInstant`]'s clock; returns the number of replies.
 ///
 /// # Errors
 /// The socket could not be opened.
@@ -34,7 +34,7 @@ pub fn ping(from: &Namespace, to: IpAddr, size: usize, count: u32) -> Result<u32
     ping_within(from, to, size, count, TIMEOUT)
 }
 
-/// Returns whether requests remain unanswered, as they must.
+/// Returns whether requests remain unanswered, as expected.
 ///
 /// # Errors
 /// The socket could not be opened.
@@ -67,9 +67,9 @@ fn ping_within(
 /// Requests and answers of several hosts.
 #[derive(Debug, Clone, Default)]
 pub struct Echoes {
-    /// Requests that were sent.
+    /// The number of requests that were sent.
     pub sent: u64,
-    /// Round trips in milliseconds, sorted.
+    /// The round trips in milliseconds, sorted.
     pub times: Vec<f64>,
 }
 
@@ -129,7 +129,7 @@ pub fn echo_all(from: &[&Namespace], to: IpAddr, count: u32, pause: Duration) ->
 
 /// The requests of one host.
 struct Session {
-    /// Not connected: a connected socket would keep the host's present address, which may not be the tunnel's yet.
+    /// Not connected: a connected socket would keep the host's current address, which may not be the tunnel's yet.
     socket: Socket,
     to: SockAddr,
     v6: bool,
@@ -137,7 +137,7 @@ struct Session {
     size: usize,
     /// The time of each request; `None` once it is answered.
     sent: Vec<Option<Instant>>,
-    /// Round trips in milliseconds.
+    /// The round trips in milliseconds.
     times: Vec<f64>,
 }
 
@@ -163,8 +163,8 @@ impl Session {
         })
     }
 
-    /// Sends a request. One that the kernel refuses does not count as sent: before there is a route, a later one may
-    /// succeed.
+    /// Sends a request. A request that the kernel refuses does not count as sent: there may be no route yet, and a
+    /// later request may succeed.
     fn send(&mut self) {
         let number = u16::try_from(self.sent.len()).unwrap_or(u16::MAX);
         let request = request(self.v6, self.id, number, self.size);
@@ -174,18 +174,18 @@ impl Session {
         }
     }
 
-    /// Receives answers until the given time, or one. The kernel reports neighbours that are slow to answer as
-    /// unreachable, which may be temporary.
+    /// Receives until the given time, or until one reply has arrived. The kernel reports neighbours that are slow to
+    /// answer as unreachable, which may be temporary.
     fn listen(&mut self, until: Instant) {
         let mut buffer = [0; 65536];
         loop {
             match (&self.socket).read(&mut buffer) {
                 Ok(length) => {
                     self.take(buffer.get(..length).unwrap_or_default());
-                    // The caller may have the answer that it waits for.
+                    // The caller may now have the reply that it waits for.
                     return;
                 }
-                // The error may be that of an earlier request: each error is reported once.
+                // The error may belong to an earlier request: each error is reported once.
                 Err(_) if Instant::now() >= until => return,
                 Err(_) => {}
             }
@@ -216,7 +216,7 @@ fn request(v6: bool, id: u16, number: u16, size: usize) -> Vec<u8> {
 
 /// Returns the number of the request that a packet answers, if it answers one of these with the same content.
 fn answer(v6: bool, id: u16, size: usize, packet: &[u8]) -> Option<u16> {
-    // Raw sockets of IPv4 see the IP header.
+    // Raw IPv4 sockets receive the IP header.
     let header = if v6 { 0 } else { usize::from(packet.first()? & 15) * 4 };
     let message = packet.get(header..)?;
     let (fields, content) = message.split_at_checked(HEADER)?;
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_request_of_ipv4_has_its_checksum() {
-        // The sum over a packet including its checksum is all ones, so that the checksum of it is zero.
+        // The sum over a packet including its checksum is all ones, so its checksum is zero.
         for size in [0, 1, 56, 3000] {
             assert_eq!(checksum(&request(false, 0xfefe, 0xffff, size)), 0, "{size}");
         }

@@ -41,7 +41,7 @@ impl From<&str> for Failure {
     }
 }
 
-/// Adds the attempted operation before the reason.
+/// Adds the attempted operation to an error.
 pub trait Context<T> {
     /// Returns `what: reason`, or `what` alone for a missing value.
     ///
@@ -65,7 +65,7 @@ impl<T> Context<T> for Option<T> {
 /// Fails with `text` unless `condition` holds.
 ///
 /// # Errors
-/// `text`, if the condition does not hold.
+/// The condition does not hold.
 pub fn ensure(condition: bool, text: impl FnOnce() -> String) -> Result<()> {
     if condition { Ok(()) } else { Err(Failure(text())) }
 }

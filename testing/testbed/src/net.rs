@@ -30,7 +30,7 @@ pub struct Namespace {
     files: Option<OwnFiles>,
 }
 
-/// A mount namespace in which a host has an /etc, a /run and a /var/lib of its own.
+/// A mount namespace in which a host has a separate /etc, /run and /var/lib.
 #[derive(Debug)]
 struct OwnFiles {
     /// The process that keeps the mount namespace alive.
@@ -59,7 +59,7 @@ impl Namespace {
         let name = |label: &&str| format!("{label}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let namespaces: Vec<Self> =
             labels.iter().map(|label| Self { name: name(label), files: None }).collect();
-        // The first one alone: it also makes the folder of the names a shared mount.
+        // The first one is created alone: it also makes the folder of the names a shared mount.
         let rest = namespaces.get(1..).unwrap_or_default();
         for group in [namespaces.get(..1).unwrap_or_default(), rest] {
             in_parallel(group, |part| {
@@ -79,7 +79,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Gives programs inside their own /etc, which is the folder `etc`, and an empty /run and /var/lib.
+    /// Gives the programs inside a separate /etc, which is the folder `etc`, and an empty /run and /var/lib.
     ///
     /// # Errors
     /// `unshare` or `mount` failed.
@@ -110,7 +110,7 @@ impl Namespace {
     /// Runs a program inside to its end and returns its output.
     ///
     /// # Errors
-    /// It failed: with its output.
+    /// The program failed; the error includes its output.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let mut command = self.command(program);
         command.args(arguments);
@@ -153,7 +153,7 @@ impl Drop for Namespace {
 /// Runs lines of `ip` in one process, in the sandbox's first namespace or another.
 ///
 /// # Errors
-/// A line failed: with the output of `ip`; the lines after it have not run.
+/// A line failed; the error includes the output of `ip`. The lines after it have not run.
 pub fn ip(inside: Option<&Namespace>, lines: impl Iterator<Item = String>) -> Result<()> {
     let lines: Vec<String> = lines.collect();
     if lines.is_empty() {
@@ -202,14 +202,14 @@ pub fn configure_veth(namespace: &Namespace, addresses: &[IpNet], offload: Offlo
     done?.context(namespace.name())
 }
 
-/// The switch's own interface, whose carrier does not matter: only its ports carry packets.
+/// The switch's own interface, whose carrier is irrelevant: only its ports carry packets.
 const BRIDGE: &str = "bridge";
 
 /// Waits until all interfaces that are up can carry packets. The kernel reports the carrier a moment after the other
 /// end has come up; until then they receive no neighbour solicitation, and the next one follows a second later.
 ///
 /// # Errors
-/// They cannot after five seconds.
+/// An interface has no carrier after five seconds.
 pub fn wait_for_carriers(namespaces: &[&Namespace]) -> Result<()> {
     let end = ScaledInstant::now() + Duration::from_secs(5);
     in_parallel(namespaces, |part| {
@@ -236,8 +236,8 @@ pub fn wait_for_carriers(namespaces: &[&Namespace]) -> Result<()> {
 pub type Host = (String, Vec<IpNet>);
 
 /// Creates hosts at one switch (a bridge), each with a veth pair to it; returns the switch's namespace and the hosts'.
-/// Only the first host and each of the others can reach each other: a switch that forwards every host's multicast to
-/// all others would be busy with nothing else.
+/// Only the first host and each of the others can reach each other; a switch that forwards every host's multicast to all
+/// others would be busy with nothing else.
 ///
 /// # Errors
 /// `ip` or the kernel refused.
@@ -267,7 +267,7 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
     Ok((switch, all))
 }
 
-/// Returns the lines that join a host to the switch.
+/// Returns the lines that connect a host to the switch.
 fn port(n: usize, namespace: &Namespace) -> Vec<String> {
     let peer = format!("type veth peer name {VETH} netns {}", namespace.name);
     let mut lines = vec![format!("link add port{n} up master {BRIDGE} {peer}")];
@@ -307,15 +307,15 @@ pub struct Pair {
 pub enum Offload {
     /// The default of veth: super-packets cross the pair whole.
     All,
-    /// Every packet crosses separately, and the receiver's kernel merges them again: a network card with GRO.
+    /// Every packet crosses separately, and the receiver's kernel merges them again, as with a network card with GRO.
     WireGro,
     /// Every packet crosses separately and stays separate.
     Wire,
 }
 
 impl Offload {
-    /// Applies this to an interface of the calling thread's namespace. [`Offload::All`] is the default of a new
-    /// interface.
+    /// Applies these offloads to an interface of the calling thread's namespace. [`Offload::All`] is the default of a
+    /// new interface.
     ///
     /// # Errors
     /// The interface refuses.
@@ -449,7 +449,7 @@ impl Pair {
         dropped(&[&self.server, &self.client])
     }
 
-    /// Moves the client to another outer address, as a phone that changes its network.
+    /// Moves the client to another outer address, like a phone that changes its network.
     ///
     /// # Errors
     /// `ip` failed.
@@ -465,9 +465,9 @@ impl Pair {
 /// A server and several clients at one switch.
 #[derive(Debug)]
 pub struct Star {
-    /// 192.0.2.1
+    /// The server's namespace: 192.0.2.1.
     pub server: Namespace,
-    /// 192.0.2.11 and the following.
+    /// The clients' namespaces: 192.0.2.11 and up.
     pub clients: Vec<Namespace>,
     _switch: Namespace,
 }

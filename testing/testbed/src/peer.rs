@@ -27,7 +27,7 @@ impl Program {
     /// Returns the `adit` next to this program, or the one that `ADIT` names.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such program.
     pub fn adit() -> Result<Self> {
         let path = match std::env::var_os("ADIT") {
             Some(path) => PathBuf::from(path),
@@ -37,7 +37,7 @@ impl Program {
         Ok(Self::Adit(path))
     }
 
-    /// Returns the `openvpn` of a Debian suite under `roots` (see `scripts/roots.sh`), if it was fetched.
+    /// Returns the `openvpn` of a Debian suite under `roots` (see `scripts/roots.sh`), if it has been fetched.
     pub fn of_suite(roots: &Path, suite: &'static str) -> Option<Self> {
         let root = roots.join(suite).canonicalize().ok()?;
         let program = root.join("usr/sbin/openvpn");
@@ -57,7 +57,7 @@ impl Program {
         })
     }
 
-    /// Returns whether it knows `disable-dco`, and would use the kernel's module without it.
+    /// Returns whether the program supports `disable-dco`, and would use the kernel's module without it.
     pub fn may_offload(&self) -> bool {
         matches!(self, Self::OpenVpn | Self::Root { suite: "sid", .. })
     }

@@ -55,20 +55,20 @@ impl Pki {
         }
     }
 
-    /// `ca.crt`, `server.crt`, `client.key` and their like. From OpenSSL also `expired.crt`, `future.crt`,
-    /// `client-pkcs8.key` and `client-traditional.key` (both under [`PASSWORD`]), `revoked.crt` with `crl.pem`, `stranger.crt` with its own authority,
-    /// `v1.crt` (X.509 version 1).
+    /// Returns the path of `ca.crt`, `server.crt`, `client.key` and similar files. From OpenSSL there are also
+    /// `expired.crt`, `future.crt`, `client-pkcs8.key` and `client-traditional.key` (both under [`PASSWORD`]),
+    /// `revoked.crt` with `crl.pem`, `stranger.crt` with its own authority, `v1.crt` (X.509 version 1).
     pub fn file(&self, pki_tool: PkiTool, name: &str) -> PathBuf {
         self.folder(pki_tool).join(name)
     }
 
-    /// `static.key` for tls-auth and tls-crypt, `v2-server.key`, `v2-client.key`.
+    /// Returns the path of `static.key` for tls-auth and tls-crypt, `v2-server.key` or `v2-client.key`.
     pub fn wrapping_key(&self, name: &str) -> PathBuf {
         self.wrapping_keys.join(name)
     }
 }
 
-/// Runs `openssl` in `dir` with these words.
+/// Runs `openssl` in `dir` with these arguments.
 fn openssl(dir: &Path, words: &str) -> Result<()> {
     let mut command = Command::new("openssl");
     // A word cannot contain a bare `\0`, so it represents the spaces within a word.
@@ -133,7 +133,7 @@ fn make_openssl(dir: &Path) -> Result<()> {
     )
 }
 
-/// Creates certificates that are no longer or not yet valid: only `openssl ca` takes dates.
+/// Creates certificates that are no longer or not yet valid: only `openssl ca` accepts dates.
 fn make_dated(dir: &Path) -> Result<()> {
     let config = "[ca]\ndefault_ca=here\n[here]\ndatabase=index.txt\nnew_certs_dir=.\nrand_serial=yes\n\
                   default_md=sha256\ncrlnumber=crlnumber\npolicy=any\nunique_subject=no\n[any]\ncommonName=supplied\n";

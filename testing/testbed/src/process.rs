@@ -16,7 +16,7 @@ use crate::wait::ScaledInstant;
 /// Runs a program to its end and returns its output.
 ///
 /// # Errors
-/// It could not be started, or it failed: then with its output.
+/// The program could not be started, or it failed; then the error includes its output.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -33,7 +33,7 @@ pub fn output(mut command: Command) -> Result<String> {
     check_status(&shown, &done)
 }
 
-/// Runs a command as [`output`] does, with data on standard input.
+/// Runs a command like [`output`], with data on standard input.
 ///
 /// # Errors
 /// As [`run`].
@@ -42,7 +42,7 @@ pub fn run_with_input(mut command: Command, input: impl AsRef<[u8]>) -> Result<S
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context(&shown)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends before it has read everything reports the reason in its status.
+        // A program that exits before it has read everything reports the reason in its status.
         let _ = stdin.write_all(input.as_ref());
     }
     let done = child.wait_with_output().context(&shown)?;
@@ -105,7 +105,7 @@ impl Daemon {
     /// Waits for a log line that contains `needle`, from the beginning of the log, and returns it.
     ///
     /// # Errors
-    /// It did not appear in time, or the daemon ended without it: then with the end of its log.
+    /// The line did not appear in time, or the daemon ended without it; then the error includes the end of its log.
     pub fn wait_for(&mut self, needle: &str, limit: Duration) -> Result<String> {
         self.wait_for_nth(needle, 1, limit)
     }
@@ -123,7 +123,7 @@ impl Daemon {
                 return Ok(line.clone());
             }
             let left = end.saturating_duration_since(ScaledInstant::now());
-            // After the end of the process its last lines may still be in the pipe.
+            // After the process has ended, its last lines may still be in the pipe.
             let ended = ended.filter(|_| Arc::strong_count(&self.log) == 1);
             if left.is_zero() || ended.is_some() {
                 drop(lines);
@@ -135,7 +135,7 @@ impl Daemon {
                     if count > 1 { format!(" for the {count}th time") } else { String::new() };
                 return Err(self.failure(&format!("never logged \"{needle}\"{times}: {why}")));
             }
-            // Wakes also without a new line, to notice a process that has ended.
+            // Wakes up even without a new line, to notice a process that has ended.
             let pause = left.min(Duration::from_millis(100));
             drop(self.log.grown.wait_timeout(lines, pause).unwrap_or_else(PoisonError::into_inner));
         }
@@ -228,8 +228,8 @@ impl Daemon {
         }
     }
 
-    /// Waits until the last lines of a process that has ended are in the log; for a second at most, since a child of
-    /// the process may keep the pipe open.
+    /// Waits until the last lines of an ended process are in the log; for at most a second, since a child of the
+    /// process may keep the pipe open.
     fn drain_log(&self) {
         let end = ScaledInstant::now() + Duration::from_secs(1);
         while Arc::strong_count(&self.log) > 1 && ScaledInstant::now() < end {
@@ -240,7 +240,7 @@ impl Daemon {
     /// Ends the process by SIGTERM and checks that it ended in order.
     ///
     /// # Errors
-    /// It does not end, or ends otherwise than by exit 0 or SIGTERM.
+    /// It does not end, or does not end by exit 0 or SIGTERM.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let status = self.wait_exit(Duration::from_secs(10))?;

@@ -13,7 +13,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::process::run;
 
 const MARK: &str = "ADIT_SANDBOX";
-/// The prefix of the folders that the host sees, followed by the process that created them.
+/// The prefix of the names of the folders on the host; the id of the creating process follows.
 const PREFIX: &str = "adit-sandbox-";
 
 /// The sandbox of this process.
@@ -33,7 +33,7 @@ pub enum Entered {
 /// Enters a sandbox, by running this program again with the same arguments inside it.
 ///
 /// # Errors
-/// No root, or a kernel or container that allows no namespaces.
+/// The process does not run as root, or the kernel or container allows no namespaces.
 pub fn enter() -> Result<Entered> {
     match std::env::var_os(MARK) {
         Some(dir) => inside(PathBuf::from(dir)).map(Entered::Inside),
@@ -61,7 +61,8 @@ fn outside() -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// Removes the empty folders on which killed runs had mounted theirs. Its process shows whether a run is still alive.
+/// Removes the empty folders that killed runs used as mount points. The process id in the name shows whether a run is
+/// still alive.
 fn sweep() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {
@@ -71,7 +72,7 @@ fn sweep() {
             pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
         };
         if pid.is_some_and(dead) {
-            // A folder that is not empty is not ours; one that no longer exists needs no removal.
+            // A folder that is not empty is not from a sandbox; one that no longer exists needs no removal.
             let _ = fs::remove_dir(entry.path());
         }
     }

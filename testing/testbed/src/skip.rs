@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Names the file that collects skipped checks over a whole run, one per line.
+/// The variable that names the file in which the skipped checks of a whole run are collected, one per line.
 pub const COLLECTED_IN: &str = "ADIT_SKIPPED";
 
-/// Ends a test that needs root if there is none, and counts it as skipped.
+/// Ends a test that needs root if it runs without root, and counts it as skipped.
 #[macro_export]
 macro_rules! needs_root {
     () => {
@@ -17,7 +17,8 @@ macro_rules! needs_root {
     };
 }
 
-/// Returns whether this is not root, and counts the calling test as skipped then. For [`needs_root!`].
+/// Returns whether the process does not run as root, and in that case counts the calling test as skipped. For
+/// [`needs_root!`].
 ///
 /// # Panics
 /// As [`skip`].
@@ -33,10 +34,10 @@ pub fn without_root() -> bool {
 /// The reason of [`needs_root!`].
 pub const NEEDS_ROOT: &str = "needs root";
 
-/// Reports that a check does not run, and why; `make test` lists all of them in its last line.
+/// Reports that a check does not run, and why; the last line of `make test` lists all of them.
 ///
 /// # Panics
-/// The file that collects them cannot be written.
+/// The file in which they are collected cannot be written.
 pub fn skip(check: &str, why: &str) {
     eprintln!("SKIPPED: {check}: {why}");
     if let Some(path) = std::env::var_os(COLLECTED_IN) {

@@ -85,7 +85,8 @@ pub fn helper_of(pid: u32) -> Option<u32> {
     })
 }
 
-/// Kills a process and its helper: the helper first, because it would at once undo what the other leaves.
+/// Kills a process and its helper: the helper first, because otherwise it would undo the changes of the process at
+/// once.
 pub fn kill_with_helper(running: &mut TestProcess) {
     let pid = running.child.id();
     let helper = helper_of(pid).unwrap();
@@ -95,7 +96,7 @@ pub fn kill_with_helper(running: &mut TestProcess) {
     until("the helper has ended", || !alive(helper));
 }
 
-/// Returns whether a process is running: a zombie only waits for its parent.
+/// Returns whether a process is running; a zombie is not.
 pub fn alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| {
         !text.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
@@ -125,7 +126,7 @@ pub fn address(ns: &NetNs, device: &str, net: &str) {
     .unwrap();
 }
 
-/// Returns whether an address answers pings from within a namespace, within a few tries.
+/// Returns whether an address answers one of a few pings from within a namespace.
 pub fn answers(ns: &NetNs, address: &str) -> bool {
     let mut ping = ns.command("ping").unwrap();
     ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -15,16 +15,16 @@ use crate::wait::ScaledInstant;
 
 pub use crate::echo::{Echoes, echo_all, ping, silent};
 
-/// The outcome of a stream of numbered datagrams.
+/// The result of a stream of numbered datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Delivery {
-    /// The number sent.
+    /// The number of datagrams sent.
     pub sent: u32,
-    /// The number of different ones that arrived intact.
+    /// The number of distinct datagrams that arrived intact.
     pub received: u32,
-    /// The number that arrived again.
+    /// The number of repeated arrivals.
     pub duplicated: u32,
-    /// The number that arrived changed.
+    /// The number of datagrams that arrived corrupted.
     pub corrupted: u32,
 }
 
@@ -36,13 +36,13 @@ pub struct Stream {
     receiver: JoinHandle<Result<Delivery>>,
 }
 
-/// Ports inside the tunnel; every pair of namespaces has its own.
+/// The ports inside the tunnel; every pair of namespaces has separate ports.
 const UDP_PORT: u16 = 4000;
 const TCP_PORT: u16 = 4001;
 
 impl Stream {
     /// Starts sending from `from` to `address` in `to`: bursts of eight datagrams of all sizes up to `largest` bytes,
-    /// 100 bursts a second at most.
+    /// at most 100 bursts a second.
     ///
     /// # Errors
     /// A socket could not be opened.
@@ -72,7 +72,7 @@ impl Stream {
         Ok(Self { stop, sender, receiver })
     }
 
-    /// Stops and counts.
+    /// Stops the stream and returns its counts.
     ///
     /// # Errors
     /// A socket failed during the stream.
@@ -83,10 +83,10 @@ impl Stream {
     }
 }
 
-/// Gives a receiver a buffer for some thousand datagrams, so that it loses none while it waits for a processor.
+/// Gives a receiver a buffer for a few thousand datagrams, so that it loses none while it waits for a processor.
 ///
 /// # Errors
-/// No root.
+/// The process does not run as root.
 pub fn roomy(socket: &UdpSocket) -> Result<()> {
     const ROOM: usize = 16 << 20;
     setsockopt(socket, RcvBufForce, &ROOM).context("a receive buffer")
@@ -126,7 +126,7 @@ fn send(socket: &UdpSocket, to: SocketAddr, largest: usize, stop: &AtomicBool) -
             let size = 16 + (number as usize).wrapping_mul(37) % (largest - 15);
             match socket.send_to(&datagram(number, size), to) {
                 Ok(_) => number += 1,
-                // The tunnel is down for a moment; what was not sent is not counted.
+                // The tunnel may be down for a moment; unsent datagrams are not counted.
                 Err(_) => break,
             }
         }
@@ -172,15 +172,15 @@ fn receive(socket: &UdpSocket) -> Result<Delivery> {
     Ok(delivery)
 }
 
-/// Moves `bytes` by TCP from `from` to `address` in `to`, compares every byte, and returns how long it took.
+/// Transfers `bytes` by TCP from `from` to `address` in `to`, compares every byte, and returns the duration.
 ///
 /// # Errors
-/// No connection, a stall of 20 s, or other bytes than were sent.
+/// There is no connection, the transfer stalled for 20 s, or the bytes differ.
 pub fn tcp(from: &Namespace, to: &Namespace, address: IpAddr, bytes: usize) -> Result<Duration> {
     tcp_to_port(from, to, SocketAddr::new(address, TCP_PORT), bytes)
 }
 
-/// Moves bytes as [`tcp`] does, to a port of the caller's choice. When it returns, every byte has been read.
+/// Transfers bytes like [`tcp`], to a port of the caller's choice. When it returns, every byte has been read.
 ///
 /// # Errors
 /// As [`tcp`].

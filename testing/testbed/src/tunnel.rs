@@ -12,7 +12,7 @@ pub const READY: &str = "Initialization Sequence Completed";
 pub const HANDSHAKE: &str = "Control Channel: TLSv1";
 /// Parts of the line that a server logs when a client sends an exit message, in band or on the control channel.
 pub const EXIT_NOTICES: &[&str] = &["exit message received by peer", "remote-exit"];
-/// Limit for establishing a tunnel. Under loss retransmissions start at 2 s and double.
+/// The time limit for establishing a tunnel. Under loss, retransmissions start at 2 s and double.
 pub const SETUP_LIMIT: Duration = Duration::from_secs(40);
 
 /// Addresses in the tunnel.
@@ -20,7 +20,7 @@ pub const SETUP_LIMIT: Duration = Duration::from_secs(40);
 pub struct InnerAddrs {
     /// IPv4.
     pub v4: IpAddr,
-    /// IPv6, where the tunnel has it.
+    /// The IPv6 address, if the tunnel has one.
     pub v6: Option<IpAddr>,
 }
 

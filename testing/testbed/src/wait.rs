@@ -1,9 +1,9 @@
-//! Waiting with limits that hold on a busy machine.
+//! Waits with time limits that hold on a busy machine.
 //!
-//! A limit of ten seconds means ten seconds of a machine that has nothing else to do. [`ScaledInstant`] is a clock that
-//! runs slower when there are more runnable tasks than processors, by the share that each task gets, and that almost
-//! stops while the whole machine is stopped. A program that is stuck still reaches its limit, only later; one that
-//! waits for a processor does not.
+//! A limit of ten seconds means ten seconds on an otherwise idle machine. [`ScaledInstant`] is a clock that runs slower
+//! when there are more runnable tasks than processors, by the share that each task gets, and that almost stops while
+//! the whole machine is stopped. A program that is stuck still reaches its limit, only later; one that waits for a
+//! processor does not.
 
 use std::fs;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ use crate::failure::{Failure, Result};
 
 /// The interval at which the number of runnable tasks is read.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// Time between two samples beyond this is not counted: this process, or the machine, was stopped.
+/// The time between two samples in excess of this is not counted: this process, or the machine, was stopped.
 const LONGEST_SAMPLE: Duration = Duration::from_millis(300);
-/// The clock never runs slower than this share of the wall clock, so that every limit has an end.
+/// The lower bound of the clock's speed relative to the wall clock, so that every limit ends.
 const SLOWEST: f64 = 1.0 / 12.0;
 
 /// A point on the clock of this module, used like [`Instant`].
@@ -24,17 +24,17 @@ const SLOWEST: f64 = 1.0 / 12.0;
 pub struct ScaledInstant(Duration);
 
 impl ScaledInstant {
-    /// Returns the present moment.
+    /// Returns the current time.
     pub fn now() -> Self {
         Self(reading().total(Instant::now()))
     }
 
-    /// Returns the time since then, on this clock.
+    /// Returns the time elapsed since this point, on this clock.
     pub fn elapsed(self) -> Duration {
         Self::now().saturating_duration_since(self)
     }
 
-    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
+    /// Returns the time from `earlier` to this point, or zero if `earlier` is later.
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -51,7 +51,7 @@ impl std::ops::Add<Duration> for ScaledInstant {
 /// Polls until `seen` returns true.
 ///
 /// # Errors
-/// It did not within the limit, or it failed.
+/// `seen` did not return true within the limit, or it failed.
 pub fn until(what: &str, limit: Duration, mut seen: impl FnMut() -> Result<bool>) -> Result<()> {
     let begun = ScaledInstant::now();
     while !seen()? {
@@ -63,7 +63,7 @@ pub fn until(what: &str, limit: Duration, mut seen: impl FnMut() -> Result<bool>
     Ok(())
 }
 
-/// The time counted up to a sample, and the speed of the clock since.
+/// The time counted up to a sample, and the speed of the clock since then.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     counted: Duration,
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(busy.counted, Duration::from_millis(100));
         let idle = busy.next(after(300), 1.0);
         assert_eq!(idle.counted, Duration::from_millis(150));
-        // Nothing ran for a minute, including the sampling.
+        // No process ran for a minute, including the sampling.
         let resumed = idle.next(after(60_300), 1.0);
         assert_eq!(resumed.counted, Duration::from_millis(450));
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use adit_testbed::skip;
 
-/// Returns exit code and lines of scripts/summary.sh for these skipped checks.
+/// Returns the exit code and output lines of scripts/summary.sh for these skipped checks.
 fn summary(skipped: &[(&str, &str)], ci: bool) -> (Option<i32>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("skipped");
@@ -52,7 +52,7 @@ fn a_skipped_check_is_counted_and_named_and_fails_ci_alone() {
 #[test]
 fn many_of_one_reason_are_named_above_the_last_line() {
     let names = ["a", "b", "c", "d", "e", "f"].map(|name| (name, skip::NEEDS_ROOT));
-    // A test that is skipped twice, in two binaries of one name, counts once.
+    // A test that is skipped twice, in two binaries with the same name, counts once.
     let (code, lines) = summary(&[&names[..], &names[..1]].concat(), false);
     assert_eq!(code, Some(0));
     for (name, _) in names {

@@ -1,4 +1,4 @@
-//! The workers' access to the router, under a lock that is taken once for each burst.
+//! The workers' access to the router, under a lock that each burst takes once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,9 +14,9 @@ use crate::port::Side;
 /// One worker's part of the router, with its filter.
 #[derive(Debug)]
 pub(crate) struct RoutedHook {
-    /// `None`: everything is forwarded.
+    /// The worker of the filter; `None`: everything is forwarded.
     worker: Option<Worker>,
-    /// The rules' context for packets from either side; their outgoing port is known only later.
+    /// The rules' context for packets from either side; the outgoing port is known only later.
     frame_contexts: [FrameContext; 2],
     router: Arc<Mutex<Router>>,
 }
@@ -39,7 +39,7 @@ impl RoutedHook {
             Side::B => (*b, a.oif),
         };
         let now = Nanos(now);
-        // Always in this order, or two workers could wait for each other.
+        // The locks are always taken in this order; otherwise two workers could deadlock.
         let burst = self.worker.as_mut().map(|worker| worker.burst(now));
         RoutedBurst { burst, router: lock(&self.router), frame_context, back, from, now }
     }
@@ -49,7 +49,7 @@ impl RoutedHook {
         lock(&self.router).wake().map(|at| at.0)
     }
 
-    /// Makes the router repeat requests and give up; returns the frames that it sends.
+    /// Lets the router repeat and abandon requests; returns the frames that it sends.
     pub(crate) fn tick(&self, now: u64) -> Vec<Outgoing> {
         let mut router = lock(&self.router);
         router.tick(Nanos(now));
@@ -58,7 +58,7 @@ impl RoutedHook {
 }
 
 fn lock(router: &Mutex<Router>) -> MutexGuard<'_, Router> {
-    // Its contents remain valid if a thread ended in the middle.
+    // The router's contents remain valid even if a thread panicked while it held the lock.
     router.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct RoutedBurst<'a> {
     burst: Option<Burst<'a>>,
     router: MutexGuard<'a, Router>,
     frame_context: FrameContext,
-    /// The name of the port that they arrived by, for packets that leave by it again.
+    /// The name of the port that the frames arrived by, for packets that leave by it again.
     back: IfName,
     from: Side,
     now: Nanos,

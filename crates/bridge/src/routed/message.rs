@@ -11,9 +11,9 @@ use adit_wire::ip::{ICMPV6, V6_LEN};
 const SOLICITATION: u8 = 135;
 /// Type of a neighbour advertisement.
 const ADVERTISEMENT: u8 = 136;
-/// Length of either before its options.
+/// The length of both messages without options.
 const ND_LEN: usize = 24;
-/// The hop limit that only packets from the same link still have.
+/// The hop limit that proves that a packet comes from the same link.
 const HOPS: u8 = 255;
 /// The options with the link addresses of the sender and of the target.
 const SOURCE_LINK: u8 = 1;
@@ -33,7 +33,7 @@ pub(super) struct Arp {
 }
 
 impl Arp {
-    /// Parses what follows the link header; `None` for other operations than request and reply.
+    /// Parses the bytes after the link header; returns `None` for operations other than request and reply.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [_, _, _, _, _, _, 0, operation, rest @ ..] = bytes.first_chunk::<28>()? else {
             return None;
@@ -54,7 +54,7 @@ impl Arp {
         })
     }
 
-    /// Builds a frame to `to`.
+    /// Builds a frame addressed to `to`.
     pub(super) fn frame(&self, to: Mac) -> Vec<u8> {
         let mut frame = link(to, self.sender_mac, 0x0806);
         frame.extend([0, 1, 8, 0, 6, 4, 0, if self.reply { 2 } else { 1 }]);
@@ -69,20 +69,20 @@ impl Arp {
 /// A neighbour discovery message.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Discovery {
-    /// Asks for the link address of `target`.
+    /// Requests the link address of `target`.
     Solicitation { target: Ipv6Addr, link: Option<Mac> },
-    /// States that it is at `link`. `insists`: overrides another known address.
+    /// Announces that `target` is at `link`. `insists`: overrides another known address.
     Advertisement { target: Ipv6Addr, link: Option<Mac>, insists: bool },
 }
 
 impl Discovery {
-    /// Returns whether a packet is one, valid or not.
+    /// Returns whether a packet is a neighbour discovery message, valid or not.
     pub(super) fn is_one(packet: &Packet<'_>) -> bool {
         let v6 = packet.ip().is_some_and(|ip| ip.source.is_ipv6());
         v6 && matches!(packet.transport, Transport::Icmp(icmp) if (133..=137).contains(&icmp.kind))
     }
 
-    /// Parses a message that fulfils all requirements of RFC 4861 7.1.
+    /// Parses a message that meets all requirements of RFC 4861 7.1.
     pub(super) fn read(packet: &Packet<'_>) -> Option<Self> {
         let Transport::Icmp(icmp) = packet.transport else { return None };
         let ip = packet.ip()?;
@@ -102,7 +102,7 @@ impl Discovery {
         match icmp.kind {
             SOLICITATION => {
                 let link = option(options, SOURCE_LINK)?;
-                // A host without an address states only which one it wants.
+                // The message of a host without an address states only which address it wants.
                 let unnamed = source.is_unspecified();
                 if unnamed && (link.is_some() || !destination.is_multicast()) {
                     return None;
@@ -122,7 +122,7 @@ impl Discovery {
     }
 }
 
-/// Returns the link address in the option of type `wanted`; the outer `None` for malformed options.
+/// Returns the link address in the option of type `wanted`; the outer `Option` is `None` if the options are malformed.
 fn option(mut options: &[u8], wanted: u8) -> Option<Option<Mac>> {
     let mut found = None;
     while let Some((&[kind, units], _)) = options.split_first_chunk() {
@@ -137,10 +137,10 @@ fn option(mut options: &[u8], wanted: u8) -> Option<Option<Mac>> {
     Some(found)
 }
 
-/// Builds a request for `target`: to all who might have it, or to the one at `to`.
+/// Builds a request for `target`: to all hosts that might have the address, or to the one at `to`.
 pub(super) fn solicitation(mac: Mac, from: Ipv6Addr, target: Ipv6Addr, to: Option<Mac>) -> Vec<u8> {
     let [.., x, y, z] = target.octets();
-    // The group of all hosts whose addresses end so (RFC 4291 2.7.1).
+    // The group of all hosts whose addresses end in the same bits (RFC 4291 2.7.1).
     let group = Ipv6Addr::from_bits(
         0xff02_0000_0000_0000_0000_0001_ff00_0000 | u128::from(u32::from_be_bytes([0, x, y, z])),
     );
@@ -155,9 +155,9 @@ pub(super) fn solicitation(mac: Mac, from: Ipv6Addr, target: Ipv6Addr, to: Optio
     message(mac_to, mac, from, ip_to, body)
 }
 
-/// Builds a statement that `target` is at `mac`: to the host that asked, or to all if that has no address yet.
+/// Builds an announcement that `target` is at `mac`: to the host that asked, or to all hosts if it has no address yet.
 pub(super) fn advertisement(mac: Mac, target: Ipv6Addr, to: Option<(Mac, Ipv6Addr)>) -> Vec<u8> {
-    // Router, solicited, override.
+    // The flags: router, solicited, override.
     let flags = if to.is_some() { 0xe0 } else { 0xa0 };
     let (mac_to, ip_to) = to.unwrap_or((Mac([0x33, 0x33, 0, 0, 0, 1]), ALL_NODES));
     let mut body = vec![ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0];

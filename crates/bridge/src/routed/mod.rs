@@ -1,6 +1,6 @@
-//! A router between the two ports (`--routed`): ARP and neighbour discovery, time to live, the errors of ICMP. No I/O
-//! and no clock: frames enter by [`Router::arrive`] and [`Router::leave`], and the router's own frames leave by
-//! [`Router::take`].
+//! A router between the two ports (`--routed`): ARP and neighbour discovery, time to live, ICMP errors. No I/O and
+//! no clock: frames enter through [`Router::arrive`] and [`Router::leave`], and [`Router::take`] returns the router's
+//! own frames.
 //!
 //! ```text
 //!              for the router: ARP, discovery, echo ──► answered
@@ -9,9 +9,9 @@
 //!                                                             └─────► unknown: waits, is asked for
 //! ```
 //!
-//! Not forwarded: packets to groups or broadcast, packets with link-local or impossible addresses, packets whose source
-//! address belongs to the other side (RFC 3704), packets with a source route, and tagged frames. The router neither
-//! sends nor follows redirects, and sends no router advertisements. It does not fragment: both ports have one MTU.
+//! The router does not forward packets to groups or broadcast, packets with link-local or impossible addresses, packets
+//! whose source address belongs to the other side (RFC 3704), packets with a source route, or tagged frames. It neither
+//! sends nor follows redirects, and sends no router advertisements. It does not fragment: both ports have the same MTU.
 
 mod hook;
 mod message;
@@ -43,7 +43,7 @@ use message::{Arp, Discovery};
 use neighbour::{LearnedFrom, QueuedPacket, Solicitation, Table};
 use settings::{Routes, is_link_local, is_martian};
 
-/// The most frames of the router that have not been taken yet.
+/// The maximum number of router frames that have not been taken yet.
 pub const MAX_OUT: usize = 512;
 /// The largest burst of ICMP errors, and their rate of one per millisecond (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)); as in Linux.
 const ERRORS_AT_ONCE: u64 = 50;
@@ -52,7 +52,7 @@ const ERROR_RATE: Rate = Rate::new(ERRORS_AT_ONCE, Duration::from_millis(ERRORS_
 /// The broadcast address.
 const BROADCAST: Mac = Mac([0xff; 6]);
 
-/// A frame that the router itself sends, or that has waited.
+/// A frame that the router itself sends, or one that was queued.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outgoing {
     /// The port.
@@ -66,30 +66,30 @@ pub struct Outgoing {
 /// The result for a frame that arrived.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum IngressResult {
-    /// The rules must evaluate it; if they accept it, it is passed to [`Router::leave`].
+    /// The rules must evaluate the frame; if they accept it, it is passed to [`Router::leave`].
     Forward(Hop),
-    /// It was for the router, which has processed it.
+    /// The frame was for the router, which has processed it.
     Consumed,
-    /// It is dropped.
+    /// The frame is dropped.
     Drop(RouterDrop),
 }
 
-/// Where a frame goes next.
+/// Where a frame is sent next.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Hop {
-    /// The port, possibly the one that it arrived by.
+    /// The port, which may be the one that the frame arrived by.
     pub to: Side,
     neighbour: IpAddr,
 }
 
-/// The result for a frame that leaves.
+/// The result for a frame that is to be sent.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum EgressResult {
-    /// It is ready and leaves by the opposite port.
+    /// The frame is ready and is sent by the port opposite the one that it arrived by.
     Send,
-    /// It was taken over and will be returned by [`Router::take`], if its neighbour is found.
+    /// The router holds the frame, and [`Router::take`] returns it if its neighbour is found.
     Consumed,
-    /// It is dropped.
+    /// The frame is dropped.
     Drop(RouterDrop),
 }
 
@@ -104,9 +104,9 @@ pub enum RouterDrop {
     NotOurs,
     /// It is neither IP nor ARP.
     NotIp,
-    /// An impossible address, or a source that is elsewhere.
+    /// It has an impossible address, or a source that belongs elsewhere.
     Martian,
-    /// An address that is valid on one link only.
+    /// It has an address that is valid on one link only.
     LinkLocal,
     /// It is for a group or broadcast.
     Group,
@@ -116,15 +116,15 @@ pub enum RouterDrop {
     NoRoute,
     /// Its time to live has expired; its sender was notified.
     Expired,
-    /// It does not fit; its sender was notified.
+    /// It exceeds the MTU; its sender was notified.
     TooBig,
-    /// Its neighbour does not answer; its sender was notified.
+    /// Its neighbour did not answer; its sender was notified.
     Unreachable,
-    /// Too many packets wait for neighbours already.
+    /// Too many packets are already queued for neighbours.
     NoRoom,
     /// It is for the router, which has no use for it; its sender may have been notified.
     Local,
-    /// Invalid ARP or neighbour discovery, or one that does not concern the router.
+    /// It is invalid ARP or neighbour discovery, or does not concern the router.
     Discovery,
 }
 
@@ -137,11 +137,11 @@ pub struct RouterStats {
     pub dropped: [u64; RouterDrop::ALL.len()],
     /// ICMP errors sent.
     pub errors: u64,
-    /// ICMP errors that the rate limit kept back.
+    /// ICMP errors that the rate limit suppressed.
     pub errors_suppressed: u64,
-    /// Frames of the router's own that were not taken in time.
+    /// The router's own frames that were not taken in time.
     pub out_full: u64,
-    /// Neighbours that are known.
+    /// Known neighbours.
     pub neighbours: usize,
     /// Neighbours that are being resolved.
     pub asked: usize,
@@ -209,7 +209,7 @@ impl Router {
     /// Creates a router without known neighbours.
     ///
     /// # Errors
-    /// Addresses or routes that contradict each other.
+    /// Addresses or routes contradict each other.
     pub fn new(ports: [PortSettings; 2], routes: &[Route]) -> Result<Self, SettingsError> {
         Ok(Self {
             routes: Routes::new(&ports, routes)?,
@@ -225,7 +225,7 @@ impl Router {
     /// Fixes the address of a neighbour: it is not resolved, and claims about it are ignored.
     ///
     /// # Errors
-    /// No neighbour can have that address, or there are too many.
+    /// No neighbour can have that address, or there are too many fixed ones.
     pub fn fix_neighbour(&mut self, address: IpAddr, mac: Mac) -> Result<(), SettingsError> {
         let on = |side: &Side| {
             let own = mac == self.port(*side).mac;
@@ -240,14 +240,14 @@ impl Router {
         }
     }
 
-    /// Changes the longest packet of a port.
+    /// Changes the length of the longest packet of a port.
     pub fn set_mtu(&mut self, side: Side, mtu: u32) {
         if let Some(port) = self.ports.get_mut(side.index()) {
             port.mtu = mtu;
         }
     }
 
-    /// Replaces a port, perhaps with another hardware address: all neighbours there have to be resolved again.
+    /// Replaces a port, whose hardware address may differ: all neighbours on it must be resolved again.
     pub fn attach(&mut self, side: Side, mac: Mac, mtu: u32) {
         if let Some(port) = self.ports.get_mut(side.index()) {
             (port.mac, port.mtu) = (mac, mtu);
@@ -281,7 +281,7 @@ impl Router {
         }
     }
 
-    /// Processes an accepted frame for forwarding: it gets its link header, or waits for it.
+    /// Processes an accepted frame for forwarding: adds its link header, or queues it until its neighbour is known.
     pub fn leave(
         &mut self,
         frame: &mut [u8],
@@ -310,7 +310,7 @@ impl Router {
         EgressResult::Consumed
     }
 
-    /// Processes a fragment that was held as [`Router::leave`] does: it is returned by [`Router::take`].
+    /// Processes a held fragment as [`Router::leave`] does; [`Router::take`] returns it.
     pub fn release(&mut self, piece: &[u8], from: Side, hop: Hop, now: Nanos) {
         let (mut frame, vnet) = (piece.to_vec(), VnetHeader::default().encode());
         if self.leave(&mut frame, &vnet, from, hop, now) == EgressResult::Send {
@@ -318,7 +318,7 @@ impl Router {
         }
     }
 
-    /// Repeats requests, and gives up. Call it at [`Router::wake`], and with every burst.
+    /// Repeats requests, and gives up after the last. Call it at [`Router::wake`], and with every burst.
     pub fn tick(&mut self, now: Nanos) {
         let (mut asks, mut lost) = (Vec::new(), Vec::new());
         self.neighbours.tick(now, &mut asks, &mut lost);
@@ -329,7 +329,7 @@ impl Router {
             self.count(RouterDrop::Unreachable);
             let vnet = VnetHeader::decode(&waiting.vnet);
             if let Ok(packet) = Packet::parse(&waiting.frame, Layer::Ethernet, None, &vnet) {
-                // Host unreachable; address unreachable.
+                // The codes for host unreachable and address unreachable.
                 self.error(&packet, waiting.from, (3, 1), (1, 3), 0, now);
             }
         }
@@ -387,7 +387,7 @@ impl Router {
         self.send(Outgoing { to, vnet: VnetHeader::default().encode(), frame });
     }
 
-    /// Decides where a packet is sent next; `None`: it was for the router.
+    /// Decides where a packet is sent next; returns `None` if it was for the router.
     fn decide(
         &mut self,
         packet: &Packet<'_>,
@@ -475,7 +475,7 @@ impl Router {
         self.routes.is_own(side, address) || address == self.port(side).link_local()
     }
 
-    /// Processes a packet for the router itself. The answer takes the same path back.
+    /// Processes a packet for the router itself. The answer is sent back by the same path.
     fn local(
         &mut self,
         packet: &Packet<'_>,
@@ -510,7 +510,7 @@ impl Router {
         Err(RouterDrop::Local)
     }
 
-    /// Sends an error to a sender, by the port that its packet arrived by. `rest` is an MTU or 0.
+    /// Sends an error to a packet's sender, by the port that the packet arrived by. `rest` is an MTU or 0.
     fn error(
         &mut self,
         packet: &Packet<'_>,
@@ -698,7 +698,7 @@ fn age(frame: &mut [u8], at: usize) -> Option<()> {
     Some(())
 }
 
-/// Returns the length of the longest packet that a packet becomes on the wire.
+/// Returns the length of the longest packet on the wire that `packet` is split into.
 fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
     if packet.cut.size == 0 {
         return packet.length();
@@ -711,8 +711,8 @@ fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
     headers.saturating_add(packet.cut.size.into()).min(packet.length())
 }
 
-/// Returns whether an IPv4 packet has malformed options: they may hide a source route, which could lead around any
-/// filter (RFC 7126 4.3 and 4.4). A readable source route was refused when the packet was parsed.
+/// Returns whether an IPv4 packet has malformed options: they may hide a source route, which could bypass any filter
+/// (RFC 7126 4.3 and 4.4). A well-formed source route was refused when the packet was parsed.
 fn has_garbled_options(packet: &Packet<'_>, ip: &Ip) -> bool {
     if !ip.source.is_ipv4() {
         return false;

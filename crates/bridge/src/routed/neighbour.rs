@@ -1,4 +1,4 @@
-//! The neighbours' addresses on a link, and the packets that wait for them.
+//! The neighbours' addresses on a link, and the packets queued for them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,32 +9,32 @@ use adit_wire::ethernet::Mac;
 
 use crate::port::Side;
 
-/// The most known neighbours; the one that was confirmed longest ago is evicted.
+/// The maximum number of known neighbours; the one that was confirmed longest ago is evicted.
 pub(super) const MAX_KNOWN: usize = 1024;
-/// The most neighbours that are being resolved; the oldest is evicted. A neighbour that exists answers at once: a scan
-/// of a network does not keep others from being found (RFC 6583).
+/// The maximum number of neighbours that are being resolved; the oldest is evicted. An existing neighbour answers at
+/// once, so a scan of a network does not keep others from being found (RFC 6583).
 pub(super) const MAX_ASKED: usize = 256;
-/// Packets that wait for one neighbour.
+/// The maximum number of packets queued for one neighbour.
 pub(super) const MAX_WAITING: usize = 16;
-/// The most bytes that wait in all; those that wait longest are evicted.
+/// The maximum number of queued bytes in all; the packets queued longest are evicted.
 pub(super) const MAX_WAITING_BYTES: usize = 1 << 20;
 
-/// The number of requests until a neighbour is considered lost (RFC 4861 section 10).
+/// The number of requests after which a neighbour is considered lost (RFC 4861 section 10).
 const TRIES: u8 = 3;
 /// The time between two requests.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long an answer is valid; then it is still used, and confirmed meanwhile.
+/// How long an answer is valid. After that it is still used while it is being confirmed.
 const REACHABLE: Duration = Duration::from_secs(30);
 /// The time between two requests to a neighbour whose address another station claims: the owner answers at once, and if
-/// the address has moved, packets are lost meanwhile.
+/// the address has moved, packets are lost until it is found.
 const CHALLENGE: Duration = Duration::from_millis(200);
-/// How long after its answer a neighbour is not probed because of another's claim, as in Linux (`locktime`): endless
-/// claims cause one request a second.
+/// How long after its answer a neighbour is not probed because of another station's claim, as in Linux (`locktime`):
+/// endless claims cause one request a second.
 const LOCKED: Duration = Duration::from_secs(1);
-/// The most neighbours that the operator fixes.
+/// The maximum number of neighbours that the operator fixes.
 pub const MAX_FIXED: usize = 256;
 
-/// A packet that waits, unchanged.
+/// A queued packet, unchanged.
 #[derive(Debug)]
 pub(super) struct QueuedPacket {
     pub from: Side,
@@ -54,11 +54,11 @@ pub(super) struct Solicitation {
 /// The kind of a neighbour's message.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum LearnedFrom {
-    /// A request to us, which will need an answer: it is entered.
+    /// A request to us, which needs an answer: the neighbour is entered.
     Request,
-    /// A reply, or an unsolicited announcement: it is entered only if the neighbour is being resolved.
+    /// A reply, or an unsolicited announcement: the neighbour is entered only if it is being resolved.
     Reply,
-    /// An announcement without override: a known address stays.
+    /// An announcement without override, which does not change a known address.
     WeakReply,
 }
 
@@ -73,9 +73,9 @@ enum Entry {
     Known {
         mac: Mac,
         confirmed: Nanos,
-        /// The number of requests to it since, and when the next one is due.
+        /// The number of requests sent to it since then, and the time of the next one.
         probe: Option<(u8, Nanos)>,
-        /// Another station that claims the address. It gets it if the known one is silent.
+        /// Another station that claims the address, and gets it if the known station is silent.
         rival: Option<Mac>,
     },
     /// The operator has fixed its address.
@@ -88,9 +88,9 @@ pub(super) struct Table {
     entries: BTreeMap<(usize, IpAddr), Entry>,
     asked: usize,
     bytes: usize,
-    /// When a request or timeout is due.
+    /// When a request or timeout is next due.
     pub wake: Option<Nanos>,
-    /// Packets that waited and were evicted.
+    /// Queued packets that were evicted.
     pub evicted: u64,
     /// Claims of an address that another station has.
     pub challenged: u64,
@@ -99,7 +99,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Finds the link address of a neighbour, and the request to send meanwhile.
+    /// Returns the link address of a neighbour, and the request to send to confirm it.
     pub(super) fn find(
         &mut self,
         side: Side,
@@ -120,7 +120,7 @@ impl Table {
         Some((mac, Some(Solicitation { side, address, to: Some(mac) })))
     }
 
-    /// Queues a packet for an unknown neighbour. `Err`: no space. `Ok`: the request to send.
+    /// Queues a packet for an unknown neighbour. Returns the request to send, or `Err` if there is no room.
     pub(super) fn wait(
         &mut self,
         side: Side,
@@ -159,8 +159,8 @@ impl Table {
         Ok(Some(Solicitation { side, address, to: None }))
     }
 
-    /// Drops the packets of the neighbour that has been unresolved longest, until the rest is within bounds. The
-    /// request stays: packets to unused addresses must not keep others from being found.
+    /// Drops the packets of the neighbour that has been unresolved longest, until the others are within bounds. The
+    /// request continues: packets to unused addresses must not keep others from being found.
     fn bound_bytes(&mut self) {
         while self.bytes > MAX_WAITING_BYTES {
             let oldest = self.oldest(|entry| match entry {
@@ -176,10 +176,11 @@ impl Table {
         }
     }
 
-    /// Records a neighbour's claim; returns the packets that waited for it and can be sent, and the request to send.
+    /// Records a neighbour's claim; returns the packets queued for it that can now be sent, and the request to send.
     ///
     /// Any station on a link can claim any address, so a claim does not change a known one: the station that has the
-    /// address is asked (RFC 4861 7.2.5 marks it stale), and the other one gets it only if that one is silent.
+    /// address is probed (RFC 4861 7.2.5 marks it stale), and the other one gets it only if the probed station is
+    /// silent.
     pub(super) fn learn(
         &mut self,
         side: Side,
@@ -241,7 +242,7 @@ impl Table {
         }
     }
 
-    /// Repeats requests without an answer, and gives up after enough of them: `lost` gets the packets that waited.
+    /// Repeats unanswered requests, and gives up after enough of them; `lost` receives the packets that were queued.
     pub(super) fn tick(
         &mut self,
         now: Nanos,
@@ -258,7 +259,7 @@ impl Table {
                 && probe.is_some_and(|(tries, next)| tries >= TRIES && next <= now)
                 && let Some(claims) = rival.take()
             {
-                // It is asked at once whether it answers there.
+                // The new station is probed at once.
                 *mac = claims;
                 *probe = Some((0, now));
             }
@@ -323,7 +324,7 @@ impl Table {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// Returns the number of known neighbours, and of those being resolved.
+    /// Returns the number of known neighbours and the number being resolved.
     pub(super) fn len(&self) -> (usize, usize) {
         (self.entries.len().saturating_sub(self.asked), self.asked)
     }

@@ -9,9 +9,9 @@ use adit_wire::ethernet::Mac;
 use super::neighbour::MAX_FIXED;
 use crate::port::Side;
 
-/// The most addresses of one port.
+/// The maximum number of addresses of one port.
 pub const MAX_ADDRESSES: usize = 64;
-/// The most routes, not counting connected networks.
+/// The maximum number of routes, not counting connected networks.
 pub const MAX_ROUTES: usize = 256;
 
 /// A network: an address and its prefix length.
@@ -24,7 +24,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Returns whether an address is in it.
+    /// Returns whether an address is in the network.
     pub fn contains(&self, other: IpAddr) -> bool {
         let (address, other, width) = match (self.address, other) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits()), b.to_bits().into(), 32u8),
@@ -44,8 +44,8 @@ impl Prefix {
         }
     }
 
-    /// Returns whether an address is IPv4's broadcast address of the network, or its address of all zeros; there are
-    /// none if all addresses are hosts' (RFC 3021).
+    /// Returns whether an address is the network's IPv4 broadcast address or its all-zeros address; a network in which
+    /// every address is a host's has neither (RFC 3021).
     pub(super) fn is_broadcast(&self, other: IpAddr) -> bool {
         let (IpAddr::V4(_), IpAddr::V4(other_v4)) = (self.address, other) else { return false };
         if self.len >= 31 || !self.contains(other) {
@@ -102,15 +102,15 @@ pub struct Route {
     pub via: IpAddr,
 }
 
-/// The router's settings of one port.
+/// The router's settings for one port.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PortSettings {
-    /// The address of the router's own station there.
+    /// The link address of the router on this port.
     pub mac: Mac,
-    /// Longest packet.
+    /// The length of the longest packet.
     pub mtu: u32,
-    /// Its addresses, with the networks that are connected there. The first of a family is the source of errors. A
-    /// link-local address is derived from `mac`.
+    /// The port's addresses, with the networks that are connected there. The first of a family is the source of errors.
+    /// A link-local address is derived from `mac`.
     pub addresses: Vec<Prefix>,
 }
 
@@ -128,23 +128,23 @@ impl PortSettings {
 pub enum SettingsError {
     /// A port has no address.
     NoAddress(Side),
-    /// More than [`MAX_ADDRESSES`] or [`MAX_ROUTES`].
+    /// More than [`MAX_ADDRESSES`] addresses or [`MAX_ROUTES`] routes.
     TooMany,
     /// An address that no host can have.
     NotAHost(Prefix),
     /// The networks of the two ports, or of two addresses, share addresses.
     Overlap(Prefix, Prefix),
-    /// A route to a network that is written with a host's address.
+    /// A route to a network whose address has host bits set.
     HostBits(Prefix),
     /// Two routes to the same network.
     Twice(Prefix),
-    /// A route by a gateway that is not in a connected network, or is the router itself.
+    /// A route via a gateway that is not in a connected network, or is the router itself.
     NotANeighbour(IpAddr),
-    /// A route of one family by a gateway of another.
+    /// A route of one family via a gateway of another.
     Families(Route),
-    /// A neighbour that is in no connected network, is the router itself, or has the address of a group.
+    /// A neighbour that is in no connected network, is the router itself, or has a group address.
     NoSuchNeighbour(IpAddr, Mac),
-    /// More than [`MAX_FIXED`](super::MAX_FIXED) neighbours.
+    /// More than [`MAX_FIXED`](super::MAX_FIXED) fixed neighbours.
     TooManyNeighbours,
 }
 
@@ -199,7 +199,7 @@ pub(super) struct NextHop {
 /// All routes.
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// The longest prefixes first.
+    /// The known networks, the longest prefixes first.
     known: Vec<(Prefix, NextHop)>,
     connected: [Vec<Prefix>; 2],
 }
@@ -222,7 +222,7 @@ impl Routes {
         for route in routes {
             this.add(route)?;
         }
-        // A stable sort: networks of equal length share no address.
+        // The sort is stable; networks of equal length share no address.
         this.known.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len));
         Ok(this)
     }
@@ -265,7 +265,7 @@ impl Routes {
         self.connected.get(side.index()).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether an address can be that of a neighbour.
+    /// Returns whether an address can belong to a neighbour.
     pub(super) fn is_neighbour(&self, side: Side, address: IpAddr) -> bool {
         let in_reach = |own: &Prefix| own.contains(address) && !own.is_broadcast(address);
         self.networks(side).iter().any(in_reach) && !self.is_own(side, address)
@@ -279,7 +279,7 @@ impl Routes {
         self.connected.iter().flatten().any(|own| own.is_broadcast(address))
     }
 
-    /// Returns the router's address on a port: that of the network that contains `near`, or else the first.
+    /// Returns the router's address on a port: the one in the network that contains `near`, or else the first.
     pub(super) fn own(&self, side: Side, near: IpAddr) -> Option<IpAddr> {
         let family =
             || self.networks(side).iter().filter(|own| own.address.is_ipv4() == near.is_ipv4());

@@ -58,12 +58,12 @@ fn router() -> Router {
     Router::new(settings(), &routes()).unwrap()
 }
 
-/// Returns the usual hosts of both families: on A, on B.
+/// Returns the usual hosts of a family: the one on A and the one on B.
 fn hosts(v6: bool) -> (IpAddr, IpAddr) {
     if v6 { (ip("fd00:1::2"), ip("fd00:2::2")) } else { (ip("10.0.1.2"), ip("10.0.2.2")) }
 }
 
-/// Builds a frame with an IP packet.
+/// Builds a frame that contains an IP packet.
 fn frame(to: Mac, from: Mac, src: IpAddr, dst: IpAddr, protocol: u8, l4: &[u8]) -> Vec<u8> {
     let mut frame = [to.0, from.0].concat();
     frame.extend(if src.is_ipv4() { [8, 0] } else { [0x86, 0xdd] });
@@ -74,7 +74,7 @@ fn frame(to: Mac, from: Mac, src: IpAddr, dst: IpAddr, protocol: u8, l4: &[u8]) 
     frame
 }
 
-/// Fills in the checksum of `l4` at `at`.
+/// Fills in the checksum of `l4` at offset `at`.
 fn summed(src: IpAddr, dst: IpAddr, protocol: u8, mut l4: Vec<u8>, at: usize) -> Vec<u8> {
     let pseudo = ip_header(src, dst, protocol, l4.len(), &mut [0; 40]).unwrap();
     let start = if protocol == 1 { Sum::new() } else { pseudo };
@@ -125,7 +125,7 @@ fn arp(reply: bool, sender_mac: Mac, sender: IpAddr, target: IpAddr, to: Mac) ->
     Arp { reply, sender_mac, sender, target_mac: Mac::default(), target }.frame(to)
 }
 
-/// Builds the answer of the host on B to a request.
+/// Builds the reply of the host on B to a request.
 fn answer(v6: bool) -> Vec<u8> {
     match hosts(v6).1 {
         IpAddr::V6(b) => {
@@ -135,7 +135,7 @@ fn answer(v6: bool) -> Vec<u8> {
     }
 }
 
-/// Passes a frame through, as the bridge does with one that the rules accept.
+/// Passes a frame through the router, as the bridge does with a frame that the rules accept.
 fn pass(
     router: &mut Router,
     frame: &mut [u8],
@@ -429,7 +429,7 @@ fn solicitations_for_own_addresses_are_answered() {
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     assert_eq!(ask(damaged, Side::A), refused, "damaged");
-    // A host without an address sends no option; the answer goes to all.
+    // A host without an address sends no option; the answer is sent to all.
     let unnamed = "::".parse().unwrap();
     assert_eq!(ask(solicitation(HOST_A, unnamed, own, None), Side::A), refused, "with an option");
     let mut bare = solicitation(HOST_A, unnamed, own, None);
@@ -450,7 +450,7 @@ fn parse_destination(frame: &[u8]) -> IpAddr {
     IpAddr::from(*frame[38..].first_chunk::<16>().unwrap())
 }
 
-/// Builds another station's claims to the address of the host on B: unsolicited, in each form of ARP.
+/// Builds another station's claims to the address of the host on B: unsolicited, in every form that ARP has.
 fn claims() -> [Vec<u8>; 3] {
     let (_, b) = hosts(false);
     [
@@ -485,7 +485,7 @@ fn a_claim_takes_no_address_from_a_station_that_answers() {
         router.arrive(&mut answer(false), &PLAIN, Side::B, at(5150));
         router.tick(at(5900));
         assert_eq!((goes_to(&mut router, at(5901)), router.stats().challenged), (HOST_B, 1));
-        // Within a second of its answer it is not asked again; afterwards it is.
+        // Within a second of its answer it is not probed again; afterwards it is.
         router.take();
         router.arrive(&mut claim, &PLAIN, Side::B, at(5950));
         assert!(!router.take().contains(&probe));
@@ -511,7 +511,7 @@ fn an_address_moves_when_its_station_is_silent() {
         assert_eq!(goes_to(&mut router, at(5601)), GATEWAY);
         let asked = router.take();
         assert!(asked.iter().any(|out| out.frame[..6] == GATEWAY.0), "it has to answer there");
-        // It does not: the neighbour is lost.
+        // It does not answer: the neighbour is lost.
         for now in [6600, 7600, 8600, 9600] {
             router.tick(at(now));
         }
@@ -535,7 +535,7 @@ fn what_the_operator_says_of_a_neighbour_stays() {
     assert_eq!(router.take(), [], "it is not asked for");
     router.attach(Side::B, ROUTER_B, 1400);
     assert_eq!(goes_to(&mut router, at(100_001)), HOST_B);
-    // Learnt neighbours have their full space in addition to the fixed ones.
+    // Learnt neighbours have their full quota in addition to the fixed ones.
     for (address, mac) in [
         ("10.0.3.1", HOST_A),
         ("10.0.1.1", HOST_A),
@@ -605,7 +605,7 @@ fn no_neighbour_is_believed_unasked() {
         assert_eq!(packet[..6], HOST_B.0);
         assert_eq!(router.stats().challenged, u64::from(insists));
     }
-    // A host that asks for the router is entered, because it will be answered.
+    // A host that resolves the router is entered, because it will be answered.
     let mut router = self::router();
     let (a, _) = hosts(false);
     router.arrive(&mut arp(false, HOST_A, a, ip("10.0.1.1"), BROADCAST), &PLAIN, Side::A, at(0));
@@ -635,7 +635,7 @@ fn pings_of_the_router_are_answered_on_both_sides_addresses() {
         let mut damaged = request;
         *damaged.last_mut().unwrap() ^= 1;
         assert_eq!(dropped(&mut router, &damaged, Side::A), Some(RouterDrop::Local));
-        // No port is open: the router reports it.
+        // The port is closed: the router reports it.
         let datagram = udp(ROUTER_A, HOST_A, a, own, 10);
         assert_eq!(dropped(&mut router, &datagram, Side::A), Some(RouterDrop::Local));
         let out = router.take();
@@ -905,7 +905,7 @@ fn prefixes_are_read_as_they_are_written() {
     );
 }
 
-/// No input makes the router panic or send without end.
+/// No input makes the router panic or send endlessly.
 #[test]
 fn altered_frames_are_survived() {
     let (a, b) = hosts(false);

@@ -3,15 +3,17 @@
 
 use adit_engine::Rate;
 
-/// Copies that all peers together, or the device, may cause: a fraction of what one core seals and sends.
+/// The number of copies per second that all peers together, or the device, may cause: a fraction of what one core seals
+/// and sends.
 pub(crate) const TOTAL_COPIES: Rate = Rate::per_second(100_000);
-/// The number of copies that one peer may cause, so that others get their share.
+/// The number of copies per second that one peer may cause, so that other peers get their share.
 pub(crate) const PEER_COPIES: Rate = Rate::per_second(20_000);
 
-/// Bytes of flooded frames kept in one turn.
+/// The number of bytes of flooded frames that are kept in one turn.
 const MAX_KEPT: usize = 128 << 10;
 
-/// Whole frames to be flooded. Splitting destroys the frame that the device handed out, and every peer needs it.
+/// Whole frames to be flooded. They are copied because splitting destroys the frame that the device delivered, and
+/// every peer needs it.
 #[derive(Debug, Default)]
 pub(crate) struct Floods {
     bytes: Vec<u8>,
@@ -20,7 +22,7 @@ pub(crate) struct Floods {
 }
 
 impl Floods {
-    /// Keeps one frame; `false` if there are too many.
+    /// Keeps one frame; returns `false` if there is no room.
     pub(crate) fn add(&mut self, frame: &[u8]) -> bool {
         if self.bytes.len().saturating_add(frame.len()) > MAX_KEPT {
             return false;

@@ -1,4 +1,4 @@
-//! Which peer a station is behind.
+//! The table that maps each station to the peer that it is behind.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -10,27 +10,27 @@ use adit_wire::ethernet::Mac;
 
 use crate::stats::DropReason;
 
-/// Stations behind one peer at most (the default of `max-routes-per-client`).
+/// The maximum number of stations behind one peer (the default of `max-routes-per-client`).
 pub const MACS_PER_PEER: usize = 256;
-/// Stations at most.
+/// The maximum number of stations.
 pub const MAX_MACS: usize = 65_536;
-/// A station that was silent for this long makes room for another if there is none: the age at
-/// which bridges forget.
+/// A station that was silent for this long is replaced when a full table needs room: the age at which bridges forget.
 const IDLE: Duration = Duration::from_secs(300);
-/// All stations, or those of one peer, are looked through for such no more often than this: a sender of made-up
-/// addresses has each frame looked up, and must not have the table locked and searched as well.
+/// The minimum interval between searches for silent stations, among all stations or those of one peer. A sender of
+/// made-up addresses already causes a lookup per frame; it must not also cause the table to be locked and searched each
+/// time.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
-/// The table. Read once per flow and burst, written when a station is new or has moved.
+/// The table of stations. It is read once per flow and burst, and written when a station is new or has moved.
 #[derive(Debug)]
 pub(crate) struct Macs {
     stations: RwLock<Stations>,
     /// The device's own address.
     own: OnceLock<Mac>,
     per_peer: AtomicUsize,
-    /// Stations silent for this many nanoseconds are forgotten; 0: only for others.
+    /// Stations silent for this many nanoseconds are forgotten; 0: only when others need the room.
     age: AtomicU64,
-    /// When to look for these next, in nanoseconds.
+    /// The time of the next search for expired stations, in nanoseconds.
     next_expiry: AtomicU64,
     learnt: AtomicU64,
     moved: AtomicU64,
@@ -39,7 +39,7 @@ pub(crate) struct Macs {
 #[derive(Debug, Default)]
 struct Stations {
     by_mac: HashMap<Mac, Station>,
-    /// The same from the other side.
+    /// The stations of each peer.
     owned: HashMap<PeerId, PeerMacs>,
     searched: Option<Instant>,
 }
@@ -47,25 +47,25 @@ struct Stations {
 #[derive(Debug, Default)]
 struct PeerMacs {
     macs: Vec<Mac>,
-    /// When a search among them was without success.
+    /// When a search among them last found nothing to remove.
     searched: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Station {
     peer: PeerId,
-    /// When it last spoke, in nanoseconds.
+    /// When the station last sent a frame, in nanoseconds.
     heard: AtomicU64,
 }
 
 /// Counters of the table of stations.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct MacTotals {
-    /// Stations known now.
+    /// The number of stations known now.
     pub known: u64,
-    /// Stations learnt since the start.
+    /// The number of stations learnt since the start.
     pub learnt: u64,
-    /// Stations that moved from one peer to another.
+    /// The number of times that a station moved from one peer to another.
     pub moved: u64,
 }
 
@@ -86,7 +86,7 @@ impl Default for Macs {
 impl Macs {
     /// Sets the address that no peer can have.
     pub(crate) fn set_own(&self, mac: Mac) {
-        // Set once, before there is a worker.
+        // Set once, before any worker starts.
         let _ = self.own.set(mac);
     }
 
@@ -106,7 +106,8 @@ impl Macs {
     }
 
     /// Records that a peer has sent a frame from this station, which is behind it from now on. `alive` returns whether
-    /// the peer is still in the table of peers: control removes it there before it removes it here.
+    /// the peer is still in the table of peers: control removes a peer from that table before it removes it from this
+    /// one.
     pub(crate) fn claim(
         &self,
         mac: Mac,
@@ -148,7 +149,7 @@ impl Macs {
         Ok(())
     }
 
-    /// Returns whether there was no room a moment ago.
+    /// Returns whether a recent search found no room for this station.
     fn is_full(&self, stations: &Stations, mac: Mac, peer: PeerId, now: Instant) -> bool {
         let recent = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < SEARCH_EVERY);
         let owned = stations.owned.get(&peer);
@@ -198,8 +199,8 @@ impl Macs {
         }
     }
 
-    /// Forgets stations that were silent for too long, where there is such a limit and it is time to;
-    /// says when to come again.
+    /// Forgets stations that were silent for too long, if there is a limit and a search is due; returns when the next
+    /// one is due.
     pub(crate) fn expire(&self, now: Instant) -> Option<Instant> {
         let age = self.age.load(Relaxed);
         if age == 0 {
@@ -300,7 +301,7 @@ mod tests {
         assert_eq!(macs.owner(mac(1)), Some(A));
         claim(&macs, 1, B, 3).unwrap();
         assert_eq!((macs.owner(mac(1)), totals(&macs)), (Some(B), (1, 1, 1)));
-        // The former peer takes nothing along.
+        // The previous peer loses the station and nothing else.
         macs.remove(A);
         assert_eq!(macs.owner(mac(1)), Some(B));
         macs.remove(B);
@@ -331,7 +332,7 @@ mod tests {
         claim(&macs, 4, B, 11).unwrap();
         assert_eq!(claim(&macs, 4, A, 12), Err(DropReason::MacsFull), "nor by taking another's");
         assert_eq!(macs.owner(mac(4)), Some(B));
-        // One that was silent for long makes room; one that spoke meanwhile does not.
+        // A long-silent station makes room; a station that was heard meanwhile does not.
         claim(&macs, 3, A, 2 + 300).unwrap();
         assert_eq!((macs.owner(mac(0)), macs.owner(mac(3))), (Some(A), Some(A)));
         assert_eq!([1, 2].iter().filter(|n| macs.owner(mac(**n)).is_some()).count(), 1);
@@ -343,7 +344,7 @@ mod tests {
         macs.limit(3, None);
         (0..3).for_each(|station| claim(&macs, station, A, 1).unwrap());
         assert_eq!(claim(&macs, 3, A, 2), Err(DropReason::MacsFull));
-        // Another worker reads: who wanted to write would wait forever.
+        // Another worker reads: a writer would wait forever.
         let reading = macs.read();
         for station in 4..10_000 {
             assert_eq!(claim(&macs, station, A, 2), Err(DropReason::MacsFull));
@@ -384,7 +385,7 @@ mod tests {
         assert_eq!(macs.owner(mac(2)), Some(A), "not every time");
         assert_eq!(macs.expire(at(130)), Some(at(190)));
         assert_eq!(macs.owner(mac(2)), None);
-        // The room is given back too.
+        // The memory is released too.
         macs.limit(1, None);
         claim(&macs, 3, A, 130).unwrap();
     }

@@ -1,13 +1,12 @@
 //! `dev tap`: frames find their peer by MAC address.
 //!
-//! A server's plane is a switch: it learns which peer a station is behind from the frames that the
-//! peer sends, and sends frames to that peer alone. What is for a group, or for a station that is not
-//! known, goes to all, in numbers that are limited. A client's plane knows one peer, which gets
-//! everything.
+//! A server's plane is a switch: it learns which peer a station is behind from the frames that the peer sends, and
+//! sends frames for the station to that peer alone. Frames for a group or an unknown station are flooded to all peers,
+//! at a limited rate. A client's plane has one peer, which gets every frame.
 //!
-//! As in the reference implementation a station moves to the peer that spoke for it last, since
-//! stations do roam. So a client can take the frames for another client's station, as it could at
-//! any switch; what it cannot take is the device's own address.
+//! As in the reference implementation, a station moves to the peer that last sent a frame from it, since stations do
+//! roam. A client can therefore take over the frames for another client's station, as it could at any switch; it cannot
+//! take over the device's own address.
 
 mod flood;
 mod macs;
@@ -31,7 +30,7 @@ use crate::tables::PeerTable;
 pub(crate) struct Switch {
     /// Which station is behind which peer.
     pub macs: Macs,
-    /// The limit on copies of frames that the device floods.
+    /// The limit on copies of frames from the device.
     pub from_device: TokenBucket,
     /// The limit on copies of frames that peers flood.
     pub from_peers: TokenBucket,
@@ -40,12 +39,12 @@ pub(crate) struct Switch {
 /// The destination of a frame from the device, and the offset of its IP packet (its end if it carries none).
 #[derive(Debug)]
 pub(crate) struct EgressFrame<F: Format> {
-    /// `None`: to all peers.
+    /// The peer; `None` means all peers.
     pub peer: Option<Arc<Peer<F>>>,
     pub l2: usize,
 }
 
-/// Looks up one frame of the device. `last` is the station that was looked up last.
+/// Looks up one frame of the device. `last` is the station looked up most recently.
 pub(crate) fn outward<F: Format>(
     switch: &Switch,
     client: bool,

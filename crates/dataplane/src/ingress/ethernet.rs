@@ -1,4 +1,4 @@
-//! Frames from peers.
+//! Frames received from peers.
 
 use adit_wire::ethernet::{Ethernet, Mac};
 use adit_wire::mss;
@@ -48,7 +48,7 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
         self.merger.push_behind(frame, l2);
     }
 
-    /// Learns which peer the sender is behind. One table lookup per flow and burst.
+    /// Records which peer the sending station is behind. One table lookup per flow and burst.
     fn learn(&mut self, run: &Run<'_, F>, switch: &Switch, source: Mac) -> Result<(), DropReason> {
         let id = run.peer.id;
         if self.lazy.as_ref().is_some_and(|lazy| lazy.sender == Some((id, source))) {
@@ -62,7 +62,7 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
         Ok(())
     }
 
-    /// Relays a frame to other peers; `None` if the device must not get it.
+    /// Relays a frame to other peers; returns `None` if the device must not get it.
     fn relay_frame(
         &mut self,
         run: &Run<'_, F>,
@@ -87,9 +87,10 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
             }
         };
         match owner {
-            // The device's own address, one behind it, or unknown: the other peers do not see it.
+            // The destination is the device, a station behind it, or unknown: the other peers do
+            // not get the frame.
             None => return Some(Flood::No),
-            // As in a switch: it would return to its origin.
+            // As in a switch, the frame is not sent back to its origin.
             Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),
             Some(to) if self.shared.may_relay() => {
                 self.relays.push(Relayed { from: run.peer.id, to, packet: frame });

@@ -2,26 +2,26 @@
 
 use crate::format::Format;
 
-/// Bytes of a length.
+/// The number of bytes of a length field.
 pub const LENGTH: usize = 2;
 
 /// Packets at the start of a buffer that have the same first bytes, and so one peer and one key.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Run {
-    /// Bytes of it, lengths included.
+    /// The length of the run in bytes, length fields included.
     pub len: usize,
-    /// Packets of it.
+    /// The number of packets in the run.
     pub count: usize,
-    /// The bytes that follow.
+    /// The kind of bytes that follow.
     pub next: Next,
 }
 
 /// The kind of bytes that follow a run.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Next {
-    /// A packet that begins otherwise.
+    /// A packet with different first bytes.
     Other,
-    /// A part of a packet, or nothing.
+    /// A part of a packet, or no bytes.
     Partial,
     /// A length of 0 or above the maximum.
     Bad,
@@ -43,8 +43,8 @@ fn first(bytes: &[u8], max: usize) -> Result<&[u8], Next> {
     bytes.get(LENGTH..LENGTH.saturating_add(length)).ok_or(Next::Partial)
 }
 
-/// Finds the run at the start of `bytes`. `max` is the longest packet that makes sense; with `headerless`
-/// packets belong together whatever they begin with.
+/// Finds the run at the start of `bytes`. `max` is the longest valid packet; with `headerless`, packets belong to one
+/// run whatever their first bytes are.
 #[inline]
 pub fn run<F: Format>(bytes: &[u8], max: usize, headerless: bool) -> Run {
     let mut run = Run { len: 0, count: 0, next: Next::Other };
@@ -55,7 +55,7 @@ pub fn run<F: Format>(bytes: &[u8], max: usize, headerless: bool) -> Run {
     let prefix = match F::header(head) {
         _ if headerless => 0,
         Some(header) => header.len,
-        // Too short for its header, so that nothing says to whom it belongs: alone.
+        // Too short for its header, so its peer is unknown: it forms a run alone.
         None => return Run { len: LENGTH.saturating_add(head.len()), count: 1, ..run },
     };
     let head = head.get(..prefix);
@@ -99,7 +99,7 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
-/// Returns the progress in packets back to back of which `sent` bytes have left: the number of complete packets, and
+/// Returns how far a send of `sent` bytes has progressed in back-to-back packets: the number of complete packets, and
 /// the remaining bytes of the packet that is partly sent.
 pub(crate) fn progress(packets: &[u8], sent: usize) -> (usize, usize) {
     let (mut whole, mut end) = (0usize, 0usize);
@@ -143,10 +143,10 @@ mod tests {
             run::<Trivial>(&bytes[14..], 100, false),
             Run { len: 7, count: 1, next: Next::Partial }
         );
-        // One that is too short for its header takes no other with it.
+        // A packet that is too short for its header forms a run alone.
         let bytes = framed(&[&[DATA, 0], &data]);
         assert_eq!(run::<Trivial>(&bytes, 100, false), Run { len: 4, count: 1, next: Next::Other });
-        // If it names no peer, only the first byte counts.
+        // If a packet names no peer, only the first byte counts.
         let bytes = framed(&[&[CONTROL, 1], &[CONTROL, 2], &[CONTROL + 1, 2]]);
         assert_eq!(run::<Trivial>(&bytes, 100, false), Run { len: 8, count: 2, next: Next::Other });
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     proptest! {
-        /// Runs cover exactly the whole packets, in order, whatever the bytes.
+        /// Runs cover exactly the whole packets, in order, for any bytes.
         #[test]
         fn runs_are_the_packets_again(
             packets in proptest::collection::vec(

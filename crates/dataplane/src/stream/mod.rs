@@ -15,9 +15,9 @@ use adit_linux::tcp::TcpStream;
 use crossbeam_utils::CachePadded;
 use pending::Pending;
 
-/// Longest packet taken from a stream unless [`StreamOptions::max_frame`] says otherwise: a jumbo
-/// frame of 9000 bytes with what any data format adds. A peer may derive its own bound from its MTU and
-/// so refuse more.
+/// The longest packet accepted from a stream unless [`StreamOptions::max_frame`] sets another limit: a jumbo frame of
+/// 9000 bytes plus what any data format adds. A peer may derive its own bound from its MTU and therefore refuse smaller
+/// packets.
 pub const MAX_FRAME: u16 = 9_600;
 
 /// The maximum size added to an inner packet: an Ethernet header, framings, and the longest data format.
@@ -26,14 +26,14 @@ const FRAME_ADDED: u16 = 256;
 /// The options of a stream.
 #[derive(Copy, Clone, Debug)]
 pub struct StreamOptions {
-    /// Data packets that may wait while the socket is full (`tcp-queue-limit`).
+    /// The maximum number of data packets queued while the socket is full (`tcp-queue-limit`).
     pub queue_limit: u32,
-    /// Longest packet taken; a longer one ends the stream.
+    /// The longest packet accepted; a longer one ends the stream.
     pub max_frame: u16,
 }
 
 impl StreamOptions {
-    /// Takes packets of up to `mtu` bytes, where that is more than the default.
+    /// Raises the limit so that packets of up to `mtu` bytes fit.
     #[must_use]
     pub fn of_mtu(self, mtu: u16) -> Self {
         Self { max_frame: self.max_frame.max(mtu.saturating_add(FRAME_ADDED)), ..self }
@@ -46,16 +46,16 @@ impl Default for StreamOptions {
     }
 }
 
-/// Why a stream ended.
+/// The reason why a stream ended.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum StreamEnd {
     /// The peer closed it.
     Closed,
     /// A length of 0 or above the maximum: the ends no longer agree where packets begin.
     BadLength,
-    /// A data packet that is not authentic, or comes twice.
+    /// A data packet that is not authentic, or a repeated one.
     BadPacket,
-    /// More control packets than an unauthenticated peer may send, or than there was room for.
+    /// More control packets than an unauthenticated peer may send, or than the queue can hold.
     Flood,
     /// The kernel's error, by number.
     Failed(i32),
@@ -73,24 +73,24 @@ impl std::fmt::Display for StreamEnd {
     }
 }
 
-/// Bytes that may wait in the kernel without having been sent once (`TCP_NOTSENT_LOWAT`). More would
-/// only delay what is sent later: an inner ping, an inner TCP's knowledge that the path is full.
+/// The maximum number of bytes that the kernel queues and has not yet sent once (`TCP_NOTSENT_LOWAT`). More would only
+/// delay what is sent later: an inner ping, or the signal to an inner TCP that the path is full.
 const NOTSENT: u32 = 64 << 10;
 
-/// Packets of up to this many bytes (pings, names, acknowledgements) have a reserve of their own beyond
-/// the queue's limit: bulk fills the queue with every super-packet, and would take them with it.
+/// Packets of up to this many bytes (pings, names, acknowledgements) may use a reserve beyond the queue's limit. Bulk
+/// traffic fills the queue with every super-packet, and they would otherwise be dropped with it.
 const SMALL: usize = 576;
-/// Packets of it: more than one super-packet becomes.
+/// The number of packets in the reserve: more than one super-packet is split into.
 pub(crate) const RESERVE: usize = 128;
 
-/// Control packets that an unauthenticated peer may send: far more than a TLS handshake needs.
+/// The maximum number of control packets from an unauthenticated peer: far more than a TLS handshake needs.
 pub(crate) const MAX_UNAUTHENTICATED_FRAMES: u32 = 64;
 
-/// Marks a token of the poller as a stream's; the rest is its id.
+/// Marks a poller token as belonging to a stream; the other bits are the stream's id.
 pub(crate) const TOKEN: u64 = 1 << 62;
 
-/// Parts of the table of streams: as many as there may be workers. Workers ask with each burst, mostly for streams of
-/// their own, whose ids are those of no other worker if the number of workers divides this one.
+/// The number of parts of the stream table: the maximum number of workers. Workers look up streams with each burst,
+/// mostly their own, whose parts no other worker uses if the number of workers divides this one.
 const PARTS: usize = 64;
 
 type StreamShard = RwLock<HashMap<u64, Arc<Stream>>>;
@@ -144,31 +144,31 @@ pub(crate) struct Stream {
     pub link: Link,
     pub options: StreamOptions,
     socket: TcpStream,
-    /// The owner's.
+    /// The owner's poller.
     poller: Arc<Poller>,
     tx: Mutex<Tx>,
     /// Packets queued because the socket is full: a copy of [`Pending::packets`].
     backlog: AtomicUsize,
     ended: AtomicBool,
-    /// Locked by the owner only.
+    /// The receiving side, which only the owner locks.
     pub rx: Mutex<Rx>,
 }
 
 #[derive(Debug, Default)]
 struct Tx {
     pending: Pending,
-    /// Workers that stopped reading the TUN device want to be woken when nothing waits any more.
+    /// Workers that stopped reading the TUN device must be woken when the queue is empty.
     held: bool,
 }
 
 /// The receiving side.
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
-    /// The start of a packet whose rest has not come yet.
+    /// The start of a packet that has not arrived completely.
     pub partial: Vec<u8>,
     /// The peer has a session, or control admitted it.
     pub known: bool,
-    /// Control packets that came before.
+    /// The number of control packets received before that.
     pub unauthenticated: u32,
 }
 
@@ -184,17 +184,17 @@ impl Rx {
     }
 }
 
-/// The extent to which the queue was sent.
+/// How much of the queue was sent.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum DrainResult {
-    /// All. `held`: workers wait for it.
+    /// The whole queue. If `held`, workers wait for this.
     All { held: bool },
-    /// The socket is full again, or broken, which its owner will hear.
+    /// A part: the socket is full again, or broken, which the poller reports to the owner.
     Partly,
 }
 
 impl Stream {
-    /// Takes a socket over and has the owner's poller watch it.
+    /// Takes ownership of a socket and registers it with the owner's poller.
     pub(crate) fn open(
         link: Link,
         socket: TcpStream,
@@ -203,7 +203,7 @@ impl Stream {
     ) -> io::Result<Arc<Self>> {
         let id = link.stream_id().filter(|id| *id < TOKEN);
         let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        // Only a bound on delay: a kernel without it serves the stream nevertheless.
+        // This only bounds the delay: a kernel without the option serves the stream nevertheless.
         let _ = socket.set_notsent_lowat(NOTSENT);
         Ok(Arc::new(Self {
             id,
@@ -218,29 +218,29 @@ impl Stream {
         }))
     }
 
-    /// Begins to be read. The stream must be in the table already.
+    /// Starts watching the socket for input. The stream must already be in the table.
     pub(crate) fn watch(&self) -> io::Result<()> {
         self.poller.add(&self.socket, TOKEN | self.id, Interest::READ)
     }
 
-    /// Returns whether a data packet of `len` bytes may be sealed for it: once it has a packet id it must be sent, or
-    /// the peer sees a gap, which some protocols treat as an attack.
+    /// Returns whether a data packet of `len` bytes may be sealed for the stream. Once it has a packet id it must be
+    /// sent, or the peer sees a gap, which some protocols treat as an attack.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let reserve = if len <= SMALL { RESERVE } else { 0 };
         self.backlog.load(Relaxed) < (self.options.queue_limit as usize).saturating_add(reserve)
     }
 
-    /// Returns whether packets wait because the socket is full.
+    /// Returns whether packets are queued because the socket is full.
     pub(crate) fn is_full(&self) -> bool {
         self.backlog.load(Relaxed) > 0
     }
 
-    /// Returns the number of waiting packets.
+    /// Returns the number of queued packets.
     pub(crate) fn backlog(&self) -> usize {
         self.backlog.load(Relaxed)
     }
 
-    /// Returns whether the peer has not acknowledged all that was sent.
+    /// Returns whether the peer has yet to acknowledge some of the sent data.
     pub(crate) fn is_unacknowledged(&self) -> bool {
         self.socket.unacknowledged().is_ok_and(|segments| segments > 0)
     }
@@ -249,8 +249,8 @@ impl Stream {
         self.ended.load(Relaxed)
     }
 
-    /// Receives into `buffer` behind the start of a packet that came before; the bytes that are
-    /// there then.
+    /// Receives into `buffer` after the kept start of an incomplete packet; returns the number of bytes then in the
+    /// buffer.
     pub(crate) fn receive(&self, rx: &Rx, buffer: &mut [u8]) -> io::Result<usize> {
         let kept = rx.partial.len();
         let (start, rest) = buffer
@@ -265,8 +265,8 @@ impl Stream {
         }
     }
 
-    /// Sends `count` sealed packets back to back, each behind its length; what the socket does not
-    /// take waits. `hold`: if so, remember that a worker wants to know when it has left.
+    /// Sends `count` sealed packets back to back, each preceded by its length, and queues what the socket does not
+    /// accept. With `hold`, remembers that a worker must be woken when the queue is empty.
     pub(crate) fn send_data(&self, packets: &[u8], count: usize, hold: bool) {
         let mut tx = self.lock();
         if tx.pending.is_empty() {
@@ -283,8 +283,7 @@ impl Stream {
         self.backlog.store(tx.pending.packets(), Relaxed);
     }
 
-    /// Sends a control packet ahead of all data that has not begun to leave. `false` if too much
-    /// waits.
+    /// Sends a control packet ahead of all data that is not yet partly sent. Returns `false` if the queue is full.
     pub(crate) fn send_control(&self, packet: &[u8]) -> bool {
         let mut tx = self.lock();
         let idle = tx.pending.is_empty();
@@ -302,7 +301,7 @@ impl Stream {
         true
     }
 
-    /// Sends what waits.
+    /// Sends the queued bytes.
     pub(crate) fn drain(&self) -> DrainResult {
         let mut tx = self.lock();
         if tx.pending.is_empty() {
@@ -326,8 +325,8 @@ impl Stream {
         let _ = self.poller.remove(&self.socket);
         tx.pending.clear();
         self.backlog.store(0, Relaxed);
-        // With both directions shut the peer hears an end, and not a reset, of what it has sent by
-        // now.
+        // After a shutdown of both directions, the peer receives an end of stream instead of a reset for the data it
+        // has sent by now.
         let _ = self.socket.shutdown();
     }
 
@@ -344,14 +343,14 @@ impl Stream {
         }
     }
 
-    /// Watches for room. Called only under the lock, so that the poller's interest and the queue agree.
+    /// Watches for space in the socket. Called only under the lock, so that the poller's interest and the queue agree.
     fn watch_for_room(&self, watch: bool) {
         let interest = if watch { Interest::BOTH } else { Interest::READ };
         // Fails only when the stream has ended.
         let _ = self.poller.modify(&self.socket, TOKEN | self.id, interest);
     }
 
-    /// Locks the sending side, for one send at most, which never waits.
+    /// Locks the sending side. The lock is held for at most one send, which never blocks.
     fn lock(&self) -> MutexGuard<'_, Tx> {
         self.tx.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,21 +3,20 @@
 
 use super::frames::{self, LENGTH};
 
-/// Bytes of control packets that may wait: a dozen flights of a handshake.
+/// The maximum number of queued bytes of control packets: a dozen flights of a handshake.
 pub(crate) const MAX_CONTROL_PENDING: usize = 64 << 10;
 
-/// Bytes in the order in which they will leave:
-/// `rest of the packet that has begun | control packets | data packets`.
+/// Bytes in the order in which they are sent: `rest of the partly sent packet | control packets | data packets`.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     bytes: Vec<u8>,
-    /// Bytes that have left already.
+    /// The number of bytes already sent.
     gone: usize,
     /// The end of the packet that is partly sent; `gone` if there is none.
     begun: usize,
     /// The end of the control packets; not before `begun`.
     control: usize,
-    /// Packets, the begun one included.
+    /// The number of packets, including the partly sent one.
     packets: usize,
 }
 
@@ -31,13 +30,13 @@ impl Pending {
         self.bytes().is_empty()
     }
 
-    /// Returns the number of waiting packets.
+    /// Returns the number of queued packets.
     pub(super) fn packets(&self) -> usize {
         self.packets
     }
 
-    /// Appends `count` packets of which `sent` bytes have left already: not more than 0 unless
-    /// nothing waited.
+    /// Appends `count` packets of which `sent` bytes have already been sent; `sent` must be 0 unless the queue was
+    /// empty.
     pub(super) fn append(&mut self, packets: &[u8], count: usize, sent: usize) {
         let (whole, left) = frames::progress(packets, sent);
         let unsent = packets.get(sent..).unwrap_or(&[]);
@@ -51,8 +50,8 @@ impl Pending {
         self.packets = self.packets.saturating_add(count.saturating_sub(whole));
     }
 
-    /// Puts a control packet behind those that wait already, ahead of all data that has not begun
-    /// to leave. `false` if too much waits.
+    /// Inserts a control packet after the queued control packets, ahead of all data that is not yet partly sent.
+    /// Returns `false` if the queue is full.
     pub(super) fn insert_control(&mut self, packet: &[u8]) -> bool {
         let Ok(length) = u16::try_from(packet.len()) else { return false };
         if self.is_empty() {
@@ -70,7 +69,7 @@ impl Pending {
         true
     }
 
-    /// Records that `sent` more bytes have left. Frees the memory when nothing waits any more.
+    /// Records that `sent` more bytes have been sent. Frees the memory when the queue is empty.
     pub(super) fn advance(&mut self, sent: usize) {
         let left = self.bytes().len();
         if sent >= left {
@@ -81,7 +80,7 @@ impl Pending {
             self.gone = self.gone.saturating_add(sent);
             return;
         }
-        // The begun packet is gone; packets follow back to back.
+        // The partly sent packet is complete; packets follow back to back.
         let from = if begun > 0 { self.begun } else { self.gone };
         let more = sent.saturating_sub(begun);
         let (whole, rest) = frames::progress(self.bytes.get(from..).unwrap_or(&[]), more);
@@ -91,7 +90,7 @@ impl Pending {
         self.control = self.control.max(self.begun);
     }
 
-    /// Gives back what has left, where that is most of it: a busy stream may never be empty.
+    /// Removes the sent bytes if they are most of the buffer: on a busy stream it may never be empty.
     fn compact(&mut self) {
         if self.gone > self.bytes.len() / 2 {
             self.bytes.drain(..self.gone);
@@ -101,7 +100,7 @@ impl Pending {
         }
     }
 
-    /// Forgets everything.
+    /// Discards everything.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -161,7 +160,7 @@ mod tests {
             taken += 1;
         }
         assert_eq!(taken, 65, "64 KiB");
-        // The partly sent packet is no longer in the way, and data does not count.
+        // The partly sent packet no longer blocks, and data does not count.
         pending.append(&framed(2, 60_000), 1, 0);
         pending.advance(101 + 1002);
         assert!(pending.insert_control(&[9; 1000]));
@@ -197,8 +196,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the socket takes and whenever control speaks: no packet is torn or lost, and
-        /// data and control each stay in order.
+        /// Whatever the socket accepts, and whenever control packets are sent, no packet is torn or lost, and data and
+        /// control each stay in order.
         #[test]
         fn packets_stay_whole_and_in_order(
             steps in proptest::collection::vec(prop_oneof![
@@ -219,7 +218,7 @@ mod tests {
                             bytes.extend(framed(data, len));
                             data = (data + 1) % 128;
                         }
-                        // As a socket with room for a little would have it.
+                        // Simulates a socket with little space.
                         let taken = if pending.is_empty() { bytes.len() / 3 } else { 0 };
                         stream.extend_from_slice(&bytes[..taken]);
                         pending.append(&bytes, count, taken);
@@ -249,7 +248,7 @@ mod tests {
             for list in [order(false), order(true)] {
                 prop_assert!(list.windows(2).all(|two| two[1] == two[0] + 1 || two[1] & 127 == 0));
             }
-            // Packets that have not left as a whole are those that wait.
+            // The packets that were not sent completely are the queued ones.
             let (mut at, mut left) = (0, 0);
             for (_, len) in &all {
                 at += LENGTH + len;

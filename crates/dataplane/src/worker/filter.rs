@@ -17,8 +17,8 @@ use crate::format::Format;
 use crate::shared::Shared;
 use crate::stats::DropReason;
 
-/// Evaluates received packets, writes those that pass to the device, and retains in `relays` and `floods` those that may go
-/// to other peers.
+/// Evaluates received packets, writes those that pass to the device, and retains in `relays` and `floods` the packets
+/// that may be sent to other peers.
 pub(super) fn evaluate_received<'a, F: Format>(
     filter_hook: &mut FilterHook,
     shared: &Shared<F>,
@@ -60,7 +60,7 @@ pub(super) fn evaluate_received<'a, F: Format>(
     }
 }
 
-/// Writes one packet as it is.
+/// Writes one packet unchanged.
 pub(super) fn write_plain<F: Format>(tun: &TunQueue, shared: &Shared<F>, packet: &[u8]) {
     let plain = VnetHeader::default().encode();
     match write_slices(tun, &plain, packet, iter::empty()) {
@@ -69,7 +69,7 @@ pub(super) fn write_plain<F: Format>(tun: &TunQueue, shared: &Shared<F>, packet:
     }
 }
 
-/// Evaluates a packet of the device for one peer, or for all. `Ok`: it may be sent.
+/// Evaluates a packet of the device for one peer, or for all. `Ok` means that it may be sent.
 pub(super) fn evaluate_outgoing<F: Format>(
     filter_hook: &mut FilterHook,
     shared: &Shared<F>,
@@ -81,7 +81,7 @@ pub(super) fn evaluate_outgoing<F: Format>(
     let verdict =
         filter_burst.evaluate(Direction::FromDevice(to), vnet, packet, false, &shared.stats);
     drop(filter_burst);
-    // To this host, or to a host that it forwards for.
+    // The replies are for this host, or for a host that it forwards for.
     filter_hook.injected.replies.drain(..).for_each(|answer| write_plain(tun, shared, &answer));
     match verdict {
         HookVerdict::Pass => Ok(()),

@@ -66,7 +66,7 @@ impl<F: Format> Worker<F> {
                     if peer.mark_silent() {
                         shared.upcalls.notice(&shared.stats, Notice::PeerSilent(peer.id));
                     }
-                    // It may be heard again meanwhile, and fall silent again.
+                    // The peer may send again meanwhile, and fall silent again.
                     wake_at(now + keepalive.timeout);
                 }
             }

@@ -31,20 +31,20 @@ use crate::stats::Stats;
 use crossbeam_utils::CachePadded;
 use transmit::Transmitter;
 
-/// Buffers per `recvmmsg`, and packets that may merge where the kernel does not coalesce. 4 MiB, of
-/// which only what datagrams reach is ever touched.
+/// The number of buffers per `recvmmsg`, and of packets that may merge if the kernel does not coalesce. The buffers
+/// take 4 MiB, but only pages that datagrams reach are ever touched.
 const RECV_SLOTS: usize = 64;
-/// Timers are looked at no more often than this, however many peers there are.
+/// The minimum interval between checks of the timers, however many peers there are.
 const SWEEP_GRAIN: Duration = Duration::from_millis(100);
 
 const TOKEN_WAKE: u64 = 0;
 const TOKEN_TUN: u64 = 1;
 const TOKEN_SOCKET: u64 = 2;
-/// A full socket that another worker receives from.
+/// The poller token of a full socket that another worker receives from.
 const TOKEN_FULL: u64 = u64::MAX;
 
-/// A worker's own handle of the shared state. It is cloned with each burst; clones of one common `Arc` would contend for one
-/// reference count.
+/// A worker's own handle to the shared state. It is cloned with each burst; if the workers cloned one common `Arc`,
+/// they would contend for its reference count.
 #[derive(Clone)]
 struct SharedRef<F: Format>(Arc<CachePadded<Arc<Shared<F>>>>);
 
@@ -68,12 +68,12 @@ pub(crate) struct Worker<F: Format> {
     shared: SharedRef<F>,
     index: usize,
     tun: Option<Tun>,
-    /// The TUN device is not read, because a client's socket is full.
+    /// The TUN device is not read because a client's socket is full.
     held: bool,
     poller: Arc<Poller>,
     /// The published sockets that `sockets` was built from.
     published: Arc<Sockets>,
-    /// The sockets that this worker receives from, by position of their token.
+    /// The sockets that this worker receives from, indexed by their tokens.
     sockets: Vec<(SocketId, Arc<UdpSocket>)>,
     /// A client's socket that is watched for room.
     full: Option<Arc<UdpSocket>>,
@@ -82,9 +82,9 @@ pub(crate) struct Worker<F: Format> {
     relays: Vec<Relayed<'static>>,
     /// The bytes received from a stream; empty until there is one.
     stream_buffer: Vec<u8>,
-    /// Buffers for reassembled and decompressed packets; empty until a peer sends such.
+    /// Buffers for reassembled and decompressed packets; empty until a peer may send such packets.
     scratch: Vec<Vec<u8>>,
-    /// One super-packet as it was read.
+    /// The buffer for one super-packet from the TUN device.
     packet: Box<[u8]>,
     transmitter: Transmitter<F>,
     /// The packet filter, if there are rules.
@@ -139,14 +139,14 @@ impl<F: Format> Worker<F> {
         while !self.shared.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
             if self.poller.wait(&mut events, timeout).is_err() {
-                // Only a broken epoll set gets here; do not spin on it.
+                // Only a broken epoll set causes this error; do not spin on it.
                 std::thread::sleep(Duration::from_millis(100));
             }
             for event in events.iter() {
                 self.dispatch(event);
             }
             self.sweep_if_due();
-            // From here, above all that works with keys.
+            // Called from this stack frame, above all code that works with keys.
             let retired_keys = self.shared.retired_keys.load(Ordering::Relaxed);
             if retired_keys != mem::replace(&mut self.retired_keys, retired_keys) {
                 adit_crypto::scrub_packet_stack();
@@ -216,7 +216,7 @@ impl<F: Format> Worker<F> {
         adit_linux::memory::trim();
     }
 
-    /// Receives from this worker's share of the sockets, as control published them last.
+    /// Receives from this worker's share of the sockets that control published last.
     fn watch_sockets(&mut self) {
         let new = self.shared.tables.sockets.load_full();
         if Arc::ptr_eq(&self.published, &new) {
@@ -225,7 +225,7 @@ impl<F: Format> Worker<F> {
         self.full = None;
         for group in self.published.iter() {
             for socket in group.of_worker(0, 1) {
-                // Not in the set if it is another worker's, or could not be added.
+                // Not in the set if it belongs to another worker, or could not be added.
                 let _ = self.poller.remove(socket);
             }
         }
@@ -239,18 +239,18 @@ impl<F: Format> Worker<F> {
             let _ = self.poller.add(socket, TOKEN_SOCKET + at as u64, Interest::READ);
         }
         if self.transmitter.blocked_on().is_some() {
-            // The socket may be gone, or is no longer watched for room.
+            // The socket may have been removed, or is no longer watched for space.
             self.resume();
         }
     }
 
-    /// Sends the packets that waited for a full socket, and those held back meanwhile.
+    /// Sends the packets that waited for a full socket, and the packets held back meanwhile.
     fn resume(&mut self) {
         self.transmitter.resume();
         self.resume_reading();
     }
 
-    /// Continues after a socket or stream has room again: parked packets go first.
+    /// Continues after a socket or stream has space again: parked packets go first.
     fn resume_reading(&mut self) {
         if self.transmitter.is_parked() {
             self.tun_turn();
@@ -259,13 +259,13 @@ impl<F: Format> Worker<F> {
         }
     }
 
-    /// Seals and sends what the TUN device has, up to a cap.
+    /// Seals and sends the packets that the TUN device has, up to a cap.
     fn tun_turn(&mut self) {
         let Some(tun) = &self.tun else { return };
         let filter_hook = self.filter_hook.as_deref_mut();
         let alive = self.transmitter.tun_turn(&tun.queue, &mut self.packet, filter_hook);
         if !alive {
-            // The device was removed under us: reading it again would spin.
+            // The device was removed: reading it again would spin.
             let _ = self.poller.remove(&*tun.queue);
             self.tun = None;
             self.shared.fail(Failure::TunGone);
@@ -273,8 +273,8 @@ impl<F: Format> Worker<F> {
         self.update_interest();
     }
 
-    /// Updates what the poller watches. While a client's socket is full, the TUN device is not read, so that its queue applies
-    /// backpressure, and the worker with sealed packets waits for room.
+    /// Updates what the poller watches. While a client's socket is full, the TUN device is not read, so that its queue
+    /// applies backpressure, and the worker with sealed packets watches the socket for space.
     fn update_interest(&mut self) {
         let blocked = self.transmitter.blocked_on();
         let held = blocked.is_some()
@@ -295,16 +295,16 @@ impl<F: Format> Worker<F> {
         } else if let Some(id) = blocked
             && let Some(socket) = find_socket(&self.published, id, self.index).cloned()
         {
-            // If it is not there control has taken it away, and has woken this thread to see it.
+            // If the socket is missing, control has removed it and has woken this thread to notice.
             self.watch_for_room(&socket, true);
             self.full = Some(socket);
         }
     }
 
-    /// Watches for room. A socket that this worker receives from is in its set already.
+    /// Watches a socket for space. If this worker receives from it, its poller already has it.
     fn watch_for_room(&self, socket: &Arc<UdpSocket>, watch: bool) {
         let own = self.sockets.iter().position(|(_, own)| Arc::ptr_eq(own, socket));
-        // Fails only for one that could not be added before.
+        // Fails only for a socket that could not be added before.
         let _ = match (own, watch) {
             (Some(at), _) => {
                 let interest = if watch { Interest::BOTH } else { Interest::READ };
@@ -331,7 +331,7 @@ impl Tun {
     }
 }
 
-/// Reports to control if the thread that holds it panics.
+/// Reports a panic of the thread that holds it to control.
 struct PanicGuard<F: Format>(Arc<Shared<F>>);
 
 impl<F: Format> Drop for PanicGuard<F> {
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(woken(), [false, false], "it is looked after in time");
         plane.apply(added(4, 9));
         assert_eq!(woken(), [true, false], "it wants to be looked after before");
-        // As in the middle of a sweep.
+        // The state in the middle of a sweep.
         worker.plan_sweep(None);
         plane.apply(added(5, 10));
         assert_eq!(woken(), [true, false], "it may have been overlooked");

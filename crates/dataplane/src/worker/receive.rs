@@ -18,17 +18,17 @@ use crate::ingress::Ingress;
 use crate::shared::Shared;
 use crate::stats::{DropReason, Stats};
 
-/// ICMP errors taken in one turn; what is left brings the next.
+/// The maximum number of ICMP errors read in one turn; any left over cause another turn.
 const MAX_SOCKET_ERRORS: usize = 64;
-/// Packets that can be reassembled or decompressed in one burst.
+/// The maximum number of packets that can be reassembled or decompressed in one burst.
 const MAX_SCRATCH_BUFFERS: usize = 1024;
-/// Bytes that each buffer keeps for the next burst: more than most packets need.
+/// The number of bytes that each buffer keeps for the next burst: more than most packets need.
 const MAX_KEPT: usize = 2048;
 
 impl<F: Format> Worker<F> {
-    /// Receives one burst; if more waits, the TUN device has its turn first.
+    /// Receives one burst; if more is queued, the TUN device has its turn first.
     pub(super) fn socket_turn(&mut self, id: SocketId, socket: &Arc<UdpSocket>) {
-        // An error means that nothing waits, or is that of an earlier send and cleared by reading.
+        // An error means that nothing is queued, or belongs to an earlier send and is cleared by reading.
         if socket.recv_burst(&mut self.batch).is_ok() {
             self.burst(id);
         }
@@ -44,7 +44,7 @@ impl<F: Format> Worker<F> {
                 Ok(None) | Err(_) => break,
             }
         }
-        // Each answers a packet of ours; the last says as much as all of them.
+        // Each error answers a packet of ours, and the last is as informative as all of them.
         if let Some((error, errno)) =
             last.and_then(|last| Some((last.remote, last.error.raw_os_error()?)))
         {
@@ -69,7 +69,7 @@ impl<F: Format> Worker<F> {
         self.return_scratch(scratch);
     }
 
-    /// Takes the buffers for reassembled and decompressed packets of one burst; empty where no peer has such packets.
+    /// Takes the buffers for reassembled and decompressed packets of one burst; empty if no peer has such packets.
     pub(super) fn take_scratch(&mut self) -> Vec<Vec<u8>> {
         let mut scratch = mem::take(&mut self.scratch);
         if self.shared.needs_scratch.load(Relaxed) {
@@ -86,14 +86,14 @@ impl<F: Format> Worker<F> {
         self.scratch = scratch;
     }
 
-    /// Lets `feed` process received packets, and delivers the results.
+    /// Passes received packets to `feed`, and delivers the results.
     pub(super) fn process_received<'b, T>(
         &mut self,
         feed: impl FnOnce(&mut Ingress<'b, '_, F>) -> T,
     ) -> T {
         let Self { shared, tun, merger, relays, transmitter, filter_hook, .. } = self;
         let shared: &Shared<F> = shared;
-        // Loaded now: a key installed before these packets arrived is found.
+        // Loaded after the receive, so that a key installed before these packets arrived is found.
         let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
         let gates = &shared.stats.gates;
         let (tso, uso) = (gates.tun_tso.load(Relaxed), gates.tun_uso.load(Relaxed));
@@ -143,8 +143,8 @@ impl<F: Format> Worker<F> {
     }
 }
 
-/// Writes one packet or super-packet. If the device refuses a super-packet but takes its packets,
-/// super-packets of that kind are at an end.
+/// Writes one packet or super-packet. If the device refuses a super-packet but accepts its packets, super-packets of
+/// that kind are switched off.
 pub(super) fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
     if write_slices(tun, write.vnet(), write.header(), write.bodies()).is_ok() {
         return stats.own().tun_written.record(write.count());

@@ -1,4 +1,4 @@
-//! From streams to the TUN device, and from there, and from other peers, to streams.
+//! From streams to the TUN device, and from the device and other peers to streams.
 
 use std::io;
 use std::mem;
@@ -21,11 +21,11 @@ use crate::stream::frames::LENGTH;
 use crate::stream::{DrainResult, RESERVE, Stream, StreamEnd};
 use crate::upcall::MAX_CONTROL;
 
-/// Bytes received at once: as much as fits a core's L2 cache together with the results. One buffer per worker, however many
-/// streams there are.
+/// The maximum number of bytes received at once: as many as fit a core's L2 cache together with the results. There is
+/// one buffer per worker, however many streams it serves.
 const BUFFER: usize = 256 << 10;
-/// Bytes sealed before they are sent: what is beyond it adds no speed, but delay when the socket is
-/// full.
+/// The maximum number of bytes sealed before they are sent: more would not be faster, but would add delay when the
+/// socket is full.
 const BURST: usize = 128 << 10;
 /// The size that an ordinary super-packet adds to a burst.
 const SUPER_PACKET: usize = 72 << 10;
@@ -50,7 +50,7 @@ impl TxPath {
         }
     }
 
-    /// Prepares a key for what is sealed next.
+    /// Prepares a key for the packets sealed next.
     #[inline]
     pub(super) fn begin<F: Format>(&self, key: Option<&Key<F>>, tx: &mut Tx<F>) {
         if let (Self::Stream(stream), Some(key)) = (self, key) {
@@ -58,8 +58,8 @@ impl TxPath {
         }
     }
 
-    /// Returns the reason why a packet may not even be sealed: on a stream, a packet that has an id must be sent. A
-    /// client stops reading the TUN device instead.
+    /// Returns the reason why a packet must not be sealed: on a stream, a packet that has an id must be sent. A client
+    /// stops reading the TUN device instead.
     #[inline]
     pub(super) fn refusal(&self, client: bool, len: usize) -> Option<DropReason> {
         match self {
@@ -70,7 +70,7 @@ impl TxPath {
         }
     }
 
-    /// Returns whether what was sealed should be sent before more is.
+    /// Returns whether the sealed packets should be sent before more are sealed.
     #[inline]
     pub(super) fn is_due(&self, arena: &Arena) -> bool {
         matches!(self, Self::Stream(_)) && arena.len().saturating_add(SUPER_PACKET) > BURST
@@ -78,7 +78,7 @@ impl TxPath {
 }
 
 impl<F: Format> Transmitter<F> {
-    /// Returns whether a client's stream has not taken everything yet.
+    /// Returns whether a client's stream still has queued packets.
     pub(super) fn waits_for_stream(&mut self) -> bool {
         let State::Full(stream) = &self.state else { return false };
         if stream.is_full() {
@@ -88,12 +88,12 @@ impl<F: Format> Transmitter<F> {
         false
     }
 
-    /// Sends the sealed packets. Packets that the socket does not take wait in the stream, in bounds: it was
-    /// only sealed because there was room.
+    /// Sends the sealed packets. Packets that the socket does not accept are queued in the stream. The queue stays
+    /// within its bounds, because packets were sealed only while it had room.
     pub(super) fn flush_stream(&mut self, peer: &Peer<F>, stream: &Arc<Stream>) {
         let Self { shared, arena, state, .. } = self;
         shared.send_sealed(peer, stream, arena, shared.client);
-        // With a parked super-packet the device is not read anyway.
+        // With a parked super-packet, the device is not read anyway.
         if shared.client && stream.is_full() && !matches!(state, State::Parked(_)) {
             *state = State::Full(Arc::clone(stream));
         }
@@ -145,7 +145,7 @@ impl<F: Format> Shared<F> {
     ) -> Result<(), DropReason> {
         let spec = peer.settings.load();
         let stream = self.tables.streams.of(&spec.link).ok_or(DropReason::NoSocket)?;
-        // Messages of control may exceed what packets are allowed.
+        // Control messages may exceed the limit for packets.
         let limit = stream.options.queue_limit as usize;
         if stream.backlog() >= limit.saturating_add(RESERVE + MAX_PENDING_MESSAGES) {
             return Err(DropReason::StreamFull);
@@ -178,7 +178,7 @@ impl<F: Format> Worker<F> {
         }
     }
 
-    /// Receives what waits, up to a buffer; if there is more, others have their turn first.
+    /// Receives queued bytes, up to a buffer; if there are more, others have their turn first.
     fn stream_turn(&mut self, stream: &Arc<Stream>) {
         let mut buffer = mem::take(&mut self.stream_buffer);
         buffer.resize(BUFFER, 0);
@@ -232,7 +232,7 @@ impl<F: Format> Worker<F> {
         }
         self.update_interest();
         if self.shared.wake.len() > 1 {
-            // Others may wait for it to take something.
+            // Other workers may be waiting for space in this stream.
             self.shared.wake_all();
         }
     }

@@ -1,4 +1,4 @@
-//! ICMP messages to senders behind the TUN device: a packet is larger than the path.
+//! ICMP messages to senders behind the TUN device whose packets exceed the path MTU.
 
 use std::io::IoSlice;
 
@@ -7,18 +7,18 @@ use adit_linux::tun::TunQueue;
 use adit_wire::VnetHeader;
 use adit_wire::too_big::{MAX_ANSWER, answer};
 
-/// Answers per worker. A host needs one for each destination.
+/// The rate of answers per worker. A host needs one answer for each destination.
 const ANSWERS: Rate = Rate::per_second(50);
 
-/// Sends "packet too big", at a limited rate.
+/// Sends "packet too big" messages at a limited rate.
 #[derive(Debug, Default)]
 pub(super) struct TooBig {
     answers: TokenBucket,
 }
 
 impl TooBig {
-    /// Answers a packet of which only `largest` bytes would cross the path in one piece. The packet is sent nevertheless,
-    /// in fragments of the outer protocol, so a sender that ignores the answer loses nothing.
+    /// Reports that only `largest` bytes of a packet would cross the path in one piece. The packet is sent
+    /// nevertheless, in fragments of the outer protocol, so a sender that ignores the answer loses nothing.
     #[cold]
     pub(super) fn notify(&self, now: Instant, tun: &TunQueue, packet: &[u8], largest: u16) {
         let mut out = [0; MAX_ANSWER];
@@ -26,7 +26,7 @@ impl TooBig {
             && self.answers.take(now, 1, ANSWERS)
         {
             let vnet = VnetHeader::default().encode();
-            // A full device drops the answer; the next packet brings another.
+            // If the device is full, the answer is dropped; the next packet causes another.
             let _ = tun.write(&[IoSlice::new(&vnet), IoSlice::new(answer)]);
         }
     }

@@ -1,4 +1,4 @@
-//! From the TUN device, and from other peers, to a socket.
+//! From the TUN device and other peers to a socket.
 
 mod frames;
 mod reader;
@@ -30,22 +30,23 @@ use crate::stream::Stream;
 use frames::Frames;
 use reader::{Reader, Routed};
 
-/// Bytes sealed before they are sent: a few super-packets, a part of a core's L2 cache.
+/// The maximum number of bytes sealed before they are sent: a few super-packets, a part of a core's L2 cache.
 const ARENA: usize = 256 << 10;
-/// Room that an ordinary super-packet needs when sealed: 64 KiB and the overhead of 64 segments.
+/// The space that an ordinary super-packet needs when sealed: 64 KiB and the overhead of 64 segments.
 const SUPER_PACKET: usize = 72 << 10;
-/// Trains per `sendmmsg`.
+/// The maximum number of trains per `sendmmsg`.
 const TRAINS: usize = 64;
-/// Reads from the TUN device before the socket and control's messages to the same peer get their turn.
+/// The maximum number of reads from the TUN device before the socket, and control's messages to the same peer, get
+/// their turn.
 const READS_PER_TURN: usize = 128;
-/// Bytes of them: three super-packets, as many as the arena holds sealed. What comes back meanwhile, a
-/// ping's answer, waits for no more than these.
+/// The maximum number of bytes read per turn: three super-packets, as many as the arena holds sealed. Packets that
+/// arrive meanwhile, such as the reply to a ping, wait for no more than these.
 const BYTES_PER_TURN: usize = 190 << 10;
-/// Consecutive trains refused with EINVAL after which GSO is switched off. One alone may mean that
-/// the path MTU is exceeded (older kernels), or a source address that is gone.
+/// The number of consecutive trains refused with EINVAL after which GSO is switched off. A single refusal may mean that
+/// the path MTU is exceeded (older kernels), or that a source address no longer exists.
 const EINVAL_TRAINS: u32 = 16;
 
-/// Seals into an arena and sends from it.
+/// Seals packets into an arena and sends from it.
 pub(super) struct Transmitter<F: Format> {
     pub(super) shared: SharedRef<F>,
     /// The worker's index.
@@ -54,22 +55,22 @@ pub(super) struct Transmitter<F: Format> {
     scratch: SendScratch,
     pub(super) state: State<F>,
     frames: Frames<F>,
-    /// The packets that its reader has still to return.
+    /// Fragments that its reader has yet to return.
     pieces: VecDeque<Vec<u8>>,
     einval: u32,
     too_big: TooBig,
 }
 
-/// What the transmitter waits for. In every state but `Idle` the TUN device is not read.
+/// The reason why the transmitter waits. In every state but `Idle` the TUN device is not read.
 #[derive(Default)]
 pub(super) enum State<F: Format> {
     #[default]
     Idle,
-    /// The socket that another worker waits for, with a super-packet for its peer in the reader's buffer.
+    /// A socket that another worker waits for; the reader's buffer holds a super-packet for its peer.
     Parked(Routed<F>),
-    /// Room in a client's socket.
+    /// Space in a client's socket.
     Blocked(BlockedTrains<F>),
-    /// A client's stream that has not taken everything.
+    /// A client's stream that still has queued packets.
     Full(Arc<Stream>),
 }
 
@@ -77,9 +78,9 @@ pub(super) enum State<F: Format> {
 pub(super) struct BlockedTrains<F: Format> {
     peer: Arc<Peer<F>>,
     socket: SocketId,
-    /// First train not sent.
+    /// The first train not sent.
     next: usize,
-    /// A super-packet for another peer in the reader's buffer.
+    /// A super-packet for another peer, in the reader's buffer.
     parked: Option<Routed<F>>,
 }
 
@@ -126,7 +127,7 @@ impl<F: Format> Transmitter<F> {
         matches!(self.state, State::Blocked(_))
     }
 
-    /// Returns whether a super-packet waits in the reader's buffer: the TUN device must not be read.
+    /// Returns whether the reader's buffer holds a super-packet, so the TUN device must not be read.
     pub(super) fn is_parked(&self) -> bool {
         let parked = match &self.state {
             State::Parked(_) => true,
@@ -136,7 +137,7 @@ impl<F: Format> Transmitter<F> {
         parked || !self.pieces.is_empty()
     }
 
-    /// Reads what the device has, up to a cap, and sends it. `false` if the device is gone.
+    /// Reads packets from the device, up to a cap, and sends them. Returns `false` if the device has been removed.
     pub(super) fn tun_turn(
         &mut self,
         tun: &TunQueue,
@@ -180,8 +181,8 @@ impl<F: Format> Transmitter<F> {
         alive
     }
 
-    /// Seals and sends super-packets while they are for the same peer, under one lock. Returns the
-    /// first one that is for another.
+    /// Seals and sends super-packets while they are for the same peer, under one lock. Returns the first one that is
+    /// for another peer.
     fn peer_turn(&mut self, reader: &mut Reader<'_, F>, first: Routed<F>) -> Option<Routed<F>> {
         let peer = Arc::clone(&first.peer);
         let mut tx = peer.lock_tx();
@@ -273,7 +274,7 @@ impl<F: Format> Transmitter<F> {
         PacketShape::of(spec, train)
     }
 
-    /// Sends packets that other peers sent to these.
+    /// Sends relayed packets to their peers.
     pub(super) fn relay(&mut self, relays: &[Relayed<'_>]) {
         let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
@@ -351,7 +352,7 @@ impl<F: Format> Transmitter<F> {
         let shared = self.shared.clone();
         let sent = shared.send_message(peer, &mut tx, F::PING, &mut self.arena);
         self.arena.clear();
-        // Without a key there is nothing to keep alive yet.
+        // Without a key there is no session to keep alive yet.
         if let Err(reason) = sent
             && reason != DropReason::NoKey
         {
@@ -359,8 +360,8 @@ impl<F: Format> Transmitter<F> {
         }
     }
 
-    /// Sends the sealed packets. What a full socket does not accept is kept on a client and dropped on a server, where one
-    /// slow path must not stall the others.
+    /// Sends the sealed packets. Packets that a full socket does not accept are kept on a client and dropped on a
+    /// server, where one slow path must not stall the others.
     fn flush(&mut self, to: Destination<'_, F>, tx: &mut Tx<F>) {
         let Destination { peer, spec, tx_path } = to;
         if self.arena.is_empty() || self.is_blocked() {
@@ -390,7 +391,7 @@ impl<F: Format> Transmitter<F> {
         self.arena.clear();
     }
 
-    /// Takes a parked super-packet, if that is all that the transmitter waits with.
+    /// Takes a parked super-packet, if the transmitter waits for nothing else.
     fn take_parked(&mut self) -> Option<Routed<F>> {
         match mem::take(&mut self.state) {
             State::Parked(routed) => Some(routed),
@@ -402,7 +403,7 @@ impl<F: Format> Transmitter<F> {
         }
     }
 
-    /// Sends the remaining trains of a client, then queued messages of control, as far as the socket accepts them.
+    /// Sends the remaining trains of a client, then queued control messages, as far as the socket accepts them.
     pub(super) fn resume(&mut self) {
         let BlockedTrains { peer, socket: id, next, parked } = match mem::take(&mut self.state) {
             State::Blocked(blocked) => blocked,
@@ -441,7 +442,7 @@ impl<F: Format> Transmitter<F> {
         self.arena.clear();
     }
 
-    /// Sends trains from the one numbered `next`; returns the first that a full socket left.
+    /// Sends trains from number `next` on; returns the first that a full socket did not accept.
     fn send(
         &mut self,
         peer: &Peer<F>,
@@ -476,7 +477,7 @@ impl<F: Format> Transmitter<F> {
             let (Some(failed), true) = (rest.get(sent), sent < together || together == 0) else {
                 continue;
             };
-            // One train remains that could not be, or is known not to go, as a whole.
+            // One train remains that could not be sent as a whole, or is known to be too long for that.
             let failure = match failure.map(|error| SendFailure::of(&error, failed.count)) {
                 None => SendFailure::Oversize,
                 Some(SendFailure::Full) => break,
@@ -495,7 +496,7 @@ impl<F: Format> Transmitter<F> {
             stats.drop_many(reason, failed.count.saturating_sub(sent));
             match failure {
                 SendFailure::Oversize => tx.oversize = failed.segment,
-                // The datagrams went where the train did not: it was GSO that was refused.
+                // The datagrams were sent although the train was not, so it was GSO that was refused.
                 SendFailure::Device if sent > 0 => stats.gates.udp_gso.store(false, Relaxed),
                 SendFailure::Invalid if sent > 0 => {
                     *einval += 1;
@@ -517,16 +518,16 @@ impl<F: Format> Transmitter<F> {
     }
 }
 
-/// Why a train was refused.
+/// The reason why a train was refused.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum SendFailure {
     /// The socket or the interface is full.
     Full,
-    /// Its datagrams exceed the path MTU: send them, and those like them, singly.
+    /// Its datagrams exceed the path MTU: send these, and any of at least their length, singly.
     Oversize,
-    /// The device cannot do GSO.
+    /// The device does not support GSO.
     Device,
-    /// Either of the two before.
+    /// One of the previous two.
     Invalid,
     /// The destination cannot be reached.
     Fatal,
@@ -562,7 +563,7 @@ struct TrainSender<'o> {
 }
 
 impl TrainSender<'_> {
-    /// Sends at most [`TRAINS`] trains; returns how many left, and why not the next.
+    /// Sends at most [`TRAINS`] trains; returns how many were sent, and the error of the next.
     fn trains(&mut self, arena: &Arena, spans: &[TrainSpan]) -> (usize, Option<io::Error>) {
         let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
         for (train, span) in trains.iter_mut().zip(spans) {
@@ -617,8 +618,7 @@ impl TrainSender<'_> {
         }
     }
 
-    /// Sends the datagrams of one train one by one; returns how many left, and whether the socket
-    /// was full.
+    /// Sends the datagrams of one train one by one; returns how many were sent, and whether the socket was full.
     fn singles(&mut self, bytes: &[u8], segment: usize) -> (usize, bool) {
         let mut trains: [Train<'_>; MAX_SEGMENTS] = [self.empty; MAX_SEGMENTS];
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! The trivial format's part of the plane's tests.
+//! The trivial format's part of the data plane's tests.
 
 mod world;
 

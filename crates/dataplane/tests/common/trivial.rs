@@ -21,12 +21,12 @@ use adit_engine::command::PeerSpec;
 pub(crate) const DATA: u8 = 1;
 /// Kind of a control packet.
 pub(crate) const CONTROL: u8 = 2;
-/// Bytes before the text.
+/// The number of bytes before the text.
 pub(crate) const OVERHEAD: usize = 12;
-/// Bytes at the start that are equal in all packets of one peer under one key.
+/// The number of bytes at the start that are equal in all packets of one peer under one key.
 const LEAD: usize = 4;
 const PING: &[u8] = b"ping";
-/// Starts each other in-band message.
+/// The first bytes of every in-band message except a ping.
 const MESSAGE: &[u8] = b"message";
 const SIZE_REQUEST: &[u8] = b"message: sizes?";
 
@@ -54,7 +54,7 @@ pub(crate) struct PlainKey {
     pub seal: u8,
     /// Combined with each byte that is received.
     pub open: u8,
-    /// Packets after which the key is close to its limit; 0: none.
+    /// The number of packets after which the key is close to its limit; 0: none.
     pub limit: u64,
 }
 
@@ -161,9 +161,9 @@ pub(crate) struct Key {
     open: u8,
     /// The id of the next packet to seal; the last one is never used.
     pub next_id: AtomicU32,
-    /// Packets of both directions.
+    /// The number of packets in both directions.
     packets: AtomicU64,
-    /// Packets after which the key is close to its limit; 0: none.
+    /// The number of packets after which the key is close to its limit; 0: none.
     limit: u64,
     window: Mutex<ReplayWindow>,
 }

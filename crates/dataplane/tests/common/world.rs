@@ -13,7 +13,7 @@ use adit_wire::VnetHeader;
 use super::{Types, key, layout};
 use crate::LoopbackPlane;
 
-/// Advances by 15 ms with each look: peers may move with each packet.
+/// Returns a time that advances by 15 ms with each call: peers may then move with each packet.
 pub(crate) fn clock() -> Instant {
     static NOW: AtomicU64 = AtomicU64::new(1);
     Instant::from_nanos(NOW.fetch_add(15_000_000, Ordering::Relaxed))
@@ -50,7 +50,7 @@ impl End {
         Self { memory, upcalls }
     }
 
-    /// Creates one whose clock does not advance.
+    /// Creates an end whose clock does not advance.
     pub(crate) fn frozen(relay: Relay, client: bool) -> Self {
         let (memory, upcalls) = LoopbackPlane::new(relay, client, true, one_moment).unwrap();
         Self { memory, upcalls }
@@ -66,7 +66,7 @@ impl End {
         self.memory.plane().apply(op);
     }
 
-    /// Seals a plain packet; the datagrams that leave.
+    /// Seals a plain packet and returns the resulting datagrams.
     pub(crate) fn seal(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
         let mut copy = packet.to_vec();
@@ -82,12 +82,12 @@ impl End {
         out.remove(0)
     }
 
-    /// Opens one datagram; the packets for the TUN device.
+    /// Opens one datagram and returns the packets for the TUN device.
     pub(crate) fn open(&mut self, link: Link, datagram: &[u8]) -> Vec<Vec<u8>> {
         self.open_buffer(link, datagram.len(), datagram).0
     }
 
-    /// Opens a received buffer; packets for the TUN device and for other peers.
+    /// Opens a received buffer; returns the packets for the TUN device and for other peers.
     pub(crate) fn open_buffer(
         &mut self,
         link: Link,
@@ -125,7 +125,7 @@ impl End {
         notices
     }
 
-    /// Returns the number of upcalls that waited, and drops them.
+    /// Drops the queued upcalls and returns their number.
     pub(crate) fn upcalls_taken(&mut self) -> u64 {
         let mut count = 0;
         self.upcalls.drain(|_| count += 1);
@@ -155,7 +155,7 @@ pub(crate) fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
     packet
 }
 
-/// The server's tunnel address ends in 1, and so does no client's.
+/// The last byte of the server's tunnel address, which no client's address has.
 pub(crate) const SERVER: u8 = 1;
 
 /// Creates a server with clients, client `n` with peer-id `n` and at 192.0.2.n:1000.
@@ -163,7 +163,7 @@ pub(crate) fn world<const N: usize>(relay: Relay, clients: [u8; N]) -> (End, [En
     world_of(End::new, relay, clients)
 }
 
-/// Creates the same as [`world`] with ends of another kind.
+/// Does the same as [`world`], with ends that `end` creates.
 pub(crate) fn world_of<const N: usize>(
     end: fn(Relay, bool) -> End,
     relay: Relay,

@@ -1,4 +1,4 @@
-//! Frames in memory: who is behind which peer, and who gets what.
+//! Frames in memory: which peer a station is behind, and who receives which frame.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ fn switch<const N: usize>(relay: Relay, clients: [u8; N]) -> (End, [End; N]) {
     world_of(End::ethernet, relay, clients)
 }
 
-/// Sends a packet from client `n`; returns what the server gives to its device, and the peers that
-/// it sends to.
+/// Sends a packet from client `n`; returns the frames that the server passes to its device, and the
+/// peers that it sends to.
 fn sends(server: &mut End, n: u8, client: &mut End, frame: &[u8]) -> (usize, Vec<u32>) {
     let sealed = client.seal_one(frame);
     let (device, peers) = server.open_buffer(link(n, 1000), sealed.len(), &sealed);
@@ -81,14 +81,14 @@ fn a_station_is_reached_through_the_peer_it_spoke_from() {
     assert_eq!(reaches(&mut server, &mut clients, &to(9)), [0, 1]);
     let many = frame(GROUP, station(1, 1), 0x86dd, &[0; 60]);
     assert_eq!(reaches(&mut server, &mut clients, &many), [0, 1]);
-    // A station that moves is reached where it is now.
+    // After a station has moved, its frames reach its new peer.
     let [a, mut b] = clients;
     sends(&mut server, 3, &mut b, &from(2));
     let mut clients = [a, b];
     assert_eq!(reaches(&mut server, &mut clients, &to(2)), [1]);
     let totals = server.memory.plane().mac_totals();
     assert_eq!(totals, Some(MacTotals { known: 2, learnt: 2, moved: 1 }));
-    // And nowhere in particular once its peer is gone.
+    // Once its peer is removed, the station is unknown.
     server.apply(Command::DelPeer(PeerId(3)));
     assert_eq!(reaches(&mut server, &mut clients, &to(2)), [0]);
     assert_eq!(server.memory.plane().mac_totals().unwrap().known, 0);
@@ -215,7 +215,7 @@ fn super_frame(to: [u8; 6], from: [u8; 6], payload: usize, size: u16) -> (VnetHe
     (vnet, frame(to, from, 0x0800, &packet))
 }
 
-/// Seals a super-frame at one end and opens it at the other: the trains, and the writes.
+/// Seals a super-frame at one end and opens it at the other; returns the trains and the writes.
 fn through(
     from: &mut End,
     to: &mut End,
@@ -273,8 +273,8 @@ fn a_super_frame_for_all_is_whole_for_each() {
 }
 
 proptest! {
-    /// Frames of several stations and kinds arrive whole, in order, and each at the peer where its
-    /// station spoke last, as a plain map of a switch says.
+    /// Frames of several stations and kinds arrive whole, in order, each at the peer behind which
+    /// its station was last seen, as a plain map of a switch predicts.
     #[test]
     fn agrees_with_a_plain_switch(
         steps in proptest::collection::vec((0usize..3, 0u8..5, 0u8..6, any::<bool>()), 1..80),

@@ -1,4 +1,4 @@
-//! Rules for what passes through the plane, in every direction.
+//! Rules for the packets that pass through the plane, in every direction.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn clients_that_are_kept_apart_need_a_rule_and_not_only_a_policy() {
     assert!(sends(&mut server, &mut a, 2, &packet(2, SERVER, 1)).0, "as the policy says");
     assert!(sends(&mut server, &mut a, 2, &packet(2, 3, 1)).1.is_empty());
     assert_eq!(sends(&mut server, &mut b, 3, &packet(3, 2, 1)).1, [2]);
-    // If they may communicate anyway, the policy is enough.
+    // If clients may communicate anyway, the policy is enough.
     let (mut server, [mut a, _b]) = world(Relay::Direct, [2, 3]);
     guard(&mut server, "policy accept;");
     assert_eq!(sends(&mut server, &mut a, 2, &packet(2, 3, 1)).1, [3]);
@@ -93,7 +93,7 @@ fn the_members_of_a_group_change_at_once() {
     firewall.set_members(&staff, addresses(&["10.8.0.2", "10.8.0.9"]));
     assert_eq!(sends(&mut server, &mut a, 2, &packet(2, 3, 1)).1, [3]);
     assert!(sends(&mut server, &mut b, 3, &packet(3, 2, 1)).1.is_empty());
-    // Other rules know them from their first packet on.
+    // A new rule set knows the members of the group from its first packet on.
     firewall.replace(filter("policy drop; ip saddr @group:staff accept"));
     assert_eq!(sends(&mut server, &mut a, 2, &packet(2, 3, 1)).1, [3]);
     firewall.set_members(&staff, Vec::new());
@@ -132,7 +132,7 @@ fn a_reload_judges_known_connections_again() {
     assert_eq!(server.seal(&tcp(SERVER, 2, (80, 4000), 500, 101, SYN | ACK, 0)).len(), 1);
     let data = |seq| tcp(2, SERVER, ports, seq, 501, ACK, 100);
     assert!(sends(&mut server, &mut a, 2, &data(101)).0);
-    // The same rules again: the connection continues.
+    // With the same rules installed again, the connection continues.
     firewall.replace(filter(stateful));
     assert!(sends(&mut server, &mut a, 2, &data(201)).0);
     firewall.replace(filter("policy drop; ct state established tcp dport 443 accept"));
@@ -141,7 +141,7 @@ fn a_reload_judges_known_connections_again() {
     assert!(sends(&mut server, &mut a, 2, &data(301)).0);
 }
 
-/// Packets of a train come out merged, and the connection advances by all of them: their
+/// Packets of a train are merged on receipt, and the connection advances by all of them: their
 /// acknowledgement is within the window.
 #[test]
 fn a_merged_packet_is_judged_as_the_whole_that_it_is() {
@@ -172,7 +172,7 @@ fn who_is_refused_is_told_where_the_rule_says_so() {
     assert!(!sends(&mut server, &mut a, 2, &tcp(2, SERVER, (4000, 25), 100, 0, SYN, 0)).0);
     let answers = server.memory.answers();
     let [answer] = &answers[..] else { panic!("{answers:?}") };
-    // To the client, from whom it wanted to reach, a reset.
+    // The client gets a reset from the address that it tried to reach.
     assert_eq!((&answer[12..16], &answer[16..20]), (&[10, 8, 0, 1][..], &[10, 8, 0, 2][..]));
     assert_eq!(answer[20 + 13] & 4, 4);
     assert!(!sends(&mut server, &mut a, 2, &packet(2, SERVER, 1)).0);
@@ -192,7 +192,7 @@ fn frames_are_judged_between_stations_and_to_all() {
         let mut frame = vec![0xff; 6];
         frame.extend([2, 0, 0, 0, 0, 2]);
         frame.extend(kind);
-        // A request for ARP.
+        // An ARP request.
         frame.extend([0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 8, 0, 2, 0, 0, 0, 0, 0, 0]);
         frame.extend([10, 8, 0, 1]);
         frame
@@ -208,7 +208,7 @@ fn frames_are_judged_between_stations_and_to_all() {
     assert_eq!(out, 2, "for each of both");
 }
 
-/// A peer that leaves takes nothing with it that another could use.
+/// A peer that disconnects leaves no state that another peer could use.
 #[test]
 fn a_packet_that_belongs_to_no_peer_is_no_connection() {
     let (mut server, [_a]) = world(Relay::Deny, [2]);
@@ -225,7 +225,7 @@ fn frame(stations: (u8, u8), datagram: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// On a TAP device addresses are not those of a client: two may have the same.
+/// On a TAP device, addresses do not belong to a client: two may have the same.
 #[test]
 fn stations_of_two_clients_with_one_address_share_no_flow() {
     let (mut server, [mut a, mut b]) = world_of(End::ethernet, Relay::Direct, [2, 3]);
@@ -254,19 +254,19 @@ fn stations_of_two_clients_with_one_address_share_no_flow() {
     };
     let (asks, long) = (udp((4000, 53), 4, false), udp((4000, 53), 100, false));
     let server_mac = 1;
-    // Both say where they are.
+    // Both clients announce where their stations are.
     assert!(sends(&mut server, &mut a, 2, &frame((2, server_mac), &asks)).0);
     assert!(
         server.seal(&frame((server_mac, 3), &udp((53, 4000), 100, true))).is_empty(),
         "no peer is known behind it"
     );
     assert!(!sends(&mut server, &mut b, 3, &frame((3, server_mac), &long)).0);
-    // The server answers Alice: her flow is established, and Bob's packets are not of it.
+    // The server answers Alice: her flow is established, and Bob's packets do not belong to it.
     assert_eq!(server.seal(&frame((server_mac, 2), &udp((53, 4000), 100, true))).len(), 1);
     assert!(sends(&mut server, &mut a, 2, &frame((2, server_mac), &long)).0);
     assert!(!sends(&mut server, &mut b, 3, &frame((3, server_mac), &long)).0);
     assert!(server.seal(&frame((server_mac, 3), &udp((53, 4000), 100, true))).is_empty());
-    // Only Bob answers Alice's requests to him.
+    // Only Bob can answer the requests that Alice sends to him.
     assert_eq!(sends(&mut server, &mut a, 2, &frame((2, 3), &udp((5000, 53), 4, false))).1, [3]);
     assert!(
         sends(&mut server, &mut a, 2, &frame((2, 3), &udp((5000, 53), 100, false))).1.is_empty()

@@ -1,4 +1,4 @@
-//! Traffic in memory: formats, bulk, loss, reorder and changes of key.
+//! Traffic in memory: formats, bulk transfers, loss, reordering and key changes.
 
 use crate::common::*;
 use adit_dataplane::loopback::LoopbackOutput;
@@ -57,8 +57,8 @@ fn a_super_packet_arrives_as_one() {
     assert_eq!((totals.received.packets, totals.received.batches), (43, 1));
 }
 
-/// One end rekeys while packets flow both ways, in any order of the verbs that the protocol allows:
-/// both ends install the new key for receiving before anybody sends under it.
+/// One end rekeys while packets flow both ways, with the commands in any order that the protocol allows: both ends
+/// install the new key for receiving before either sends under it.
 #[test]
 fn a_rekey_under_traffic_loses_nothing() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
@@ -84,7 +84,7 @@ fn a_rekey_under_traffic_loses_nothing() {
             up.push(client.seal_one(&packet(2, SERVER, step)));
             down.push(server.seal_one(&packet(SERVER, 2, step)));
             sent += 2;
-            // A delay of a few packets, so that both keys are in flight at once.
+            // Delays a few packets, so that both keys are in flight at once.
             if step % 4 == 3 {
                 for sealed in up.drain(..).rev() {
                     arrived += server.open(link(2, 1000), &sealed).len();
@@ -137,8 +137,8 @@ fn syns_are_clamped_in_both_directions() {
 }
 
 proptest! {
-    /// Whatever the link does, each packet arrives at most once, unchanged, and all that came within
-    /// the window arrive.
+    /// Whatever the link does, each packet arrives at most once and unchanged, and every packet that came within the
+    /// window arrives.
     #[test]
     fn loss_duplicates_and_reorder(
         fates in proptest::collection::vec((0u8..10, 0usize..40), 1..150),

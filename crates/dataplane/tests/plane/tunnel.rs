@@ -1,4 +1,4 @@
-//! Two planes with TUN devices in two namespaces joined by a cable with an MTU of 1500. Needs root.
+//! Two planes with TUN devices in two namespaces joined by a veth pair with an MTU of 1500. Needs root.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
@@ -76,7 +76,7 @@ impl Side {
     }
 }
 
-/// Does the same as [`tunnel_with_queues`], over a TCP connection through the cable.
+/// Does the same as [`tunnel_with_queues`], over a TCP connection through the veth pair.
 fn tunnel_over_stream(gates: Offloads, queues: usize) -> (Side, Side) {
     let (a, b) = tunnel_with_queues(gates, 1400, queues);
     let (here, there) = connected(&a.ns, [10, 77, 0, 1], &b.ns);
@@ -127,7 +127,7 @@ fn tunnel_with_queues(gates: Offloads, mss: u16, queues: usize) -> (Side, Side) 
     (side(a, 1, gates, mss, queues), side(b, 2, gates, mss, queues))
 }
 
-/// Datagrams that fit, that fit only inside, and that are fragmented inside too.
+/// Checks datagrams that fit, that fit only inside the tunnel, and that are fragmented inside too.
 fn datagrams_pass(from: &Side, to: &Side, to_address: &str) {
     let receiver = to.ns.run(|| StdUdp::bind(to_address)).unwrap().unwrap();
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -143,7 +143,7 @@ fn datagrams_pass(from: &Side, to: &Side, to_address: &str) {
     }
 }
 
-/// Sends a stream whose every byte is checked.
+/// Sends a byte stream and checks each byte.
 fn stream_passes(from: &Side, to: &Side, to_address: &str) {
     let pattern = |at: usize| (at % 251) as u8;
     let listener = to.ns.run(|| TcpListener::bind(to_address)).unwrap().unwrap();
@@ -216,7 +216,7 @@ fn traffic_passes_without_any_offload() {
 }
 
 /// Checks that one end has opened, or is about to open, all packets that the other sealed: none was dropped after it
-/// had its packet id.
+/// was assigned a packet id.
 fn nothing_is_missing(a: &Side, b: &Side) {
     let counters = |side: &Side| side.plane.counters(PeerId(7)).unwrap();
     for (from, to) in [(a, b), (b, a)] {
@@ -235,12 +235,12 @@ fn traffic_passes_over_a_stream() {
         let (a, b) = everything_passes_between(tunnel_over_stream(gates, 1));
         nothing_is_missing(&a, &b);
         assert!(a.plane.totals().received.mean() > 2.0, "frames come in bursts");
-        // Only a server drops where its client takes too little; a client stops reading.
+        // Only a server drops packets for a slow client; a client stops reading.
         assert_eq!(b.plane.totals().dropped(DropReason::StreamFull), 0);
     }
 }
 
-/// Packets that a client cannot send stay in the TUN device, where its queue can act on them.
+/// Packets that a client cannot send stay in the TUN device, where its queue discipline can act on them.
 #[test]
 fn a_client_whose_stream_is_full_stops_reading_the_device() {
     adit_testbed::needs_root!();
@@ -255,7 +255,7 @@ fn a_client_whose_stream_is_full_stops_reading_the_device() {
     b.introduce(link, 1400, false);
     let sender = b.ns.run(|| StdUdp::bind("0.0.0.0:0")).unwrap().unwrap();
     let sealed = || b.plane.counters(PeerId(7)).unwrap().tx_packets;
-    // Far more than the connection's buffers hold: the rest is the device's to drop.
+    // Far more than the connection's buffers hold: the device drops the rest.
     let end = Wall::now() + PATIENCE;
     let (mut before, mut same) = (u64::MAX, 0);
     while same < 20 {
@@ -277,12 +277,12 @@ fn a_client_whose_stream_is_full_stops_reading_the_device() {
         assert_eq!(frame[4..8], u32::to_be_bytes(ids), "a gap");
         u64::from(ids)
     };
-    // Everything that was sealed comes, and after it what waited in the device.
+    // All sealed packets arrive, followed by those that were queued in the device.
     while read_one() < before + 100 {}
     let totals = b.plane.totals();
     let bad = [DropReason::StreamFull, DropReason::SocketFull, DropReason::NoSocket];
     bad.into_iter().for_each(|reason| assert_eq!(totals.dropped(reason), 0, "{reason}"));
-    // A stream that ends lets the device go: nothing is held for it.
+    // When the stream ends, the device is read again: nothing is held back for the stream.
     drop(server);
     let end = Wall::now() + PATIENCE;
     while b.plane.totals().dropped(DropReason::NoSocket) == 0 {
@@ -331,7 +331,7 @@ fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
             a.plane.apply(Command::SwapKeys(PeerId(7)));
             std::thread::sleep(Duration::from_millis(3));
             b.plane.apply(Command::SwapKeys(PeerId(7)));
-            // Longer than anything under the old key is on its way.
+            // Longer than anything under the old key stays in flight.
             std::thread::sleep(Duration::from_millis(200));
         }
     });
@@ -344,7 +344,7 @@ fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
     (a, b)
 }
 
-/// The kernel spreads flows over the queues, so two workers send to one peer: under its lock, or
+/// The kernel spreads flows over the queues, so two workers send to one peer. They must send under its lock; otherwise
 /// trains overtake each other and the other end's replay window drops them.
 #[test]
 fn two_workers_keep_the_order_of_packet_ids() {
@@ -390,7 +390,7 @@ fn packets_of_the_transport_that_come_back_are_dropped_and_counted() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    // None of them was sealed again: each datagram left once.
+    // No packet was sealed again: each datagram left once.
     let totals = b.plane.totals();
     assert_eq!(totals.sent.packets - before, totals.dropped(DropReason::Recursive));
 }

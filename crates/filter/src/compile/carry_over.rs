@@ -18,9 +18,10 @@ struct RuleResources {
 }
 
 impl Filter {
-    /// Continues counters with their values in `before`, and limits with the tokens that are left, for rules that are
-    /// in both with the same text, in the same chain of the same table; and named counters of the same name. Of several
-    /// equal rules, the first continues as the first. A counter whose start the file changes starts there.
+    /// Continues counters with their values in `before`, and limits with their remaining tokens, for rules with the
+    /// same text in the same chain of the same table, and continues named counters of the same name. Of several equal
+    /// rules, the first continues the first. A counter whose initial value in the file changes restarts at the new
+    /// value.
     pub(crate) fn carry_on(&mut self, before: &Self) {
         let mut known: HashMap<RuleKey<'_>, Vec<RuleResources>> = HashMap::new();
         for (key, own) in before.countable() {

@@ -5,8 +5,8 @@ use crate::ruleset::{
     Chain, ChainId, Counter, Members, RuleVerdict, Ruleset, Set, Statement, Table, Test,
 };
 
-/// The reason why a rule set cannot be compiled. The parser refuses such files with line and column
-/// first.
+/// The reason why a rule set cannot be compiled. The parser rejects such files earlier, with line
+/// and column.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CompileError {
     /// A chain, set or counter that its table does not have.
@@ -14,7 +14,7 @@ pub enum CompileError {
     Missing {
         /// The table.
         table: String,
-        /// The missing part.
+        /// The missing item.
         what: &'static str,
     },
     /// A key with more or fewer parts than the set's or the comparison's.
@@ -35,7 +35,7 @@ pub enum CompileError {
         /// The table.
         table: String,
     },
-    /// Chains that jump in a circle.
+    /// Chains that jump in a loop.
     #[error("table {table:?}: chain {chain:?} can reach itself")]
     Loop {
         /// The table.
@@ -153,7 +153,7 @@ struct ChainCost {
     visits: usize,
 }
 
-/// Returns the target of a verdict, and whether it returns.
+/// Returns the target chain of a verdict, and whether evaluation returns from it.
 fn way(verdict: RuleVerdict) -> Option<(ChainId, bool)> {
     match verdict {
         RuleVerdict::Jump(chain) => Some((chain, true)),
@@ -162,7 +162,7 @@ fn way(verdict: RuleVerdict) -> Option<(ChainId, bool)> {
     }
 }
 
-/// Returns the targets of rules with this map: each chain once.
+/// Returns the target chains of a verdict map, each once.
 fn ways_of_map(set: &Set) -> Vec<(ChainId, bool)> {
     let Members::Fixed(elements) = &set.members else { return Vec::new() };
     let mut found: Vec<_> = elements.iter().filter_map(|element| way(element.verdict?)).collect();
@@ -171,7 +171,7 @@ fn ways_of_map(set: &Set) -> Vec<(ChainId, bool)> {
     found
 }
 
-/// Returns the cost of a packet below `chain`; `None` while that of a chain that it reaches is
+/// Returns the cost of a packet below `chain`; `None` while the cost of a chain that it reaches is
 /// unknown.
 fn below(
     chain: &Chain,
@@ -207,7 +207,7 @@ fn below(
     Some(all)
 }
 
-/// Bounds the cost of each chain, lowest first: chains that are left over form a circle. Adds the
+/// Bounds the cost of each chain, lowest first: chains that are left over form a loop. Adds the
 /// cost of all base chains to `visits`.
 fn jumps(table: &Table, visits: &mut usize) -> Result<(), CompileError> {
     let maps: Vec<_> = table.sets.iter().map(ways_of_map).collect();
@@ -260,7 +260,8 @@ mod tests {
         check(&crate::lang::parse("rules", text, none).unwrap())
     }
 
-    /// Builds `levels` chains below a base chain, each of `rules` rules that continue in the next.
+    /// Builds `levels` chains below a base chain, each with `rules` rules that continue in the next
+    /// chain.
     fn fan(levels: usize, rules: usize, go: &str) -> String {
         let mut text = String::from("table inet t {\n");
         for level in 0..levels {

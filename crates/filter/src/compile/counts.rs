@@ -70,19 +70,19 @@ impl Totals {
     }
 }
 
-/// The values of counters at one time.
+/// The values of all counters at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     by_owner: HashMap<Owner, Count>,
 }
 
 impl Counts {
-    /// Returns the count of the first own counter of the rule with this handle.
+    /// Returns the count of the first unnamed counter of the rule with this handle.
     pub fn rule(&self, handle: u32) -> Option<Count> {
         self.rule_nth(handle, 0)
     }
 
-    /// Returns the count of the rule's nth own counter, see [`Counts::rule`].
+    /// Returns the count of the rule's nth unnamed counter; see [`Counts::rule`].
     pub fn rule_nth(&self, handle: u32, nth: usize) -> Option<Count> {
         self.by_owner.get(&Owner::Rule(handle, nth)).copied()
     }
@@ -97,7 +97,7 @@ impl Counts {
 #[derive(Debug)]
 pub(crate) struct Pending {
     counts: Vec<Count>,
-    /// Counters that are not zero.
+    /// The counters that are not zero.
     touched: Vec<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! The requirements of a packet for a rule to matter at all: the matches before any other statement of the rule. A rule
-//! that first counts, limits or logs has none, since it must be visited.
+//! The requirements that a packet must meet for a rule to matter: the matches before any other statement of the rule. A
+//! rule that first counts, limits or logs has none, since it must be visited.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -10,20 +10,20 @@ use crate::ruleset::{
     Field, Kind, Members, Range, Rule, RuleVerdict, SetId, Statement, Table, Test,
 };
 
-/// The number of rules from which on a chain is indexed; fewer are visited one by one, which is faster.
+/// The minimum number of rules for which a chain is indexed; with fewer, visiting each rule is faster.
 const INDEXED: usize = 12;
-/// The number of rules that must constrain a field for it to be a dimension.
+/// The minimum number of rules that must constrain a field for it to become a dimension.
 const USES: usize = 4;
-/// The most ranges of one rule in one field; for a rule with more, only the field's presence is required. A look-up in
-/// its set costs as much as one look-up.
+/// The maximum number of ranges of one rule in one field; for a rule with more, only the field's presence is required.
+/// Visiting the rule then costs one lookup in its set.
 const RANGES: usize = 1024;
-/// The most ranges of all rules of a chain in one field; beyond, as above.
+/// The maximum number of ranges of all rules of a chain in one field; beyond it, only the field's presence is required.
 const ALL_RANGES: usize = 1 << 18;
 
 /// The requirements of one rule, by field.
 type Demands = BTreeMap<Field, Rc<Vec<Range>>>;
 
-/// Returns whether the elements of a set change while the rules are in force: then they may be any.
+/// Returns whether the elements of a set change while the rules are in force, so that they may be anything.
 type SetIsDynamic<'a> = &'a dyn Fn(SetId) -> bool;
 
 /// The ranges of sets, computed once however many rules name them. `None`: too many.
@@ -101,7 +101,7 @@ fn demands(
             Statement::Match(one) => {
                 for (part, field) in one.key.iter().enumerate() {
                     let concatenated = one.key.len() > 1;
-                    // Each part of a concatenation that must not be a member may have any value by itself.
+                    // When a concatenation must not be a member, each of its parts alone may have any value.
                     let any = match &one.test {
                         Test::Set(set) => changes(*set),
                         _ => false,
@@ -127,7 +127,7 @@ fn demands(
     demands
 }
 
-/// Adds a requirement; without ranges it is the field's presence.
+/// Adds a requirement; without ranges, it requires only the field's presence.
 fn demand(demands: &mut Demands, field: Field, ranges: Option<Rc<Vec<Range>>>, negate: bool) {
     let all = present(field);
     let ranges = match ranges {
@@ -144,7 +144,7 @@ fn demand(demands: &mut Demands, field: Field, ranges: Option<Rc<Vec<Range>>>, n
     demands.insert(field, Rc::new(both));
 }
 
-/// Returns the values of `field` that pass the test's part, or more; `None` for any.
+/// Returns the values of `field` that pass the test's part, or a superset; `None` for any value.
 fn tested(
     table: &Table,
     field: Field,
@@ -176,7 +176,7 @@ fn members(
     known.entry((set, part)).or_insert_with(find).clone()
 }
 
-/// Returns the values of a narrow field that pass, by trying all.
+/// Returns the values of a narrow field that pass, found by trying all of them.
 fn few(field: Field, passes: impl Fn(u128) -> bool) -> Option<Vec<Range>> {
     if bits(field) > 8 {
         return None;
@@ -185,7 +185,7 @@ fn few(field: Field, passes: impl Fn(u128) -> bool) -> Option<Vec<Range>> {
     Some(merged(all.filter(|value| passes(*value)).map(Range::single).collect()))
 }
 
-/// Returns the range of a masked value: a mask of leading ones is a prefix.
+/// Returns the ranges of a masked value; a mask of leading ones is a prefix.
 fn masked(field: Field, mask: u128, value: u128) -> Option<Vec<Range>> {
     let all = greatest(bits(field));
     let rest = all & !mask;

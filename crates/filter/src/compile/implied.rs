@@ -2,8 +2,8 @@
 
 use crate::ruleset::{Field, Match, Members, Range, Reject, Ruleset, Set, Statement, Test};
 
-/// Inserts it at the beginning of the rule, as nft does, so that statements before `reject` (a counter, a log) see only
-/// packets that can be rejected in this way.
+/// Inserts these conditions at the beginning of the rule, as nft does, so that statements before `reject` (a counter, a
+/// log) see only packets that can be rejected in this way.
 pub(super) fn insert(ruleset: &mut Ruleset) {
     for table in &mut ruleset.tables {
         let sets = &table.sets;
@@ -15,7 +15,7 @@ pub(super) fn insert(ruleset: &mut Ruleset) {
     }
 }
 
-/// Returns whether a comparison is with this value alone: `tcp`, or `{ tcp }`.
+/// Returns whether a comparison is with this value alone: `tcp` or `{ tcp }`.
 fn is_with(test: &Test, value: u128, sets: &[Set]) -> bool {
     let alone = Range::single(value);
     match test {

@@ -20,11 +20,11 @@ use crate::compile::segments::greatest;
 use crate::compile::tree::AnyTree;
 use crate::ruleset::Range;
 
-/// The most dimensions that are used.
+/// The maximum number of dimensions.
 pub(crate) const MAX_DIMS: usize = 12;
-/// The most groups; beyond, the least used dimension is dropped.
+/// The maximum number of groups; beyond it, the least used dimension is dropped.
 const MAX_GROUPS: usize = 24;
-/// The most bytes for the sets of one dimension.
+/// The maximum number of bytes for the sets of one dimension.
 const BUDGET: usize = 8 << 20;
 /// Sets of at most this many entries are lists, unless that exceeds the budget.
 const LIST: usize = 16;
@@ -34,7 +34,7 @@ const LIST: usize = 16;
 pub(crate) struct Demand {
     /// The dimension.
     pub dim: usize,
-    /// The ranges of the value: sorted, disjoint. None: the entry never matches.
+    /// The ranges of the value: sorted and disjoint. If there are none, the entry never matches.
     pub ranges: Vec<Range>,
 }
 
@@ -66,7 +66,7 @@ impl Cell {
 #[derive(Debug)]
 struct Dimension {
     tree: AnyTree,
-    /// By interval: where its row starts in `cells`.
+    /// By interval: the start of its row in `cells`.
     rows: Vec<u32>,
     /// One cell for each group that uses the dimension.
     cells: Vec<Cell>,
@@ -76,19 +76,19 @@ struct Dimension {
 struct Group {
     /// The dimensions and the group's index in their rows.
     dims: Vec<(usize, usize)>,
-    /// Its entries, ascending.
+    /// The group's entries, in ascending order.
     members: Vec<u32>,
-    /// 64-bit words of a set of bits, and of its summary.
+    /// The number of 64-bit words of a set of bits, and of its summary.
     words: usize,
     summary: usize,
 }
 
-/// Sets of all dimensions.
+/// The sets of all dimensions.
 #[derive(Debug, Default)]
 struct Pool {
-    /// Each is a length and this many indices in the group.
+    /// The lists, each a length and that many indices in the group.
     lists: Vec<u32>,
-    /// Each is a summary and the bits.
+    /// The sets of bits, each a summary and the bits.
     words: Vec<u64>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Index {
 #[derive(Copy, Clone)]
 struct Cursor<'a> {
     group: &'a Group,
-    /// Sets that restrict it; the shortest list comes first, if there is one.
+    /// The sets that restrict it; if one of them is a list, the shortest list comes first.
     cells: [Cell; CELLS],
     count: usize,
     /// The number of the next candidate.
@@ -118,17 +118,17 @@ struct Cursor<'a> {
     word: u64,
 }
 
-/// The most sets that a search intersects; more would only save visits of a few candidates.
+/// The maximum number of sets that a search intersects; more would only save visits of a few candidates.
 const CELLS: usize = 4;
-/// The number of groups with candidates for which there is always space; more are rare and cost clearing more memory.
+/// The number of groups with candidates that always have space; more are rare, and would mean clearing more memory.
 const FEW: usize = 4;
 
 const UNKNOWN: u32 = u32::MAX;
 const ABSENT: u32 = u32::MAX - 1;
 
 impl Index {
-    /// Calls `visit` with the numbers of all entries whose requirements are met, ascending, until it returns a value.
-    /// It may also be called with entries whose dimensions were dropped. `value` is called at most once for each
+    /// Calls `visit` with the numbers of all entries whose requirements are met, in ascending order, until it returns a
+    /// value. It may also be called with entries whose dimensions were dropped. `value` is called at most once for each
     /// dimension.
     #[inline]
     pub(crate) fn search<R>(
@@ -159,8 +159,8 @@ impl Index {
         }
     }
 
-    /// Fills `live` with the groups that have candidates, as far as there is space; returns how many there are, or
-    /// `None` for none.
+    /// Fills `live` with the groups that have candidates, as far as there is space; returns their number, or `None` if
+    /// there are none.
     #[inline]
     fn open_all<'a>(
         &'a self,
@@ -253,7 +253,7 @@ impl Index {
         self.advance(&mut cursor).then_some(cursor)
     }
 
-    /// Advances to the next candidate; returns false at the end.
+    /// Advances to the next candidate; returns `false` at the end.
     #[inline]
     fn advance(&self, cursor: &mut Cursor<'_>) -> bool {
         let cells = cursor.cells.get(..cursor.count).unwrap_or_default();
@@ -351,7 +351,7 @@ impl Index {
     }
 }
 
-/// Building.
+/// Construction of the index.
 impl Index {
     /// Builds an index of `entries` with these requirements, for dimensions whose values have this many bits. An entry
     /// without requirements is always visited. At most [`MAX_DIMS`] dimensions.
@@ -377,7 +377,7 @@ impl Index {
     }
 }
 
-/// The group of each entry and its index there; `None` for one that never matches.
+/// The group of each entry and the entry's index in it; `None` for an entry that never matches.
 type GroupIndices = Vec<Option<(usize, u32)>>;
 
 fn grouped(entries: &[Vec<Demand>]) -> (Vec<Group>, GroupIndices) {
@@ -440,7 +440,7 @@ impl Group {
 struct Builder<'a> {
     bits: u8,
     groups: Vec<&'a Group>,
-    /// Where a range begins (or ends, then false), in which slot, for which index.
+    /// The ends of ranges: the value, the slot, the index, and whether the range begins (true) or ends there.
     events: Vec<(u128, usize, u32, bool)>,
 }
 
@@ -448,7 +448,7 @@ struct Builder<'a> {
 struct ActiveEntries {
     bits: Vec<u64>,
     count: usize,
-    /// A hash of the entries, so that equal sets are found: the sum of a random number for each.
+    /// A hash of the entries, by which equal sets are found: the sum of a random number for each entry.
     hash: u128,
     cell: Cell,
     changed: bool,
@@ -498,7 +498,7 @@ impl<'a> Builder<'a> {
         Dimension { tree: AnyTree::new(self.bits, Vec::new()), rows: vec![0], cells }
     }
 
-    /// Sweeps the intervals; `None` if it takes more than the budget.
+    /// Sweeps the intervals; returns `None` if the result exceeds the budget.
     fn sweep(&self, list: usize, pool: &mut Pool) -> Option<Dimension> {
         let limit = size(pool).saturating_add(BUDGET);
         let mut active: Vec<ActiveEntries> =
@@ -675,7 +675,7 @@ mod tests {
         }
     }
 
-    /// Builds entries of which each accepts about half of all values: sets of bits.
+    /// Builds entries of which each accepts about half of all values, so that sets become bits.
     fn wide(count: u128) -> Vec<Vec<Demand>> {
         let entry = |at: u128| {
             let (first, second) = (at * 7 % 1000, at * 13 % 1000);

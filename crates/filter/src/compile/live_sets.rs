@@ -9,12 +9,12 @@ use crate::compile::segments::merged;
 use crate::compile::sorted::SortedKeys;
 use crate::ruleset::Range;
 
-/// Addresses from `first` to `last`, of one family.
+/// The addresses of one family from `first` to `last`.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct IpRange {
-    /// The lowest.
+    /// The lowest address.
     pub first: IpAddr,
-    /// The highest.
+    /// The highest address.
     pub last: IpAddr,
 }
 
@@ -50,7 +50,7 @@ impl IpRange {
 
     /// Returns whether `address` is in the range.
     pub fn contains(&self, address: IpAddr) -> bool {
-        // Addresses of one family only are compared; IPv4's come before all of IPv6's.
+        // Addresses are compared within one family only; IPv4 addresses precede all IPv6 addresses.
         self.first <= address && address <= self.last
     }
 
@@ -68,11 +68,11 @@ impl IpRange {
     }
 }
 
-/// The members of all such sets at one time.
+/// The members of all sets with changing members, at one time.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveSets {
     pub generation: u32,
-    /// By slot.
+    /// The sets by slot.
     sets: Vec<Arc<DynamicSet>>,
 }
 
@@ -133,7 +133,8 @@ impl LiveSets {
         })
     }
 
-    /// Returns whether a key of several parts is a member, as [`Self::has`] does for a value.
+    /// Returns whether a key of several parts is a member, as [`Self::has`] does for a single
+    /// value.
     pub(crate) fn has_key(&self, slot: u32, key: &[u128]) -> bool {
         self.sets.get(slot as usize).is_some_and(|set| match &**set {
             DynamicSet::Addresses(_) => false,
@@ -172,7 +173,7 @@ impl Generation {
         self.now.load(Ordering::Acquire)
     }
 
-    /// Makes `change` install the next generation, one caller after the other.
+    /// Lets `change` install the next generation, one caller at a time.
     pub(super) fn advance(&self, change: impl FnOnce(u32)) {
         let _one = self.change.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let generation = next();

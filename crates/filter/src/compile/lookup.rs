@@ -6,8 +6,8 @@ use crate::compile::index::{Demand, Index, mixed};
 use crate::compile::tree::AnyTree;
 use crate::ruleset::{Element, Range, RuleVerdict};
 
-/// A compiled set. Every look-up returns 0 for a key that is no member, else one more than the number of the verdict,
-/// which is always 1 for a plain set.
+/// A compiled set. Every lookup returns 0 for a key that is not a member, and otherwise one more than the number of the
+/// verdict. In a plain set, every member returns 1.
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup {
     RangeTree(RangeTree),
@@ -19,7 +19,7 @@ pub(crate) enum Lookup {
 #[derive(Clone, Debug)]
 pub(crate) struct RangeTree {
     tree: AnyTree,
-    /// The result for the numbers from each start on.
+    /// The results, each for the numbers from one start to the next.
     found: Vec<u32>,
     greatest: u128,
 }
@@ -28,10 +28,11 @@ pub(crate) struct RangeTree {
 #[derive(Clone, Debug)]
 pub(crate) struct HashLookup {
     parts: usize,
-    /// All parts of all keys.
+    /// The parts of all keys, in sequence.
     keys: Vec<u128>,
     found: Vec<u32>,
-    /// One more than an element's number; a power of two of them, at least half of them 0.
+    /// Element numbers plus one, or 0 for empty slots. The length is a power of two, and at least half of the slots are
+    /// empty.
     table: Vec<u32>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) struct Ranges {
 }
 
 impl Lookup {
-    /// Compiles these elements, with their verdicts by number. Where elements overlap, the first takes effect.
+    /// Compiles these elements and numbers their verdicts. Where elements overlap, the first takes effect.
     pub(crate) fn new(parts: usize, elements: &[Element]) -> (Self, Vec<RuleVerdict>) {
         let mut verdicts: Vec<RuleVerdict> = Vec::new();
         let mut number = |element: &Element| {
@@ -156,7 +157,7 @@ impl HashLookup {
         let mut exact = Self { parts, keys: Vec::new(), found, table: vec![0; slots] };
         for (number, element) in elements.iter().enumerate() {
             let key: Vec<u128> = element.key.iter().map(|range| range.first).collect();
-            // Probed before it is stored: an equal key that came first remains.
+            // Probed before it is stored: of equal keys, the first stays.
             let (slot, known) = exact.probe(&key);
             exact.keys.extend_from_slice(&key);
             if known.is_none()
@@ -168,7 +169,8 @@ impl HashLookup {
         exact
     }
 
-    /// Returns the slot where the key is or would be, and the number of the element.
+    /// Returns the slot of the key, or the slot where it would be stored, and the number of the element if it is
+    /// present.
     #[inline]
     fn probe(&self, key: &[u128]) -> (usize, Option<usize>) {
         let mask = self.table.len().wrapping_sub(1);

@@ -39,22 +39,22 @@ use crate::ruleset::{
     Statement, Table, Test,
 };
 
-/// The most nested jumps and gotos, which is the kernel's own bound.
+/// The maximum depth of nested jumps and gotos, which is the kernel's own bound.
 pub const MAX_DEPTH: usize = 16;
-/// The most rules that one packet may visit in a table below one chain, if all match that can: otherwise jumps that fan
-/// out could take any time. This many take a few milliseconds.
+/// The maximum number of rules that one packet may visit in a table below one chain, if every rule that can match does.
+/// Without it, jumps that fan out could take any amount of time; this many visits take a few milliseconds.
 pub const MAX_VISITS: usize = 1_000_000;
-/// The most parts of a concatenation.
+/// The maximum number of parts of a concatenation.
 pub const MAX_PARTS: usize = 8;
 
-/// Compiled rules, shared by all evaluators and replaced as a whole at a reload, when counters and limits continue for
-/// rules that are in both (`carry_on`).
+/// Compiled rules, shared by all evaluators and replaced as a whole at a reload. Counters and limits then continue for
+/// rules that are in both rule sets (`carry_on`).
 #[derive(Debug)]
 pub struct Filter {
     ruleset: Ruleset,
     bases: BaseChains,
     program: Program,
-    /// By kind of packet: the base chains' numbers in the program.
+    /// The base chains' numbers in the program, by kind of packet.
     starts: [Vec<(u32, Policy)>; 3],
     traces: EvaluationStore,
     numbers: CounterNumbers,
@@ -74,7 +74,7 @@ struct BaseChains {
     other: Vec<RuleLocation>,
 }
 
-/// The numbers of a rule's first own counter and first limit.
+/// The numbers of a rule's first unnamed counter and first limit.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct FirstIndices {
     pub counter: usize,
@@ -84,9 +84,9 @@ pub(crate) struct FirstIndices {
 /// The numbers of counters and limits, in the order of the file.
 #[derive(Debug, Default)]
 pub(crate) struct CounterNumbers {
-    /// By table, chain, rule.
+    /// The first indices by table, chain and rule.
     rules: Vec<Vec<Vec<FirstIndices>>>,
-    /// By table: the number of its first named counter.
+    /// The number of each table's first named counter.
     named: Vec<usize>,
 }
 
@@ -94,9 +94,9 @@ pub(crate) struct CounterNumbers {
 #[derive(Debug, Default)]
 pub(crate) struct LiveSetSlots {
     by_set: HashMap<(usize, SetId), usize>,
-    /// By slot: the client or group, and whether for IPv6.
+    /// The client or group of each slot, and whether it is for IPv6.
     wanted: Vec<(Members, bool)>,
-    /// By slot after those: sets whose elements change.
+    /// The sets whose elements change, in the slots after those.
     elements: Vec<(usize, SetId)>,
 }
 
@@ -104,13 +104,13 @@ impl Filter {
     /// Compiles `ruleset`.
     ///
     /// # Errors
-    /// The rule set contradicts itself: it names what does not exist, jumps in circles or too deep.
+    /// The rule set is inconsistent: it refers to a missing item, or its jumps form a loop or are nested too deep.
     pub fn compile(ruleset: Ruleset) -> Result<Self, CompileError> {
         Self::compile_with(ruleset, &|_| false)
     }
 
-    /// Compiles as [`Self::compile`] does, for rules during which the elements of `changing` sets change, as do those
-    /// of sets with timeouts. A chain's index cannot use such a set.
+    /// Compiles as [`Self::compile`] does, for rules that are in force while the elements of the `changing` sets and of
+    /// sets with timeouts change. A chain's index cannot use such a set.
     pub(crate) fn compile_with(
         mut ruleset: Ruleset,
         changing: &dyn Fn(&SetName) -> bool,
@@ -161,7 +161,7 @@ impl Filter {
         self.tracks
     }
 
-    /// Returns whether a chain evaluates frames that are not IP: one of a bridge table.
+    /// Returns whether a chain evaluates frames other than IP, which only chains of bridge tables do.
     pub fn sees_frames(&self) -> bool {
         !self.bases.other.is_empty()
     }
@@ -176,8 +176,8 @@ impl Filter {
         self.slots.wanted.iter().map(|(who, _)| who)
     }
 
-    /// Replaces the addresses of a client or a group. All evaluators use all of them from their next packet on, and
-    /// evaluate known flows again. Returns whether the rules refer to it at all.
+    /// Replaces the addresses of a client or a group. All evaluators use the new addresses from their next packet on,
+    /// and evaluate known flows again. Returns whether the rules refer to this client or group.
     pub fn set_members(&self, who: &Members, addresses: &[IpRange]) -> bool {
         let asked = |(slot, (wanted, v6)): (usize, &(Members, bool))| {
             (wanted == who).then_some((slot, *v6))
@@ -195,8 +195,8 @@ impl Filter {
         true
     }
 
-    /// Replaces the addresses of many at once as [`Self::set_members`] does, in one step. Clients and groups that are
-    /// not in `all` stay unchanged.
+    /// Replaces the addresses of several clients and groups in one step, as [`Self::set_members`] does for one. Clients
+    /// and groups that are not in `all` stay unchanged.
     pub fn set_all_members(&self, all: &HashMap<Members, Vec<IpRange>>) {
         let told = |(slot, (wanted, v6)): (usize, &(Members, bool))| {
             all.get(wanted).map(|addresses| (slot, *v6, addresses))
@@ -223,7 +223,7 @@ impl Filter {
         })
     }
 
-    /// Applies changes to sets, by slot. All evaluators use all of them from their next packet on.
+    /// Applies changes to sets, by slot. All evaluators use the changed sets from their next packet on.
     pub(crate) fn change(&self, changes: &[(usize, &Delta)]) {
         if changes.is_empty() {
             return;
@@ -244,7 +244,7 @@ impl Filter {
         });
     }
 
-    /// Replaces the elements of a set, by slot, including those of the file.
+    /// Replaces all elements of the set in a slot, including those from the file.
     pub(crate) fn fill<'a>(&self, slot: usize, elements: impl Iterator<Item = (&'a Key, u128)>) {
         self.generation.advance(|generation| {
             let mut live = LiveSets::clone(&self.live.load());

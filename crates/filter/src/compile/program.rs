@@ -11,7 +11,7 @@ use crate::ruleset::{
     Statement, Table, Test,
 };
 
-/// One step of a rule. Tests of fields of up to 64 bits are self-contained, the others refer to their data.
+/// One step of a rule. Tests of fields of up to 64 bits are self-contained; the others refer to their data.
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Op {
     Equal {
@@ -105,13 +105,13 @@ pub(crate) struct RuleAt {
 
 #[derive(Debug)]
 pub(crate) struct ChainAt {
-    /// Its rules.
+    /// The number of its first rule.
     pub first: u32,
     pub end: u32,
     pub index: Option<Box<(Index, Vec<Field>)>>,
 }
 
-/// All rules of all tables, with consecutive numbers of chains.
+/// All rules of all tables, with chains numbered consecutively.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub chains: Vec<ChainAt>,
@@ -121,7 +121,7 @@ pub(crate) struct Program {
     pub keys: Vec<Vec<Field>>,
     pub concats: Vec<Vec<Range>>,
     pub sets: Vec<Lookup>,
-    /// By map: the operation for each verdict.
+    /// The operation for each verdict, by map.
     pub verdicts: Vec<Vec<Op>>,
     pub logs: Vec<Log>,
     /// Whether any rule uses an interface.
@@ -163,7 +163,7 @@ struct Writer<'a> {
     table: &'a Table,
     at: usize,
     first_chain: usize,
-    /// Sets of this table that are compiled, and their numbers.
+    /// The compiled sets of this table, and their numbers.
     sets: HashMap<SetId, u32>,
     numbers: &'a CounterNumbers,
     slots: &'a LiveSetSlots,
@@ -216,7 +216,7 @@ impl Writer<'_> {
         self.program.rules.push(RuleAt { first, end, handle: rule.handle });
     }
 
-    /// Converts a verdict; [`RuleVerdict::Continue`] becomes an operation that decides nothing.
+    /// Converts a verdict; [`RuleVerdict::Continue`] becomes an operation without a decision.
     fn verdict(&self, verdict: RuleVerdict) -> Op {
         let chain = |id: ChainId| self.first_chain.saturating_add(id.0) as u32;
         match verdict {
@@ -316,7 +316,7 @@ impl Writer<'_> {
         at as u32
     }
 
-    /// Returns the number of a set, which is compiled at its first use.
+    /// Returns the number of a set, which is compiled when it is first used.
     fn set(&mut self, id: SetId) -> u32 {
         if let Some(number) = self.sets.get(&id) {
             return *number;

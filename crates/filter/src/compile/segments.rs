@@ -23,7 +23,7 @@ pub(crate) fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
     merged
 }
 
-/// Returns all numbers of 0 to `greatest` that are not in `ranges`, which are merged.
+/// Returns all numbers from 0 to `greatest` that are not in `ranges`, which must be merged.
 pub(crate) fn complement(ranges: &[Range], greatest: u128) -> Vec<Range> {
     let mut left = Vec::with_capacity(ranges.len().saturating_add(1));
     let mut from = Some(0u128);

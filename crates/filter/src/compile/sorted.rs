@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-/// The most elements of a chunk.
+/// The maximum number of elements in a chunk.
 const CHUNK: usize = 256;
 
 /// Keys of one part with the end of each range, or of several parts without ranges. Ranges do not overlap.
@@ -26,11 +26,11 @@ pub(crate) struct SortedKeys {
 struct Chunk {
     /// The parts of all keys.
     keys: Vec<u128>,
-    /// The end of each range, where keys have one part.
+    /// The end of each range, if keys have one part.
     lasts: Vec<u128>,
 }
 
-/// Returns the index of the last of the sorted keys of this many parts that is at most `key`.
+/// Returns the index of the last of the sorted keys, each of `parts` parts, that is at most `key`.
 fn place(keys: &[u128], parts: usize, key: &[u128]) -> Option<usize> {
     let (mut low, mut high) = (0usize, keys.len().checked_div(parts)?);
     while low < high {
@@ -72,7 +72,7 @@ impl Chunk {
 }
 
 impl SortedKeys {
-    /// Creates an empty set of keys of this many parts, at least one.
+    /// Creates an empty set whose keys have this many parts, at least one.
     pub(crate) fn new(parts: usize) -> Self {
         Self { parts: parts.max(1), firsts: Vec::new(), chunks: Vec::new() }
     }
@@ -98,11 +98,11 @@ impl SortedKeys {
         within.then_some(())
     }
 
-    /// Inserts an element, or changes the end of the one with this key.
+    /// Inserts an element, or changes the end of the element with this key.
     pub(crate) fn put(&mut self, key: &[u128], last: u128) {
         let parts = self.parts;
         let Some(chunk_at) = place(&self.firsts, parts, key) else {
-            // Before all others.
+            // The key precedes all others.
             match self.chunks.first_mut() {
                 Some(first) => {
                     Arc::make_mut(first).insert(parts, 0, key, last);

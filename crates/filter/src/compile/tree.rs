@@ -9,7 +9,7 @@
 //! Sixteen comparisons without a branch cost less than four that are guessed wrong, and a node of
 //! 32-bit numbers is one cache line: 400,000 numbers lie five lines deep.
 
-/// The number of numbers in a node.
+/// The number of entries in a node.
 const NODE: usize = 16;
 
 /// A type that can be searched for.
@@ -26,7 +26,7 @@ impl Key for u32 {
 
     #[inline]
     fn rank(node: &[Self; NODE], value: Self) -> usize {
-        // As wide as the numbers, so that it becomes vector instructions.
+        // The sum is as wide as the numbers, so that the loop compiles to vector instructions.
         node.iter().fold(0u32, |sum, one| sum.wrapping_add(Self::from(*one <= value))) as usize
     }
 }
@@ -41,10 +41,10 @@ impl Key for u128 {
     }
 }
 
-/// Sorted numbers, the first of which is the smallest that there is.
+/// Sorted numbers, the first of which is the smallest possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree<K> {
-    /// From the root on; each padded to whole nodes.
+    /// The levels from the root on, each padded to whole nodes.
     levels: Vec<Level<K>>,
 }
 
@@ -52,13 +52,13 @@ pub(crate) struct Tree<K> {
 struct Level<K> {
     /// Whole nodes.
     nodes: Vec<[K; NODE]>,
-    /// Index of the last number that is not padding.
+    /// The index of the last number that is not padding.
     last: usize,
 }
 
 impl<K: Key> Tree<K> {
-    /// Builds a tree of `starts`, which ascends strictly. If [`Key::MIN`] is not the first, it is
-    /// added, so that every number has an answer.
+    /// Builds a tree of `starts`, which must be strictly ascending. If [`Key::MIN`] is missing, it
+    /// is added, so that every number has an answer.
     pub(super) fn new(mut starts: Vec<K>) -> Self {
         if starts.first() != Some(&K::MIN) {
             starts.insert(0, K::MIN);

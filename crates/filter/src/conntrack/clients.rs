@@ -1,5 +1,5 @@
-//! The clients of addresses and tunnel peers. A client with many addresses has one share of the table, and flows of
-//! different clients are different flows, whatever their addresses.
+//! The mapping of addresses and tunnel peers to clients. A client with many addresses has one share of the table, and
+//! flows of different clients are different flows, whatever their addresses.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -13,42 +13,42 @@ use crate::compile::IpRange;
 /// A client's number; 0 is none.
 pub(crate) type Client = u16;
 
-/// Clients beyond this number share the last one and count as one client.
+/// The last number, which all further clients share; they count as one client.
 const SHARED: Client = Client::MAX;
 
 /// The number of peers in a page of [`Peers`].
 const PAGE: u32 = 64;
-/// The numbers of peers are below this: peer ids have 24 bits.
+/// The exclusive bound of peer numbers: peer ids have 24 bits.
 const MAX_PEERS: u32 = 1 << 24;
 
 /// The clients of addresses and peers. The control plane changes them; workers look up an address once for each new
 /// flow, and peers with each packet.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    /// Whether any address belongs to a client: on a bridge none does, and no look-up is made.
+    /// Whether any address belongs to a client: on a bridge none does, and lookups are skipped.
     some: AtomicBool,
     known: RwLock<ClientNumbers>,
     peers: Arc<ArcSwap<Peers>>,
 }
 
-/// The clients of peers by the peer's number, in pages, of which a change copies one.
+/// The clients of peers by the peer's number, in pages: a change copies one page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers(Vec<Option<Arc<[Client; PAGE as usize]>>>);
 
 #[derive(Debug, Default)]
 struct ClientNumbers {
-    /// By network and its length.
+    /// The client of each network, by address and prefix length.
     prefixes: HashMap<(IpAddr, u8), Client>,
     /// The number of networks of each prefix length, for IPv4 and IPv6.
     lengths: [BTreeMap<u8, usize>; 2],
     numbers: HashMap<Arc<str>, Client>,
-    /// By number, from 1 on.
+    /// The names of clients by number, from 1 on.
     names: Vec<Option<Arc<str>>>,
     /// Unused numbers below the highest.
     free: Vec<Client>,
 }
 
-/// Numbers that were taken from disconnected clients. Their flows have to end.
+/// Numbers that were taken from disconnected clients. The flows of these clients must end.
 pub(crate) type Retired = HashSet<Client>;
 
 /// Returns the network that contains an address.
@@ -57,15 +57,15 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
 }
 
 impl Clients {
-    /// Returns the number of a client; 0 for none. It stays the same as long as the client is remembered: a client that
-    /// reconnects continues its flows. The flows of forgotten clients have to end before their number is reused.
+    /// Returns the number of a client; 0 for none. It stays the same as long as the client is remembered, so a client
+    /// that reconnects continues its flows. The flows of forgotten clients must end before their number is reused.
     #[must_use]
     pub(crate) fn number_of(&self, client: Option<&str>) -> (Client, Retired) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         client.map_or_else(Default::default, |client| known.number_of(client, &self.peers.load()))
     }
 
-    /// Assigns this network to the client with this number from now on, or to none.
+    /// From now on, assigns this network to the client with this number; 0 removes the assignment.
     pub(crate) fn set_network(&self, address: IpAddr, length: u8, client: Client) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let place = (network(address, length), length);
@@ -82,7 +82,7 @@ impl Clients {
         self.some.store(!known.prefixes.is_empty(), Ordering::Relaxed);
     }
 
-    /// Assigns this tunnel peer to the client with this number from now on, or to none.
+    /// From now on, assigns this tunnel peer to the client with this number; 0 removes the assignment.
     pub(crate) fn set_peer(&self, peer: u32, client: Client) {
         let _known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let mut peers = Peers::clone(&self.peers.load());
@@ -116,7 +116,7 @@ impl Clients {
         known.numbers.get(client).copied()
     }
 
-    /// Returns the name of the client with this number; `None` without one, and for those that share a number.
+    /// Returns the name of the client with this number; `None` for 0 and for clients that share a number.
     pub(crate) fn name(&self, number: Client) -> Option<Arc<str>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.names.get(usize::from(number.checked_sub(1)?))?.clone()
@@ -201,7 +201,7 @@ impl ClientNumbers {
 mod tests {
     use super::*;
 
-    /// Returns the number of a client in a case in which no client is forgotten for it.
+    /// Returns the number of a client, and checks that no client is forgotten for it.
     fn number(clients: &Clients, client: Option<&str>) -> Client {
         let (number, retired) = clients.number_of(client);
         assert!(retired.is_empty());
@@ -271,14 +271,14 @@ mod tests {
         for client in 0..all {
             clients.set_network(address(client), 32, number(&clients, Some(&name(client))));
         }
-        // All are connected: one more has no number of its own.
+        // All clients are connected: another one gets the shared number.
         assert_eq!(number(&clients, Some("late")), SHARED);
         assert_eq!((clients.number("late"), clients.name(SHARED)), (None, None));
         let (first, second) =
             (clients.number(&name(1)).unwrap(), clients.number(&name(2)).unwrap());
         clients.set_peer(2, second);
         clients.set_network(address(1), 32, 0);
-        // The peer of this one remains.
+        // The peer of this client remains.
         clients.set_network(address(2), 32, 0);
         assert_eq!(clients.number_of(Some("late")), (first, Retired::from([first])));
         assert_eq!(number(&clients, Some("late")), first);

@@ -1,4 +1,4 @@
-//! Reconstruction of a flow's first packet from its record, by which the flow is evaluated again.
+//! Reconstruction of a flow's first packet from its record, for evaluating the flow again.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use adit_wire::transport::{TCP_LEN, flags};
 use crate::packet::Packet;
 use crate::ruleset::CtDirection;
 
-/// The length of the longest: a link header with tags, IPv6, TCP.
+/// The maximum length: a link header with tags, IPv6, TCP.
 pub(crate) const MAX_FIRST: usize = adit_wire::ethernet::MAX_HEADER_LEN + V6_LEN + TCP_LEN;
 
 /// A flow's protocol, and its ends as in its first packet.
@@ -22,8 +22,8 @@ pub(crate) struct Ends {
     pub destination: (IpAddr, u16),
 }
 
-/// Writes such a packet into `out` and returns its length. Its link header is that of `packet`, a packet of the flow in
-/// this direction, reversed if that is an answer.
+/// Writes a flow's first packet into `out` and returns its length. The link header is copied from `packet`, a packet of
+/// the flow in this direction, and reversed if that packet is an answer.
 pub(crate) fn write(
     ends: &Ends,
     packet: &Packet<'_>,

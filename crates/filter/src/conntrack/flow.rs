@@ -10,42 +10,43 @@ use crate::ruleset::CtDirection;
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A flow, in three cache lines: for finding it, for TCP, for the rules and reports.
+/// A flow, in three cache lines: one for finding it, one for TCP, and one for the rules and
+/// reports.
 #[derive(Copy, Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
     pub(super) key: FlowKey,
-    /// The time of the last packet that counts.
+    /// The time of the last packet that restarted the timeout.
     pub(super) seen: Nanos,
-    /// [`seconds`] when it was put at the end of its queue.
+    /// When it was put at the end of its queue, in [`seconds`].
     pub(super) queued: u16,
     pub(super) class: Class,
     bits: u8,
-    /// The next flow of the same bucket, or the next free slot.
+    /// The next flow in the same bucket, or the next free slot.
     pub(super) chain: u32,
     pub(super) tcp: Tcp,
-    /// [`sixteenths`] of its first packet.
+    /// When its first packet arrived, in [`sixteenths`].
     pub(super) born: u32,
     pub(super) memos: [VerdictCache; 2],
-    /// The client whose address its first packet came from.
+    /// The client that owns the source address of its first packet.
     pub(super) owner: Client,
-    /// The previous one in the queue of its class.
+    /// The previous flow in the queue of its class.
     pub(super) older: u32,
     pub(super) packets: [u64; 2],
     pub(super) bytes: [u64; 2],
-    /// The next one in the queue of its class.
+    /// The next flow in the queue of its class.
     pub(super) newer: u32,
-    /// The generation of rules and members that accepted its first packet.
+    /// The generation of rules and members that accepted the flow.
     pub(super) generation: u32,
 }
 
-/// The first packet went from the higher end to the lower.
+/// The first packet was sent from the higher end to the lower.
 const DOWNWARDS: u8 = 1;
 /// A packet in the opposite direction was seen.
 const ANSWERED: u8 = 2;
-/// TCP: the handshake was seen to be completed.
+/// TCP: the handshake was completed.
 const ASSURED: u8 = 4;
-/// TCP, established: it may be dead, and has a short timeout.
+/// TCP, established: the connection may be dead and has a short timeout.
 const STUCK: u8 = 8;
 
 impl Flow {
@@ -80,7 +81,7 @@ impl Flow {
         source_hash(&self.key, self.downwards(), self.owner, seed)
     }
 
-    /// Returns the ends of the flow.
+    /// Returns the two ends of the flow.
     pub(super) fn between(&self) -> FlowEnds {
         let [(source, _), (destination, _)] = self.key.ends(self.downwards());
         let clients = self.key.clients(self.downwards());
@@ -146,7 +147,7 @@ impl Flow {
     }
 }
 
-/// Returns the hash of the source of a flow that is not entered yet, see [`Flow::source_hash`].
+/// Returns the hash of the source of a flow that is not entered yet; see [`Flow::source_hash`].
 pub(super) fn source_hash(key: &FlowKey, downwards: bool, owner: Client, seed: &Seed) -> u64 {
     match owner {
         0 => key.source_hash(downwards, seed),
@@ -200,7 +201,7 @@ impl Class {
         Self::Established,
     ];
 
-    /// Returns whether only the sender of the first packet is known to want it.
+    /// Returns whether only the sender of the first packet is known to take part in the flow.
     pub(super) const fn unanswered(self) -> bool {
         matches!(
             self,
@@ -245,7 +246,7 @@ impl Class {
     }
 }
 
-/// Returns the time in seconds, which wraps after 18 hours: for spans of minutes.
+/// Returns the time in seconds, which wraps after 18 hours; for intervals of minutes.
 pub(super) const fn seconds(now: Nanos) -> u16 {
     (now.0 / 1_000_000_000) as u16
 }

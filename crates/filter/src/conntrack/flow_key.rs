@@ -1,4 +1,4 @@
-//! The identity of a flow: addresses, protocol, ports or ICMP's identifier, the same in both directions.
+//! The identity of a flow: addresses, protocol, and ports or ICMP identifier, the same in both directions.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -23,7 +23,7 @@ pub(super) struct FlowKey([u64; 6]);
 const V6: u64 = 1;
 /// ICMP: the end that sends the query is the lower one.
 const LOW_ASKS: u64 = 2;
-/// It runs between two ports.
+/// The flow crosses between two ports.
 const PORTS: u64 = 4;
 /// The lower end is behind the port that [`Crossing::Down`] comes from.
 const LOW_IS_DOWN: u64 = 8;
@@ -31,12 +31,12 @@ const LOW_IS_DOWN: u64 = 8;
 /// The direction in which a packet crosses between two ports. An answer crosses in the opposite one.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Crossing {
-    /// It leaves by the port that it arrived by, or ports are not distinguished.
+    /// The packet leaves by the port that it arrived by, or ports are not distinguished.
     #[default]
     Nowhere,
-    /// To the port with the higher name.
+    /// The packet crosses to the port with the higher name.
     Up,
-    /// To the port with the lower name.
+    /// The packet crosses to the port with the lower name.
     Down,
 }
 
@@ -61,12 +61,12 @@ impl Crossing {
     }
 }
 
-/// The path of a packet besides its addresses. An answer takes the opposite path.
+/// The path of a packet apart from its addresses. An answer takes the opposite path.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Path {
-    /// The ports that it crosses between.
+    /// The ports between which the packet crosses.
     pub(crate) crossing: Crossing,
-    /// The clients that it comes from and goes to.
+    /// The clients that the packet comes from and goes to.
     pub(crate) clients: [Client; 2],
 }
 
@@ -85,7 +85,7 @@ impl From<Crossing> for Path {
     }
 }
 
-/// A key, and whether the packet goes from the higher end to the lower.
+/// A key, and whether the packet is sent from the higher end to the lower.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct FlowTuple {
     pub(super) key: FlowKey,
@@ -93,7 +93,8 @@ pub(super) struct FlowTuple {
 }
 
 impl FlowTuple {
-    /// Distinguishes the key by ports, clients and VLANs: flows with the same addresses elsewhere are other flows.
+    /// Adds ports, clients and VLANs to the key, so that flows with the same addresses on another path are different
+    /// flows.
     #[inline]
     pub(super) fn within(mut self, vlans: u32, path: Path) -> Self {
         let Path { crossing, clients: [from, to] } = path;
@@ -117,13 +118,13 @@ pub(super) enum IcmpRole {
     Reply(u8),
     /// An error, which carries the head of a packet.
     Error,
-    /// IPv6 neighbours and multicast listeners: never tracked.
+    /// IPv6 neighbour discovery and multicast listener discovery: never tracked.
     Neighbour,
     /// An unknown type.
     Unknown,
 }
 
-/// In place of a protocol (RFC 8200 4.7).
+/// The protocol number of a packet without a next header (RFC 8200 4.7).
 const NO_NEXT_HEADER: u8 = 59;
 
 impl IcmpRole {
@@ -142,7 +143,7 @@ impl IcmpRole {
 impl FlowKey {
     pub(super) const EMPTY: Self = Self([0; 6]);
 
-    /// Returns the key of a whole packet; of ICMP, only queries and replies have one.
+    /// Returns the key of a complete packet; of ICMP messages, only queries and replies have one.
     pub(super) fn of(packet: &Packet<'_>, ip: &Ip) -> Result<FlowTuple, Invalid> {
         let ports = match packet.transport {
             Transport::Tcp(tcp) => tcp.ports,
@@ -166,8 +167,9 @@ impl FlowKey {
         Self::ports(ip.source, ip.destination, ip.protocol, ports).ok_or(Invalid::Headers)
     }
 
-    /// Returns the key of the packet whose head an ICMP error of the same family carries, and the address that sent
-    /// that packet. `None` if the head is too short, is not a first fragment, or could not have had a flow.
+    /// Returns the key of the packet whose first bytes are in an ICMP error of the same family, and the address that
+    /// sent that packet. Returns `None` if they are too few, belong to a later fragment, or to a packet that could not
+    /// have a flow.
     pub(super) fn embedded(v6: bool, head: &[u8]) -> Option<(FlowTuple, IpAddr)> {
         let inner = if v6 { Inner::v6(head)? } else { Inner::v4(head)? };
         let way = match (v6, inner.protocol) {
@@ -248,7 +250,7 @@ impl FlowKey {
         }
     }
 
-    /// Returns the hash of the address to which its flows are charged: IPv6 in units of a /64.
+    /// Returns the hash of the address that the flow is charged to; IPv6 addresses are charged by /64.
     pub(super) fn source_hash(&self, downwards: bool, seed: &Seed) -> u64 {
         let [low0, low1, high0, high1, ..] = self.0;
         let (first, second) = if downwards { (high0, high1) } else { (low0, low1) };
@@ -268,13 +270,13 @@ impl FlowKey {
         [(self.0[5] & 0xfff) as u16, (self.0[5] >> 12 & 0xfff) as u16]
     }
 
-    /// Returns the clients that a packet of this direction comes from and goes to; 0 for none.
+    /// Returns the clients that a packet in this direction comes from and goes to; 0 for none.
     pub(super) const fn clients(&self, downwards: bool) -> [Client; 2] {
         let (low, high) = ((self.0[5] >> 32) as Client, (self.0[5] >> 48) as Client);
         if downwards { [high, low] } else { [low, high] }
     }
 
-    /// Returns source and destination with ports (for ICMP: the identifier, then type and code), as in a packet of this
+    /// Returns source and destination with ports (for ICMP: the identifier, then type and code), as in a packet in this
     /// direction.
     pub(super) fn ends(&self, downwards: bool) -> [(IpAddr, u16); 2] {
         let [low0, low1, high0, high1, tail, _] = self.0;
@@ -297,7 +299,7 @@ impl FlowKey {
     }
 }
 
-/// Returns the ports of protocols that are not parsed: 0 if there are none. `None` if they are truncated.
+/// Returns the ports of a protocol that is not parsed; 0 if it has none. Returns `None` if they are truncated.
 fn leading_ports(protocol: u8, rest: &[u8]) -> Option<u32> {
     match protocol {
         DCCP | SCTP | UDP_LITE => Some(u32::from_be_bytes(*rest.first_chunk()?)),
@@ -305,7 +307,7 @@ fn leading_ports(protocol: u8, rest: &[u8]) -> Option<u32> {
     }
 }
 
-/// The head of a packet in an ICMP error: its length fields count bytes that are not there.
+/// The first bytes of a packet in an ICMP error: its length fields include bytes that were cut off.
 struct Inner<'a> {
     source: IpAddr,
     destination: IpAddr,

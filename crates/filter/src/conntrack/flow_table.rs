@@ -1,16 +1,16 @@
 //! The storage of flows: slots that never move, an index of them that grows by one bucket at a time (linear hashing, W.
-//! Litwin 1980), and a queue for each class. No insertion pays for the growth of the whole.
+//! Litwin 1980), and a queue for each class. No single insertion pays for growing the whole table.
 
 use super::flow::{Class, Flow, NONE, seconds};
 use super::flow_key::FlowKey;
 use super::hash::Seed;
 use crate::Nanos;
 
-/// Flows that are allocated at a time.
+/// The number of flows that are allocated at a time.
 pub(super) const SEGMENT: u32 = 256;
-/// Buckets that are allocated at a time.
+/// The number of buckets that are allocated at a time.
 const CHUNK: u32 = 1024;
-/// Buckets at the start; a power of two.
+/// The initial number of buckets; a power of two.
 const FIRST_BUCKETS: u32 = 64;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct FlowTable {
     len: u32,
 }
 
-/// Flows of a class, in the order in which they were queued.
+/// The flows of a class, in the order in which they were queued.
 #[derive(Copy, Clone, Debug)]
 struct Queue {
     oldest: u32,
@@ -99,7 +99,7 @@ impl FlowTable {
         None
     }
 
-    /// Inserts a flow that does not exist yet; `None` if no further slot can be numbered.
+    /// Inserts a flow that does not exist yet; returns `None` if no more slots can be numbered.
     pub(super) fn insert(&mut self, flow: Flow, hash: u64, now: Nanos) -> Option<u32> {
         let slot = self.take_slot()?;
         // Twice as many buckets as flows keep chains near one flow; two new ones per insertion reach that.
@@ -243,7 +243,7 @@ impl FlowTable {
         }
     }
 
-    /// Adds one bucket, which takes its part of the flows of the bucket that served both.
+    /// Adds one bucket, and moves into it its part of the flows from the bucket that served both.
     fn split(&mut self) {
         let new = self.buckets;
         if (new / CHUNK) as usize >= self.chunks.len() {
@@ -271,8 +271,8 @@ impl FlowTable {
     }
 }
 
-/// Returns the bucket of a hash among this many buckets: one beyond the last is still part of the bucket without the
-/// highest bit.
+/// Returns the bucket of a hash in a table of this many buckets. A bucket that does not exist yet is still part of the
+/// bucket with the same number less its highest bit.
 #[inline]
 fn bucket(hash: u64, buckets: u32) -> u32 {
     let mask = buckets.checked_next_power_of_two().unwrap_or(u32::MAX).saturating_sub(1);

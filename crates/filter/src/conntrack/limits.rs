@@ -5,20 +5,20 @@ use crate::ruleset::FlowLimits;
 /// The bounds and timeouts of a [`super::Tracker`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Flows in all shards together. At the bound, flows are evicted that have expired, that have no answer, or whose
-    /// source exceeds its share. About 200 bytes each, allocated only as needed.
+    /// The maximum number of flows in all shards together. At the limit, flows are evicted that have expired, that have
+    /// no answer, or whose source exceeds its share. A flow takes about 200 bytes, allocated only as needed.
     pub flows: usize,
-    /// Flows without an answer that one source (an IPv4 address, an IPv6 /64) may have.
+    /// The maximum number of flows without an answer from one source (an IPv4 address, an IPv6 /64).
     pub unanswered_per_source: usize,
-    /// Flows that one source keeps in a full table. A source with more makes space for others and for itself. `None`: a
-    /// 256th of all.
+    /// The number of flows that one source keeps in a full table. A source with more must make room for others and for
+    /// its own new flows. `None` means a 256th of all.
     pub flows_per_source: Option<usize>,
-    /// Parts with a lock of their own: as many as threads use the table.
+    /// The number of parts with their own lock: as many as threads use the table.
     pub shards: usize,
-    /// Whether TCP connections that existed before are picked up in the middle, as new (the kernel's
-    /// `nf_conntrack_tcp_loose`, whose default is the same).
+    /// Whether TCP connections that existed before are picked up in the middle and count as new (the kernel's
+    /// `nf_conntrack_tcp_loose`, which has the same default).
     pub loose: bool,
-    /// The timeout of each kind of flow without a packet.
+    /// The idle timeout of each kind of flow.
     pub timeouts: Timeouts,
 }
 
@@ -26,7 +26,7 @@ impl Limits {
     /// The default of [`Self::flows_per_source`].
     const SOURCES: usize = 256;
 
-    /// Returns these limits, overridden by those that a rule file states.
+    /// Returns these limits, overridden by those that a rule file sets.
     pub fn stated(&self, by: &FlowLimits) -> Self {
         let or = |stated: Option<u32>, own: usize| {
             stated.and_then(|stated| usize::try_from(stated).ok()).unwrap_or(own)
@@ -40,7 +40,7 @@ impl Limits {
         }
     }
 
-    /// Returns the share that one source keeps in a full table; at least 1.
+    /// Returns the number of flows that one source keeps in a full table; at least 1.
     pub(super) fn source_share(&self) -> usize {
         let share = self.flows_per_source.unwrap_or(self.flows / Self::SOURCES);
         share.max(1)
@@ -60,10 +60,10 @@ impl Default for Limits {
     }
 }
 
-/// The timeouts of a flow without a packet. The defaults are the kernel's.
+/// The idle timeouts of flows. The defaults are the kernel's.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Timeouts {
-    /// TCP: a SYN was seen, or one from both ends.
+    /// TCP: one end or both have sent a SYN.
     pub syn_sent: Duration,
     /// TCP: the SYN was answered.
     pub syn_recv: Duration,
@@ -77,10 +77,10 @@ pub struct Timeouts {
     pub last_ack: Duration,
     /// TCP: both closes were acknowledged.
     pub time_wait: Duration,
-    /// TCP: it was reset.
+    /// TCP: the connection was reset.
     pub close: Duration,
     /// TCP, established: data is not acknowledged, the same segment was repeated [`Self::MAX_COPIES`] times, the window
-    /// is zero, or it was picked up in the middle and has no answer yet.
+    /// is zero, or the connection was picked up in the middle and has no answer yet.
     pub stuck: Duration,
     /// UDP.
     pub udp: Duration,

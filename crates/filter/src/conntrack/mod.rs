@@ -10,7 +10,7 @@
 //! packets are dropped stays as long as they arrive.
 //!
 //! After a start the table is empty, and open connections are picked up in the middle ([`Limits::loose`]): the next
-//! packet of one is new, the answer to it is established.
+//! packet of such a connection is new, and the answer to it is established.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +64,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Creates an empty table. `seed` is random: it keeps senders from choosing the places of their flows.
+    /// Creates an empty table. `seed` must be random: it keeps senders from choosing their flows' places in the table.
     pub fn new(limits: Limits, seed: [u8; 16]) -> Self {
         let seed = Seed::new(seed);
         let shards = (0..limits.shards.max(1)).map(|_| Mutex::new(Shard::new(&limits, seed)));
@@ -73,19 +73,19 @@ impl Tracker {
         Self { seed, shards: shards.collect(), most, limits, clients, invalid }
     }
 
-    /// Assigns this network to a client from now on; `None` removes it.
+    /// From now on, assigns this network to a client; `None` removes the assignment.
     pub(crate) fn set_network(&self, address: IpAddr, length: u8, client: Option<&str>) {
         self.clients.set_network(address, length, self.number(client));
     }
 
-    /// Assigns a tunnel peer to this client from now on; `None` removes it.
+    /// From now on, assigns a tunnel peer to this client; `None` removes the assignment.
     pub(crate) fn set_peer(&self, peer: u32, client: Option<&str>) {
         self.clients.set_peer(peer, self.number(client));
     }
 
-    /// Returns the number of a client. The flows of clients that are forgotten for it end.
+    /// Returns the number of a client. Ends the flows of clients that are forgotten for it.
     fn number(&self, client: Option<&str>) -> Client {
-        // No lock is held meanwhile: a burst that holds a shard looks up the client of an address.
+        // No lock is held during this call, because a burst that holds a shard looks up the client of an address.
         let (number, retired) = self.clients.number_of(client);
         if !retired.is_empty() {
             let all = |flow: &FlowEnds| flow.clients.into_iter().chain([flow.owner]);
@@ -99,20 +99,20 @@ impl Tracker {
         &self.clients
     }
 
-    /// Changes the limits of flows; existing flows stay until others need their place.
+    /// Changes the limits of flows; existing flows stay until others need their slots.
     pub fn resize(&self, limits: &Limits) {
         self.most.store(limits.flows as u64, Ordering::Relaxed);
         let limits = Limits { shards: self.limits.shards, ..limits.clone() };
         self.shards.iter().for_each(|shard| lock(shard).resize(&limits));
     }
 
-    /// Returns the bounds it was created with.
+    /// Returns the limits that the tracker was created with.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Begins a run of packets that are treated as arriving at `now`. It holds the lock of one shard at a time until it
-    /// is dropped: a thread must have one at most, and must not wait meanwhile.
+    /// Begins a run of packets that are treated as arriving at `now`. It holds the lock of at most one shard until it
+    /// is dropped: a thread must have only one burst at a time, and must not block meanwhile.
     pub fn burst(&self, now: Nanos) -> Burst<'_> {
         Burst { tracker: self, now, generation: 0, held: None, invalid: [0; Invalid::COUNT] }
     }
@@ -133,8 +133,8 @@ impl Tracker {
         stats
     }
 
-    /// Returns some of the flows, from `cursor` on (0 at first), and the next cursor; `None` at the end. Flows that are
-    /// added or removed meanwhile may be missing.
+    /// Returns some of the flows, from `cursor` on (0 at first), and the next cursor, which is `None` at the end. Flows
+    /// that are added or removed meanwhile may be missing.
     pub fn flows(&self, now: Nanos, cursor: u64) -> (Vec<FlowInfo>, Option<u64>) {
         let (index, segment) = (cursor >> 32, cursor & u64::from(u32::MAX));
         let Some(shard) = usize::try_from(index).ok().and_then(|index| self.shards.get(index))
@@ -151,7 +151,7 @@ impl Tracker {
     pub(crate) fn flush(&self, matches: impl Fn(&FlowEnds) -> bool) -> u64 {
         let mut ended = 0u64;
         for shard in &self.shards {
-            // One segment at a time: workers wait for the lock.
+            // One segment at a time, because workers wait for the lock.
             let mut segment = 0usize;
             while let Some(some) = lock(shard).flush(segment, &matches) {
                 ended = ended.saturating_add(some);
@@ -161,10 +161,10 @@ impl Tracker {
         ended
     }
 
-    /// Removes expired flows, at most a thousand of each shard at a time; returns true if more are left. Bursts do this
+    /// Removes expired flows, at most a thousand of each shard per call; returns true if more are left. Bursts do this
     /// too: this method is for times without packets.
     pub fn sweep(&self, now: Nanos) -> bool {
-        // Every shard, whatever the previous one returned.
+        // Sweeps every shard, whatever the previous one returned.
         self.shards.iter().filter(|shard| lock(shard).sweep(now, SWEEP)).count() > 0
     }
 }
@@ -187,14 +187,14 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 /// The state of one packet. [`Burst::confirm`] enters it if it starts a flow.
 #[derive(Copy, Clone, Debug)]
 pub struct Tracked {
-    /// One bit.
+    /// The connection state, as a single bit.
     pub state: CtState,
-    /// Its direction in its flow. [`CtDirection::Original`] without one.
+    /// The packet's direction in its flow; [`CtDirection::Original`] without a flow.
     pub direction: CtDirection,
-    /// The flow's transport protocol: for an ICMP error, that of the flow it reports on. `None` without a flow
-    /// (invalid, untracked): there, `ct direction` and `ct l4proto` do not match.
+    /// The flow's transport protocol: for an ICMP error, the protocol of the flow it reports on. `None` without a flow
+    /// (invalid, untracked): then `ct direction` and `ct l4proto` do not match.
     pub protocol: Option<u8>,
-    /// Whether its flow was accepted by former rules, or with former members.
+    /// Whether its flow was accepted by previous rules, or with previous members.
     pub stale: bool,
     place: Place,
 }
@@ -202,7 +202,7 @@ pub struct Tracked {
 #[derive(Copy, Clone, Debug)]
 enum Place {
     Nowhere,
-    /// It reports on a flow without belonging to it.
+    /// The packet reports on a flow without belonging to it.
     About {
         slot: u32,
         key: FlowKey,
@@ -229,7 +229,7 @@ impl Tracked {
         }
     }
 
-    /// Describes a packet of no flow: not tracked at all, or invalid.
+    /// Describes a packet without a flow: untracked or invalid.
     pub const fn without(state: CtState) -> Self {
         let direction = CtDirection::Original;
         Self { state, direction, protocol: None, stale: false, place: Place::Nowhere }
@@ -247,12 +247,12 @@ pub struct Burst<'a> {
 }
 
 impl Burst<'_> {
-    /// Looks up a packet. A known flow is updated here, whatever the verdict on the packet, as in the kernel; a new one
-    /// waits for [`Self::confirm`].
+    /// Looks up a packet. A known flow is updated here, whatever the verdict on the packet, as in the kernel; a new
+    /// flow is entered only by [`Self::confirm`].
     ///
-    /// `path` and VLAN tags distinguish flows with the same addresses: an answer has to take the opposite path.
+    /// `path` and VLAN tags distinguish flows with the same addresses: an answer must take the opposite path.
     ///
-    /// It takes whole packets: a fragment, and a packet with a wrong checksum, is invalid.
+    /// It takes whole packets: fragments, and packets with a wrong checksum, are invalid.
     #[inline]
     pub fn look(&mut self, packet: &Packet<'_>, path: Path) -> Tracked {
         let Network::Ip(ip) = &packet.network else { return Tracked::without(CtState::UNTRACKED) };
@@ -332,8 +332,8 @@ impl Burst<'_> {
         Ok(())
     }
 
-    /// Looks up an ICMP error: it is related to the flow of the packet whose head it carries, if it is sent to the
-    /// source of that packet. It does not change the flow.
+    /// Looks up an ICMP error. It is related to the flow of the packet that it carries, if it is sent to the source of
+    /// that packet. It does not change the flow.
     fn related(&mut self, packet: &Packet<'_>, ip: &Ip, path: Path) -> Result<Tracked, Invalid> {
         let head = packet.transport_bytes().get(8..).ok_or(Invalid::IcmpError)?;
         let (way, source) =
@@ -341,7 +341,7 @@ impl Burst<'_> {
         if source != ip.destination {
             return Err(Invalid::IcmpError);
         }
-        // That packet went in the opposite direction.
+        // The embedded packet was sent in the opposite direction.
         let way = way.within(packet.vlans(), path.back());
         let hash = way.key.hash(&self.tracker.seed);
         let (now, generation) = (self.now, self.generation);
@@ -358,8 +358,8 @@ impl Burst<'_> {
         })
     }
 
-    /// Enters the flow of a packet that was accepted; does nothing for one of a known flow. Returns false if there is
-    /// no space, which is counted: the packet must be dropped.
+    /// Enters the flow of a packet that was accepted; does nothing if the flow is known. Returns false if the table has
+    /// no room, which is counted: the packet must then be dropped.
     #[inline]
     pub fn confirm(&mut self, tracked: &Tracked, packet: &Packet<'_>) -> bool {
         let Place::New { way, hash } = &tracked.place else { return true };
@@ -372,7 +372,7 @@ impl Burst<'_> {
         shard.is_some_and(|shard| shard.enter(way, *hash, packet, (owner, generation), now))
     }
 
-    /// Sets the generation of rules and members for the following packets. Flows that another one accepted are
+    /// Sets the generation of rules and members for the following packets. Flows accepted by another generation are
     /// [`Tracked::stale`].
     #[inline]
     pub(crate) fn set_generation(&mut self, generation: u32) {
@@ -387,7 +387,7 @@ impl Burst<'_> {
         Some(Ends { protocol: key.protocol(), source, destination })
     }
 
-    /// Records that a stale flow was evaluated again: it continues, or it ends.
+    /// Records the result of evaluating a stale flow again: it continues or ends.
     pub(crate) fn reevaluated(&mut self, tracked: &Tracked, accepted: bool) {
         let (Some((slot, key, hash)), generation) = (tracked.flow(), self.generation) else {
             return;
@@ -397,8 +397,8 @@ impl Burst<'_> {
         }
     }
 
-    /// Returns the cache for the rules' verdict on the last packet of the flow in the same direction. Returns `None`
-    /// for a packet of no known flow, and for ICMP errors.
+    /// Returns the cache for the verdict on the flow's last packet in the same direction. Returns `None` for a packet
+    /// without a known flow, and for ICMP errors.
     #[inline]
     pub fn verdict_cache(&mut self, tracked: &Tracked) -> Option<&mut VerdictCache> {
         let Place::Known { slot, key, hash } = tracked.place else { return None };
@@ -415,7 +415,7 @@ impl Burst<'_> {
         // The low half chooses the bucket.
         let index = if count == 1 { 0 } else { ((hash >> 32) as usize).checked_rem(count)? };
         if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
-            // Never two at once, because two bursts could wait for each other.
+            // Never holds two shards at once, because two bursts could then wait for each other.
             self.held = None;
             let mut shard = lock(self.tracker.shards.get(index)?);
             shard.tick(self.now);

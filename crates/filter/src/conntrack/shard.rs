@@ -13,22 +13,22 @@ use crate::ruleset::{CtDirection, CtState};
 use adit_wire::ip::{ICMP, ICMPV6, TCP, UDP};
 use std::time::Duration;
 
-/// The most flows that are checked for expiry at once.
+/// The maximum number of flows that are checked for expiry at once.
 const SWEEP: u32 = 64;
 /// The interval of these checks.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// A flow is checked again at most this many seconds after the last check.
+/// The maximum number of seconds until a flow is checked again.
 const LOOK_AGAIN: u16 = 300;
-/// Of this many that were queued longest ago, the one that was silent for longest is evicted.
+/// The number of longest-queued flows of which the one that was silent for longest is evicted.
 const CANDIDATES: usize = 8;
-/// The number of flows that are sampled for one of a source that exceeds its share, including free slots.
+/// The number of slots, including free ones, that are sampled to find a flow of a source that exceeds its share.
 const SAMPLE: u32 = 64;
 const SAMPLE_SLOTS: u32 = 512;
-/// The distance of samples, modulo all slots: a prime, so that a sample of all reaches all.
+/// The distance between samples, modulo the number of slots: a prime, so that a full round visits every slot.
 const STRIDE: u64 = 2_654_435_761;
 /// How long a full table refuses flows without searching for space.
 const FULL_FOR: Duration = Duration::from_millis(1);
-/// UDP: a flow with packets after this many sixteenths of a second is a stream.
+/// UDP: a flow that still has packets after this many sixteenths of a second is a stream.
 const STREAM_AGE: u32 = 2 * 16;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Shard {
     timeouts: Timeouts,
     most: u32,
     most_unanswered: u32,
-    /// The share that one source keeps when the table is full.
+    /// The number of flows that one source keeps when the table is full.
     share: u32,
     /// The start of the next sample.
     hand: u32,
@@ -48,7 +48,7 @@ pub(super) struct Shard {
     pub(super) counts: Counts,
 }
 
-/// Since the start.
+/// Counters since the start.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Counts {
     pub(super) entered: u64,
@@ -62,13 +62,13 @@ pub(super) struct Counts {
 
 /// The result for a packet of a known flow.
 pub(super) enum FlowMatch {
-    /// It belongs to the flow.
+    /// The packet belongs to the flow.
     Known(CtState, CtDirection),
-    /// It ends the flow.
+    /// The packet ends the flow.
     Last(CtState, CtDirection),
-    /// It cannot belong to the flow.
+    /// The packet cannot belong to the flow.
     Invalid(Invalid),
-    /// The flow is over; this packet starts another.
+    /// The flow has ended; this packet starts another one.
     Over,
 }
 
@@ -91,11 +91,11 @@ impl Shard {
         shard
     }
 
-    /// Applies its part of these limits.
+    /// Applies this shard's part of the limits.
     pub(super) fn resize(&mut self, limits: &Limits) {
         let part = |whole: usize| {
             let part = whole.div_ceil(limits.shards.max(1));
-            // Slots are numbered with 32 bits, buckets are twice as many.
+            // Slot numbers have 32 bits, and there are twice as many buckets.
             u32::try_from(part).unwrap_or(u32::MAX).min(1 << 30)
         };
         self.most = part(limits.flows);
@@ -120,7 +120,7 @@ impl Shard {
         }
     }
 
-    /// Checks up to `budget` flows; returns true if more are to be checked.
+    /// Checks up to `budget` flows; returns true if more need checking.
     pub(super) fn sweep(&mut self, now: Nanos, mut budget: u32) -> bool {
         for class in Class::ALL {
             let timeout = class.timeout(&self.timeouts).as_secs().max(1);
@@ -167,7 +167,7 @@ impl Shard {
         if stuck { timeout.min(self.timeouts.stuck) } else { timeout }
     }
 
-    /// Updates a flow by one of its packets.
+    /// Updates a flow from one of its packets.
     #[inline]
     pub(super) fn advance(
         &mut self,
@@ -271,7 +271,7 @@ impl Shard {
         self.table.get(slot).is_some_and(|flow| flow.generation != generation)
     }
 
-    /// Records the generation that has accepted a flow; `None` ends it.
+    /// Records the generation that accepted a flow; `None` ends the flow.
     pub(super) fn reevaluated(&mut self, slot: u32, key: &FlowKey, generation: Option<u32>) {
         let Some(flow) = self.table.get_mut(slot).filter(|flow| flow.key == *key) else { return };
         match generation {
@@ -283,7 +283,8 @@ impl Shard {
         }
     }
 
-    /// Ends the flows of one segment of slots whose ends match, and returns their number; `None` after the last.
+    /// Ends the flows of one segment of slots whose ends match, and returns their number; `None` after the last
+    /// segment.
     pub(super) fn flush(
         &mut self,
         segment: usize,
@@ -305,18 +306,18 @@ impl Shard {
         }
     }
 
-    /// Returns twice the average amount that others add to a source's counts: a flood from forged addresses must not
-    /// count for all.
+    /// Returns twice the average amount that other sources add to a source's counts, so that a flood from forged
+    /// addresses does not count against every source.
     fn others(&self) -> u32 {
         (self.table.len() / Sources::WIDTH).saturating_mul(2)
     }
 
-    /// Evicts a flow for one of `source`. Returns false if there is none to evict.
+    /// Evicts a flow to make room for one of `source`. Returns false if none can be evicted.
     ///
     /// Expired flows are evicted first. Unanswered flows that take more than a quarter of the table are a flood: then
-    /// the oldest of them is evicted. Next is a flow of the source that has most, if that exceeds its share and the
-    /// number of `source`; a source beyond its share replaces its own flows only. Last are unanswered and half-open
-    /// flows, and established ones that were silent for [`Timeouts::IDLE`].
+    /// the oldest of them is evicted. Next is a flow of the source that has the most flows, if it exceeds both its
+    /// share and the number of `source`; a source beyond its share replaces only its own flows. Last are unanswered and
+    /// half-open flows, and established ones that were silent for [`Timeouts::IDLE`].
     fn make_room(&mut self, source: u64, now: Nanos) -> bool {
         const OVER: [Class; 2] = [Class::Close, Class::TimeWait];
         const UNANSWERED: [Class; 6] = [
@@ -363,7 +364,7 @@ impl Shard {
         true
     }
 
-    /// Returns a flow of the first of these groups that has any: one of its most frequent class.
+    /// Returns a flow of the first non-empty group, from the most frequent class in it.
     fn oldest_of(&self, groups: &[&[Class]]) -> Option<u32> {
         groups.iter().find_map(|group| {
             let longest = group.iter().max_by_key(|class| self.table.class_len(**class))?;
@@ -371,8 +372,8 @@ impl Shard {
         })
     }
 
-    /// Returns a flow of `own`, or of the source that has most, if that is more than `least`: within a sample, the one
-    /// that was silent for longest. A source with a large part of the table is in each sample.
+    /// Returns a flow of `own`, or of the source that has the most flows, if it has more than `least`: the flow in a
+    /// sample that was silent for longest. A source with a large part of the table is in each sample.
     fn heaviest(&mut self, own: Option<u64>, least: u32) -> Option<u32> {
         let others = self.others();
         let mut best: Option<(u32, std::cmp::Reverse<u64>, u32)> = None;
@@ -399,7 +400,7 @@ impl Shard {
         best.map(|(.., slot)| slot)
     }
 
-    /// Returns the flow that was silent for longest, of those of a class that were queued first.
+    /// Returns the flow that was silent for longest among the longest-queued flows of a class.
     fn silent_longest(&self, class: Class) -> Option<u32> {
         let mut best: Option<(u32, Nanos)> = None;
         let mut slot = self.table.oldest(class)?;
@@ -413,7 +414,7 @@ impl Shard {
         best.map(|(slot, _)| slot)
     }
 
-    /// Returns an established flow that was silent for long.
+    /// Returns an established flow that was silent for a long time.
     fn idle(&mut self, now: Nanos) -> Option<u32> {
         for class in [Class::UdpStream, Class::Established] {
             for _ in 0..CANDIDATES {
@@ -459,7 +460,7 @@ impl Shard {
     }
 }
 
-/// Returns the class of a flow whose protocol has no states of its own.
+/// Returns the class of a flow whose protocol is stateless.
 fn stateless_class(flow: &Flow, answered: bool, answering: bool, now: Nanos) -> Class {
     match flow.class {
         class if !answering => class,
@@ -487,18 +488,18 @@ const fn tcp_class(state: State, answered: bool) -> Class {
     }
 }
 
-/// The number of flows of each source, in a fixed space: each has two counters that it shares with others; the smaller
-/// one is never too small.
+/// The number of flows of each source, in a fixed amount of memory: each source has two counters that it shares with
+/// others, and the smaller one is never too low.
 #[derive(Debug)]
 struct Sources {
     rows: [Box<[Count]>; 2],
 }
 
-/// Flows of a source.
+/// The flows of one source.
 #[derive(Copy, Clone, Debug, Default)]
 struct Count {
     all: u32,
-    /// Flows of this source without an answer.
+    /// The number of flows of this source without an answer.
     unanswered: u32,
 }
 
@@ -546,7 +547,7 @@ impl Sources {
         }
     }
 
-    /// Records that a flow of the source has an answer now, or waits for one again.
+    /// Records that a flow of the source is now answered, or unanswered again.
     fn answered(&mut self, source: u64, now: bool) {
         for count in self.places(source) {
             count.unanswered = if now {

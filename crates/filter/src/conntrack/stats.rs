@@ -8,29 +8,30 @@ use super::shard::Shard;
 /// The contents and counters of a [`super::Tracker`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TrackStats {
-    /// Flows now.
+    /// The present number of flows.
     pub flows: u64,
     /// The limit of flows.
     pub limit: u64,
-    /// Allocated bytes.
+    /// The number of allocated bytes.
     pub bytes: u64,
-    /// Flows now, by state: only those that are not zero.
+    /// The present number of flows in each state, without zeros.
     pub states: Vec<(FlowState, u64)>,
     /// Flows entered since the start.
     pub entered: u64,
     /// Flows that expired.
     pub expired: u64,
-    /// Flows that were evicted for others.
+    /// Flows that were evicted to make room for others.
     pub evicted: u64,
-    /// Those of them whose source exceeded its share.
+    /// Evicted flows whose source exceeded its share.
     pub evicted_share: u64,
-    /// Flows that ended because the rules or clients in force would not accept them, or on request.
+    /// Flows that were ended on request, or because the rules or clients in force would not accept
+    /// them.
     pub withdrawn: u64,
     /// Packets refused because the table was full of flows that must not be evicted.
     pub refused_full: u64,
     /// Packets refused because their source has too many unanswered flows.
     pub refused_source: u64,
-    /// Packets found invalid, by reason: only those that are not zero.
+    /// Invalid packets by reason, without zeros.
     pub invalid: Vec<(Invalid, u64)>,
 }
 
@@ -63,7 +64,7 @@ impl TrackStats {
 pub enum FlowState {
     SynSent,
     SynRecv,
-    /// TCP picked up in the middle, no answer yet.
+    /// TCP, picked up in the middle, with no answer yet.
     PickedUp,
     Established,
     FinWait,
@@ -82,23 +83,23 @@ pub enum FlowState {
 /// The reason why a packet belongs to no flow and cannot start one.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Invalid {
-    /// A fragment, or without a transport header.
+    /// A fragment, or a packet without a transport header.
     Headers,
     /// The transport checksum is wrong.
     Checksum,
     /// TCP flags that never occur together.
     Flags,
-    /// TCP: no such segment in this state.
+    /// TCP: a segment that cannot occur in this state.
     State,
     /// TCP: beyond the receiver's window.
     Sequence,
     /// TCP: acknowledges data that was not sent.
     Acknowledgement,
-    /// TCP: a reset that is not at the next expected byte.
+    /// TCP: a reset with a sequence number other than the next expected byte.
     Reset,
     /// An ICMP reply without a query, or a type that is not tracked.
     Icmp,
-    /// An ICMP error about no known flow, or not sent to the packet's source.
+    /// An ICMP error about an unknown flow, or one not sent to the packet's source.
     IcmpError,
 }
 
@@ -129,7 +130,7 @@ pub struct FlowInfo {
     pub destination: (IpAddr, u16),
     /// The ids of its VLANs, the outermost first; 0 for none.
     pub vlans: [u16; 2],
-    /// The clients that its first packet came from and went to, by name.
+    /// The names of the clients that its first packet came from and went to.
     pub clients: [Option<Arc<str>>; 2],
     /// Its state.
     pub state: FlowState,
@@ -137,11 +138,11 @@ pub struct FlowInfo {
     pub assured: bool,
     /// The time since its first packet.
     pub age: Duration,
-    /// The time until it expires without a packet.
+    /// The time until it expires if no packet arrives.
     pub left: Duration,
-    /// Packets in the original and in the opposite direction; a super-packet counts as its
-    /// segments.
+    /// The number of packets in the original and in the opposite direction; a super-packet counts
+    /// as its segments.
     pub packets: [u64; 2],
-    /// Bytes from the network header on, likewise.
+    /// The number of bytes from the network header on, in the same directions.
     pub bytes: [u64; 2],
 }

@@ -1,9 +1,9 @@
-//! TCP as seen between its two ends: the state of both, and the sequence numbers that they can be at.
+//! TCP as seen between its two ends: the state of both, and the sequence numbers that each can have reached.
 //!
 //! States, their order and the bounds of the windows are those of Linux, so that the same rule file has the same
 //! meaning in both; they are based on G. van Rooij, "Real Stateful TCP Packet Filtering in IP Filter". A reset ends a
-//! connection only at the next expected byte (RFC 5961 section 3), and a SYN in an open one changes nothing (section
-//! 4): the answers that its receiver gives to either pass.
+//! connection only at the next expected byte (RFC 5961 section 3), and a SYN in an open connection changes nothing
+//! (section 4): the answers that its receiver sends to either pass.
 
 use super::{Invalid, Timeouts};
 use crate::packet::{Packet, Transport};
@@ -16,10 +16,10 @@ mod window;
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// Nothing was seen.
+    /// No segment was seen.
     None,
     SynSent,
-    /// Both have sent a SYN, neither has answered.
+    /// Both ends have sent a SYN, and neither has answered.
     BothSynSent,
     SynRecv,
     Established,
@@ -45,28 +45,28 @@ pub(super) enum Kind {
 /// The observed state of one end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 struct Side {
-    /// The number after the last byte that it has sent.
+    /// The number after the last byte that the end has sent.
     end: u32,
-    /// The number after the last byte that it may send.
+    /// The number after the last byte that the end may send.
     limit: u32,
-    /// The largest window that it has offered, in bytes; 0 before its first packet.
+    /// The largest window that the end has offered, in bytes; 0 before its first packet.
     window: u32,
-    /// The last byte that it has acknowledged.
+    /// The last byte that the end has acknowledged.
     acked: u32,
-    /// Its window scale.
+    /// The end's window scale.
     scale: u8,
     flags: u8,
 }
 
-/// It scales windows.
+/// The end scales windows.
 const SCALES: u8 = 1;
-/// It supports selective acknowledgements.
+/// The end supports selective acknowledgements.
 const SACK: u8 = 2;
-/// It closed first.
+/// The end closed first.
 const CLOSED: u8 = 4;
-/// Its scale is unknown: its windows are not checked.
+/// The end's scale is unknown: its windows are not checked.
 const LIBERAL: u8 = 8;
-/// Some of its data is not acknowledged.
+/// Some of the end's data is not acknowledged.
 const UNACKNOWLEDGED: u8 = 16;
 /// `acked` is valid.
 const ACKED: u8 = 32;
@@ -79,7 +79,7 @@ impl Side {
     }
 }
 
-/// A connection.
+/// A tracked TCP connection.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Tcp {
     sides: [Side; 2],
@@ -89,9 +89,9 @@ pub(super) struct Tcp {
     last_window: u16,
     last_kind: Kind,
     last_reply: bool,
-    /// How often the last acknowledgement was repeated in sequence.
+    /// The number of consecutive repetitions of the last acknowledgement.
     copies: u8,
-    /// Flags and scale of a SYN that passed without being trusted.
+    /// The flags and scale of a SYN that passed although it was not verified.
     doubted_flags: u8,
     doubted_scale: u8,
     pub(super) state: State,
@@ -99,13 +99,13 @@ pub(super) struct Tcp {
 
 /// A SYN carries no more than a full segment (RFC 7413).
 const SYN_DATA: u32 = 1460;
-/// The SYN that passed may be answered by an acknowledgement which looks like that of the last FIN (RFC 5961 section
-/// 4.2).
+/// The unverified SYN may be answered by an acknowledgement that looks like the acknowledgement of the last FIN (RFC
+/// 5961 section 4.2).
 const CHALLENGED: u8 = 64;
 /// Both ends sent a SYN.
 const SIMULTANEOUS: u8 = 128;
 
-/// A segment.
+/// The fields of a segment that tracking needs.
 #[derive(Clone, Debug)]
 pub(super) struct Segment<'a> {
     kind: Kind,
@@ -118,29 +118,29 @@ pub(super) struct Segment<'a> {
     options: &'a [u8],
 }
 
-/// The result of a segment for a connection.
+/// The effect of a segment on a connection.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
-    /// It continues.
+    /// The connection continues.
     Accept(Accepted),
     /// The segment passes, but changes nothing.
     Ignore,
     /// The segment is impossible.
     Invalid(Invalid),
-    /// The segment starts another connection in place of this one, which is over.
+    /// The connection has ended, and the segment starts another one in its place.
     Reopen,
-    /// It is over before it was answered.
+    /// The connection ended before it was answered.
     Gone,
 }
 
-/// The continuation of a connection.
+/// The changes to a connection that continues.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Accepted {
-    /// The segment shows that it is alive.
+    /// The segment shows that the connection is alive.
     pub(super) refresh: bool,
-    /// Its handshake is complete.
+    /// The connection's handshake is complete.
     pub(super) assured: bool,
-    /// It may be dead.
+    /// The connection may be dead.
     pub(super) stuck: bool,
 }
 
@@ -150,7 +150,7 @@ enum Next {
     Invalid,
 }
 
-/// Returns the state after a segment, based on the order of segments alone.
+/// Returns the state after a segment, based only on the order of segments.
 fn next(state: State, kind: Kind, direction: CtDirection) -> Next {
     use CtDirection::{Original, Reply};
     use Kind::{Ack, Fin, Rst, Syn, SynAck};
@@ -182,7 +182,7 @@ fn next(state: State, kind: Kind, direction: CtDirection) -> Next {
 }
 
 impl<'a> Segment<'a> {
-    /// Returns the segment of a packet; `None` if its flags never occur together, or it is not TCP.
+    /// Returns the segment of a packet; `None` if it is not TCP or its flags never occur together.
     pub(super) fn of(packet: &Packet<'a>) -> Option<Self> {
         let (Transport::Tcp(tcp), Some(ip)) = (packet.transport, packet.ip()) else { return None };
         let bytes: &'a [u8] = packet.bytes.get(ip.payload..)?;
@@ -207,7 +207,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Returns the kind of a segment with these flags; `None` for those that never occur together.
+/// Returns the kind of a segment with these flags; `None` if they never occur together.
 const fn kind(flags: u8) -> Option<Kind> {
     const FIN_ACK: u8 = bits::FIN | bits::ACK;
     const SYN_ACK: u8 = bits::SYN | bits::ACK;
@@ -239,8 +239,8 @@ impl Tcp {
         state: State::None,
     };
 
-    /// Returns whether a segment can be the first of a connection: a SYN, or with `loose` an acknowledgement from the
-    /// middle.
+    /// Returns whether a segment can be the first of a connection: a SYN or, with `loose`, an acknowledgement from the
+    /// middle of one.
     pub(super) fn may_start(segment: &Segment<'_>, loose: bool) -> bool {
         match segment.kind {
             Kind::Syn => true,
@@ -262,7 +262,7 @@ impl Tcp {
             sender.limit = sender.end.wrapping_add(sender.window);
             (sender.flags, receiver.flags) = (SACK | LIBERAL, SACK | LIBERAL);
         }
-        // For its effect on the windows, not its verdict: there is nothing yet to contradict.
+        // Called for its effect on the windows: there is no earlier segment that this one could contradict.
         let _ = tcp.window(segment, CtDirection::Original);
         tcp.state = if segment.kind == Kind::Syn { State::SynSent } else { State::Established };
         tcp.remember(segment.kind, CtDirection::Original);
@@ -270,7 +270,7 @@ impl Tcp {
     }
 
     /// Processes one segment. `answered`: a packet in the opposite direction was seen before; `assured`: the handshake
-    /// was seen to be complete.
+    /// was completed.
     pub(super) fn segment(
         &mut self,
         segment: &Segment<'_>,
@@ -330,8 +330,8 @@ impl Tcp {
         }
         self.remember(segment.kind, direction);
         if segment.kind == Kind::Syn {
-            // A reset that acknowledges something older does not answer it, and the windows say whether one that
-            // acknowledges this does.
+            // A reset that acknowledges an older segment does not answer this one; for a reset that acknowledges this
+            // one, the windows decide.
             self.last_end = 0;
         }
         self.state = new;
@@ -354,7 +354,7 @@ impl Tcp {
         }
         let waiting = self.sides.iter().any(|side| side.is(UNACKNOWLEDGED));
         Outcome::Accept(Accepted {
-            // An unanswered SYN must not keep its place by being repeated.
+            // An unanswered SYN must not keep its entry alive by being repeated.
             refresh: answered
                 || segment.kind != Kind::Syn
                 || (old, new) != (State::SynSent, State::SynSent),
@@ -391,13 +391,13 @@ impl Tcp {
         }
     }
 
-    /// Returns whether a SYN may replace a connection that is over: it was closed in order (RFC 9293 3.6.1), or the
+    /// Returns whether a SYN may replace a connection that has ended: it was closed in order (RFC 9293 3.6.1), or the
     /// SYN's sender has reset it.
     fn reopens(&self, direction: CtDirection) -> bool {
         self.sides.iter().any(|side| side.is(CLOSED)) || self.last_was(Kind::Rst, direction)
     }
 
-    /// Passes a segment that does not fit, and records it: the ends may have other information.
+    /// Lets a segment pass that does not fit, and records it: the ends may know more than the filter does.
     fn pass_unverified(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Outcome {
         self.remember(segment.kind, direction);
         self.last_seq = segment.seq;
@@ -419,7 +419,7 @@ impl Tcp {
         Outcome::Ignore
     }
 
-    /// Returns whether a SYN/ACK acknowledges the SYN that passed: both ends have started again.
+    /// Returns whether a SYN/ACK acknowledges the unverified SYN, which means that both ends have started again.
     fn answers_doubted(&self, segment: &Segment<'_>, direction: CtDirection) -> bool {
         segment.kind == Kind::SynAck
             && self.last_was(Kind::Syn, against(direction))
@@ -435,7 +435,7 @@ impl Tcp {
         self.doubted_flags = flags;
     }
 
-    /// Returns whether an acknowledgement answers the SYN that passed, not the last FIN.
+    /// Returns whether an acknowledgement answers the unverified SYN rather than the last FIN.
     fn is_challenge_ack(&self, segment: &Segment<'_>, direction: CtDirection, old: State) -> bool {
         old == State::LastAck
             && segment.kind == Kind::Ack
@@ -458,7 +458,7 @@ impl Tcp {
         let answers_syn = answered && self.last_kind == Kind::Syn && answers_last;
         match old {
             State::TimeWait | State::Close => return Reset::Certain,
-            // RFC 9293 3.10.7.3: it has to acknowledge the SYN, with or without data behind it.
+            // RFC 9293 3.10.7.3: the reset must acknowledge the SYN, with or without data after it.
             State::SynSent if direction == CtDirection::Reply => {
                 let short = receiver.end.wrapping_sub(segment.ack);
                 let good = segment.has(bits::ACK) && short <= SYN_DATA;
@@ -487,7 +487,7 @@ impl Tcp {
                 && self.last_was(Kind::Ack, CtDirection::Reply)
                 && segment.seq == self.last_ack
         {
-            // It answers a segment that passed.
+            // The reset answers a segment that passed.
             Reset::Certain
         } else if established && receiver.is(ACKED) && !exact {
             Reset::Challenge
@@ -497,17 +497,17 @@ impl Tcp {
     }
 }
 
-/// The assessment of a reset.
+/// The classification of a reset.
 enum Reset {
-    /// Before data that was acknowledged already: no end of the connection sends it.
+    /// The reset precedes data that was already acknowledged: neither end of the connection sends such a reset.
     Invalid,
-    /// It ends the connection if it is in the window.
+    /// The reset ends the connection if it is in the window.
     Likely,
-    /// It ends the connection.
+    /// The reset ends the connection.
     Certain,
-    /// In the window but not at the next expected byte: its receiver sends a challenge.
+    /// The reset is in the window but not at the next expected byte: its receiver sends a challenge.
     Challenge,
-    /// It may belong to another connection with the same ports.
+    /// The reset may belong to another connection with the same ports.
     Doubtful,
 }
 
@@ -518,7 +518,7 @@ const fn against(direction: CtDirection) -> CtDirection {
     }
 }
 
-/// Returns whether `a` precedes `b` in the circle of sequence numbers.
+/// Returns whether `a` precedes `b` in sequence number order, which wraps around.
 const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }

@@ -10,7 +10,7 @@ use crate::packet::Layer;
 use crate::testing::{V4_B, udp, v4_of};
 use crate::{Filter, IfName, lang};
 
-/// Writes enough rules for an index, which must not contain the elements of a set that changes.
+/// Writes enough rules for an index, which must not include the elements of a changing set.
 fn rules(set: &str) -> String {
     let mut rules = String::new();
     for port in 0..20 {
@@ -41,7 +41,7 @@ fn firewall(text: &str) -> Arc<Firewall> {
     Firewall::new(filter(text), Limits::default(), [3; 16])
 }
 
-/// Executes a command; returns how many elements changed, or the error.
+/// Executes a command; returns the number of changed elements, or the error.
 fn change(firewall: &Firewall, change: Change, text: &str, now: u64) -> Result<usize, String> {
     let rules = firewall.filter();
     let named = lang::elements(rules.ruleset(), text).map_err(|error| error.to_string())?;
@@ -92,7 +92,7 @@ fn a_ban_holds_for_its_time_and_over_a_reload() {
     firewall.replace(filter(&text));
     assert_eq!(listed(&firewall, 30 * SECOND)[1], "10.0.0.2 timeout 1m expires 40s");
     assert!(passes(&firewall, 2, 30 * SECOND));
-    // A timeout that is stated again renews; an element without one is unchanged.
+    // Repeating a timeout renews it; an element without a timeout is unchanged.
     assert_eq!(change(&firewall, Change::Add, "s 10.0.0.2", 40 * SECOND), Ok(0));
     assert_eq!(change(&firewall, Change::Add, "s 10.0.0.2 timeout 2m", 40 * SECOND), Ok(1));
     firewall.sweep(Nanos(159 * SECOND));
@@ -117,7 +117,7 @@ fn elements_of_the_file_have_timeouts_too() {
     assert!(passes(&firewall, 1, 100 * SECOND) && passes(&firewall, 2, 100 * SECOND));
     firewall.sweep(Nanos(105 * SECOND));
     assert!(passes(&firewall, 1, 105 * SECOND) && !passes(&firewall, 2, 105 * SECOND));
-    // A running lifetime continues; an expired element starts again with the file.
+    // A running lifetime continues; an expired element from the file starts again.
     firewall.replace(filter(&text));
     firewall.sweep(Nanos(150 * SECOND));
     assert!(passes(&firewall, 1, 150 * SECOND) && passes(&firewall, 2, 150 * SECOND));
@@ -186,7 +186,7 @@ fn no_more_are_added_than_there_is_room_for() {
 #[derive(Clone, Debug)]
 struct Model {
     owner: [Option<usize>; 64],
-    /// By element: its end, and whether it was added.
+    /// The end and origin of each element: whether it was added.
     elements: Vec<(Option<u64>, bool)>,
     merges: bool,
     file: Vec<(usize, usize)>,
@@ -368,7 +368,7 @@ proptest! {
             prop_assert_eq!(done.is_ok(), expected, "{}", command);
         }
         for host in 0..20 {
-            // The packets of the tests go to port 53.
+            // The test packets are sent to port 53.
             prop_assert_eq!(passes(&firewall, host, 2), model.contains(&(host, 53)));
         }
     }

@@ -1,9 +1,9 @@
 //! Evaluation: packet and state in, verdict out. An [`Evaluator`] belongs to one worker: it counts without atomics and
 //! flushes its counts once per burst.
 //!
-//! The order is nftables': the base chains of bridge tables, then those of the tables of the packet's own family, each
-//! kind by priority and then in the order of the file. `accept` ends its base chain only, `drop` and `reject` are
-//! final.
+//! The order is that of nftables: the base chains of bridge tables, then those of the tables of the packet's own
+//! family, each group by priority and then in the order of the file. `accept` ends only its base chain; `drop` and
+//! `reject` are final.
 
 pub(crate) mod read_field;
 pub(crate) mod run;
@@ -31,12 +31,12 @@ use crate::compile::Filter;
 use crate::packet::Packet;
 use crate::ruleset::{CtDirection, CtState, Log, Reject};
 
-/// An interface's name, padded with zeros to 16 bytes and read as a big-endian number. Zero is none.
+/// An interface's name, padded with zeros to 16 bytes and read as a big-endian number. Zero means no interface.
 #[derive(Copy, Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct IfName(pub u128);
 
 impl IfName {
-    /// Takes the first 16 bytes of `name`.
+    /// Creates the name from the first 16 bytes of `name`.
     pub fn new(name: &str) -> Self {
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
@@ -53,42 +53,42 @@ pub struct Context {
     pub iif: IfName,
     /// The interface by which it will leave.
     pub oif: IfName,
-    /// The state of its connection.
+    /// The state of the packet's connection.
     pub state: CtState,
-    /// Its direction in its connection.
+    /// The packet's direction in its connection.
     pub direction: CtDirection,
-    /// The transport protocol of its connection; `None` without one.
+    /// The transport protocol of the packet's connection; `None` without one.
     pub protocol: Option<u8>,
 }
 
 /// The verdict on a packet.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Verdict {
-    /// It passes.
+    /// The packet passes.
     Accept,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop,
-    /// It is dropped and its sender is notified.
+    /// The packet is dropped and its sender is notified.
     Reject(Reject),
 }
 
-/// A verdict and the rule that decided.
+/// A verdict and the rule that reached it.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Evaluation {
     /// The verdict on the packet.
     pub verdict: Verdict,
-    /// Handle of the rule that decided in the last base chain; `None` if a policy did or if there is no chain for the
-    /// packet.
+    /// The handle of the rule that decided in the last base chain; `None` if a policy decided or if no chain applies to
+    /// the packet.
     pub by: Option<u32>,
 }
 
-/// A receiver of the packets of `log` statements. Called during evaluation, so it must not block.
+/// A receiver of packets from `log` statements. It is called during evaluation, so it must not block.
 pub trait LogSink {
     /// Logs the packet for the rule with this handle.
     fn log(&mut self, rule: u32, log: &Log, packet: &Packet<'_>);
 }
 
-/// Logs nothing.
+/// Discards the packets.
 impl LogSink for () {
     fn log(&mut self, _: u32, _: &Log, _: &Packet<'_>) {}
 }
@@ -100,7 +100,7 @@ pub struct Evaluator {
     live: Arc<crate::compile::LiveSets>,
     counts: crate::compile::Pending,
     recall: LocalEvaluations,
-    /// Counters of the current packet.
+    /// The counters that the current packet incremented.
     counted: Vec<u32>,
 }
 
@@ -111,15 +111,15 @@ impl Evaluator {
         Self { filter, live, counts, recall: LocalEvaluations::default(), counted: Vec::new() }
     }
 
-    /// Returns the rules that it evaluates.
+    /// Returns the rules that this evaluator applies.
     pub fn filter(&self) -> &Arc<Filter> {
         &self.filter
     }
 
     /// Evaluates one packet, counts it, and logs it if a rule requires it.
     ///
-    /// `verdict_cache` is the flow's own slot for this direction, if it has one: an established flow whose evaluation
-    /// depends only on properties that all its packets share is then not evaluated again.
+    /// `verdict_cache` is the flow's own slot for this direction, if it has one. An established flow whose evaluation
+    /// depends only on properties that all its packets share is not evaluated again.
     pub fn evaluate(
         &mut self,
         packet: &Packet<'_>,
@@ -169,14 +169,14 @@ impl Evaluator {
         evaluation
     }
 
-    /// Returns the generation of the rules and members that it evaluates from now on.
+    /// Returns the generation of the rules and members that the evaluator uses from now on.
     #[inline]
     pub(crate) fn generation(&mut self) -> u32 {
         self.filter.refresh(&mut self.live);
         self.live.generation
     }
 
-    /// Returns the verdict on a packet without counting, logging or taking tokens: no rate is exceeded.
+    /// Returns the verdict on a packet without counting, logging or taking tokens; limits are treated as not exceeded.
     #[cold]
     pub(crate) fn would(&mut self, packet: &Packet<'_>, context: &Context) -> Evaluation {
         let filter = &*self.filter;

@@ -32,8 +32,8 @@ fn get48(bytes: &[u8], at: usize) -> Option<u128> {
     Some(field.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte)))
 }
 
-/// Returns the value of `field`; `None` if the packet has none. The most used fields come first, without a match of all
-/// fields.
+/// Returns the value of `field`; `None` if the packet lacks it. The most frequently used fields come first, which
+/// avoids a match over all fields.
 #[inline]
 pub(crate) fn read(field: Field, packet: &Packet<'_>, context: &Context) -> Option<u128> {
     match (field, &packet.network, &packet.transport) {
@@ -63,7 +63,7 @@ pub(crate) fn read(field: Field, packet: &Packet<'_>, context: &Context) -> Opti
     }
 }
 
-/// Returns the value of any field, see [`read`].
+/// Returns the value of any field; see [`read`].
 #[inline(never)]
 fn read_any(field: Field, packet: &Packet<'_>, context: &Context) -> Option<u128> {
     use Field::*;
@@ -99,7 +99,7 @@ fn ether(field: Field, packet: &Packet<'_>) -> Option<u128> {
         Field::VlanId => Some(u128::from(ether.vlan? & 0x0fff)),
         Field::VlanPcp => Some(u128::from(ether.vlan? >> 13)),
         Field::VlanType => {
-            // The type after the outermost tag, which may be outside of the frame.
+            // The EtherType after the outermost tag, which may be outside the frame.
             ether.vlan?;
             get16(packet.bytes, if ether.beside { 12 } else { 16 })
         }
@@ -202,7 +202,7 @@ fn ipv6(field: Field, packet: &Packet<'_>) -> Option<u128> {
     }
 }
 
-/// Returns the bytes from the transport header on, if it is of one of these protocols and complete.
+/// Returns the bytes from the transport header on, if the header is complete and of one of these protocols.
 fn behind_ip<'a>(packet: &Packet<'a>, protocols: &[u8]) -> Option<&'a [u8]> {
     let Network::Ip(ip) = packet.network else { return None };
     let whole = !matches!(packet.transport, Transport::None) && protocols.contains(&ip.protocol);
@@ -280,7 +280,7 @@ fn icmpv6(field: Field, packet: &Packet<'_>) -> Option<u128> {
     }
 }
 
-/// Returns whether the packet belongs to a connection: only then it has a direction.
+/// Returns whether the packet belongs to a connection: only then does it have a direction.
 fn tracked(context: &Context) -> bool {
     !matches!(context.state, CtState::INVALID | CtState::UNTRACKED)
 }

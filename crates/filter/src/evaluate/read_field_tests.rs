@@ -1,4 +1,4 @@
-//! Every field, read from frames whose bytes are written out.
+//! Tests of every field, read from frames given as literal bytes.
 
 use super::read_field::read;
 use super::{Context, IfName};

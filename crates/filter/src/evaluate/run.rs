@@ -18,11 +18,11 @@ pub(crate) struct Run<'a, 'p> {
     pub context: &'a Context,
     pub counts: &'a mut Pending,
     pub logs: &'a mut dyn LogSink,
-    /// Set once a property mattered that may differ between packets of one flow.
+    /// Set when the result depends on a property that may differ between packets of one flow.
     pub unsteady: &'a Cell<bool>,
     /// The counters that were incremented, if the caller wants them.
     pub counted: Option<&'a mut Vec<u32>>,
-    /// Only the verdict is needed: nothing is counted or logged, and no rate is exceeded.
+    /// Only the verdict is needed: the run counts and logs nothing, and treats limits as not exceeded.
     pub dry: bool,
 }
 
@@ -59,7 +59,7 @@ impl Run<'_, '_> {
         Evaluation { verdict: Verdict::Accept, by }
     }
 
-    /// Evaluates a chain; `None` at its end or after a return. The depth of jumps was bounded by the compiler.
+    /// Evaluates a chain; returns `None` at its end or after a return. The compiler has bounded the depth of jumps.
     fn chain(&mut self, mut number: u32) -> Option<(Verdict, u32)> {
         loop {
             let chain = self.program.chains.get(number as usize)?;
@@ -306,7 +306,7 @@ fn decide(op: Op, handle: u32, packet: &Packet<'_>) -> Option<Next> {
 }
 
 /// Records the use of a field that differs between the packets of a flow (in one direction and state, between the same
-/// interfaces). A missing field is missing for the whole flow, except a VLAN tag.
+/// interfaces). If a field is missing from one packet, it is missing from the whole flow, except for a VLAN tag.
 #[inline]
 fn note(field: Field, there: bool, unsteady: &Cell<bool>) {
     let vlan = matches!(field, Field::VlanId | Field::VlanPcp | Field::VlanType);
@@ -315,7 +315,7 @@ fn note(field: Field, there: bool, unsteady: &Cell<bool>) {
     }
 }
 
-/// Returns whether all packets of a flow have the same value in a field.
+/// Returns whether a field has the same value in all packets of a flow.
 #[inline]
 fn steady(field: Field) -> bool {
     matches!(
@@ -345,7 +345,7 @@ fn steady(field: Field) -> bool {
     )
 }
 
-/// Returns the number of a base chain in the program, and its policy.
+/// Returns a base chain's number in the program, and its policy.
 pub(crate) fn base(ruleset: &Ruleset, place: RuleLocation) -> (u32, Policy) {
     let tables = &ruleset.tables;
     let before = tables.iter().take(place.table).map(|table| table.chains.len());

@@ -14,7 +14,7 @@ fn filter(text: &str) -> Arc<Filter> {
     Arc::new(Filter::compile(ruleset.unwrap_or_else(|error| panic!("{error}"))).unwrap())
 }
 
-/// Compiles one base chain in a bridge table, which drops what no rule decides about.
+/// Compiles one base chain in a bridge table, which drops packets that no rule decides about.
 fn chain(rules: &str) -> Arc<Filter> {
     filter(&format!(
         "table bridge t {{ chain c {{ type filter hook forward priority 0; policy drop; {rules} }} }}"
@@ -63,7 +63,7 @@ fn accept_ends_its_chain_only_and_drop_ends_all() {
                 "chain {name} {{ type filter hook forward priority {priority}; policy accept; {rules} }}"
             )
         };
-        // In reverse order in the file: the priority decides.
+        // The order in the file is reversed, but the priority decides.
         let second = chain("second", 5, second);
         filter(&format!("table inet t {{\n{second}\n{}\n}}", chain("first", -5, first)))
     };
@@ -196,7 +196,7 @@ fn a_limit_over_matches_what_a_limit_does_not() {
 #[test]
 fn a_limit_of_bytes_holds_a_period_and_the_burst() {
     let length = describe(UDP).unwrap().bytes.len() as u64 - 14;
-    // A second's bytes and a burst of as many: two packets.
+    // One second's bytes and a burst of the same size: two packets.
     let rules = chain(&format!("limit rate {length} bytes/second burst {length} bytes accept"));
     let mut evaluator = Evaluator::new(rules);
     let mut passes = |now| evaluated_at(&mut evaluator, now, UDP, None).verdict == ACCEPT;
@@ -367,7 +367,7 @@ fn a_memo_holds_for_its_interfaces_state_direction_and_rules_only() {
     evaluator.flush();
     let handle = rules.ruleset().tables[0].chains[0].rules[0].handle;
     assert_eq!(rules.counts().rule(handle).unwrap().packets, 3, "remembered ones count");
-    // Another evaluator of the same filter can use it, one of other rules cannot.
+    // Another evaluator of the same filter can use it, but not one of other rules.
     verdict_cache = kept;
     let mut second = Evaluator::new(Arc::clone(&rules));
     assert_eq!(evaluated_at(&mut second, 0, &known, Some(&mut verdict_cache)).verdict, ACCEPT);

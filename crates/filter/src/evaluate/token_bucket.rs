@@ -1,7 +1,7 @@
-//! `limit rate`: a token bucket without a lock, whose tokens are nanoseconds.
+//! `limit rate`: a lock-free token bucket whose tokens are nanoseconds.
 //!
 //! The stored value is the time at which the bucket was empty: the present tokens are the time
-//! since then, at most the bucket's size.
+//! since then, up to the bucket's size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use crate::Nanos;
 use crate::ruleset::Limit;
 
-/// The packets in a bucket if the file states no burst.
+/// The bucket's size in packets if the file specifies no burst.
 const DEFAULT_BURST: u128 = 5;
 
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
     limit: Limit,
-    /// The bucket's size: a packet bucket holds `burst` packets, a byte bucket the bytes of a
-    /// period and `burst` more, as in nftables.
+    /// The bucket's size: a packet bucket holds `burst` packets; a byte bucket holds the bytes of
+    /// one period plus `burst`, as in nftables.
     size: i64,
     /// Shared with the same limit in the rules that replace these.
     empty_at: Arc<AtomicI64>,
@@ -39,7 +39,7 @@ impl TokenBucket {
     }
 
     /// Returns the cost of a packet. A super-packet costs as much as its segments, but at most a
-    /// full bucket: otherwise it could never pass.
+    /// full bucket; otherwise it could never pass.
     fn cost(&self, segments: u64, bytes: u64) -> i64 {
         let units = if self.limit.bytes { bytes } else { segments };
         let cost = nanoseconds(self.limit, u128::from(units));
@@ -73,20 +73,21 @@ impl TokenBucket {
         }
     }
 
-    /// Returns whether the statement matches while the rate is not exceeded.
+    /// Returns whether the statement matches as long as the rate is not exceeded.
     pub(crate) const fn matches_below(&self) -> bool {
         !self.limit.over
     }
 
-    /// Returns whether the statement would match; takes nothing.
+    /// Returns whether the statement would match, without taking tokens.
     pub(crate) fn would(&self, now: Nanos, segments: u64, bytes: u64) -> bool {
         let tokens = self.tokens(self.empty_at.load(Ordering::Relaxed), moment(now));
         (tokens >= self.cost(segments, bytes)) != self.limit.over
     }
 }
 
-/// Returns how long the rate takes for this many units; at most half of the range, so that sums
-/// with a time cannot overflow. Packets are rounded one by one, bytes together, as in nftables.
+/// Returns the time that the rate needs for this many units; at most half of the range, so that
+/// adding it to a time cannot overflow. Packets are rounded one by one, bytes together, as in
+/// nftables.
 fn nanoseconds(limit: Limit, units: u128) -> i64 {
     let (per, rate) = (u128::from(limit.per), u128::from(limit.rate.max(1)));
     let all = if limit.bytes {

@@ -21,48 +21,48 @@ pub enum Step {
     Base(RuleLocation),
     /// A rule was visited.
     Rule {
-        /// Its table and chain.
+        /// The rule's table and chain.
         place: RuleLocation,
-        /// Its index in the chain.
+        /// The rule's index in the chain.
         index: usize,
-        /// Its handle.
+        /// The rule's handle.
         handle: u32,
-        /// The end of the rule.
+        /// The result of the rule.
         end: RuleEnd,
     },
-    /// A chain ended or returned: the one that jumped to it continues.
+    /// A chain ended or returned; evaluation continues in the chain that jumped to it.
     Back(RuleLocation),
-    /// No rule of a base chain decided.
+    /// No rule of a base chain decided; its policy did.
     Policy(RuleLocation, Policy),
 }
 
 /// A chain of a table.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct RuleLocation {
-    /// Index into [`crate::ruleset::Ruleset::tables`].
+    /// The index into [`crate::ruleset::Ruleset::tables`].
     pub table: usize,
     /// The chain.
     pub chain: ChainId,
 }
 
-/// The end of a rule's evaluation.
+/// The result of a rule's evaluation.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RuleEnd {
     /// A statement did not match.
     NoMatch(Mismatch),
-    /// All statements were executed and none decided.
+    /// All statements were executed without a decision.
     Undecided,
-    /// It decided, jumped or returned.
+    /// The rule decided, jumped or returned.
     Verdict(RuleVerdict),
-    /// It rejected.
+    /// The rule rejected the packet.
     Reject(Reject),
 }
 
 /// The first statement of a rule that did not match.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mismatch {
-    /// Index into the rule's statements.
+    /// The index into the rule's statements.
     pub statement: usize,
-    /// The fields that it compares and their values in the packet, `None` if missing. Empty for a limit.
+    /// The fields that the statement compares, with their values in the packet or `None` if missing. Empty for a limit.
     pub values: Vec<(Field, Option<u128>)>,
 }

@@ -1,12 +1,12 @@
 //! The evaluation that a flow's record caches, and its meaning.
 //!
-//! An evaluation can be remembered if all that mattered for it is the same for every packet of the
-//! flow in that direction: addresses, ports, interfaces, the connection's state, members of sets. A
-//! rule that looked at a length, a flag or a MAC address, took from a limit or logged prevents it.
+//! An evaluation can be cached if everything that it depended on is the same for all packets of the flow in that
+//! direction: addresses, ports, interfaces, the connection's state, members of sets. A rule prevents this if it looked
+//! at a length, a flag or a MAC address, took tokens from a limit, or logged.
 //!
-//! A cached evaluation is a number. It denotes a verdict, the rule that produced it, and the counters to increment;
-//! equal ones are stored once for all evaluators of a filter ([`EvaluationStore`]), and each evaluator has a copy of those that
-//! it has used ([`LocalEvaluations`]).
+//! A cached evaluation is a number. It denotes a verdict, the rule that reached it, and the counters to increment.
+//! Equal evaluations are stored once for all evaluators of a filter ([`EvaluationStore`]), and each evaluator has a
+//! copy of those that it has used ([`LocalEvaluations`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -21,24 +21,24 @@ use crate::ruleset::{CtDirection, CtState};
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 #[repr(C, packed)]
 pub struct VerdictCache {
-    /// The filter's generation for which it is valid; 0 for none.
+    /// The filter's generation for which the entry is valid; 0 for none.
     pub(crate) generation: u32,
     /// The cached evaluation: below [`MAX_TRACES`].
     trace: u16,
-    /// The pair of interfaces for which it is valid.
+    /// The pair of interfaces for which the entry is valid.
     ports: u16,
-    /// The connection's state for which it is valid, with two bits that no cached state has: the direction, and whether
-    /// there is an Ethernet header.
+    /// The connection's state for which the entry is valid, with two bits that no cached state has: the direction, and
+    /// whether there is an Ethernet header.
     state: u8,
 }
 
-/// The most different evaluations that are cached; flows with others are evaluated packet by packet.
+/// The maximum number of different cached evaluations; flows with others are evaluated packet by packet.
 pub(crate) const MAX_TRACES: usize = 1 << 16;
-/// The most counters of one cached evaluation.
+/// The maximum number of counters of one cached evaluation.
 const MAX_COUNTERS: usize = 1024;
-/// The most counters of all.
+/// The maximum number of counters of all cached evaluations.
 const MAX_ALL_COUNTERS: usize = 1 << 20;
-/// The most pairs of interfaces that are distinguished.
+/// The maximum number of pairs of interfaces that are distinguished.
 const MAX_PORTS: usize = 4096;
 
 /// An evaluation and its counters.
@@ -65,7 +65,7 @@ impl EvaluationStore {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Returns the number of this evaluation; `None` if there is no space, or if another has its hash.
+    /// Returns the number of this evaluation; `None` if there is no space, or if a different one has the same hash.
     fn intern(&self, hash: u64, evaluation: Evaluation, counters: &[u32]) -> Option<u16> {
         let mut table = self.lock();
         if let Some(number) = table.by_hash.get(&hash) {
@@ -108,7 +108,7 @@ pub(crate) struct LocalEvaluations {
     ports: [Option<((IfName, IfName), u16)>; 2],
 }
 
-/// The numbers that a cache entry must have to be valid now.
+/// The values that a cache entry must have to be valid now.
 #[derive(Copy, Clone)]
 pub(crate) struct CacheStamp {
     generation: u32,
@@ -116,9 +116,9 @@ pub(crate) struct CacheStamp {
     state: u8,
 }
 
-/// Returns whether all packets like this one are evaluated alike unless a changing property matters: TCP and UDP of a
-/// known flow. Errors about a flow have addresses of their own. A flow is the same with and without VLAN tags, but
-/// `ether type` and the fields of tags are not: frames with tags are evaluated each time.
+/// Returns whether packets like this one get the same evaluation unless a variable property matters: true for TCP and
+/// UDP of a known flow. Errors about a flow have other addresses than the flow. A flow is the same with and without
+/// VLAN tags, but `ether type` and the fields of tags are not: frames with tags are evaluated each time.
 fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
     let plain = packet.ether.is_none_or(|ether| ether.outer == ether.ethertype);
     let transport = matches!(packet.transport, Transport::Tcp(_) | Transport::Udp(_));
@@ -127,7 +127,7 @@ fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
 }
 
 impl LocalEvaluations {
-    /// Returns what a cache entry must have to be valid; `None` if nothing can be cached for this packet.
+    /// Returns the values that a cache entry must have to be valid; `None` if nothing can be cached for this packet.
     #[inline]
     pub(crate) fn now(
         &mut self,
@@ -175,7 +175,7 @@ impl LocalEvaluations {
         }
         let at = usize::from(verdict_cache.trace);
         if at >= self.all.len() {
-            // It belongs to another evaluator.
+            // Another evaluator stored it.
             let table = traces.lock();
             self.all.extend_from_slice(table.all.get(self.all.len()..).unwrap_or_default());
         }
@@ -223,7 +223,7 @@ fn hash(evaluation: Evaluation, counters: &[u32]) -> u64 {
     counters.iter().fold(mixed(by << 2 | verdict), fold)
 }
 
-/// Keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
 pub(crate) struct Identity(u64);
 

@@ -1,4 +1,4 @@
-//! Execution of rules in the form of the source, statement by statement: the meaning of a rule set, with which the
+//! Executes rules in source form, statement by statement: this defines the meaning of a rule set, against which the
 //! compiled form is compared, and which `explain` shows. Slow and simple.
 
 use crate::compile::{Filter, LiveSets};
@@ -11,7 +11,7 @@ use crate::ruleset::{
     Statement, Table, Test,
 };
 
-/// The effects of rules besides decisions.
+/// The effects of rules other than decisions.
 pub(crate) trait Effects {
     /// Counts the packet.
     fn count(&mut self, counter: usize);
@@ -23,14 +23,14 @@ pub(crate) trait Effects {
     fn step(&mut self, step: impl FnOnce() -> Step);
 }
 
-/// A chain that has jumped to another: where it continues.
+/// The position at which a chain continues after its jump returns.
 #[derive(Copy, Clone)]
 struct Frame {
     chain: ChainId,
     next: usize,
 }
 
-/// The continuation after a rule.
+/// The step that follows a rule.
 enum Next {
     Rule,
     Verdict(RuleVerdict),
@@ -259,10 +259,10 @@ fn within(ranges: &[Range], key: &[u128]) -> bool {
     ranges.len() == key.len() && ranges.iter().zip(key).all(|(range, value)| range.contains(*value))
 }
 
-/// Returns whether a rule that rejects this way decides about a packet.
+/// Returns whether a rule with this `reject` decides about a packet.
 ///
-/// The forms that name a protocol match that protocol only. Plain `reject` and `icmpx` match every packet: one whose
-/// sender cannot be notified, such as ARP in a bridge, is dropped, as `nft_reject_bridge` does.
+/// The forms that name a protocol match that protocol only. Plain `reject` and `icmpx` match every packet: if the
+/// sender cannot be notified, as for ARP in a bridge, the packet is dropped, as `nft_reject_bridge` does.
 pub(crate) fn rejectable(how: Reject, packet: &Packet<'_>) -> bool {
     let from = |v4: bool| packet.ip().is_some_and(|ip| ip.source.is_ipv4() == v4);
     match how {
@@ -273,7 +273,7 @@ pub(crate) fn rejectable(how: Reject, packet: &Packet<'_>) -> bool {
     }
 }
 
-/// Returns the units of counters and limits: segments, and bytes from the network header on.
+/// Returns the amounts that counters and limits use: segments, and bytes from the network header on.
 pub(crate) fn measure(packet: &Packet<'_>) -> (u64, u64) {
     (packet.segments().into(), packet.length() as u64)
 }

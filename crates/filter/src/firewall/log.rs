@@ -1,4 +1,4 @@
-//! Records of `log` statements, until a reader takes them.
+//! A queue for the records of `log` statements.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,39 +11,39 @@ use crate::evaluate::{IfName, LogSink};
 use crate::packet::{Layer, Packet};
 use crate::ruleset::Log;
 
-/// The most records that may wait.
+/// The maximum number of queued records.
 const MAX_RECORDS: usize = 4096;
-/// The most bytes of packets that may wait.
+/// The maximum number of queued bytes of packets.
 const MAX_BYTES: usize = 4 << 20;
-/// The bytes kept for a line of the log, if no `snaplen` is stated: all headers.
+/// The number of bytes kept for a line of the log if no `snaplen` is specified: all headers.
 const LINE_BYTES: usize = 128;
 
 /// A packet that a rule logged.
 #[derive(Clone, Debug)]
 pub struct LogRecord {
-    /// The time of its evaluation.
+    /// The time of the packet's evaluation.
     pub at: Nanos,
-    /// Handle of the rule.
+    /// The handle of the rule.
     pub rule: u32,
     /// The prefix of the rule.
     pub prefix: Arc<str>,
-    /// The group; `None`: for the log.
+    /// The group; `None` means the log.
     pub group: Option<u16>,
     /// The layer at which `bytes` begin.
     pub layer: Layer,
     /// The VLAN tag next to the frame.
     pub vlan: Option<u16>,
-    /// The interface by which it arrived.
+    /// The interface by which the packet arrived.
     pub iif: IfName,
-    /// The interface by which it would leave.
+    /// The interface by which the packet would leave.
     pub oif: IfName,
     /// The length of the frame.
     pub length: usize,
-    /// As many of its bytes as the rule requires.
+    /// As many bytes of the frame as the rule requires.
     pub bytes: Box<[u8]>,
 }
 
-/// Records that wait for a reader. A record without space is counted and lost: evaluation never waits.
+/// The queue of records for readers. A record that does not fit is counted and lost: evaluation never waits.
 #[derive(Default)]
 pub struct LogQueue {
     waiting: Mutex<QueuedRecords>,
@@ -64,23 +64,23 @@ struct QueuedRecords {
 }
 
 impl LogQueue {
-    /// Calls `wake` when there is a first new record. From now on lines are kept.
+    /// Sets a function to call when the first new record is queued. From now on lines are kept.
     pub fn on_record(&self, wake: impl Fn() + Send + 'static) {
         *lock(&self.wake) = Some(Box::new(wake));
         self.lines.store(true, Relaxed);
     }
 
-    /// Adds a reader of what rules log to groups. Without a reader it is not kept.
+    /// Adds a reader of the packets that rules log to groups. Without a reader they are not kept.
     pub fn add_reader(&self) {
         self.readers.fetch_add(1, Relaxed);
     }
 
-    /// Returns whether there are readers: then a caller that evaluates headers alone must pass whole packets.
+    /// Returns whether there are readers. If so, a caller that evaluates headers alone must pass whole packets.
     pub fn has_readers(&self) -> bool {
         self.readers.load(Relaxed) > 0
     }
 
-    /// Removes a reader, see [`LogQueue::add_reader`].
+    /// Removes a reader; see [`LogQueue::add_reader`].
     pub fn remove_reader(&self) {
         let _ = self.readers.fetch_update(Relaxed, Relaxed, |readers| readers.checked_sub(1));
     }

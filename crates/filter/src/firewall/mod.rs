@@ -1,4 +1,4 @@
-//! The complete firewall: the interface of a bridge or a tunnel, for every frame.
+//! The complete firewall: the interface through which a bridge or a tunnel has each frame evaluated.
 //!
 //! ```text
 //!   frame ──► headers ──► pieces held until whole ──► connection ──► rules ──► FrameVerdict
@@ -38,29 +38,29 @@ use crate::rejection::{self, MAX_REJECTION};
 use crate::ruleset::{CtDirection, CtState, Element, Members, Reject, Set, SetId};
 use crate::{Nanos, evaluate};
 
-/// ICMP errors that all workers together send in a second, as Linux does (`icmp_msgs_per_sec`).
+/// The number of ICMP errors that all workers together may send in a second, as in Linux (`icmp_msgs_per_sec`).
 const ERRORS_PER_SECOND: u32 = 1000;
-/// TCP resets likewise. They are smaller than the packets that they answer, but a flood of SYNs would keep workers
-/// busy.
+/// The same limit for TCP resets. They are smaller than the packets that they answer, but a flood of SYNs would keep
+/// workers busy.
 const RESETS_PER_SECOND: u32 = 10_000;
 
-/// The limits of memory.
+/// The memory limits of a firewall.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// Limits of connections.
+    /// The limits of connections.
     pub track: conntrack::Limits,
-    /// Limits of fragments.
+    /// The limits of fragments.
     pub fragments: fragment::Limits,
 }
 
-/// The rules in force, with all of their state.
+/// A firewall: the rules in force, with all of their state.
 #[derive(Debug)]
 pub struct Firewall {
     filter: ArcSwap<Filter>,
     tracker: Tracker,
-    /// Limits of connections, unless a rule file states others.
+    /// The limits of connections, unless a rule file sets others.
     track: conntrack::Limits,
-    /// Fragments are rare, and those of one packet may reach different workers.
+    /// The held fragments. They are rare, and those of one packet may reach different workers.
     fragments: Mutex<Reassembler>,
     /// The state that a new rule set needs from its first packet on.
     known: Mutex<ExternalState>,
@@ -75,15 +75,15 @@ pub struct Firewall {
 /// State that does not come from the rule file.
 #[derive(Debug, Default)]
 struct ExternalState {
-    /// Addresses of clients and groups.
+    /// The addresses of clients and groups.
     members: HashMap<Members, Vec<IpRange>>,
-    /// Elements of sets that change.
+    /// The elements of sets that change.
     elements: Elements,
 }
 
 impl Firewall {
-    /// Creates a firewall with `filter` in force. `seed` is random: it keeps senders from choosing the places of their
-    /// flows in the tables.
+    /// Creates a firewall with `filter` in force. `seed` must be random: it keeps senders from choosing their flows'
+    /// places in the tables.
     pub fn new(filter: Filter, limits: Limits, seed: [u8; 16]) -> Arc<Self> {
         let mut known = ExternalState::default();
         known.elements.adopt(sets_of(&filter));
@@ -101,9 +101,9 @@ impl Firewall {
     }
 
     /// Replaces the rules, from every worker's next burst on. Each flow is evaluated again when its next packet
-    /// arrives: it continues if its first packet would be accepted, else it ends.
+    /// arrives: it continues if its first packet would be accepted; otherwise it ends.
     ///
-    /// Counters and limits continue for rules that are in both, and so do elements that were added to sets of the same
+    /// Counters and limits continue for rules that are in both rule sets, and added elements stay in sets of the same
     /// name.
     pub fn replace(&self, mut filter: Filter) {
         let mut known = lock(&self.known);
@@ -129,10 +129,10 @@ impl Firewall {
         self.filter.store(Arc::new(filter));
     }
 
-    /// Changes elements of a set of the rules in force, entirely or not at all. No packet sees half of it. Returns how
-    /// many elements changed.
+    /// Changes elements of a set of the rules in force, either completely or not at all. No packet sees a partial
+    /// change. Returns the number of changed elements.
     ///
-    /// The first change of a set without timeouts compiles the rules again; each later one costs a few microseconds.
+    /// The first change of a set without timeouts compiles the rules again; each later one takes a few microseconds.
     ///
     /// # Errors
     /// One of the elements cannot be added or deleted.
@@ -167,14 +167,15 @@ impl Firewall {
         Ok(count)
     }
 
-    /// Returns the present elements of a set of the rules in force; `None` if they are those of the file.
+    /// Returns the present elements of a set of the rules in force; `None` if they have not changed since the file was
+    /// read.
     pub fn elements(&self, table: usize, set: SetId, now: Nanos) -> Option<Vec<Element>> {
         let filter = self.filter.load();
         let table = filter.ruleset().tables.get(table)?;
         lock(&self.known).elements.list(&name_of(table, table.sets.get(set.0)?), now)
     }
 
-    /// Returns how many elements were added while rules were in force, with the counters of their changes.
+    /// Returns the number of elements added while rules were in force, with the counters of their changes.
     pub fn element_totals(&self) -> ElementTotals {
         lock(&self.known).elements.totals()
     }
@@ -228,13 +229,13 @@ impl Firewall {
         self.totals.read(self.tracker.stats(), fragments, self.logs.lost())
     }
 
-    /// Assigns this address or network to a client from now on: flows from all of its addresses count as those of one
+    /// From now on, assigns this address or network to a client: flows from all of its addresses count as those of one
     /// source. `None` removes the assignment.
     pub fn set_owner(&self, address: IpAddr, length: u8, client: Option<&str>) {
         self.tracker.set_network(address, length, client);
     }
 
-    /// Assigns a tunnel peer to this client from now on: flows from and to it are that client's, and no other client's
+    /// From now on, assigns a tunnel peer to this client: flows from and to it are that client's, and no other client's
     /// packets belong to them, whatever their addresses. They continue when the client reconnects as another peer.
     /// `None` removes the assignment.
     pub fn set_peer(&self, peer: u32, client: Option<&str>) {
@@ -262,8 +263,8 @@ impl Firewall {
         }
     }
 
-    /// Removes what has expired. Bursts do so too; this method is for times without packets. Returns true if there is
-    /// more to do.
+    /// Removes expired state. Bursts do so too; this method is for times without packets. Returns true if more remains
+    /// to be removed.
     pub fn sweep(&self, now: Nanos) -> bool {
         lock(&self.fragments).expire(now);
         let more = self.expire_elements(now);
@@ -290,7 +291,7 @@ fn sets_of(filter: &Filter) -> impl Iterator<Item = (SetName, &Set)> {
     })
 }
 
-/// The state of one thread for evaluation. About 2 KiB, and 20 bytes for each counter of the rules.
+/// One thread's state for evaluation. It takes about 2 KiB, and 20 bytes for each counter of the rules.
 #[derive(Debug)]
 pub struct Worker {
     firewall: Arc<Firewall>,
@@ -304,7 +305,7 @@ pub struct Worker {
 impl Worker {
     /// Begins a burst: a run of packets that are treated as arriving at `now`.
     ///
-    /// Until it is dropped it holds locks that other workers may need: the thread must not wait for anything.
+    /// Until it is dropped, the burst holds locks that other workers may need: the thread must not block.
     pub fn burst(&mut self, now: Nanos) -> Burst<'_> {
         let filter = self.firewall.filter.load();
         if !Arc::ptr_eq(&filter, self.evaluator.filter()) {
@@ -328,11 +329,11 @@ pub enum FrameVerdict<'b> {
     Pass,
     /// Drop it.
     Drop,
-    /// Drop it, and send this back to where it came from, with the VLAN tag that was next to it.
+    /// Drop it, and send this frame back where it came from, with the VLAN tag that was next to it.
     Reply(&'b [u8]),
-    /// Do not forward it: it is a fragment, and the others are awaited.
+    /// Do not forward it: it is a fragment, and its packet is still incomplete.
     Held,
-    /// Forward these in its place: all fragments of a packet, of which it was the last to arrive.
+    /// Forward these fragments in its place: all fragments of a packet, of which this was the last to arrive.
     Release(Assembled),
 }
 
@@ -364,7 +365,7 @@ impl Burst<'_> {
     }
 
     /// Evaluates a frame as [`Burst::evaluate`] does, for traffic that is forbidden unless a rule accepts it: a policy
-    /// that accepts is not enough.
+    /// of `accept` is not enough.
     pub fn evaluate_explicit(
         &mut self,
         frame: &[u8],
@@ -392,7 +393,7 @@ impl Burst<'_> {
                 return FrameVerdict::Drop;
             }
         };
-        // The kernel splits all of a super-packet into segments, whatever the length that was evaluated.
+        // The kernel splits the whole super-packet into segments, whatever length was evaluated.
         let more = frame_context.vnet.gso != Gso::None && packet.bytes.len() != frame.len();
         if more || !packet.sum_spares_headers(&frame_context.vnet) {
             self.pending.malformed(Malformed::Offload);
@@ -407,7 +408,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Returns the verdict. `Err`: how the sender is notified, if at all.
+    /// Returns the verdict. `Err` states how the sender is notified, if it is.
     #[inline]
     fn decide(
         &mut self,
@@ -469,8 +470,8 @@ impl Burst<'_> {
         Ok(())
     }
 
-    /// Evaluates the flow of a packet again, from its record, as if it was new. It continues unchanged, or it ends, and
-    /// the packet is looked up again.
+    /// Evaluates the flow of a packet again, from its record, as if it were new. The flow continues unchanged, or it
+    /// ends and the packet is looked up again.
     #[cold]
     fn again(
         &mut self,
@@ -526,7 +527,8 @@ impl Burst<'_> {
         }
     }
 
-    /// Processes a fragment: it is evaluated when the packet is complete, and then all or nothing passes.
+    /// Holds a fragment until its packet is complete, and evaluates the packet as a whole: all of its fragments pass or
+    /// none.
     #[cold]
     fn piece(
         &mut self,
@@ -569,7 +571,8 @@ impl std::ops::Drop for Burst<'_> {
     }
 }
 
-/// The common limit of all workers: the second in the upper half, in the lower the number sent in it.
+/// The rate limit shared by all workers: the current second in the upper half, and the number sent in it in the lower
+/// half.
 #[derive(Debug, Default)]
 struct SharedRateLimit(AtomicU64);
 
@@ -577,7 +580,7 @@ impl SharedRateLimit {
     fn take(&self, now: Nanos, most: u32) -> bool {
         let second = (now.0 / 1_000_000_000) << 32;
         let next = |used: u64| {
-            // A worker whose burst began in the second before counts in this one.
+            // A worker whose burst began in the previous second counts in this one.
             let used = if used < second { second } else { used };
             ((used & u64::from(u32::MAX)) < u64::from(most)).then(|| used.saturating_add(1))
         };
@@ -585,7 +588,7 @@ impl SharedRateLimit {
     }
 }
 
-/// Locks a mutex. Nothing here panics while it holds a lock, but a thread that did must not stop the others.
+/// Locks a mutex. No code here panics while it holds a lock; if a thread did, it must not stop the others.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The results of packets: each worker counts its own, and adds them up at the end of a burst.
+//! The results for packets: each worker keeps its own counts and adds them up at the end of a burst.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -11,9 +11,9 @@ use crate::packet::Malformed;
 pub enum Drop {
     /// A rule, or a chain's policy.
     Rules,
-    /// No rule accepted it, where a policy is not enough.
+    /// No rule accepted it, and a policy is not enough.
     Unasked,
-    /// There was no space for its connection.
+    /// The table had no room for its connection.
     TableFull,
     /// A fragment that cannot be part of a packet; [`FragmentStats`] has the reasons.
     Fragment,
@@ -74,20 +74,20 @@ impl Drop {
     }
 }
 
-/// The results of all packets so far. Super-packets count once here.
+/// The results for all packets so far. Super-packets count once here.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Packets that passed; a fragmented packet counts once.
     pub passed: u64,
     /// Their bytes from the network header on.
     pub passed_bytes: u64,
-    /// Packets that were dropped, by reason: only those that are not zero.
+    /// Dropped packets by reason, without zeros.
     pub dropped: Vec<(Drop, u64)>,
-    /// Senders that were notified.
+    /// Replies sent to notify the senders of packets.
     pub answers: u64,
-    /// Senders that were not notified because of the rate limit.
+    /// Replies that the rate limit prevented.
     pub answers_suppressed: u64,
-    /// Records of `log` that were not taken in time.
+    /// Records of `log` that no reader took in time.
     pub logs_lost: u64,
     /// Connections.
     pub track: TrackStats,
@@ -101,7 +101,8 @@ const ANSWERS: usize = PASSED + 2;
 const SUPPRESSED: usize = PASSED + 3;
 const COUNTERS: usize = PASSED + 4;
 
-/// Workers count in separate parts, in turn if there are more workers: all add to them with each burst.
+/// The number of separate parts in which workers count, because all of them write with each burst. If there are more
+/// workers, they share parts.
 const PARTS: usize = 16;
 
 #[derive(Debug, Default)]
@@ -111,14 +112,14 @@ pub(super) struct Totals {
     workers: AtomicUsize,
 }
 
-/// On cache lines of its own, which processors fetch in pairs.
+/// One part of the counters, on cache lines of its own, which processors fetch in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CounterShard([AtomicU64; COUNTERS]);
 
 #[derive(Debug)]
 pub(super) struct Pending {
-    /// The part to which it is added in the end.
+    /// The part to which the counts are added at the end.
     part: usize,
     counts: [u64; COUNTERS],
 }
@@ -155,7 +156,7 @@ impl Pending {
 }
 
 impl Totals {
-    /// Returns the counters of one more worker.
+    /// Returns the counters for one more worker.
     pub(super) fn pending(&self) -> Pending {
         let part = self.workers.fetch_add(1, Relaxed) % PARTS;
         Pending { part, counts: [0; COUNTERS] }

@@ -4,7 +4,7 @@ use crate::packet::Layer;
 use crate::ruleset::{Base, Chain, Family, Policy, Rule, Ruleset, Statement, Table};
 use crate::testing::{ether, ip, udp};
 
-/// Builds a table of one base chain.
+/// Builds a table with one base chain.
 fn rules(policy: Policy, rules: Vec<Vec<Statement>>) -> Filter {
     let rules = rules.into_iter().zip(1..).map(|(statements, handle)| Rule {
         handle,
@@ -106,7 +106,7 @@ fn senders_are_told_at_a_rate_that_all_workers_share() {
         told
     };
     assert_eq!(told(&mut workers, &datagram, 5, ERRORS_PER_SECOND), ERRORS_PER_SECOND as usize);
-    // Resets have a limit of their own.
+    // Resets have a separate limit.
     let resets = RESETS_PER_SECOND - 10;
     assert_eq!(told(&mut workers, &segment, 6, resets), RESETS_PER_SECOND as usize);
     assert_eq!(told(&mut workers[..1], &datagram, 1_500_000_000, 1), 1, "the next second");
@@ -159,10 +159,10 @@ fn a_checksum_to_come_cannot_write_over_what_was_judged() {
         let vnet = VnetHeader { needs_csum: true, csum_start, csum_offset, ..place().vnet };
         worker.burst(Nanos(1)).evaluate(packet, &FrameContext { vnet, ..place() }).passes()
     };
-    // Its own, or that of an inner packet.
+    // The checksum is the packet's own or an inner packet's.
     assert!(passes(&datagram, 20, 6) && passes(&segment, 40, 16) && passes(&raw, 20, 8));
     assert!(passes(&datagram, 28, 6) && passes(&segment, 60, 2));
-    // The port that the rules read, an address, a checksum over other bytes than its own.
+    // The port that the rules read, an address, and a checksum over bytes other than its own.
     for (start, offset) in [(20, 2), (16, 0), (0, 22), (16, 10), (20, 7), (20, 5)] {
         assert!(!passes(&datagram, start, offset), "{start} {offset}");
     }
@@ -194,7 +194,7 @@ fn ip_where_no_rule_looks_is_dropped() {
     for kind in [0x0800, 0x0806, 0x86dd, 0x8100] {
         assert!(!passes(&snap(kind, 0)), "{kind:x}");
     }
-    // Other protocols, another organisation's numbers, spanning tree, PPPoE's discovery.
+    // Other protocols, another organisation's numbers, spanning tree, PPPoE discovery.
     assert!(passes(&snap(0x809b, 0)) && passes(&snap(0x0800, 1)));
     assert!(passes(&ether(&[38], &[0x42; 38])) && passes(&ether(&[0x8863], &[0; 46])));
     for old in [0x9100, 0x9200, 0x9300] {
@@ -223,7 +223,7 @@ fn a_source_route_is_dropped_whatever_the_rules_say() {
     assert!(!passes(&[131, 7, 4, 10, 9, 9, 9, 0]), "loose");
     assert!(!passes(&[137, 7, 4, 10, 9, 9, 9, 0]), "strict");
     assert!(!passes(&[1, 148, 4, 0, 0, 131, 3, 4]), "behind others");
-    // Router alert, the end of the list, bytes that are no longer an option.
+    // Router alert, the end of the list, and bytes that are no longer options.
     assert!(passes(&[148, 4, 0, 0]) && passes(&[0, 131, 7, 4]) && passes(&[7, 0, 131, 7]));
     assert!(passes(&[7, 4, 131, 7]) && passes(&[7, 1, 131, 7]) && passes(&[7, 200, 131, 7]));
     let dropped = Drop::Malformed(Malformed::SourceRoute);
@@ -299,7 +299,7 @@ fn a_super_packet_is_no_longer_than_it_says() {
     assert_eq!(firewall.stats().dropped, [(malformed, 2)]);
 }
 
-/// Returns the context of TCP between two hosts of a bridge, by the sides that their packets come from.
+/// Returns the context of TCP between two hosts of a bridge; `iif` is the side that the packets come from.
 fn crossing(iif: &str, oif: &str) -> FrameContext {
     FrameContext { iif: IfName::new(iif), oif: IfName::new(oif), ..place() }
 }
@@ -388,7 +388,7 @@ mod again {
             self.firewall.replace(parse(&base(rules)));
         }
 
-        /// Returns whether it passes from the tunnel to the host, or back. The checksum is guaranteed.
+        /// Returns whether a packet passes from the tunnel to the host, or back. The checksum is guaranteed.
         fn passes(&mut self, bytes: &[u8], back: bool) -> bool {
             let needs_csum = bytes[9] != 1;
             let csum_offset = if bytes[9] == 6 { 16 } else { 6 };
@@ -419,7 +419,7 @@ mod again {
                 assert!(world.passes(&there(port), false) && world.passes(&back(port), true));
             }
             world.rules("udp dport 53 accept");
-            // In either direction of the next packet.
+            // The next packet may be in either direction.
             if back_first {
                 assert!(world.passes(&back(53), true) && !world.passes(&back(123), true));
             }
@@ -540,11 +540,12 @@ mod again {
         };
         assert!(!to(70_000), "his network holds her address, but he has asked nothing");
         assert!(to(1));
-        // Reconnected by another session, with the same rights: the flow continues. The old session may still exist.
+        // Alice reconnected with another session and the same rights: the flow continues. The old session may still
+        // exist.
         firewall.set_peer(2, Some("alice"));
         firewall.set_peer(1, None);
         assert!(to(2) && !to(1));
-        // By address, as long as the peers are unknown.
+        // Flows are selected by address as long as the peers are unknown.
         assert_eq!(firewall.flush(Flush::Client("bob", &[IpAddr::from(ALICE).into()])), 0);
         assert_eq!(firewall.flush(Flush::Client("alice", &[])), 1);
         assert!(!to(2));
@@ -649,7 +650,7 @@ mod carried {
         let mut burst = worker.burst(Nanos(1));
         let packet = ip(false, 17, &udp(false, b"hello"));
         assert!(burst.evaluate(&packet, &place()).passes());
-        // Counts that a worker has not flushed are not lost with the former rules.
+        // Counts that a worker has not flushed are not lost with the previous rules.
         firewall.replace(filter(
             "ip ttl 64 counter\nmeta l4proto udp counter\ncounter\ncounter name named",
         ));
@@ -661,7 +662,7 @@ mod carried {
             firewall.filter().counts().named(0, crate::ruleset::CounterId(0)).unwrap().packets
         };
         assert_eq!(named(&firewall), 3);
-        // An initial value that the file changes takes effect, and so does a changed rule.
+        // A changed initial value in the file takes effect, and so does a changed rule.
         firewall.replace(filter("meta l4proto udp counter packets 100 bytes 5\ncounter"));
         assert_eq!(counts(&firewall), [100, 3]);
         firewall.replace(filter("meta l4proto udp counter packets 100 bytes 5\ncounter"));

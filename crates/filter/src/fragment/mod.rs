@@ -1,5 +1,5 @@
-//! Pieces of packets, held until the packet is whole, so that it can be evaluated as one: a rule on a
-//! port says nothing about a piece that has none.
+//! Holds fragments until their packet is complete, so that it can be evaluated as a whole: a rule on a
+//! port cannot decide about a fragment that has no ports.
 //!
 //! ```text
 //!   piece ──checks of its own──► its packet ──overlaps? ends?──► held ──all there?──► whole
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! A packet whose fragments overlap is dropped with all its later fragments, as RFC 5722 and RFC 8200 4.5 require for
-//! IPv6; IPv4 is treated alike. Linux does the same for both families, but treats a fragment within one that it has as
-//! a duplicate whatever its bytes; here only an exact repetition is one. In any case the receiver gets exactly what was
-//! evaluated: the fragments are forwarded from here when the packet is complete.
+//! IPv6; IPv4 is treated alike. Linux does the same for both families, but treats a fragment within another one as a
+//! duplicate whatever its bytes; here only an exact repetition is a duplicate. In any case the receiver gets exactly the
+//! bytes that were evaluated: the fragments are forwarded from here when the packet is complete.
 //!
-//! Time is injected; every bound is in [`Limits`], every piece that is not passed on is counted in
-//! [`FragmentStats`]. Packets are found in ordered trees, in which no one can aim collisions.
+//! Time is injected; every bound is in [`Limits`], and every fragment that is not passed on is counted in
+//! [`FragmentStats`]. Packets are found in ordered trees, in which senders cannot cause collisions.
 
 mod partial_packet;
 #[cfg(test)]
@@ -30,22 +30,22 @@ use crate::packet::{Fragment, Ip, Packet};
 
 use partial_packet::{PartialPacket, StoredFragment};
 
-/// The cost of a fragment in addition to its bytes, so that small ones are not free.
+/// The cost of a fragment in addition to its bytes, so that small fragments are not free.
 const PIECE_COST: usize = 128;
 
 /// The limits of held fragments.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Packets that are held incomplete, and as many again that are remembered as refused. The oldest of each is
+    /// The number of incomplete packets that are held, and also the number remembered as refused. The oldest of each is
     /// evicted.
     pub packets: usize,
-    /// Bytes of frames in all, and 128 for each of them. The oldest packet is evicted.
+    /// The number of bytes of held frames, plus 128 for each frame. The oldest packet is evicted.
     pub bytes: usize,
-    /// The same from one source address (a /64 of IPv6).
+    /// The same limit for one source address (a /64 of IPv6).
     pub source_bytes: usize,
-    /// Fragments of one packet.
+    /// The number of fragments of one packet.
     pub pieces: usize,
-    /// How long a packet may take from its first fragment on. Linux allows 30 s, RFC 8200 60 s.
+    /// The time in which a packet must be complete, from its first fragment on. Linux allows 30 s, RFC 8200 60 s.
     pub hold: Duration,
 }
 
@@ -64,13 +64,13 @@ impl Default for Limits {
 /// The result for a fragment.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is no fragment: evaluate it unchanged.
+    /// The packet is not a fragment: evaluate it unchanged.
     NotAPiece,
-    /// It is held; the rest is awaited.
+    /// The fragment is held until its packet is complete.
     Held,
-    /// It is dropped.
+    /// The fragment is dropped.
     Dropped(FragmentDrop),
-    /// It was the last missing one. Evaluate the whole, then forward or drop the fragments.
+    /// The last missing fragment arrived. Evaluate the whole packet, then forward or drop the fragments.
     Whole(Assembled),
 }
 
@@ -83,31 +83,31 @@ pub enum FragmentDrop {
     /// It is an exact repetition of another fragment. Its packet stays.
     #[error("repeats another piece")]
     Duplicate,
-    /// Its packet was refused before, and that has not expired.
+    /// Its packet was refused earlier, and the refusal has not expired.
     #[error("of a packet that was refused")]
     Refused,
-    /// The whole would be longer than 65,535 bytes.
+    /// The whole packet would be longer than 65,535 bytes.
     #[error("reaches beyond the longest packet")]
     TooLong,
     /// It is empty.
     #[error("carries nothing")]
     Empty,
-    /// More follow, but its length is not a multiple of eight.
+    /// More fragments follow, but its length is not a multiple of eight.
     #[error("not the last, and not a multiple of eight bytes long")]
     Uneven,
-    /// It reaches beyond the last fragment, or there are two last ones: its packet is refused.
+    /// It reaches beyond the last fragment, or there are two last fragments: its packet is refused.
     #[error("contradicts another piece about where the packet ends")]
     Ends,
     /// Its packet has more fragments than [`Limits::pieces`], and is refused.
     #[error("too many pieces")]
     TooMany,
-    /// Its source uses [`Limits::source_bytes`] already; what is there of its packet is refused.
+    /// Its source already uses [`Limits::source_bytes`]; its packet is refused, including the fragments held.
     #[error("too many bytes from one source")]
     SourceFull,
-    /// It does not fit into [`Limits::bytes`] at all, or the limits allow no packets.
+    /// It exceeds [`Limits::bytes`] by itself, or the limits allow no packets.
     #[error("no room")]
     Full,
-    /// A device states that it is a super-packet or lacks its checksum, which is impossible for a fragment.
+    /// The device marks it as a super-packet or as lacking its checksum, which is impossible for a fragment.
     #[error("a piece with offloads")]
     Offload,
 }
@@ -115,11 +115,11 @@ pub enum FragmentDrop {
 /// The counters of the reassembler since its start.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct FragmentStats {
-    /// Fragments that were held.
+    /// The number of fragments that were held.
     pub held: u64,
-    /// Packets that became complete.
+    /// The number of packets that became complete.
     pub whole: u64,
-    /// See [`FragmentDrop::Overlap`]. This and the following count fragments.
+    /// See [`FragmentDrop::Overlap`]. This counter and those down to `offload` count fragments.
     pub overlap: u64,
     /// See [`FragmentDrop::Duplicate`].
     pub duplicate: u64,
@@ -141,13 +141,13 @@ pub struct FragmentStats {
     pub full: u64,
     /// See [`FragmentDrop::Offload`].
     pub offload: u64,
-    /// Packets that did not become complete in time.
+    /// The number of packets that did not become complete in time.
     pub late: u64,
-    /// Packets that were evicted for newer ones.
+    /// The number of packets that were evicted for newer ones.
     pub evicted: u64,
-    /// Packets that are held at the moment.
+    /// The number of packets held now.
     pub packets: usize,
-    /// Bytes that are held at the moment, as [`Limits::bytes`] counts them.
+    /// The number of bytes held now, as [`Limits::bytes`] counts them.
     pub bytes: usize,
 }
 
@@ -170,7 +170,8 @@ impl Assembled {
         self.pieces.iter().map(|piece| piece.frame.as_slice())
     }
 
-    /// Returns the VLAN tag next to the fragment that arrived last; the others have the same id there.
+    /// Returns the VLAN tag next to the fragment that arrived last; any tags next to the other fragments have the same
+    /// id.
     pub fn vlan_beside(&self) -> Option<u16> {
         self.beside
     }
@@ -183,11 +184,11 @@ struct Key {
     source: IpAddr,
     destination: IpAddr,
     id: u32,
-    /// IPv4 only: fragments of IPv6 need not agree about it.
+    /// IPv4 only: fragments of IPv6 need not agree on it.
     protocol: u8,
-    /// Both stations: the one that is evaluated by the first fragment must send and receive the others.
+    /// Both stations: rules evaluate the stations of the first fragment, so all fragments must have the same ones.
     stations: Option<(u64, u64)>,
-    /// Ids of the tags next to and in the frame; fragments of different networks are never mixed.
+    /// The ids of the tags next to the frame and in it; fragments of different networks are never mixed.
     vlans: [Option<u16>; 3],
 }
 
@@ -215,7 +216,7 @@ impl Key {
         }
     }
 
-    /// Returns the source that is charged: many addresses of one network get no larger share.
+    /// Returns the source that is charged: many addresses in one network do not get a larger share.
     fn source(&self) -> (u32, IpAddr) {
         let network = match self.source {
             IpAddr::V4(address) => IpAddr::V4(address),
@@ -234,7 +235,7 @@ pub struct Reassembler {
     held: BTreeMap<u64, Key>,
     /// The entries that are refused, by age.
     refused: BTreeMap<u64, Key>,
-    /// Bytes held of each source; zero is not stored.
+    /// The bytes held for each source; zeros are not stored.
     sources: BTreeMap<(u32, IpAddr), usize>,
     bytes: usize,
     next: u64,
@@ -256,7 +257,7 @@ impl Reassembler {
         }
     }
 
-    /// Processes a fragment. `zone` separates what must not be mixed: directions, peers.
+    /// Processes a fragment. `zone` separates fragments that must not be mixed: directions, peers.
     pub fn push(
         &mut self,
         packet: &Packet<'_>,
@@ -301,14 +302,14 @@ impl Reassembler {
         FragmentStats { packets: self.held.len(), bytes: self.bytes, ..self.stats }
     }
 
-    /// Returns the oldest of `order` if it has expired.
+    /// Returns the oldest entry of `order` if it has expired.
     fn over(&self, order: &BTreeMap<u64, Key>, now: Nanos) -> Option<Key> {
         let (_, key) = order.first_key_value()?;
         let over = self.packets.get(key).is_none_or(|packet| packet.deadline <= now);
         over.then_some(*key)
     }
 
-    /// Inserts a fragment. Returns whether its packet is complete now.
+    /// Inserts a fragment. Returns whether its packet is now complete.
     fn take(&mut self, key: Key, piece: StoredFragment, now: Nanos) -> Result<bool, FragmentDrop> {
         if let Some(packet) = self.packets.get(&key) {
             if packet.refused {
@@ -362,7 +363,7 @@ impl Reassembler {
         Ok(())
     }
 
-    /// Drops what is held of a packet, and all later fragments until it expires.
+    /// Drops the held fragments of a packet, and all later ones until the packet expires.
     fn refuse(&mut self, key: &Key) {
         let Some(mut packet) = self.forget(key) else { return };
         while self.refused.len() >= self.limits.packets {
@@ -375,10 +376,10 @@ impl Reassembler {
         self.packets.insert(*key, packet);
     }
 
-    /// Removes a packet, and its bytes from the accounts.
+    /// Removes a packet, and its bytes from the totals.
     fn forget(&mut self, key: &Key) -> Option<PartialPacket> {
         let Some(packet) = self.packets.remove(key) else {
-            // Impossible, because every number belongs to a packet. If it occurred, the packet must not stay forever.
+            // Impossible, because every number belongs to a packet. If it happened, the packet must not stay forever.
             self.held.retain(|_, held| held != key);
             self.refused.retain(|_, refused| refused != key);
             return None;

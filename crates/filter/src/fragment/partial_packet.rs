@@ -6,7 +6,7 @@ use crate::packet::{Fragment, Ip, Packet, extension};
 
 use super::{FragmentDrop, PIECE_COST};
 
-/// The greatest length of an IPv4 packet and of the payload of an IPv6 packet.
+/// The maximum length of an IPv4 packet and of the payload of an IPv6 packet.
 const LONGEST: usize = 65_535;
 /// The length of the IPv6 header, which its length field excludes.
 const V6_LEN: usize = adit_wire::ip::V6_LEN;
@@ -18,7 +18,7 @@ pub(super) struct StoredFragment {
     pub(super) frame: Vec<u8>,
     /// The offset of its IP header.
     at: usize,
-    /// The offset of its part of the packet.
+    /// The offset of its part of the packet within the frame.
     data: usize,
     /// The position of that part in the packet.
     start: usize,
@@ -76,13 +76,13 @@ fn unfragmentable(at: usize, data: usize) -> usize {
 /// The fragments of a packet so far.
 #[derive(Debug)]
 pub(super) struct PartialPacket {
-    /// Its index in the order of age.
+    /// Its number in order of age.
     pub(super) number: u64,
     /// When it expires.
     pub(super) deadline: Nanos,
     /// No further fragments of it are accepted.
     pub(super) refused: bool,
-    /// In the order of their offsets; they never overlap.
+    /// The fragments in the order of their offsets; they never overlap.
     pub(super) pieces: Vec<StoredFragment>,
 }
 
@@ -95,7 +95,7 @@ impl PartialPacket {
         self.pieces.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.cost()))
     }
 
-    /// Checks whether a fragment fits among the others.
+    /// Checks whether a fragment fits among the held fragments.
     pub(super) fn admits(&self, new: &StoredFragment, limit: usize) -> Result<(), FragmentDrop> {
         for old in &self.pieces {
             if new.start < old.end && old.start < new.end {
@@ -104,7 +104,8 @@ impl PartialPacket {
                 return Err(if same { FragmentDrop::Duplicate } else { FragmentDrop::Overlap });
             }
         }
-        // Without overlaps, all fragments precede the last one, which alone states that no more follow.
+        // Without overlaps, all fragments precede the last one, which is the only one without the flag for more
+        // fragments.
         let contradicts = |old: &StoredFragment| {
             (!old.more && new.start >= old.end) || (!new.more && old.start >= new.end)
         };
@@ -114,7 +115,7 @@ impl PartialPacket {
         if self.pieces.len() >= limit { Err(FragmentDrop::TooMany) } else { Ok(()) }
     }
 
-    /// Inserts a fragment that was admitted. Returns whether none is missing now.
+    /// Inserts a fragment that was admitted. Returns whether the packet is now complete.
     pub(super) fn insert(&mut self, piece: StoredFragment) -> bool {
         let at = self.pieces.partition_point(|other| other.start < piece.start);
         self.pieces.insert(at, piece);
@@ -128,8 +129,8 @@ impl PartialPacket {
         self.pieces.last().is_some_and(|last| !last.more)
     }
 
-    /// Writes the packet as before fragmentation; `None` if it would be too long, which longer headers of the first
-    /// fragment can cause.
+    /// Writes the packet as it was before fragmentation; returns `None` if it would be too long, which longer headers
+    /// of the first fragment can cause.
     pub(super) fn whole(&self, out: &mut Vec<u8>) -> Option<()> {
         let first = self.pieces.first()?;
         let headers = first.frame.get(..first.data)?;
@@ -157,11 +158,11 @@ fn mend_v4(header: &mut [u8], total: usize) -> Option<()> {
     Some(())
 }
 
-/// Completes `header`, which ends at the place of the fragment header `cut`.
+/// Completes `header`, which ends where the fragment header `cut` was.
 fn mend_v6(header: &mut [u8], total: usize, cut: &[u8]) -> Option<()> {
     let payload = u16::try_from(total.checked_sub(V6_LEN)?).ok()?.to_be_bytes();
     header.get_mut(4..6)?.copy_from_slice(&payload);
-    // The header that announced the fragment header announces the next one.
+    // The header that announced the fragment header now announces the next one.
     let (mut announcing, mut kind, mut at) = (6, *header.get(6)?, V6_LEN);
     while at < header.len() {
         let (next, units) = (*header.get(at)?, usize::from(*header.get(at.checked_add(1)?)?));

@@ -43,7 +43,7 @@ fn whole(outcome: Outcome) -> Option<Vec<u8>> {
     if let Outcome::Whole(all) = outcome { Some(all.whole().to_vec()) } else { None }
 }
 
-/// Builds a datagram of both families with `len` bytes of payload.
+/// Builds a datagram with `len` bytes of payload for each family.
 fn datagrams(len: usize) -> [Vec<u8>; 2] {
     let payload: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
     [false, true].map(|v6| ip(v6, 17, &udp(v6, &payload)))
@@ -213,7 +213,7 @@ fn overlaps_refuse_the_packet_until_its_time_is_over() {
             assert!(held(push(&mut reassembler, &part(40, 48))), "neighbours do not overlap");
             let mut overlapping = part(from, to);
             if (from, to) == (24, 40) {
-                // The same place with other bytes.
+                // The same position with other bytes.
                 *overlapping.last_mut().unwrap() ^= 1;
             }
             let why = dropped(push(&mut reassembler, &overlapping));
@@ -300,7 +300,8 @@ fn pieces_that_cannot_be_are_dropped_alone() {
 fn options_of_the_first_piece_count_against_the_longest() {
     let [packet, _] = datagrams(100);
     let mut reassembler = Reassembler::new(Limits { source_bytes: 1 << 20, ..Limits::default() });
-    // With a header of 20 bytes in all but the first, the fragments fit; with its options they do not.
+    // With a header of 20 bytes in all fragments but the first, the packet fits; with the first fragment's options it
+    // does not.
     let mut first = piece(&packet, 1, 0, &[0, 1, 0, 2, 255, 255, 0, 0], true);
     first.splice(20..20, [1; 40]);
     first[0] = 0x4f;
@@ -448,8 +449,8 @@ proptest! {
     fn nothing_comes_of_overlaps(
         (packet, cut) in shuffled(), at in 0usize..300, len in 1usize..40, place in any::<prop::sample::Index>(),
     ) {
-        // One more fragment somewhere, which overlaps an existing one. Not one that could replace others: it is
-        // undecidable which of them are right, and those that came first are complete.
+        // One extra fragment somewhere, which overlaps an existing one. It must not be able to replace others: the
+        // filter cannot decide which are right, and those that came first are complete.
         let body = packet.len() - body_at(&packet);
         let start = 8 * (at % (body / 8)).max(3);
         let end = (start + len * 8).min(body);
@@ -463,7 +464,7 @@ proptest! {
         let bounds: Vec<usize> = cut.iter().flat_map(bounds).collect();
         prop_assume!(!bounds.contains(&start) || !bounds.contains(&end));
         let extra = piece(&packet, 77, start, &vec![0xee; end - start], end < body);
-        // It must not replace some of them exactly: it could complete the packet before those arrive.
+        // It must not replace some of them exactly, since it could complete the packet before they arrive.
         let bound = |offset: usize| {
             cut.iter().any(|bytes| {
                 let parsed = Packet::parse(bytes, Layer::Ip, None, &NONE).unwrap();
@@ -472,7 +473,7 @@ proptest! {
         };
         prop_assume!(!bound(start) || !(bound(end) || end == body));
         let mut sent = cut.clone();
-        // Not after the last one: then all is over, and the extra fragment begins another packet.
+        // Not after the last fragment: the packet is complete by then, and the extra fragment begins another packet.
         sent.insert(place.index(cut.len()), extra);
         let mut reassembler = Reassembler::new(Limits::default());
         for bytes in &sent {

@@ -1,4 +1,4 @@
-//! `adit filter element`: elements for a set in force, in the syntax of nftables.
+//! `adit filter element`: elements of a set in force, in the syntax of nftables.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use super::{Diagnostics, diagnostics};
 use crate::elements::fixed;
 use crate::ruleset::{Element, Ruleset, Set, SetId};
 
-/// The most elements that one command names.
+/// The maximum number of elements in one command.
 pub const MAX_NAMED: usize = 65_536;
 
-/// A set, and elements of it.
+/// A set, and some elements of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SetElements {
     /// The index into [`Ruleset::tables`].

@@ -16,7 +16,7 @@ enum Op {
     Above,
     AtMost,
     AtLeast,
-    /// `!`, of bits.
+    /// `!`, for bits.
     None,
 }
 
@@ -261,7 +261,7 @@ impl Parser {
         let value = if is_bits(kind) || paren {
             self.bits(kind, &["|", ","])?.0
         } else if matches!(self.peek(), Tok::Number(t) if integer(t) == Some(0)) {
-            // 0 is written so for every kind.
+            // Every kind of value writes zero this way.
             self.next();
             0
         } else {

@@ -6,13 +6,13 @@ use super::diagnostic::similar;
 use super::lex::{Span, SyntaxError, Tok, Token};
 use super::raw_ruleset::RawRuleset;
 
-/// The number of errors after which the rest of a file is not read.
+/// The number of errors after which parsing of a file stops.
 const MAX_ERRORS: usize = 200;
 
 pub(super) struct Parser {
     tokens: Vec<Token>,
     at: usize,
-    /// Open braces before the current token.
+    /// The number of open braces before the current token.
     depth: usize,
     end: Token,
     pub errors: Vec<SyntaxError>,
@@ -52,7 +52,7 @@ impl Parser {
         self.token().at
     }
 
-    /// Returns the place of the last token.
+    /// Returns the position of the last token.
     pub(super) fn before(&self) -> Span {
         self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map_or(self.end.at, |t| t.at)
     }
@@ -92,7 +92,7 @@ impl Parser {
         found
     }
 
-    /// Returns the error that something else was expected here.
+    /// Returns an error that reports what was expected here.
     pub(super) fn expected(&self, what: &str) -> SyntaxError {
         SyntaxError::new(self.span(), format!("expected {what}, found {}", self.peek().named()))
     }
@@ -115,7 +115,7 @@ impl Parser {
         }
     }
 
-    /// Reads a name that the author of the rules chose: of a table, chain, set or counter.
+    /// Reads a name that the author of the rules chose for a table, chain, set or counter.
     pub(super) fn name(&mut self, what: &str) -> Result<(Rc<str>, Span), SyntaxError> {
         let (name, at) = match self.peek() {
             Tok::Word(name) | Tok::Quoted(name) => {
@@ -147,7 +147,7 @@ impl Parser {
         }
     }
 
-    /// Parses a comment's text, after the word.
+    /// Parses a comment's text, after the keyword.
     pub(super) fn comment(&mut self) -> Result<Option<String>, SyntaxError> {
         let (text, at) = self.quoted("a comment")?;
         if text.len() > super::MAX_COMMENT {
@@ -216,7 +216,7 @@ impl Parser {
         }
     }
 
-    /// Returns the error for an unknown word, with the word that was probably meant.
+    /// Returns the error for an unknown word, suggesting the word that was probably meant.
     pub(super) fn unknown<'a>(
         word: &str,
         at: Span,

@@ -24,7 +24,7 @@ use crate::packet::Layer;
 use crate::ruleset::{CtDirection, CtState, Kind};
 use build::{Body, Frame};
 
-/// The most bytes of a description.
+/// The maximum number of bytes in a description.
 pub const MAX_DESCRIPTION: usize = 1 << 18;
 
 /// A packet and its metadata.
@@ -141,7 +141,7 @@ struct Options {
 }
 
 struct Reader<'a> {
-    /// Words with the column, from 0, at which they start.
+    /// The words, each with the column, from 0, at which it starts.
     words: Vec<(usize, &'a str)>,
     at: usize,
     end: usize,
@@ -503,7 +503,7 @@ impl<'a> Reader<'a> {
         let bytes: Vec<u8> = digits.chunks(2).map(|p| u8::try_from(pair(p)).unwrap_or(0)).collect();
         self.step();
         let mut options = Options::default();
-        // Only the metadata of a packet; the rest is in its bytes.
+        // This frame has only the packet's metadata; the rest is in its bytes.
         let mut frame = Frame::default();
         while let Some(word) = self.peek() {
             match word {

@@ -1,12 +1,12 @@
 use std::fmt;
 
-/// The number of errors that are reported at once; more are only counted.
+/// The number of errors that are reported at once; further ones are only counted.
 pub const MAX_DIAGNOSTICS: usize = 10;
 
 /// The number of characters of a source line that a diagnostic shows.
 const MAX_SHOWN: usize = 160;
 
-/// A mistake at one place of a rule file.
+/// A mistake at one position in a rule file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Diagnostic {
     /// The file's name, as it was given or included.
@@ -38,7 +38,7 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         let column = self.column.saturating_sub(1) as usize;
-        // A long line is shown from a little before the place.
+        // A long line is shown from a little before the mistake.
         let from = if column > MAX_SHOWN / 2 { column.saturating_sub(MAX_SHOWN / 4) } else { 0 };
         let shown: String = self.source.chars().skip(from).take(MAX_SHOWN).map(printable).collect();
         let before = if from > 0 { "..." } else { "" };
@@ -90,8 +90,8 @@ pub(super) fn similar<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, k)| k)
 }
 
-/// Returns the number of insertions, deletions, substitutions and swaps of neighbours between two
-/// short words.
+/// Returns the number of insertions, deletions, substitutions and swaps of adjacent characters
+/// between two short words.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

@@ -1,4 +1,4 @@
-//! `include`, `define` and `$name`: a stream of tokens as if all were in one file.
+//! `include`, `define` and `$name`: a stream of tokens, as if the text were in one file.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,7 +8,7 @@ use super::diagnostic::similar;
 use super::lex::{Span, SyntaxError, Tok, Token, lex};
 use super::{MAX_DEFINED, MAX_FILE, MAX_INCLUDE_DEPTH, MAX_INCLUDES, MAX_TOKENS};
 
-/// Reads a file that is included.
+/// Reads an included file.
 pub(super) type Files<'a> = &'a mut dyn FnMut(&str) -> io::Result<String>;
 
 /// A source text.
@@ -96,7 +96,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// Ends the reading, because there are too many tokens.
+    /// Stops reading, because there are too many tokens.
     fn overflow(&mut self, at: Span, most: usize, of_what: &str) {
         if !self.full {
             self.full = true;
@@ -104,7 +104,8 @@ impl<'a> Expander<'a> {
         }
     }
 
-    /// Returns the definitions outside all blocks whose names begin like this, by their names.
+    /// Returns the definitions outside all blocks whose names begin with `prefix`, with their
+    /// names.
     pub(super) fn definitions(&self, prefix: &str) -> Vec<(Rc<str>, Rc<[Token]>)> {
         let outermost = self.scopes.iter().take(1).flatten();
         let named = outermost.filter(|(name, _)| name.starts_with(prefix));
@@ -132,7 +133,8 @@ impl<'a> Expander<'a> {
             self.unknown(name, at);
             return self.push(Token { tok: Tok::Var(name.clone()), at });
         };
-        // The place is where it is used, because the author of the rules looks there.
+        // The position is where the definition is used, because the author of the rules looks
+        // there.
         for token in value.iter() {
             self.push(Token { tok: token.tok.clone(), at });
             if self.full {
@@ -179,7 +181,8 @@ impl<'a> Expander<'a> {
         used.saturating_add(2)
     }
 
-    /// Parses a definition's value: up to the end of the line, over several lines in braces.
+    /// Parses a definition's value, which ends at the end of the line; inside braces it may span
+    /// several lines.
     fn value(&mut self, rest: &[Token]) -> (Rc<[Token]>, usize) {
         let mut value: Vec<Token> = Vec::new();
         let mut depth = 0_usize;
@@ -235,8 +238,8 @@ impl<'a> Expander<'a> {
     }
 }
 
-/// Returns whether a word is a directive. `define` may be a chain's name elsewhere: it is one only
-/// at a statement's start, before its operand.
+/// Returns whether a word is a directive. `define` may be a chain's name elsewhere: it is a
+/// directive only at the start of a statement, before its operand.
 fn is_directive(word: &str, rest: &[Token]) -> bool {
     let next = rest.first().map(|t| &t.tok);
     match word {

@@ -1,4 +1,4 @@
-//! A packet's path through the rules, for a human reader.
+//! Describes a packet's path through the rules for a human reader.
 
 use std::fmt::Write;
 
@@ -7,8 +7,8 @@ use super::print::{field_text, priority_text, reject_text, rule_text, statement_
 use crate::evaluate::{Mismatch, RuleEnd, RuleLocation, Step, Trace, Verdict};
 use crate::ruleset::{Chain, Policy, Rule, RuleVerdict, Ruleset, Statement, Table};
 
-/// Describes a trace: each base chain that was visited, each rule with the statement that did not
-/// match, jumps indented, and the verdict in the last line.
+/// Describes a trace: each visited base chain, each rule with the statement that did not match,
+/// jumps indented, and the verdict in the last line.
 pub fn explain(ruleset: &Ruleset, trace: &Trace) -> String {
     let mut teller = Explainer { ruleset, out: String::new(), depth: 0, policy: None, by: None };
     for step in &trace.steps {
@@ -24,7 +24,7 @@ pub fn explain(ruleset: &Ruleset, trace: &Trace) -> String {
 struct Explainer<'a> {
     ruleset: &'a Ruleset,
     out: String,
-    /// The number of chains that wait for one that they jumped to.
+    /// The number of chains that wait for a chain that they jumped to.
     depth: usize,
     policy: Option<RuleLocation>,
     by: Option<(RuleLocation, u32)>,
@@ -145,7 +145,7 @@ impl<'a> Explainer<'a> {
     }
 }
 
-/// Describes that a map decided.
+/// Describes that a verdict map decided.
 fn looked_up(table: &Table, rule: &Rule) -> String {
     let map = rule.statements.iter().find(|s| matches!(s, Statement::VerdictMap { .. }));
     let last = matches!(rule.statements.last(), Some(Statement::VerdictMap { .. }));

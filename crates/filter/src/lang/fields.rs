@@ -7,15 +7,15 @@ use Field as F;
 /// Other names of fields.
 const ALIASES: &[(&str, &str, Field)] = &[("meta", "iif", F::IifName), ("meta", "oif", F::OifName)];
 
-/// Returns every field with the names in which it is printed, then the other names.
+/// Returns every field with the names in which it is printed, then the aliases.
 fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, Field)> + Clone {
     Field::NAMES.iter().chain(ALIASES)
 }
 
-/// Keys of `meta` that may occur without it.
+/// Keys of `meta` that may occur without `meta`.
 const UNQUALIFIED: &[&str] = &["iif", "oif", "iifname", "oifname", "pkttype"];
 
-/// Unsupported fields and their nearest replacement: header, key (empty for all), advice.
+/// Unsupported fields and their closest replacement: header, key (empty for all), advice.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("ct", "mark", "there are no marks; a named chain can carry the decision: `jump NAME`"),
     ("ct", "status", "`ct state established` or `ct state new`"),
@@ -161,7 +161,7 @@ pub(super) fn example(kind: Kind) -> Option<Field> {
     }
 }
 
-/// Returns why packets that a table evaluates can never have a field.
+/// Returns the reason why packets that a table evaluates can never have a field.
 pub(super) fn missing(family: Family, field: Field) -> Option<&'static str> {
     let (header, ..) = all().find(|(.., f)| *f == field)?;
     match (family, *header) {

@@ -7,13 +7,13 @@ use super::lex::{Span, SyntaxError};
 use super::raw_ruleset::RawRuleset;
 use crate::ruleset::{Members, RuleVerdict, Ruleset, Statement, Table};
 
-/// The definition by which a file requests to be accepted although no hook leads to some chain, or to any.
+/// The definition with which a file requests to be accepted although some chains, or all, are not reached from a hook.
 pub const ALLOW_UNHOOKED: &str = "adit_allow_unhooked";
 
 const HINT: &str = "`type filter hook forward priority filter;` in the chain, or a jump to it; if it is meant, \
                     `define adit_allow_unhooked = 1` on a line of its own";
 
-/// Returns the chains of a table that no base chain leads to, as errors at their places.
+/// Returns an error for each chain of a table that no base chain leads to, at the chain's position.
 pub(super) fn unreached(draft: &RawRuleset) -> Vec<SyntaxError> {
     let reached = reached(&draft.table);
     let chains = draft.table.chains.iter().zip(&draft.chains).zip(reached);
@@ -28,7 +28,7 @@ pub(super) fn unreached(draft: &RawRuleset) -> Vec<SyntaxError> {
     .collect()
 }
 
-/// Returns a single error in place of those, if no chain at all has a hook.
+/// Returns a single error in place of `unreached`, if no chain has a hook.
 pub(super) fn without_a_base(ruleset: &Ruleset, unreached: Vec<SyntaxError>) -> Vec<SyntaxError> {
     let mut chains = ruleset.tables.iter().flat_map(|table| &table.chains);
     if chains.any(|chain| chain.base.is_some()) {

@@ -1,4 +1,4 @@
-//! Conversion of text to tokens, each with its place.
+//! Converts text to tokens, each with its position.
 
 use std::net::Ipv6Addr;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ pub(super) struct Span {
     pub length: u32,
 }
 
-/// A mistake, its place, and its replacement.
+/// A mistake, its position, and its replacement.
 #[derive(Clone, Debug)]
 pub(super) struct SyntaxError {
     pub at: Span,
@@ -62,7 +62,7 @@ pub(super) struct Token {
     pub at: Span,
 }
 
-/// The longest first.
+/// All punctuation, the longest first.
 const PUNCTUATION: &[&str] = &[
     "==", "!=", "<=", ">=", "<<", ">>", "&&", "||", "{", "}", "(", ")", "[", "]", ",", ";", ".",
     "-", "/", ":", "=", "<", ">", "&", "|", "^", "!", "*", "+", "~",
@@ -75,7 +75,7 @@ struct Lexer<'a> {
     column: u32,
 }
 
-/// Returns all tokens of a text, and the parts that are no tokens, which are skipped.
+/// Returns all tokens of a text, and an error for each part that is not a token and was skipped.
 pub(super) fn lex(text: &str, file: u16) -> (Vec<Token>, Vec<SyntaxError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lexer = Lexer { rest: text, file, line: 1, column: 1 };
@@ -191,7 +191,7 @@ impl Lexer<'_> {
         if self.rest.get(end..).is_some_and(|r| r.starts_with('"')) {
             let (text, at) = self.take(end.saturating_add(1));
             let inner = text.get(1..end).unwrap_or("");
-            // It is printed to terminals and logs.
+            // The text is printed to terminals and logs.
             if inner.chars().any(|c| c.is_control() && c != '\t') {
                 return Err(SyntaxError::new(at, "a control character in a quoted text"));
             }
@@ -266,7 +266,7 @@ pub(super) fn mac(text: &str) -> Option<u64> {
 }
 
 impl Tok {
-    /// Returns its name in messages.
+    /// Returns the token's name in messages.
     pub(super) fn named(&self) -> String {
         match self {
             Self::Word(t) | Self::Number(t) | Self::Address(t) => format!("`{t}`"),

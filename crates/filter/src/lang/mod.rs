@@ -50,37 +50,37 @@ use cursor::Parser;
 use expand::{Expander, Source};
 use lex::SyntaxError;
 
-/// The most bytes of a rule file with all included files.
+/// The maximum number of bytes in a rule file with all included files.
 pub const MAX_FILE: usize = 16 << 20;
-/// The greatest depth of includes.
+/// The maximum depth of includes.
 pub const MAX_INCLUDE_DEPTH: usize = 16;
-/// The most files that are read for one rule set.
+/// The maximum number of files that are read for one rule set.
 pub const MAX_INCLUDES: usize = 256;
-/// The most tokens after the expansion of definitions.
+/// The maximum number of tokens after the expansion of definitions.
 pub const MAX_TOKENS: usize = 8_000_000;
-/// The most tokens that definitions take from other definitions.
+/// The maximum number of tokens that definitions take from other definitions.
 pub const MAX_DEFINED: usize = 1 << 20;
-/// The most tables of a rule set.
+/// The maximum number of tables in a rule set.
 pub const MAX_TABLES: usize = 256;
-/// The most chains of a table.
+/// The maximum number of chains in a table.
 pub const MAX_CHAINS: usize = 16_384;
-/// The most rules of a rule set.
+/// The maximum number of rules in a rule set.
 pub const MAX_RULES: usize = 262_144;
-/// The most elements of all sets of a rule set.
+/// The maximum number of elements in all sets of a rule set.
 pub const MAX_ELEMENTS: usize = 1_048_576;
-/// The most statements of a rule.
+/// The maximum number of statements in a rule.
 pub const MAX_STATEMENTS: usize = 64;
-/// The most fields in a concatenation.
+/// The maximum number of fields in a concatenation.
 pub const MAX_KEY: usize = 5;
-/// The greatest depth of braces in a list of elements, to which definitions may expand.
+/// The maximum depth of braces in a list of elements, to which definitions may expand.
 pub const MAX_NESTING: usize = 16;
-/// The greatest depth of jumps from a base chain.
+/// The maximum depth of jumps from a base chain.
 pub const MAX_JUMPS: usize = 15;
-/// The most bytes of a name.
+/// The maximum number of bytes in a name.
 pub const MAX_NAME: usize = 128;
-/// The most bytes of a comment.
+/// The maximum number of bytes in a comment.
 pub const MAX_COMMENT: usize = 128;
-/// The most bytes of a log prefix.
+/// The maximum number of bytes in a log prefix.
 pub const MAX_PREFIX: usize = 127;
 
 /// Parses the rule file `text`, called `name` in messages; `files` reads included files, by a path relative to the
@@ -97,12 +97,12 @@ pub fn parse(
     parse_as(name, text, files, false)
 }
 
-/// Parses as [`parse`] does, for rules that are to be put in force: a hook has to lead to every chain, and there has to
-/// be one, unless the file defines [`ALLOW_UNHOOKED`].
+/// Parses as [`parse`] does, for rules that will be put in force: there must be a hook, and every chain must be
+/// reachable from one, unless the file defines [`ALLOW_UNHOOKED`].
 ///
 /// # Errors
 ///
-/// As [`parse`]; chains without a hook only if there is no other mistake.
+/// The same as [`parse`]; chains without a hook are reported only if there is no other mistake.
 pub fn parse_hooked(
     name: &str,
     text: &str,
@@ -140,7 +140,7 @@ fn parse_as(
 
 fn diagnostics(mut errors: Vec<SyntaxError>, sources: &[Source]) -> Diagnostics {
     errors.sort_by_key(|e| (e.at.file, e.at.line, e.at.column));
-    // One place is reported once: errors that follow from an error are not reported.
+    // Each position is reported once: errors that follow from an error are not reported.
     errors.dedup_by_key(|e| (e.at.file, e.at.line, e.at.column));
     let more = errors.len().saturating_sub(MAX_DIAGNOSTICS);
     let list = errors.into_iter().take(MAX_DIAGNOSTICS).map(|e| diagnostic(e, sources)).collect();

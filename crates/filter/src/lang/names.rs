@@ -1,4 +1,4 @@
-//! Names of values.
+//! The names of values.
 
 use crate::ruleset::Kind;
 
@@ -250,7 +250,7 @@ const ARP_OPS: Names = &[
     ("nak", 10),
 ];
 
-/// Returns the names of values of a kind. A value's first name is the one that is printed.
+/// Returns the names of values of a kind. A value's first name is printed.
 pub(super) const fn of(kind: Kind) -> Names {
     match kind {
         Kind::InetProto => PROTOCOLS,
@@ -319,7 +319,7 @@ pub(super) fn types() -> impl Iterator<Item = &'static str> + Clone {
     TYPES.iter().map(|(n, _)| *n)
 }
 
-/// Describes the values of a kind, for a human reader.
+/// Describes the values that a kind accepts, for a human reader.
 pub(super) fn takes(kind: Kind) -> String {
     let text = match kind {
         Kind::EtherAddr => "a MAC address, like 00:11:22:33:44:55",

@@ -1,4 +1,4 @@
-//! Printing of a rule set in the form of `nft list ruleset`, which parses to the same rule set.
+//! Prints a rule set in the form of `nft list ruleset`, which parses to the same rule set.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use crate::ruleset::{
     Members, Policy, Range, Reject, Rule, RuleVerdict, Ruleset, Set, SetId, Statement, Table, Test,
 };
 
-/// The column after which a list of elements continues in a new line.
+/// The column after which a list of elements continues on a new line.
 const WIDTH: usize = 96;
 
 /// The owner of a count that a listing needs.
@@ -32,7 +32,7 @@ pub enum CounterOwner {
 
 type CountReader<'a> = &'a dyn Fn(CounterOwner) -> Option<Count>;
 
-/// Returns the present elements of a set, by its table's index, if they are not those of the file.
+/// Returns the present elements of a set, by its table's index, if they have changed since the file was read.
 type Elements<'a> = &'a dyn Fn(usize, SetId) -> Option<Vec<Element>>;
 
 /// Prints the rule set with handles as comments, with the counts of `live` and the present elements.
@@ -71,7 +71,7 @@ pub fn value_text(kind: Kind, value: u128) -> String {
     range_text(kind, Range::single(value))
 }
 
-/// Prints a set that a command names: `inet filter blocked`.
+/// Prints the name of a set in a command: `inet filter blocked`.
 pub fn set_text(ruleset: &Ruleset, named: &super::SetElements) -> String {
     let Some(table) = ruleset.tables.get(named.table) else { return String::new() };
     let name = table.sets.get(named.set.0).and_then(|set| set.name.as_deref()).unwrap_or("");
@@ -256,7 +256,7 @@ fn base_text(family: Family, base: Base) -> String {
     format!("type filter hook forward priority {priority}; policy {policy};")
 }
 
-/// Prints `type a . b`, or `typeof` if a part has no type of its own.
+/// Prints `type a . b`, or `typeof` if a part's type has no name.
 fn key_type(key: &[Kind]) -> String {
     let types: Option<Vec<&str>> = key.iter().map(|&kind| names::type_name(kind)).collect();
     match types {
@@ -347,7 +347,7 @@ fn match_text(table: &Table, m: &Match) -> String {
         Test::Within(ranges) => {
             let one = ranges.first().filter(|r| r.first == r.last && ranges.len() == 1);
             match one {
-                // Without an operator, the comparison is for bits.
+                // Without an operator, the comparison tests bits.
                 Some(range) if is_bits(kind) => {
                     let op = if m.negate { "!=" } else { "==" };
                     format!("{key} {op} {}", exact_bits(kind, range.first))
@@ -388,7 +388,7 @@ fn exact_bits(kind: Kind, value: u128) -> String {
     if value.count_ones() == 1 { bits(kind, value, "|") } else { format!("{value:#x}") }
 }
 
-/// Prints bits by name if all have one.
+/// Prints bits by name if all of them have names.
 fn bits(kind: Kind, value: u128, joint: &str) -> String {
     let named: Vec<&(&str, u128)> =
         names::of(kind).iter().filter(|(_, bit)| bit & value != 0).collect();
@@ -434,7 +434,7 @@ fn value_alone(kind: Kind, value: u128) -> String {
     let shown = value & largest(kind);
     match kind {
         Kind::Ipv4Addr => Ipv4Addr::from(u32::try_from(shown).unwrap_or(0)).to_string(),
-        // `::ffff:10.0.0.1` and the like are printed in groups, which all parsers accept.
+        // Addresses like `::ffff:10.0.0.1` are printed in groups, which all parsers accept.
         Kind::Ipv6Addr => Ipv6Addr::from(shown).to_string(),
         Kind::EtherAddr => {
             let bytes = shown.to_be_bytes();

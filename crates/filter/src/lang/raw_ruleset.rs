@@ -1,4 +1,4 @@
-//! A table during parsing: objects that were named but perhaps not defined yet.
+//! A table during parsing: objects that were named but may not be defined yet.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub(super) struct RawRuleset {
     pub sets: Vec<SetNote>,
     pub chains: Vec<Definition>,
     pub counters: Vec<Definition>,
-    /// Look-ups, to be checked when everything is read.
+    /// Lookups, which are checked after everything is read.
     pub lookups: Vec<Lookup>,
     pub jumps: Vec<Jump>,
     /// Rules that `insert` puts before all others of a chain, the last one first.
@@ -25,7 +25,7 @@ pub(super) struct RawRuleset {
     definitions: usize,
 }
 
-/// The place where an object was defined, or first named.
+/// The position where an object was defined, or first named.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Definition {
     pub at: Span,
@@ -43,7 +43,7 @@ impl Definition {
 #[derive(Debug)]
 pub(super) struct SetNote {
     pub note: Definition,
-    /// The place of each element.
+    /// The position of each element.
     pub places: Vec<Span>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Lookup {
 
 #[derive(Debug)]
 pub(super) struct Jump {
-    /// From this chain, or from an element of this set.
+    /// The chain, or the set whose element, the jump comes from.
     pub from: From,
     pub to: ChainId,
     pub at: Span,
@@ -93,7 +93,7 @@ impl RawRuleset {
         }
     }
 
-    /// Returns a chain by its name, which may yet have to be defined.
+    /// Returns a chain by its name, which may be defined later.
     pub(super) fn chain(&mut self, name: &str, at: Span) -> usize {
         if let Some(&id) = self.chain_names.get(name) {
             return id;
@@ -111,7 +111,7 @@ impl RawRuleset {
         id
     }
 
-    /// Returns a named set or map, which may yet have to be defined.
+    /// Returns a named set or map, which may be defined later.
     pub(super) fn set(&mut self, name: &str, at: Span) -> usize {
         if let Some(&id) = self.set_names.get(name) {
             return id;
@@ -144,7 +144,7 @@ impl RawRuleset {
         id
     }
 
-    /// Returns a named counter, which may yet have to be defined.
+    /// Returns a named counter, which may be defined later.
     pub(super) fn counter(&mut self, name: &str, at: Span) -> CounterId {
         if let Some(&id) = self.counter_names.get(name) {
             return CounterId(id);
@@ -157,7 +157,7 @@ impl RawRuleset {
         CounterId(id)
     }
 
-    /// Records that an object is defined here; returns whether it was not yet.
+    /// Records that an object is defined here; returns whether this is its first definition.
     pub(super) fn define(
         &mut self,
         what: impl FnOnce(&mut Self) -> Option<&mut Definition>,

@@ -1,5 +1,5 @@
-//! Checks that are possible only when everything is read: names, jumps, overlapping elements. Then everything gets its
-//! number in the order in which it is printed, so that a printed file parses to the same numbers.
+//! Checks that are possible only after everything is read: names, jumps, overlapping elements. Then all objects are
+//! numbered in the order in which they are printed, so a printed file parses to the same numbers.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::ruleset::{
     Counter, Element, Kind, Match, Members, Range, RuleVerdict, Ruleset, Set, Statement, Test,
 };
 
-/// The most comparisons of elements of a concatenation, to find those that overlap.
+/// The maximum number of comparisons of elements of a concatenation, to find overlapping ones.
 const MAX_COMPARISONS: usize = 1 << 26;
 
 pub(super) fn finish(drafts: Vec<RawRuleset>, errors: &mut Vec<SyntaxError>) -> Ruleset {
@@ -120,7 +120,7 @@ fn types(key: &[Kind]) -> String {
     parts.collect::<Vec<_>>().join(" . ")
 }
 
-/// Checks that jumps go to chains without a hook, end, and are not too deep.
+/// Checks that jumps lead to chains without a hook, form no loop, and are not too deep.
 fn jumps(draft: &RawRuleset, errors: &mut Vec<SyntaxError>) {
     let table = &draft.table;
     // Through a map, a chain jumps to all targets of the map's elements.
@@ -166,7 +166,7 @@ fn depths(draft: &RawRuleset, edges: &[Vec<(usize, Span)>], errors: &mut Vec<Syn
     enum State {
         New,
         Open,
-        /// The longest path from here, in jumps.
+        /// The length of the longest path from here, in jumps.
         Done(usize),
     }
     let name = |chain: usize| draft.table.chains.get(chain).map_or("", |c| &c.name);
@@ -229,7 +229,7 @@ fn depths(draft: &RawRuleset, edges: &[Vec<(usize, Span)>], errors: &mut Vec<Syn
 fn elements(set: &mut Set, note: &SetNote, errors: &mut Vec<SyntaxError>) {
     let map = set.map;
     let parts = set.key.len();
-    // Elements within a rule are only a way to write a comparison.
+    // Elements within a rule are only another way to write a comparison.
     let auto_merge = set.auto_merge || (set.name.is_none() && !map);
     let Members::Fixed(list) = &mut set.members else {
         return;
@@ -299,21 +299,21 @@ fn merge(placed: Vec<(Element, Span)>) -> Vec<(Element, Span)> {
 }
 
 enum Overlap {
-    /// The later element, and the earlier with which it overlaps.
+    /// The later element, and the earlier element that it overlaps.
     At(Span, Span),
-    /// There were too many to compare.
+    /// There were too many elements to compare.
     Unknown,
 }
 
-/// Returns an element that overlaps with another. Of concatenations, only a map's must not overlap.
+/// Returns an element that overlaps with another. For concatenations, only those of a map must not overlap.
 fn overlap(placed: &[(Element, Span)], single: bool, map: bool) -> Option<Overlap> {
     if !single && !map {
         return None;
     }
     let mut order: Vec<&(Element, Span)> = placed.iter().collect();
     order.sort_by_key(|(e, _)| e.key.first().copied());
-    // The previous ones that reach the first part of the current one. Equal keys were removed already, so two keys of
-    // single values need no comparison.
+    // The previous elements that reach the first part of the current one. Equal keys were already removed, so two keys
+    // of single values need no comparison.
     let (mut ranged, mut plain) = (Vec::new(), Vec::new());
     let mut work = 0_usize;
     for current in order {
@@ -347,7 +347,7 @@ fn in_order(a: Span, b: Span) -> (Span, Span) {
     if (a.file, a.line, a.column) < (b.file, b.line, b.column) { (b, a) } else { (a, b) }
 }
 
-/// Numbers named objects in the order of their definitions, then sets in rules in their order.
+/// Numbers named objects in the order of their definitions, and then sets within rules in their order.
 fn number(draft: &mut RawRuleset) {
     let table = &mut draft.table;
     let chains = Renumbering::of(draft.chains.iter().map(|n| Some(n.order)));
@@ -387,7 +387,7 @@ struct Renumbering {
 }
 
 impl Renumbering {
-    /// Orders those with a rank by it; the others are left out until they are used.
+    /// Orders entries that have a rank; the others are left out until they are used.
     fn of(ranks: impl Iterator<Item = Option<usize>>) -> Self {
         let mut ranked: Vec<(usize, usize)> =
             ranks.enumerate().filter_map(|(index, rank)| Some((rank?, index))).collect();
@@ -401,7 +401,7 @@ impl Renumbering {
         self.new.get(&old).copied().unwrap_or(0)
     }
 
-    /// Returns its new index, which is after all others if it was not used before.
+    /// Returns the new index, which follows all others if the entry was not used before.
     fn place(&mut self, old: usize) -> usize {
         let next = self.old.len();
         let place = *self.new.entry(old).or_insert(next);

@@ -14,7 +14,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     "comment",
 ];
 
-/// Unsupported statements and their nearest replacement.
+/// Unsupported statements and their closest replacement.
 const REFUSED: &[(&str, &str)] = &[
     ("dnat", "addresses are never changed; route to the target, or use another tool for NAT"),
     ("snat", "addresses are never changed; route to the target, or use another tool for NAT"),
@@ -115,7 +115,7 @@ impl Parser {
         self.comparison(table, at)
     }
 
-    /// Parses a verdict in a map's element.
+    /// Parses the verdict of a map's element.
     pub(super) fn verdict(&mut self, table: usize, from: From) -> Result<RuleVerdict, SyntaxError> {
         let what = "accept, drop, continue, return, `jump CHAIN` or `goto CHAIN`";
         let Tok::Word(word) = self.peek() else {

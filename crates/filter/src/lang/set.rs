@@ -8,7 +8,7 @@ use crate::ruleset::{Element, Kind, Lifetime, Members, Set, SetId};
 const IN_SET: &[&str] =
     &["type", "typeof", "flags", "timeout", "auto-merge", "size", "elements", "comment"];
 
-/// Unsupported parts of a set and their nearest replacement.
+/// Unsupported parts of a set and their closest replacement.
 const REFUSED: &[(&str, &str)] = &[
     ("gc-interval", "leave it out: elements expire within a second"),
     ("policy", "leave it out: how a set is looked up is adit's own choice"),
@@ -18,7 +18,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 impl Parser {
-    /// Parses a named set or map, after that word.
+    /// Parses a named set or map, after the keyword.
     pub(super) fn set(&mut self, table: usize, map: bool) -> Result<(), SyntaxError> {
         let what = if map { "map" } else { "set" };
         let (name, at) = self.name(what)?;
@@ -405,7 +405,7 @@ struct Flags {
 
 pub(super) const NO_TIMEOUTS: &str = "the elements of this set have no timeouts";
 
-/// Checks the parts of a set for contradictions.
+/// Checks that the parts of a set do not contradict each other.
 fn together(set: &Set, at: Span) -> Result<(), SyntaxError> {
     if !set.timeouts {
         return Ok(());

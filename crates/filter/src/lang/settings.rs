@@ -1,5 +1,5 @@
-//! Definitions by which a rule file sets what nftables' language has no words for: `define adit_flows = 500000`. `nft`
-//! takes them for unused definitions.
+//! Definitions in a rule file for settings that nftables' language cannot express: `define adit_flows = 500000`. `nft`
+//! treats them as unused definitions.
 
 use std::rc::Rc;
 
@@ -7,14 +7,14 @@ use super::hooks::ALLOW_UNHOOKED;
 use super::lex::{Span, SyntaxError, Tok, Token};
 use crate::ruleset::FlowLimits;
 
-/// The prefix of the names of such definitions; others with it are refused.
+/// The prefix of the names of these definitions; unknown names with it are refused.
 pub(super) const PREFIX: &str = "adit_";
 
 const FLOWS: &str = "adit_flows";
 const PER_SOURCE: &str = "adit_flows_per_source";
 const UNANSWERED: &str = "adit_unanswered_per_source";
 
-/// The most flows that a file may request: about 3 GiB.
+/// The maximum number of flows that a file may request: about 3 GiB.
 pub const MAX_FLOWS: u32 = 1 << 24;
 
 /// The settings of a file.

@@ -4,20 +4,20 @@ use std::fmt;
 
 use crate::ruleset::{Family, Members, Policy, Ruleset};
 
-/// The contents of a rule set, and the fate of packets that no rule decides about.
+/// The contents of a rule set, and the treatment of packets that no rule decides about.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Summary {
-    /// Tables.
+    /// The number of tables.
     pub tables: usize,
-    /// Chains, base chains among them.
+    /// The number of chains, including base chains.
     pub chains: usize,
-    /// Rules of all chains.
+    /// The number of rules in all chains.
     pub rules: usize,
-    /// Sets and maps.
+    /// The number of sets and maps.
     pub sets: usize,
-    /// Elements in the file.
+    /// The number of elements in the file.
     pub elements: usize,
-    /// Whether a base chain evaluates IPv4, and the same for IPv6.
+    /// Whether a base chain evaluates IPv4, and whether one evaluates IPv6.
     pub sees: [bool; 2],
     /// Whether a base chain's policy is `drop`.
     pub drops: bool,

@@ -11,7 +11,7 @@ use crate::ruleset::{Base, Count, Family, Policy};
 const COMMANDS: &[&str] = &["table", "add", "create", "insert", "flush", "define", "include"];
 const IN_TABLE: &[&str] = &["chain", "set", "map", "counter", "comment"];
 
-/// Unsupported parts of a table and their nearest replacement.
+/// Unsupported parts of a table and their closest replacement.
 const REFUSED_IN_TABLE: &[(&str, &str)] = &[
     ("flowtable", "leave it out: established flows are quick anyway"),
     ("quota", "`counter NAME` counts; `limit rate over 10 mbytes/hour drop` bounds"),
@@ -84,7 +84,8 @@ impl Parser {
         }
     }
 
-    /// Parses `flush ruleset` and the like: no effect on empty objects, and an error otherwise.
+    /// Parses `flush ruleset` and similar commands, which have no effect on empty objects and are
+    /// errors otherwise.
     fn remove(&mut self, verb: &str, at: Span) -> Result<(), SyntaxError> {
         let (what, _) = self.word("`ruleset` or `table`")?;
         let empty = match (&*what, verb) {
@@ -140,7 +141,7 @@ impl Parser {
         Ok((chosen, name, at))
     }
 
-    /// Returns the draft of a table, and creates it if necessary.
+    /// Returns the draft of a table, which is created if necessary.
     fn draft(&mut self, family: Family, name: &str, at: Span) -> Result<usize, SyntaxError> {
         let found =
             self.drafts.iter().position(|d| d.table.family == family && d.table.name == name);
@@ -266,7 +267,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Parses a chain's block; `command` for `add chain`, where the block is optional and has no
+    /// Parses a chain's block; with `command`, for `add chain`, the block is optional and has no
     /// rules.
     fn chain(&mut self, table: usize, command: bool) -> Result<(), SyntaxError> {
         let (name, at) = self.name("chain")?;

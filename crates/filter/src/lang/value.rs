@@ -8,7 +8,7 @@ use super::lex::{Span, SyntaxError, Tok, mac};
 use super::names;
 use crate::ruleset::{Kind, Range};
 
-/// The most bytes of an interface's name, without the closing zero.
+/// The maximum length of an interface's name in bytes, without the terminating zero.
 const MAX_IFNAME: usize = 15;
 
 /// Returns whether values are combinations of bits.
@@ -35,7 +35,7 @@ pub(super) fn integer(text: &str) -> Option<u128> {
     }
 }
 
-/// Describes the form of a token, to report that it does not fit.
+/// Describes the form of a token that does not fit, for an error message.
 fn looks_like(tok: &Tok) -> &'static str {
     match tok {
         Tok::Number(t) if t.parse::<Ipv4Addr>().is_ok() => "is an IPv4 address",
@@ -123,7 +123,7 @@ impl Parser {
         Ok(Range { first, last })
     }
 
-    /// Parses bits joined by one of `joints`, in parentheses or not; returns how many there were.
+    /// Parses bits joined by one of `joints`, in parentheses or not; returns their number.
     pub(super) fn bits(
         &mut self,
         kind: Kind,

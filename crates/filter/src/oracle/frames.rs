@@ -1,4 +1,4 @@
-//! Random frames with right checksums and lengths, of few addresses and ports.
+//! Random frames with correct checksums and lengths, and with few different addresses and ports.
 
 use adit_wire::checksum::Sum;
 use adit_wire::{Gso, VnetHeader};
@@ -18,14 +18,14 @@ pub struct Frame {
     pub bytes: Vec<u8>,
     /// The layer of the device.
     pub layer: Layer,
-    /// A VLAN tag outside of the frame.
+    /// A VLAN tag outside the frame.
     pub beside: Option<u16>,
     /// Whether it is a super-packet.
     pub vnet: VnetHeader,
 }
 
 impl Frame {
-    /// Finds its headers.
+    /// Parses the headers of the frame.
     pub fn parse(&self) -> Result<Packet<'_>, Malformed> {
         Packet::parse(&self.bytes, self.layer, self.beside, &self.vnet)
     }
@@ -64,8 +64,8 @@ pub fn frame(source: &mut Source<'_>, now: u64) -> (Frame, Context) {
     (Frame { bytes, layer, beside, vnet }, context(source, now))
 }
 
-/// Generates another packet of the same flow, in which properties that may vary within a flow have
-/// perhaps changed.
+/// Generates another packet of the same flow, in which properties that may vary within a flow may
+/// have changed.
 pub(super) fn again(
     known: &(Frame, Context),
     source: &mut Source<'_>,

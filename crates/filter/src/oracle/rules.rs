@@ -81,7 +81,7 @@ const FIELDS: &[Field] = &[
     Field::Icmpv6Mtu,
 ];
 
-/// Chooses a field, the first ones more often.
+/// Chooses a field, preferring the first ones.
 fn field(source: &mut Source<'_>) -> Field {
     if source.once_in(3) { source.pick(FIELDS) } else { source.pick(&FIELDS[..20]) }
 }
@@ -127,17 +127,17 @@ fn range(kind: Kind, source: &mut Source<'_>) -> Range {
     }
 }
 
-/// The statements' surroundings.
+/// The objects that statements can refer to.
 struct World {
     sets: Vec<Set>,
-    /// For each set: the fields that are looked up in it.
+    /// The fields that are looked up in each set.
     keys: Vec<Vec<Field>>,
     counters: usize,
     chains: usize,
     handle: u32,
 }
 
-/// Generates a rule set that does not contradict itself.
+/// Generates a consistent rule set.
 pub fn ruleset(source: &mut Source<'_>) -> Ruleset {
     let mut handle = 0;
     let tables = 1 + source.below(3);
@@ -210,8 +210,8 @@ fn chain(at: usize, world: &mut World, source: &mut Source<'_>) -> Chain {
     Chain { name: format!("chain{at}"), base, rules, comment: None }
 }
 
-/// Chooses a verdict of a rule of chain `at`: it jumps only to later chains, so that there are no
-/// circles. Of maps, which any chain may use, only the last chain is a target.
+/// Chooses the verdict of a rule of chain `at`: it jumps only to later chains, so that there are no
+/// loops. Maps may be used in any chain, so they jump only to the last chain.
 fn verdict(at: usize, world: &World, source: &mut Source<'_>) -> RuleVerdict {
     let later = if at + 1 < world.chains {
         at + 1 + source.below(world.chains - at - 1)

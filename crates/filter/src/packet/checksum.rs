@@ -12,7 +12,7 @@ use super::{Ip, Network, Packet, Transport};
 const PORTS_LEN: usize = 4;
 
 impl Packet<'_> {
-    /// Returns the IP header, if it is IP.
+    /// Returns the IP header, if the packet is IP.
     #[inline]
     pub fn ip(&self) -> Option<&Ip> {
         match &self.network {
@@ -21,13 +21,13 @@ impl Packet<'_> {
         }
     }
 
-    /// Returns whether it is a fragment, which the reassembler processes first.
+    /// Returns whether the packet is a fragment, which the reassembler processes first.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.ip().is_some_and(|ip| ip.fragment.is_some())
     }
 
-    /// Returns where the network header starts.
+    /// Returns the offset of the network header.
     #[inline]
     pub fn network_at(&self) -> usize {
         match self.network {
@@ -35,7 +35,7 @@ impl Packet<'_> {
         }
     }
 
-    /// Returns the bytes from the network header on, without padding if the header shows where it is.
+    /// Returns the bytes from the network header on, without padding if the header's length shows where it begins.
     #[inline]
     pub fn length(&self) -> usize {
         self.bytes.len().saturating_sub(self.network_at())
@@ -47,7 +47,7 @@ impl Packet<'_> {
         self.ip().and_then(|ip| self.bytes.get(ip.payload..)).unwrap_or_default()
     }
 
-    /// Returns how many packets this is on a wire: more than one for a super-packet.
+    /// Returns the number of packets on the wire: more than one for a super-packet.
     #[inline]
     pub fn segments(&self) -> u32 {
         if self.cut.size == 0 {
@@ -63,12 +63,12 @@ impl Packet<'_> {
         u32::try_from(segments).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Returns whether the transport checksum is right.
+    /// Returns whether the transport checksum is correct.
     ///
-    /// Also true if that is unknown: the device guarantees it ([`super::OffloadState::checksum_known`]), the packet is a
-    /// fragment, or the protocol's checksum is unknown here. UDP may omit it over IPv4 (RFC 768), not over IPv6 (RFC
-    /// 8200 8.1). A packet with remaining hops of a routing header counts as wrong, since its sum covers another
-    /// destination.
+    /// Also returns `true` if this cannot be determined: the device guarantees the checksum
+    /// ([`super::OffloadState::checksum_known`]), the packet is a fragment, or the protocol's checksum is not
+    /// implemented here. UDP may omit it over IPv4 (RFC 768), not over IPv6 (RFC 8200 8.1). A packet with remaining
+    /// hops in a routing header counts as incorrect, since its checksum covers another destination.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         let Network::Ip(ip) = &self.network else { return true };
@@ -90,11 +90,11 @@ impl Packet<'_> {
         }
     }
 
-    /// Returns whether the checksum that the kernel is still to fill in is the packet's own, or is after everything
-    /// that rules read (if the payload is a packet with a checksum to fill in).
+    /// Returns whether the checksum that the kernel has yet to fill in is the packet's own, or is after everything that
+    /// rules read (if the payload is a packet whose checksum is to be filled in).
     ///
-    /// The offsets that a virtual machine sets for its frames arrive here unchanged. At another place, the checksum
-    /// could overwrite the address or port that was evaluated.
+    /// The offsets that a virtual machine sets for its frames arrive here unchanged. At any other position, the
+    /// checksum could overwrite the address or port that was evaluated.
     #[inline]
     pub fn sum_spares_headers(&self, vnet: &VnetHeader) -> bool {
         if !vnet.needs_csum {

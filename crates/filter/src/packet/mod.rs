@@ -1,9 +1,9 @@
-//! A packet's headers, parsed once.
+//! The headers of a packet, parsed once.
 //!
-//! Fields are offsets into the frame and the few values that are used most. For bounds see [`MAX_EXTENSIONS`]; nothing
-//! here reads beyond the bytes that the headers account for.
+//! A parsed packet has offsets into the frame and the few values that are used most. For bounds see [`MAX_EXTENSIONS`];
+//! no code here reads beyond the bytes that the headers account for.
 //!
-//! A packet that is refused here is dropped whatever the rules, because no rule could evaluate it correctly: see
+//! A packet that is refused here is dropped whatever the rules are, because no rule could evaluate it correctly: see
 //! [`Malformed`].
 
 mod checksum;
@@ -19,7 +19,7 @@ pub const MAX_EXTENSIONS: usize = 8;
 /// The EtherType of a service provider's VLAN tag (IEEE 802.1ad).
 const SERVICE_TAG: u16 = 0x88a8;
 
-/// The layer of a device's packets.
+/// The layer at which a device's packets begin.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Layer {
     /// Ethernet frames: a TAP device, a packet socket.
@@ -28,11 +28,11 @@ pub enum Layer {
     Ip,
 }
 
-/// A packet, parsed.
+/// A parsed packet.
 #[derive(Clone, Debug)]
 pub struct Packet<'a> {
     /// The whole frame, from the Ethernet header on if there is one; truncated to the length in the network header, so
-    /// that padding is not seen.
+    /// that it excludes padding.
     pub bytes: &'a [u8],
     /// The Ethernet header; `None` on a TUN device.
     pub ether: Option<Ether>,
@@ -51,19 +51,19 @@ pub struct Ether {
     pub source: u64,
     /// Destination address.
     pub destination: u64,
-    /// The first EtherType on the wire: the tag's, if there is one (0x8100, 0x88a8).
+    /// The first EtherType on the wire: that of the tag, if there is one (0x8100, 0x88a8).
     pub outer: u16,
     /// The type of the payload, after all VLAN tags.
     pub ethertype: u16,
     /// The outermost tag (priority, drop eligible, id), in the frame or next to it.
     pub vlan: Option<u16>,
-    /// Whether that tag is next to the frame, which then must be sent with it.
+    /// Whether that tag is next to the frame, which must then be sent with it.
     pub beside: bool,
 }
 
 impl Packet<'_> {
-    /// Returns the networks of the packet's VLAN tags: the ids of the two outermost tags, and whether the first is a
-    /// service tag (802.1ad). 0 without tags. A tag with id 0 carries a priority only.
+    /// Returns the VLANs of the packet: the ids of the two outermost tags, and whether the first is a service tag
+    /// (802.1ad). Returns 0 without tags. A tag with id 0 carries only a priority.
     #[inline]
     pub fn vlans(&self) -> u32 {
         match self.ether {
@@ -106,7 +106,7 @@ pub enum Network {
 /// An IP header after walking the extension headers.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Ip {
-    /// The offset of its header in the frame.
+    /// The offset of the IP header in the frame.
     pub at: usize,
     /// Source address.
     pub source: IpAddr,
@@ -116,20 +116,21 @@ pub struct Ip {
     pub protocol: u8,
     /// The offset of the transport header in the frame.
     pub payload: usize,
-    /// Present in a fragment. Absent in an atomic fragment (RFC 6946), which is a whole packet with a fragment header.
+    /// Present in a fragment. Absent in an atomic fragment (RFC 6946), which is a complete packet with a fragment
+    /// header.
     pub fragment: Option<Fragment>,
 }
 
-/// The place of a fragment.
+/// The position of a fragment in its packet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Fragment {
     /// Common to all fragments of a packet.
     pub id: u32,
-    /// Bytes before it in the whole packet's fragmentable part.
+    /// The number of bytes before it in the fragmentable part of the whole packet.
     pub offset: u32,
-    /// Whether more follow.
+    /// Whether more fragments follow.
     pub more: bool,
-    /// Where the fragment's bytes start in the frame: after the IPv4 header or IPv6's fragment header.
+    /// The offset of the fragment's data in the frame: after the IPv4 header or IPv6's fragment header.
     pub data: usize,
 }
 
@@ -144,7 +145,7 @@ pub enum Transport {
     Icmp(adit_wire::transport::Icmp),
     /// A protocol with unknown headers.
     Other,
-    /// None: not IP, or a fragment that is not the first.
+    /// No transport header: not IP, or a fragment other than the first.
     None,
 }
 
@@ -153,11 +154,11 @@ pub enum Transport {
 pub struct OffloadState {
     /// Payload bytes per segment of a super-packet; 0 for a plain packet.
     pub size: u16,
-    /// The transport checksum is guaranteed: the packet's own is still to be filled in.
+    /// Whether the device guarantees the transport checksum, because the packet's own is yet to be filled in.
     pub checksum_known: bool,
 }
 
-/// The reason why a packet cannot be evaluated at all. It is dropped and counted, whatever the rules.
+/// The reason why a packet cannot be evaluated. It is dropped and counted, whatever the rules are.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum Malformed {
     /// Shorter than its link header.
@@ -172,17 +173,17 @@ pub enum Malformed {
     /// The transport header is truncated or has a wrong length.
     #[error("transport header cut short or wrong")]
     Transport,
-    /// A first fragment without the whole of its headers (RFC 1858, RFC 7112).
+    /// A first fragment that lacks some of its headers (RFC 1858, RFC 7112).
     #[error("first fragment without all headers")]
     TinyFragment,
     /// An IPv4 header with a source route, which routers do not follow by default (RFC 7126 4.3).
     #[error("IPv4 source route")]
     SourceRoute,
     /// IP or ARP after more than two VLAN tags, a tag of an old type (0x9100, 0x9200, 0x9300) or a SNAP header, where
-    /// no rule looks for it.
+    /// rules do not look for it.
     #[error("IP or ARP in an encapsulation that rules do not see")]
     Hidden,
-    /// The checksum that is still to be filled in would overwrite a header, or a super-packet is longer than its IP
+    /// The checksum that is yet to be filled in would overwrite a header, or a super-packet is longer than its IP
     /// header states.
     #[error("what is still to be done to it would not be done to what was evaluated")]
     Offload,

@@ -9,11 +9,11 @@ use super::{
 
 /// EtherType of ARP.
 pub(crate) const ARP: u16 = 0x0806;
-/// The type of a customer's VLAN tag; tags outside of a frame are treated as one.
+/// The type of a customer's VLAN tag; tags outside the frame are treated as customer tags.
 const VLAN: u16 = 0x8100;
 /// Length of an ARP packet for IPv4 over Ethernet (RFC 826).
 pub(crate) const ARP_LEN: usize = 28;
-/// The start of such a packet: hardware and protocol type, and the lengths of their addresses.
+/// The first bytes of an ARP packet: hardware and protocol type, and the lengths of their addresses.
 const ARP_START: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 /// Extension headers (RFC 8200, RFC 4302).
@@ -29,10 +29,10 @@ pub(crate) mod extension {
 
 /// Types of VLAN tags before IEEE 802.1ad, which some switches still remove.
 const OLD_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
-/// Options of IPv4 by which a sender names routers on the path (RFC 791): loose and strict source routes.
+/// The IPv4 options with which a sender names routers on the path (RFC 791): loose and strict source routes.
 const SOURCE_ROUTES: [u8; 2] = [131, 137];
 
-/// Below it, an EtherType is the length of an IEEE 802.3 frame.
+/// An EtherType below this value is the length of an IEEE 802.3 frame.
 const FIRST_TYPE: u16 = 0x0600;
 /// The start of a SNAP header; an EtherType follows.
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
@@ -81,8 +81,8 @@ impl<'a> Packet<'a> {
 }
 
 impl OffloadState {
-    /// Ignores a checksum that is to be filled in elsewhere, in a packet inside this one: it does not concern this
-    /// one's.
+    /// Ignores a checksum that is to be filled in elsewhere, in a packet inside this one: it does not affect this
+    /// packet's own checksum.
     #[inline]
     fn of(vnet: &VnetHeader, transport: &Transport, payload: usize) -> Self {
         let size = if vnet.gso == Gso::None { 0 } else { vnet.gso_size };
@@ -91,7 +91,7 @@ impl OffloadState {
     }
 }
 
-/// Returns whether the checksum that is still to be filled in is that of the packet's own transport header.
+/// Returns whether the checksum that is yet to be filled in belongs to the packet's own transport header.
 #[inline]
 pub(super) fn own_sum(vnet: &VnetHeader, transport: &Transport, payload: usize) -> bool {
     let own = match transport {
@@ -118,8 +118,8 @@ fn ether(bytes: &[u8], header: &Ethernet, beside: Option<u16>) -> Ether {
     }
 }
 
-/// Returns whether a frame carries IP or ARP where no rule would look for it, but a receiver might: after more tags
-/// than are parsed, or after a SNAP header (RFC 1042), as in CVE-2021-27853 and -27861.
+/// Returns whether a frame carries IP or ARP where rules do not look for it but a receiver might: after more tags than
+/// are parsed, or after a SNAP header (RFC 1042), as in CVE-2021-27853 and -27861.
 fn hides(bytes: &[u8], ethertype: u16, at: usize) -> bool {
     if ethernet::is_tag(ethertype) || OLD_TAGS.contains(&ethertype) {
         return true;
@@ -133,7 +133,7 @@ fn hides(bytes: &[u8], ethertype: u16, at: usize) -> bool {
         })
 }
 
-/// Describes a frame that is not IP: its length is unknown, so its padding stays.
+/// Describes a frame other than IP: its length is unknown, so its padding stays.
 #[cold]
 fn other(bytes: &[u8], ether: Ether, at: usize) -> Result<Packet<'_>, Malformed> {
     if hides(bytes, ether.ethertype, at) {
@@ -158,8 +158,8 @@ fn other(bytes: &[u8], ether: Ether, at: usize) -> Result<Packet<'_>, Malformed>
     })
 }
 
-/// Parses the IP header's fixed part. A super-packet of TCP that is too long for the length field has zero there
-/// (Linux' "BIG TCP"), and has the length that the device delivered.
+/// Parses the fixed part of the IP header. A TCP super-packet that is too long for the length field has zero in it
+/// (Linux's "BIG TCP"); its length is then the one that the device delivered.
 #[inline]
 fn header(network: &[u8], vnet: &VnetHeader, version: u8) -> Result<Header, Malformed> {
     let whole = match version {
@@ -206,8 +206,8 @@ fn v4(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usiz
     Ok((ip, transport, end))
 }
 
-/// Finds a source route. It leads around rules, which see the next address only, and routers do not follow one by
-/// default. Bytes after a truncated option are no option: no receiver takes them for one.
+/// Finds a source route. It bypasses rules, which see only the next address, and routers do not follow it by default.
+/// Bytes after a truncated option are not an option: no receiver treats them as one.
 #[cold]
 fn no_source_route(mut options: &[u8]) -> Result<(), Malformed> {
     while let [kind, rest @ ..] = options {
@@ -246,7 +246,7 @@ fn v6(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usiz
         destination: header.destination,
         protocol: chain.protocol,
         payload: chain.payload,
-        // An atomic fragment is a whole packet.
+        // An atomic fragment is a complete packet.
         fragment: chain.fragment.filter(|piece| piece.offset != 0 || piece.more),
     };
     Ok((ip, transport, end))
@@ -269,10 +269,10 @@ impl Chain {
         matches!(self.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION)
     }
 
-    /// Advances to the transport header, or to the data of a fragment that is not the first.
+    /// Advances to the transport header, or to the data of a fragment other than the first.
     fn walk(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         for step in 0..MAX_EXTENSIONS {
-            // Nodes look for hop-by-hop options only directly after the IPv6 header (RFC 8200 4.1).
+            // Nodes process hop-by-hop options only directly after the IPv6 header (RFC 8200 4.1).
             if self.protocol == extension::HOP_BY_HOP && step != 0 {
                 return Err(Malformed::Extensions);
             }
@@ -292,7 +292,7 @@ impl Chain {
             *header.first_chunk().ok_or(short)?;
         let len = match self.protocol {
             extension::FRAGMENT => {
-                // A second one would make a fragment of a fragment.
+                // A second fragment header would make a fragment of a fragment.
                 if self.fragment.is_some() {
                     return Err(Malformed::Extensions);
                 }
@@ -307,7 +307,7 @@ impl Chain {
                 extension::FRAGMENT_LEN
             }
             extension::AUTHENTICATION => usize::from(units).saturating_add(2).saturating_mul(4),
-            // Type 0 hides where the packet will go, and is forbidden (RFC 5095).
+            // Type 0 hides the packet's final destination, and is forbidden (RFC 5095).
             extension::ROUTING if kind == 0 && left != 0 => return Err(Malformed::Extensions),
             _ => usize::from(units).saturating_add(1).saturating_mul(8),
         };
@@ -328,7 +328,7 @@ impl Chain {
     }
 }
 
-/// Parses a transport header; `icmp` is the family's own.
+/// Parses a transport header; `icmp` is the ICMP protocol of the address family.
 #[inline]
 fn transport(
     protocol: u8,
@@ -337,7 +337,7 @@ fn transport(
     fragment: Option<Fragment>,
 ) -> Result<Transport, Malformed> {
     let first_of_many = match fragment {
-        // Such a fragment could only carry TCP's flags (RFC 1858).
+        // This fragment could only carry TCP's flags (RFC 1858).
         Some(Fragment { offset: 8, .. }) if protocol == ip::TCP => {
             return Err(Malformed::TinyFragment);
         }
@@ -347,7 +347,7 @@ fn transport(
     };
     let parsed = match protocol {
         ip::TCP => Tcp::parse(body).map(Transport::Tcp),
-        // The length is that of the whole datagram, of which a first fragment is only the start.
+        // The length is that of the whole datagram, and a first fragment has only its start.
         ip::UDP => Udp::parse(body)
             .filter(|udp| first_of_many || usize::from(udp.len) <= body.len())
             .map(Transport::Udp),

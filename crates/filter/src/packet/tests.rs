@@ -21,7 +21,8 @@ fn refusal(bytes: &[u8]) -> Option<Malformed> {
     parse(bytes).err()
 }
 
-/// Returns an extension header's body after its next header byte: units of eight bytes, then zeros.
+/// Returns the bytes of an extension header after its next header byte: the length in units of
+/// eight bytes, then zeros.
 fn extension(units: u8) -> Vec<u8> {
     let mut body = vec![units];
     body.resize(usize::from(units) * 8 + 7, 0);
@@ -53,7 +54,7 @@ fn headers_are_found_in_both_families() {
         let bytes = ip(v6, if v6 { 58 } else { 1 }, &icmp(v6, 8, 3, 0x1234_5678, b""));
         let Transport::Icmp(icmp) = parse(&bytes).unwrap().transport else { panic!() };
         assert_eq!((icmp.kind, icmp.code, icmp.rest), (8, 3, 0x1234_5678));
-        // The other family's ICMP has no meaning here.
+        // The other family's ICMP has no meaning in this packet.
         let bytes = ip(v6, if v6 { 1 } else { 58 }, b"x");
         assert_eq!(parse(&bytes).unwrap().transport, Transport::Other);
     }
@@ -282,7 +283,7 @@ fn first_pieces_carry_all_headers() {
         assert_eq!(refused(6, 0, &segment), Some(Malformed::Transport), "not for being a piece");
         assert_eq!(refused(17, 0, &udp(v6, b"")[..7]), Some(Malformed::TinyFragment));
         assert_eq!(refused(if v6 { 58 } else { 1 }, 0, &[8; 7]), Some(Malformed::TinyFragment));
-        // RFC 1858: TCP's flags could come with the second fragment.
+        // RFC 1858: TCP's flags could be in the second fragment.
         assert_eq!(refused(6, 8, &[0; 16]), Some(Malformed::TinyFragment));
         assert_eq!(refused(17, 8, &[0; 16]), None);
         assert_eq!(refused(6, 24, &[0; 16]), None);
@@ -301,7 +302,7 @@ fn first_pieces_carry_all_headers() {
     assert_eq!(refusal(&bare), Some(Malformed::TinyFragment));
 }
 
-/// Returns a header with the transport's checksum still to be filled in.
+/// Returns a header that states that the transport checksum is yet to be filled in.
 fn sum_to_come(v6: bool) -> VnetHeader {
     let csum_start = if v6 { 40 } else { 20 };
     VnetHeader { needs_csum: true, csum_start, ..VnetHeader::default() }
@@ -327,12 +328,12 @@ fn checksums_are_verified() {
         let mut datagram = udp(v6, b"x");
         datagram[6..8].fill(0);
         assert_eq!(parse(&ip(v6, 17, &datagram)).unwrap().checksum_ok(), !v6, "none");
-        // Bytes after the datagram are no part of it.
+        // Bytes after the datagram are not covered.
         let mut datagram = udp(v6, b"xy");
         datagram.extend(b"behind");
         assert!(parse(&ip(v6, 17, &datagram)).unwrap().checksum_ok());
     }
-    // The addresses are part of it.
+    // The addresses are covered.
     let moved = v4_of(V4_A, V4_A, 7, 0, 17, &udp(false, b"x"));
     assert!(!parse(&moved).unwrap().checksum_ok());
 }
@@ -382,7 +383,7 @@ fn super_packets_may_be_longer_than_their_length_field() {
     }
 }
 
-/// Generates bytes that look like a packet more often than noise does.
+/// Generates bytes that look like a packet more often than random noise does.
 pub(crate) fn likely() -> impl Strategy<Value = Vec<u8>> {
     let l4 = proptest::collection::vec(any::<u8>(), 0..80);
     let protocol =

@@ -13,18 +13,18 @@ use adit_wire::transport::{TCP_LEN, Tcp, flags};
 use crate::packet::{Fragment, Ip, Packet, Transport};
 use crate::ruleset::{Icmpx, Reject};
 
-/// The length of the longest answer: a link header and the smallest MTU of IPv6 (RFC 4443 2.4 (c)).
+/// The maximum length of an answer: a link header and the minimum MTU of IPv6 (RFC 4443 2.4 (c)).
 pub const MAX_REJECTION: usize = ethernet::MAX_HEADER_LEN + icmp_error::MAX_V6;
 
-/// ICMP's and ICMPv6's "destination unreachable".
+/// The "destination unreachable" types of ICMP and ICMPv6.
 const UNREACHABLE4: u8 = 3;
 const UNREACHABLE6: u8 = 1;
 
-/// Writes the answer to `packet` into `out` and returns its length: a frame with the link header reversed if `packet`
-/// has one, to be sent with the VLAN tag of `packet`'s metadata; otherwise an IP packet. All checksums are filled in.
-/// Its source is the destination of `packet`.
+/// Writes the answer to `packet` into `out` and returns its length. If `packet` has a link header, the answer is a
+/// frame with that header reversed, to be sent with the VLAN tag of `packet`'s metadata; otherwise it is an IP packet.
+/// All checksums are filled in. The source is the destination of `packet`.
 ///
-/// Returns `None` if `how` does not fit the packet, and if an answer is forbidden: to packets from or to more than one
+/// Returns `None` if `how` does not fit the packet, or if an answer is forbidden: to packets from or to more than one
 /// host, to fragments other than the first, to errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)), to a TCP reset (RFC 9293
 /// 3.10.7.1), and to damaged packets.
 pub fn reject(packet: &Packet<'_>, how: Reject, out: &mut [u8; MAX_REJECTION]) -> Option<usize> {
@@ -61,8 +61,8 @@ pub fn reject(packet: &Packet<'_>, how: Reject, out: &mut [u8; MAX_REJECTION]) -
     error(packet, Message { kind, code, rest: 0 }, None, out)
 }
 
-/// Writes an ICMP or ICMPv6 error about `packet`, as [`reject`] does; `from` is its source, if that is not the packet's
-/// destination.
+/// Writes an ICMP or ICMPv6 error about `packet`, as [`reject`] does; `from` is the error's source, if it is not the
+/// packet's destination.
 pub fn error(
     packet: &Packet<'_>,
     message: Message,
@@ -85,7 +85,7 @@ pub fn error(
     link.checked_add(len)
 }
 
-/// Writes a TCP reset that the sender takes for its peer's (RFC 9293 3.10.7.1).
+/// Writes a TCP reset that the sender accepts as its peer's (RFC 9293 3.10.7.1).
 fn reset(packet: &Packet<'_>, out: &mut [u8; MAX_REJECTION]) -> Option<usize> {
     let ip = packet.ip()?;
     let Transport::Tcp(tcp) = packet.transport else { return None };
@@ -107,7 +107,7 @@ fn reset(packet: &Packet<'_>, out: &mut [u8; MAX_REJECTION]) -> Option<usize> {
     link.checked_add(header)?.checked_add(TCP_LEN)
 }
 
-/// Returns sequence number, acknowledgement and flags of the reset that answers a segment of `len` bytes.
+/// Returns the sequence number, acknowledgement and flags of the reset that answers a segment of `len` bytes.
 fn numbers(tcp: &Tcp, len: usize) -> (u32, u32, u8) {
     if tcp.flags & flags::ACK != 0 {
         return (tcp.ack, 0, flags::RST);
@@ -119,9 +119,9 @@ fn numbers(tcp: &Tcp, len: usize) -> (u32, u32, u8) {
     (0, end, flags::RST | flags::ACK)
 }
 
-/// Returns whether the sender may be notified at all.
+/// Returns whether the packet's sender may be notified.
 fn answerable(packet: &Packet<'_>, ip: &Ip) -> bool {
-    // The lowest bit of the first byte: to a group, or broadcast.
+    // The lowest bit of the first byte marks a group or broadcast address.
     let to_many = packet.ether.is_some_and(|ether| ether.destination >> 40 & 1 != 0);
     let later = matches!(ip.fragment, Some(Fragment { offset, .. }) if offset != 0);
     let hosts = is_host(ip.source) && is_host(ip.destination);

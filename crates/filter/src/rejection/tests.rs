@@ -28,7 +28,7 @@ fn answer(bytes: &[u8], how: Reject) -> Option<Vec<u8>> {
     Some(out[..len].to_vec())
 }
 
-/// Returns whether the family's version of a datagram is answered, see [`answer`].
+/// Returns whether a datagram of the family is answered; see [`answer`].
 fn answers(bytes: &[u8]) -> bool {
     answer(bytes, PLAIN).is_some()
 }
@@ -128,7 +128,7 @@ fn errors_are_not_answered() {
             assert!(!answers(&kind(error)), "{error}");
         }
     }
-    // After extension headers, too.
+    // The same after extension headers.
     let hidden = v6_of(V6_A, V6_B, &[(60, &[0; 7])], 58, &icmp(true, 1, 0, 0, &[0; 40]));
     assert!(!answers(&hidden));
     let question = v6_of(V6_A, V6_B, &[(60, &[0; 7])], 58, &icmp(true, 128, 0, 0, &[0; 40]));

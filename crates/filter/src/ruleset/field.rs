@@ -1,4 +1,4 @@
-/// Defines the fields: nftables' syntax of each, header and key, and the kind of its value.
+/// Defines the fields: the header and key of each in nftables' syntax, and the kind of its value.
 macro_rules! fields {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $header:literal $key:literal = $kind:expr,)+ }) => {
         $(#[$doc])*
@@ -8,7 +8,7 @@ macro_rules! fields {
             /// Every field with its header and key.
             pub(crate) const NAMES: &[(&str, &str, Self)] = &[$(($header, $key, Self::$field),)+];
 
-            /// Returns the kind of its value.
+            /// Returns the kind of the field's value.
             pub const fn kind(self) -> Kind {
                 match self {
                     $(Self::$field => $kind,)+
@@ -19,16 +19,16 @@ macro_rules! fields {
 }
 
 fields! {
-    /// A property of a packet, or of its connection, that a rule can compare.
+    /// A property of a packet or of its connection that a rule can compare.
     ///
-    /// The names are nftables'; `th` is the transport header of TCP, UDP, SCTP, DCCP and UDP-Lite alike. A packet that
+    /// The names are those of nftables; `th` is the transport header of TCP, UDP, SCTP, DCCP or UDP-Lite. A packet that
     /// lacks a field matches no comparison with it.
     #[derive(Copy, Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
     #[allow(missing_docs, reason = "named as nftables' manual names them")]
     Field {
         EtherSaddr: "ether" "saddr" = Kind::EtherAddr,
         EtherDaddr: "ether" "daddr" = Kind::EtherAddr,
-        /// The first type of the frame: a tag's, if there is one.
+        /// The first type of the frame: that of the tag, if there is one.
         EtherType: "ether" "type" = Kind::EtherType,
         VlanId: "vlan" "id" = Kind::Integer(12),
         VlanPcp: "vlan" "pcp" = Kind::Integer(3),
@@ -159,7 +159,7 @@ impl Kind {
     }
 }
 
-/// Connection states as bits, so that a rule tests several at once.
+/// Connection states as bits, so that a rule can test several at once.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct CtState(pub u8);
 
@@ -179,8 +179,8 @@ impl CtState {
 /// The direction of a packet in its connection.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum CtDirection {
-    /// That of the first packet.
+    /// The direction of the first packet.
     Original = 0,
-    /// The opposite one.
+    /// The opposite direction.
     Reply = 1,
 }

@@ -1,5 +1,5 @@
-//! The meaning of a rule file: names resolved, types checked, values as numbers. The parser produces it, the compiler
-//! consumes it, `adit filter show` prints it.
+//! The meaning of a rule file: names are resolved, types checked, and values numeric. The parser produces it, the
+//! compiler consumes it, and `adit filter show` prints it.
 //!
 //! Every value that a rule can compare is an unsigned number of at most 128 bits in network order: an address, a port,
 //! a MAC address, an interface's name padded with zeros to 16 bytes, one bit for each connection state. A prefix or a
@@ -9,25 +9,25 @@ mod field;
 
 pub use field::{CtDirection, CtState, Field, Kind};
 
-/// All tables of a file, in their order.
+/// All tables of a file, in file order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ruleset {
     /// The tables.
     pub tables: Vec<Table>,
-    /// Whether the file requests to be accepted although no hook leads to some chain, or to any.
+    /// Whether the file requests to be accepted although some chains, or all, are not reached from a hook.
     pub allow_unhooked: bool,
-    /// The file's settings of the table of connections.
+    /// The file's settings for the connection table.
     pub limits: FlowLimits,
 }
 
-/// Bounds of the table of connections, as far as a file states them.
+/// The bounds of the connection table that a file sets.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct FlowLimits {
-    /// The most flows.
+    /// The maximum number of flows.
     pub flows: Option<u32>,
-    /// Flows that one source keeps in a full table.
+    /// The number of flows that one source keeps in a full table.
     pub per_source: Option<u32>,
-    /// Flows without an answer that one source may have.
+    /// The maximum number of flows without an answer from one source.
     pub unanswered_per_source: Option<u32>,
 }
 
@@ -53,7 +53,7 @@ pub struct Table {
     pub name: String,
     /// Named and anonymous sets and verdict maps.
     pub sets: Vec<Set>,
-    /// Chains, base chains among them.
+    /// Chains, including base chains.
     pub chains: Vec<Chain>,
     /// Named counters.
     pub counters: Vec<NamedCounter>,
@@ -64,35 +64,35 @@ pub struct Table {
 pub struct NamedCounter {
     /// Its name.
     pub name: String,
-    /// Its value at the start.
+    /// Its initial value.
     pub start: Count,
 }
 
 /// The value of a counter.
 #[derive(Copy, Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Count {
-    /// Packets; a super-packet counts as the segments that it will be split into.
+    /// The number of packets; a super-packet counts as the segments that it will be split into.
     pub packets: u64,
-    /// Bytes from the network header on.
+    /// The number of bytes from the network header on.
     pub bytes: u64,
 }
 
-/// A set in its table: an index into [`Table::sets`].
+/// The index of a set in [`Table::sets`].
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct SetId(pub usize);
 
-/// A chain in its table: an index into [`Table::chains`].
+/// The index of a chain in [`Table::chains`].
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct ChainId(pub usize);
 
-/// A named counter in its table: an index into [`Table::counters`].
+/// The index of a named counter in [`Table::counters`].
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct CounterId(pub usize);
 
-/// Members of a set, or the domain of a verdict map.
+/// The members of a set, or the keys of a verdict map.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Set {
-    /// Its name; `None` for one within a rule.
+    /// Its name; `None` for a set within a rule.
     pub name: Option<String>,
     /// The kinds of its keys; more than one is a concatenation.
     pub key: Vec<Kind>,
@@ -106,9 +106,9 @@ pub struct Set {
     pub constant: bool,
     /// Whether elements may have timeouts (`flags timeout`).
     pub timeouts: bool,
-    /// Nanoseconds: the timeout of elements that state none.
+    /// The timeout, in nanoseconds, of elements without their own.
     pub timeout: Option<u64>,
-    /// The most elements.
+    /// The maximum number of elements.
     pub size: Option<u64>,
     /// The source of its members.
     pub members: Members,
@@ -119,7 +119,7 @@ pub struct Set {
 /// The source of a set's members.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Members {
-    /// The file.
+    /// The elements in the file.
     Fixed(Vec<Element>),
     /// The addresses of a connected client (`@client:NAME`), which the filter's driver sets.
     Client(String),
@@ -140,22 +140,22 @@ pub struct Element {
     pub key: Vec<Range>,
     /// The verdict, in a map.
     pub verdict: Option<RuleVerdict>,
-    /// The time for which it is a member, if that is limited.
+    /// How long it is a member, if that is limited.
     pub lifetime: Option<Box<Lifetime>>,
     /// The comment, if it has one.
     pub comment: Option<String>,
 }
 
-/// The time for which an element is a member.
+/// How long an element is a member.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Lifetime {
-    /// Nanoseconds from the time at which it was added; `None`: the set's.
+    /// Nanoseconds from the time at which it was added; `None` means the set's timeout.
     pub timeout: Option<u64>,
-    /// The remaining nanoseconds, if they are not all.
+    /// The remaining nanoseconds, if fewer than the timeout.
     pub expires: Option<u64>,
 }
 
-/// Values from `first` to `last`, both included; a single value has both equal.
+/// The values from `first` to `last`, both included; they are equal for a single value.
 #[derive(Copy, Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Range {
     /// The lowest value.
@@ -170,7 +170,7 @@ impl Range {
         Self { first: value, last: value }
     }
 
-    /// Returns whether `value` is within.
+    /// Returns whether `value` is in the range.
     pub const fn contains(self, value: u128) -> bool {
         self.first <= value && value <= self.last
     }
@@ -181,7 +181,7 @@ impl Range {
 pub struct Chain {
     /// Its name.
     pub name: String,
-    /// The hook by which packets enter it; `None` for one that others jump to.
+    /// The hook by which packets enter the chain; `None` for a chain that others jump to.
     pub base: Option<Base>,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
@@ -227,7 +227,7 @@ pub enum Statement {
     Match(Match),
     /// Counts the packet.
     Counter(Counter),
-    /// Continues only within a rate.
+    /// Continues only within (or beyond) a rate.
     Limit(Limit),
     /// Logs the packet.
     Log(Log),
@@ -237,7 +237,7 @@ pub enum Statement {
     VerdictMap {
         /// The fields that are looked up.
         key: Vec<Field>,
-        /// A map.
+        /// The map that they are looked up in.
         map: SetId,
     },
     /// Drops the packet and notifies its sender.
@@ -258,9 +258,9 @@ pub struct Match {
 /// The values that a field is compared with.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Test {
-    /// Is within; `<`, `>` and prefixes are ranges too. One range for each part of the key.
+    /// The value is in a range; `<`, `>` and prefixes are ranges too. There is one range for each part of the key.
     Within(Vec<Range>),
-    /// Is a member.
+    /// The value is a member of a set.
     Set(SetId),
     /// `field & mask == value`; for a single field.
     Masked {
@@ -278,11 +278,11 @@ pub enum Test {
 pub enum Counter {
     /// The rule's own counter.
     Own(Count),
-    /// A counter that the table names.
+    /// A named counter of the table.
     Named(CounterId),
 }
 
-/// `limit rate`: a token bucket of its own for each rule.
+/// `limit rate`: a separate token bucket for each rule.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Limit {
     /// Matches beyond the rate instead of within it.
@@ -293,18 +293,18 @@ pub struct Limit {
     pub per: u64,
     /// The burst beyond the rate; nftables' default is 5 packets, 0 bytes.
     pub burst: u64,
-    /// Counts bytes instead of packets.
+    /// Whether bytes are counted instead of packets.
     pub bytes: bool,
 }
 
-/// `log`
+/// The parameters of a `log` statement.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Log {
     /// The text before the line.
     pub prefix: String,
     /// With a group, packets go to `adit filter capture`; without one, a line goes to the log.
     pub group: Option<u16>,
-    /// Bytes of the packet that are kept; 0 for all.
+    /// The number of bytes kept of the packet; 0 for all.
     pub snaplen: u32,
 }
 
@@ -315,11 +315,11 @@ pub enum RuleVerdict {
     Accept,
     /// The packet is dropped.
     Drop,
-    /// The next rule continues.
+    /// Evaluation continues with the next rule.
     Continue,
-    /// Returns to after the jump; in a base chain, applies its policy.
+    /// Continues after the jump to this chain; in a base chain, applies its policy.
     Return,
-    /// Continues in that chain, and returns.
+    /// Continues in that chain, which can return here.
     Jump(ChainId),
     /// Continues in that chain, and does not return here.
     Goto(ChainId),
@@ -328,13 +328,13 @@ pub enum RuleVerdict {
 /// The way in which a sender is notified.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Reject {
-    /// With a TCP reset; only TCP matches.
+    /// A TCP reset; only TCP matches.
     TcpReset,
     /// ICMP destination unreachable with this code; only IPv4 matches.
     Icmp(u8),
     /// ICMPv6 destination unreachable with this code; only IPv6 matches.
     Icmpv6(u8),
-    /// Either, depending on the packet's family.
+    /// ICMP or ICMPv6, depending on the packet's family.
     Icmpx(Icmpx),
 }
 

@@ -1,4 +1,4 @@
-//! The format of today: an AEAD, a 32-bit packet id before the tag.
+//! The present format: an AEAD, with a 32-bit packet id before the tag.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -74,7 +74,7 @@ impl Aead {
     }
 }
 
-/// Returns whether the cipher weakens after [`GCM_LIMIT`].
+/// Returns whether the cipher is AES-GCM, which weakens after [`GCM_LIMIT`].
 pub(super) fn is_gcm(cipher: Cipher) -> bool {
     !matches!(cipher, Cipher::ChaCha20Poly1305)
 }

@@ -31,12 +31,12 @@ pub(super) struct BlockKey {
     seal: SealBlock,
     open: OpenBlock,
     replay: Mutex<TimedWindow>,
-    /// Static keys: the time under which packet ids are counted now, in seconds since 1970. Written
-    /// under the peer's TX lock.
+    /// For static keys: the time with which packet ids are counted now, in seconds since 1970.
+    /// Written under the peer's TX lock.
     time: Option<AtomicU32>,
 }
 
-/// A replay window that restarts with each later time. Without times all are 0.
+/// A replay window that restarts with each later time. Without times, every time is 0.
 #[derive(Debug)]
 struct TimedWindow {
     time: u32,
@@ -48,7 +48,7 @@ struct TimedWindow {
 pub struct BlockSealer<'k> {
     burst_usage: BurstUsage<'k>,
     seal: &'k SealBlock,
-    /// `None` for static keys.
+    /// The header; `None` for static keys.
     prefix: Option<Prefix>,
     time: u32,
 }
@@ -60,14 +60,14 @@ pub struct BlockOpener<'k> {
     timed: bool,
 }
 
-/// Returns the seconds since 1970; the wire has 32 bits for it.
+/// Returns the seconds since 1970; the wire format has 32 bits for them.
 pub(super) fn unix_time() -> u32 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 impl BlockKey {
-    /// Creates the keys. `time`: when a static key came into use.
+    /// Creates the keys. `time` is when a static key came into use.
     pub(super) fn new(
         suite: BlockSuite,
         seal: &DirectionKey,
@@ -87,7 +87,7 @@ impl BlockKey {
         self.time.is_some()
     }
 
-    /// Restarts the count from 1 under a later time. Only under the peer's TX lock.
+    /// Restarts the count from 1 under a later time. Called only under the peer's TX lock.
     pub(super) fn restart_count(&self, key: &Key) {
         let Some(current) = &self.time else { return };
         if key.next_id.load(Relaxed) > 1 {
@@ -103,7 +103,7 @@ impl BlockKey {
         if let Some(current) = &self.time {
             time = current.load(Relaxed);
             if burst_usage.next_id >= ID_NEAR {
-                // Long before the ids end: a burst is far shorter than what is left.
+                // Long before the ids end: a burst is far shorter than the rest.
                 time = unix_time().max(time.saturating_add(1));
                 current.store(time, Relaxed);
                 burst_usage.next_id = 1;
@@ -274,7 +274,7 @@ mod tests {
         at_time(&restarted, 1001);
         let first = seal(&restarted).unwrap();
         assert_eq!(open(&receiver, &first), Ok(ReplayCheck::Newest));
-        // In the window of its time, but that time is over.
+        // The packet is in the window of its time, but that time is over.
         assert_eq!(open(&receiver, &sealed[1]), Err(DropReason::Replayed));
         assert_eq!(open(&receiver, &first), Err(DropReason::Replayed));
     }
@@ -289,7 +289,7 @@ mod tests {
             Key::new(&DataKey { key_id: 0, protection, seal, open, limits }, 64)
         };
         assert!(key(Protection::Block(suite)).is_none());
-        // `secret` with `auth none` is the operator's own word, at both ends.
+        // For `secret` with `auth none`, the operator requests this explicitly, at both ends.
         assert!(key(Protection::Static(suite)).is_some());
     }
 

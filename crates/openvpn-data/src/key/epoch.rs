@@ -1,13 +1,13 @@
-//! The format of OpenVPN 2.7: keys that both ends replace by themselves, long before a renegotiation.
+//! The data format of OpenVPN 2.7, whose keys both ends replace by themselves, long before a renegotiation.
 //!
 //! ```text
 //! header 4 (1 without a peer-id) | epoch 2 | counter 6 | ciphertext | tag 16
 //! AAD: everything before the ciphertext (without a peer-id: the packet id alone)
 //! ```
 //!
-//! Each direction counts its own epochs. An end moves on before its cipher's limit; the other end
-//! follows when it has opened a packet of a later epoch. Only the next few epochs are awaited, so
-//! that a forger cannot make us derive keys.
+//! Each direction counts its own epochs. An end moves to the next epoch before its cipher's limit;
+//! the other end follows when it has opened a packet of a later epoch. Only packets of the next few
+//! epochs are accepted, so a forger cannot make us derive keys.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -26,24 +26,24 @@ use adit_dataplane::format::{Opened, Opener, Seal};
 use adit_dataplane::{ReplayCheck, ReplayWindow};
 
 const ID_LEN: usize = 8;
-/// Bits of the counter in a packet id.
+/// The number of bits of the counter in a packet id.
 const COUNTER_BITS: u32 = 48;
 const COUNTER_LAST: u64 = (1 << COUNTER_BITS) - 1;
-/// Move on to another epoch at this counter; a burst is far shorter than what is left.
+/// The counter at which sealing moves to the next epoch; a burst is far shorter than the rest.
 const COUNTER_NEAR: u64 = COUNTER_LAST - (1 << 40);
-/// Epochs after the current one that are awaited.
+/// The number of epochs after the current one whose packets are accepted.
 const FUTURE: usize = 4;
-/// Renegotiate when either direction comes here.
+/// The epoch at which either direction makes us renegotiate.
 const NEAR_END: u32 = 0xf000;
 
 #[derive(Debug)]
 pub(super) struct Epoch {
     cipher: Cipher,
-    /// Locked under the peer's TX lock, for one burst.
+    /// The sending state. Locked under the peer's TX lock, for one burst.
     send: Mutex<SendState>,
-    /// Locked for one run.
+    /// The receiving state. Locked for one run.
     receive: Mutex<ReceiveState>,
-    /// The epoch that our packets should have at least: what the peer has reached.
+    /// The minimum epoch for our packets: the one that the peer has reached.
     due: AtomicU32,
     /// The later of the epochs of both directions.
     reached: AtomicU32,
@@ -54,9 +54,9 @@ struct SendState {
     secret: EpochSecret,
     epoch: u16,
     key: EpochKey,
-    /// Next counter to send.
+    /// The next counter to send.
     next: u64,
-    /// Blocks and packets sealed in this epoch.
+    /// The blocks and packets sealed in this epoch.
     sealed: u64,
 }
 
@@ -64,9 +64,9 @@ struct SendState {
 struct ReceiveState {
     retiring: Option<ReceiveKey>,
     current: ReceiveKey,
-    /// The epochs right after the current one, in order. At most [`FUTURE`].
+    /// The epochs that follow the current one, in order. At most [`FUTURE`].
     future: VecDeque<ReceiveKey>,
-    /// The secret of the last of them.
+    /// The secret of the last of these epochs.
     last: EpochSecret,
     replay_window: u32,
 }
@@ -145,12 +145,12 @@ impl Epoch {
         EpochOpener { epoch: self, receive }
     }
 
-    /// Returns whether the epochs come to their end.
+    /// Returns whether the epochs are nearly used up.
     pub(super) fn near_end(&self) -> bool {
         self.reached.load(Relaxed) >= NEAR_END
     }
 
-    /// Advances our packets to this epoch or a later one.
+    /// Moves our packets to this epoch or a later one.
     fn follow(&self, epoch: u32) {
         if self.due.load(Relaxed) < epoch {
             self.due.fetch_max(epoch, Relaxed);
@@ -175,7 +175,7 @@ impl ReceiveKey {
 }
 
 impl ReceiveState {
-    /// Finds the key of an epoch and its age.
+    /// Returns the key of an epoch and the epoch's age.
     fn find(&mut self, epoch: u16) -> Option<(EpochAge, &mut ReceiveKey)> {
         if epoch == self.current.epoch {
             return Some((EpochAge::Current, &mut self.current));
@@ -188,13 +188,13 @@ impl ReceiveState {
         Some((EpochAge::Future(usize::from(ahead)), future))
     }
 
-    /// Makes the peer's new epoch the current one, and discards keys older than the epoch it left.
+    /// Makes the peer's new epoch the current one, and discards keys older than the previous one.
     fn promote(&mut self, ahead: usize, cipher: Cipher) {
         let mut skipped = self.future.drain(..=ahead);
         let Some(newest) = skipped.next_back() else { return };
         drop(skipped);
         self.retiring = Some(mem::replace(&mut self.current, newest));
-        // If the library fails, fewer epochs are awaited; the next promotion tries again.
+        // If the library fails, fewer epochs are accepted; the next promotion tries again.
         let _ = self.refill(cipher);
     }
 
@@ -215,7 +215,7 @@ impl ReceiveState {
 enum EpochAge {
     Retiring,
     Current,
-    /// The number of epochs between it and the current one.
+    /// The number of epochs by which it follows the current one.
     Future(usize),
 }
 
@@ -231,7 +231,7 @@ impl Seal for EpochSealer<'_> {
         if counter > COUNTER_LAST || (self.gcm && sealed > GCM_LIMIT) {
             return Err(DropReason::KeyExhausted);
         }
-        // Spent even if sealing fails: a nonce is never tried twice.
+        // Used up even if sealing fails: a nonce is never used twice.
         send.next = counter.saturating_add(1);
         send.sealed = sealed;
         let id = u64::from(send.epoch) << COUNTER_BITS | counter;
@@ -257,7 +257,7 @@ impl Opener for EpochOpener<'_> {
         if key.key.open(packet_id, aad, tag, text).is_err() {
             key.failed = key.failed.saturating_add(1);
             if key.failed >= FAILED_NEAR {
-                // The peer follows us into an epoch whose key is not under attack yet.
+                // The peer will follow us into an epoch whose key is not yet under attack.
                 self.epoch.follow(u32::from(epoch).saturating_add(1));
             }
             return Err(DropReason::BadTag);
@@ -319,7 +319,7 @@ mod tests {
         Ok(place)
     }
 
-    /// Returns epoch and counter, as on the wire.
+    /// Returns the epoch and counter of a packet.
     fn id(packet: &[u8]) -> (u16, u64) {
         let id = packet::parse_epoch(&mut packet.to_vec()).unwrap().packet_id;
         ((id >> 48) as u16, id & COUNTER_LAST)
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(id(&next), (3, 1));
         assert_eq!(open(&other, &next), Ok(ReplayCheck::Newest));
         assert_eq!(id(&seal(&other).unwrap()), (3, 1), "our packets follow");
-        // The current one was retired, and its window went with it.
+        // The key that was current is retired but keeps its replay window.
         assert_eq!(open(&other, &late), Ok(ReplayCheck::Late));
         assert_eq!(open(&other, &late), Err(DropReason::Replayed));
         assert_eq!(open(&other, &early), Err(DropReason::Replayed));
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(epoch_of(&other).receive.lock().unwrap().future.len(), FUTURE);
     }
 
-    /// CVE-2025-15497: a valid packet at an edge of what is awaited ended the other end.
+    /// CVE-2025-15497: a valid packet at the edge of the accepted epochs crashed the other end.
     #[test]
     fn cve_2025_15497_the_last_epochs_are_followed_to_their_end() {
         let (one, other) = pair();
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(id(&ours).0, 2);
         assert_eq!(open(&one, &ours), Ok(ReplayCheck::Newest));
         assert_eq!(id(&seal(&one).unwrap()).0, 2, "the peer follows");
-        // Without that it opens nothing at the end.
+        // Without that, the receiver opens no packets at the end.
         let (one, other) = pair();
         epoch_of(&other).receive.lock().unwrap().current.failed = FAILED_LIMIT;
         assert_eq!(open(&other, &seal(&one).unwrap()), Err(DropReason::KeyExhausted));
@@ -471,7 +471,7 @@ mod tests {
         to_epoch(&one, NEAR_END);
         seal(&one).unwrap();
         assert!(one.near_limit());
-        // Or the peer follows: its packets may be up to four epochs ahead each time.
+        // Alternatively, the peer follows: its packets may be up to four epochs ahead each time.
         assert!(!other.near_limit());
         let (ahead, _) = pair();
         for epoch in (5..NEAR_END + 4).step_by(FUTURE) {

@@ -1,4 +1,4 @@
-//! OpenVPN's part of the plane's tests.
+//! OpenVPN's part of the data plane's tests.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 #[path = "../../../dataplane/tests/common/world.rs"]

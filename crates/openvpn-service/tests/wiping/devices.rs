@@ -1,4 +1,4 @@
-//! Two planes with TUN devices, in two namespaces that a cable joins.
+//! Two planes with TUN devices, in two namespaces joined by a veth pair.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream, UdpSocket as Udp};
@@ -17,11 +17,11 @@ use adit_openvpn_data::{Plane, Upcalls};
 
 use crate::workers::{Network, PATIENCE, Tunnel, boot_clock, connection, layout};
 
-/// Queues of each device, sockets, and workers.
+/// The number of queues of each device, of sockets, and of workers.
 const WORKERS: usize = 2;
-/// Flows in each direction: enough for each queue and each socket to have some.
+/// The number of flows in each direction: enough for each queue and each socket to have some.
 const FLOWS: usize = 16;
-/// Bytes of the flow that the device hands over in super-packets.
+/// The number of bytes in the flow that the device delivers as super-packets.
 const BULK: usize = 1 << 20;
 const PEER: PeerId = PeerId(7);
 
@@ -107,8 +107,8 @@ impl Network for Devices {
         vec![Tunnel { number: 7, ends: [(0, PEER), (1, PEER)] }]
     }
 
-    /// Sends single datagrams in many flows, and a stream whose packets the device delivers
-    /// together.
+    /// Sends single datagrams in many flows, and a byte stream whose packets the device merges into
+    /// super-packets.
     fn traffic(&mut self) {
         let [a, b] = &self.0;
         for (from, to, inside) in [(a, b, "10.9.0.2:0"), (b, a, "10.9.0.1:0")] {

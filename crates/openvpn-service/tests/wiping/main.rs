@@ -1,5 +1,5 @@
-//! No secret of a session that has ended is left in the memory of its process. Alone in its process, because it
-//! searches all of the writable memory, by /proc/self/mem.
+//! No secret of a session that has ended is left in the memory of its process. The tests run alone in their process,
+//! because they search all of its writable memory through /proc/self/mem.
 
 mod devices;
 mod pki;
@@ -13,11 +13,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use adit_runtime::ZeroizingAllocator;
 
-/// As in `adit` itself.
+/// The same allocator as in `adit`.
 #[global_allocator]
 static ALLOCATOR: ZeroizingAllocator<System> = ZeroizingAllocator(System);
 
-/// Keeps the tests of this file apart: a search's buffer holds copies of what another test has in use.
+/// Lets only one test of this file run at a time: a search's buffer contains copies of secrets that another test has in
+/// use.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Certificates.
+//! Certificates for the tests.
 
 use adit_openvpn::tls::{CommonTlsOptions, Pem};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};

@@ -1,4 +1,4 @@
-//! Two points without a server, under a static key and with TLS.
+//! Two point-to-point ends without a server, with a static key and with TLS.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -54,7 +54,7 @@ struct Point {
     upcalls: Upcalls,
     /// The link to the other end.
     link: Link,
-    /// Frames on their way to it.
+    /// Frames in transit to this end.
     inbox: VecDeque<Vec<u8>>,
 }
 
@@ -62,7 +62,7 @@ struct World {
     now: Instant,
     points: [Point; 2],
     secrets: Vec<Secret>,
-    /// The secrets of the first negotiation, until they were found in use.
+    /// The secrets of the first negotiation, until they have been found in use.
     key_method: Vec<Secret>,
     ups: usize,
 }
@@ -90,7 +90,7 @@ impl World {
         Self { now: START, points, secrets: Vec::new(), key_method, ups: 0 }
     }
 
-    /// Runs both points for this long.
+    /// Runs both ends for this long.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -120,7 +120,7 @@ impl World {
                         matches!(op, Command::InstallKey(..)) && self.points[n].is_server();
                     let point = &self.points[n];
                     apply(&mut self.secrets, &point.plane, point.name, op);
-                    // The client has still to derive its keys.
+                    // The client has yet to derive its keys.
                     for secret in
                         derives.then(|| std::mem::take(&mut self.key_method)).into_iter().flatten()
                     {
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Sends a packet from each point to the other.
+    /// Sends a packet from each end to the other.
     fn traffic(&mut self) {
         for n in [0, 1] {
             let mut packet = vec![0; 60];
@@ -200,8 +200,8 @@ impl Point {
     }
 }
 
-/// Runs a tunnel from its start to its end, and searches for what was secret in it. `renegotiates`: each end has two keys
-/// before it ends, or one.
+/// Runs a tunnel from start to end, and searches for its secrets. If `renegotiates`, each end has two keys before it
+/// ends, otherwise one.
 fn tunnel(name: &str, mut world: World, mut secrets: Vec<Secret>, renegotiates: bool) {
     world.run(Duration::from_millis(500));
     world.traffic();
@@ -218,12 +218,12 @@ fn tunnel(name: &str, mut world: World, mut secrets: Vec<Secret>, renegotiates: 
     secrets.append(&mut world.secrets);
     let found = search(&secrets);
     assert!(found.iter().any(|found| found.contains("data key")), "{name}: {found:#?}");
-    // Of the key material of the first data keys, one copy is left, in rustls's receive buffer.
+    // One copy of the key material of the first data keys is left, in rustls's receive buffer.
     let copies = key_method_copies(&found);
     assert!(copies <= 1, "{name}, in use: {found:#?}");
     world.shutdown();
     if renegotiates {
-        // Both processes go on.
+        // Both processes continue.
         let found = search(&secrets);
         assert!(found.is_empty(), "{name}, ended: {found:#?}");
     }
@@ -268,7 +268,7 @@ fn nothing_of_a_static_key_is_left_after_the_end() {
     }
 }
 
-/// Returns bytes that occur nowhere else in memory.
+/// Returns bytes that occur at no other place in memory.
 fn bytes(seed: u8, len: usize) -> Vec<u8> {
     let mut random = Random::new([seed; 32]);
     let mut bytes = vec![0; len];
@@ -276,7 +276,7 @@ fn bytes(seed: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the secrets of the client's key method 2 message, as [`PeerEngine`] asks its generator for them.
+/// Returns the secrets of the client's key method 2 message, as [`PeerEngine`] requests them from its generator.
 fn key_method(seed: u8) -> Vec<Secret> {
     aside(|| derive_key_method(seed))
 }

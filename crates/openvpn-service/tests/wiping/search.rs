@@ -1,4 +1,4 @@
-//! The search, and what is searched for.
+//! The search, and the secrets that it searches for.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,11 +8,11 @@ use adit_crypto::{DirectionKey, hkdf_expand_sha256};
 use adit_openvpn::data_format::{DataKey, Protection};
 use zeroize::{Zeroize, Zeroizing};
 
-/// The mask under which secrets are kept; otherwise the search would find its own copies.
+/// The mask under which the tests keep secrets; otherwise the search would find the tests' own copies.
 pub(crate) const MASK: u8 = 0xa5;
-/// The number of bytes of a secret that count as the secret.
+/// The length of the part of a secret that counts as a find.
 const PART: usize = 16;
-/// A secret with its name, masked.
+/// A masked secret with its name.
 #[derive(Clone)]
 pub(crate) struct Secret(pub String, pub Vec<u8>);
 
@@ -22,10 +22,11 @@ impl Secret {
     }
 }
 
-/// Epochs whose keys are searched for: the first, those that are awaited after it, and one more.
+/// The number of epochs whose keys are searched for: the first, the ones accepted after it, and one more.
 const EPOCHS: u16 = 6;
 
-/// Works with secrets in a thread of its own, and clears that thread's stack: a search must find no copies of the test's.
+/// Runs `work` with secrets on a separate thread, and clears that thread's stack: a search must not find the test's own
+/// copies.
 pub(crate) fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let work = || {
         let done = work();
@@ -92,7 +93,7 @@ fn expand(secret: &[u8; 32], label: &[u8], out: &mut [u8]) {
     hkdf_expand_sha256(secret, &[&lead, b"ovpn ", label, &[0]], out).unwrap();
 }
 
-/// Searches the writable memory of the process; names what it finds, and where.
+/// Searches the writable memory of the process; returns the name and location of each find.
 pub(crate) fn search(secrets: &[Secret]) -> Vec<String> {
     const CHUNK: usize = 1 << 20;
     const PAGE: usize = 4096;
@@ -101,7 +102,7 @@ pub(crate) fn search(secrets: &[Secret]) -> Vec<String> {
     let own = buffer.as_ptr() as u64..buffer.as_ptr() as u64 + buffer.len() as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let memory = File::open("/proc/self/mem").unwrap();
-    // Each part of 16 bytes of each secret, by its first byte.
+    // The parts of 16 bytes of each secret, grouped by first byte.
     let mut parts: Vec<Vec<(usize, usize)>> = vec![Vec::new(); 256];
     for (n, Secret(_, masked)) in secrets.iter().enumerate() {
         for at in (0..=masked.len() - PART).step_by(PART) {
@@ -124,7 +125,7 @@ pub(crate) fn search(secrets: &[Secret]) -> Vec<String> {
             let Ok(read) = memory.read_at(&mut buffer[..len], at) else { break };
             for page in (0..read).step_by(PAGE) {
                 let bytes = &buffer[page..read.min(page + PAGE + PART - 1)];
-                // Most of the memory, and no part of a secret.
+                // Most of the memory is zero, and no part of a secret is all zeros.
                 if *bytes == ZEROS[..bytes.len()] {
                     continue;
                 }
@@ -144,12 +145,12 @@ pub(crate) fn search(secrets: &[Secret]) -> Vec<String> {
             at += CHUNK as u64;
         }
     }
-    // It is too long for the allocator to wipe it.
+    // The buffer is too long for the allocator to wipe.
     buffer.zeroize();
     found
 }
 
-/// Returns the maximum number of copies that a search has found of any part of a key method 2 message's secrets.
+/// Returns the maximum number of copies that a search found of any part of a key method 2 message's secrets.
 pub(crate) fn key_method_copies(found: &[String]) -> usize {
     let mut parts = BTreeMap::<&str, usize>::new();
     for found in found {

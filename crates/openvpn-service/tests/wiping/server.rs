@@ -24,7 +24,7 @@ use crate::search::{MASK, Secret, aside, key_method_copies, of_key, search};
 pub(crate) const UNIX: UnixTime = UnixTime(1_800_000_000);
 pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
-/// Longest packet on a stream.
+/// The length of the longest packet on a stream.
 const MAX_FRAME: usize = 9600;
 
 /// An engine with its data plane.
@@ -41,10 +41,10 @@ struct World {
     server: End<ServerEngine>,
     client: End<ClientEngine>,
     secrets: Vec<Secret>,
-    /// The secrets of the first negotiation, until they were found in use.
+    /// The secrets of the first negotiation, until they have been found in use.
     key_method: Vec<Secret>,
     asked: usize,
-    /// Frames on their way.
+    /// Frames in transit to the server.
     to_server: VecDeque<Vec<u8>>,
     to_client: VecDeque<Vec<u8>>,
 }
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Gives the server an input; it accepts every client.
+    /// Passes an input to the server, and accepts every client.
     fn at_server(&mut self, input: Input<'_>) {
         let mut out = Outbox::new();
         self.server.engine.handle(self.now, input, &mut out);
@@ -250,7 +250,7 @@ impl World {
     }
 }
 
-/// Applies a verb; of keys, remembers what they are.
+/// Applies a command to the plane, and records the secrets of any key that it installs.
 pub(crate) fn apply(secrets: &mut Vec<Secret>, plane: &LoopbackPlane, end: &str, op: Command) {
     if let Command::InstallKey(_, slot, key) = &op {
         let slot = if *slot == KeySlot::Primary { "first" } else { "next" };
@@ -278,7 +278,7 @@ fn derive_key_method(seed: u8) -> Vec<Secret> {
     secrets
 }
 
-/// Runs one session from its start to its end.
+/// Runs one session from start to end.
 fn session(settings: &Settings, transport: Transport, seed: u8) {
     let password =
         Secret::new("password", &[b"only-to-be-found-", &[b'A' + seed; 20][..]].concat());
@@ -287,20 +287,21 @@ fn session(settings: &Settings, transport: Transport, seed: u8) {
     assert_eq!(world.server.engine.clients().count(), 1, "a session");
     assert_eq!(world.asked, 1, "the registry was asked about the password");
     world.traffic();
-    // And a renegotiation.
+    // Then a renegotiation.
     world.at_server(Input::Notice(Notice::KeyNearLimit(PeerId(0), 0)));
     world.run(Duration::from_millis(3000));
     let mut secrets = key_method(seed);
     secrets.append(&mut world.secrets);
     assert!(secrets.len() >= 3 + 8, "data keys: {}", secrets.len());
-    // The search finds what is there: the client keeps its password for renegotiations, the planes their keys.
+    // The search finds secrets in use: the client keeps its password for renegotiations, and the planes keep their
+    // keys.
     let found = search(&[&secrets[..], std::slice::from_ref(&password)].concat());
     assert!(found.iter().any(|found| found.starts_with("password")), "{found:#?}");
     assert!(found.iter().any(|found| found.contains("data key")), "{found:#?}");
-    // Of the key material of the first data keys, one copy is left, in rustls's receive buffer.
+    // One copy of the key material of the first data keys is left, in rustls's receive buffer.
     let copies = key_method_copies(&found);
     assert!(copies <= 1, "{:?}, in use: {found:#?}", settings.ciphers);
-    // Both processes go on; the client has its password in its configuration.
+    // Both processes continue; the client has its password in its configuration.
     world.end();
     let found = search(&secrets);
     assert!(found.is_empty(), "{:?}, ended: {found:#?}", settings.ciphers);

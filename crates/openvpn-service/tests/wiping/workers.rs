@@ -1,4 +1,4 @@
-//! Keys in worker threads: on their stacks, in the snapshots that they read, in what they free.
+//! Keys in worker threads: on their stacks, in the snapshots that they read, and in the memory that they free.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::alone;
 use crate::devices::Devices;
 use crate::search::{MASK, Secret, of_key, search};
 
-/// Long enough for the busiest machine; nothing waits for it to pass.
+/// Long enough for the busiest machine; in a passing test it never expires.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn boot_clock() -> Instant {
@@ -32,18 +32,19 @@ pub(crate) trait Network {
 
     fn tunnels(&self) -> Vec<Tunnel>;
 
-    /// Passes packets through each tunnel, both ways. Each end's counters prove that they were authentic.
+    /// Passes packets through each tunnel in both directions. Each end's counters prove that they were authentic.
     fn traffic(&mut self);
 }
 
-/// A tunnel with its two ends, each a plane by its place in [`Network::planes`] and its peer there. The first end is the
-/// server's.
+/// A tunnel with its two ends. Each is given as the index of a plane in [`Network::planes`] and its peer in that plane.
+/// The first end is the server's.
 pub(crate) struct Tunnel {
     pub number: u8,
     pub ends: [(usize, PeerId); 2],
 }
 
-/// Returns the layout of a client's packets: both ends put its number into them. A static key has none.
+/// Returns the layout of a client's packets: both ends put its number into them. With a static key, packets carry no
+/// number.
 pub(crate) fn layout(protection: Protection, number: u8) -> PacketLayout {
     let wire_id = match protection {
         Protection::Static(_) => None,
@@ -52,7 +53,7 @@ pub(crate) fn layout(protection: Protection, number: u8) -> PacketLayout {
     PacketLayout { wire_id, ..PacketLayout::default() }
 }
 
-/// Waits for the other end of a connection, and for this one.
+/// Connects to a listener and returns both ends of the connection.
 pub(crate) fn connection(
     listener: &TcpListener,
     connect: impl FnOnce(&TcpConnectOptions) -> TcpStream,
@@ -69,7 +70,7 @@ pub(crate) fn connection(
     [here, there]
 }
 
-/// Returns key material that occurs nowhere else in memory, made in place.
+/// Returns key material that occurs at no other place in memory, created in place.
 fn key(protection: Protection, seed: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
     let half = || DirectionKey { cipher: [0; 64], hmac: [0; 64] };
     let (seal, open, limits) = (half(), half(), KeyLimits::default());
@@ -88,7 +89,7 @@ fn key(protection: Protection, seed: u8, key_id: u8, at_server: bool) -> Box<Dat
     key
 }
 
-/// Returns the inner packet of one client to the other.
+/// Returns an inner packet from one client to another.
 fn packet(from: u8, to: u8) -> Vec<u8> {
     let mut packet = vec![0x61; 120];
     let header = [0x45, 0, 0, 120, 0, 0, 0, 0, 64, 253, 0, 0, 10, 8, 0, from, 10, 8, 0, to];
@@ -98,9 +99,10 @@ fn packet(from: u8, to: u8) -> Vec<u8> {
     packet
 }
 
-/// A server and two clients on the loopback interface, without devices: packets of one client go to the other.
+/// A server and two clients on the loopback interface, without devices: packets from one client are relayed to the
+/// other.
 struct Relayed {
-    /// The server, then client 2 and client 3.
+    /// The server, client 2 and client 3.
     nodes: [Node; 3],
     passed: u64,
 }
@@ -113,7 +115,7 @@ struct Node {
 
 impl Node {
     fn new(client: bool) -> Self {
-        // So that both workers of the server have packets to open, whichever stream or address they come from.
+        // Two, so that both workers of the server have packets to open, whichever stream or address they come from.
         let workers = if client { 1 } else { 2 };
         let options = UdpOptions::new(([127, 0, 0, 1], 0).into());
         let group = UdpSocket::bind_group(&options, workers).unwrap();
@@ -186,7 +188,7 @@ impl Network for Relayed {
             for _ in 0..PACKETS {
                 sender.apply(Command::SendData(PeerId(0), packet(from, to)));
             }
-            // Without a device the packets end at the other client, authentic.
+            // Without a device, the packets end at the other client, which has authenticated them.
             let end = Wall::now() + PATIENCE;
             while receiver.totals().dropped(DropReason::NoTun) != self.passed {
                 assert!(Wall::now() < end, "packets arrive: {:?}", receiver.totals());
@@ -231,7 +233,7 @@ impl<N: Network> World<N> {
         assert!(found.iter().any(|found| found.contains("data key")), "{:?}", self.protection);
     }
 
-    /// Checks that nothing of these is left once each worker has run.
+    /// Checks that none of these secrets is left once each worker has run.
     fn expect_nothing_of(&self, secrets: &[Secret], what: &str) {
         let end = Wall::now() + PATIENCE;
         loop {
@@ -245,7 +247,7 @@ impl<N: Network> World<N> {
     }
 }
 
-/// Installs, replaces and deletes the keys of a network, with traffic under each, and searches after each end.
+/// Installs, replaces and deletes the keys of a network, with traffic under each key, and searches after each removal.
 fn nothing_is_left<N: Network>(network: impl Fn(Protection) -> N) {
     let _alone = alone();
     let block = BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha256) };
@@ -274,7 +276,7 @@ fn nothing_is_left<N: Network>(network: impl Fn(Protection) -> N) {
             world.apply(|peer| Command::DelKey(peer, KeySlot::Secondary));
             world.expect_nothing_of(&first, "key deleted");
         }
-        // The peers go, and their workers go on.
+        // The peers are removed, and their workers continue.
         world.expect_in_use();
         world.network.traffic();
         world.apply(Command::DelPeer);

@@ -47,7 +47,7 @@ pub struct Options {
     pub environment: Vec<(String, String)>,
     /// Routes into the tunnel, of this side's configuration.
     pub routes: Routes,
-    /// User, pid file and the like.
+    /// Options of the process, such as the user and the pid file.
     pub process: Process,
     /// The destination of the log.
     pub log: Log,

@@ -52,8 +52,9 @@ pub(super) struct Pool {
 
 /// The configuration while directives are read.
 ///
-/// What a directive says by itself is in [`Self::options`] and the parts of the roles at once. The other fields wait for the
-/// whole: they depend on the role, on other directives, or on the order of preference among them.
+/// Values that a directive determines by itself go directly into [`Self::options`] and the parts of the roles. The
+/// other fields are resolved once all directives are known: they depend on the role, on other directives, or on the
+/// order of preference among them.
 #[derive(Debug, Default)]
 pub(super) struct RawConfig {
     pub(super) options: Options,

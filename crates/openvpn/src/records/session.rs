@@ -53,7 +53,7 @@ impl RecordSettings {
     }
 }
 
-/// What a client needs to start a session.
+/// The parameters with which a client starts a session.
 #[derive(Debug)]
 pub struct Dial<'a> {
     /// The path to the server.
@@ -439,7 +439,8 @@ impl RecordSession {
             Event::Message(record) => {
                 reported.push(RecordEvent::Record(Record::new(record)));
             }
-            // tls-crypt authenticates every packet, so that only the other end can be its cause.
+            // tls-crypt authenticates every packet, so only the other end can have caused the
+            // failure.
             Event::Failed(reason) => return Err(reason),
         }
         Ok(())

@@ -93,7 +93,7 @@ pub struct ClientInfo {
     pub networks: Vec<IpNet>,
     /// The cipher of the data channel.
     pub cipher: DataCipher,
-    /// `IV_VER` and the like, filtered.
+    /// The filtered variables of the peer info, such as `IV_VER`.
     pub peer_info: Vec<(String, String)>,
     /// The TLS version and suite.
     pub tls: String,

@@ -1,4 +1,4 @@
-//! Tunnel addresses: their holders, and the address that a returning client gets back.
+//! Tracks which client holds each tunnel address, and which address a returning client gets back.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -30,7 +30,7 @@ pub(super) struct Fixed {
     pub(super) anywhere: bool,
 }
 
-/// The reason why there is no address.
+/// The reason why a client gets no address.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoLease {
     /// All addresses are taken.
@@ -66,7 +66,7 @@ impl Pool {
         pool
     }
 
-    /// Keeps addresses for names, as if the names had had them before.
+    /// Records addresses for names, as if the names had held them before.
     pub(super) fn reserve(&mut self, leases: &[(String, IpNet)]) {
         for (name, net) in leases {
             if self.remembered.len() >= MAX_REMEMBERED && !self.remembered.contains_key(name) {
@@ -130,7 +130,7 @@ impl Pool {
         lease
     }
 
-    /// Takes a lease back.
+    /// Releases the addresses of a lease.
     pub(super) fn release(&mut self, peer: PeerId, lease: Lease) {
         for address in lease.addresses() {
             if self.taken.get(&address) == Some(&peer) {
@@ -146,7 +146,7 @@ impl Pool {
         self.remembered.shrink_to_fit();
     }
 
-    /// Returns all recorded leases, to keep them over a restart.
+    /// Returns all recorded leases, so that they can be kept across a restart.
     pub(super) fn remembered(&self) -> impl Iterator<Item = (&str, Lease)> {
         self.remembered.iter().map(|(name, lease)| (name.as_str(), *lease))
     }
@@ -157,7 +157,8 @@ impl Pool {
         (first, last): (Ipv4Addr, Ipv4Addr),
         former: Option<Ipv4Addr>,
     ) -> Result<Ipv4Addr, NoLease> {
-        // With net30 the third of each four addresses is a client's, and the second its far end.
+        // With net30, the third address of each block of four is a client's, and the second is its
+        // far end.
         let (step, first, last) = match network.topology {
             Topology::Net30 => (4, (u32::from(first) & !3) | 2, last.into()),
             Topology::Subnet | Topology::P2p => (1, first.into(), last.into()),
@@ -171,8 +172,8 @@ impl Pool {
         if let Some(former) = former.filter(|&a| usable(a) && !self.taken.contains_key(&a.into())) {
             return Ok(former);
         }
-        // Addresses of absent clients are spared while others are free, so that the clients get
-        // theirs back.
+        // Addresses recorded for absent clients are skipped while others are free, so that those
+        // clients get theirs back.
         let spared: HashSet<_> = self.remembered.values().filter_map(|l| l.ipv4).collect();
         let after = self.next4.clamp(first, last.max(first));
         let after = after.saturating_add((step - after.wrapping_sub(first) % step) % step);

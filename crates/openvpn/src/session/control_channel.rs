@@ -306,7 +306,7 @@ impl ControlChannel {
     /// Returns the reason to report if anyone could have forged this negotiation.
     ///
     /// # Errors
-    /// Returns the reason if only the peer can be its cause: it ends the session.
+    /// Returns the reason if only the peer can have caused the failure: the session then ends.
     pub(crate) fn reject(&mut self, now: Instant, reason: Reason) -> Result<Reason, Reason> {
         let key_id = self.newest.key_id;
         if !self.tolerates(key_id) {

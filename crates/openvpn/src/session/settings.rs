@@ -99,7 +99,7 @@ pub struct Settings {
     pub limits: Limits,
     /// `explicit-exit-notify`: the number of attempts, `None` when off.
     pub exit_notify: Option<u8>,
-    /// `setenv UV_*` and the like: further lines for the peer info.
+    /// Additional variables for the peer info, such as those of `setenv UV_*`.
     pub peer_info: Vec<(String, String)>,
     /// `push-peer-info`: also send information that negotiation does not need.
     pub push_peer_info: bool,

@@ -16,9 +16,9 @@ use crate::testbed::Database;
 
 /// The network inside.
 const NETWORK: &str = "10.88.0.0/16";
-/// The output of `up` when its device is there; a later test shows whether packets pass.
+/// The output of `up` when its device exists; a later test shows whether packets pass.
 const READY: &str = "packets of up to";
-/// Between two looks at counters that must stand still.
+/// The interval between two reads of the counters, which must be equal.
 const STILL: Duration = Duration::from_millis(500);
 
 /// A node's host and files.
@@ -40,7 +40,7 @@ impl NodeLocation {
         command
     }
 
-    /// Returns the command `adit postgres VERB` there.
+    /// Returns the command `adit postgres VERB` on this host.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.adit();
         command.arg("postgres").args(arguments).arg("--dir").arg(&self.folder);
@@ -96,7 +96,7 @@ pub(super) fn start(
     Ok(nodes)
 }
 
-/// Returns the URL with its token in what `init` and `invite` print.
+/// Returns the URL with its token from the output of `init` or `invite`.
 fn invitation(said: &str) -> Result<&str> {
     let mut words = said.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
     words
@@ -114,7 +114,7 @@ impl<T> ErrorContext<T> for Option<T> {
     }
 }
 
-/// A node's report of the packets that it delivered of one stream.
+/// A node's report of the packets of one stream that it delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DeliveryReport {
     stream: u64,
@@ -122,7 +122,7 @@ struct DeliveryReport {
     bytes: u64,
 }
 
-/// Returns the streams that a node has received anything of, from its status.
+/// Returns the streams from which a node has received packets, according to its status.
 fn received(status: &Value) -> Result<Vec<DeliveryReport>> {
     let processes = status.as_array().map(Vec::as_slice).unwrap_or_default();
     let nodes = processes.iter().find_map(|process| process.pointer("/postgres/nodes"));
@@ -163,7 +163,7 @@ fn settled(nodes: &Nodes) -> Result<Vec<DeliveryReport>> {
     }
 }
 
-/// Counts what the stream's leaves contain, to compare with the deliveries that each node reports.
+/// Counts the packets in the stream's leaves, to compare them with the deliveries that each node reports.
 pub(super) fn found(nodes: &Nodes, database: &Database) -> Result<StoredPackets> {
     let mut found = StoredPackets::default();
     for DeliveryReport { stream, packets, bytes } in settled(nodes)? {

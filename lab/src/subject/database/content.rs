@@ -1,4 +1,4 @@
-//! Whether a byte stream can be put together again from the tables: what came out of the tunnel, by its hash.
+//! Checks that a byte stream can be reassembled from the tables, by comparing its hash with that of the received bytes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,15 +14,15 @@ use crate::testbed::Database;
 
 /// The port of the receiver.
 const PORT: u16 = 7071;
-/// Bytes of the stream: some thousand packets.
+/// The length of the stream in bytes: a few thousand packets.
 const LENGTH: usize = 8 << 20;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Sends random bytes from the first node to the second and compares the hash of what arrived with that of what the
-/// payload columns hold.
+/// Sends random bytes from the first node to the second, and compares the hash of the received bytes with that of the
+/// payload columns.
 pub(super) fn check(nodes: &Nodes, database: &Database, found: &mut StoredPackets) -> Result<()> {
     let arrived = transfer(nodes, database)?;
-    // Data that the kernel has acknowledged to itself may still be on its way into the tables' last rows.
+    // The last rows of data that the kernel has already acknowledged may not be in the tables yet.
     std::thread::sleep(Duration::from_millis(500));
     let sql = format!(
         "SELECT encode(payload, 'hex') FROM adit.packet WHERE dport = {PORT} AND proto = 6 ORDER BY seq"
@@ -75,7 +75,7 @@ fn bytes(hex: &str) -> Result<Vec<u8>> {
     Ok(digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
 }
 
-/// Returns a segment's number, whether it begins the stream, and its payload.
+/// Returns a segment's sequence number, whether it begins the stream, and its payload.
 fn segment(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
     let header = usize::from(packet.first()? & 15) * 4;
     let total = usize::from(u16::from_be_bytes(packet.get(2..4)?.try_into().ok()?));
@@ -85,8 +85,8 @@ fn segment(packet: &[u8]) -> Option<(u32, bool, &[u8])> {
     Some((number, tcp.get(13)? & 2 != 0, tcp.get(offset..)?))
 }
 
-/// Returns the stream that the segments of one connection carry, repeated and overlapping ones once, up to the first
-/// gap.
+/// Returns the stream that the segments of one connection carry, up to the first gap; repeated and overlapping segments
+/// count once.
 fn assembled(packets: &[Vec<u8>]) -> Vec<u8> {
     let segments: Vec<_> = packets.iter().filter_map(|packet| segment(packet)).collect();
     let Some((first, ..)) = segments.iter().find(|(_, begins, _)| *begins) else {
@@ -95,7 +95,7 @@ fn assembled(packets: &[Vec<u8>]) -> Vec<u8> {
     let mut parts: Vec<(usize, &[u8])> = segments
         .iter()
         .filter(|(_, begins, payload)| !begins && !payload.is_empty())
-        // The first byte has the number after that of the segment which begins the stream.
+        // The first byte has the sequence number after that of the segment that begins the stream.
         .map(|(number, _, payload)| (number.wrapping_sub(first.wrapping_add(1)) as usize, *payload))
         .collect();
     parts.sort_by_key(|(at, _)| *at);

@@ -8,27 +8,27 @@ use crate::testbed::Database;
 /// The delivered packets that the tables contain.
 #[derive(Debug, Default)]
 pub struct StoredPackets {
-    /// Rows of packets.
+    /// The number of rows of packets.
     pub rows: u64,
-    /// Bytes of the packets that the nodes delivered, both ways.
+    /// The bytes of the packets that the nodes delivered, in both directions.
     pub delivered_bytes: u64,
-    /// Why the trial does not count: a delivered packet is missing from the tables.
+    /// The reasons why the trial does not count: a delivered packet is missing from the tables.
     pub invalid: Vec<String>,
     /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
-/// One way: what the receiver counted, and the table.
+/// One direction: the receiver's counts, and those of the table.
 pub(super) struct DirectionCounts {
     pub(super) name: String,
     pub(super) delivered: u128,
     pub(super) rows: u128,
-    /// Pairs that are equal where the counts are: bytes, hashes; the receiver's first.
+    /// Pairs that must be equal if the counts are: bytes, hashes; the receiver's value comes first.
     pub(super) sums: Vec<(u128, u128)>,
 }
 
 impl StoredPackets {
-    /// Compares one way.
+    /// Compares one direction.
     pub(super) fn take(&mut self, way: &DirectionCounts) {
         let DirectionCounts { name, delivered, rows, sums } = way;
         self.rows += u64::try_from(*rows).unwrap_or(u64::MAX);
@@ -45,10 +45,11 @@ impl StoredPackets {
 }
 
 impl Nodes {
-    /// Waits until nothing moves, and looks for what was delivered in the tables.
+    /// Waits until the counters no longer change, and looks for the delivered packets in the
+    /// tables.
     ///
     /// # Errors
-    /// A node or the server does not answer.
+    /// A node or the server does not respond.
     pub fn found(&mut self, database: &Database) -> Result<StoredPackets> {
         match self.scheme.ends() {
             DatabasePrograms::Rows(rows) => rows::found(self, rows, database),

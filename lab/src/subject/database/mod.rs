@@ -17,16 +17,16 @@ use super::tunnels::end;
 use super::{Toolchain, copy};
 use crate::testbed::Database;
 
-/// A way for packets to pass through a database: a row of `SCHEMES`, in whose order reports list them.
+/// A scheme by which packets pass through a database: a row of `SCHEMES`, in whose order reports list the schemes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scheme(usize);
 
 /// The programs at both ends.
 #[derive(Clone, Copy)]
 enum DatabasePrograms {
-    /// The known attempt: `adit-lab row-notify`.
+    /// The well-known VPN through PostgreSQL: `adit-lab row-notify`.
     Rows(Rows),
-    /// `adit postgres` in a network that `init` makes with these options.
+    /// `adit postgres` in a network that `init` creates with these options.
     Adit(&'static [&'static str]),
 }
 
@@ -46,7 +46,7 @@ const SCHEMES: [(&str, DatabasePrograms); 12] = [
     ("row-notify", DatabasePrograms::Rows(ROW)),
     ("row-notify-async", DatabasePrograms::Rows(Rows { synchronous_commit: "off", ..ROW })),
     ("row-notify-1400", DatabasePrograms::Rows(Rows { mtu: "1400", ..ROW })),
-    // With packets as large as adit's own.
+    // With packets as large as adit's.
     ("row-notify-7900", DatabasePrograms::Rows(Rows { mtu: "7900", ..ROW })),
     // Its first form: one packet after the other, and a trigger.
     ("row-trigger", DatabasePrograms::Rows(Rows { form: "trigger", ..ROW })),
@@ -63,7 +63,7 @@ const SCHEMES: [(&str, DatabasePrograms); 12] = [
         DatabasePrograms::Adit(&["--durability", "relaxed", "--packet-size", "1400"]),
     ),
     ("adit-postgres-volatile", DatabasePrograms::Adit(&["--durability", "volatile"])),
-    // With everything readable in the tables.
+    // With all content readable in the tables.
     ("adit-postgres-full", DatabasePrograms::Adit(&["--durability", "relaxed", "--audit", "full"])),
 ];
 
@@ -81,7 +81,7 @@ impl Scheme {
         SCHEMES[self.0].1
     }
 
-    /// Returns whether it is `adit postgres`.
+    /// Returns whether the scheme is `adit postgres`.
     pub fn is_adit(self) -> bool {
         matches!(self.ends(), DatabasePrograms::Adit(_))
     }
@@ -90,7 +90,7 @@ impl Scheme {
 /// Returns the program's version, and the server's.
 ///
 /// # Errors
-/// One of them is not here.
+/// One of them is not installed.
 pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
     if let Some(why) = adit_testbed::postgres::missing() {
         return Err(why);
@@ -104,13 +104,13 @@ pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
     Ok(format!("{program}; {server}"))
 }
 
-/// Nodes that pass packets. Dropping this ends them.
+/// The running nodes, which end when this is dropped.
 #[derive(Debug)]
 pub struct Nodes {
     scheme: Scheme,
-    /// One for each host, in the order of the testbed's clients: the first two are the busy pair.
+    /// One process for each host, in the order of the testbed's clients: the first two are the busy pair.
     pub daemons: Vec<Daemon>,
-    /// Their addresses inside.
+    /// The nodes' addresses in the tunnel.
     pub inner: Vec<IpAddr>,
     /// Their configuration files, as `(name, text)`.
     pub configs: Vec<(String, String)>,
@@ -137,7 +137,7 @@ impl Nodes {
     /// Starts this many nodes; returns when the second answers all others.
     ///
     /// # Errors
-    /// The scheme knows only two nodes, or they do not come up: with their logs.
+    /// The scheme supports only two nodes, or the nodes did not become ready; the error includes their logs.
     pub fn start(
         toolchain: &Toolchain,
         scheme: Scheme,
@@ -157,7 +157,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Returns a failure with the nodes' last words.
+    /// Returns a failure with the ends of the nodes' logs.
     pub fn blame(&self, failure: &Failure) -> Failure {
         let logs = self.daemons.iter().take(2).map(|daemon| daemon.failure("log").0);
         Failure(format!("{failure}\n{}", logs.collect::<Vec<_>>().join("\n")))

@@ -12,11 +12,12 @@ use super::{Nodes, Rows, Scheme};
 use crate::rows::{CounterValues, MARK, READY, TABLE, TRIGGER};
 use crate::testbed::Database;
 
-/// Connections of each end besides the one that listens: on two cores 4 to 45 made no difference, and 2 give a third.
+/// The number of connections of each end besides the one that listens: on two cores, 4 to 45 made no difference, and 2
+/// reached only a third.
 const POOL: &str = "16";
 /// The time limit for reading the counters.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The addresses' network, where both ends are.
+/// The prefix length of the network that contains both ends.
 const PREFIX: u8 = 16;
 
 pub(super) fn start(
@@ -77,7 +78,7 @@ fn page(daemon: &mut Daemon) -> Result<CounterValues> {
     daemon.wait_for_nth(MARK, before + 1, TIMEOUT)?.trim().parse().map_err(Failure)
 }
 
-/// Counts what the table contains of the other end, to compare with the deliveries that the ends report.
+/// Counts the other end's packets in the table, to compare them with the deliveries that the ends report.
 pub(super) fn found(nodes: &mut Nodes, rows: Rows, database: &Database) -> Result<StoredPackets> {
     let pages = pages(nodes)?;
     let stored = rows.form != "notify";

@@ -57,7 +57,7 @@ fn outer(host: usize) -> Result<IpNet> {
 }
 
 impl<'a> ClientPool<'a> {
-    /// Starts the server. Its clients share one certificate, so every connection is a session of its own.
+    /// Starts the server. Its clients share one certificate, so every connection is a separate session.
     fn start(
         env: &TestEnv,
         folder: &'a Path,

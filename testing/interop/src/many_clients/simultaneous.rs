@@ -15,12 +15,12 @@ use crate::net::{Namespace, dropped};
 use crate::peer::Program;
 use crate::traffic::{Stream, echo_all};
 
-/// Pings of each client in one measurement, and the pause between them.
+/// The number of pings of each client in one measurement.
 const PINGS: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(200);
-/// How many times the undisturbed 99th percentile a stalled client may cost the others, and the milliseconds that a
-/// shared machine adds to any percentile. The undisturbed one is measured before and after: other work on the machine
-/// shows in one of them.
+/// The factor by which a stalled client may raise the others' 99th percentile, and the milliseconds that a shared
+/// machine adds to any percentile. The undisturbed percentile is measured before and after: other work on the machine
+/// shows in one of the two.
 const TWICE: f64 = 2.0;
 const NOISE_MS: f64 = 5.0;
 

@@ -14,9 +14,9 @@ use crate::traffic::{ping, tcp};
 /// The length of a soak test and its number of clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Soak {
-    /// Clients.
+    /// The number of clients.
     pub clients: usize,
-    /// From the first connect to the last disconnect.
+    /// The time from the first connect to the last disconnect.
     pub length: Duration,
 }
 
@@ -25,17 +25,17 @@ const TRANSFER: usize = 1_000_000;
 const BEAT: Duration = Duration::from_secs(3);
 /// By this time every client has connected and left once, so that the process has made all its permanent allocations.
 const WARM: Duration = Duration::from_secs(60);
-/// A server releases memory when the last client has left, and for the last time this long afterwards; the memory that
-/// its start needed is released this long after that.
+/// The time for which a server is given to settle after the last client has left: it releases memory then, for the last
+/// time this long afterwards, and the memory that its start needed is released this long after that.
 const SETTLE: Duration = Duration::from_secs(18);
 /// The lives of clients in seconds, in rotation.
 const LIVES: [u64; 5] = [5, 40, 15, 70, 25];
-/// How much more memory a server may use after the last client than before the first, in KiB beyond a tenth: the
-/// signatures that it caches (32), deeper stacks of its two threads (up to 64), tables of the crypto library that are
-/// created at their first use, and the edges of pages.
+/// The memory that a server may use after the last client in excess of the memory before the first, in KiB beyond a
+/// tenth: the signatures that it caches (32), deeper stacks of its two threads (up to 64), tables of the crypto library
+/// that are created at their first use, and partially used pages.
 const ONCE: u64 = 128;
-/// How much more it may use at the end than after the first minute, in KiB: one-time allocations were made by then, and
-/// of 2,800 further sessions not even 50 bytes each may remain.
+/// The memory that it may use at the end in excess of that after the first minute, in KiB: one-time allocations were
+/// made by then, and of 2,800 further sessions not even 50 bytes each may remain.
 const MORE: u64 = 128;
 
 /// The resources of the server's process.

@@ -27,7 +27,7 @@ const KEEPALIVE: &str = "keepalive 1 5";
 const SERVER_V4: &str = "10.88.0.1";
 const CLIENT_V4: &str = "10.88.0.2";
 
-/// Both ends and what is needed to start them again.
+/// Both ends, and everything needed to restart them.
 struct Ends<'a> {
     mode: &'a Mode,
     folder: &'a Path,
@@ -70,7 +70,7 @@ impl<'a> Ends<'a> {
         let pair = Pair::new()?;
         let mut server = serve(&pair, folder, &configs, programs[0])?;
         if mode.credentials == Credentials::StaticKey {
-            // It is ready only after the other end has sent something: its socket is what can be waited for.
+            // It is ready only after the other end has sent something, so only its socket can be waited for.
             std::thread::sleep(Duration::from_secs(1));
         } else {
             server.wait_for(READY, SETUP_LIMIT)?;
@@ -110,7 +110,8 @@ impl<'a> Ends<'a> {
         let [server, client] = self.inner;
         for (from, to) in [(End::Client, server), (End::Server, client)] {
             for address in std::iter::once(to.v4).chain(to.v6) {
-                // The first may wait for a neighbour's hardware address, and be dropped in place of another.
+                // The first packet may wait for a neighbour's hardware address, and be dropped when another one takes
+                // its place.
                 let got = ping(self.pair.namespace(from), address, size, 4)?;
                 ensure(got >= 3, || format!("{got} of 4 pings of {size} bytes to {address}"))?;
             }
@@ -209,7 +210,7 @@ fn configs(pki: &Pki, mode: &Mode, programs: [&Program; 2]) -> Result<Configs> {
         Credentials::Certificates | Credentials::Fingerprint => tls(&mut configs, pki, mode)?,
     }
     for (program, lines) in programs.iter().zip([&mut configs.server, &mut configs.client]) {
-        // The kernel's module, if there is one, is another implementation.
+        // The kernel's module, if present, is a different implementation.
         if program.may_offload() {
             lines.push_str("disable-dco\n");
         }

@@ -45,8 +45,8 @@ pub struct Adit {
 /// The reason why a reset did not end its connection, although it belongs to one.
 pub const RESET_IGNORED: &str = "a reset that is not believed";
 
-/// The time between two packets. A whole case takes less than the shortest of the timeouts, and has less than one
-/// answer in the time for which adit allows itself one.
+/// The time between two packets. A whole case takes less than the shortest timeout, and the rate of notifications stays
+/// below adit's limit.
 const STEP: Duration = Duration::from_millis(2);
 
 const SEED: [u8; 16] = [7; 16];
@@ -55,9 +55,9 @@ impl Adit {
     /// Creates a firewall with rules in nftables' language.
     ///
     /// # Errors
-    /// The mistake in the rules, as `stdin:LINE:COLUMN: ...`.
+    /// The rules contain a mistake, reported as `stdin:LINE:COLUMN: ...`.
     pub fn new(mode: Mode, rules: &str) -> std::result::Result<Self, String> {
-        // adit has one hook, in which it has `reject`.
+        // adit has one hook, and supports `reject` in it.
         let rules = &rules.replace(rules::PREROUTING, rules::FORWARD);
         let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let ruleset = lang::parse("stdin", rules, none).map_err(|wrong| wrong.to_string())?;

@@ -8,9 +8,9 @@ use super::frame::Side;
 /// The connection between the two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// By a router: families `ip`, `ip6` and `inet`, with connection tracking.
+    /// The sides are connected by a router: families `ip`, `ip6` and `inet`, with connection tracking.
     Route,
-    /// By a switch: family `bridge`.
+    /// The sides are connected by a switch: family `bridge`.
     Bridge,
 }
 
@@ -64,16 +64,16 @@ pub struct Count {
 pub struct SentFrame {
     /// The side on which it arrives.
     pub side: Side,
-    /// From the Ethernet header on, in wire format.
+    /// The bytes from the Ethernet header on, in wire format.
     pub frame: Vec<u8>,
     /// The generator's intention, for a human reader.
     pub what: Cow<'static, str>,
 }
 
-/// The results of one of the two for a case.
+/// The results of one of the two implementations for a case.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// For each frame.
+    /// The result for each frame.
     pub seen: Vec<FrameResult>,
     /// The counters at the end, in the order of `nft list ruleset`.
     pub counts: Vec<Count>,

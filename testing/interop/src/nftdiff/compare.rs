@@ -11,18 +11,18 @@ use crate::failure::{Failure, Result};
 pub struct Case {
     /// The connection between the sides.
     pub mode: Mode,
-    /// A rule file that both accept.
+    /// A rule file that both implementations accept.
     pub rules: String,
     /// The frames, in order.
     pub frames: Vec<SentFrame>,
 }
 
-/// The results of both for a case.
+/// The results of both implementations for a case.
 #[derive(Debug, Clone)]
 pub struct ResultPair {
-    /// For each frame.
+    /// The results for each frame.
     pub seen: Vec<(FrameResult, AditResult)>,
-    /// For each counter.
+    /// The values of each counter.
     pub counts: Vec<(Count, Count)>,
 }
 
@@ -36,10 +36,10 @@ impl ResultPair {
     }
 }
 
-/// Runs a case through both.
+/// Runs a case through both implementations.
 ///
 /// # Errors
-/// The rules are refused, or the test bed fails.
+/// The rules are refused, or the testbed fails.
 pub fn both(case: &Case) -> Result<ResultPair> {
     let kernel = Kernel::new(case.mode)?;
     kernel.load(&case.rules).map_err(Failure)?;
@@ -73,9 +73,9 @@ pub fn through(kernel: &Kernel, case: &Case) -> Result<ResultPair> {
 /// each time.
 const ROUNDS: usize = 12;
 
-/// The rest of a case without the frames whose difference is intended.
+/// A case without the frames whose difference is intended, and its results.
 pub struct Plain {
-    /// The case without them.
+    /// The remaining case.
     pub case: Case,
     /// The results of both for it.
     pub both: ResultPair,

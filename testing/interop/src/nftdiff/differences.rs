@@ -125,7 +125,7 @@ fn bridged(frame: &[u8]) -> Option<&'static str> {
     if frame.len() > at + length {
         return Some("padding");
     }
-    // Which extension header precedes ICMPv6 does not matter here.
+    // It does not matter here which extension header precedes ICMPv6.
     let icmp = [1, 58, 0, 43, 60].contains(protocol);
     (tagged && icmp).then_some("ARP and ICMP behind a tag")
 }

@@ -1,4 +1,4 @@
-//! A case as text, to keep: the rules, the frames, and what came of each.
+//! Cases stored as text: the rules, the frames, and the result for each.
 //!
 //! ```text
 //! # Why it is kept.
@@ -9,8 +9,8 @@
 //! count 1:60 0:0
 //! ```
 //!
-//! `frame` has the side, what the kernel and adit make of it, the bytes and a word for a person; `count` a counter at
-//! the end, of both. Where the two differ, the difference is wanted.
+//! `frame` has the side, the results of the kernel and adit, the bytes and a word for human readers; `count` the final
+//! values of a counter in both. If the two differ, the difference is intended.
 
 use std::fmt::Write as _;
 
@@ -31,7 +31,7 @@ pub struct Fixture {
     pub counts: Vec<(String, String)>,
 }
 
-/// Writes a case as text.
+/// Formats a case as text.
 pub fn print(why: &str, case: &Case, both: &ResultPair) -> String {
     let mut text =
         format!("# {why}\nmode {}\n", if case.mode == Mode::Route { "route" } else { "bridge" });
@@ -53,7 +53,7 @@ fn show(count: Count) -> String {
     format!("{}:{}", count.packets, count.bytes)
 }
 
-/// Parses such a text.
+/// Parses a case from text.
 ///
 /// # Errors
 /// A line has none of these forms.
@@ -92,7 +92,7 @@ fn hex(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Fixture {
-    /// Replays it on adit.
+    /// Replays the case on adit.
     ///
     /// # Errors
     /// adit's results differ from those in the file.
@@ -111,7 +111,7 @@ impl Fixture {
         })
     }
 
-    /// Compares the present results of both with those in the file.
+    /// Compares the current results of both implementations with those in the file.
     ///
     /// # Errors
     /// They differ.

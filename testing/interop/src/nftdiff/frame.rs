@@ -1,4 +1,4 @@
-//! Frames built byte by byte, and the addresses of the two sides. Nothing here is shared with the code under test.
+//! Frames built byte by byte, and the addresses of the two sides. No code is shared with the code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -33,7 +33,7 @@ impl Side {
         [2, 0xad, 0x17, 0, self as u8 + 0xa, 1]
     }
 
-    /// Returns the hardware address of the host there.
+    /// Returns the hardware address of the host on this side.
     pub fn host_mac(self) -> [u8; 6] {
         [2, 0xad, 0x17, 0, self as u8 + 0xa, 2]
     }
@@ -56,13 +56,13 @@ pub fn ethernet(source: [u8; 6], destination: [u8; 6], ethertype: u16, body: &[u
     frame
 }
 
-/// Builds the frame with an IP packet that a router's neighbour on this side sends.
+/// Builds a frame with an IP packet from a router's neighbour on this side.
 pub fn to_router(side: Side, packet: &[u8]) -> Vec<u8> {
     let ethertype = if packet.first().is_some_and(|byte| byte >> 4 == 6) { IPV6 } else { IPV4 };
     ethernet(side.host_mac(), side.router_mac(), ethertype, packet)
 }
 
-/// RFC 1071.
+/// Returns the checksum of RFC 1071.
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u64;
     for part in parts {
@@ -289,11 +289,11 @@ pub fn seal_v4(packet: &mut [u8], header: usize) {
 /// One fragment of a packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
-    /// Bytes before it, a multiple of 8.
+    /// The number of bytes before it, a multiple of 8.
     pub offset: usize,
-    /// Its bytes.
+    /// The number of its bytes.
     pub length: usize,
-    /// Whether more follow.
+    /// Whether more fragments follow.
     pub more: bool,
 }
 
@@ -322,14 +322,14 @@ pub fn piece(packet: &[u8], id: u32, piece: Piece) -> Vec<u8> {
     made
 }
 
-/// Returns the frame as a router's rules see it: with a decremented TTL, and an IPv4 checksum as right or wrong as it
-/// was.
+/// Returns the frame as a router's rules see it: with a decremented TTL and an adjusted IPv4 checksum, which is correct
+/// only if it was correct before.
 pub fn counted_down(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     match frame.get(14).map(|byte| byte >> 4) {
         Some(4) if frame.len() >= 34 => {
             frame[22] = frame[22].saturating_sub(1);
-            // RFC 1141, for a word that falls by 0x0100.
+            // The update of RFC 1141, for a word that decreases by 0x0100.
             let sum = u32::from(u16::from_be_bytes([frame[24], frame[25]])) + 0x0100;
             let sum = (sum & 0xffff) + (sum >> 16);
             frame[24..26].copy_from_slice(&(sum as u16).to_be_bytes());

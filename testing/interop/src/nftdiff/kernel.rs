@@ -118,7 +118,7 @@ impl Kernel {
                     "bridge-nf-call-ip6tables",
                     "bridge-nf-call-arptables",
                 ] {
-                    // Without br_netfilter there is nothing to switch off.
+                    // Without br_netfilter there is nothing to disable.
                     let _ = fs::write(Path::new("/proc/sys/net/bridge").join(key), "0");
                 }
             }

@@ -50,7 +50,7 @@ const SHOWN: usize = 60;
 /// The folder for cases that differ.
 const LEFT: &str = "target/nft-diff";
 
-/// The extent of what was compared.
+/// The extent of a finished comparison.
 #[derive(Debug, Default)]
 struct Tally {
     frames: usize,
@@ -187,7 +187,7 @@ fn leave(seed: u64, case: Case, made: ResultPair) -> Result<()> {
     println!("{}:\n{}", path.display(), shown.join("\n"));
     Ok(())
 }
-/// Loads rules without those that are refused: each is on a line of its own. Returns the rules that were loaded.
+/// Loads the rules except those that are refused; each is on a separate line. Returns the rules that were loaded.
 fn settle(
     mut rules: String,
     mut load: impl FnMut(&str) -> std::result::Result<(), String>,

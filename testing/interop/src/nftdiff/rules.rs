@@ -146,7 +146,7 @@ pub const FORWARD: &str = "hook forward";
 /// The only hook of a bridge's forwarding in which the kernel has `reject`. A packet has no `oifname` there.
 pub const PREROUTING: &str = "hook prerouting";
 
-/// The most rules of a chain.
+/// The maximum number of rules in a chain.
 const RULES: u64 = 9;
 
 /// The statements that may follow in one rule, given the comparisons before it.
@@ -174,7 +174,7 @@ impl Scope {
             Need::Nothing => true,
             Need::V4 | Need::V6 => network(need),
             Need::Arp => self.family == "bridge" && network(need) && self.transport.is_none(),
-            // nft of this age does not look for IP after a tag that the same rule has compared.
+            // nft of this version does not look for IP after a tag that the same rule has compared.
             Need::Vlan => {
                 self.family == "bridge" && self.network.is_none() && self.transport.is_none()
             }
@@ -218,7 +218,7 @@ struct Writer<'a> {
 pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     let mut text = String::new();
     let tables = if random.percent(25) { 2 } else { 1 };
-    // One for all tables: the kernel runs all chains of one hook before those of the next.
+    // The same hook for all tables: the kernel runs all chains of one hook before those of the next.
     let hook = if mode == Mode::Bridge && random.percent(50) { PREROUTING } else { FORWARD };
     for index in 0..tables {
         let family = match mode {
@@ -333,8 +333,8 @@ impl Writer<'_> {
         for _ in 0..*self.random.pick(&[0u8, 1, 1, 1, 1, 1, 2, 2, 3]) {
             parts.extend(self.comparison(&mut scope));
         }
-        // nft (1.0.6) merges comparisons of neighbouring fields of one header across a counter, which then counts what
-        // does not match: a counter separates only expressions of different headers.
+        // nft (1.0.6) merges comparisons of neighbouring fields of one header across a counter, which then also counts
+        // packets that do not match: a counter separates only expressions of different headers.
         let alike = |at: usize| parts[..at].iter().any(|part| header(part) == header(&parts[at]));
         if parts.len() > 1 && !(1..parts.len()).any(alike) && self.random.percent(20) {
             let at = 1 + self.random.below(parts.len() - 1);
@@ -356,7 +356,7 @@ impl Writer<'_> {
 
     /// Generates the end of a rule.
     fn end(&mut self, scope: &mut Scope) -> Option<String> {
-        // A rule without comparisons would leave nothing to the rules after it.
+        // A rule without comparisons would leave no packets for the rules after it.
         let plain = scope.network.is_none() && scope.transport.is_none();
         if plain && self.random.percent(80) {
             return None;
@@ -398,13 +398,13 @@ impl Writer<'_> {
         })
     }
 
-    /// Returns a field that may follow, of this kind or any.
+    /// Returns a field that may follow, of this kind or of any kind.
     fn field(&mut self, scope: Scope, kind: Option<Kind>) -> Option<&'static Field> {
         let ct: &[Field] = if self.stateful { CT } else { &[] };
         let link: &[Field] = if self.family == "bridge" { LINK } else { &[] };
         let inet: &[Field] = if self.family == "inet" { INET } else { &[] };
         let weighted = [IP, ct, link, inet];
-        // A third of the comparisons use connection tracking, if there is any.
+        // A third of the comparisons use connection tracking, if it is available.
         let pool: Vec<&'static Field> =
             if !ct.is_empty() && kind.is_none() && self.random.percent(30) {
                 CT.iter().collect()

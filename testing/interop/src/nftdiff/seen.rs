@@ -1,4 +1,4 @@
-//! Conclusions from the frames that came out about the one that went in.
+//! Determines the result for a frame from the frames that came out.
 
 use super::case::{FrameResult, Mode, Notification};
 use super::frame::{IPV4, IPV6, Side};
@@ -15,7 +15,7 @@ pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> F
             };
             continue;
         }
-        // The kernel sends packets to groups on its own account; packets to groups are not routed.
+        // The kernel itself sends multicast packets; multicast packets are not routed.
         if frame.first().is_none_or(|byte| byte & 1 == 1) || !is_ip(frame) {
             continue;
         }

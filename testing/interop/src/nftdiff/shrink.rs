@@ -3,7 +3,7 @@
 use super::compare::{Case, ResultPair};
 use crate::failure::Result;
 
-/// The most runs of the case for minimizing it.
+/// The maximum number of runs for minimizing a case.
 const TRIES: usize = 400;
 
 /// Returns a smaller case that still differs, and the results of both for it.
@@ -23,7 +23,7 @@ pub fn shrink(
         if tries == 0 {
             return Ok(false);
         }
-        // Rules that depend on removed ones are refused: then this attempt is given up.
+        // Rules that depend on removed ones are refused: then this attempt is abandoned.
         let Ok(now) = run(case) else { return Ok(false) };
         let still = now.differs().is_some() && at_frame(&now) == by_frame;
         if still {

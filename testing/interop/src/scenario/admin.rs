@@ -39,11 +39,11 @@ fn ip(text: &str) -> Result<IpAddr> {
     text.parse().context(text)
 }
 
-/// A client has a fixed address, a network behind it and routes of its own; each end reaches the other's side.
+/// A client has a fixed address, a network behind it and separate routes; each end reaches the other's side.
 pub(super) fn fixed_address_and_network(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server("route 10.50.1.0 255.255.255.0\nroute-ipv6 fd50::/64");
-    // All clients get it except the one that has the network.
+    // All clients receive it except the one that has the network.
     configs.server("push \"route 10.50.1.0 255.255.255.0\"");
     // The file is read after the privileges are dropped.
     configs.server("user nobody\ngroup nogroup");
@@ -75,12 +75,12 @@ pub(super) fn fixed_address_and_network(scenario: &Scenario<'_>) -> Result<Strin
     Ok(String::new())
 }
 
-/// `push-reset` removes all of the common options, `push-remove` those that begin so.
+/// `push-reset` removes all of the common options, `push-remove` those with the given prefix.
 pub(super) fn push_reset_and_remove(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server("push \"route 10.61.0.0 255.255.0.0\"\npush \"route 10.62.0.0 255.255.0.0\"");
     let file = folder.join("client");
-    // openvpn's manual says that a reset also removes the topology; a file that resets writes it again.
+    // openvpn's manual says that a reset also removes the topology; a file with a reset must push it again.
     fs::write(
         &file,
         "push-reset\npush \"topology subnet\"\npush \"route-gateway 10.88.0.1\"\n\
@@ -104,14 +104,14 @@ pub(super) fn push_reset_and_remove(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A client's file contains `disable`, then a file does not.
+/// A client's file first contains `disable`, and later does not.
 pub(super) fn disabled(scenario: &Scenario<'_>) -> Result<String> {
     let (configs, folder) = with_files(scenario)?;
     fs::write(folder.join("client"), "disable\n")?;
     refused_then_let_in(scenario, &configs, || Ok(fs::write(folder.join("client"), "# enabled\n")?))
 }
 
-/// `ccd-exclusive` without a file of the client's own, although there is one for all; then with one.
+/// `ccd-exclusive` without a file for the client, although the default file exists; then with one.
 pub(super) fn exclusive(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server("ccd-exclusive");
@@ -158,7 +158,7 @@ pub(super) fn file_that_is_wrong(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Checks that the device has this address, with the other end's as its peer.
+/// Checks that the device has this address, with the other end's as its peer address.
 fn has_ends(namespace: &Namespace, address: &str, far: &str) -> Result<()> {
     let shown = namespace.run("ip", &["address", "show", "dev", "tun0"])?;
     let both = format!("inet {address} peer {far}/32");
@@ -186,12 +186,12 @@ pub(super) fn net30(scenario: &Scenario<'_>) -> Result<String> {
     with_topology(scenario, "topology net30", "10.88.0.6", "10.88.0.5")
 }
 
-/// Without a `topology` it is net30, as in 2.6.
+/// Without a `topology` directive the topology is net30, as in 2.6.
 pub(super) fn no_topology(scenario: &Scenario<'_>) -> Result<String> {
     with_topology(scenario, "", "10.88.0.6", "10.88.0.5")
 }
 
-/// Single addresses, with the server's as far end.
+/// Single addresses, with the server's as the peer address.
 pub(super) fn p2p(scenario: &Scenario<'_>) -> Result<String> {
     with_topology(scenario, "topology p2p", "10.88.0.4", "10.88.0.1")
 }
@@ -207,7 +207,7 @@ pub(super) fn net30_with_fixed_address(scenario: &Scenario<'_>) -> Result<String
     Ok(String::new())
 }
 
-/// The file contains a client's lease in openvpn's form, and the client has it again after a restart of both.
+/// The file contains a client's lease in openvpn's format, and the client has the same address after a restart of both.
 pub(super) fn leases_survive(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     let file = scenario.folder().join("ipp.txt");
@@ -222,7 +222,7 @@ pub(super) fn leases_survive(scenario: &Scenario<'_>) -> Result<String> {
         has_address(&tunnel.pair.client, address)?;
         tunnel.ping_all(4)?;
         let end = ScaledInstant::now() + SOON;
-        // openvpn fills in the IPv6 address; the line begins so nevertheless.
+        // openvpn adds the IPv6 address; the line nevertheless begins like this.
         while !fs::read_to_string(&file)?
             .lines()
             .any(|l| l.starts_with(line) && l.len() > line.len())
@@ -286,7 +286,7 @@ pub(super) fn fingerprints(scenario: &Scenario<'_>) -> Result<String> {
     };
     let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.ping_all(4)?;
-    // A server whose list has another client only; a client that expects another server.
+    // A server whose list contains only another client; a client that expects another server.
     let wrong = [
         Configs {
             server: configs.server.replace(&format!("{client}\n"), ""),
@@ -332,7 +332,7 @@ pub(super) fn full(scenario: &Scenario<'_>) -> Result<String> {
     let mut two = Daemon::spawn("second", scenario.client.command(second, &path("client.conf")))?;
     two.wait_for("AUTH_FAILED,TEMP", SETUP_LIMIT)
         .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
-    // It stays and waits, whereas a plain refusal would have ended it.
+    // It must keep running and wait, whereas a plain refusal would have ended it.
     std::thread::sleep(Duration::from_secs(2));
     two.signal(Signal::SIGTERM)?;
     two.wait_exit(SOON)?;
@@ -344,7 +344,7 @@ fn ping_ok(from: &Namespace) -> Result<bool> {
     Ok(crate::traffic::ping(from, ip("10.88.0.1")?, 56, 2)? == 2)
 }
 
-/// Seconds of a day.
+/// The number of seconds in a day.
 const DAY: u32 = 24 * 60 * 60;
 
 /// Returns the time of day in seconds at which a program logged a line: `2026-11-22 21:25:12 ...`.
@@ -393,7 +393,7 @@ pub(super) fn auth_failed_temporary(scenario: &Scenario<'_>) -> Result<String> {
             .wait_for("AUTH_FAILED,TEMP", SETUP_LIMIT)
             .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
         let ready = client.wait_for(READY, SETUP_LIMIT)?;
-        // By the client's own clock: on a busy machine this process may read its log late.
+        // By the client's own clock: on a busy machine this process may read the client's log late.
         let waited = (logged_at(&ready)? + DAY - logged_at(&refused)?) % DAY;
         ensure(waited >= 5, || format!("it waited {waited} of five seconds"))?;
         let tried = client.log().contains("192.0.2.1:1195");
@@ -507,13 +507,13 @@ pub(super) fn reload_reaches_clients(scenario: &Scenario<'_>) -> Result<String> 
             })?;
             std::thread::sleep(Duration::from_millis(100));
         }
-        // openvpn 2.7 takes the device's addresses away for a moment.
+        // openvpn 2.7 removes the device's addresses for a moment.
         while !ping_ok(&pair.client).unwrap_or(false) {
             ensure(ScaledInstant::now() < end, || client.failure("no ping after an update").0)?;
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-    // It opens its device again each time, but the session is the same.
+    // It reopens its device each time, but the session is the same.
     ensure(client.count(HANDSHAKE) == 1, || client.failure("it began again").0)?;
     Ok(String::new())
 }

@@ -1,4 +1,4 @@
-//! `adit bridge`: everything that enters by one port leaves by the other, nothing else does, and the host is not
+//! `adit bridge`: every frame that enters by one port leaves by the other, no other frame does, and the host is not
 //! involved.
 
 mod links;
@@ -39,7 +39,7 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("refusals", refusals),
 ];
 
-/// Returns all of them.
+/// Returns all scenarios of this module.
 pub(super) fn scenarios() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
     SCENARIOS.iter().chain(links::SCENARIOS).chain(routed::SCENARIOS)
 }
@@ -92,7 +92,7 @@ impl<'a> BridgeSetup<'a> {
         Ok(())
     }
 
-    /// Gives the host in the middle an address of its own elsewhere: Linux answers for it at any interface.
+    /// Gives the host in the middle an address in another network: Linux answers for it at any interface.
     fn answer_in_the_middle(&self) -> Result<()> {
         let lines = ["addr add 10.5.0.9/32 dev lo", "route replace 10.5.0.0/24 dev mid0"];
         ip(Some(&self.middle), lines.iter().map(|line| (*line).to_owned()))
@@ -152,7 +152,7 @@ fn answers(from: &Namespace, to: &str) -> bool {
     from.run("ping", &["-c", "1", "-W", "1", to]).is_ok()
 }
 
-/// Returns a number of the report.
+/// Returns a number in the report.
 fn number(report: &serde_json::Value, pointer: &str) -> Result<u64> {
     report.pointer(pointer).and_then(serde_json::Value::as_u64).context(pointer)
 }
@@ -160,7 +160,7 @@ fn number(report: &serde_json::Value, pointer: &str) -> Result<u64> {
 /// The number of bytes that [`bulk`] moves.
 const BULK: usize = 16 << 20;
 
-/// Moves some bulk from left to right over TCP port `port`: it returns when every byte has been read.
+/// Transfers [`BULK`] bytes from left to right over TCP port `port`; returns when every byte has been read.
 fn bulk(place: &BridgeSetup<'_>, port: u16) -> Result<()> {
     bulk_to(place, "10.5.0.2", port)
 }
@@ -171,7 +171,7 @@ fn bulk_to(place: &BridgeSetup<'_>, to: &str, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the right listens at a TCP port of `to` and the left gets no connection to it.
+/// Returns whether the right host listens at a TCP port of `to` and the left host cannot connect to it.
 fn blocked(place: &BridgeSetup<'_>, to: &str, port: u16) -> Result<bool> {
     let target = SocketAddr::new(to.parse().context(to)?, port);
     let _listener =
@@ -182,13 +182,14 @@ fn blocked(place: &BridgeSetup<'_>, to: &str, port: u16) -> Result<bool> {
     Ok(connected.is_err())
 }
 
-/// Returns how many frames an interface of a host received, as its kernel counts them; a super-packet is one.
+/// Returns the number of frames that an interface of a host received, by the kernel's count; a super-packet counts as
+/// one.
 fn arrived_at(host: &Namespace, interface: &str) -> Result<u64> {
     let file = format!("/sys/class/net/{interface}/statistics/rx_packets");
     host.run("cat", &[&file])?.trim().parse().context(file)
 }
 
-/// Shows that super-packets pass whole, however busy the machine is: the first port receives them as such, and as many
+/// Checks that super-packets pass whole, however busy the machine is: the first port receives them whole, and as many
 /// frames leave by the other one. Segments would be tens of times as many.
 fn passed_whole(place: &BridgeSetup<'_>, interface: &str) -> Result<String> {
     let out = arrived_at(&place.right, interface)?;
@@ -196,7 +197,7 @@ fn passed_whole(place: &BridgeSetup<'_>, interface: &str) -> Result<String> {
     let port = |name| number(&report, &format!("/bridge/ports/0/{name}"));
     let (frames, large, bytes) = (port("frames")?, port("large")?, port("bytes")?);
     ensure(bytes > BULK as u64, || format!("{bytes} bytes came in, of {BULK}"))?;
-    // Compared with Ethernet's longest frames, an average frame that is not split is at least as long as two.
+    // The average frame is more than twice as long as the longest Ethernet frame, so it was not split.
     ensure(large > 0 && bytes / frames > 2 * 1514, || {
         format!("no super-packets came in: {large} in {frames} frames of {bytes} bytes")
     })?;
@@ -240,7 +241,7 @@ fn between_cables(scenario: &Scenario<'_>, workers: &str) -> Result<String> {
     let mut bridge = place.start(&["mid0", "mid1", "--relay", "--workers", workers])?;
     place.pings()?;
     ensure(!answers(&place.left, "10.5.0.9"), || "the host answers for what only passes".into())?;
-    // Also if its address is known and need not be resolved: no reset comes from a closed port.
+    // This holds even if its address is known and need not be resolved: a closed port sends no reset.
     let mac = place.middle.run("cat", &["/sys/class/net/mid0/address"])?;
     let neighbour = format!("neigh replace 10.5.0.9 lladdr {} dev port", mac.trim());
     ip(Some(&place.left), [neighbour].into_iter())?;
@@ -279,8 +280,8 @@ fn experiments(socket: &PacketSocket, wanted: usize, mark: &[u8]) -> Result<Vec<
     experiments_within(socket, wanted, mark, LIMIT)
 }
 
-/// Receives as [`experiments`] does, with a limit of the caller's: if none are to arrive, waiting for long shows no
-/// more.
+/// Receives like [`experiments`], with a limit of the caller's choice: if no frames are expected, a long wait shows
+/// nothing more.
 fn experiments_within(
     socket: &PacketSocket,
     wanted: usize,
@@ -307,7 +308,7 @@ fn experiments_within(
 
 const MARK: &[u8] = b"adit-interop-bridge";
 
-/// Builds a frame between invented stations with these tags before its type.
+/// Builds a frame between fictitious stations with these tags before its type.
 fn frame(tags: &[u8]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 2];
     bytes.extend(tags);
@@ -340,7 +341,7 @@ fn vlan_tags(scenario: &Scenario<'_>) -> Result<String> {
         let mut bridge = place.start(&["mid0", "mid1", "--relay", "--workers", workers])?;
         let (left, right) = (tap_into(&place.left, "port")?, tap_into(&place.right, "port")?);
         for (from, to) in [(&left, &right), (&right, &left)] {
-            // None, 802.1Q with priority, a priority tag of VLAN 0, 802.1ad outside of 802.1Q.
+            // No tag, 802.1Q with priority, a priority tag of VLAN 0, 802.1ad outside of 802.1Q.
             for tags in [
                 &[][..],
                 &[0x81, 0x00, 0xa0, 0x05],
@@ -382,7 +383,7 @@ fn tagged_super_packet() -> ([u8; 10], Vec<u8>) {
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     header[10..12].copy_from_slice(&sum.to_be_bytes());
     bytes.extend(header);
-    // Ports 9 and 9, sequence 1, ACK; the checksum field holds nothing useful, as its segments are not read.
+    // Ports 9 and 9, sequence 1, ACK; the checksum is arbitrary, since the segments are not checked.
     bytes.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
     bytes.extend(payload);
     // NEEDS_CSUM, TCP over IPv4, 58 bytes of headers, segments of 1448, checksum from 38 on, at its 16th byte.
@@ -416,7 +417,7 @@ fn removed_ports(scenario: &Scenario<'_>) -> Result<String> {
     ip(Some(&place.left), back.iter().map(|line| (*line).to_owned()))?;
     bridge.wait_for("mid0 is back", LIMIT)?;
     place.pings()?;
-    // Its host is kept out again, too.
+    // The host is isolated again, too.
     place.answer_in_the_middle()?;
     ensure(!answers(&place.left, "10.5.0.9"), || {
         "the host answers at a port that came back".into()
@@ -449,7 +450,7 @@ fn killed(scenario: &Scenario<'_>) -> Result<String> {
     ensure(tables.contains("netdev adit_bridge_"), || format!("no table of its own: {tables}"))?;
     bridge.signal(Signal::SIGKILL)?;
     bridge.wait_exit(LIMIT)?;
-    // The helper owns the table, and ends a moment after the process that was killed.
+    // The helper owns the table, and ends a moment after the killed process.
     until("no table of the bridge's", LIMIT, || {
         Ok(!place.middle.run("nft", &["list", "tables"])?.contains("adit"))
     })?;
@@ -464,7 +465,7 @@ fn killed(scenario: &Scenario<'_>) -> Result<String> {
 /// The rules of the small firewall.
 const RULES: &str = include_str!("../../../../packaging/examples/simple-fw.nft");
 
-/// Creates a bridge of two veth pairs under [`RULES`], and the file that it reads them from.
+/// Creates a bridge of two veth pairs under [`RULES`], and the file from which it reads them.
 fn guarded<'a>(scenario: &'a Scenario<'a>) -> Result<(BridgeSetup<'a>, PathBuf, Daemon)> {
     let place = BridgeSetup::with_cables(scenario)?;
     let file = scenario.folder().join("fw.nft");

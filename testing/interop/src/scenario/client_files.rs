@@ -1,4 +1,4 @@
-//! Files of single clients and of leases, as other programs write them, and addresses without a pool.
+//! Files of single clients and of leases, as written by other programs, and addresses without a pool.
 
 use std::fs;
 use std::net::IpAddr;
@@ -20,8 +20,8 @@ const SOON: Duration = Duration::from_secs(10);
 /// The server drops its privileges before a client connects.
 const UNPRIVILEGED: &str = "user nobody\ngroup nogroup";
 
-/// A file with lines that have no effect in it, and with pushed options that the server overrides: both programs let
-/// the client in with the rest, and adit names each such line once.
+/// A file contains lines without effect, and pushed options that the server overrides: both programs accept the client
+/// with the remaining lines, and adit names each ineffective line once.
 pub(super) fn lines_without_effect(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder().join("ccd");
     fs::create_dir(&folder)?;
@@ -85,7 +85,7 @@ pub(super) fn files_after_the_drop(scenario: &Scenario<'_>) -> Result<String> {
         tunnel.client = dial(&tunnel.pair, folder, &configs, scenario.client)?;
         Ok(())
     };
-    // Without a fixed address it has one of the pool, which is in the file of leases.
+    // Without a fixed address it has one from the pool, which is recorded in the file of leases.
     fs::remove_file(files.join("revoked"))?;
     again(&mut tunnel)?;
     tunnel.client.wait_for(READY, SETUP_LIMIT).map_err(|f| with_server(&f.0, &tunnel.server))?;
@@ -100,7 +100,7 @@ pub(super) fn files_after_the_drop(scenario: &Scenario<'_>) -> Result<String> {
     again(&mut tunnel)?;
     tunnel.client.wait_for(READY, SETUP_LIMIT).map_err(|f| with_server(&f.0, &tunnel.server))?;
     has_address(&tunnel.pair.client, "10.88.0.78")?;
-    // As tools write it: another file replaces it.
+    // Tools write it like this: a new file replaces the old one.
     let new = folder.join("crl.new");
     fs::copy(scenario.pki("crl.pem"), &new)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
@@ -170,7 +170,7 @@ pub(super) fn without_a_pool(scenario: &Scenario<'_>) -> Result<String> {
     if matches!(scenario.server, Program::Adit(_)) {
         server.wait_for("there is no pool, and no ifconfig-push for it", SOON)?;
     }
-    // The file takes effect again for the next connection.
+    // The file takes effect for the next connection.
     client.stop()?;
     fs::write(&file, "ifconfig-push 10.88.0.78 255.255.255.0\n")?;
     let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
@@ -181,7 +181,7 @@ pub(super) fn without_a_pool(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// `server ... nopool` together with a smaller pool of its own.
+/// `server ... nopool` together with a smaller separate pool.
 pub(super) fn with_a_pool_of_its_own(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = no_pool(scenario);
     configs.server("ifconfig-pool 10.88.0.50 10.88.0.60 255.255.255.0");
@@ -215,7 +215,7 @@ pub(super) fn leases_of_another_program(scenario: &Scenario<'_>) -> Result<Strin
     Ok(format!("{first} from both"))
 }
 
-/// Returns the address that a client gets from a server by this program, after both have ended.
+/// Returns the address that a client receives from a server of this program, after both have ended.
 fn given_by(scenario: &Scenario<'_>, configs: &Configs, program: &Program) -> Result<IpAddr> {
     let pair = Pair::new()?;
     let mut server = serve(&pair, scenario.folder(), configs, program)?;

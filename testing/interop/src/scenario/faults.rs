@@ -32,7 +32,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("no-rights", no_rights),
 ];
 
-/// Runs the command to its end, which it must reach by itself with this code and with all these words.
+/// Runs the command, which must end by itself with this code and log all these words.
 fn expect(command: Command, code: i32, words: &[&str]) -> Result<String> {
     let shown = command_line(&command);
     let mut daemon = Daemon::spawn("adit", command)?;
@@ -53,14 +53,14 @@ fn expect(command: Command, code: i32, words: &[&str]) -> Result<String> {
     Ok(said.lines().last().unwrap_or_default().chars().take(160).collect())
 }
 
-/// Returns the server's command with this configuration file, in a namespace of its own.
+/// Returns the server's command with this configuration file, in a separate namespace.
 fn server(scenario: &Scenario<'_>, pair: &Pair, config: &str) -> Result<Command> {
     let path = scenario.folder().join("server.conf");
     fs::write(&path, config)?;
     Ok(scenario.server.command(&pair.server, &path))
 }
 
-/// Returns the client's command likewise.
+/// Returns the client's command with this configuration file, in a separate namespace.
 fn client(scenario: &Scenario<'_>, pair: &Pair, config: &str) -> Result<Command> {
     let path = scenario.folder().join("client.conf");
     fs::write(&path, config)?;
@@ -120,7 +120,7 @@ fn wrong_password(scenario: &Scenario<'_>) -> Result<String> {
     expect(client(scenario, &pair, &configs.client)?, OPERATOR, &["client-pkcs8.key", "password"])
 }
 
-/// Standard input is no terminal: it must not wait for an answer that cannot arrive.
+/// Standard input is not a terminal, so the program must not wait for an answer that cannot arrive.
 fn no_password(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.client = configs.client.replace("/client.key", "/client-pkcs8.key");
@@ -164,7 +164,7 @@ fn no_tun_device(scenario: &Scenario<'_>) -> Result<String> {
     expect(command, FAILED, &["/dev/net/tun", "modprobe tun"])
 }
 
-/// A server whose device is deleted reports it and ends, for its manager to start it again.
+/// A server whose device is deleted reports it and exits, so that the service manager restarts it.
 fn tun_device_removed(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let mut running =

@@ -1,4 +1,4 @@
-//! Configuration files as other programs write them, and the possible contents of such files.
+//! Configuration files as written by other programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -82,7 +82,7 @@ pub(super) fn redirect_gateway(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The output of the other one: pinned suites and curve, `ncp-ciphers`, `setenv opt`, a status file.
+/// The output of another install script: pinned suites and curve, `ncp-ciphers`, `setenv opt`, a status file.
 pub(super) fn pinned_suites(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     for name in ["ca.crt", "server.crt", "server.key", "crl.pem"] {

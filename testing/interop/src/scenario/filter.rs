@@ -76,8 +76,8 @@ impl Steering {
     }
 }
 
-/// Two clients, one of which may reach the other, and not the reverse; rules are replaced under traffic; denied packets
-/// are captured.
+/// Two clients, of which the first may reach the second, but not the reverse; rules are replaced under traffic; denied
+/// packets are captured.
 pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
     let path = |name: &str| scenario.folder().join(name);
@@ -89,7 +89,7 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server(&format!("client-to-client\nclient-config-dir {}", path("ccd").display()));
     configs.server(&format!("cd {}\nsetenv opt filter rules.nft", scenario.folder().display()));
-    // The same as the client's, with another certificate.
+    // A configuration like the client's, with another certificate.
     let own = |name: &str| scenario.pki(name);
     let second = configs
         .client
@@ -141,7 +141,7 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
         silent(print, at_server).map(drop)
     })?;
 
-    // A mistake changes nothing, and the message names its place.
+    // A file with a mistake changes nothing, and the message names the line.
     fs::write(path("wrong.nft"), "table inet t {\n  chain c { tcp dprot 1 accept }\n}\n")?;
     let refused = steering.reload(&path("wrong.nft"));
     ensure(refused.as_ref().is_err_and(|failure| failure.0.contains("wrong.nft:2:")), || {
@@ -167,7 +167,7 @@ fn is_refused(from: &Namespace, to: IpAddr) -> Result<()> {
     })
 }
 
-/// Replaces the rules twenty times while datagrams pass: a flow that both accept loses none.
+/// Replaces the rules twenty times while datagrams pass: a flow that both rule sets accept loses none.
 fn reloads_under_traffic(
     steering: &Steering,
     folder: &Path,
@@ -200,7 +200,7 @@ const FRAMES: &str = r#"table bridge lan {
 }
 "#;
 
-/// A TAP device, over TCP: frames of one family pass, in one piece and fragmented; the other's do not.
+/// A TAP device over TCP: frames of one family pass, whole and fragmented; the other family's do not.
 pub(super) fn frames_over_tcp(scenario: &Scenario<'_>) -> Result<String> {
     let rules = scenario.folder().join("rules.nft");
     fs::write(&rules, FRAMES)?;
@@ -235,7 +235,7 @@ pub(super) fn frames_over_tcp(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Captures while `act` is denied something; returns a short description of what was captured.
+/// Captures while `act` causes denied packets; returns a short description of the capture.
 fn denied_is_captured(
     steering: &Steering,
     file: &Path,
@@ -244,7 +244,7 @@ fn denied_is_captured(
     let shown = file.display().to_string();
     let command = steering.command(&["capture", &shown, &steering.name, "--group", "7"]);
     let mut capture = Daemon::spawn("capture", command)?;
-    // Its head is written when it starts.
+    // The file's header is written when the capture starts.
     let last = ScaledInstant::now() + SOON;
     while fs::metadata(file).map_or(0, |data| data.len()) == 0 {
         ensure(ScaledInstant::now() < last, || capture.failure("no capture began").0)?;

@@ -11,8 +11,8 @@ use crate::wait::ScaledInstant;
 const SOON: Duration = Duration::from_secs(5);
 const BYTES: usize = 3_000_000;
 
-/// Checks that both ends report this cipher and that everything passes in both directions, before a
-/// rekey and after.
+/// Checks that both ends report this cipher and that all traffic passes in both directions, before
+/// a rekey and afterwards.
 fn carries(mut tunnel: Tunnel, cipher: &str) -> Result<String> {
     for daemon in [&mut tunnel.server, &mut tunnel.client] {
         // 2.5 writes "Cipher".
@@ -51,7 +51,7 @@ pub(super) fn cbc_by_name(scenario: &Scenario<'_>) -> Result<String> {
 /// The key lengths and digests that differ.
 pub(super) fn cbc_with_defaults(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
-    // Without `auth` it is SHA1.
+    // Without `auth` the digest is SHA1.
     configs.both("data-ciphers AES-128-CBC");
     configs.client(REKEY);
     carries(scenario.tunnel(&configs)?, "AES-128-CBC")
@@ -65,7 +65,7 @@ pub(super) fn no_encryption(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// `cipher` alone enables nothing: the ends agree upon an AEAD.
+/// `cipher` alone enables nothing: the ends negotiate an AEAD.
 pub(super) fn cipher_alone(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("cipher AES-256-CBC");
@@ -73,7 +73,7 @@ pub(super) fn cipher_alone(scenario: &Scenario<'_>) -> Result<String> {
     carries(scenario.tunnel(&configs)?, "AES-256-GCM")
 }
 
-/// An old peer that negotiates nothing, and the fallback for it. `cipher` of the end that is not
+/// An old peer without negotiation, and the fallback for it. The `cipher` of the end that is not
 /// adit is in its options string.
 pub(super) fn fallback(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
@@ -107,7 +107,7 @@ pub(super) fn epochs(scenario: &Scenario<'_>) -> Result<String> {
     configs.both("data-ciphers CHACHA20-POLY1305:AES-256-GCM");
     configs.client(REKEY);
     let mut tunnel = scenario.tunnel(&configs)?;
-    // 2.6 has none, as a run with --control shows.
+    // 2.6 does not support it, as a run with --control shows.
     if [scenario.server, scenario.client].iter().all(|program| program.label() != "openvpn") {
         tunnel.client.wait_for("aead-epoch", SOON)?;
     }

@@ -7,16 +7,16 @@ use nix::sys::signal::Signal;
 use super::Scenario;
 use crate::failure::{Result, ensure};
 
-/// More than the limits below, and than the time of the packets that a device sends when it comes up (router
-/// solicitations), which restart the limit.
+/// Longer than the limits below, even if the packets that a device sends when it comes up (router solicitations)
+/// restart them.
 const END: Duration = Duration::from_secs(45);
 
-/// A server pushes it; pings of the tunnel itself do not count.
+/// `inactive` is pushed by a server; pings of the tunnel itself do not count as traffic.
 pub(super) fn pushed_inactive(scenario: &Scenario<'_>) -> Result<String> {
     ends_by_itself(scenario, "push \"inactive 3 2000\"")
 }
 
-/// A server pushes it; traffic in the tunnel has no effect on it.
+/// `session-timeout` is pushed by a server; traffic in the tunnel has no effect on it.
 pub(super) fn pushed_session_timeout(scenario: &Scenario<'_>) -> Result<String> {
     ends_by_itself(scenario, "push \"session-timeout 3\"")
 }

@@ -1,5 +1,5 @@
-//! Tests that are no combination of the matrix: roaming, crashes, configuration files of other programs, refusals, bad
-//! configurations.
+//! Tests that are not combinations of the matrix: roaming, crashes, configuration files of other programs, refusals,
+//! bad configurations.
 
 mod admin;
 mod bridge;
@@ -47,7 +47,7 @@ pub struct Test {
 /// Runs on any thread, concurrently with others.
 pub type Work = dyn Fn(&TestEnv) -> Result<String> + Send + Sync;
 
-/// The resources of a scenario: a folder and two namespaces of its own, and the programs for both roles.
+/// The resources of a scenario: a folder, two namespaces, and the programs for both roles.
 struct Scenario<'a> {
     env: &'a TestEnv,
     folder: PathBuf,
@@ -57,15 +57,15 @@ struct Scenario<'a> {
 
 type ScenarioFn = fn(&Scenario<'_>) -> Result<String>;
 
-/// With adit in either role, and in both.
+/// The roles with adit at either end, and at both.
 const ALL: &[Roles] = &[Roles::AditServes, Roles::OpenVpnServes, Roles::AditBoth];
-/// With adit as the client of an openvpn server.
+/// The role of adit as the client of an openvpn server.
 const ADIT_CLIENT: &[Roles] = &[Roles::OpenVpnServes];
-/// With adit in either role, openvpn in the other.
+/// The roles with adit at either end, and openvpn at the other.
 const MIXED: &[Roles] = &[Roles::AditServes, Roles::OpenVpnServes];
-/// With adit as the server of clients of both kinds.
+/// The roles of adit as the server of clients of both kinds.
 const ADIT_SERVER: &[Roles] = &[Roles::AditServes, Roles::AditBoth];
-/// With adit as the server of an openvpn client.
+/// The role of adit as the server of an openvpn client.
 const ADIT_SERVES: &[Roles] = &[Roles::AditServes];
 
 const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
@@ -218,14 +218,14 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     tests
 }
 
-/// Returns those that take many minutes each.
+/// Returns the tests that take many minutes each.
 pub fn long(adit: &Program) -> Vec<Test> {
     postgres::long()
         .map(|(name, scenario)| test(format!("long/postgres/{name}"), adit, adit, *scenario))
         .collect()
 }
 
-/// Returns the tests of what only openvpn 2.7 has, or 2.5 still has, with it in openvpn's place.
+/// Returns the tests of features that only openvpn 2.7 has, or 2.5 still has, with that version in openvpn's place.
 pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let newer: &[(&str, &[Roles], ScenarioFn)] = &[
         ("p2p/tls-bare-udp4", ALL, p2p::tls4_bare),
@@ -246,7 +246,7 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     of_version(if suite == "sid" { newer } else { older }, adit, other, suite)
 }
 
-/// Returns the tests of what every version has, with another one in openvpn's place.
+/// Returns the tests of features that every version has, with another version in openvpn's place.
 pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let scenarios: [(&str, &[Roles], ScenarioFn); 10] = [
         ("path-wide", ALL, sizes::wide_path),

@@ -15,15 +15,15 @@ use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::tcp;
 
-/// The maximum interruption of traffic after a death: silence, openvpn's wait, and a handshake.
+/// The maximum interruption of traffic after an end was killed: silence, openvpn's wait, and a handshake.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// Which end knows the address of the other.
+/// The ends that know the address of the other.
 #[derive(Clone, Copy)]
 enum Addresses {
     /// Each has the other's address.
     Both,
-    /// The first waits for the second.
+    /// Only the second end has the address of the first, which waits.
     OfFirst,
 }
 
@@ -64,7 +64,7 @@ fn ends(scenario: &Scenario<'_>, v6: bool, known: Addresses) -> Configs {
 
 fn allow_secret(scenario: &Scenario<'_>, configs: &mut Configs) {
     for (program, server) in [(scenario.server, true), (scenario.client, false)] {
-        // 2.7 requires it.
+        // openvpn 2.7 requires it.
         if matches!(program, Program::Root { suite: "sid", .. }) {
             let line = "allow-deprecated-insecure-static-crypto";
             if server { configs.server(line) } else { configs.client(line) }
@@ -124,7 +124,8 @@ fn transfers(tunnel: &Tunnel) -> Result<()> {
 
 /// Stops the machine from sending errors for closed ports, as if the end had died or a NAT had forgotten it. openvpn
 /// pings the dead end's port until its timeout. If each ping causes an ICMP error, the error makes its next `sendto`
-/// fail; with `ping 1` that is the answer to each new peer, every time, for as long as that keeps it from a timeout.
+/// fail; with `ping 1` that is the response to each new peer, every time, for as long as these packets prevent the
+/// timeout.
 fn say_nothing_of_closed_ports(namespace: &Namespace) -> Result<()> {
     for (family, protocol, to) in
         [("-4", "icmp", "192.0.2.0/24"), ("-6", "ipv6-icmp", "2001:db8::/32")]
@@ -135,7 +136,7 @@ fn say_nothing_of_closed_ports(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Sends traffic, then kills each end, which returns.
+/// Sends traffic, then kills each end, which reconnects after a restart.
 fn live_and_die(scenario: &Scenario<'_>, configs: &Configs, mut tunnel: Tunnel) -> Result<String> {
     tunnel.ping_all(3)?;
     transfers(&tunnel)?;
@@ -148,7 +149,7 @@ fn live_and_die(scenario: &Scenario<'_>, configs: &Configs, mut tunnel: Tunnel) 
         };
         daemon.signal(Signal::SIGKILL)?;
         daemon.wait_exit(Duration::from_secs(5))?;
-        // A static key's packet numbers begin again with each second.
+        // The packet ids of a static key start again with each second.
         std::thread::sleep(Duration::from_millis(1100));
         let revived = match end {
             End::Client => {
@@ -165,7 +166,7 @@ fn live_and_die(scenario: &Scenario<'_>, configs: &Configs, mut tunnel: Tunnel) 
             return Err(format!("{failure}\n{server}\n{client}").into());
         }
         for namespace in [&tunnel.pair.client, &tunnel.pair.server] {
-            // A new TAP device has another hardware address. Without a TAP device this fails.
+            // A new TAP device has a different hardware address. Without a TAP device this command fails.
             let _ = namespace.run("ip", &["neighbour", "flush", "dev", "tap0"]);
         }
         let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)
@@ -248,7 +249,7 @@ fn strangers(pair: &Pair, v6: bool) -> Result<Vec<TcpStream>> {
         let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(5));
         let (silent, mut loud) = (connect()?, connect()?);
         for _ in 0..20 {
-            // It is disconnected at the first of them.
+            // It is disconnected at the first invalid packet.
             let _ = loud.write_all(&[&[0, 100][..], &[0x38; 100]].concat());
         }
         Ok(vec![silent, loud])
@@ -304,7 +305,7 @@ pub(super) fn tls_stream4_dialler_serves(scenario: &Scenario<'_>) -> Result<Stri
     tls_stream(scenario, false, Wrapping::None, true)
 }
 
-/// One end waits, learns where the other is, and follows it to another address.
+/// One end waits, learns the other's address, and follows it to a new address.
 pub(super) fn static_waits(scenario: &Scenario<'_>) -> Result<String> {
     let configs = secret(scenario, false, Addresses::OfFirst, true);
     let tunnel = start(scenario, &configs)?;
@@ -350,7 +351,7 @@ pub(super) fn tls6_own(scenario: &Scenario<'_>) -> Result<String> {
     with_tls(scenario, true, Addresses::OfFirst, Wrapping::TlsCryptV2)
 }
 
-/// Ends that negotiate no cipher, as two 2.5 peers do: these words take effect, and the cipher is CBC.
+/// Ends that do not negotiate a cipher, like two 2.5 peers: these directives take effect, and the cipher is CBC.
 fn fallback(scenario: &Scenario<'_>, wrapping: Wrapping, ciphers: &str) -> Result<String> {
     let mut configs = tls(scenario, false, Addresses::Both, wrapping);
     configs.both(ciphers);
@@ -367,7 +368,7 @@ pub(super) fn own_without_negotiation(scenario: &Scenario<'_>) -> Result<String>
     fallback(scenario, Wrapping::TlsCryptV2, ciphers)
 }
 
-/// The end that leaves reports it, and the other does not wait for silence.
+/// The end that leaves sends an exit notice, and the other does not wait for a timeout.
 pub(super) fn exit_notice(scenario: &Scenario<'_>) -> Result<String> {
     for configs in [
         secret(scenario, false, Addresses::Both, true),

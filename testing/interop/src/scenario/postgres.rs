@@ -1,4 +1,5 @@
-//! `adit postgres`: machines that reach nothing but a database, and the fate of their packets.
+//! `adit postgres`: machines that can reach only a database, and the packets that they exchange
+//! through it.
 
 mod access;
 mod faults;
@@ -32,12 +33,12 @@ const SCENARIOS: &[&[(&str, ScenarioFn)]] = &[
     rekey::SCENARIOS,
 ];
 
-/// Returns all of them.
+/// Returns all scenarios but the long ones.
 pub(super) fn scenarios() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
     SCENARIOS.iter().flat_map(|scenarios| scenarios.iter())
 }
 
-/// Returns those that take minutes.
+/// Returns the scenarios that take minutes.
 pub(super) fn long() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)> {
     outages::LONG.iter().chain(scale::LONG)
 }

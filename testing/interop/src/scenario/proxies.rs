@@ -195,14 +195,14 @@ pub(super) fn dante(
 /// The way in which all traffic is routed into the tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Routing {
-    /// Half routes of the main table, as openvpn sets them.
+    /// Two half-size default routes in the main table, as openvpn sets them.
     Main,
-    /// A table of adit's own, for packets without a mark.
+    /// A separate table of adit, for packets without a mark.
     Rules,
 }
 
-/// The scenarios that openvpn in adit's place does not pass: it has no rules, does not restore its host route, and does
-/// not notice that a relay has ended.
+/// The scenarios that openvpn in adit's place fails: it has no rules, does not restore its host route, and does not
+/// notice that a relay has ended.
 pub(super) const ADIT_ALONE: &[(&str, super::ScenarioFn)] = &[
     ("socks-proxy-udp-restarts", relay_restarts),
     ("http-proxy-all-traffic", |scenario| http_with_all_traffic(scenario, Routing::Main)),
@@ -248,7 +248,7 @@ fn two_addresses(host: &Namespace) -> Result<JoinHandle<Result<()>>> {
     let proxy = host.thread(move || {
         let listener = TcpListener::bind((PROXY, SOCKS_PORT))?;
         let (near, far) = (UdpSocket::bind((RELAY, 0))?, UdpSocket::bind("0.0.0.0:0")?);
-        // The receiver is gone only if the other thread has given up.
+        // The receiver is gone only if the other thread stopped waiting.
         let _ = ready.send(());
         let (mut control, _) = listener.accept()?;
         control.read_exact(&mut [0; 3])?;
@@ -339,7 +339,7 @@ fn all_traffic(
     let others = ip("route get 198.51.100.1")?;
     ensure(others.contains(" dev tun"), || format!("not all traffic: {others}"))?;
     let outside = || -> Result<bool> {
-        // With rules the mark decides.
+        // With rules, the mark selects the table.
         let mark = if routing == Routing::Rules { " mark 0xad17" } else { "" };
         Ok(!ip(&format!("route get {PROXY}{mark}"))?.contains(" dev tun"))
     };
@@ -373,7 +373,7 @@ fn through(
     needs(&tunnel, proxy)
 }
 
-/// A static key over TCP between two points, of which the dialling one has to use tinyproxy.
+/// A static key over TCP between two points, of which the dialling one must use tinyproxy.
 pub(super) fn http_point_to_point(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, _) = behind(scenario)?;
     let proxy = tinyproxy(scenario.folder(), &pair.server)?;
@@ -401,7 +401,7 @@ fn needs(tunnel: &Tunnel, proxy: Daemon) -> Result<String> {
 
 /// Kills a proxy.
 fn end(host: &Namespace, mut proxy: Daemon) -> Result<()> {
-    // Its helpers first: they would continue without it. Not all proxies have helpers.
+    // Its helpers are killed first, since they would continue without it. Not all proxies have helpers.
     let _ = host.run("pkill", &["-KILL", "-P", &proxy.pid().to_string()]);
     proxy.signal(nix::sys::signal::Signal::SIGKILL)?;
     proxy.wait_exit(Duration::from_secs(5)).map(drop)
@@ -422,7 +422,8 @@ pub(super) fn wait_for_port(from: &Namespace, address: SocketAddr) -> Result<()>
     ensure(connected, || format!("nobody listens on {address}"))
 }
 
-/// `port-share`: a browser at the tunnel's port gets the web server, while a client has its tunnel there.
+/// `port-share`: a browser that connects to the tunnel's port reaches the web server, while a client has its tunnel
+/// through the same port.
 pub(super) fn port_share(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let mut configs = over_tcp(scenario);
@@ -431,7 +432,7 @@ pub(super) fn port_share(scenario: &Scenario<'_>) -> Result<String> {
     let (ready, wait) = mpsc::channel();
     let web = pair.server.thread(move || -> Result<()> {
         let listener = TcpListener::bind("127.0.0.1:8080")?;
-        // The receiver is gone only if the waiting thread has given up.
+        // The receiver is gone only if the other thread stopped waiting.
         let _ = ready.send(());
         for _ in 0..2 {
             let (mut connection, _) = listener.accept()?;

@@ -1,4 +1,4 @@
-//! Peers that must be refused, and the reason that either end reports.
+//! Peers that must be refused, and the reason that each end reports.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn refuse(
     };
     let line = match program {
         Program::Adit(_) => daemon.wait_for_any(reasons, TIMEOUT)?,
-        // openvpn words its refusals differently; they all have this in common.
+        // openvpn's refusals have different texts, but share this part.
         _ => daemon.wait_for_any(OPENVPN, TIMEOUT)?,
     };
     std::thread::sleep(Duration::from_millis(1500));
@@ -60,7 +60,7 @@ fn with_client(scenario: &Scenario<'_>, name: &str) -> Configs {
 }
 
 pub(super) fn client_expired(scenario: &Scenario<'_>) -> Result<String> {
-    // A client may also notice by itself and not even dial; adit may do so, too.
+    // A client may also notice by itself and not dial at all, and so may adit.
     let configs = with_client(scenario, "expired");
     refuse(scenario, &configs, &Refuser::Server, &["expired"])
 }

@@ -34,7 +34,8 @@ pub(super) fn client_killed(scenario: &Scenario<'_>) -> Result<String> {
     tunnel.client = dial(&tunnel.pair, scenario.folder(), &configs, scenario.client)?;
     tunnel.client.wait_for(READY, SETUP_LIMIT)?;
     ping_until(&tunnel.pair.client, tunnel.server_inner.v4, Duration::from_secs(10))?;
-    // The same certificate gets the same address again, or the next one; either way the server knows the new session.
+    // The same certificate receives the same address again, or the next one; in both cases the server recognizes the
+    // new session.
     let tcp_time =
         tcp(&tunnel.pair.client, &tunnel.pair.server, tunnel.server_inner.v4, 1_000_000)?;
     Ok(format!("1 MB in {} ms after the return", tcp_time.as_millis()))
@@ -76,8 +77,8 @@ fn back(
     Ok(format!("back, first answer after {} ms", took.as_millis()))
 }
 
-/// A server with two addresses answers from the first what was sent to the second; with `float` the client accepts
-/// that.
+/// A server with two addresses answers from the first address to packets sent to the second; with `float` the client
+/// accepts that.
 pub(super) fn reply_from_another_address(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let (first, second) = (End::Server.outer(false).to_string(), "192.0.2.77");

@@ -1,4 +1,4 @@
-//! More than one client.
+//! Several clients at one server.
 
 use std::fs;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(super) fn clients_reach_each_other(scenario: &Scenario<'_>) -> Result<String
     meet(scenario, "topology subnet")
 }
 
-/// The same where each client has a network of four addresses.
+/// The same with a network of four addresses for each client.
 pub(super) fn clients_with_four_addresses_each(scenario: &Scenario<'_>) -> Result<String> {
     meet(scenario, "topology net30")
 }

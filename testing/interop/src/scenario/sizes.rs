@@ -10,7 +10,7 @@ use crate::peer::Program;
 use crate::traffic::{ping, tcp};
 
 const SOON: Duration = Duration::from_secs(10);
-/// Enough bytes for some hundred packets in each direction.
+/// Enough bytes for a few hundred packets in each direction.
 const BULK: usize = 300_000;
 
 /// Checks pings of many sizes and TCP in both directions.
@@ -39,7 +39,7 @@ fn fragments(scenario: &Scenario<'_>, lines: &str, limit: usize) -> Result<Strin
     configs.server("disable-dco");
     configs.client("disable-dco");
     let tunnel = scenario.tunnel(&configs)?;
-    // The veth pair drops everything longer than a datagram may be.
+    // The veth pair drops packets that are longer than the limit.
     for namespace in [&tunnel.pair.server, &tunnel.pair.client] {
         let mtu = (limit + 28).to_string();
         namespace.run("ip", &["link", "set", "veth0", "mtu", &mtu])?;
@@ -84,7 +84,7 @@ pub(super) fn compress_stub_v2(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "compress stub-v2", "compress stub-v2")
 }
 
-/// Configured to compress, as old files are: openvpn does not compress by default, adit never does.
+/// Compression is configured, as in old files: openvpn does not compress by default, adit never does.
 pub(super) fn comp_lzo(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "comp-lzo", "comp-lzo adaptive")
 }
@@ -93,12 +93,12 @@ pub(super) fn compress_lz4(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "compress lz4", "compress lz4")
 }
 
-/// The server pushes it to a client whose own file does not have it.
+/// The server pushes `compress lz4-v2` to a client whose own file does not have it.
 pub(super) fn compress_lz4_v2(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "compress lz4-v2\npush \"compress lz4-v2\"", "")
 }
 
-/// The client's file does not have it, and the server pushes it.
+/// The client's file has no compression directive, and the server pushes one.
 pub(super) fn pushed_stub(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "comp-lzo no\npush \"comp-lzo no\"", "")
 }
@@ -163,7 +163,7 @@ pub(super) fn compressed_lz4_v2(scenario: &Scenario<'_>) -> Result<String> {
     compressing(scenario, "compress lz4-v2")
 }
 
-/// A large `tun-mtu`: the kernel fragments outside what exceeds the veth pair.
+/// A large `tun-mtu`: the kernel fragments outer packets that exceed the MTU of the veth pair.
 pub(super) fn jumbo(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("tun-mtu 9000");
@@ -182,8 +182,8 @@ pub(super) fn jumbo(scenario: &Scenario<'_>) -> Result<String> {
 /// The narrowest link of [`narrow_line`].
 const NARROW: u16 = 1400;
 
-/// Creates two hosts with two routers between them, and a link of [`NARROW`] bytes between these: neither host sees it
-/// on its own veth pair. `silent`: the routers drop packets that do not fit without an error.
+/// Creates two hosts with two routers between them, and a link of [`NARROW`] bytes between the routers: neither host
+/// can see it on its own veth pair. `silent`: the routers drop packets that do not fit without an error.
 fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
     let mut all = Namespace::several(&["server", "client", "near", "far"])?;
     let routers = all.split_off(2);
@@ -308,7 +308,7 @@ pub(super) fn narrow_path_without_icmp(scenario: &Scenario<'_>) -> Result<String
     path(scenario, true)
 }
 
-/// On a path as wide as its veth pairs nothing changes.
+/// On a path with the same MTU as its veth pairs, nothing changes.
 pub(super) fn wide_path(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("disable-dco");
@@ -317,7 +317,7 @@ pub(super) fn wide_path(scenario: &Scenario<'_>) -> Result<String> {
         [(scenario.server, &mut tunnel.server), (scenario.client, &mut tunnel.client)]
     {
         if matches!(program, Program::Adit(_)) {
-            // 1400, or 1396 where both know the epoch format.
+            // 1400, or 1396 if both ends support the epoch format.
             daemon.wait_for("path MTU 1500: TCP segments of at most 1", SOON)?;
         }
     }

@@ -74,7 +74,7 @@ pub(super) fn stalled_stream(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("of {sent} datagrams for the one that stood still {came} came"))
 }
 
-/// Returns how many datagrams arrived for a port without a listener.
+/// Returns the number of datagrams that arrived for a port without a listener.
 fn refused(namespace: &Namespace) -> Result<u32> {
     let counters = namespace.run("cat", &["/proc/net/snmp"])?;
     let values = counters.lines().filter(|line| line.starts_with("Udp:")).nth(1);
@@ -82,8 +82,8 @@ fn refused(namespace: &Namespace) -> Result<u32> {
     no_ports.context("/proc/net/snmp has no Udp: NoPorts")
 }
 
-/// Sends datagrams to one address, far more than the connection to it can hold, but not so many that the device's
-/// queue, which all share, is full.
+/// Sends datagrams to one address: far more than the connection to it can hold, but too few to fill the device's queue,
+/// which all clients share.
 struct Flood {
     stop: Arc<AtomicBool>,
     sender: thread::JoinHandle<Result<u32>>,

@@ -30,13 +30,13 @@ fn configs(scenario: &Scenario<'_>, wrapping: Wrapping, v6: bool) -> Configs {
     configs.server = configs.server.replace(&format!("proto {family}"), &format!("proto {server}"));
     let client = server.replace("server", "client");
     configs.client = configs.client.replace(&format!("proto {family}"), &format!("proto {client}"));
-    // 2.5 refuses it over TCP.
+    // openvpn 2.5 refuses the directive over TCP.
     configs.client = configs.client.replace("explicit-exit-notify 1\n", "");
     configs.client("connect-retry 1 2");
     for (program, lines) in
         [(scenario.server, &mut configs.server), (scenario.client, &mut configs.client)]
     {
-        // The kernel's module, if there is one, is another implementation.
+        // The kernel's module, if present, is a different implementation.
         if program.may_offload() {
             lines.push_str("disable-dco\n");
         }
@@ -69,7 +69,7 @@ pub(super) fn own6(scenario: &Scenario<'_>) -> Result<String> {
     rekeyed(scenario, Wrapping::TlsCryptV2, true, true)
 }
 
-/// Runs a tunnel through two rekeys that one end initiates, under traffic of which nothing may be missing.
+/// Runs a tunnel through two rekeys that one end initiates, under traffic that must arrive without loss.
 fn rekeyed(
     scenario: &Scenario<'_>,
     wrapping: Wrapping,
@@ -131,7 +131,7 @@ pub(super) fn connection_reset(scenario: &Scenario<'_>) -> Result<String> {
     let (former, inside) = (tunnel.client_inner.v4, tunnel.server_inner.v4);
     let Tunnel { server, client, pair, .. } = &mut tunnel;
     cut(&pair.server, || {
-        // The end that sends first meets the rule.
+        // The end that sends first matches the rule.
         let _ = crate::traffic::silent(&pair.client, inside)?;
         client.wait_for(CUT, Duration::from_secs(10)).map(drop)
     })?;
@@ -144,10 +144,10 @@ pub(super) fn connection_reset(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("back after {} ms", took.as_millis()))
 }
 
-/// Either end is killed: the kernel reports it to the other, which need not wait for silence.
+/// Either end is killed: the kernel reports it to the other, which need not wait for a timeout.
 pub(super) fn killed(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario, Wrapping::TlsCryptV2, false);
-    // So long that they cannot cause any of the reactions here.
+    // The timeouts are so long that they cannot cause any of the reactions here.
     configs.server = configs.server.replace("keepalive 2 20", "keepalive 60 600");
     let mut tunnel = scenario.tunnel(&configs)?;
     tunnel.client.signal(Signal::SIGKILL)?;
@@ -273,7 +273,7 @@ pub(super) fn slow_unauthenticated(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} strangers, {spent:.2} s of CPU", strangers.len()))
 }
 
-/// No descriptors are left: the server neither ends nor spins, and accepts clients again when there are.
+/// No descriptors are left: the server neither ends nor spins, and accepts clients again when some are free.
 pub(super) fn no_descriptors(scenario: &Scenario<'_>) -> Result<String> {
     let configs = configs(scenario, Wrapping::TlsCrypt, false);
     let pair = Pair::new()?;

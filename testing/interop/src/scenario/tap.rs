@@ -1,4 +1,4 @@
-//! Frames: `dev tap`, between two, among several, and with bridges and the hosts behind them.
+//! Frames: `dev tap` between two ends, among several, and with bridges and the hosts behind them.
 
 use std::fs;
 use std::net::IpAddr;
@@ -98,7 +98,7 @@ fn start_clients(
     Ok((server, clients, inner))
 }
 
-/// Three clients find each other by broadcast and multicast, talk, and one leaves.
+/// Three clients find each other by broadcast and multicast, exchange traffic, and one leaves.
 pub(super) fn client_to_client(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario);
     configs.server("duplicate-cn\nclient-to-client");
@@ -164,7 +164,7 @@ fn bridge_to(
     Ok(other)
 }
 
-/// A client gets an address of a network that the server is bridged to, and reaches a host in it.
+/// A client receives an address in a network to which the server is bridged, and reaches a host in it.
 pub(super) fn bridge_with_pool(scenario: &Scenario<'_>) -> Result<String> {
     let line = "server-bridge 10.88.0.1 255.255.255.0 10.88.0.50 10.88.0.60";
     let configs = bridged(scenario, line);
@@ -221,7 +221,7 @@ pub(super) fn against_tun(scenario: &Scenario<'_>) -> Result<String> {
     let mut client = dial(&pair, scenario.folder(), &configs, scenario.client)?;
     client.wait_for(READY, SETUP_LIMIT)?;
     let warning = "'dev-type' is used inconsistently";
-    // Either end may be the one that warns, and its log may lag behind the other's readiness.
+    // Either end may log the warning, and its log may lag behind the other's readiness.
     let started = ScaledInstant::now();
     while ![&server, &client].iter().any(|end| end.log().contains(warning)) {
         let failure = || format!("{}\n{}", server.failure(""), client.failure(""));

@@ -1,4 +1,4 @@
-//! A server of several workers, with clients of one process each.
+//! A server with several workers, and clients in separate processes.
 
 use std::fs;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ fn talk(scenario: &Scenario<'_>, workers: usize, over_tcp: bool) -> Result<Strin
         configs.server = configs.server.replace("proto udp4\n", "").replace("port 1194\n", "");
         configs.server("local * 1194 udp4\nlocal * 1194 tcp4");
     }
-    // If a client's process does not get to run, packets that do not fit into its stream's queue are dropped.
+    // If a client's process is not scheduled, packets that do not fit into its stream's queue are dropped.
     let share = if over_tcp { 80 } else { 99 };
     let star = Star::new(CLIENTS)?;
     let path = |name: &str| scenario.folder().join(name);
@@ -114,14 +114,14 @@ fn under_rekeys(
 }
 
 /// Checks that no packet is duplicated or changed, and that this percentage arrived. A busy machine's kernel may drop
-/// some; what a replay window refuses comes in trains.
+/// some; those that a replay window refuses come in trains.
 fn judge(delivery: &Delivery, share: u64) -> Result<()> {
     let Delivery { sent, received, duplicated, corrupted } = *delivery;
     let enough = sent > 100 && u64::from(received) * 100 >= u64::from(sent) * share;
     ensure(duplicated == 0 && corrupted == 0 && enough, || format!("{delivery:?}"))
 }
 
-/// Moves the first client while others send; its session continues from there, and so do theirs.
+/// Moves the first client while others send; its session continues from the new address, and so do the others'.
 fn a_client_moves(
     star: &Star,
     inner: &[InnerAddrs],
@@ -150,7 +150,7 @@ fn a_client_moves(
     Ok(took)
 }
 
-/// A second process on the port fails because it is in use: SO_REUSEPORT would give it half of the clients.
+/// A second process on the port fails because the port is in use: SO_REUSEPORT would give it half of the clients.
 fn second_server(scenario: &Scenario<'_>, star: &Star, workers: usize) -> Result<()> {
     for workers in [1, workers] {
         let mut command =

@@ -1,4 +1,4 @@
-//! One server for clients with keys of their own and for clients with the shared key.
+//! One server for clients with their own keys and for clients with the shared key.
 
 use std::fs;
 use std::net::IpAddr;

@@ -10,14 +10,14 @@
 //!                   │      │
 //!       198.51.100.10      198.51.100.20, 2001:db8:20::2
 //!             home, NAT    cafe, NAT for IPv4, IPv6 routed
-//!       192.168.1.1 │      │ 192.168.2.1, 2001:db8:30::1     └── 192.168.3.1 ── phone (when asked for)
+//!       192.168.1.1 │      │ 192.168.2.1, 2001:db8:30::1     └── 192.168.3.1 ── phone (on request)
 //!              eth0 │      │ eth1
 //!                   └laptop┘
 //! ```
 //!
 //! Home has IPv4 only; the café has both families. The laptop's interfaces are down at first. [`Internet::join`] does
-//! what a DHCP client and the kernel's router discovery do, by `ip` and a new resolv.conf. Each of `vps`,
-//! `laptop` and `phone` has an /etc, a /run and a /var/lib of its own.
+//! the work of a DHCP client and the kernel's router discovery, by `ip` and a new resolv.conf. Each of `vps`,
+//! `laptop` and `phone` has a separate /etc, /run and /var/lib.
 
 mod probe;
 mod services;
@@ -38,11 +38,11 @@ use services::{Log, Service};
 
 /// The VPN server's address, which is also the source address of its clients' traffic.
 pub const VPS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
-/// The same over IPv6.
+/// The VPN server's IPv6 address.
 pub const VPS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 7, 0, 0, 0, 0, 7);
 /// The host outside. It answers each request with the request's source address.
 pub const WEB: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
-/// The same over IPv6.
+/// The IPv6 address of the host outside.
 pub const WEB6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 4, 0, 0, 0, 0, 0x80);
 /// A resolver outside the local networks, which both access networks may assign.
 pub const PUBLIC_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
@@ -76,12 +76,12 @@ impl Access {
         Ipv4Addr::new(192, 168, self.number(), 1)
     }
 
-    /// Returns the address that the laptop gets first.
+    /// Returns the first address that the laptop is assigned.
     pub fn lease(self) -> Ipv4Addr {
         Ipv4Addr::new(192, 168, self.number(), 50)
     }
 
-    /// Returns the router's outer address, which the laptop's traffic has as its source.
+    /// Returns the router's outer address, which is the source address of the laptop's traffic.
     pub fn outside(self) -> Ipv4Addr {
         match self {
             Self::Home => Ipv4Addr::new(198, 51, 100, 10),
@@ -103,7 +103,7 @@ pub const LAPTOP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x30, 0, 0, 0, 0, 0x5
 /// The resolver that the access networks assign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolver {
-    /// The router's own, which forwards to [`PUBLIC_RESOLVER`].
+    /// The router's own resolver, which forwards to [`PUBLIC_RESOLVER`].
     Router,
     /// [`PUBLIC_RESOLVER`] itself.
     Outside,
@@ -121,14 +121,14 @@ pub struct Internet {
     folder: PathBuf,
     resolver: Resolver,
     log: Log,
-    // Services end before the names of their namespaces are removed.
+    // Declared before the namespaces, so that services end before the names of their namespaces are removed.
     _services: Vec<Service>,
     outside: Namespace,
     _internet: Namespace,
 }
 
 impl Internet {
-    /// Builds everything; `folder` is used by this scene only.
+    /// Builds the namespaces and starts the services; `folder` must not be used by another scene.
     ///
     /// # Errors
     /// `ip`, `nft` or the kernel refused.
@@ -190,7 +190,7 @@ impl Internet {
         self.lease(access, access.lease())
     }
 
-    /// Connects the laptop with another address from DHCP; the former one is removed.
+    /// Connects the laptop with another address from DHCP; the previous one is removed.
     ///
     /// # Errors
     /// `ip` refused.
@@ -221,8 +221,8 @@ impl Internet {
         ip(Some(&self.laptop), lines.into_iter())
     }
 
-    /// Switches the laptop's interface off, or on again with the default route as NetworkManager restores it. The
-    /// address stays, and resolv.conf is not written again.
+    /// Switches the laptop's interface off, or on again with the default route, as NetworkManager restores it. The
+    /// address stays, and resolv.conf is not rewritten.
     ///
     /// # Errors
     /// `ip` refused.
@@ -281,7 +281,7 @@ impl Internet {
     /// # Errors
     /// It cannot be read.
     pub fn resolv_conf(&self) -> Result<String> {
-        // Read inside the laptop, because a program may have made it a link into its /run.
+        // Read inside the laptop, because a program may have replaced it by a link into the laptop's /run.
         self.laptop.run("cat", &["/etc/resolv.conf"])
     }
 
@@ -372,7 +372,7 @@ const CAFE: &[(&str, &str)] = &[
     ("lan", "fe80::1/64"),
 ];
 
-/// Creates a veth pair between two interfaces, both down. `number` is unique among the veth pairs of a world.
+/// Creates a veth pair between two interfaces, both down. `number` is unique among the veth pairs of a scene.
 fn connect(number: u32, near: (&Namespace, &str), far: (&Namespace, &str)) -> Result<()> {
     // Different indices at both ends, so that the kernel announces the carrier at once (see `net::veth_pair`).
     let index = |end: u32| 10 + 2 * number + end;
@@ -427,7 +427,7 @@ fn masquerade(space: &Namespace, device: &str) -> Result<()> {
     run_with_input(command, rules).map(drop)
 }
 
-/// Files of the machine's /etc that programs need, in addition to those that are written here.
+/// Files from the machine's /etc that programs need, in addition to those that are written here.
 const FROM_THE_MACHINE: &[&str] = &[
     "alternatives",
     "gai.conf",

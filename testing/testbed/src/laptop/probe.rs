@@ -1,4 +1,4 @@
-//! Requests that the laptop's programs send, each from a socket of its own.
+//! Requests that the laptop's programs send, each from a separate socket.
 
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ use crate::wait::ScaledInstant;
 /// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The host answered that the request had this source address.
+    /// The host reported this source address of the request.
     From(IpAddr),
     /// The kernel, or a router, refused it.
     Refused(ErrorKind),
@@ -26,9 +26,9 @@ pub struct Probe<'a> {
     from: &'a Namespace,
 }
 
-/// The time that one request waits for its answer before the next one is sent.
+/// The time that one request waits for its reply before the next one is sent.
 const TRY: Duration = Duration::from_millis(250);
-/// The pause between two requests of which the first was refused.
+/// The pause after a refused request.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl<'a> Probe<'a> {

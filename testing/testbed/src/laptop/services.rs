@@ -1,4 +1,5 @@
-//! Services of the world: resolvers that log each query, and hosts that answer with a request's source address.
+//! Services of the laptop's surroundings: resolvers that log each query, and hosts that answer with a request's source
+//! address.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -126,7 +127,7 @@ impl Drop for Service {
     }
 }
 
-/// Starts all services of a world.
+/// Starts all services.
 pub(super) fn start(
     outside: &Namespace,
     home: &Namespace,
@@ -161,7 +162,7 @@ fn udp_mirror(inside: &Namespace, address: IpAddr, log: &Log) -> Result<Service>
         let mut buffer = [0; 64];
         let Ok((_, from)) = socket.recv_from(&mut buffer) else { return };
         log.visit(from.ip(), address, Transport::Udp);
-        // The answer is lost if the sender no longer exists.
+        // The reply is lost if the sender no longer exists.
         let _ = socket.send_to(format!("you are {}", from.ip()).as_bytes(), from);
     };
     Service::start(inside, move || udp(address, PORT), serve)

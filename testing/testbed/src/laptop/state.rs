@@ -29,7 +29,7 @@ const PARTS: &[(&str, &str)] = &[
 ];
 
 impl HostState {
-    /// Returns the present state of a host.
+    /// Returns the current state of a host.
     ///
     /// # Errors
     /// A command failed.
@@ -61,7 +61,7 @@ impl HostState {
 }
 
 impl Internet {
-    /// Returns the laptop's present state.
+    /// Returns the laptop's current state.
     ///
     /// # Errors
     /// A command failed.
@@ -72,7 +72,7 @@ impl Internet {
     /// Fails unless the laptop is in its former state.
     ///
     /// # Errors
-    /// The differences.
+    /// The state differs; the error lists the differences.
     pub fn ensure_restored(&self, before: &HostState, when: &str) -> Result<()> {
         let changes = before.changes(&self.state()?);
         ensure(changes.is_empty(), || format!("{when} the laptop is not as it was:{changes}"))

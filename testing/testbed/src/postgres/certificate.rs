@@ -1,4 +1,4 @@
-//! Certificates for a database, by OpenSSL and the authority of a run's PKI, or an authority of their own.
+//! Certificates for a database, created by OpenSSL under the authority of a run's PKI, or under a separate one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::failure::Result;
 use crate::pki::{Pki, PkiTool};
 use crate::process::output;
 
-/// Files in PEM.
+/// The PEM files of a certificate.
 #[derive(Debug, Clone)]
 pub struct Certificate {
     /// The server's certificate.

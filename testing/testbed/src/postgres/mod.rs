@@ -30,7 +30,7 @@ use crate::wait::ScaledInstant;
 pub use certificate::Certificate;
 pub use programs::{ROOT, programs};
 
-/// The port, on TCP and in the socket's name: a cluster shares its namespace with no other.
+/// The port, on TCP and in the socket's name: a cluster shares its namespace with no other cluster.
 pub const PORT: u16 = 5432;
 /// The superuser, on the socket without a password.
 pub const SUPERUSER: &str = "postgres";
@@ -75,7 +75,7 @@ pub struct Options<'a> {
     pub measured: bool,
 }
 
-/// Returns why there can be no cluster here, for tests that then report this and continue.
+/// Returns the reason why no cluster can be created here; tests report it and continue.
 pub fn missing() -> Option<String> {
     match programs() {
         Err(failure) => Some(failure.0),
@@ -84,7 +84,7 @@ pub fn missing() -> Option<String> {
     }
 }
 
-/// Creates a temporary folder, in memory where the system has a place for that, which the server's user may pass.
+/// Creates a temporary folder that the server's user may traverse, in memory if the system has a file system for that.
 ///
 /// # Errors
 /// It could not be created.
@@ -96,20 +96,20 @@ pub fn scratch() -> Result<tempfile::TempDir> {
     Ok(folder)
 }
 
-/// A cluster in a folder of its own. Dropping it ends its processes; the folder is its pki_tool's to remove.
+/// A cluster in a separate folder. Dropping it ends its processes; removing the folder is the caller's task.
 #[derive(Debug)]
 pub struct Cluster {
     folder: PathBuf,
     network: Option<PathBuf>,
     programs: PathBuf,
-    /// The location of the server, if it differs from that of the other programs: a root, and the folder in it.
+    /// The location of the server, if it differs from that of the other programs: a root, and the folder inside it.
     root: Option<(PathBuf, PathBuf)>,
     user: User,
     running: Option<Running>,
 }
 
-/// The first process and the thread that started it: the kernel ends a process with the thread that it is a child of,
-/// and a test's threads do not live as long as its cluster.
+/// The first process and the thread that started it: the kernel ends the process together with its parent thread, and a
+/// test's threads do not live as long as its cluster.
 #[derive(Debug)]
 struct Running {
     daemon: Daemon,
@@ -117,11 +117,12 @@ struct Running {
 }
 
 impl Cluster {
-    /// Creates a cluster in `folder`, which is new or empty, and starts it. Needs root, from which it changes to the
-    /// server's user.
+    /// Creates a cluster in `folder`, which is new or empty, and starts it. Needs root, and switches to the server's
+    /// user.
     ///
     /// # Errors
-    /// No PostgreSQL here (see [`programs`]), no root, the folder's path is too long for a socket, or the server fails.
+    /// PostgreSQL is not installed (see [`programs`]), the process does not run as root, the folder's path is too long
+    /// for a socket, or the server fails.
     pub fn start(folder: &Path, options: &Options<'_>) -> Result<Self> {
         let mut cluster = Self::make(folder, options)?;
         cluster.resume_service()?;
@@ -153,7 +154,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Creates a cluster in `folder` that follows this one (a standby), and starts it: transactions committed here
+    /// Creates a cluster in `folder` that replicates this one (a standby), and starts it: transactions committed here
     /// appear there a moment later, and it accepts no writes before [`Cluster::promote`].
     ///
     /// # Errors
@@ -184,7 +185,7 @@ impl Cluster {
     /// Makes a standby independent, so that it accepts writes.
     ///
     /// # Errors
-    /// It is no standby.
+    /// The cluster is not a standby.
     pub fn promote(&self) -> Result<()> {
         self.sql(SUPERUSER, "SELECT pg_promote()").map(drop)
     }
@@ -231,7 +232,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds settings to `postgresql.conf`; the last of a name takes effect. A running server uses them after
+    /// Adds settings to `postgresql.conf`; the last line for a name takes effect. A running server uses them after
     /// [`Cluster::reload`], or at its next start.
     ///
     /// # Errors
@@ -254,10 +255,10 @@ impl Cluster {
         self.running()?.daemon.signal(Signal::SIGHUP)
     }
 
-    /// Starts the server, or starts it again after an end of any kind, and waits until it accepts connections.
+    /// Starts the server, or restarts it however it ended, and waits until it accepts connections.
     ///
     /// # Errors
-    /// It does not start: with its log.
+    /// The server does not start; the error includes its log.
     pub fn resume_service(&mut self) -> Result<()> {
         ensure(self.running.is_none(), || "the cluster runs already".to_owned())?;
         let mut command = self.command("postgres");
@@ -305,10 +306,10 @@ impl Cluster {
         processes::wait_without(&self.data(), TIMEOUT)
     }
 
-    /// Pauses all its processes, as on a machine that hangs: connections stay and are not answered.
+    /// Pauses all its processes, as on a machine that hangs: connections remain open but are not answered.
     ///
     /// # Errors
-    /// It is not running.
+    /// The server is not running.
     pub fn pause(&self) -> Result<()> {
         processes::signal_tree(self.running()?.daemon.pid(), Signal::SIGSTOP);
         Ok(())
@@ -361,7 +362,7 @@ impl Cluster {
         self.folder.join("data")
     }
 
-    /// Returns a URL for hosts that reach the namespace at `address`.
+    /// Returns a URL for hosts that can reach the namespace at `address`.
     pub fn url(&self, address: IpAddr, role: &str, password: &str, database: &str) -> String {
         let host = match address {
             IpAddr::V4(address) => address.to_string(),
@@ -370,7 +371,7 @@ impl Cluster {
         format!("postgres://{role}:{password}@{host}:{PORT}/{database}")
     }
 
-    /// Returns a URL by the socket, for users who may enter its folder.
+    /// Returns a URL with the socket, for users who may enter its folder.
     pub fn socket_url(&self, role: &str, database: &str) -> String {
         let host = text(&self.folder).replace('/', "%2F");
         format!("postgres://{role}@{host}:{PORT}/{database}")
@@ -385,22 +386,22 @@ impl Cluster {
         self.sql_as(SUPERUSER, database, sql)
     }
 
-    /// Runs SQL as [`Cluster::sql`] does, under another role.
+    /// Runs SQL like [`Cluster::sql`], but under another role.
     ///
     /// # Errors
     /// As [`Cluster::sql`].
     pub fn sql_as(&self, role: &str, database: &str, sql: &str) -> Result<String> {
         let mut command = self.psql(role, database);
         command.args(["--no-align", "--tuples-only", "--quiet"]);
-        // By standard input, because a statement may be longer than a command line.
+        // Through standard input, because a statement may be longer than a command line.
         let said = run_with_input(command, sql)?;
         Ok(said.trim_end_matches('\n').to_owned())
     }
 
-    /// Runs SQL and returns one value that is a number.
+    /// Runs SQL and returns one number.
     ///
     /// # Errors
-    /// As [`Cluster::sql`], or the value is no number.
+    /// As [`Cluster::sql`], or the value is not a number.
     pub fn number(&self, database: &str, sql: &str) -> Result<i64> {
         let said = self.sql(database, sql)?;
         said.trim().parse().map_err(|_| Failure(format!("{sql}: {said:?} is no number")))
@@ -416,8 +417,8 @@ impl Cluster {
         command
     }
 
-    /// Creates a role that may log in with this password, with these further words of `CREATE ROLE`, and a database of
-    /// the same name that it owns.
+    /// Creates a role that may log in with this password, with these further words of `CREATE ROLE`, and a database
+    /// with the same name, which the role owns.
     ///
     /// # Errors
     /// The server refuses.
@@ -426,8 +427,8 @@ impl Cluster {
         self.sql(SUPERUSER, &format!("CREATE DATABASE {role} OWNER {role}")).map(drop)
     }
 
-    /// Creates a tablespace in memory that holds at most this many MiB, and returns its folder. In a sandbox only: it
-    /// is a mount.
+    /// Creates a tablespace in memory that holds at most this many MiB, and returns its folder. It is a mount, and so
+    /// works only in a sandbox.
     ///
     /// # Errors
     /// The mount or the server refuses.
@@ -478,11 +479,11 @@ impl Drop for Cluster {
 /// The way in which a server ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
-    /// Orderly: open transactions are rolled back, everything is written.
+    /// An orderly stop: open transactions are rolled back, and all data is written.
     Fast,
-    /// At once: the next start recovers from the log.
+    /// An immediate stop: the next start recovers from the log.
     Immediate,
-    /// All its processes by `kill -9`.
+    /// All processes are killed by `kill -9`.
     Killed,
 }
 

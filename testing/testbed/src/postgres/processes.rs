@@ -1,4 +1,4 @@
-//! A server's processes. Each of its children is the leader of a session of its own, so no group contains them all.
+//! A server's processes. Each of its children is the leader of a separate session, so no group contains them all.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -18,13 +18,13 @@ pub(super) fn tree(parent: u32) -> Vec<u32> {
     found
 }
 
-/// Signals a process, first so that it starts no others meanwhile, and its children. Processes that no longer exist are
-/// ignored.
+/// Signals a process and its children; the process comes first, so that it cannot start others meanwhile. Processes
+/// that no longer exist are ignored.
 pub(super) fn signal_tree(parent: u32, signal: Signal) {
     let send = |pid: u32, signal| {
         let _ = i32::try_from(pid).map(|pid| kill(Pid::from_raw(pid), signal));
     };
-    // Stopped first even before a kill: its children are found through it.
+    // Stopped first, even before a kill: its children can be found only while it exists.
     send(parent, Signal::SIGSTOP);
     for child in tree(parent).into_iter().skip(1) {
         send(child, signal);
@@ -32,12 +32,13 @@ pub(super) fn signal_tree(parent: u32, signal: Signal) {
     send(parent, signal);
 }
 
-/// Waits until no process of an ended server is left: they have its data directory as their working directory.
+/// Waits until no process of an ended server remains; they are recognized by the data directory as their working
+/// directory.
 ///
 /// # Errors
-/// Some still live after `limit`.
+/// Some are still running after `limit`.
 pub(super) fn wait_without(data: &Path, limit: Duration) -> Result<()> {
-    // By device and inode number, because a server in a root of its own has another path to it.
+    // Compared by device and inode number, because a server in a separate root has a different path to it.
     let place = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     let folder = place(data)?;
     let begun = ScaledInstant::now();

@@ -1,4 +1,4 @@
-//! Location of PostgreSQL's programs on Debian and other systems.
+//! Finds PostgreSQL's programs on Debian and other systems.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,13 @@ const OLDEST: u32 = 15;
 /// Debian's folder, which has a subfolder for each version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// Names a root with another version of the server, of scripts/postgres-roots.sh, which clusters use then.
+/// The variable that names a root with another version of the server, made by scripts/postgres-roots.sh.
 pub const ROOT: &str = "ADIT_POSTGRES_ROOT";
 
-/// Returns that root, and the folder of the server's programs in it.
+/// Returns the root that [`ROOT`] names, and the folder of the server's programs in it.
 ///
 /// # Errors
-/// There is no server.
+/// The root has no server.
 pub(super) fn root() -> Result<Option<(PathBuf, PathBuf)>> {
     let Some(root) = std::env::var_os(ROOT).map(PathBuf::from) else { return Ok(None) };
     let root = root.canonicalize().context(root.display())?;
@@ -24,11 +24,10 @@ pub(super) fn root() -> Result<Option<(PathBuf, PathBuf)>> {
     Ok(Some((root, PathBuf::from(format!("{DEBIAN}/{version}/bin")))))
 }
 
-/// Returns the folder of `postgres`, `initdb` and `psql`: the newest under Debian's folder, or else one that is in
-/// `PATH`.
+/// Returns the folder of `postgres`, `initdb` and `psql`: the newest under Debian's folder, or else one in `PATH`.
 ///
 /// # Errors
-/// There is none, or only an older one than adit works with.
+/// There is none, or all are older than adit supports.
 pub fn programs() -> Result<PathBuf> {
     let debian =
         newest(Path::new(DEBIAN)).map(|version| PathBuf::from(format!("{DEBIAN}/{version}/bin")));
@@ -42,7 +41,7 @@ pub fn programs() -> Result<PathBuf> {
         ))
 }
 
-/// Returns the greatest of the folders that are named by a sufficiently new version.
+/// Returns the newest supported version that names one of the folders.
 fn newest(folder: &Path) -> Option<u32> {
     let versions = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| {
         let version = entry.file_name().to_str()?.parse::<u32>().ok()?;
@@ -64,7 +63,7 @@ mod tests {
             std::fs::create_dir_all(&bin).unwrap();
             std::fs::write(bin.join("postgres"), "").unwrap();
         }
-        // Only a client.
+        // This version has only a client.
         std::fs::create_dir_all(folder.path().join("18/bin")).unwrap();
         assert_eq!(newest(folder.path()), Some(17));
         std::fs::remove_dir_all(folder.path().join("17")).unwrap();

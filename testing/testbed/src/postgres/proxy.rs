@@ -1,4 +1,4 @@
-//! A proxy between a node and its database, for faults of the link between them: lost notifications, slow answers, a
+//! A proxy between a node and its database that simulates faults of the link: lost notifications, slow responses, a
 //! broken link.
 //!
 //! It reads the messages that the server sends, so nodes must connect without TLS.
@@ -17,14 +17,14 @@ use crate::net::Namespace;
 const MESSAGE: usize = 64 << 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The faults of the link from now on.
+/// The current faults of the link.
 #[derive(Debug, Default)]
 pub struct Link {
-    /// Notifications are dropped.
+    /// Whether notifications are dropped.
     pub mute: AtomicBool,
-    /// Each answer of the server and each notification is delayed by this many milliseconds.
+    /// The delay of each response of the server and each notification, in milliseconds.
     pub delay_ms: AtomicU64,
-    /// New connections are closed at once.
+    /// Whether new connections are closed at once.
     pub closed: AtomicBool,
     /// The number of dropped notifications.
     pub muted: AtomicU64,
@@ -35,7 +35,7 @@ impl Link {
     /// Closes every existing connection.
     pub fn cut(&self) {
         for stream in self.lock().drain(..) {
-            // It may have ended by itself.
+            // The connection may have ended by itself.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -45,7 +45,7 @@ impl Link {
     }
 }
 
-/// Listens inside a namespace and forwards everything to the database there or elsewhere. It ends on drop.
+/// A proxy that listens inside a namespace and forwards all connections to a database. It ends on drop.
 #[derive(Debug)]
 pub struct Proxy {
     /// The faults of the link.
@@ -91,7 +91,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Connects a client with the database. A connection that fails on either side ends on both.
+/// Connects a client to the database. If either side ends, both connections are closed.
 fn pass(client: TcpStream, to: SocketAddr, link: &Arc<Link>) {
     let joined = || -> std::io::Result<()> {
         client.set_nonblocking(false)?;
@@ -118,7 +118,7 @@ fn pass(client: TcpStream, to: SocketAddr, link: &Arc<Link>) {
     }
 }
 
-/// Forwards the server's messages, each of which is a letter, a length and the rest.
+/// Forwards the server's messages, each of which consists of a letter, a length and the rest.
 fn answers(mut server: &TcpStream, mut client: &TcpStream, link: &Link) -> std::io::Result<()> {
     loop {
         let mut head = [0; 5];
@@ -133,7 +133,7 @@ fn answers(mut server: &TcpStream, mut client: &TcpStream, link: &Link) -> std::
         message.resize(head.len() + rest, 0);
         server.read_exact(message.get_mut(head.len()..).unwrap_or_default())?;
         let delay = link.delay_ms.load(Relaxed);
-        // Once for an answer, not for each of its rows: ReadyForQuery ends it.
+        // The delay applies once per response, not to each of its rows: ReadyForQuery ends a response.
         if delay > 0 && matches!(letter, b'Z' | b'A') {
             thread::sleep(Duration::from_millis(delay));
         }

@@ -1,8 +1,9 @@
-//! Tests of the harness itself, on the socket: the scenarios test what needs a namespace.
+//! Tests of the clusters themselves, through the socket: the scenarios test everything that needs a
+//! namespace.
 
 use super::*;
 
-/// Creates a cluster in a temporary folder, or prints why there can be none here.
+/// Creates a cluster in a temporary folder, or prints why none can be created here.
 fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
     if let Some(why) = missing() {
         let thread = thread::current();

@@ -17,7 +17,7 @@ use crate::tables::PeerTable;
 /// Additional state of a reader of a TAP device.
 #[derive(Debug, Default)]
 pub(super) struct Frames<F: Format> {
-    /// The station looked up last, and the peer that it is behind. Of one turn.
+    /// The station looked up last in this turn, and the peer that it is behind.
     pub(super) last: Option<(Mac, Arc<Peer<F>>)>,
     pub(super) floods: Floods,
 }
@@ -66,7 +66,7 @@ impl<F: Format> Transmitter<F> {
         }
     }
 
-    /// Floods frames of peers to all but the sender, within the rate limits.
+    /// Floods frames of peers to all but their senders, within the rate limits.
     pub(crate) fn relay_to_all(&mut self, floods: &[(PeerId, &[u8])]) {
         let shared = self.shared.clone();
         let Some(switch) = &shared.ethernet else { return };

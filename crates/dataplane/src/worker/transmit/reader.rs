@@ -1,4 +1,4 @@
-//! Super-packets from the TUN device, and the peers that they are for.
+//! Super-packets from the TUN device, and their destination peers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -52,7 +52,7 @@ pub(in crate::worker) struct Routed<F: Format> {
 }
 
 impl<F: Format> Reader<'_, F> {
-    /// Returns the next super-packet that has a peer; `None` when nothing waits or the turn is over.
+    /// Returns the next super-packet that has a peer; `None` when the device is empty or the turn is over.
     pub(super) fn next(&mut self) -> Option<Routed<F>> {
         while let Some(piece) = self.pieces.pop_front() {
             if let Some(place) = self.packet.get_mut(..piece.len()) {
@@ -77,7 +77,7 @@ impl<F: Format> Reader<'_, F> {
                         (self.alive, self.reads_left) = (false, 0);
                         return None;
                     }
-                    // A packet that the device cannot describe; it is gone.
+                    // A packet that the device cannot describe; it is lost.
                     _ => {
                         self.shared.stats.drop(DropReason::TunMalformed);
                         continue;
@@ -87,7 +87,7 @@ impl<F: Format> Reader<'_, F> {
             self.bytes_left = self.bytes_left.saturating_sub(len);
             self.refresh_tables();
             let vnet = VnetHeader::decode(&vnet);
-            // A packet without a peer is dropped for that reason, and starts no connection.
+            // A packet without a peer is dropped for that reason and must not start a connection.
             let to = if self.filter_hook.is_some() { self.receiver(len).ok() } else { None };
             if let (Some(to), Some(filter_hook)) = (to, &mut self.filter_hook) {
                 let packet = self.packet.get(..len).unwrap_or(&[]);
@@ -130,7 +130,7 @@ impl<F: Format> Reader<'_, F> {
         None
     }
 
-    /// Finds the peer that a packet or frame is for; `None`: all.
+    /// Finds the peer that a packet or frame is for; `None` means all peers.
     fn receiver(&mut self, len: usize) -> Result<Option<PeerId>, DropReason> {
         let Some(switch) = &self.shared.ethernet else {
             return self.route(len).map(|peer| Some(peer.id));
@@ -159,8 +159,8 @@ impl<F: Format> Reader<'_, F> {
             .is_some_and(|own| Ip::parse(packet).is_some_and(|ip| own.owns(ip.destination, packet)))
     }
 
-    /// Reloads the tables if they changed. A packet may be for a peer that was added since the turn began, which can be long
-    /// ago on a busy machine.
+    /// Reloads the tables if they changed. A packet may be for a peer that was added since the turn began, which can be
+    /// long ago on a busy machine.
     #[inline]
     fn refresh_tables(&mut self) {
         let tables = &self.shared.tables;

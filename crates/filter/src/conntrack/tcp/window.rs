@@ -6,13 +6,14 @@ use super::{
 use crate::conntrack::Invalid;
 use crate::ruleset::CtDirection;
 
-/// Acknowledgements may be older than the newest byte by the largest window, and at least by this.
+/// The least amount by which acknowledgements may lag behind the newest byte; it is the largest
+/// window if that is larger.
 const ACK_WINDOW: u32 = 66_000;
-/// RFC 7323 2.3.
+/// The maximum window scale (RFC 7323 2.3).
 const MAX_SCALE: u8 = 14;
 
 impl Side {
-    /// Takes over window scale and selective acknowledgements that a SYN offers.
+    /// Records the window scale and selective acknowledgements that a SYN offers.
     pub(super) fn take_options(&mut self, options: &[u8]) {
         if options.is_empty() {
             return;
@@ -50,12 +51,12 @@ impl Tcp {
         let before = self.sides;
         let verdict = self.fits(segment, direction);
         if verdict != Ok(WindowFit::Good) {
-            // Its apparent beginning of a connection is reverted.
+            // Undoes the connection start that the segment seemed to show.
             self.sides = before;
         }
         if verdict == Ok(WindowFit::Beyond) {
-            // If the receiver accepts it, its acknowledgement has to pass, or everything after it
-            // is lost.
+            // If the receiver accepts the segment, its acknowledgement must pass, or all later
+            // segments are lost.
             self.side(direction).end = segment.end;
         }
         verdict.map(|fit| fit == WindowFit::Good)
@@ -86,7 +87,7 @@ impl Tcp {
             (ack, sack) = (receiver.end, receiver.end);
         }
         if reset && seq == 0 && state == State::SynSent {
-            // The answer to a SYN has no number to start from.
+            // The answer to a SYN has no starting number.
             (seq, end) = (sender.end, sender.end);
         }
         let liberal = sender.is(LIBERAL);
@@ -157,19 +158,20 @@ fn verdict(
 }
 
 impl Side {
-    /// Starts from the first observed segment of this end, or the first after a reopening: a SYN.
+    /// Initializes this end from its first observed segment, or from the first after a reopening: a
+    /// SYN.
     fn begin(&mut self, receiver: &mut Self, segment: &Segment<'_>, direction: CtDirection) {
         self.end = segment.end;
         self.limit = segment.end;
         self.window = u32::from(segment.window).max(1);
         self.take_options(segment.options);
-        // Windows are scaled if both ends offer it (RFC 7323 2.2): known with the second SYN.
+        // Windows are scaled only if both ends offer it (RFC 7323 2.2), which the second SYN shows.
         if direction == CtDirection::Reply && !(self.is(SCALES) && receiver.is(SCALES)) {
             (self.scale, receiver.scale) = (0, 0);
         }
     }
 
-    /// Starts from a first observed segment of this end that is from the middle.
+    /// Initializes this end from a first observed segment in the middle of a connection.
     fn pick_up(&mut self, receiver: &mut Self, segment: &Segment<'_>, sack: u32) {
         self.end = segment.end;
         self.window = (u32::from(segment.window) << self.scale.min(MAX_SCALE)).max(1);
@@ -177,12 +179,12 @@ impl Side {
         if receiver.window == 0 {
             (receiver.end, receiver.limit) = (sack, sack);
         } else if sack == receiver.end.wrapping_add(1) && !segment.has(bits::RST) {
-            // A keepalive is one byte back; this seems to answer one.
+            // A keepalive is one byte behind, and this segment seems to answer one.
             receiver.end = sack;
         }
     }
 
-    /// Takes over the state of both ends that a valid segment of this end shows.
+    /// Updates the state of both ends from a valid segment of this end.
     fn learn(
         &mut self,
         receiver: &mut Self,
@@ -214,7 +216,7 @@ impl Side {
     }
 }
 
-/// Returns the highest byte that a segment acknowledges, selectively or not (RFC 2018).
+/// Returns the highest byte that a segment acknowledges, cumulatively or selectively (RFC 2018).
 fn highest(ack: u32, options: &[u8]) -> u32 {
     let mut highest = ack;
     for (kind, body) in Options(options) {
@@ -232,7 +234,7 @@ fn highest(ack: u32, options: &[u8]) -> u32 {
     highest
 }
 
-/// Options with a body, up to the first malformed one.
+/// The TCP options that have a body, up to the first malformed one.
 struct Options<'a>(&'a [u8]);
 
 impl<'a> Iterator for Options<'a> {

@@ -61,7 +61,7 @@ fn arp_is_not_tracked() {
     assert_eq!((tracked.state, tracked.protocol), (CtState::UNTRACKED, None));
 }
 
-/// Builds an error from C about `inner`, to any address.
+/// Builds an ICMP error from C about `inner`, addressed to `to`.
 fn error(v6: bool, to: u8, inner: &[u8]) -> Vec<u8> {
     let kind = if v6 { (1, 4) } else { (3, 3) };
     icmp(host(v6, C), host(v6, to), kind, 0, &inner[..inner.len().min(48)])

@@ -1,4 +1,4 @@
-//! Scenarios on virtual time. `World` is a bridge whose rules accept everything valid.
+//! Scenarios in virtual time. `World` is a bridge whose rules accept every valid packet.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) fn host(v6: bool, host: u8) -> IpAddr {
     }
 }
 
-/// Fills in a packet's transport checksum at `at`.
+/// Fills in a packet's transport checksum at offset `at`.
 pub(super) fn packet(
     source: IpAddr,
     destination: IpAddr,
@@ -174,8 +174,8 @@ impl World {
         self.tracker.burst(self.now).look(&packet, Crossing::Nowhere.into())
     }
 
-    /// Looks up a packet, and confirms it unless it is invalid; returns its state, and whether
-    /// there was space.
+    /// Looks up a packet, and confirms it unless it is invalid; returns its state, and whether the
+    /// table had room.
     pub(super) fn enter(&self, bytes: &[u8]) -> (View, bool) {
         self.enter_by(bytes, Crossing::Nowhere)
     }

@@ -1,16 +1,16 @@
-//! Two simulated ends of a TCP connection: whatever the network loses, reorders or duplicates,
-//! their segments are never invalid; segments of an attacker who cannot see theirs change nothing.
+//! Two simulated ends of a TCP connection: whatever the network loses, reorders or duplicates, their segments are never
+//! invalid, and segments of an attacker who cannot see theirs change nothing.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// An end that sends data, acknowledges selectively, repeats lost data, closes or resets.
+/// An end that sends data, acknowledges selectively, retransmits lost data, closes or resets.
 #[derive(Clone, Debug)]
 struct End {
     back: bool,
     start: u32,
-    /// Offsets into what it sends; the SYN is byte 0.
+    /// The offset up to which its data is acknowledged; offsets count from the SYN, which is byte 0.
     acked: u32,
     next: u32,
     total: u32,
@@ -18,7 +18,7 @@ struct End {
     /// The window that the other end offered last.
     offered: u32,
     their_scale: u8,
-    /// Received: everything before, and one block after a gap.
+    /// The end of the data received in order; one block after a gap may have been received too.
     received: u32,
     block: Option<(u32, u32)>,
     their_start: Option<u32>,
@@ -64,7 +64,7 @@ impl End {
         Seg { v6: false, back, flags, seq, ack, window, options, len: len as usize }
     }
 
-    /// Returns the segment that it would send now: new data if the window allows, otherwise a repetition or a
+    /// Returns the segment that the end would send now: new data if the window allows, otherwise a retransmission or a
     /// bare acknowledgement.
     fn send(&mut self, repeat: bool, most: u32) -> Option<Seg> {
         if !self.sent_syn || repeat && self.acked == 0 {
@@ -134,19 +134,19 @@ impl End {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A or B sends at most this many bytes, perhaps repeated ones.
+    /// A or B sends at most this many bytes, which may be a retransmission.
     Send {
         back: bool,
         repeat: bool,
         most: u16,
     },
-    /// A segment in flight arrives, from anywhere in the queue; it may arrive again later.
+    /// A segment in flight arrives, from any place in the queue; it may arrive again later.
     Arrive {
         which: prop::sample::Index,
         twice: bool,
     },
     Lose(prop::sample::Index),
-    /// A blind attacker sends this.
+    /// A blind attacker sends this segment.
     Attack {
         back: bool,
         flags: u8,
@@ -218,8 +218,8 @@ proptest! {
             match event {
                 Event::Send { back, repeat, most } => {
                     let sent = ends[usize::from(back)].send(repeat, most.into());
-                    // The bridge is next to A: segments of B have already been lost or reordered
-                    // when they pass it, those of A have not.
+                    // The bridge is next to A: segments of B may have been lost or reordered before they pass it, those
+                    // of A have not.
                     if let Some(segment) = sent {
                         if !segment.back {
                             let view = world.tcp(segment.clone());
@@ -244,8 +244,8 @@ proptest! {
                 Event::Attack { back, flags, seq, ack, len } => {
                     let established =
                         view(&world).is_some_and(|(state, _)| state == FlowState::Established);
-                    // A random number is inside the window once in thousands of times; then it is
-                    // as good as the owner's, except for resets and SYNs.
+                    // A random number is inside the window once in thousands of times; such a segment has the same
+                    // effect as one of the real sender, except for resets and SYNs.
                     let from = &ends[usize::from(back)];
                     let (offset, to) =
                         (seq.wrapping_sub(from.start), &ends[usize::from(!back)]);

@@ -24,7 +24,8 @@ fn a_reset_where_the_next_byte_is_expected_ends_it() {
 
 #[test]
 fn a_reset_elsewhere_in_the_window_passes_and_ends_nothing() {
-    // Section 3.2: its receiver answers with a challenge, and the owner with an exact reset.
+    // Section 3.2: the receiver answers with a challenge, and the real sender answers that with an
+    // exact reset.
     let world = world();
     assert_eq!(world.tcp(seg(RST, 5002, 0).back()), COMES);
     assert_eq!(world.tcp(seg(RST, 5001 + 1000, 0).back()), COMES);
@@ -58,7 +59,7 @@ fn a_reset_behind_the_last_segment_of_its_sender_ends_it() {
 
 #[test]
 fn a_syn_in_an_open_connection_changes_nothing() {
-    // Section 4.2: its receiver answers with a challenge.
+    // Section 4.2: the receiver answers with a challenge.
     let world = world();
     for seq in [1001, 1500, 0x9000_0000] {
         assert_eq!(world.tcp(seg(SYN, seq, 0)), GOES);
@@ -117,8 +118,8 @@ fn a_blind_reset_does_not_end_a_half_closed_connection() {
 
 #[test]
 fn blind_data_is_invalid_or_late() {
-    // Section 5: an acknowledgement must be between everything that was ever in flight and what was
-    // sent.
+    // Section 5: an acknowledgement must not be older than any data that was ever in flight, nor
+    // newer than the data sent.
     let world = world();
     let before = world.only();
     assert_eq!(world.tcp(seg(ACK, 5001, 1001 + 5).back().len(5)), BAD);

@@ -1,4 +1,4 @@
-//! One source cannot take the table from the others, whatever state its flows are in.
+//! One source cannot use up the table, whatever state its flows are in.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn source(number: u16) -> IpAddr {
     IpAddr::from([172, 16, high, low])
 }
 
-/// Opens a connection completely; returns whether there was space.
+/// Opens a connection completely; returns whether the table had room.
 fn open(world: &World, from: IpAddr, port: u16) -> bool {
     let (a, b) = ((from, port), (SERVER, 80));
     world.enter(&seg(SYN, 1000, 0).between(a, b)).1
@@ -34,7 +34,7 @@ fn a_source_that_fills_the_table_with_established_flows_makes_room_itself() {
         assert!(open(&world, source(1), port));
         world.wait(Duration::from_secs(1));
     }
-    // The one that was silent for longest is evicted: not the first one, which is in use.
+    // The flow that was silent for longest is evicted, not the first one, which is in use.
     assert!(is_open(&world, source(1), 1));
     for other in 2..=6 {
         assert!(open(&world, source(other), 1), "{other}");
@@ -66,8 +66,7 @@ fn a_source_beyond_its_share_takes_the_place_of_its_own_flows_only() {
     }
     let of = |from| world.flows().iter().filter(|flow| flow.source.0 == from).count();
     assert_eq!((of(source(1)), world.flows().len()), (200, 1000));
-    // A source within its share keeps its flows: a table that is full of such sources refuses
-    // others.
+    // A source within its share keeps its flows: a table full of such sources refuses others.
     for number in 0..100 {
         assert!(open(&world, source(number + 4000), 1));
     }
@@ -108,7 +107,7 @@ fn a_client_is_one_source_with_all_its_addresses() {
         assert!(open(&world, IpAddr::from([172, 16, 1, host]), 1));
         world.wait(Duration::from_secs(1));
     }
-    // Alice's flows are evicted for those of others, and then for her own only.
+    // Alice's flows are evicted for flows of others, and then only for her own.
     for host in 0..9 {
         assert!(open(&world, IpAddr::from([172, 16, 2, host]), 1));
     }
@@ -118,7 +117,7 @@ fn a_client_is_one_source_with_all_its_addresses() {
     }
     let of_alice = |flow: &&FlowInfo| flow.source.0.to_string().starts_with("172.16.1.");
     assert_eq!(world.flows().iter().filter(of_alice).count(), 10);
-    // A flow stays charged to the client that started it, even if another client has the address by now.
+    // A flow stays charged to the client that started it, even if another client now has the address.
     world.tracker.set_network(network(1), 24, None);
     world.tracker.flush(|_| true);
     assert_eq!(world.flows(), []);
@@ -147,7 +146,7 @@ fn a_flood_without_answers_leaves_a_source_with_many_connections_alone() {
 fn what_a_source_waits_for_is_counted_right_when_a_connection_starts_over() {
     let limits = Limits { unanswered_per_source: 3, ..Limits::default() };
     let mut world = World::with(limits);
-    // Both ends of an established connection start over: it waits for an answer again.
+    // Both ends of an established connection start again: it is unanswered once more.
     world.connect();
     for _ in 0..5 {
         assert_eq!(world.tcp(seg(SYN, 700_000, 0)), GOES);

@@ -51,7 +51,7 @@ fn a_flood_of_syns_does_not_end_what_is_established() {
         let ack = seg(ACK, 1001, 5001).between(client(number), SERVER);
         assert_eq!(world.pass(&ack), GOES);
     }
-    // A client that answers in time succeeds in the middle of it.
+    // A client that answers in time succeeds in the middle of the flood.
     world.enter(&syn(20_000));
     for number in 30_000..30_400 {
         world.enter(&syn(number));
@@ -63,7 +63,7 @@ fn a_flood_of_syns_does_not_end_what_is_established() {
 #[test]
 fn a_table_full_of_established_flows_refuses_and_counts() {
     let mut world = small(10);
-    // One source each: none exceeds its share.
+    // Each flow has its own source: none exceeds its share.
     let at = |number: u8| (IpAddr::from([172, 17, 0, number]), 1000);
     let open = |world: &World, number| {
         let (from, to) = (at(number), SERVER);
@@ -81,7 +81,7 @@ fn a_table_full_of_established_flows_refuses_and_counts() {
     let stats = world.tracker.stats();
     assert_eq!((stats.flows, stats.refused_full, stats.evicted), (10, 2, 0));
     assert_eq!(world.pass(&ack(3)), GOES);
-    // Flows that were silent for hours are evicted; the one that was active stays.
+    // Flows that were silent for hours are evicted; the active one stays.
     world.wait(Timeouts::IDLE - Duration::from_secs(1));
     world.pass(&ack(0));
     assert_eq!(world.enter(&syn(52)), (NEW, false));
@@ -137,7 +137,7 @@ fn a_source_has_a_bound_of_unanswered_flows_of_its_own() {
     assert!(!world.enter(&udp(v6(6, 6), (host(true, B), 53))).1, "a /64 is one source");
     assert_eq!(world.tracker.stats().refused_source, 2);
     assert!(world.enter(&udp((host(false, C), 6), b)).1, "another one");
-    // An answer frees the place; so does the end.
+    // An answer makes room; so does the end of a flow.
     world.pass(&udp(b, (a, 1)));
     assert!(world.enter(&udp((a, 6), b)).1);
     assert!(!world.enter(&udp((a, 7), b)).1);
@@ -232,7 +232,7 @@ fn a_hundred_thousand_flows_take_what_was_promised_and_all_are_found() {
     let mut bytes = udp(client(0), SERVER);
     let mut burst = world.tracker.burst(world.now);
     let mut view = |number: u32, confirm: bool| {
-        // Only the address and port change; the device guarantees the checksums.
+        // Only the address and port change; the device guarantees the checksum.
         bytes[12..16].copy_from_slice(&(0x0b00_0000 + number).to_be_bytes());
         crate::testing::fix_v4(&mut bytes);
         bytes[26..28].fill(0);
@@ -269,8 +269,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The table behaves as a map of both directions: growth, removal and sweeping neither lose nor
-    /// mix up flows.
+    /// The table behaves as a map with keys in both directions: growth, removal and sweeping
+    /// neither lose flows nor mix them up.
     #[test]
     fn it_is_a_map(steps in prop::collection::vec(step(), 1..300), v6: bool, seed: [u8; 16]) {
         type Ends = [(u8, u8); 2];

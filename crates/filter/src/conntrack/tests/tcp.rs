@@ -82,7 +82,8 @@ fn only_a_syn_or_an_acknowledgement_from_the_middle_starts_a_connection() {
 
 #[test]
 fn a_connection_taken_up_in_the_middle_is_not_held_to_windows() {
-    // Its window scale is unknown: half a megabyte in flight beyond what the fields say.
+    // Its window scale is unknown: half a megabyte is in flight beyond what the window fields
+    // allow.
     let world = World::new();
     assert_eq!(world.tcp(seg(ACK, 1000, 5000).len(1000)), NEW);
     assert_eq!(world.tcp(seg(ACK, 5000, 2000).back()), COMES);
@@ -233,7 +234,7 @@ fn a_syn_reopens_what_was_closed() {
     assert_eq!(world.tcp(seg(SYN, 700_000, 0)), NEW);
     assert_eq!(world.only().state, FlowState::SynSent);
     assert_eq!(world.tcp(seg(SYN | ACK, 9000, 700_001).back()), COMES);
-    // From the other side too: then that is the original direction.
+    // The same from the other end, which is then the original direction.
     let world = World::connected();
     world.tcp(seg(FIN | ACK, 1001, 5001));
     world.tcp(seg(FIN | ACK, 5001, 1002).back());
@@ -252,7 +253,8 @@ fn half_a_handshake_that_is_refused_leaves_nothing() {
 
 #[test]
 fn both_ends_may_have_started_again_where_we_have_not() {
-    // Both ends lost the connection; the SYN is unexpected, and its answer shows that it is valid.
+    // Both ends lost the connection; the SYN is unexpected, and the answer to it shows that it is
+    // valid.
     let world = World::connected();
     assert_eq!(world.tcp(seg(SYN, 800_000, 0)), GOES);
     assert_eq!(world.only().state, FlowState::Established);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Advances to just before, and then to, the end of a flow's time.
+/// Checks that a flow exists until just before the end of its time, and not after it.
 fn lives(world: &mut World, seconds: u64) {
     assert_eq!(world.only().left, Duration::from_secs(seconds));
     world.wait(Duration::from_nanos(seconds * 1_000_000_000 - 1));

@@ -1,4 +1,4 @@
-//! Flows between other ports or clients or in other VLANs are different flows, whatever their
+//! Flows between other ports or clients, or in other VLANs, are different flows, whatever their
 //! addresses.
 
 use super::*;
@@ -18,13 +18,13 @@ fn an_answer_comes_by_the_other_port() {
             let answer = seg(SYN | ACK, 5000, 1001).between(to, from);
             let ack = seg(ACK, 1001, 5001).between(from, to);
             assert_eq!(world.enter_by(&syn, there), (NEW, true));
-            // Forged by the sender of the SYN.
+            // An answer forged by the sender of the SYN.
             assert_eq!(world.enter_by(&answer, there), (BAD, true));
             assert_eq!(world.only().state, FlowState::SynSent);
             assert_eq!(world.enter_by(&answer, back), (COMES, true));
             assert_eq!(world.enter_by(&ack, there), (GOES, true));
             assert_eq!(world.only().state, FlowState::Established);
-            // A reset ends the flow only if it comes by the flow's own path.
+            // A reset ends the flow only if it takes the flow's own path.
             let reset = seg(RST, 5001, 1001).between(to, from);
             assert_eq!(world.enter_by(&reset, there).0, BAD);
             assert_eq!(world.only().state, FlowState::Established);
@@ -61,7 +61,7 @@ fn other_protocols_know_their_ports_too() {
         assert_eq!(world.enter_by(&icmp(a, b, ask, 7 << 16, &[]), Up), (NEW, true));
         assert_eq!(world.enter_by(&icmp(b, a, answer, 7 << 16, &[]), Up), (BAD, true));
         assert_eq!(world.enter_by(&icmp(b, a, answer, 7 << 16, &[]), Down), (COMES, true));
-        // An error about it arrives by the other port, from any address.
+        // An error about the flow arrives by the other port, from any address.
         let world = World::new();
         assert_eq!(world.enter_by(&there, Up), (NEW, true));
         let error = if v6 { (1, 4) } else { (3, 3) };
@@ -106,7 +106,7 @@ fn each_vlan_has_its_own_flows() {
     assert_eq!(view(&tagged(20), None, &back), NEW, "not an answer to what VLAN 10 asked");
     assert_eq!(view(&[], None, &back), NEW);
     assert_eq!(view(&tagged(10), None, &back), COMES);
-    // A priority is no VLAN, and the place of the tag does not matter.
+    // A priority tag is not a VLAN, and the position of the tag does not matter.
     assert_eq!(view(&tagged(0xe000 | 10), None, &there), GOES);
     assert_eq!(view(&[], Some(10), &there), GOES);
     assert_eq!(view(&tagged(0xa000), None, &there), COMES, "the answer to the frame without a tag");
@@ -182,7 +182,7 @@ fn a_flow_between_two_clients_is_theirs_alone() {
         }
         assert_eq!(world.enter_by(&back, between(BOB, ALICE)), (COMES, true));
         assert_eq!(world.enter_by(&there, between(ALICE, BOB)), (GOES, true));
-        // An error about it comes from the destination.
+        // An error about the flow comes from its destination.
         let IpAddr::V4(asker) = from.0 else { panic!() };
         let error = icmp(host(false, C), asker.into(), (3, 3), 0, &there);
         let related = (CtState::RELATED, CtDirection::Reply);
@@ -195,7 +195,7 @@ fn a_flow_between_two_clients_is_theirs_alone() {
 
 #[test]
 fn a_client_that_is_the_other_end_of_itself_has_answers() {
-    // Two sessions of one client, or an address of its own that is routed back to it.
+    // Two sessions of one client, or one of its addresses that is routed back to it.
     let world = World::new();
     assert_eq!(world.enter_by(&udp(FROM, TO), between(ALICE, ALICE)), (NEW, true));
     assert_eq!(world.enter_by(&udp(TO, FROM), between(ALICE, ALICE)), (COMES, true));

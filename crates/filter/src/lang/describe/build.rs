@@ -93,7 +93,7 @@ impl Frame {
         }
     }
 
-    /// Builds all bytes, without a link header for a TUN device.
+    /// Builds the whole packet; for a TUN device, without a link header.
     pub(super) fn build(&self, tun: bool) -> Result<Vec<u8>, String> {
         let (ethertype, packet) = match (self.body, self.source, self.destination) {
             (Body::Arp { reply, sender, target }, ..) => (0x0806, self.arp(reply, sender, target)),
@@ -121,7 +121,7 @@ impl Frame {
         Ok(frame)
     }
 
-    /// Returns the address of the station or group that the packet is for.
+    /// Returns the address of the station or group that the packet is sent to.
     fn to_mac(&self) -> u64 {
         match (self.body, self.destination) {
             (Body::Arp { reply: false, .. }, _) => BROADCAST,
@@ -177,7 +177,8 @@ impl Frame {
         Ok(packet)
     }
 
-    /// Builds the transport header and zeros up to the wanted length. `pseudo` lacks the length.
+    /// Builds the transport header, padded with zeros to the requested length. `pseudo` lacks the
+    /// length.
     fn transport(&self, pseudo: Sum, header: usize) -> Result<Vec<u8>, String> {
         let head = match self.body {
             Body::Tcp { .. } => TCP_LEN,
@@ -233,7 +234,7 @@ impl Frame {
         {
             *place = [0, 0];
             let sum = sum.bytes(&body).finish();
-            // RFC 768: a sum of zero is sent as ones, because zero means none.
+            // RFC 768: a checksum of zero is sent as all ones, because zero means no checksum.
             let udp = matches!(self.body, Body::Udp { .. });
             let sum = if udp && sum == 0 { u16::MAX } else { sum };
             if let Some(place) = body.get_mut(at..).and_then(|b| b.first_chunk_mut::<2>()) {

@@ -10,7 +10,7 @@ fn errors(text: &str) -> Vec<String> {
     found.list.iter().map(|d| format!("{}:{} {}{}", d.line, d.column, d.message, hint(d))).collect()
 }
 
-/// Returns the only error of a rule in a table where some names exist.
+/// Returns the only error of a rule in a table in which some names exist.
 fn rule(family: &str, text: &str) -> String {
     let file = format!(
         "table {family} t {{

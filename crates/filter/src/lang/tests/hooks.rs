@@ -15,7 +15,7 @@ fn a_file_without_a_base_chain_is_refused() {
         "",
         "flush ruleset\n",
         "table inet t { }\n",
-        // The line with the hook was forgotten.
+        // The line with the hook is missing.
         "table inet t { chain forward { tcp dport 22 accept; drop; } }\n",
         "table inet t { chain a { jump c; }; chain c { drop; } }\n",
     ] {
@@ -24,7 +24,7 @@ fn a_file_without_a_base_chain_is_refused() {
         assert!(wrong.contains("define adit_allow_unhooked = 1"), "{wrong}");
         assert_eq!(wrong.matches("instead:").count(), 1, "{wrong}");
     }
-    // A truncated file is no different, wherever it ends.
+    // A truncated file is treated the same, wherever it ends.
     let whole = format!("table inet t {{\n {BASE}\n tcp dport 22 accept\n }}\n}}\n");
     let cut = (0..whole.len()).filter(|at| whole.is_char_boundary(*at));
     for at in cut {
@@ -40,7 +40,8 @@ fn a_chain_to_which_no_hook_leads_is_refused_with_its_place() {
     let text = format!("table inet t {{\n {BASE} }}\n chain lost {{ tcp dport 22 drop; }}\n}}\n");
     let wrong = hooked(&text).unwrap_err();
     assert!(wrong.starts_with("fw.nft:3:8: no hook leads to chain `lost` of table `t`"), "{wrong}");
-    // Chains that only unreached ones jump to are unreached, too; in each table separately.
+    // Chains to which only unreached chains jump are unreached, too; each table is checked
+    // separately.
     let other = format!(
         "table inet t {{ chain c {{ }}; {BASE} }}; chain a {{ jump c; }} }}\ntable ip t {{ {BASE} }}; chain c {{ }} }}\n"
     );
@@ -64,7 +65,7 @@ fn jumps_gotos_and_verdict_maps_lead_to_chains() {
         let text = format!("table inet t {{ {map}; chain c {{ drop; }}; {BASE} {way}; }} }}\n");
         assert!(hooked(&text).is_ok(), "{way}: {}", hooked(&text).unwrap_err());
     }
-    // A map that no rule uses leads nowhere.
+    // A map that no rule uses leads to no chain.
     let unused = "table inet t { map m { type inet_service : verdict; elements = { 22 : goto c }; }; chain c { drop; }; ";
     assert!(hooked(&format!("{unused}{BASE} }} }}\n")).is_err());
 }
@@ -81,7 +82,7 @@ fn a_file_may_ask_for_it() {
         let wrong = hooked(&asking.replace("= 1", "= yes")).unwrap_err();
         assert!(wrong.starts_with("fw.nft:1:30: `adit_allow_unhooked` is 1 or 0"), "{wrong}");
     }
-    // In a block it is a definition of the block's.
+    // Inside a block, the definition applies to the block only.
     assert!(
         hooked("table inet t { define adit_allow_unhooked = 1\n chain c { drop; } }\n").is_err()
     );

@@ -33,7 +33,7 @@ fn without_lines(mut ruleset: Ruleset) -> Ruleset {
     ruleset
 }
 
-/// Many forms that users write.
+/// Many forms of rules that users write.
 const FORMS: &str = include_str!("forms.nft");
 
 #[test]

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::ruleset::Members;
 
-/// Returns why nftables refuses a text; `None` if it accepts it.
+/// Returns nftables' reason for refusing a text; `None` if it accepts it.
 fn refusal(text: &str) -> Option<String> {
     let mut child = Command::new("unshare")
         .args(["-n", "nft", "-c", "-f", "-"])
@@ -38,7 +38,7 @@ fn nft_takes_the_forms_and_what_is_printed_of_them() {
     if !can_ask("nft_takes_the_forms_and_what_is_printed_of_them") {
         return;
     }
-    // Clients and groups are adit's own.
+    // Only adit has clients and groups.
     let written = FORMS.replace("\\\n", "");
     let mut lines = written.lines().filter(|l| !l.contains("@client:") && !l.contains("@group:"));
     let foreign: String = lines.by_ref().flat_map(|l| [l, "\n"]).collect();
@@ -62,7 +62,7 @@ fn nft_takes_any_rule_set_that_is_printed() {
         .unwrap();
 }
 
-/// Returns a rule set with each list of elements sorted, and without marks of ranges: as nftables keeps them.
+/// Returns a rule set with each list of elements sorted and without markers of ranges, as nftables keeps them.
 fn sorted(mut ruleset: Ruleset) -> Ruleset {
     for set in ruleset.tables.iter_mut().flat_map(|t| &mut t.sets) {
         if let Members::Fixed(list) = &mut set.members {

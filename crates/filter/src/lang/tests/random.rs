@@ -79,7 +79,7 @@ const FIELDS: &[Field] = &[
 const NAMES: &[&str] = &["eth0", "eth1.5", "wg-7", "br_lan", "a"];
 const WILD: &[&str] = &["lan", "tun", "x"];
 
-/// Generates any rule set. With `for_nft`, only what the kernel's nftables accepts too.
+/// Generates a rule set. With `for_nft`, it has only rules that the kernel's nftables accepts too.
 pub(super) fn rulesets(for_nft: bool) -> impl Strategy<Value = Ruleset> {
     prop::collection::vec(any::<u64>(), 50..600)
         .prop_map(move |stream| RulesetGenerator { stream, at: 0, handle: 0, for_nft }.ruleset())
@@ -205,7 +205,7 @@ impl RulesetGenerator {
                 continue;
             }
             key.push(field);
-            // nftables requires headers of one packet, because it checks dependencies.
+            // nftables requires headers that occur in one packet, because it checks dependencies.
             if self.for_nft {
                 break;
             }
@@ -333,7 +333,8 @@ impl RulesetGenerator {
                 let maps: Vec<usize> = (0..named)
                     .filter(|&s| table.sets[s].map && table.sets[s].key == kinds)
                     .collect();
-                // A named map jumps to any chain: only from the first chain there is no circle.
+                // A named map may jump to any chain: only from the first chain can this form no
+                // loop.
                 let map = if !maps.is_empty() && !chains.is_empty() && chains[0] == 1 {
                     SetId(self.pick(&maps))
                 } else {
@@ -411,7 +412,7 @@ fn names_only(kind: Kind) -> bool {
     matches!(kind, Kind::CtDirection | Kind::NfProto | Kind::PktType)
 }
 
-/// Returns whether nftables refuses this field in such a table, or as a key of its own.
+/// Returns whether nftables refuses this field in a table of this family, or as a single key.
 fn refused_by_nft(family: Family, field: Field) -> bool {
     // The kernel may lack tracking for bridges.
     let ct = [Field::CtState, Field::CtDirection, Field::CtProtocol];

@@ -228,7 +228,7 @@ fn redirect(flags: &mut Option<Vec<String>>, d: &Directive) -> Result<(), Config
 fn dns(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     match raw.options.routes.dns.add(&d.name, &d.words(), false) {
         Ok(()) => {}
-        // Time servers and the like, which openvpn leaves to scripts.
+        // Options about time servers, for example, which openvpn leaves to scripts.
         Err(DnsError::Unknown(word)) if d.name == "dhcp-option" => {
             raw.warn(d, &format!("has no effect here: {word} is not about DNS"));
         }

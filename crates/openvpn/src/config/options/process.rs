@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// User, pid file and the like.
+/// Options of the process, such as the user and the pid file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// `cd`; already joined to every path.

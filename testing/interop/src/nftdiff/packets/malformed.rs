@@ -105,7 +105,7 @@ pub(super) fn broken(random: &mut Random) -> Flow {
         break_v6(random, &pair, &mut sent.frame, protocol, &segment)
     };
     sent.what = what.into();
-    // The valid one too: the invalid one must not have left traces.
+    // The valid packet is sent as well: the invalid one must not have left traces.
     if random.percent(50) {
         vec![sent, SentFrame { what: "sound after broken".into(), ..sound }]
     } else {
@@ -127,7 +127,7 @@ fn break_v4(random: &mut Random, frame: &mut Vec<u8>, protocol: u8) -> &'static 
             frame[14] = 0x44;
             "header length below 20"
         }
-        // Otherwise the payload would be options, of which Linux drops the wrong ones before any rule.
+        // Otherwise the payload would become options, and Linux drops invalid ones before any rule.
         2 if end < 74 => {
             frame[14] = 0x4f;
             "header length beyond the end"

@@ -16,7 +16,7 @@ const URG: u8 = 32;
 /// The numbers of one end.
 #[derive(Clone, Copy)]
 struct End {
-    /// The next byte's number.
+    /// The sequence number of the next byte.
     next: u32,
     window: u16,
     port: u16,

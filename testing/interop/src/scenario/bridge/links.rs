@@ -27,7 +27,7 @@ fn state(host: &Namespace, interface: &str) -> Result<String> {
     host.run("ip", &["link", "show", "dev", interface])
 }
 
-/// Waits until an interface has a link, or none.
+/// Waits until an interface has a link, or has lost it.
 fn await_link(host: &Namespace, interface: &str, there: bool) -> Result<()> {
     until(&format!("the link of {interface}: {there}"), LIMIT, || {
         Ok(state(host, interface)?.contains("LOWER_UP") == there)
@@ -55,7 +55,7 @@ fn link_state(scenario: &Scenario<'_>) -> Result<String> {
     ip(Some(&place.right), back.iter().map(|line| (*line).to_owned()))?;
     await_link(&place.left, "port", true)?;
     reach(&place.left, "10.5.0.2")?;
-    // A port that was switched off is on again when the bridge has ended.
+    // A port that was switched off is on again after the bridge has ended.
     link(&place.left, "port down")?;
     await_link(&place.right, "port", false)?;
     bridge.stop()?;
@@ -102,7 +102,7 @@ fn switched_off_at_the_end(scenario: &Scenario<'_>) -> Result<String> {
     reach(&place.left, "10.5.0.2")?;
     bridge.signal(Signal::SIGKILL)?;
     bridge.wait_exit(LIMIT)?;
-    // The service manager does this then.
+    // This is the service manager's task in that case.
     place.middle.run(&place.adit()?, &["bridge", "--settings", &file, "--down"])?;
     for port in ["mid0", "mid1"] {
         let said = state(&place.middle, port)?;

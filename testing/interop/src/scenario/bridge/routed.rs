@@ -45,7 +45,7 @@ fn arguments(left: &str, right: &str) -> Vec<String> {
 fn ping_output(from: &Namespace, arguments: &[&str]) -> String {
     let fixed = ["-c", "1", "-W", "5"];
     let all = [&fixed[..], arguments].concat();
-    // It prints the error message it received, and fails.
+    // It prints the error message that it received, and fails.
     let mut command = from.command("ping");
     let said = command.args(all).output();
     said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default()

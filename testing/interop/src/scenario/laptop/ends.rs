@@ -54,7 +54,7 @@ fn orderly(laptop: &Laptop<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The client and all its processes are killed. The next start undoes what they did, or `adit doctor --fix`.
+/// The client and all its processes are killed. The next start or `adit doctor --fix` undoes their changes.
 fn killed(laptop: &Laptop<'_>) -> Result<String> {
     let setup = Setup { access: Access::Cafe, dns: true, ..Setup::default() };
     let mut laptop = laptop.connect(setup)?;

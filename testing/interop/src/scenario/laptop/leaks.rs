@@ -28,7 +28,7 @@ const MORE_SPECIFIC: &str = "follows routes that are more specific than its own"
 const SCRIPTS: &str = "leaves name servers to scripts";
 const BLOCK_IPV6: &str = "refuses only the IPv6 that is routed into the tunnel";
 
-/// A DHCP server sends a route to the host outside (option 121), which is more specific than the tunnel's.
+/// A DHCP server sends a route to the external host (option 121), which is more specific than the tunnel's.
 fn route_from_dhcp(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup::default())?;
     let (router, device) = (Access::Home.router(), Access::Home.interface());
@@ -61,7 +61,7 @@ fn through6(laptop: &ConnectedLaptop<'_>) -> Result<()> {
     })
 }
 
-/// Both families through a tunnel that has both, from a network that has both.
+/// Both families through a tunnel that carries both, from a network that has both.
 fn both_families(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup { access: Access::Cafe, ipv6: true, ..Setup::default() })?;
     through6(&laptop)?;
@@ -70,7 +70,7 @@ fn both_families(laptop: &Laptop<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A tunnel without IPv6 on a laptop that has it.
+/// A tunnel without IPv6 on a laptop that has IPv6.
 fn ipv6_blocked(laptop: &Laptop<'_>) -> Result<String> {
     blocked(laptop, "203.0.113.7")
 }
@@ -84,7 +84,7 @@ fn blocked(laptop: &Laptop<'_>, host: &'static str) -> Result<String> {
     let laptop = laptop.connect(Setup { access: Access::Cafe, host, ..Setup::default() })?;
     let probe = laptop.internet.probe();
     let mut kinds = Vec::new();
-    // A program that waits for a timeout would wait for minutes, and would not try IPv4 in its place.
+    // A program that waits for a timeout would wait for minutes, and would not try IPv4 instead.
     for answer in [probe.udp(WEB6, TIMEOUT)?, probe.tcp(WEB6, TIMEOUT)?] {
         match answer {
             Answer::Refused(kind) => kinds.push(format!("{kind:?}")),
@@ -94,7 +94,7 @@ fn blocked(laptop: &Laptop<'_>, host: &'static str) -> Result<String> {
             }
         }
     }
-    // New addresses and routes from the router do not open it.
+    // New addresses and routes from the router do not lift the block.
     let lines = [
         "route add 2001:db8:4::/64 via fe80::1 dev eth1 proto ra".to_owned(),
         "address add 2001:db8:30::51/64 dev eth1 nodad".to_owned(),

@@ -140,7 +140,7 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// The time limit for a client to recover when its link does. Recovery takes two seconds at most on an idle machine.
+/// The time limit for a client to recover after its link does. Recovery takes at most two seconds on an idle machine.
 const BACK: Duration = Duration::from_secs(3);
 
 /// The interface is down for three seconds.
@@ -220,7 +220,7 @@ fn suspend(laptop: &Laptop<'_>) -> Result<String> {
     Ok(format!("back after {} ms", took.as_millis()))
 }
 
-/// The laptop falls asleep at home and wakes at the café.
+/// The laptop suspends at home and resumes at the café.
 fn resume_on_another_network(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup { profile: IMPATIENT, ..Setup::default() })?;
     laptop.signal_all(Signal::SIGSTOP)?;

@@ -34,7 +34,7 @@ enum Client {
     Connect,
     /// `adit openvpn`
     DropIn,
-    /// The system's `openvpn`, also at the server's end: the control.
+    /// The system's `openvpn` at both ends: the control.
     Openvpn,
 }
 
@@ -53,7 +53,7 @@ impl Client {
 enum Control {
     /// openvpn passes it.
     Passes,
-    /// It does not, for this reason.
+    /// openvpn fails it, for this reason.
     Fails(&'static str),
 }
 
@@ -129,7 +129,7 @@ struct Setup {
     ipv6: bool,
     /// Whether the server pushes [`VPN_RESOLVER`].
     dns: bool,
-    /// The keys of a tunnel that is point-to-point, where there is no server.
+    /// The keys of a point-to-point tunnel, which has no server.
     point_to_point: Option<Keys>,
     /// More lines for the profile.
     profile: &'static str,
@@ -179,14 +179,14 @@ struct ConnectedLaptop<'a> {
     /// The laptop before it was connected.
     before: HostState,
     since: Instant,
-    /// The number of queries that the resolvers outside had received by then.
+    /// The number of queries that the resolvers outside had received before.
     queries: usize,
 }
 
-/// The time limit for an answer that should arrive. Recovery takes well under 3 s on an idle machine; this is for a
-/// busy one.
+/// The time limit for an expected answer. Recovery takes well under 3 s on an idle machine; the limit is for a busy
+/// one.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The time that a scenario waits for an answer that must not arrive.
+/// The time for which a scenario waits to see that no answer arrives.
 const NO_REPLY_WAIT: Duration = Duration::from_millis(700);
 
 impl<'a> Laptop<'a> {
@@ -429,7 +429,7 @@ impl ConnectedLaptop<'_> {
     fn signal_all(&self, signal: Signal) -> Result<()> {
         for pid in family(self.client.pid())? {
             let pid = i32::try_from(pid).context("process id")?;
-            // One that has just ended needs no signal.
+            // A process that has just ended needs no signal.
             let _ = kill(Pid::from_raw(pid), signal);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Access to a network: who is admitted, with which words, and the secrets that must not be visible.
+//! Access to a network: authentication, invitations, and secrets that must not be visible.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -83,7 +83,7 @@ fn join(scenario: &Scenario<'_>) -> Result<String> {
     ensure(again.contains("already") || again.contains("join"), || {
         format!("init elsewhere: {again}")
     })?;
-    // A wrong letter is found before the database is contacted.
+    // A mistyped letter is detected before the database is contacted.
     let mut broken = url.clone();
     let last = broken.pop().unwrap_or_default();
     broken.push(if last == 'a' { 'b' } else { 'a' });
@@ -203,7 +203,7 @@ fn masked(bed: &PostgresTestbed) -> Result<()> {
     let path = format!("/proc/{}/cmdline", daemon.pid());
     let outcome = until("the password is masked", std::time::Duration::from_secs(5), || {
         let shown = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-        // Before the program itself runs, its parent has these words.
+        // Until the program itself runs, its parent shows these arguments.
         Ok(shown.contains("postgres") && !shown.starts_with("ip\0") && !shown.contains(PASSWORD))
     });
     let still = fs::read(&path).is_ok_and(|bytes| !bytes.is_empty());
@@ -220,7 +220,7 @@ fn up_twice(scenario: &Scenario<'_>) -> Result<String> {
     let said = bed.node(1)?.refused(&["up"])?;
     ensure(said.contains("already") || said.contains("runs"), || format!("up twice: {said}"))?;
     bed.reach(0, 1)?;
-    // A copy of the node's files on another machine: the streams have one writer each.
+    // A copy of the node's files on another machine: each stream may have only one writer.
     spare.dir = scenario.folder().join("copy");
     let (from, to) = (bed.node(1)?.dir.display().to_string(), spare.dir.display().to_string());
     crate::process::run("cp", &["-a", &from, &to])?;

@@ -31,7 +31,8 @@ impl Both {
         })
     }
 
-    /// Ends both: none was repeated or changed, and at most `most_lost` of a direction did not arrive.
+    /// Ends both directions: no datagram was repeated or changed, and at most `most_lost` of a direction did not
+    /// arrive.
     pub(super) fn finish(self, bed: &PostgresTestbed, most_lost: u32) -> Result<[Delivery; 2]> {
         let both = [self.up.finish()?, self.down.finish()?];
         for delivery in &both {
@@ -95,7 +96,7 @@ fn kill_database(scenario: &Scenario<'_>, durability: &str) -> Result<String> {
     flows(&bed)?;
     for how in [StopMode::Killed, StopMode::Immediate] {
         bed.cluster.stop_service(how)?;
-        // Long enough that the contents of the queues are too old afterwards.
+        // Long enough for the contents of the queues to expire.
         std::thread::sleep(Duration::from_millis(700));
         bed.cluster.resume_service()?;
         flows(&bed)?;

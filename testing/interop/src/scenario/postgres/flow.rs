@@ -40,7 +40,7 @@ pub(super) fn datagrams(
         let _ = ready.send(());
         let (mut buffer, mut arrived) = (vec![0; 65536], Vec::new());
         let mut last = ScaledInstant::now();
-        // After the last one a moment more, for a duplicate.
+        // After the last datagram it waits a moment longer, for a duplicate.
         let timeout = |arrived: &Vec<_>| {
             if arrived.len() < count as usize { TIMEOUT } else { SILENCE }
         };
@@ -88,7 +88,7 @@ pub(super) fn content(number: u32, largest: usize) -> Vec<u8> {
     number.to_be_bytes().into_iter().chain(noise.flatten()).take(length).collect()
 }
 
-/// Moves `bytes` by TCP and returns what arrived.
+/// Transfers `bytes` by TCP and returns the bytes that arrived.
 pub(super) fn stream(
     from: &Namespace,
     to: &Namespace,

@@ -89,8 +89,8 @@ fn altered_rows(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{dropped} rows dropped, {EACH} of {EACH} honest ones delivered"))
 }
 
-/// Two sessions of another role share the advisory locks that could be taken by number. Nodes that are started again, one
-/// after a kill, still send, and one copy of a node's files still waits for the other.
+/// Two sessions of another role hold the advisory locks that could be taken by number. Nodes that are restarted, one
+/// after a kill, still send, and a copy of a node's files still waits for the original.
 fn locks(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     bed.sql(&format!("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE {ADMIN} TO stranger"))?;
@@ -153,11 +153,11 @@ fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
     let begun = Instant::now();
     flows(&bed)?;
     let attacks = [
-        // Unchanged copies; then old rows as if they were new, where the sender will write next.
+        // Unchanged copies; then old rows under new numbers, where the sender will write next.
         "INSERT INTO LEAF SELECT * FROM (SELECT * FROM LEAF ORDER BY seq DESC LIMIT 200) x".to_owned(),
         format!("INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + row_number() OVER (), {COLUMNS} FROM (SELECT * FROM LEAF LIMIT 500) x"),
         format!("INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + 600 - row_number() OVER (), {COLUMNS} FROM (SELECT * FROM LEAF LIMIT 500) x"),
-        // Rows of the other end, sent back to it.
+        // Rows of the other end, reflected to it.
         format!(
             "INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + row_number() OVER (), {} FROM (SELECT * FROM OTHER LIMIT 500) x",
             COLUMNS.replacen("stream", "STREAM", 1)
@@ -207,7 +207,8 @@ fn forged_epochs(scenario: &Scenario<'_>) -> Result<String> {
     bed.sql("CREATE TABLE public.honest AS SELECT no FROM adit.epoch")?;
     let before = bed.number("SELECT count(*) FROM public.honest")?;
     ensure(before >= 2, || format!("{before} epochs"))?;
-    // An old record under a new number; with another signature; with another's; and no record at all. All with wraps.
+    // An old record under a new number; one with another signature; one with another node's signature; and no record at
+    // all. All have wraps.
     for (number, record, signature) in [
         (1000, "record", "signature"),
         (1001, "record", "set_byte(signature, 5, get_byte(signature, 5) # 1)"),
@@ -232,7 +233,7 @@ fn forged_epochs(scenario: &Scenario<'_>) -> Result<String> {
         at_leaf(&bed, WAKE)?;
     }
     flows(&bed)?;
-    // Also for a node that starts and finds them.
+    // The same for a node that starts and reads them.
     let node = bed.node_mut(1)?;
     node.kill()?;
     node.spawn()?;
@@ -293,7 +294,7 @@ fn forged_policy(scenario: &Scenario<'_>) -> Result<String> {
     let forge =
         "UPDATE adit.settings SET audit = 'full', durability = 'volatile'; NOTIFY adit_nodes";
     bed.sql(forge)?;
-    // Neither a running node nor one that starts accepts it.
+    // Neither a running node nor a starting one accepts it.
     let told = bed.node_mut(0)?.running()?.wait_for_any(&["not believed"], LIMIT)?;
     let node = bed.node_mut(1)?;
     node.kill()?;

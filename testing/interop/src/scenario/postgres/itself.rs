@@ -35,7 +35,7 @@ fn itself(scenario: &Scenario<'_>) -> Result<String> {
     // Nodes reach only the database.
     let there = bed.node(0)?.space.run("ping", &["-c", "1", "-W", "1", "192.0.2.12"]);
     ensure(there.is_err(), || "one node reaches the other directly".to_owned())?;
-    // A path on which only notifications get lost.
+    // A path on which only notifications are lost.
     let proxy = Proxy::start(
         &bed.database,
         SocketAddr::new(DATABASE, 6432),

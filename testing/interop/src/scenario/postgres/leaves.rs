@@ -34,8 +34,8 @@ fn rotation(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{leaves} leaves, {late} rows late"))
 }
 
-/// Rows that the retention has dropped are no finding, even when their records are gone too, as they are a day later;
-/// an early drop is one.
+/// Rows that the retention has dropped are not a finding, even when their records are gone too, as they are a day
+/// later; rows that were dropped early are one.
 fn expired_is_no_finding(bed: &PostgresTestbed) -> Result<()> {
     let verify = || bed.node(1)?.command(&["verify"]).output().context("adit postgres verify");
     let right = |when: &str| {
@@ -65,8 +65,8 @@ fn retention(scenario: &Scenario<'_>) -> Result<String> {
         most = most.max(bed.number("SELECT bytes FROM adit.usage()")?);
     }
     let both = both.finish(&bed, u32::MAX)?;
-    // A node asks at most every ten seconds; until then traffic decides. In addition to the retention, only the leaves
-    // that are written to are kept then.
+    // A node checks at most every ten seconds; until then the traffic determines the size. In addition to the
+    // retention, only the leaves that are being written remain.
     let bound = (64 << 20) + 3 * LEAF;
     bed.blame(until("the leaves fit the retention", LIMIT, || {
         Ok(bed.number("SELECT bytes FROM adit.usage()")? <= bound)

@@ -14,14 +14,14 @@ use crate::traffic::ping;
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("verify", verify), ("export", export), ("standby", standby)];
 
-/// A sender signs what it sent within this time, also on a busy machine.
+/// The time within which a sender signs the packets that it sent, even on a busy machine.
 const SIGNED: Duration = Duration::from_secs(3);
 
 const AUDITOR: &str = "auditor";
 const PASSWORD: &str = "Very5ecret-of-the-auditor";
 
 /// Creates a network with an auditor, sends pings of both families, and ends its nodes; returns it with the auditor's
-/// words.
+/// arguments.
 fn passed(scenario: &Scenario<'_>, audit: &str) -> Result<(PostgresTestbed, [String; 4])> {
     let key = scenario.folder().join("auditor.key").display().to_string();
     let init = ["--audit", audit, "--auditor", &key];
@@ -42,7 +42,7 @@ fn passed(scenario: &Scenario<'_>, audit: &str) -> Result<(PostgresTestbed, [Str
     Ok((bed, ["--url".into(), url, "--key".into(), key]))
 }
 
-/// Returns the output of `verify`, and whether it found nothing.
+/// Returns the output of `verify`, and whether it had no findings.
 fn verified(bed: &PostgresTestbed, words: &[String]) -> Result<(String, bool)> {
     let words: Vec<&str> = ["verify"].into_iter().chain(words.iter().map(String::as_str)).collect();
     let done = bed.node(1)?.command(&words).output().context("adit postgres verify")?;
@@ -66,7 +66,7 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
     let sender = bed.number("SELECT id FROM adit.node WHERE name = 'n1'")?;
     let leaf = format!("adit.packet_{sender}_1");
     bed.sql(&format!("CREATE TABLE saved AS TABLE {leaf}"))?;
-    // There are rows at the end of a batch and rows that are not: each ping of an idle network is a batch of its own.
+    // Some rows are at the end of a batch and others are not: each ping of an idle network is a separate batch.
     let row = bed.number(&format!("SELECT min(seq) + 3 FROM {leaf}"))?;
     let next = row + 1;
     let altered = |seq: i64| format!("row {seq} was altered");
@@ -129,8 +129,8 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
     }
     let (said, right) = verified(&bed, &auditor)?;
     ensure(right, || format!("after all was put back: {said}"))?;
-    // The node's own observations are compared with the log: the end cut off together with all signatures of it, and a
-    // node.
+    // The node's own observations are compared with the log: the end is cut off together with all its signatures, and a
+    // node is removed.
     let cut = format!("SELECT min(seq) FROM {leaf} WHERE chain IS NOT NULL AND seq >= {row}");
     bed.sql(&format!("DELETE FROM {leaf} WHERE seq > ({cut}); DELETE FROM adit.checkpoint"))?;
     let (said, right) = verified(&bed, &auditor)?;
@@ -148,7 +148,7 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} things done to the log, each named", cases.len() + 1))
 }
 
-/// Returns tcpdump's output for an export with these words.
+/// Returns tcpdump's output for an export with these arguments.
 fn tcpdump_output(
     bed: &PostgresTestbed,
     scenario: &Scenario<'_>,
@@ -183,11 +183,11 @@ fn export(scenario: &Scenario<'_>) -> Result<String> {
     let one_way = [url, &["--from", "n2"]].concat();
     let one_way = tcpdump_output(&bed, scenario, &one_way)?;
     ensure(count(&one_way, "10.9.0.1 > 10.9.0.2") == 0, || one_way.clone())?;
-    // Lines of the same packets.
+    // Both show lines for the same packets.
     let all = [&["tail", "-n", "1000"], &auditor[..]].concat();
     let lines = bed.node(1)?.adit(&all)?;
     ensure(count(&lines, "10.9.0.1 > 10.9.0.2 ICMP 84 bytes") >= 5, || lines.clone())?;
-    // Nothing from before: a section without an interface, which Wireshark opens and tcpdump refuses.
+    // No packet is old enough: the file has a section without an interface, which Wireshark opens and tcpdump refuses.
     let file = scenario.folder().join("before.pcapng");
     let name = file.display().to_string();
     let before = ["export", "--since", "1h", "--until", "59m", "--pcapng", &name];

@@ -29,7 +29,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
 
 pub(super) const LONG: &[(&str, ScenarioFn)] = &[("ten-minutes-away", ten_minutes_away)];
 
-/// The most bytes in a node's queue.
+/// The maximum number of bytes in a node's queue.
 const QUEUE: u64 = 64 << 20;
 /// The port of the proxy.
 const WAY: u16 = 6432;
@@ -57,7 +57,7 @@ fn stopped(scenario: &Scenario<'_>) -> Result<String> {
     Ok(lost(both.finish(&bed, u32::MAX)?))
 }
 
-/// A database is stuck, not gone: connections stay. Rows that it accepts after that are too old to be delivered.
+/// A database hangs but is not gone: connections remain. Rows that it accepts afterwards are too old to be delivered.
 fn frozen(scenario: &Scenario<'_>) -> Result<String> {
     let bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
@@ -141,7 +141,7 @@ fn disk_full(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} MiB of ballast, {}", written >> 20, lost(both)))
 }
 
-/// Starts a proxy, which nodes take for the database.
+/// Starts a proxy, which the nodes use as their database.
 fn on_the_way(
     scenario: &Scenario<'_>,
     settings: &[(&str, &str)],
@@ -155,14 +155,14 @@ fn on_the_way(
     Ok((bed, proxy))
 }
 
-/// Without notifications packets are later, and all arrive except those that a busy machine makes too old.
+/// Without notifications packets arrive later, but all arrive except those that a busy machine makes too old.
 fn lost_notifications(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, proxy) = on_the_way(scenario, &[])?;
     proxy.link.mute.store(true, Relaxed);
     let both = Both::start(&bed)?;
     flows(&bed)?;
     std::thread::sleep(Duration::from_secs(1));
-    // A page of a second's datagrams is more than a socket's buffer holds, so the nodes' counters show what arrived.
+    // A second's datagrams in one page exceed a socket's buffer, so the nodes' counters show how many arrived.
     let both = both.finish(&bed, u32::MAX)?;
     let late = bed.all_accounted(0, 1)? + bed.all_accounted(1, 0)?;
     let muted = proxy.link.muted.load(Relaxed);
@@ -181,7 +181,7 @@ fn lost_notifications(scenario: &Scenario<'_>) -> Result<String> {
     ))
 }
 
-/// Every answer of the database is delayed; batches grow instead of a queue.
+/// Every response of the database is delayed; batches grow instead of a queue.
 fn slow_database(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, proxy) = on_the_way(scenario, &[])?;
     proxy.link.delay_ms.store(40, Relaxed);

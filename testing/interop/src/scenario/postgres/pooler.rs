@@ -32,7 +32,7 @@ fn program() -> Option<(PathBuf, Option<PathBuf>)> {
     program.exists().then_some((program, libraries))
 }
 
-/// Starts it in the database's namespace. It asks for no password: authentication is not tested here, and nodes join
+/// Starts it in the database's namespace. It requires no password: authentication is not tested here, and nodes join
 /// one by one.
 fn start(scenario: &Scenario<'_>, bed: &PostgresTestbed, mode: &str) -> Result<Option<Daemon>> {
     let Some((program, libraries)) = program() else {
@@ -76,7 +76,7 @@ fn session(scenario: &Scenario<'_>) -> Result<String> {
         "SELECT count(*) FROM pg_stat_activity WHERE usename ~ '_node_' AND client_addr <> '127.0.0.1'",
     )?;
     ensure(direct == 0, || format!("{direct} connections of nodes go around the pooler"))?;
-    // A process that has ended leaves its session to the next one, which must not have its lock.
+    // The session of a process that has ended is reused, and must not keep the process's lock.
     let node = bed.node_mut(1)?;
     node.kill()?;
     node.spawn()?;
@@ -96,7 +96,7 @@ fn transaction(scenario: &Scenario<'_>) -> Result<String> {
     ensure(bed.number("SELECT count(*) FROM pg_namespace WHERE nspname = 'adit'")? == 0, || {
         "init left a schema behind".to_owned()
     })?;
-    // Nodes of a network that was created without it, and are directed to it later.
+    // The nodes of a network that was created without PgBouncer are directed to it later.
     bed.found(&Plan::default())?;
     for node in &bed.nodes {
         let file = node.file("node.toml")?;

@@ -25,7 +25,7 @@ fn have(bed: &PostgresTestbed, nodes: &[usize], generation: u64) -> Result<()> {
     }))
 }
 
-/// Returns how many connections each node has made.
+/// Returns the number of connections that each node has made.
 fn opened(bed: &PostgresTestbed) -> Result<Vec<Option<u64>>> {
     let mut opened = Vec::new();
     for node in &bed.nodes {
@@ -37,7 +37,7 @@ fn opened(bed: &PostgresTestbed) -> Result<Vec<Option<u64>>> {
     Ok(opened)
 }
 
-/// Checks that nothing that a node has received is a finding.
+/// Checks that the packets that a node has received yield no findings.
 fn verified(bed: &PostgresTestbed, at: usize) -> Result<String> {
     bed.node(at)?.adit(&["verify"])
 }
@@ -78,8 +78,8 @@ fn rekey(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{}, {late} rows late", lost(both)))
 }
 
-/// A node that was down gets the key when it starts; one that was killed before it had the key in its file gets it
-/// again; one that was removed does not return.
+/// A node that was down receives the key when it starts; one that was killed before it had written the key to its file
+/// receives it again; one that was removed does not return.
 fn node_down(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = PostgresTestbed::new(scenario, 3, &Plan::default())?;
     bed.reach(1, 2)?;

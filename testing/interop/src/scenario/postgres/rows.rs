@@ -29,7 +29,7 @@ const TCP: u16 = 4101;
 /// Checks that five pings are answered.
 fn answered(bed: &PostgresTestbed, from: usize, to: IpAddr) -> Result<()> {
     let answers = ping(&bed.node(from)?.space, to, 56, 5)?;
-    // More than five arrive if the first ones were late.
+    // More than five replies arrive if the first ones were late.
     ensure(answers >= 5, || bed.failure_with_logs(&format!("{answers} of 5 answers from {to}")))
 }
 
@@ -103,8 +103,8 @@ fn every_packet_is_a_row(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("4000 datagrams, SHA-256 {}", told.join(" and ")))
 }
 
-/// Sends datagrams until all of them arrive, into tables without rows. Rows that are read too late are not delivered,
-/// and the receiver counts them: then the cause is a busy machine, and all are sent again.
+/// Sends datagrams until all of them arrive, into empty tables. Rows that are read too late are not delivered, and the
+/// receiver counts them: in that case the machine is busy, and all datagrams are sent again.
 fn all_in_time(bed: &PostgresTestbed, address: IpAddr, count: u32) -> Result<Vec<Vec<u8>>> {
     const ATTEMPTS: u32 = 5;
     let late = || -> Result<u64> {
@@ -168,14 +168,14 @@ fn iperf(bed: &PostgresTestbed) -> Result<()> {
     bed.blame(output(command)).map(drop)
 }
 
-/// `export` writes files that other programs read: the same flow by tcpdump.
+/// `export` writes files that other programs can read: tcpdump shows the same flow.
 fn exported(bed: &PostgresTestbed, scenario: &Scenario<'_>, hash: &str) -> Result<()> {
     let file = scenario.folder().join("flow.pcapng");
     let path = file.display().to_string();
     bed.node(1)?.adit(&["export", "--since", "1h", "--pcapng", &path])?;
     let mut command = Command::new("tcpdump");
     command.args(["-r", &path, "-n", "-x", &format!("tcp dst port {TCP}")]);
-    // Lines of hexadecimal words with their position before them; a line without one begins a packet.
+    // Lines of hexadecimal words with their offset before them; a line without one begins a packet.
     let said = output(command)?;
     let mut packets: Vec<Vec<u8>> = Vec::new();
     for line in said.lines() {
@@ -297,11 +297,11 @@ fn subnets(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{rows} rows, {dropped} from elsewhere dropped"))
 }
 
-/// Returns how many packets the first node has not sent, for any reason.
+/// Returns the number of packets that the first node has not sent, for any reason.
 fn sender_drops(bed: &PostgresTestbed) -> Result<u64> {
     let status = bed.node(0)?.status()?;
     let text = status.to_string();
-    // In any place: all numbers under objects called `drops`.
+    // Anywhere in the report: all numbers under objects called `drops`.
     let mut total = 0;
     let mut rest = text.as_str();
     while let Some((_, after)) = rest.split_once("\"drops\":{") {

@@ -21,10 +21,10 @@ const DELAY_MS: u64 = 20;
 const WAY: u16 = 6432;
 /// The time for which queries are counted.
 const COUNTED: Duration = Duration::from_secs(20);
-/// The most queries a second of an idle node; 100 nodes together stay below 200.
+/// The maximum number of queries a second of an idle node; 100 nodes together stay below 200.
 const MOST: f64 = 2.0;
 
-/// Forty idle nodes, 20 ms from the database, send few queries, and one still reaches the other at once.
+/// Forty idle nodes, 20 ms from the database, send few queries, and a node still reaches another at once.
 fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     let settings = [("max_connections", "200")];
     let mut bed = PostgresTestbed::bare(
@@ -39,7 +39,7 @@ fn forty_idle_nodes(scenario: &Scenario<'_>) -> Result<String> {
     bed.found(&Plan { hosts: Some(&hosts), init: &init, ..Plan::default() })?;
     bed.up()?;
     proxy.link.delay_ms.store(DELAY_MS, Relaxed);
-    // By then startup has finished, and no stream is active any more.
+    // By then startup has finished, and no stream is still active.
     sleep(Duration::from_secs(15));
     let transactions = |bed: &PostgresTestbed| {
         bed.number("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")

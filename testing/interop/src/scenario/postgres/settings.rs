@@ -108,7 +108,7 @@ fn opened(bed: &PostgresTestbed, scenario: &Scenario<'_>, auditor: &[&str]) -> R
     output(command)
 }
 
-/// An auditor reads both directions from when it was added until it was removed.
+/// An auditor can read both directions from the time it was added until it was removed.
 fn auditor_later(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed =
         PostgresTestbed::new(scenario, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
@@ -138,7 +138,7 @@ fn auditor_later(scenario: &Scenario<'_>) -> Result<String> {
                 seen.lines().filter(|line| line.contains(what) && line.ends_with(&end)).count()
             };
             let (requests, replies) = (lines("ICMP echo request"), lines("ICMP echo reply"));
-            // A ping whose answer is late is sent again.
+            // A ping whose reply is late is sent again.
             let right = |count: usize| if size == sees { count >= 7 } else { count == 0 };
             ensure(right(requests) && right(replies), || {
                 format!("{requests} requests and {replies} replies of {size} bytes: {seen}")
@@ -150,7 +150,7 @@ fn auditor_later(scenario: &Scenario<'_>) -> Result<String> {
     Ok("two auditors, each with its own time".into())
 }
 
-/// The database cannot restore a removed node; and its name and addresses are assigned again.
+/// The database cannot restore a removed node; its name and addresses are assigned again.
 fn removed(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = PostgresTestbed::new(scenario, 3, &Plan::default())?;
     bed.sql("CREATE TABLE public.before AS SELECT * FROM adit.node")?;
@@ -176,7 +176,8 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
     }
     let warnings = bed.node_mut(0)?.running()?.log().matches("n3 is not talked to").count();
     ensure(warnings <= 8, || format!("{warnings} warnings"))?;
-    // The state before the removal, MAC included: at a node that saw the removal, before and after a restart.
+    // The state before the removal is restored, including the MAC, at a node that saw the removal, before and after a
+    // restart.
     bed.sql(&change("removed = NULL, mac = (SELECT mac FROM public.before b WHERE b.id = 3)"))?;
     let node = bed.node_mut(1)?;
     node.kill()?;
@@ -185,7 +186,7 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
     bed.sql(&change(
         "(removed, mac) = (SELECT a.removed, a.mac FROM public.after a WHERE a.id = 3)",
     ))?;
-    // The machine is installed again.
+    // The machine is reinstalled.
     let dir = bed.node(2)?.dir.clone();
     fs::remove_dir_all(&dir)?;
     fs::create_dir(&dir)?;

@@ -20,7 +20,7 @@ use crate::traffic::ping;
 use crate::wait::ScaledInstant;
 pub(super) use crate::wait::until;
 
-/// The time limit of every wait, which is what a user would wait, since many tests run at once.
+/// The time limit of every wait, as long as a user would wait, since many tests run at once.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// A node's log line when its packets can pass.
 const READY: &str = "packets of up to";
@@ -50,13 +50,13 @@ pub(super) struct Node {
 pub(super) struct Plan<'a> {
     /// Settings of the database's server.
     pub settings: &'a [(&'a str, &'a str)],
-    /// Further words of `init`.
+    /// Further arguments of `init`.
     pub init: &'a [&'a str],
-    /// Further words of `init` or `join` of each node.
+    /// Further arguments of `init` or `join` of each node.
     pub each: &'a [&'a [&'a str]],
-    /// Parameters of the URL: `sslmode=disable`.
+    /// Parameters of the URL, such as `sslmode=disable`.
     pub parameters: &'a str,
-    /// The hosts at which the nodes look for the database, instead of its own address and port.
+    /// The hosts at which the nodes look for the database, instead of its actual address and port.
     pub hosts: Option<&'a str>,
 }
 
@@ -92,7 +92,7 @@ impl PostgresTestbed {
         let database = spaces.remove(0);
         let options = Options { namespace: Some(&database), ..*options };
         if std::env::var_os(ROOT).is_some() {
-            // A server in a root of its own sees later mounts.
+            // A server in a separate root sees later mounts.
             run("mount", &["--make-rshared", "/"])?;
         }
         let cluster = Cluster::start(&scenario.folder().join("pg"), &options)?;
@@ -119,7 +119,7 @@ impl PostgresTestbed {
     /// Returns the URL of the user who creates the network.
     pub(super) fn url(&self, plan: &Plan<'_>) -> String {
         let hosts = plan.hosts.map_or_else(|| DATABASE.to_string(), str::to_owned);
-        // TLS has a test of its own.
+        // TLS has a separate test.
         let parameters =
             if plan.parameters.is_empty() { "sslmode=disable" } else { plan.parameters };
         format!("postgres://{ADMIN}:{PASSWORD}@{hosts}/{ADMIN}?{parameters}")
@@ -147,7 +147,7 @@ impl PostgresTestbed {
         Ok(())
     }
 
-    /// Starts all nodes and waits until each reaches each by IPv4.
+    /// Starts all nodes and waits until each one reaches all others by IPv4.
     pub(super) fn up(&mut self) -> Result<()> {
         for node in &mut self.nodes {
             node.spawn()?;
@@ -169,7 +169,7 @@ impl PostgresTestbed {
         Ok(())
     }
 
-    /// Joins another machine to the switch, one that the nodes reach.
+    /// Connects another machine, which the nodes can reach, to the switch.
     pub(super) fn attach(&self, machine: &Namespace, address: &str) -> Result<()> {
         let veth = format!(
             "link add more up master bridge type veth peer name veth0 netns {}",
@@ -197,7 +197,7 @@ impl PostgresTestbed {
         self.nodes.get(at).context("no such node")
     }
 
-    /// Returns a node, to be started or ended.
+    /// Returns a node to be started or ended.
     pub(super) fn node_mut(&mut self, at: usize) -> Result<&mut Node> {
         self.nodes.get_mut(at).context("no such node")
     }
@@ -213,7 +213,7 @@ impl PostgresTestbed {
     }
 
     /// Waits until one node has counted as many rows from the other as the tables contain: every row was delivered, or
-    /// was read when it was too old to be delivered, and nothing else was. Returns the number of the late ones, which
+    /// was read when it was too old to be delivered, and there were no others. Returns the number of late rows, which
     /// is 0 except on a machine that is too busy. There must be no rows from before the receiver's start.
     pub(super) fn all_accounted(&self, from: usize, to: usize) -> Result<u64> {
         let (from, to) = (self.node(from)?, self.node(to)?);
@@ -256,7 +256,7 @@ impl PostgresTestbed {
 }
 
 impl Node {
-    /// Runs `adit postgres` with these words and this node's files to its end.
+    /// Runs `adit postgres` with these arguments and this node's files to its end.
     pub(super) fn adit(&self, words: &[&str]) -> Result<String> {
         output(self.command(words))
     }
@@ -274,7 +274,7 @@ impl Node {
         Ok(said)
     }
 
-    /// Returns the command, to be run.
+    /// Returns the command without running it.
     pub(super) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.space.command(&self.program.to_string_lossy());
         command.arg("postgres").args(words).arg("--dir").arg(&self.dir);
@@ -287,29 +287,29 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until it reports that it is up.
+    /// Waits until the node reports that it is up.
     pub(super) fn wait_up(&mut self) -> Result<()> {
         self.running()?.wait_for(READY, LIMIT).map(drop)
     }
 
-    /// Returns its process.
+    /// Returns the node's process.
     pub(super) fn running(&mut self) -> Result<&mut Daemon> {
         self.daemon.as_mut().context("the node does not run")
     }
 
-    /// Ends it by `kill -9`.
+    /// Kills the node by `kill -9`.
     pub(super) fn kill(&mut self) -> Result<()> {
         let mut daemon = self.daemon.take().context("the node does not run")?;
         daemon.signal(Signal::SIGKILL)?;
         daemon.wait_exit(LIMIT).map(drop)
     }
 
-    /// Ends it in order.
+    /// Stops the node in order.
     pub(super) fn stop(&mut self) -> Result<()> {
         self.daemon.take().context("the node does not run")?.stop()
     }
 
-    /// Returns its files of the only network.
+    /// Returns the path of one of the node's files for its only network.
     pub(super) fn file(&self, name: &str) -> Result<PathBuf> {
         fn find(folder: &std::path::Path, name: &str) -> Option<PathBuf> {
             fs::read_dir(folder).ok()?.flatten().find_map(|entry| match entry.path() {
