@@ -26,6 +26,7 @@ my %instead = (
     'told' => 'notified, logged, reported',
     'said' => 'logged, reported, printed',
     'stock' => 'openvpn',
+    'beside' => 'compared with, during, next to, in addition to',
 );
 # Strings that tests name.
 my %allowed = (

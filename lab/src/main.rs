@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use adit_lab::{bench, compare, copy, profile, publish, relay, report, rows, run};
 use clap::{Parser, Subcommand};
 
-/// Measures adit beside its peers, and says how sure it is.
+/// Compares adit with its peers, and reports how certain each result is.
 ///
 /// Example: adit-lab run smoke
 #[derive(Parser)]

@@ -51,7 +51,7 @@ pub const BRIDGE_KEYS: [Key; 12] = [
     },
     Key {
         name: "rules",
-        comment: "Let pass what the rules in this file accept. A relative path is one beside the settings. Either this or `relay` \
+        comment: "Let pass what the rules in this file accept. A relative path starts at the settings' folder. Either this or `relay` \
                   must be there.",
         example: r#""fw.nft""#,
         default: Some("no rules"),

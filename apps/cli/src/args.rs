@@ -178,8 +178,8 @@ clients are completed for users who may read the registry: root.")]
     #[command(after_help = "Example:
   adit man /usr/local/share/man/man1
 
-server.toml(5) and adit-filter(7) go into man5 and man7 beside a folder named
-man1, and into any other folder itself.")]
+If the folder is named man1, server.toml(5) and adit-filter(7) go into man5 and
+man7 next to it; otherwise all pages go into the folder itself.")]
     Man {
         /// Folder to write to
         #[arg(value_hint = ValueHint::DirPath)]

@@ -189,8 +189,8 @@ Without this line: `adit` where that user exists, else `nobody`.",
     Key {
         name: "filter",
         comment: "\
-Rules for what passes through the tunnel, in nftables' language; a relative path is one
-beside this file. Without this line everything passes, but not from client to client.",
+Rules for what passes through the tunnel, in nftables' language; a relative path starts
+at this file's folder. Without this line everything passes, but not from client to client.",
         example: r#""rules.nft""#,
         default: Some("no rules"),
         restart: true,

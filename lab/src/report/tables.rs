@@ -288,7 +288,7 @@ impl<'a> Scenario<'a> {
             cells.extend(others.iter().map(|name| beside(row, name)));
             cells
         });
-        self.table(&format!("Beside {reference}"), columns, rows.collect())
+        self.table(&format!("Compared with {reference}"), columns, rows.collect())
     }
 
     fn reference(&self) -> Option<&'a str> {

@@ -70,7 +70,7 @@ fn together(pool: &ClientPool<'_>, members: &[ConnectedClient]) -> Result<String
     ensure(delivery.received < delivery.sent, || {
         format!("the stopped client missed nothing, so nothing was tried: {delivery:?}")
     })?;
-    let disturbed = disturbed.map_err(|failure| format!("beside a stalled client: {failure}"))?;
+    let disturbed = disturbed.map_err(|failure| format!("with a stalled client: {failure}"))?;
     let after = echo(pool, &everyone, gateway)?;
     let quiet = before.max(after);
     ensure(disturbed <= quiet * TWICE + NOISE_MS, || {

@@ -58,7 +58,7 @@ pub(super) fn stalled_stream(scenario: &Scenario<'_>) -> Result<String> {
     let others = star.clients.iter().zip([first, second]).try_for_each(|(namespace, at)| {
         for _ in 0..5 {
             let got = ping(&star.server, at.v4, 1200, 4)?;
-            ensure(got == 4, || format!("{got} of 4 pings beside the one that stands still"))?;
+            ensure(got == 4, || format!("{got} of 4 pings while another client is stalled"))?;
             tcp(&star.server, namespace, at.v4, 1_000_000)?;
         }
         Ok(())

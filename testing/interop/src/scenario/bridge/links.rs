@@ -111,7 +111,7 @@ fn switched_off_at_the_end(scenario: &Scenario<'_>) -> Result<String> {
     ensure(!answers(&place.left, "10.5.0.9"), || "the host answers".into())?;
     let mut bridge = start()?;
     reach(&place.left, "10.5.0.2")?;
-    ensure(!answers(&place.left, "10.5.0.9"), || "the host answers beside the bridge".into())?;
+    ensure(!answers(&place.left, "10.5.0.9"), || "the host answers past the bridge".into())?;
     bridge.stop()?;
     Ok("off after a kill, on again at the next start".into())
 }

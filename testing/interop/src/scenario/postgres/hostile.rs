@@ -113,7 +113,7 @@ fn locks(scenario: &Scenario<'_>) -> Result<String> {
     }
     bed.reach(0, 1)?;
     bed.reach(1, 0)?;
-    Ok("both nodes send beside 2000 locks of two sessions".into())
+    Ok("both nodes send despite 2000 locks of two sessions".into())
 }
 
 /// Returns SQL that does `what` to the newest leaf of the first of two nodes, `LEAF`, and `OTHER` of the second;
@@ -241,7 +241,7 @@ fn forged_epochs(scenario: &Scenario<'_>) -> Result<String> {
     std::thread::sleep(std::time::Duration::from_millis(300));
     flows(&bed)?;
     let both = both.finish(&bed, u32::MAX)?;
-    Ok(format!("beside {before} honest ones; {}", lost(both)))
+    Ok(format!("next to {before} honest ones; {}", lost(both)))
 }
 
 fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {

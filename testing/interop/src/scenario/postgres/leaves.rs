@@ -90,7 +90,7 @@ fn retention(scenario: &Scenario<'_>) -> Result<String> {
     expired_is_no_finding(&bed)?;
     let received: u32 = both.iter().map(|delivery| delivery.received).sum();
     Ok(format!(
-        "{dropped} of {leaves} leaves dropped, {} MiB at most, {received} datagrams beside",
+        "{dropped} of {leaves} leaves dropped, {} MiB at most, {received} datagrams meanwhile",
         most >> 20
     ))
 }
