@@ -23,6 +23,8 @@ const PARENT: &str = "ADIT_END_WITH_PARENT";
 const START_PATIENCE: Duration = Duration::from_secs(20);
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The time limit for the helper of an ended process.
+const HELPER_PATIENCE: Duration = Duration::from_secs(1);
 /// Lines of a log that a failure quotes.
 const QUOTED_LINES: usize = 12;
 
@@ -82,22 +84,37 @@ impl End {
         lines.iter().skip(from).map(|line| format!("  {line}\n")).collect()
     }
 
-    /// Asks the process to end, then makes it.
+    /// Asks the process to end, then makes it, and waits for its helper process.
     pub fn end(&mut self) {
         let Some(mut process) = self.process.take() else { return };
-        if let Ok(pid) = i32::try_from(process.id()) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        }
+        let Ok(pid) = i32::try_from(process.id()).map(Pid::from_raw) else { return };
+        // The helper ends by itself after its network process, and may still write until then.
+        let helpers = children(process.id());
+        let _ = kill(pid, Signal::SIGTERM);
         let asked = Instant::now();
-        while asked.elapsed() < END_PATIENCE {
-            match process.try_wait() {
-                Ok(None) => std::thread::sleep(LOOK_EVERY),
-                _ => return,
-            }
+        while asked.elapsed() < END_PATIENCE && matches!(process.try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK_EVERY);
         }
         let _ = process.kill();
         let _ = process.wait();
+        let ended = Instant::now();
+        while helpers.iter().any(|pid| runs(*pid)) && ended.elapsed() < HELPER_PATIENCE {
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
+}
+
+/// Returns the processes that a process has started; none if the kernel does not list them.
+fn children(pid: u32) -> Vec<u32> {
+    let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    listed.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Returns whether a process exists and has not ended.
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before the state may contain anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// Starts a process that writes to a log and ends with this one.
