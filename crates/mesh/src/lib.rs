@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod join;
 pub mod path;
 pub mod roster;
 pub mod session;

@@ -9,15 +9,17 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
 use adit_crypto::{sha256, text};
 use adit_engine::{Random, UnixTime};
+use ipnet::{IpNet, Ipv4Net};
 use zeroize::Zeroizing;
 
+use crate::roster::Label;
 use crate::session::{KeyHash, MeshId};
 use crate::wire::{DecodeError, Decoder, is_usable, put_address};
 
@@ -184,7 +186,7 @@ impl FromStr for Token {
 }
 
 /// What an inviter keeps of an invitation.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
     /// [`JoinSecret::hash`].
     pub secret_hash: [u8; 32],
@@ -192,6 +194,25 @@ pub struct Invitation {
     pub uses: u32,
     /// The time after which no node may join.
     pub until: UnixTime,
+    /// What the nodes become.
+    pub terms: Terms,
+}
+
+/// What a node becomes that joins with an invitation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// The range of its IPv4 address. `None`: it has none.
+    pub range: Option<Ipv4Net>,
+    /// The networks behind it.
+    pub subnets: BTreeSet<IpNet>,
+    /// Its groups.
+    pub groups: BTreeSet<Label>,
+    /// Whether it relays for other members.
+    pub relay: bool,
+    /// Whether other members may send all their traffic through it.
+    pub gateway: bool,
+    /// The time until which it is a member.
+    pub not_after: Option<UnixTime>,
 }
 
 /// The invitations of one inviter.
@@ -202,7 +223,7 @@ pub struct Invitations {
     counters: InvitationCounters,
 }
 
-/// Counts what [`Invitations::accept`] did.
+/// Counts what became of secrets and invitations.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct InvitationCounters {
     /// Secrets that admitted a node.
@@ -270,29 +291,31 @@ impl Invitations {
         self.counters
     }
 
-    /// Uses up one use of the invitation with this secret.
+    /// Returns the invitation with this secret, by which a node may join now.
     ///
     /// # Errors
     /// Fails if there is no such invitation, or if it is over or used up.
-    pub fn accept(&mut self, secret: &JoinSecret, now: UnixTime) -> Result<(), InvitationError> {
-        let result = match self.by_hash.get_mut(&secret.hash(&self.mesh)) {
-            None => Err(InvitationError::Unknown),
-            Some(invitation) if invitation.until < now => Err(InvitationError::Expired),
-            Some(invitation) => match invitation.uses.checked_sub(1) {
-                None => Err(InvitationError::Used),
-                Some(uses) => {
-                    invitation.uses = uses;
-                    Ok(())
-                }
-            },
-        };
-        let counter = match result {
-            Ok(()) => &mut self.counters.accepted,
-            Err(InvitationError::Unknown) => &mut self.counters.unknown,
-            Err(_) => &mut self.counters.over,
+    pub fn find(
+        &mut self,
+        secret: &JoinSecret,
+        now: UnixTime,
+    ) -> Result<&Invitation, InvitationError> {
+        let (error, counter) = match self.by_hash.get(&secret.hash(&self.mesh)) {
+            None => (InvitationError::Unknown, &mut self.counters.unknown),
+            Some(it) if it.until < now => (InvitationError::Expired, &mut self.counters.over),
+            Some(it) if it.uses == 0 => (InvitationError::Used, &mut self.counters.over),
+            Some(it) => return Ok(it),
         };
         *counter = counter.saturating_add(1);
-        result
+        Err(error)
+    }
+
+    /// Records that an invitation admitted a node.
+    pub fn take_use(&mut self, secret_hash: &[u8; 32]) {
+        if let Some(invitation) = self.by_hash.get_mut(secret_hash) {
+            invitation.uses = invitation.uses.saturating_sub(1);
+            self.counters.accepted = self.counters.accepted.saturating_add(1);
+        }
     }
 }
 
@@ -304,6 +327,10 @@ mod tests {
 
     fn secret() -> JoinSecret {
         JoinSecret::generate(&mut Random::new([3; 32]))
+    }
+
+    fn invitation(secret_hash: [u8; 32], uses: u32) -> Invitation {
+        Invitation { secret_hash, uses, until: NOW, terms: Terms::default() }
     }
 
     fn token() -> Token {
@@ -379,7 +406,7 @@ mod tests {
     fn an_inviter_keeps_no_secret() {
         let mut invitations = Invitations::new([1; 16]);
         let secret_hash = secret().hash(&[1; 16]);
-        invitations.add(Invitation { secret_hash, uses: 1, until: NOW }, NOW).unwrap();
+        invitations.add(invitation(secret_hash, 1), NOW).unwrap();
         let shown = format!("{invitations:?}");
         let bytes = format!("{:?}", secret().as_bytes());
         assert!(!shown.contains(&bytes[1..bytes.len() - 1]));
@@ -390,36 +417,36 @@ mod tests {
     fn an_invitation_is_for_so_many_nodes_and_so_long() {
         let mut invitations = Invitations::new([1; 16]);
         let secret_hash = secret().hash(&[1; 16]);
-        assert_eq!(invitations.accept(&secret(), NOW), Err(InvitationError::Unknown));
-        invitations.add(Invitation { secret_hash, uses: 2, until: NOW }, NOW).unwrap();
-        assert_eq!(
-            invitations.accept(&JoinSecret::from_bytes([9; 16]), NOW),
-            Err(InvitationError::Unknown)
-        );
-        assert_eq!(invitations.accept(&secret(), NOW), Ok(()));
+        let find = |invitations: &mut Invitations, secret: &JoinSecret, now| {
+            invitations.find(secret, now).map(|it| it.uses)
+        };
+        assert_eq!(find(&mut invitations, &secret(), NOW), Err(InvitationError::Unknown));
+        invitations.add(invitation(secret_hash, 2), NOW).unwrap();
+        let other = JoinSecret::from_bytes([9; 16]);
+        assert_eq!(find(&mut invitations, &other, NOW), Err(InvitationError::Unknown));
+        assert_eq!(find(&mut invitations, &secret(), NOW), Ok(2));
+        assert_eq!(find(&mut invitations, &secret(), NOW), Ok(2), "finding takes no use");
+        invitations.take_use(&secret_hash);
         let late = UnixTime(NOW.0 + 1);
-        assert_eq!(invitations.accept(&secret(), late), Err(InvitationError::Expired));
-        assert_eq!(invitations.accept(&secret(), NOW), Ok(()));
-        assert_eq!(invitations.accept(&secret(), NOW), Err(InvitationError::Used));
+        assert_eq!(find(&mut invitations, &secret(), late), Err(InvitationError::Expired));
+        assert_eq!(find(&mut invitations, &secret(), NOW), Ok(1));
+        invitations.take_use(&secret_hash);
+        assert_eq!(find(&mut invitations, &secret(), NOW), Err(InvitationError::Used));
         let counters = InvitationCounters { accepted: 2, unknown: 2, over: 2, full: 0 };
         assert_eq!(invitations.counters(), counters);
         assert!(invitations.withdraw(&secret_hash) && !invitations.withdraw(&secret_hash));
-        assert_eq!(invitations.accept(&secret(), NOW), Err(InvitationError::Unknown));
+        assert_eq!(find(&mut invitations, &secret(), NOW), Err(InvitationError::Unknown));
     }
 
     #[test]
     fn invitations_are_bounded_and_old_ones_make_room() {
         let mut invitations = Invitations::new([1; 16]);
-        let invitation = |n: usize, uses| Invitation {
-            secret_hash: sha256(&[&n.to_be_bytes()]),
-            uses,
-            until: NOW,
-        };
+        let invitation = |n: usize, uses| invitation(sha256(&[&n.to_be_bytes()]), uses);
         for n in 0..MAX_INVITATIONS {
             invitations.add(invitation(n, 1), NOW).unwrap();
         }
         let more = invitation(MAX_INVITATIONS, 1);
-        assert_eq!(invitations.add(more, NOW), Err(InvitationError::Full));
+        assert_eq!(invitations.add(more.clone(), NOW), Err(InvitationError::Full));
         assert_eq!(invitations.counters().full, 1);
         assert_eq!(invitations.add(invitation(0, 0), NOW), Ok(()), "in place of the first");
         assert_eq!(invitations.add(more, NOW), Ok(()), "the first is used up");

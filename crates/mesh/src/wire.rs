@@ -36,6 +36,47 @@ pub enum DecodeError {
     Padding,
 }
 
+/// The version of all records inside sessions.
+const VERSION: u8 = 1;
+
+/// Appends the head of a record: version 1 | kind 1.
+pub(crate) fn put_head(kind: u8, out: &mut Vec<u8>) {
+    out.extend([VERSION, kind]);
+}
+
+/// Reads the head of a record. Returns its kind, and a cursor over the fields that follow.
+pub(crate) fn open_record(bytes: &[u8], longest: usize) -> Result<(u8, Decoder<'_>), DecodeError> {
+    if bytes.len() > longest {
+        return Err(DecodeError::TooLong(bytes.len()));
+    }
+    let mut from = Decoder::new(bytes);
+    let version = from.u8()?;
+    if version != VERSION {
+        return Err(DecodeError::Version(version));
+    }
+    Ok((from.u8()?, from))
+}
+
+/// Appends objects, each after its length in two bytes, until the next one would make the record longer than allowed.
+/// Returns the number of objects.
+pub(crate) fn put_objects(
+    objects: impl IntoIterator<Item = Vec<u8>>,
+    longest: usize,
+    out: &mut Vec<u8>,
+) -> usize {
+    let mut count: usize = 0;
+    for object in objects {
+        let Ok(len) = u16::try_from(object.len()) else { break };
+        if out.len().saturating_add(object.len()).saturating_add(2) > longest {
+            break;
+        }
+        out.extend(len.to_be_bytes());
+        out.extend(object);
+        count = count.saturating_add(1);
+    }
+    count
+}
+
 /// A cursor over the fields of a message.
 #[derive(Debug)]
 pub(crate) struct Decoder<'a>(&'a [u8]);
@@ -71,6 +112,16 @@ impl<'a> Decoder<'a> {
         let (field, rest) = self.0.split_at_checked(len).ok_or(DecodeError::Truncated)?;
         self.0 = rest;
         Ok(field)
+    }
+
+    /// Reads the objects to the end of the record: see [`put_objects`].
+    pub(crate) fn objects(mut self) -> Result<Vec<Vec<u8>>, DecodeError> {
+        let mut objects = Vec::new();
+        while !self.0.is_empty() {
+            let len = usize::from(self.u16()?);
+            objects.push(self.take(len)?.to_vec());
+        }
+        Ok(objects)
     }
 
     /// Reads an address that a node can have: see [`is_usable`].

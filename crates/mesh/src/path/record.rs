@@ -10,10 +10,7 @@ use zeroize::Zeroizing;
 use super::candidate::{Candidate, MAX_CANDIDATES};
 use super::nat::NatKind;
 use super::probe::{MAX_PROBE, Tag};
-use crate::wire::{DecodeError, Decoder, put_address};
-
-/// The version of the records.
-const VERSION: u8 = 1;
+use crate::wire::{DecodeError, Decoder, open_record, put_address, put_head};
 
 /// The longest record.
 pub const MAX_RECORD: usize = 1024;
@@ -65,18 +62,18 @@ pub enum Purpose {
 impl Record {
     /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
+        let mut out = Vec::new();
         match self {
             Self::Offer(offer) => {
-                out.push(1);
+                put_head(1, &mut out);
                 offer.encode(&mut out);
             }
             Self::Observed(address) => {
-                out.push(2);
+                put_head(2, &mut out);
                 put_address(*address, &mut out);
             }
             Self::Probe(bytes) => {
-                out.push(3);
+                put_head(3, &mut out);
                 out.extend(bytes);
             }
         }
@@ -89,15 +86,8 @@ impl Record {
     /// # Errors
     /// Fails with the first deviation from the format.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        if bytes.len() > MAX_RECORD {
-            return Err(DecodeError::TooLong(bytes.len()));
-        }
-        let mut from = Decoder::new(bytes);
-        let version = from.u8()?;
-        if version != VERSION {
-            return Err(DecodeError::Version(version));
-        }
-        match from.u8()? {
+        let (kind, mut from) = open_record(bytes, MAX_RECORD)?;
+        match kind {
             1 => Ok(Self::Offer(Box::new(Offer::decode(from)?))),
             2 => {
                 let address = from.address()?;
@@ -277,9 +267,9 @@ mod tests {
         assert_eq!(altered(1, 4), Err(DecodeError::Kind(4)));
         assert_eq!(altered(2, 5), Err(DecodeError::Address));
         assert_eq!(altered(3, 127), Err(DecodeError::Address), "a loopback address");
-        let long = Record::decode(&[VERSION; MAX_RECORD + 1]);
+        let long = Record::decode(&[1; MAX_RECORD + 1]);
         assert_eq!(long, Err(DecodeError::TooLong(MAX_RECORD + 1)));
-        let probe = [&[VERSION, 3][..], &[0; MAX_PROBE + 1]].concat();
+        let probe = [&[1, 3][..], &[0; MAX_PROBE + 1]].concat();
         assert_eq!(Record::decode(&probe), Err(DecodeError::TooLong(MAX_PROBE + 1)));
     }
 

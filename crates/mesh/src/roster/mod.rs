@@ -19,7 +19,7 @@ mod log;
 mod node;
 mod object;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use addresses::{free_ipv4, ipv6_net, ipv6_of};
 pub use chains::{

@@ -41,12 +41,12 @@ impl Label {
         &self.0
     }
 
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_count(self.0.len(), out);
         out.extend(self.0.bytes());
     }
 
-    pub(super) fn read(from: &mut Decoder<'_>) -> Result<Self, ObjectError> {
+    pub(crate) fn read(from: &mut Decoder<'_>) -> Result<Self, ObjectError> {
         let len = usize::from(from.u8()?);
         let bytes = from.take(len)?;
         std::str::from_utf8(bytes).ok().and_then(Self::new).ok_or(ObjectError::Label)

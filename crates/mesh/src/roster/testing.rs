@@ -10,27 +10,27 @@ use super::{
 use crate::session::{KeyHash, MeshId};
 
 /// The time of all changes.
-pub(super) const NOW: UnixTime = UnixTime(1_800_000_000);
+pub(crate) const NOW: UnixTime = UnixTime(1_800_000_000);
 
 /// A key that signs changes.
-pub(super) struct Signer {
-    key: SigningKey,
-    pub(super) hash: KeyHash,
+pub(crate) struct Signer {
+    pub(crate) key: SigningKey,
+    pub(crate) hash: KeyHash,
 }
 
 impl Signer {
-    pub(super) fn new(seed: u8) -> Self {
+    pub(crate) fn new(seed: u8) -> Self {
         let key = SigningKey::from_seed(&[seed; 32]).unwrap();
         let hash = sha256(&[&key.public()]);
         Self { key, hash }
     }
 
-    pub(super) fn sign(&self, mesh: &MeshId, body: Body) -> Change {
+    pub(crate) fn sign(&self, mesh: &MeshId, body: Body) -> Change {
         Change::sign(mesh, &self.key, body).unwrap()
     }
 }
 
-pub(super) fn genesis(admins: &[Signer], threshold: u8) -> Genesis {
+pub(crate) fn genesis(admins: &[Signer], threshold: u8) -> Genesis {
     Genesis {
         name: name("home"),
         admins: admins.iter().map(|admin| admin.hash).collect(),
@@ -40,26 +40,26 @@ pub(super) fn genesis(admins: &[Signer], threshold: u8) -> Genesis {
     }
 }
 
-pub(super) fn name(text: &str) -> Label {
+pub(crate) fn name(text: &str) -> Label {
     Label::new(text).unwrap()
 }
 
 /// Returns the key hash of a node without a chain.
-pub(super) fn node_key(number: u8) -> KeyHash {
+pub(crate) fn node_key(number: u8) -> KeyHash {
     sha256(&[b"node", &[number]])
 }
 
-pub(super) fn admit(number: u8) -> Action {
+pub(crate) fn admit(number: u8) -> Action {
     let node = NodeInfo::named(name(&format!("node{number}")));
     Action::Admit { key: node_key(number), node }
 }
 
-pub(super) fn grant_admin(to: &Signer) -> Action {
+pub(crate) fn grant_admin(to: &Signer) -> Action {
     Action::Grant { key: to.hash, right: Right::Admin }
 }
 
 /// Signs a change after everything that is in the set, and adds it.
-pub(super) fn write(changes: &mut Changes, signer: &Signer, action: Action) -> ChangeHash {
+pub(crate) fn write(changes: &mut Changes, signer: &Signer, action: Action) -> ChangeHash {
     let body = changes.draft(signer.hash, NOW, action).unwrap();
     let change = signer.sign(changes.mesh(), body);
     let hash = change.hash();
@@ -68,7 +68,7 @@ pub(super) fn write(changes: &mut Changes, signer: &Signer, action: Action) -> C
 }
 
 /// Returns the entries in an order that depends on the seed.
-pub(super) fn shuffled<T: Clone>(entries: &[T], seed: u8) -> Vec<T> {
+pub(crate) fn shuffled<T: Clone>(entries: &[T], seed: u8) -> Vec<T> {
     let mut random = Random::new([seed; 32]);
     let mut keyed: Vec<_> =
         entries.iter().map(|entry| (random.bytes::<8>(), entry.clone())).collect();

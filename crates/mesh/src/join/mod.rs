@@ -1,0 +1,25 @@
+//! The exchange by which a node joins a mesh, in a session of [`Protocol::Join`](crate::session::Protocol::Join):
+//!
+//! ```text
+//! joiner                                                    inviter
+//!   secret of the token, wished name  ------------------->
+//!     <-------------------  genesis, number of changes | refusal
+//!     <-------------------  changes, in causal order, in as many records as they need
+//! ```
+//!
+//! The key of each end is the one that it proved in TLS, so a request does not repeat it. The joiner sends nothing
+//! before it has compared the inviter's key with the token, and accepts only the roster of the token's mesh in which it
+//! is a member itself.
+//!
+//! A member that asks again, because its session ended during the answer, gets the roster without another use of the
+//! invitation.
+
+mod joiner;
+mod record;
+mod responder;
+#[cfg(test)]
+mod tests;
+
+pub use joiner::{JoinError, Joined, Joiner};
+pub use record::{MAX_RECORD, Record, Refused};
+pub use responder::{Admission, JoinCounters, JoinRefusal, Responder};

@@ -1,0 +1,235 @@
+//! The inviter's end.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+
+use std::collections::VecDeque;
+
+use adit_crypto::sha256;
+use adit_crypto::sign::SigningKey;
+use adit_engine::UnixTime;
+use zeroize::Zeroizing;
+
+use super::record::{Record, Refused, encode_changes};
+use crate::roster::{
+    Action, Change, ChangeHash, Changes, DraftError, InsertError, Label, NodeInfo, ObjectError,
+    Roster,
+};
+use crate::session::KeyHash;
+use crate::token::{InvitationError, Invitations, JoinSecret, Terms};
+
+/// The inviter's end of one session for joining.
+#[derive(Debug)]
+pub struct Responder {
+    /// The key that the joiner proved in TLS.
+    peer: KeyHash,
+    has_answered: bool,
+    /// The next record, if it is not one of changes.
+    first: Option<Zeroizing<Vec<u8>>>,
+    /// The changes that are still to be sent.
+    unsent: VecDeque<ChangeHash>,
+}
+
+/// The means by which an inviter admits nodes.
+#[derive(Debug)]
+pub struct Admission<'a> {
+    /// The key that signs.
+    pub key: &'a SigningKey,
+    /// The changes of the mesh.
+    pub changes: &'a mut Changes,
+    /// The invitations.
+    pub invitations: &'a mut Invitations,
+    /// Counts requests.
+    pub counters: &'a mut JoinCounters,
+    /// The time.
+    pub now: UnixTime,
+}
+
+/// Counts requests that were not granted.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct JoinCounters {
+    /// Records that are malformed or out of turn.
+    pub malformed: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+}
+
+/// The reason why an inviter does not admit a node, for its own log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinRefusal {
+    /// The record is malformed.
+    #[error("a malformed record in a session for joining: {0}")]
+    Form(#[from] ObjectError),
+    /// The record is not a request, or not the first one in its session.
+    #[error("a record out of turn in a session for joining")]
+    OutOfTurn,
+    /// The secret belongs to no invitation by which a node may join.
+    #[error(transparent)]
+    Invitation(#[from] InvitationError),
+    /// Another member has the name.
+    #[error("another member has the name {0}")]
+    Name(Label),
+    /// The range of the invitation has no free address.
+    #[error("the range of the invitation has no free IPv4 address")]
+    NoAddress,
+    /// This node cannot sign a change.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
+    /// The change would be outside the bounds of an object.
+    #[error("the admission cannot be signed: {0}")]
+    Sign(ObjectError),
+    /// The change cannot be in the set.
+    #[error(transparent)]
+    Insert(#[from] InsertError),
+    /// The change would not make the node a member: this node has no right to it, or the key was revoked.
+    #[error("this node has no right to admit it, or its key was revoked")]
+    NotAdmitted,
+    /// The change could not be stored.
+    #[error("the admission could not be stored")]
+    NotAppended,
+}
+
+impl JoinRefusal {
+    /// Returns what the joiner learns, or nothing if it did not keep to the protocol.
+    fn on_the_wire(&self) -> Option<Refused> {
+        match self {
+            Self::Form(_) | Self::OutOfTurn => None,
+            Self::Invitation(_) => Some(Refused::Invitation),
+            Self::Name(_) => Some(Refused::Name),
+            _ => Some(Refused::Failed),
+        }
+    }
+}
+
+impl Responder {
+    /// Begins the exchange in a session whose other end has proved the key `peer`.
+    pub fn new(peer: KeyHash) -> Self {
+        Self { peer, has_answered: false, first: None, unsent: VecDeque::new() }
+    }
+
+    /// Processes a record of the joiner. `append` stores the admission, and returns whether it did; the invitation is
+    /// used only then. The answer or refusal is sent by [`Self::send`].
+    ///
+    /// # Errors
+    /// See [`JoinRefusal`].
+    pub fn receive(
+        &mut self,
+        record: &[u8],
+        admission: &mut Admission<'_>,
+        append: impl FnOnce(&Change) -> bool,
+    ) -> Result<(), JoinRefusal> {
+        let result = self.answer(record, admission, append);
+        if let Err(reason) = &result {
+            let refused = reason.on_the_wire();
+            let counters = &mut *admission.counters;
+            let counter =
+                if refused.is_some() { &mut counters.refused } else { &mut counters.malformed };
+            *counter = counter.saturating_add(1);
+            if let Some(refused) = refused {
+                self.first = Some(Record::Refused(refused).encode());
+            }
+        }
+        result
+    }
+
+    fn answer(
+        &mut self,
+        record: &[u8],
+        admission: &mut Admission<'_>,
+        append: impl FnOnce(&Change) -> bool,
+    ) -> Result<(), JoinRefusal> {
+        if std::mem::replace(&mut self.has_answered, true) {
+            return Err(JoinRefusal::OutOfTurn);
+        }
+        let Record::Request { secret, name } = Record::decode(record)? else {
+            return Err(JoinRefusal::OutOfTurn);
+        };
+        admission.admit(self.peer, &secret, name, append)?;
+        let changes = &*admission.changes;
+        let genesis = changes.genesis().encode().map_err(JoinRefusal::Sign)?;
+        let count = u32::try_from(changes.len()).unwrap_or(u32::MAX);
+        self.first = Some(Record::Roster { changes: count, genesis }.encode());
+        self.unsent = changes.in_causal_order().into_iter().map(Change::hash).collect();
+        Ok(())
+    }
+
+    /// Sends as many records as the session takes: `send` returns false for a record that finds no room. Returns whether
+    /// nothing is left.
+    pub fn send(&mut self, changes: &Changes, mut send: impl FnMut(&[u8]) -> bool) -> bool {
+        if let Some(first) = &self.first {
+            if !send(first) {
+                return false;
+            }
+            self.first = None;
+        }
+        while !self.unsent.is_empty() {
+            let objects = self.unsent.iter().map_while(|hash| changes.get(hash));
+            let (record, count) = encode_changes(objects.map(Change::encode));
+            debug_assert!(count > 0, "changes of another set");
+            if count == 0 || !send(&record) {
+                return false;
+            }
+            self.unsent.drain(..count);
+        }
+        true
+    }
+}
+
+impl Admission<'_> {
+    /// Makes a node a member, unless it is one.
+    fn admit(
+        &mut self,
+        peer: KeyHash,
+        secret: &JoinSecret,
+        name: Label,
+        append: impl FnOnce(&Change) -> bool,
+    ) -> Result<(), JoinRefusal> {
+        let roster = Roster::evaluate(self.changes);
+        if self.is_member(&roster, &peer) {
+            return Ok(());
+        }
+        let invitation = self.invitations.find(secret, self.now)?;
+        let secret_hash = invitation.secret_hash;
+        if roster.by_name(&name).is_some() {
+            return Err(JoinRefusal::Name(name));
+        }
+        let node = node(&invitation.terms, name, &roster, &peer)?;
+        let signer = sha256(&[&self.key.public()]);
+        let body = self.changes.draft(signer, self.now, Action::Admit { key: peer, node })?;
+        let change =
+            Change::sign(self.changes.mesh(), self.key, body).map_err(JoinRefusal::Sign)?;
+        let mut changed = self.changes.clone();
+        changed.insert(change.clone())?;
+        if !self.is_member(&Roster::evaluate(&changed), &peer) {
+            return Err(JoinRefusal::NotAdmitted);
+        }
+        if !append(&change) {
+            return Err(JoinRefusal::NotAppended);
+        }
+        *self.changes = changed;
+        self.invitations.take_use(&secret_hash);
+        Ok(())
+    }
+
+    fn is_member(&self, roster: &Roster, key: &KeyHash) -> bool {
+        roster.member(key).is_some_and(|member| !member.is_expired(self.now))
+    }
+}
+
+/// Returns the description of a node that joins on these terms.
+fn node(
+    terms: &Terms,
+    name: Label,
+    roster: &Roster,
+    key: &KeyHash,
+) -> Result<NodeInfo, JoinRefusal> {
+    let address = |range| roster.free_ipv4(range, key).ok_or(JoinRefusal::NoAddress);
+    Ok(NodeInfo {
+        name,
+        ipv4: terms.range.map(address).transpose()?,
+        subnets: terms.subnets.clone(),
+        groups: terms.groups.clone(),
+        relay: terms.relay,
+        gateway: terms.gateway,
+        not_after: terms.not_after,
+    })
+}
