@@ -26,7 +26,7 @@ pub fn remove(paths: &Paths, name: &str) -> Result<(), Fault> {
         let row = row.map_err(|error| statement_fault(&error))?.ok_or_else(unknown)?;
         let (record, mac) = directory::node_record(&row)
             .ok_or_else(|| Fault::peer("the node's row in the database makes no sense"))?;
-        // A row that the network's key does not vouch for stays one that no node believes.
+        // A row that the network's key has not signed remains unsigned, and no node trusts it.
         let (network, _) = network(&client).await?;
         let ring = member.ring(&client, &network.tag).await?;
         let genuine = record.verify(ring.newest(), &mac).is_ok();

@@ -68,7 +68,7 @@ impl PullPolicy {
 
 impl PlanCheck for PullPolicy {
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
-        // Every field is named: a new one is judged or does not compile.
+        // Every field is named, so a new one that is not checked does not compile.
         let HostPlan {
             device,
             mtu,

@@ -454,7 +454,7 @@ fn the_chain_is_signed_each_second_of_traffic_and_when_it_ends() {
             }
         }
     }
-    // The first row is there at 1 ms, then one each 10 ms.
+    // The first row appears at 1 ms, then one every 10 ms.
     let mut covered = 0;
     for (at, seq) in &signed {
         assert!(at - 10 * covered <= 1000, "row {} waited until {at}", covered + 1);

@@ -84,7 +84,7 @@ fn ping_here(to: IpAddr, sequence: u16) -> io::Result<Duration> {
     Err(ErrorKind::TimedOut.into())
 }
 
-/// Sends an ICMP echo request from within a namespace and returns how long the answer took.
+/// Returns the Internet checksum (RFC 1071).
 fn checksum(data: &[u8]) -> u16 {
     let words = data.chunks(2).map(|pair| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),

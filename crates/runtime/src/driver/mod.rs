@@ -294,7 +294,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             if let Some(fault) = self.backend.failure() {
                 return Err(fault);
             }
-            // By turns: a flood of packets must not hold up timers, nor an engine whose deadline stays
+            // Packets and timers take turns: a flood of packets must not delay timers, nor an engine whose deadline stays
             // in the past the packets.
             let deadline = self.engine.due();
             self.ticked = !self.ticked && deadline.is_some_and(|at| at <= now());

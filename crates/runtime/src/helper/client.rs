@@ -174,7 +174,7 @@ impl Helper {
         match serde_json::from_slice(bytes) {
             Ok(HelperMessage::Answer { id, outcome }) => {
                 let outcome = outcome.map(|answer| (answer, descriptors));
-                // One that waited long enough has gone.
+                // A request whose time limit has passed was removed.
                 match self.pending().remove(&id) {
                     Some(Waiter::Thread(waiter)) => drop(waiter.send(outcome)),
                     Some(Waiter::Task(waiter)) => drop(waiter.send(outcome)),

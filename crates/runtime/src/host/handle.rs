@@ -10,12 +10,12 @@ use super::watch::HostEvent;
 use crate::fault::Fault;
 use crate::helper::{self, Answer, DeviceRequest, Helper, OpenedDevice, Request, Watcher};
 
-/// The machine's side of a tunnel: changed by this process, or by its helper where it has one.
+/// The machine's side of a tunnel, which the helper process changes, if there is one.
 #[derive(Debug)]
 pub enum HostHandle {
-    /// By this process.
+    /// This process changes it.
     Own(Box<Host>),
-    /// By the helper.
+    /// The helper changes it.
     Helper(Box<Remote>),
 }
 

@@ -22,7 +22,7 @@ pub struct Challenge {
 /// The authentication schemes that the proxy offers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// The strongest.
+    /// The strongest digest challenge.
     pub(super) digest: Option<Challenge>,
     pub(super) basic: bool,
     /// The names of all, for messages.

@@ -135,7 +135,7 @@ impl Roles {
         Self { server: DirectiveEffect::Refused, p2p: DirectiveEffect::Refused, ..Self::ANY };
     /// An end that options are pushed to; tolerated on servers.
     const CLIENT_LAX: Self = Self { server: DirectiveEffect::Ignored, ..Self::CLIENT };
-    /// An end that dials.
+    /// The ends that dial.
     const DIALS: Self = Self { server: DirectiveEffect::Refused, ..Self::ANY };
     /// An end that dials; tolerated on servers.
     const DIALS_LAX: Self = Self { server: DirectiveEffect::Ignored, ..Self::ANY };

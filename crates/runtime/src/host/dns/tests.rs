@@ -239,7 +239,7 @@ fn resolved_gets_servers_domains_and_the_default_route() {
         assert!(shown("dnssec").ends_with(": no\n"));
         assert!(!host.dns_in_use().covers_all());
 
-        // And takes it back.
+        // And undoes it.
         host.change(&host_plan(None)).await.unwrap();
         assert!(shown("dns").ends_with(":\n"), "{}", shown("dns"));
         assert_eq!(host.dns_in_use(), &DnsInUse::default());
