@@ -17,23 +17,23 @@ use crate::driver::watch;
 use crate::fault::Fault;
 use crate::host::{DnsInUse, HostEvent};
 
-/// Requests that may wait for their answers at a time.
+/// The maximum number of requests that wait for their answers.
 const PENDING_LIMIT: usize = 1024;
 
-/// Events that wait to be asked for; of more, the last ones stay.
+/// The maximum number of events that wait to be read; beyond it, the oldest are dropped.
 const EVENTS: usize = 16;
 
 /// The time that a call waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The time that an orderly end waits for the helper's.
+/// The time that an orderly end waits for the helper to end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The connection to the helper.
 #[derive(Debug)]
 pub struct Helper {
     channel: Channel,
-    /// The thread that receives: the one that started the helper.
+    /// The receiving thread, which started the helper.
     control: ThreadId,
     next: AtomicU64,
     pending: Mutex<HashMap<u64, Waiter>>,
@@ -42,7 +42,7 @@ pub struct Helper {
     /// Wakes the task that waits for an event.
     happened: Notify,
     lost: AtomicBool,
-    /// Wakes those who wait for the end.
+    /// Wakes the tasks that wait for the helper's end.
     ended: Notify,
     dns: Mutex<DnsInUse>,
 }
@@ -71,7 +71,8 @@ impl Helper {
         }
     }
 
-    /// Asks and waits. The control thread receives meanwhile; others leave that to its [`Watcher`].
+    /// Sends a request and waits for the answer. Meanwhile the control thread receives; other threads leave that to its
+    /// [`Watcher`].
     pub fn call(
         &self,
         request: Request,
@@ -100,8 +101,8 @@ impl Helper {
         }
     }
 
-    /// Asks, while a [`Watcher`] receives. However long it takes: routes and programs have limits of
-    /// their own.
+    /// Sends a request and waits for the answer, without a time limit, while a [`Watcher`] receives: routes and
+    /// programs have time limits themselves.
     pub async fn ask(&self, request: Request) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         let (tx, rx) = oneshot::channel();
         self.send(request, &[], Waiter::Task(tx))?;
@@ -187,7 +188,7 @@ impl Helper {
                     *locked(&self.dns) = change.in_use.clone();
                 }
                 let mut events = locked(&self.events);
-                // The last ones describe the present state.
+                // The last events describe the present state.
                 if events.len() >= EVENTS {
                     events.pop_front();
                 }
@@ -225,7 +226,7 @@ impl Helper {
         self.ended.notify_waiters();
     }
 
-    /// Waits for what happens to the machine. Cancel-safe; needs a [`Watcher`].
+    /// Waits for the next host event. Cancel-safe; needs a [`Watcher`].
     pub async fn event(&self) -> HostEvent {
         loop {
             let next = locked(&self.events).pop_front();
@@ -236,7 +237,7 @@ impl Helper {
         }
     }
 
-    /// Returns when the helper is gone. Cancel-safe; needs a [`Watcher`].
+    /// Returns when the helper has ended. Cancel-safe; needs a [`Watcher`].
     pub async fn lost(&self) -> Fault {
         loop {
             let ended = self.ended.notified();
@@ -277,7 +278,7 @@ fn gone() -> Problem {
     Problem::Fault(Fault::environment("helper: process ended"))
 }
 
-/// Receives, as a task of the control thread, until it is dropped.
+/// Receives from the helper in a task of the control thread, until dropped.
 #[derive(Debug)]
 pub struct Watcher(tokio::task::JoinHandle<()>);
 

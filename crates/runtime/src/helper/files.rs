@@ -1,4 +1,4 @@
-//! Files that the configuration names, opened by this process or, where it may not, by the helper.
+//! Files that the configuration names, opened by this process or, if it lacks the right, by the helper.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -43,7 +43,7 @@ pub fn open_at_once(path: &Path) -> io::Result<File> {
 /// Returns size, times and inode of a file.
 pub fn metadata(path: &Path) -> io::Result<fs::Metadata> {
     match fs::metadata(path) {
-        // In a folder that is closed to this user.
+        // The file is in a folder that is closed to this user.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => open(path)?.metadata(),
         data => data,
     }
@@ -63,8 +63,8 @@ pub fn list(path: &Path) -> io::Result<Vec<String>> {
     }
 }
 
-/// Opens a file for writing. With a helper always by it, so that no file comes to belong to the user
-/// that the network process runs as.
+/// Opens a file for writing. If there is a helper, it opens the file, so that no file is owned by the user of the
+/// network process.
 pub fn write(path: &Path, begin: WriteMode) -> io::Result<File> {
     match current() {
         Some(helper) => one(helper.call(Request::Write { path: path.to_owned(), begin }, &[])),

@@ -17,26 +17,27 @@ use crate::worker_count::MAX_WORKERS;
 /// Largest buffer of a socket, in bytes.
 const BUFFER_LIMIT: usize = 1 << 30;
 
-/// The requests that the configuration allows. By default none of those that name something.
+/// The requests that the configuration allows. The default allows none that names a file, device or
+/// address.
 #[derive(Debug, Default)]
 pub struct Policy {
     /// The device.
     pub device: Option<Device>,
-    /// The plans that may be brought into force.
+    /// The plans that may be applied.
     pub plans: Option<Box<dyn PlanCheck>>,
-    /// Files that may be read.
+    /// The files that may be read.
     pub readable: BTreeSet<PathBuf>,
-    /// Folders that may be listed, and which of their names may be read.
+    /// The folders that may be listed, and a predicate for the names in them that may be read.
     pub folders: BTreeMap<PathBuf, fn(&str) -> bool>,
-    /// Files that may be written to.
+    /// The files that may be written.
     pub writable: BTreeSet<PathBuf>,
-    /// Files that may be replaced as a whole.
+    /// The files that may be replaced as a whole.
     pub replaceable: BTreeSet<PathBuf>,
-    /// Files that may be removed.
+    /// The files that may be removed.
     pub removable: BTreeSet<PathBuf>,
-    /// Control sockets.
+    /// The control sockets that may be opened.
     pub control: BTreeSet<PathBuf>,
-    /// Sockets that may be made.
+    /// The sockets that may be created.
     pub sockets: Sockets,
     /// Whether other servers may be kept reachable.
     pub remotes: bool,
@@ -49,11 +50,11 @@ pub trait PlanCheck: fmt::Debug {
     /// Checks a plan.
     ///
     /// # Errors
-    /// Why the configuration does not ask for it.
+    /// The reason why the configuration does not permit it.
     fn check(&self, plan: &HostPlan) -> Result<(), String>;
 }
 
-/// Exactly this plan.
+/// Permits exactly this plan.
 impl PlanCheck for HostPlan {
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
         if self == plan { Ok(()) } else { Err("plan: the settings have another".into()) }
@@ -65,11 +66,11 @@ pub trait RequestCheck: fmt::Debug {
     /// Checks a request.
     ///
     /// # Errors
-    /// Why the configuration does not ask for it.
+    /// The reason why the configuration does not permit it.
     fn check(&self, request: &Value) -> Result<(), String>;
 }
 
-/// Sockets that may be made.
+/// The sockets that may be created.
 #[derive(Debug, Default)]
 pub struct Sockets {
     /// The mark that the configuration gives them.
@@ -99,7 +100,7 @@ impl Policy {
     /// Checks whether the configuration permits a request.
     ///
     /// # Errors
-    /// The configuration does not ask for it, and why.
+    /// The reason why the configuration does not permit it.
     pub fn check(&self, request: &Request) -> Result<(), String> {
         match request {
             Request::Begin { .. } => Err("begin: the configuration is known already".into()),
@@ -155,7 +156,7 @@ impl Policy {
         self.sockets.mark
     }
 
-    /// Sockets may have this mark, which the helper chose, instead of the configuration's.
+    /// Allows sockets to have this mark, which the helper chose, instead of the configuration's.
     pub(super) fn allow_mark(&mut self, mark: Option<u32>) {
         self.sockets.chosen_mark = mark;
     }
@@ -191,7 +192,7 @@ impl Policy {
         if self.readable.contains(path) {
             return true;
         }
-        // A name without folders, so that nothing leads out again.
+        // The name has no folders, so it cannot lead out of the folder.
         let Some((folder, name)) = path.parent().zip(path.file_name().and_then(|n| n.to_str()))
         else {
             return false;

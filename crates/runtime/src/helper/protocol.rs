@@ -28,12 +28,12 @@ pub(super) struct NumberedRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// The first request, and never again: which configuration the others are checked against.
-    /// Config files that cannot be read twice (pipes) come as descriptors, in this order.
+    /// The first request, sent once: the configuration that the others are checked against. Config files that cannot be
+    /// read twice (pipes) are attached as descriptors, in this order.
     Begin {
         /// The name of the command's [`super::DutyKind`].
         duty: String,
-        /// The command line, as far as the configuration depends on it.
+        /// The part of the command line that the configuration depends on.
         arguments: Value,
         /// Config files that are pipes.
         piped: Vec<PathBuf>,
@@ -49,13 +49,13 @@ pub enum Request {
     },
     /// Asks which part of the machine's traffic the tunnel carries.
     Capture,
-    /// Bring a plan into force.
+    /// Apply a plan.
     Apply(Box<HostPlan>),
-    /// Bring another plan into force; what both have in common stays.
+    /// Apply another plan; changes that both plans make remain.
     Change(Box<HostPlan>),
-    /// Take the plan out of force.
+    /// Undo the plan.
     Undo,
-    /// The same, and the device is given up.
+    /// Undo the plan and close the device.
     Close,
     /// Keep another server reachable outside the tunnel.
     KeepReachable(IpAddr),
@@ -63,26 +63,26 @@ pub enum Request {
     Read(PathBuf),
     /// List a folder.
     List(PathBuf),
-    /// Open a file for writing; it is made if it does not exist.
+    /// Open a file for writing; it is created if it does not exist.
     Write {
         /// The file.
         path: PathBuf,
         /// The treatment of its existing content.
         begin: WriteMode,
     },
-    /// Create a file next to this one; [`Request::Commit`] renames it into place.
+    /// Create a file next to this one, which [`Request::Commit`] renames to it.
     Replace(PathBuf),
-    /// Put the file of [`Request::Replace`] in place.
+    /// Rename the file of [`Request::Replace`] to its final name.
     Commit(PathBuf),
     /// Remove a file.
     Remove(PathBuf),
     /// Open the control socket.
     Control(PathBuf),
-    /// Make UDP sockets that share a port.
+    /// Create UDP sockets that share a port.
     Datagrams(SocketRequest),
-    /// Make a TCP listener.
+    /// Create a TCP listener.
     Listen(SocketRequest),
-    /// Make a TCP socket to connect by.
+    /// Create a TCP socket that will connect.
     Stream(SocketRequest),
     /// A request of this command alone, which its [`super::Duty`] carries out.
     Own(Value),
@@ -102,11 +102,11 @@ impl Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceRequest {
-    /// Which one.
+    /// The kind and name of the device.
     pub device: Device,
-    /// Checksums, TCP and UDP super-packets.
+    /// Whether checksum, TCP and UDP segmentation offloads are requested.
     pub offloads: [bool; 3],
-    /// One for each worker.
+    /// The number of queues, one for each worker.
     pub queues: u16,
 }
 
@@ -124,7 +124,7 @@ pub enum WriteMode {
     Keep,
 }
 
-/// A socket to be made.
+/// The parameters for creating a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SocketRequest {

@@ -17,7 +17,7 @@ pub struct OutsideRoutes {
     pub default6: Option<NextHop>,
     /// The route to the server in particular.
     pub remote: Option<NextHop>,
-    /// Networks on the interface of the default route, for `block-local`.
+    /// Networks on the interface of the default route, which `block-local` needs.
     pub local: Vec<IpNet>,
 }
 
@@ -30,14 +30,14 @@ pub struct NextHop {
     pub interface: u32,
 }
 
-/// One route as the kernel gets it.
+/// A route in the form that the kernel needs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
     /// Destination.
     pub net: IpNet,
     /// The gateway, if any.
     pub gateway: Option<IpAddr>,
-    /// The interface: the tunnel's, another, or whichever the gateway is reached by.
+    /// The interface: the tunnel's, another, or the one through which the gateway is reached.
     pub through: RouteInterface,
     /// Priority; `None`: the kernel's default.
     pub metric: Option<u32>,
@@ -50,7 +50,7 @@ pub enum RouteInterface {
     Tunnel,
     /// The interface with this index.
     Interface(u32),
-    /// The kernel finds it by the gateway.
+    /// The interface that the kernel finds for the gateway.
     Gateway,
 }
 
@@ -141,8 +141,8 @@ fn covered(plan: &HostPlan, remote: IpAddr) -> bool {
     plan.routes.iter().any(leads)
 }
 
-/// Adds the host route to the server by the old gateway, without which the tunnel would carry
-/// itself.
+/// Adds the host route to the server by the old gateway. Without it the tunnel would carry its own
+/// packets.
 fn keep_server_reachable(
     plan: &HostPlan,
     redirect: &Redirect,
@@ -159,7 +159,8 @@ fn keep_server_reachable(
         return;
     }
     match outside.remote {
-        // On the link: the interface's own network is more specific than what we add.
+        // The server is on the link: the interface's own network is more specific than the routes
+        // that we add.
         Some(NextHop { gateway: None, .. }) if !covered(plan, remote) => {}
         Some(hop) => routes.push(KernelRoute {
             net: IpNet::from(remote),

@@ -1,9 +1,10 @@
-//! The kernel's settings of the network, by their names in /proc/sys.
+//! Kernel settings of the network, by their names in /proc/sys.
 
 use std::path::PathBuf;
 use std::{fs, io};
 
-/// Returns where a kernel setting of the network is. No key names another file: keys are read from undo logs too.
+/// Returns the path of a kernel setting of the network. No key leads to another file, because keys are also read from
+/// undo logs.
 pub(super) fn path(key: &str) -> io::Result<PathBuf> {
     let plain = |part: &str| {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))

@@ -42,7 +42,7 @@ pub(super) struct UndoLog {
 pub(super) struct Changes {
     /// The network namespace: the same numbers mean other interfaces elsewhere.
     namespace: u64,
-    /// When the process began, in clock ticks since boot: process ids are used again.
+    /// When the process started, in clock ticks since boot: process ids are reused.
     began: u64,
     routes: Vec<RouteEntry>,
     #[serde(default)]
@@ -50,10 +50,10 @@ pub(super) struct Changes {
     /// Kernel settings below /proc/sys with their former values.
     #[serde(default)]
     sysctls: Vec<(String, String)>,
-    /// A kill switch: rules and routes outlive the process.
+    /// Whether this is a kill switch, whose rules and routes outlive the process.
     #[serde(default)]
     kept: bool,
-    /// The tunnel has ended, though its process may continue with another one.
+    /// Whether the tunnel has ended; its process may continue with another one.
     #[serde(default)]
     closed: bool,
     /// Why the rules and routes are not those that the tunnel asks for.
@@ -77,8 +77,8 @@ impl Changes {
         self.kept
     }
 
-    /// Undoes it, rules first: a table without its rule harms nothing. Rules, routes and kernel
-    /// settings that a running tunnel has as well stay. Returns what was removed.
+    /// Undoes the changes, rules first: a table without its rule is harmless. Rules, routes and kernel settings that a
+    /// running tunnel also has remain. Returns the changes that were undone.
     async fn undo(&self, net: &Net) -> Vec<String> {
         let mut undone = Vec::new();
         let in_use = alive(Path::new(FOLDER));
@@ -146,8 +146,8 @@ impl UndoLog {
         self.save();
     }
 
-    /// Sets a kernel setting, unless it has the value, and remembers the former one. Where another
-    /// tunnel has set it, that one's former value is the one to restore.
+    /// Sets a kernel setting, unless it has the value already, and records the former value. If another tunnel has set
+    /// it, the former value that this tunnel recorded is the one to restore.
     pub(super) fn set_sysctl(&mut self, key: &str, value: &str) -> io::Result<()> {
         if self.page.sysctls.iter().any(|(known, _)| known == key) {
             return Ok(());
@@ -181,7 +181,7 @@ impl UndoLog {
         self.file.as_ref().map(|(_, path)| path.as_path())
     }
 
-    /// Writes down why the rules and routes are not those that the tunnel asks for.
+    /// Records why the rules and routes are not those that the tunnel needs.
     pub(super) fn set_problem(&mut self, problem: Option<String>) {
         if self.page.problem != problem {
             self.page.problem = problem;
@@ -224,7 +224,7 @@ impl UndoLog {
 }
 
 impl UndoLog {
-    /// Replaces a log that another program removed: otherwise the next start could undo nothing.
+    /// Writes the log again if another program removed it; otherwise the next start could undo nothing.
     fn replace_if_removed(&mut self) {
         let removed = |(file, _): &&(File, PathBuf)| file.metadata().is_ok_and(|m| m.nlink() == 0);
         let Some((_, path)) = self.file.as_ref().filter(removed) else { return };
@@ -246,7 +246,7 @@ impl Drop for UndoLog {
             return;
         }
         if let Some((file, path)) = self.file.take() {
-            // A file that can no longer be removed is at least emptied.
+            // If the file can no longer be removed, it is at least emptied.
             if self.page.is_empty() && fs::remove_file(path).is_err() {
                 let _ = file.set_len(0);
             }
@@ -343,9 +343,9 @@ fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
         let page = serde_json::Deserializer::from_slice(&bytes).into_iter::<Changes>().next();
         let page = match page {
             Some(Ok(page)) => page,
-            // Useless once its process is gone.
+            // The log is useless once its process has ended.
             None => Changes { namespace, ..Changes::default() },
-            // It is being written, by a process that may be in another namespace.
+            // Its process, which may be in another namespace, is writing it.
             Some(Err(_)) => continue,
         };
         if page.namespace != namespace {
@@ -358,7 +358,7 @@ fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
     found
 }
 
-/// Returns the undo actions of a log. For the fuzzer.
+/// Parses a log and returns its undo actions. For the fuzzer.
 pub(super) fn fuzz(bytes: &[u8]) {
     let page = serde_json::Deserializer::from_slice(bytes).into_iter::<Changes>().next();
     let Some(Ok(page)) = page else { return };

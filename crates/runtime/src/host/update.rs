@@ -9,8 +9,7 @@ use crate::fault::Fault;
 use crate::say;
 
 impl Host {
-    /// Brings another plan into force without taking away what both have in common, so that traffic
-    /// goes on.
+    /// Applies another plan without undoing the changes that both plans make, so traffic continues.
     ///
     /// # Errors
     /// As [`Host::apply`].

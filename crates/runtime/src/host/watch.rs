@@ -1,4 +1,4 @@
-//! Follows the machine's own way to the server while a tunnel is up: interfaces, addresses, routes.
+//! Follows the machine's own path to the server while a tunnel is up: interfaces, addresses, routes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::apply::{Change, Host, kernel_route};
 use super::dns::{DnsEvent, DnsInUse};
 use super::routes::{NextHop, OutsideRoutes, RouteInterface, expand};
 
-/// Changes come in bursts: a link, its address, its route. They are looked at together.
+/// The time after a change at which it is processed. Changes arrive in bursts: a link, its address, its route.
 const SETTLE: Duration = Duration::from_millis(150);
 
 /// The maximum number of servers kept reachable by host routes; further ones replace the oldest.
@@ -21,36 +21,36 @@ const DETOURS: usize = 16;
 /// An event of the host that concerns the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostEvent {
-    /// The way to the server is another one, or is back.
+    /// The path to the server has changed, or exists again.
     PathChanged {
-        /// The addresses of its interface: a socket bound to another one is of no use any more.
+        /// The addresses of its interface. A socket that is bound to another address no longer works.
         sources: Vec<IpAddr>,
     },
-    /// There is no way to the server any more.
+    /// There is no path to the server any more.
     PathLost {
-        /// The other address family has one.
+        /// Whether the other address family has one.
         alternative: bool,
     },
     /// Another program changed the DNS settings.
     Dns(DnsEvent),
-    /// Why the rules and routes are not those that the tunnel asks for; `None`: they are again.
+    /// Why the rules and routes are not those that the tunnel needs; `None` once they are again.
     Routing(Option<String>),
 }
 
-/// The way to the server without the tunnel.
+/// The path to the server without the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerPath {
     hop: Option<NextHop>,
     sources: Vec<IpAddr>,
-    /// The other address family has a default route.
+    /// Whether the other address family has a default route.
     alternative: bool,
 }
 
-/// Waits for changes and remembers what they are compared with.
+/// Waits for changes, and holds the state that they are compared with.
 #[derive(Debug, Default)]
 pub(super) struct NetworkWatcher {
     watch: Option<NetWatch>,
-    /// When the changes so far are looked at.
+    /// When the changes so far will be processed.
     settled: Option<Instant>,
     /// The destination of the transport's packets.
     remote: Option<IpAddr>,
@@ -79,7 +79,7 @@ impl NetworkWatcher {
 }
 
 impl Host {
-    /// Waits for what the client must know. Cancel-safe; forever where there is nothing to watch.
+    /// Waits for the next event that concerns the client. Cancel-safe; waits forever if there is nothing to watch.
     pub async fn event(&mut self) -> HostEvent {
         loop {
             let routing = self.unfinished.as_ref().map(|unfinished| unfinished.why.clone());
@@ -127,12 +127,12 @@ impl Host {
         self.dns.in_use()
     }
 
-    /// Takes back what a killed process left, before names are resolved.
+    /// Undoes the DNS changes of a killed process, before names are resolved.
     pub async fn clean_up_dns(&self) {
         self.dns.clean_up().await;
     }
 
-    /// Returns the time to wait for further changes, if the change may concern the way to the server.
+    /// Returns the time to wait for further changes, if the change may concern the path to the server.
     fn settle_time(&self, change: NetChange) -> Option<Duration> {
         let concerns = match change {
             NetChange::Unknown => true,
@@ -141,7 +141,7 @@ impl Host {
                 self.policy.is_some() || self.link().is_none_or(|(_, own)| own != index)
             }
             NetChange::Route(IpNet::V6(_), MAIN_TABLE) if self.block6.is_on() => {
-                // It may lead around the tunnel.
+                // The route may lead around the tunnel.
                 return Some(Duration::ZERO);
             }
             NetChange::Route(to, table) => {
@@ -171,7 +171,7 @@ impl Host {
             let outside = self.look_outside(&plan).await;
             self.refresh(outside).await;
         }
-        // The networks that this machine is on, and their routers, may be others.
+        // The machine may be in other networks, with other routers.
         if let Some(plan) = self.policy.as_ref().map(|policy| policy.plan.clone())
             && let Err(e) = self.enter_policy(&plan).await
         {
@@ -200,7 +200,7 @@ impl Host {
         };
         let alternative = default(!v6).is_some();
         let Some(found) = hop else { return ServerPath { alternative, ..ServerPath::default() } };
-        // A cable without anything at its other end leads nowhere, though its routes are there.
+        // An interface without carrier leads nowhere, although its routes exist.
         let link = self.net.link_by_index(found.interface).await;
         if !link.is_ok_and(|link| link.running) {
             return ServerPath { alternative, ..ServerPath::default() };

@@ -6,7 +6,7 @@ use adit_linux::net::{Route, RouteKind, Rule};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// A [`Route`] as it is written.
+/// A [`Route`] as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RouteEntry {
     net: IpNet,
@@ -19,7 +19,7 @@ pub(super) struct RouteEntry {
     kind: Kind,
 }
 
-/// [`RouteKind`] as it is written.
+/// [`RouteKind`] as stored.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
     #[default]
@@ -28,7 +28,7 @@ enum Kind {
     Throw,
 }
 
-/// A [`Rule`] as it is written.
+/// A [`Rule`] as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RuleEntry {
     v6: bool,
@@ -72,7 +72,7 @@ impl From<&Route> for RouteEntry {
 }
 
 impl RouteEntry {
-    /// Returns the route; `None` where what is written is none.
+    /// Returns the route; `None` if the entry is invalid.
     pub(super) fn route(&self) -> Option<Route> {
         let mut route = match (self.kind, self.link) {
             (Kind::Unicast, link) => Route::dev(self.net, link?),
