@@ -1,4 +1,4 @@
-//! Parts that one-off commands on the database share.
+//! Code that the one-off commands on the database share.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -46,7 +46,7 @@ pub(super) fn verifier(password: &str) -> String {
     postgres_protocol::password::scram_sha_256(password.as_bytes())
 }
 
-/// Connects as an operator: on a terminal it prompts for a password that the server requests.
+/// Connects as an operator. On a terminal it prompts for a password that the server requires.
 pub(super) async fn open(target: &Target, purpose: &str) -> Result<Client, Fault> {
     Ok(open_typed(target, purpose).await?.0)
 }
@@ -128,7 +128,7 @@ pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, 
 /// Reads the network's row and its MAC, if this version of adit supports the network's version.
 ///
 /// # Errors
-/// There is none, or it is another version's.
+/// The row does not exist, or another version of adit wrote it.
 pub(super) async fn network(
     client: &impl GenericClient,
 ) -> Result<(NetworkRecord, Vec<u8>), Fault> {

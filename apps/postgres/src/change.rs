@@ -18,13 +18,13 @@ use super::paths::Paths;
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 
-/// Least that may be kept: a sender's leaves are 8 MiB at least.
+/// The lowest retention: a sender's leaves have at least 8 MiB.
 const LEAST_RETENTION: i64 = 64 << 20;
 const LEAST_AGE: Duration = Duration::from_secs(600);
 
 const CHANGE: &str = "SELECT adit.change_settings($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
-/// Settings of a network that are requested; `None` leaves one as it is.
+/// The settings of a network to change; `None` leaves a setting unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingsChange {
     /// `--audit`.
@@ -134,7 +134,7 @@ fn span(age: Duration) -> String {
 pub struct SettingsChanged {
     /// Serial number of the settings in force.
     pub serial: i64,
-    /// Each change: what, from, to. None if all was so before.
+    /// Each change: the setting, its former and its new value. Empty if nothing changed.
     pub changes: Vec<(&'static str, String, String)>,
 }
 
@@ -146,10 +146,10 @@ pub fn set(paths: &Paths, change: &SettingsChange) -> Result<SettingsChanged, Fa
     store_change(paths, "set", |now, _| change.apply(now))
 }
 
-/// Makes an auditor's key in the new file `file`, and lets it read what is sent from now on.
+/// Creates an auditor's key in the new file `file`, and lets the auditor read packets sent from now on.
 ///
 /// # Errors
-/// As [`set`]; the network has an auditor, or the file cannot be made.
+/// As [`set`]; or the network has an auditor, or the file cannot be created.
 pub fn add_auditor(paths: &Paths, file: &Path) -> Result<SettingsChanged, Fault> {
     let mut made = false;
     let added = store_change(paths, "auditor", |now, network| {
@@ -169,10 +169,10 @@ pub fn add_auditor(paths: &Paths, file: &Path) -> Result<SettingsChanged, Fault>
     })
 }
 
-/// Takes the right to read from the auditor, for what is sent from now on.
+/// Revokes the auditor's right to read packets sent from now on.
 ///
 /// # Errors
-/// As [`set`]; the network has no auditor.
+/// As [`set`]; or the network has no auditor.
 pub fn remove_auditor(paths: &Paths) -> Result<SettingsChanged, Fault> {
     store_change(paths, "auditor", |now, _| match now.auditor_key {
         Some(_) => Ok(NetworkSettings { auditor_key: None, ..now.clone() }),
@@ -200,7 +200,7 @@ pub(super) fn new_auditor(
     Ok(public.as_bytes().to_vec())
 }
 
-/// Signs the settings that `change` makes of those in force, and stores them.
+/// Applies `change` to the settings in force, signs the result and stores it.
 fn store_change(
     paths: &Paths,
     purpose: &str,
@@ -229,7 +229,7 @@ fn store_change(
         let signed = history.next(&record.tag, &member.secrets.keys, unix_time(), wanted);
         let signed = signed.map_err(|error| Fault::operator(error.to_string()))?;
         store(&client, &signed).await?;
-        // From now on this node refuses older ones, like the others.
+        // From now on this node, like the others, refuses older settings.
         member.pins.pin_settings(signed.pin(&record.tag));
         member.pins.save()?;
         let serial = signed.settings.serial;

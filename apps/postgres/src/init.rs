@@ -20,7 +20,7 @@ use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
 use adit_runtime::fault::Fault;
 
-/// Oldest server that has all that is used: 15.
+/// The oldest version of the server with all the features that are used.
 const OLDEST: i32 = 150_000;
 
 /// The options of the command line; missing values are chosen.
@@ -66,7 +66,7 @@ pub enum InitOutcome {
         /// Notes for the operator.
         notes: Vec<String>,
     },
-    /// The network was there and this machine is a node of it: nothing was done.
+    /// The network exists and this machine is a node of it: nothing was done.
     There {
         /// The paths of the node's files.
         paths: Box<Paths>,
@@ -77,10 +77,10 @@ pub enum InitOutcome {
     },
 }
 
-/// Makes a network in the database `url` and this machine its first node.
+/// Creates a network in the database `url`, with this machine as its first node.
 ///
 /// # Errors
-/// The database cannot be reached, is too old, has a network already, or the role may not make roles and a schema.
+/// The database cannot be reached, is too old, or has a network already, or the role may not create roles and a schema.
 pub fn init(
     dir: Option<&Path>,
     url: &str,
@@ -313,7 +313,7 @@ async fn choose_tag(
         if word.is_empty() { "net".to_owned() } else { word }
     };
     let wanted = options.network_name.clone().unwrap_or_else(from_database);
-    // Its characters are checked before it comes near SQL.
+    // The characters are checked before the name is used in SQL.
     Paths::new(None, &wanted)?;
     for number in 1..100 {
         let tag = if number == 1 { wanted.clone() } else { format!("{wanted}{number}") };

@@ -22,7 +22,7 @@ use adit_runtime::fault::Fault;
 /// The default validity of an invitation.
 pub const VALID: Duration = Duration::from_secs(24 * 3600);
 
-/// One node may join with this, once.
+/// An invitation, with which one node can join once.
 pub struct Invitation {
     /// The URL for the next node: the database and the token. Secret.
     pub url: Zeroizing<String>,
@@ -46,7 +46,7 @@ pub(super) struct Network<'a> {
     pub(super) tag: &'a str,
 }
 
-/// Makes an invitation, as the node that this machine is. One that is `offline` needs no running node.
+/// Creates an invitation, as this machine's node. An `offline` invitation needs no running node.
 ///
 /// # Errors
 /// This machine is in no network, its node may not invite, or the database cannot be reached.

@@ -93,7 +93,7 @@ async fn run(
     let mut random = random()?;
     let key = receive_network_key(&client, token, &network.tag, &mut random, tell).await?;
     let transaction = client.transaction().await.map_err(|error| admin::statement_fault(&error))?;
-    // Again: the wait may have been long.
+    // The row is read again, because the wait may have been long.
     let (network, mac) = admin::network(&transaction).await?;
     network.verify(&key, &mac).map_err(|error| {
         Fault::peer(format!(
@@ -119,7 +119,7 @@ async fn run(
     Ok(JoinOutcome { settings, notes: target.warnings().to_vec(), paths })
 }
 
-/// Connects as the invited one. The role of an invitation has two sessions, and those of an attempt before can be there for a
+/// Connects with the invitation's role. The role may have two sessions, and those of an earlier attempt can exist for a
 /// moment: a server's process ends some time after its client.
 async fn connect_as_invited(target: &Target, tell: &mut dyn FnMut(&str)) -> Result<Client, Fault> {
     let began = now();
@@ -155,7 +155,7 @@ async fn connect_as_invited(target: &Target, tell: &mut dyn FnMut(&str)) -> Resu
     }
 }
 
-/// Gets the network's key: from the invitation itself if it is an offline one, else from a running node.
+/// Gets the network's key: from an offline invitation itself, otherwise from a running node.
 async fn receive_network_key(
     client: &Client,
     token: &Token,
@@ -166,7 +166,7 @@ async fn receive_network_key(
     let failed = |_| Fault::ours("making keys: the cryptographic library failed");
     let key = token.secret.key().map_err(failed)?;
     let altered = || Fault::peer("the invitation in the database was altered: do not trust it");
-    // Lives as long as this command: what was wrapped to it opens never again.
+    // The key lives as long as this command; afterwards nothing that was wrapped to it can be opened.
     let own = SealSecret::generate(random);
     let public = own.public().map_err(|error| Fault::ours(format!("making keys: {error}")))?;
     let proof = key.prove(tag, &token.role, &public).map_err(failed)?;

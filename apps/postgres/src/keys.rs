@@ -11,7 +11,7 @@ use tokio_postgres::{GenericClient, Row};
 
 use super::node::directory::Pins;
 
-/// With the owner's keys as the database has them: what is pinned decides.
+/// The owner's keys are those in the database; the pins decide whether they count.
 const NEWER: &str = "SELECT r.record, r.signature, w.enc, w.sealed, n.sign_key, n.seal_key \
     FROM adit.rekey r JOIN adit.node n ON n.id = $4 \
     LEFT JOIN adit.rekey_wrap w ON w.generation = r.generation AND w.reader = $2 \
@@ -51,10 +51,10 @@ pub(super) struct KeyFollower<'a> {
 }
 
 impl KeyFollower<'_> {
-    /// Takes the keys that were found, as far as they are right; `trust` says whether the owner's keys are.
+    /// Adds the valid keys among those that were found; `trust` says whether the owner's keys are trusted.
     ///
     /// # Errors
-    /// Why the ring does not have the newest key now.
+    /// The reason why the ring does not have the newest key now.
     pub(super) fn follow(
         &self,
         found: &KeyRecords,

@@ -1,5 +1,5 @@
-//! `adit postgres`: a network whose wire is a database. The engines are `adit-postgres`; here are the database's
-//! connections, the files of a node, and what the verbs do.
+//! `adit postgres`: a network that transports packets in a database. `adit-postgres` has the engines; this crate has
+//! the connections to the database, the files of a node, and the commands.
 
 #![forbid(unsafe_code)]
 

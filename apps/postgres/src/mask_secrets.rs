@@ -1,16 +1,16 @@
-//! Secrets on the command line: everybody on the machine can read it (`ps`), so they are written over.
+//! Overwrites secrets on the command line, which every user of the machine can read (`ps`).
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Longest command line that is looked at, bytes.
+/// The longest command line that is examined, in bytes.
 const MOST: u64 = 1 << 20;
 
-/// Writes over passwords and tokens in this process's command line. To be called when it has been read, before anything else.
+/// Overwrites passwords and tokens in this process's command line. Call it right after the command line was read.
 ///
 /// # Errors
-/// The kernel refuses; then the secrets stay to be seen.
+/// The kernel refuses; the secrets remain visible.
 pub fn mask_secrets() -> io::Result<()> {
     let Some((start, end)) = place(&fs::read_to_string("/proc/self/stat")?) else {
         return Err(io::Error::other("/proc/self/stat does not say where the command line is"));
@@ -56,7 +56,8 @@ fn masked(word: &[u8]) -> Option<Vec<u8>> {
     if text.len() == word.len() {
         let scheme = ["postgres://", "postgresql://"].iter().find(|s| text.starts_with(**s));
         if let Some(scheme) = scheme {
-            // The password ends at the last @ before the path; one that holds a slash by mistake is covered too.
+            // The password ends at the last @ before the path, so a password that contains a slash by mistake is also
+            // covered.
             let end = find("#adit1-", 0).unwrap_or(word.len());
             let at = text.get(..end)?.rfind('@');
             if let (Some(colon), Some(at)) = (find(":", scheme.len()), at)

@@ -17,7 +17,7 @@ pub(super) struct Member {
     pub(super) paths: Paths,
     pub(super) settings: Settings,
     pub(super) secrets: Secrets,
-    /// Its own keys, as others see them.
+    /// This node's public keys.
     pub(super) public: NodePublic,
     pub(super) pins: Pins,
 }

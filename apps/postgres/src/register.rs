@@ -41,7 +41,7 @@ impl Candidate<'_> {
         Ok(())
     }
 
-    /// Registers, and writes the files. Nothing may be there yet ([`Self::refuse_existing`]).
+    /// Registers the node and writes the files, none of which may exist yet ([`Self::refuse_existing`]).
     pub(super) async fn register(
         &self,
         transaction: &Transaction<'_>,
@@ -144,7 +144,7 @@ fn read_reserved(
     ))
 }
 
-/// Commits what made a node; if the database refuses, the files go again.
+/// Commits the registration; if the database refuses, the files are removed.
 pub(super) async fn commit(transaction: Transaction<'_>, paths: &Paths) -> Result<(), Fault> {
     match transaction.commit().await {
         Ok(()) => Ok(()),
@@ -161,7 +161,7 @@ pub(super) async fn commit(transaction: Transaction<'_>, paths: &Paths) -> Resul
     }
 }
 
-/// Removes the files of a node that did not come to be.
+/// Removes the files of a node whose registration failed.
 pub(super) fn forget(paths: &Paths) {
     for file in [paths.settings_file(), paths.secrets_file()] {
         let _ = fs::remove_file(file);

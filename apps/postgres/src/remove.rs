@@ -8,10 +8,11 @@ use super::node::directory;
 use super::paths::Paths;
 use adit_runtime::fault::Fault;
 
-/// Takes the node called `name` out of the network, at once and for good. It keeps the network's key: [`super::rekey()`].
+/// Removes the node called `name` from the network, at once and for good. The node still has the network's key:
+/// [`super::rekey()`].
 ///
 /// # Errors
-/// There is no such node, or this machine's may not remove others.
+/// There is no such node, or this machine's node may not remove others.
 pub fn remove(paths: &Paths, name: &str) -> Result<(), Fault> {
     let member = Member::load(paths)?;
     let target = member.target()?;

@@ -19,7 +19,7 @@ use super::paths::Paths;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::write_whole;
 
-/// `node.toml`, read and checked: what a node is and how it sends. No secrets.
+/// The parsed and checked `node.toml`: the identity of a node and how it sends. No secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The database, as a URL without user and password.
@@ -36,7 +36,7 @@ pub struct Settings {
     pub subnets: Vec<IpNet>,
     /// Name of the TUN device.
     pub device: String,
-    /// Longest IP packet that it sends, bytes; `None`: as the network's settings say.
+    /// The longest IP packet that it sends, in bytes; `None`: as the network's settings say.
     pub packet_size: Option<usize>,
     /// When its packets count as stored; `None`: as the network's settings say.
     pub durability: Option<Durability>,
@@ -172,7 +172,7 @@ impl Settings {
 pub struct Secrets {
     /// The password of the node's role.
     pub password: Zeroizing<String>,
-    /// The network's keys: the one that the node joined with is in this file, those after it in `network.keys`.
+    /// The network's keys: the one that the node joined with is in this file, the later ones in `network.keys`.
     pub ring: KeyRing,
     /// The node's own keys.
     pub keys: NodeKeys,

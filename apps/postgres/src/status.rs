@@ -42,7 +42,7 @@ pub struct NetworkStatus {
     pub url: String,
     /// The role of this node in the database.
     pub role: String,
-    /// Why the database was not asked, or did not answer.
+    /// Why the database was not queried, or did not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// The report from the database.
@@ -54,13 +54,13 @@ pub struct NetworkStatus {
 pub struct DatabaseStatus {
     /// Version of PostgreSQL.
     pub version: String,
-    /// TLS of the connection that asked, version and cipher; `None`: without.
+    /// The TLS version and cipher of the connection; `None` without TLS.
     pub tls: Option<String>,
     /// The time of the database for the shortest query, in microseconds.
     pub round_trip_us: u64,
     /// Serial number of the network's settings.
     pub settings: i64,
-    /// `strict`, `relaxed` or `volatile`: what holds for nodes without a setting of their own.
+    /// `strict`, `relaxed` or `volatile`: the value for nodes without a setting of their own.
     pub durability: String,
     /// `full`, `headers`, `metadata` or `none`.
     pub audit: String,
@@ -120,10 +120,11 @@ pub struct StreamStatus {
     pub age_ms: Option<u64>,
 }
 
-/// Asks the running node and the database.
+/// Queries the running node and the database.
 ///
 /// # Errors
-/// This machine is in no such network, or its files cannot be read. A database or a node that does not answer is none.
+/// This machine is in no such network, or its files cannot be read. It is no error if the database or the node does not
+/// answer.
 pub fn collect(paths: &Paths) -> Result<NetworkStatus, Fault> {
     let settings = Settings::load(paths)?;
     let mut status = NetworkStatus {
@@ -155,7 +156,7 @@ pub fn collect(paths: &Paths) -> Result<NetworkStatus, Fault> {
     Ok(status)
 }
 
-/// Returns the report of the running node; `None`: none runs.
+/// Returns the report of the running node; `None` if none runs.
 ///
 /// # Errors
 /// A node runs, but does not answer, or not to this user.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// Bytes of rows in one batch, about: a commit each 64 KiB would be a thousand a second.
+/// The approximate number of bytes in a batch: with 64 KiB there would be a thousand commits a second.
 pub const BATCH_BYTES: usize = 1 << 20;
 
-/// Rows of a batch, at most: no row takes fewer bytes of a COPY than this divides [`BATCH_BYTES`] into.
+/// The maximum number of rows in a batch: no row takes fewer than 64 bytes of a COPY.
 pub const BATCH_ROWS: i64 = (BATCH_BYTES / 64) as i64;
 
-/// Rows up to which a batch goes as one INSERT instead of COPY.
+/// The largest number of rows that a batch sends as one INSERT instead of a COPY.
 pub const FEW_ROWS: usize = 8;
 
 /// Longest IP packet in a row by default: the row with all its columns fills one page of 8 KiB.
@@ -26,10 +26,11 @@ pub const EXPIRED_MS: u64 = 2000;
 /// Padding of packets under [`crate::Audit::None`], bytes.
 pub const PADDING: usize = 256;
 
-/// Packets sealed under one epoch's key, at most. A leaf, and with it the epoch, ends long before.
+/// The maximum number of packets sealed under one epoch's key. A leaf, and with it the epoch, ends long before.
 pub const EPOCH_PACKETS: u64 = 1 << 32;
 
-/// Memory of the packets that wait to be sealed, over all streams, with the buffers kept for the next; bytes.
+/// The maximum number of bytes of packets that wait to be sealed, over all streams, including buffers kept for later
+/// packets.
 pub const QUEUE_BYTES: usize = 8 << 20;
 
 /// Longest super-packet that a queue takes: the length field of IPv4.
@@ -38,13 +39,13 @@ pub const SUPER_PACKET: usize = 65535;
 /// Other nodes that a node knows at the same time.
 pub const PEERS: usize = 1024;
 
-/// Prefixes of all nodes together that are routed.
+/// The maximum number of routed prefixes of all nodes together.
 pub const PREFIXES: usize = 65536;
 
-/// Smallest leaf that is closed for its size, bytes of rows.
+/// The lowest size in bytes at which a leaf is closed.
 pub const LEAF_BYTES_MIN: u64 = 8 << 20;
 
-/// Into how many leaves the retention, by size and by age, is divided.
+/// The number of leaves into which the retention, by size and by age, is divided.
 pub const LEAVES: u64 = 16;
 
 /// Rows of a page, at least and at most; between, as many as make about [`PAGE_BYTES`].
@@ -53,13 +54,14 @@ pub const PAGE_ROWS: std::ops::RangeInclusive<u32> = 64..=1024;
 /// Bytes of a page, about.
 pub const PAGE_BYTES: usize = 1 << 20;
 
-/// Epochs of a stream that a receiver knows ahead of the one it reads; beyond, the oldest are forgotten.
+/// The number of epochs that a receiver knows ahead of the one it reads; further ones displace the oldest.
 pub const EPOCHS_AHEAD: usize = 16;
 
-/// Pages without an authentic row that a receiver reads before it waits for the next wake-up or poll.
+/// The number of pages without an authentic row that a receiver reads before it waits for the next wake-up or poll.
 pub const FORGED_PAGES: u32 = 16;
 
-/// Keys of the network that a node keeps for reading old rows. The database knows the same bound for their records.
+/// The number of the network's keys that a node keeps for reading old rows. The database has the same limit for their
+/// records.
 pub const GENERATIONS: usize = 256;
 
 /// The time for which a running node still accepts new rows under the network's former key.

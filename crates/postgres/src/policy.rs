@@ -11,9 +11,9 @@ pub enum Audit {
     /// The header columns; the packet is sealed.
     #[default]
     Headers,
-    /// Time, length and between which nodes; the packet is sealed.
+    /// Time, length, and the two nodes; the packet is sealed.
     Metadata,
-    /// Time and between which nodes; the packet is sealed, and padded to [`crate::limits::PADDING`].
+    /// Time and the two nodes; the packet is sealed and padded to [`crate::limits::PADDING`].
     None,
 }
 
@@ -29,7 +29,7 @@ pub enum Durability {
     Volatile,
 }
 
-/// Not one of the words.
+/// The word is not the name of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is none of: {known}")]
 pub struct UnknownPolicy {

@@ -1,4 +1,4 @@
-//! Opening a connection: each host in turn.
+//! Opening a connection: the hosts are tried in order.
 
 use std::io;
 use std::pin::pin;
@@ -27,16 +27,17 @@ pub type Connection = tokio_postgres::Connection<
 
 /// A connection, not yet polled by anybody.
 pub struct NewConnection {
-    /// Says things to the database.
+    /// Sends queries to the database.
     pub client: Client,
-    /// To be polled (`poll_message`) until it ends.
+    /// Must be polled (`poll_message`) until it ends.
     pub connection: Connection,
 }
 
-/// Connects to the first host that takes us and is what the target asks for. `purpose` is what the database's own lists show: `adit PURPOSE`.
+/// Connects to the first host that accepts the connection and meets the target's conditions. `purpose` appears in the
+/// database's own lists as `adit PURPOSE`.
 ///
 /// # Errors
-/// Whose fault it is that there is no connection.
+/// The reason why there is no connection, with its blame.
 pub async fn connect(target: &Target, purpose: &str) -> Result<NewConnection, ConnectFault> {
     let rounds: &[Session] = match &target.session {
         Session::PreferStandby => &[Session::Standby, Session::Any],
@@ -80,7 +81,7 @@ async fn one(
         }
         Err(last.unwrap_or_else(|| all_hosts(Vec::new())))
     };
-    // A server that accepts and then is silent is no better than none.
+    // A server that accepts a connection and then is silent is as bad as no server.
     let limit = target.patience.saturating_add(Duration::from_secs(5));
     match tokio::time::timeout(limit, began).await {
         Ok(done) => done,
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
     use crate::database::Environment;
 
-    /// Announces a message of a gigabyte to who comes, after a no to a request for TLS.
+    /// Accepts a client, refuses its request for TLS, and announces a message of a gigabyte.
     async fn serve_oversized_message(mut stream: impl Line, asked_for_tls: bool) {
         let mut heard = [0; 8];
         stream.read_exact(&mut heard).await.unwrap();
@@ -176,7 +177,7 @@ mod tests {
             stream.write_all(b"N").await.unwrap();
         }
         stream.write_all(&[b'R', 0x40, 0, 0, 0]).await.unwrap();
-        // Until the other side has gone.
+        // Until the client has closed the connection.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
 
@@ -206,7 +207,8 @@ mod tests {
         let ((), told) = tokio::join!(serve, connect_error(&url));
         assert!(told.contains("announced a message of 1073741824 bytes"), "{told}");
     }
-    /// Lets in who comes, and answers the first question so; the line lives as long as what is given back.
+    /// Accepts a client and answers its first message with `answer`. The connection lives as long as the returned
+    /// value.
     async fn answer(listener: &TcpListener, answer: &[u8]) -> TcpStream {
         let mut stream = listener.accept().await.unwrap().0;
         let mut heard = [0; 1 << 10];

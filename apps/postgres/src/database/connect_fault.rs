@@ -11,18 +11,18 @@ use tokio_postgres::error::SqlState;
 use super::target::{Host, Target};
 use adit_runtime::fault::Fault;
 
-/// No connection came to be.
+/// An attempt that led to no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectFault {
     /// The error and its remedy, without secrets.
     pub fault: Fault,
     /// Whether trying again may help without anybody's doing: the database starts, or is full, or cannot be reached.
     pub passing: bool,
-    /// It asks for a password, and there is none.
+    /// The server requires a password, and none is configured.
     pub asks_password: bool,
-    /// It does not take the role or its password.
+    /// The server rejects the role or its password.
     pub refuses_role: bool,
-    /// It has no connection left, for the role or at all.
+    /// The server has no free connection, for this role or in all.
     pub is_full: bool,
     /// Whether another host of the same database would report the same error.
     pub(super) final_: bool,

@@ -1,4 +1,5 @@
-//! A host's own line, before the first message: the client library dials only lines of its own, whose messages have no bound.
+//! Dialling a host, up to the first message. The client library accepts only connections that it dials itself, whose
+//! messages have no limit.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +31,7 @@ pub(super) enum DialAddress {
 /// Resolves all addresses of a host, in the order in which to try them.
 ///
 /// # Errors
-/// Its name is not known.
+/// The name cannot be resolved.
 pub(super) async fn addresses(host: &Host) -> io::Result<Vec<DialAddress>> {
     if let Some(address) = host.address {
         return Ok(vec![DialAddress::Tcp(SocketAddr::new(address, host.port))]);

@@ -17,13 +17,14 @@ use futures_util::future::MapOk;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
-/// Bytes that one message may claim: a row of ours is at most some 8 KiB, and no error's text comes near.
+/// The longest message in bytes: our rows have up to about 8 KiB, and error texts are much shorter.
 pub(super) const MAX_MESSAGE: u32 = 4 << 20;
 
-/// Bytes of all messages until the login is done: some 1 KiB is usual.
+/// The limit of all messages in bytes until the login is complete. About 1 KiB is usual.
 const MAX_LOGIN: u32 = 256 << 10;
 
-/// Bytes of all reports of parameters after the login, for as long as the connection lives: the library keeps each name that it hears.
+/// The limit of all parameter reports in bytes after the login, for the life of the connection: the library keeps every
+/// name that it receives.
 const MAX_REPORTS: u32 = 1 << 20;
 
 /// Type and length.
@@ -41,13 +42,13 @@ const PARAMETER_STATUS: u8 = b'S';
 /// The reason why a connection was closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum LimitError {
-    /// One message claims that many bytes.
+    /// A message claims to be this long.
     Message(u32),
     /// No message is that short.
     Short(u32),
     /// The login does not end.
     Login,
-    /// And so do the parameters.
+    /// The parameter reports exceed their limit.
     Reports,
 }
 
@@ -85,13 +86,13 @@ impl From<LimitError> for io::Error {
 enum ParseState {
     /// Before the one byte that answers the request for TLS, which is no frame.
     Answer,
-    /// TLS goes through here; what is in it is followed elsewhere.
+    /// The stream is TLS from here on; its content is measured inside it.
     Opaque,
     /// A header of which `have` bytes are read.
     Header { have: usize, bytes: [u8; HEADER] },
     /// A body of which this many bytes are left.
     Body(u32),
-    /// Nothing more is taken.
+    /// A limit was exceeded; nothing more is read.
     Ended(LimitError),
 }
 
@@ -112,7 +113,7 @@ impl Frames {
         Self { place, login: Some(MAX_LOGIN), reports: MAX_REPORTS }
     }
 
-    /// Goes on by what was read.
+    /// Advances the state by the bytes read.
     fn follow(&mut self, mut read: &[u8]) -> Result<(), LimitError> {
         while let Some((first, rest)) = read.split_first() {
             match &mut self.place {
@@ -204,7 +205,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
         ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
         let read = buf.filled().get(before..).unwrap_or_default();
         if let Err(refused) = this.frames.follow(read) {
-            // An error says that nothing was read.
+            // An error means that nothing was read.
             buf.set_filled(before);
             return Poll::Ready(Err(refused.into()));
         }
@@ -324,7 +325,7 @@ mod tests {
         let mut client = LimitedStream::messages(client);
         server.write_all(&usual()).await.unwrap();
         client.read_exact(&mut vec![0; usual().len()]).await.unwrap();
-        // No byte of the body was sent: who waited for one would wait forever.
+        // No byte of the body was sent, so a reader that waited for it would wait forever.
         server.write_all(&header(b'D', 1 << 30)).await.unwrap();
         let mut got = Vec::new();
         let error = client.read_buf(&mut got).await.unwrap_err();
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(frames.follow(&header(b'E', u32::MAX)), Err(LimitError::Message(u32::MAX)));
         assert_eq!(frames.follow(&usual()), Err(LimitError::Message(u32::MAX)), "it stays ended");
 
-        // Many small ones, each within the bound of one.
+        // Many small messages, each within the limit of a single one.
         let notice = message(b'N', &[0; 1000]);
         let fit = MAX_LOGIN as usize / notice.len();
         let mut frames = Frames::new(START);
@@ -386,12 +387,12 @@ mod tests {
 
     #[test]
     fn the_answer_about_tls_is_no_message() {
-        // No: messages follow, and are measured.
+        // The server refuses TLS: messages follow, and are measured.
         let mut frames = Frames::new(ParseState::Answer);
         frames.follow(b"N").unwrap();
         frames.follow(&usual()).unwrap();
         assert_eq!(frames.follow(&header(b'D', 1 << 30)), Err(LimitError::Message(1 << 30)));
-        // Yes: what follows is TLS, whose bytes are no frames.
+        // The server accepts TLS: the following bytes are not frames.
         let mut frames = Frames::new(ParseState::Answer);
         frames.follow(b"S").unwrap();
         frames.follow(&[0xff; 64]).unwrap();
@@ -410,7 +411,7 @@ mod tests {
         }
     }
 
-    /// "TLS" that changes nothing, and is bound to something.
+    /// A "TLS" stream that changes nothing, but supports channel binding.
     struct Bound<S>(S);
 
     impl<S: AsyncRead + Unpin> AsyncRead for Bound<S> {
@@ -480,7 +481,7 @@ mod tests {
             server.write_all(b"S").await.unwrap();
             let sasl = message(b'R', b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0");
             server.write_all(&sasl).await.unwrap();
-            // Its choice comes in one piece: the one that is bound to the line, or the other.
+            // The client's choice arrives in one piece: the method with channel binding, or the other one.
             let mut said = Vec::new();
             let holds = |said: &[u8], name: &[u8]| said.windows(name.len()).any(|at| at == name);
             while !holds(&said, b"SCRAM-SHA-256") {

@@ -1,4 +1,4 @@
-//! Connections to the database: where it is, who we are there, how the line is protected.
+//! Connections to the database: its address, our role, and how the connection is protected.
 
 mod connect;
 mod connect_fault;

@@ -42,7 +42,7 @@ pub struct Environment {
     vars: BTreeMap<String, Zeroizing<String>>,
     /// The home folder, for `.pgpass`, `.pg_service.conf` and `.postgresql`.
     pub(super) home: Option<PathBuf>,
-    /// The user who runs this: the role if none is named.
+    /// The user who runs the program; the role if none is named.
     pub(super) user: Option<String>,
 }
 
@@ -84,7 +84,7 @@ impl Environment {
     }
 }
 
-/// Parameters by name, each known and given once.
+/// Parameters by name. Each name is known and occurs once.
 #[derive(Clone, Default)]
 pub(super) struct Params(BTreeMap<&'static str, Zeroizing<String>>);
 

@@ -18,13 +18,14 @@ pub(crate) const WORDS: &str = "the database is behind a pooler that gives each 
     sessions of its own (LISTEN, locks, prepared statements): set pool_mode = session in PgBouncer for this database and its nodes' \
     roles, or connect to PostgreSQL itself";
 
-/// A pooler whose only process is in the other connection's transaction lets this one wait.
+/// If a pooler's only process is busy with the other connection's transaction, this connection must wait.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// One round finds a pooler that hands out the process that was free last, or in turn; a busy one may take more.
+/// One round detects a pooler that assigns the process that became free last, or processes in turn; a busy pooler may
+/// need more rounds.
 const ROUNDS: u32 = 3;
 
-/// Why it is not known whether sessions are shared.
+/// Why the probe could not determine whether sessions are shared.
 pub(crate) enum ProbeError {
     Connect(ConnectFault),
     Ask(Error),
@@ -58,7 +59,8 @@ async fn round(first: &Client, second: &Client) -> Result<bool, Error> {
         let asked = timeout(WAIT, process(asking)).await;
         holding.simple_query("ROLLBACK").await?;
         match asked {
-            // It waits for the other's transaction to end; a slow server is found to be one by its answer.
+            // This connection waits for the other's transaction to end. The answer of a slow server shows that it is
+            // only slow.
             Err(_) => return Ok(process(asking).await.is_ok()),
             Ok(asked) => {
                 let asked = asked?;

@@ -83,9 +83,9 @@ fn parse_service(text: &str, name: &str, file: &Path) -> Result<Option<Lines>, F
 pub(super) struct Passwords(Vec<[Zeroizing<String>; 5]>);
 
 impl Passwords {
-    /// Reads it. One that others can read is not used, and the reason returned.
+    /// Reads the file. If other users can read it, it is ignored, and the reason is returned.
     pub(super) fn read(path: &Path) -> (Self, Option<String>) {
-        // A folder or a device is none.
+        // A folder or a device is not a password file.
         let Ok(meta) = fs::metadata(path) else { return (Self::default(), None) };
         if !meta.is_file() {
             return (

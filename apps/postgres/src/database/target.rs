@@ -14,7 +14,7 @@ use super::service::Passwords;
 use crate::settings::{Secrets, Settings};
 use adit_runtime::fault::Fault;
 
-/// Most hosts of one database.
+/// The maximum number of hosts of one database.
 const MAX_HOSTS: usize = 16;
 /// The default time limit for one host. (libpq waits forever.)
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ pub struct Target {
     warnings: Vec<String>,
 }
 
-/// One place where the database may be.
+/// A host where the database may be.
 #[derive(Clone)]
 pub(super) struct Host {
     /// Its name, address, or a socket's folder.
@@ -125,11 +125,11 @@ impl SslMode {
 pub(super) struct Ssl {
     /// The configured mode; if there is none, the host decides.
     pub(super) mode: Option<SslMode>,
-    /// Authorities; `system` for the machine's.
+    /// The authorities; `system` for those of the machine.
     pub(super) root: Option<PathBuf>,
     pub(super) certificate: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
-    /// Certificate and key were not named but found in the operator's home, and are the operator's alone.
+    /// Certificate and key were not named but found in the operator's home, and only the operator can read them.
     own: bool,
 }
 

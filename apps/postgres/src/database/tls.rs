@@ -1,4 +1,4 @@
-//! TLS to the database: who is trusted.
+//! TLS to the database, and which servers are trusted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use adit_runtime::helper::files;
 /// The check of the server's certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Check {
-    /// Nothing: the line is closed to who only listens.
+    /// Nothing is verified: this protects only against a passive attacker.
     Nothing,
     /// An authority that is trusted has signed it.
     Chain,
@@ -34,7 +34,7 @@ pub(super) fn connector(target: &Target, host: &Host) -> Result<MakeRustlsConnec
     let ssl = &target.ssl;
     let check = match target.mode(host) {
         SslMode::Disable | SslMode::Prefer => Check::Nothing,
-        // libpq's rule: authorities that are there are asked.
+        // As in libpq: if there are authorities, the chain is verified.
         SslMode::Require if ssl.root.as_deref() == Some(Path::new("system")) => Check::Name,
         SslMode::Require if ssl.root.is_some() => Check::Chain,
         SslMode::Require => Check::Nothing,
@@ -139,7 +139,7 @@ fn identity(ssl: &Ssl) -> Result<Option<Identity>, Fault> {
     }
 }
 
-/// Asks less than rustls would: nothing, or the chain without the name.
+/// Verifies less than rustls would: nothing, or the chain without the name.
 #[derive(Debug)]
 struct Lenient {
     inner: Option<Arc<WebPkiServerVerifier>>,

@@ -15,7 +15,7 @@ use adit_runtime::fault::Fault;
 
 /// The directory where Debian keeps the programs, by version.
 const DEBIAN: &str = "/usr/lib/postgresql";
-/// Oldest version that will do.
+/// The oldest version of PostgreSQL that works.
 const OLDEST: u32 = 15;
 const SUPERUSER: &str = "postgres";
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -70,7 +70,7 @@ impl Cluster {
         let mut command = self.command("postgres");
         command.args(["-D", "data", "-c", "listen_addresses="]);
         command.arg("-c").arg(format!("unix_socket_directories={}", self.folder.display()));
-        // Files instead of shared memory objects: nothing is left behind outside of the folder.
+        // Files instead of shared memory objects, so nothing is left outside the folder.
         command.args(["-c", "dynamic_shared_memory_type=mmap", "-c", "max_wal_size=512MB"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let server = command.spawn();
@@ -142,7 +142,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Ok(pid) = i32::try_from(server.id()) {
-            // Stop at once, without writing back data that is deleted anyway.
+            // Stop at once, without writing back data that will be deleted anyway.
             let _ = kill(Pid::from_raw(pid), Signal::SIGQUIT);
         }
         let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! `adit postgres demo`: a throw-away database, two machines that have nothing else in common, real traffic, the rows it
-//! became, figures.
+//! `adit postgres demo`: a temporary database, two machines that share nothing else, real traffic, the resulting rows,
+//! and figures.
 
 mod cluster;
 mod setup;
@@ -53,7 +53,7 @@ pub struct DemoEnvironment {
     pub socket: PathBuf,
     /// The database.
     pub database: &'static str,
-    /// Everything that was made, with a folder for each machine.
+    /// The folder of everything that the demo created, with a folder for each machine.
     pub folder: PathBuf,
     /// The machines' names.
     pub names: [&'static str; 2],
@@ -68,7 +68,7 @@ pub struct Transfer {
     pub to: &'static str,
     /// Payload that arrived, Mb/s.
     pub megabits_per_second: f64,
-    /// CPU-seconds of the sending node per Gb of payload; the database's are not in it.
+    /// CPU-seconds of the sending node per Gb of payload, without those of the database.
     pub sender_cpu_per_gigabit: f64,
     /// Likewise of the receiving node.
     pub receiver_cpu_per_gigabit: f64,
@@ -97,7 +97,7 @@ pub struct Report {
 
 type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 
-/// Runs the demo and takes everything away again. `options.program` is both nodes.
+/// Runs the demo and removes everything that it created. `options.program` is run as both nodes.
 ///
 /// # Errors
 /// Something is missing on this machine, a part of it failed, or the user interrupted.
@@ -153,7 +153,7 @@ fn create_network(world: &DemoSetup, tell: OnProgress<'_>) -> Result<(), Fault> 
     let url = world.url();
     let words =
         ["init", &url, "--network", "10.9.0.0/24", "--network6", "fd09::/64", "--name", NAMES[0]];
-    // The nodes are started when both are there.
+    // The nodes are started once both have joined.
     let words = [&words[..], &["--offline"]].concat();
     let told = world.adit(0, &words)?;
     show(tell, NAMES[0], &words, &told);

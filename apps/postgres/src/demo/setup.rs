@@ -91,7 +91,7 @@ impl DemoSetup {
         self.folder.join(NAMES.get(at).unwrap_or(&"nobody"))
     }
 
-    /// Runs `adit postgres` with these words on one of the machines; what it printed.
+    /// Runs `adit postgres` with these arguments on one of the machines, and returns its output.
     pub(super) fn adit(&self, at: usize, words: &[&str]) -> Result<String, Fault> {
         let end = self.end(at)?;
         let mut command = end.ns.command(&self.program).map_err(namespace_fault)?;

@@ -21,7 +21,7 @@ use adit_runtime::fault::Fault;
 const ROWS: usize = 2048;
 /// Rows of a page, whatever the number of streams.
 const LEAST_ROWS: usize = 8;
-/// Bytes that are gathered before they are written.
+/// The number of bytes that are collected before they are written.
 const WRITE: usize = 256 * 1024;
 
 /// The packets to export.
@@ -36,24 +36,24 @@ pub struct ExportOptions {
 /// The number of packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportReport {
-    /// Whole ones, as their senders wrote them.
+    /// Complete packets, as their senders wrote them.
     pub proven: u64,
-    /// Whole ones, according to the database.
+    /// Complete packets, according to the database.
     pub claimed: u64,
-    /// Headers of sealed ones.
+    /// Sealed packets of which the headers are known.
     pub headers: u64,
-    /// Sealed ones, of which nothing is known.
+    /// Sealed packets of which nothing is known.
     pub sealed: u64,
-    /// Rows that are not what their sender wrote.
+    /// Rows that differ from what their sender wrote.
     pub forged: u64,
     /// Leaves that expired while they were read.
     pub expired: u64,
 }
 
-/// Writes what has passed as a capture, in the order of time.
+/// Writes the packets as a capture, ordered by time.
 ///
 /// # Errors
-/// The database cannot be asked, or `out` takes no more.
+/// The database cannot be queried, or `out` accepts no more.
 pub fn export(
     access: &LogAccess,
     options: ExportOptions,
@@ -185,7 +185,7 @@ struct Cursor<'a> {
     rows: VecDeque<Row>,
     leaf: Option<LeafNo>,
     after: Seq,
-    /// Newest leaf that was looked for.
+    /// The newest leaf that was searched for.
     before: LeafNo,
     expired: u64,
 }
@@ -243,7 +243,8 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Goes to the next leaf that may have rows of that time. Whether there was one.
+    /// Advances to the next leaf that may have rows of that time, and returns whether there was
+    /// one.
     async fn next_leaf(&mut self, view: &View<'_>) -> Result<bool, Fault> {
         let (since, until) = (Micros(self.options.since), Micros(self.options.until));
         while let Some(leaf) = Leaf::after(&view.client, self.log_stream.id, self.before).await? {

@@ -1,7 +1,7 @@
-//! Looking at what has passed: `adit postgres verify`, `export` and `tail`.
+//! Reading past packets: `adit postgres verify`, `export` and `tail`.
 //!
-//! A node sees what is addressed to it, with its own keys. An auditor, under a role that may read everything, sees all
-//! streams, and what is in them with the auditor's key.
+//! A node reads the packets addressed to it with its own keys. An auditor, whose role may read everything, reads all
+//! streams, and their content with the auditor's key.
 
 mod export;
 mod open;
@@ -88,7 +88,7 @@ impl LogAccess {
         Ok(Self { target, keys, from: None, to: None, stream: None })
     }
 
-    /// Looks only at streams from and to the nodes of these names, and at that of this number.
+    /// Restricts the log to streams from and to the nodes of these names, and to the stream of this number.
     #[must_use]
     pub fn restricted_to(
         self,

@@ -21,16 +21,16 @@ const EPOCH: &str = "SELECT e.record, e.signature, w.enc, w.sealed FROM adit.epo
 /// The result of opening a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum OpenOutcome {
-    /// All of it, as the sender wrote it.
+    /// The whole packet, as the sender wrote it.
     Proven,
-    /// All of it, as the database reports.
+    /// The whole packet, according to the database.
     Claimed,
-    /// Its headers, from the columns, of a packet that is so long.
+    /// The headers, from the columns, of a packet of this length.
     Headers {
         /// Bytes.
         length: u32,
     },
-    /// Nothing: it is sealed.
+    /// Nothing, because the packet is sealed.
     Sealed,
     /// The row is not what its sender wrote.
     Forged,
@@ -39,7 +39,7 @@ pub(super) enum OpenOutcome {
 /// An epoch as far as it can be trusted.
 enum EpochAccess {
     Key(Opener),
-    /// There is no key to it; what it says of its columns is trusted.
+    /// There is no key for it; the policy that its record claims is trusted.
     Policy(Audit),
     /// Not the sender's.
     Bad,
@@ -52,7 +52,7 @@ pub(super) struct Openers {
 }
 
 impl Openers {
-    /// Appends the packet, or what is known of it, to `out`.
+    /// Appends the packet, or its known part, to `out`.
     pub(super) async fn open_packet(
         &mut self,
         view: &View<'_>,

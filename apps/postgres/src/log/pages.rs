@@ -24,7 +24,7 @@ const LAST_LEAF: &str = "SELECT l.no, e.first_seq, l.opened, l.closed, l.dropped
 pub(super) enum Source {
     /// The leaves themselves, as an auditor.
     Leaves,
-    /// The views that show a node what is addressed to it.
+    /// The views that show a node the packets addressed to it.
     Inboxes,
 }
 
@@ -82,7 +82,7 @@ impl Leaf {
     }
 }
 
-/// Column of a page's rows behind the sent ones.
+/// The index of the first column of a page's rows after the transmitted ones.
 pub(super) const TS: usize = 13;
 
 /// A range of rows of a leaf.

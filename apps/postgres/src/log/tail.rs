@@ -22,7 +22,7 @@ use adit_runtime::fault::Fault;
 
 /// Rows of a page.
 const ROWS: i64 = 64;
-/// Most lines of what was there before.
+/// The maximum number of lines for packets that arrived before the start.
 pub(super) const MAX_LINES: u32 = 10_000;
 /// The pause between queries when nothing arrives.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -32,14 +32,14 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub struct TailOptions {
     /// This many of the last packets, of all streams together; at most `MAX_LINES`.
     pub lines: u32,
-    /// And then whatever comes.
+    /// Whether to continue with packets that arrive later.
     pub follow: bool,
 }
 
 /// Prints a line per packet. With `follow` it ends when its output is closed.
 ///
 /// # Errors
-/// The database cannot be asked, or `out` takes no more.
+/// The database cannot be queried, or `out` accepts no more.
 pub fn tail(
     access: &LogAccess,
     options: TailOptions,
@@ -135,7 +135,7 @@ impl Tail<'_, '_> {
             return Ok((cursor, Vec::new()));
         };
         cursor.leaf = leaf.no;
-        // One is needed to know the position of the stream.
+        // One row is needed to know the position of the stream.
         let rows = last(self.view, log_stream.id, leaf.no, lines.max(1)).await?;
         let mut rows = rows.unwrap_or_default();
         if let Some(row) = rows.first() {

@@ -44,10 +44,10 @@ pub struct VerifyReport {
     pub streams: u64,
 }
 
-/// Looks at every row that can be seen, and says line by line what is found, and what was looked at.
+/// Verifies every readable row; reports each finding in a line, and then what was verified.
 ///
 /// # Errors
-/// The database cannot be asked.
+/// The database cannot be queried.
 pub fn verify(access: &LogAccess, say: &mut dyn FnMut(&str)) -> Result<VerifyReport, Fault> {
     block_on(async {
         let mut view = View::open(access, "verify").await?;
@@ -229,7 +229,7 @@ struct StreamVerification<'a> {
     log_stream: &'a LogStream,
     verifier: Verifier<'a>,
     reader: Option<i32>,
-    /// Findings that the verifier does not know of.
+    /// The number of findings that the verifier does not know of.
     extra: u64,
 }
 
@@ -240,7 +240,7 @@ impl StreamVerification<'_> {
         }
     }
 
-    /// Looks at the leaf after `before`, in one snapshot, and returns its number. No other session drops it meanwhile.
+    /// Verifies the leaf after `before` in one snapshot, and returns its number. No other session drops it meanwhile.
     async fn leaf(
         &mut self,
         view: &mut View<'_>,

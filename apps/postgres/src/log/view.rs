@@ -61,7 +61,7 @@ pub(super) struct View<'k> {
 }
 
 impl<'k> View<'k> {
-    /// Connects, and looks around.
+    /// Connects, and reads the nodes, streams and keys.
     pub(super) async fn open(access: &'k LogAccess, purpose: &str) -> Result<Self, Fault> {
         let client = open(&access.target, purpose).await?;
         // One plan for every leaf, however full: along its index.
@@ -135,7 +135,7 @@ impl<'k> View<'k> {
         settings.is_some_and(|settings| settings.auditor_key.as_ref() != Some(own))
     }
 
-    /// Reads the network's settings. A node knows which ones it has seen, and an auditor does not.
+    /// Reads the network's settings. A node knows which settings it has seen; an auditor does not.
     async fn settings(&mut self, access: &LogAccess) -> Result<(), Fault> {
         if self.reader.is_none() {
             return Ok(());

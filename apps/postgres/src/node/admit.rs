@@ -1,4 +1,4 @@
-//! Lets invited nodes in: wraps the network's key to each one's own key.
+//! Admits invited nodes by wrapping the network's key to each one's own key.
 
 use adit_postgres::token::{Request, admit};
 use tokio_postgres::{Client, Row};

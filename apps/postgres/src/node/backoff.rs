@@ -8,8 +8,7 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(3);
 
-/// Growing pauses with a random part, so that many nodes do not knock at the same moment when a database
-/// comes back.
+/// Growing pauses with a random part, so that not all nodes connect at the same moment when a database is back.
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -34,7 +33,7 @@ impl Backoff {
     }
 }
 
-/// Randomness for pauses only (xorshift64*): there is nothing to gain by guessing it.
+/// Random numbers for pauses only (xorshift64*): an attacker gains nothing by guessing them.
 #[derive(Clone, Debug)]
 pub(super) struct Jitter(u64);
 

@@ -23,8 +23,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The most streams whose wake-ups are distinguished. A flood of invented streams beyond it is ignored.
 const STREAMS: usize = 4096;
 
-/// On the database's side: nothing is waited for longer, and a dead connection is noticed there too, since it
-/// holds the locks that say who writes a stream.
+/// Session settings: no statement waits for long, and the database also detects a dead connection, because a connection
+/// holds the locks that say which session writes a stream.
 const SESSION: &str = "SET statement_timeout = '5s'; SET lock_timeout = '2s'; \
     SET idle_in_transaction_session_timeout = '5s'; SET search_path = adit, pg_temp; \
     SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; \
@@ -47,7 +47,7 @@ pub(super) struct Notifications {
     /// Stream, the newest leaf reported of it, and how often it was named. Any role in the database may send any values
     /// here.
     pub(super) streams: Vec<(StreamId, LeafNo, u32)>,
-    /// Nodes have come or gone.
+    /// Whether nodes have joined or left.
     pub(super) nodes: bool,
 }
 
@@ -158,7 +158,7 @@ async fn drive(mut connection: Connection, listener: Option<Rc<NotifyListener>>,
             }
         }
     }
-    // Tasks that wait for an answer on it learn of its end by that.
+    // Tasks that wait for an answer on the connection learn of its end from this.
     drop(connection);
     end.told.notify_one();
 }

@@ -1,13 +1,13 @@
-//! Errors of the database, with texts that stay the same while the cause does.
+//! Errors of the database, with texts that do not change while the cause is the same.
 
 use tokio_postgres::error::SqlState;
 
 /// A failure on an open connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DbError {
-    /// One sentence without figures that change from attempt to attempt.
+    /// One sentence without numbers that change from attempt to attempt.
     pub(crate) message: String,
-    /// Whether the table asked for is gone.
+    /// Whether the table in the query no longer exists.
     pub(super) no_table: bool,
     /// The limit of the network that was reached, if that is the reason.
     pub(super) bound: Option<StreamLimit>,

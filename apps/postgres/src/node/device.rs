@@ -14,14 +14,14 @@ use adit_runtime::driver::watch;
 /// Longest super-packet.
 const LONGEST: usize = 65_536;
 
-/// Packets read in one turn: the runtime has one thread, and the reader of the database wants it too.
+/// The number of packets read in one turn. The runtime has one thread, which the reader of the database also needs.
 pub(super) const READ_TURN: usize = 32;
 
 /// An open device.
 #[derive(Debug)]
 pub(super) struct Device {
     queue: TunQueue,
-    /// Says when there is something to read.
+    /// Reports when packets can be read.
     watched: AsyncFd<OwnedFd>,
     offloads: TunOffloads,
 }
@@ -44,11 +44,11 @@ impl Device {
         Ok(Self { queue, watched, offloads })
     }
 
-    /// Waits for packets and hands up to [`READ_TURN`] of them to `take`, each with what the kernel left
-    /// undone in it.
+    /// Waits for packets and passes up to [`READ_TURN`] of them to `take`, each with the work that the kernel left to
+    /// do.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device no longer exists.
     pub(super) async fn read(
         &self,
         buffer: &mut ReadBuffer,
@@ -79,7 +79,7 @@ impl Device {
         }
     }
 
-    /// Hands packets to the kernel, neighbours of a flow in one piece where it takes that.
+    /// Writes packets to the kernel, and neighbouring packets of a flow as one, if the kernel accepts that.
     pub(super) fn write<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) -> DeliveryCounts {
         let mut merger = Merger::new(self.offloads.tso, self.offloads.uso);
         packets.for_each(|packet| merger.push(packet));
@@ -103,7 +103,7 @@ impl Device {
                 delivered.packets += count;
                 delivered.bytes += len;
             }
-            // Kernels between 6.1.103 and 6.10.3 refuse merged packets: one by one they pass.
+            // Kernels between 6.1.103 and 6.10.3 refuse merged packets but accept single ones.
             Err(error) if count > 1 && error.raw_os_error() == Some(nix::libc::EINVAL) => {
                 for packet in write.packets() {
                     self.write_plain(packet, delivered);

@@ -59,14 +59,14 @@ pub(crate) struct Directory {
     pub(crate) network: NetworkRecord,
     /// The settings that its owner has signed.
     pub(crate) settings: Rc<History>,
-    /// The reason why the settings in the database are not trusted: then `settings` are the former ones.
+    /// The reason why the settings in the database are not trusted, in which case `settings` are the former ones.
     pub(crate) unsettled: Option<String>,
     pub(crate) nodes: Vec<VerifiedNode>,
     /// Nodes that are left out, by name, and why.
     pub(crate) refused: BTreeMap<String, String>,
 }
 
-/// Another node, vouched for.
+/// Another node, which the network's key authenticates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VerifiedNode {
     pub(crate) record: NodeRecord,

@@ -15,7 +15,7 @@ use adit_runtime::fault::Fault;
 /// Without another reason.
 const HOURLY: Duration = Duration::from_secs(3600);
 
-/// Between two times at least: with many nodes there are many reasons.
+/// The minimum pause between two runs: in a network of many nodes there are many triggers.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// The time limit.

@@ -34,7 +34,7 @@ impl Side {
 pub(super) struct Health {
     sides: [ConnectionHealth; 2],
     told: BTreeSet<String>,
-    /// Since when not both work, and how many attempts have failed.
+    /// The time since which reading or writing has failed, and the number of failed attempts.
     outage: Option<(Instant, u64)>,
     /// Since when both work.
     both: Instant,

@@ -1,4 +1,4 @@
-//! The helper of a node: what the node's settings let it ask for.
+//! The helper of a node, and the requests that the node's settings permit.
 
 use std::path::PathBuf;
 
@@ -23,13 +23,13 @@ pub const NODE: DutyKind = DutyKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NodeDuty {
-    /// The folder of all files, if they are elsewhere.
+    /// The folder of all files, if not the default.
     pub(crate) dir: Option<PathBuf>,
     /// The network's name.
     pub(crate) name: String,
-    /// Name of the device instead of the settings'.
+    /// The name of the device, which overrides the settings.
     pub(crate) device: Option<String>,
-    /// Longest IP packet instead of the settings'.
+    /// The longest IP packet, which overrides the settings.
     pub(crate) packet_size: Option<usize>,
     /// Whether there are routes to other nodes' networks.
     pub(crate) routes: bool,

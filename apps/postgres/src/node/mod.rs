@@ -69,18 +69,18 @@ use adit_runtime::{host, log, plane_backend, privileges, say};
 /// A connection that stood so long and then ended is opened again at once; others after growing pauses.
 const LASTED: Duration = Duration::from_secs(5);
 
-/// Warnings of refused rows, and in which time.
+/// The maximum number of warnings of refused rows within an interval.
 const MOST_WARNINGS: u32 = 8;
 const WARNINGS_OF: Duration = Duration::from_secs(60);
 
 /// The options of `adit postgres up` that are not in the node's files.
 #[derive(Clone, Debug, Default)]
 pub struct UpOptions {
-    /// Name of the TUN device instead of the settings'.
+    /// The name of the TUN device, which overrides the settings.
     pub device: Option<String>,
-    /// Durability instead of the settings'.
+    /// The durability, which overrides the settings.
     pub durability: Option<Durability>,
-    /// Longest IP packet instead of the settings', bytes.
+    /// The longest IP packet in bytes, which overrides the settings.
     pub packet_size: Option<usize>,
     /// No routes to other nodes' networks.
     pub no_routes: bool,
@@ -90,7 +90,7 @@ pub struct UpOptions {
     pub verbose: u8,
 }
 
-/// Runs a node until it is asked to end.
+/// Runs a node until it is asked to stop.
 pub fn up(paths: &Paths, options: &UpOptions) -> ExitCode {
     match start(paths, options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,7 +104,7 @@ pub fn up(paths: &Paths, options: &UpOptions) -> ExitCode {
 fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
     log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
-    // Keys stay out of core dumps; where that cannot be, the tunnel works nevertheless.
+    // Keys stay out of core dumps; if that is impossible, the tunnel works nevertheless.
     let _ = adit_linux::privileges::protect_memory();
     let settings = settings(paths, options)?;
     let secrets = Secrets::load(paths)?;
@@ -117,7 +117,7 @@ fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
         packet_size: options.packet_size,
         routes: !options.no_routes,
     };
-    // Ends last, when nothing is left to be undone.
+    // The helper ends last, when nothing is left to undo.
     let helper = helper::start(&NODE, &duty, &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -254,7 +254,7 @@ async fn serve(
 /// A node at work.
 struct Node {
     shared: Rc<Shared>,
-    /// They end with the node, and the node with the first of them.
+    /// The tasks end with the node, and the node ends with the first of them.
     tasks: JoinSet<Result<Infallible, Fault>>,
     host: HostHandle,
     network: String,
@@ -326,7 +326,7 @@ impl Instance for Node {
 }
 
 impl Node {
-    /// Says which settings are in force, and that others are refused.
+    /// Reports the settings in force, and settings that are refused.
     fn tell_settings(&mut self, directory: &Directory) {
         let network = directory.settings.current();
         if self.settings != network.serial {

@@ -18,7 +18,7 @@ use adit_postgres::{NodeId, limits};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
-/// Nodes that are remembered; removed ones stay.
+/// The maximum number of remembered nodes; removed nodes remain.
 const MOST: usize = 32 * limits::PEERS;
 
 /// The file as it is in memory.
@@ -45,7 +45,7 @@ enum Line {
 }
 
 impl Pins {
-    /// Reads the file; there need be none.
+    /// Reads the file, which may be missing.
     pub(crate) fn load(path: &Path) -> Result<Self, Fault> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -220,7 +220,7 @@ mod tests {
         let mut pins = Pins::load(&path).unwrap();
         assert_eq!(pins.check("a", NodeId(2), keys(1), false), Ok(()));
         assert_eq!(pins.check("a", NodeId(2), keys(1), true), Ok(()));
-        // One that is first seen when it has gone.
+        // A node that is first seen after it was removed.
         assert_eq!(pins.check("b", NodeId(3), keys(2), true), Ok(()));
         pins.save().unwrap();
         let mut pins = Pins::load(&path).unwrap();
@@ -229,7 +229,7 @@ mod tests {
             assert!(refused.contains("it was removed"), "{refused}");
             assert_eq!(pins.check(name, NodeId(id), keys(byte), true), Ok(()));
         }
-        // Another node of that name.
+        // Another node of the same name.
         assert_eq!(pins.check("a", NodeId(4), keys(3), false), Ok(()));
     }
 

@@ -22,7 +22,7 @@ const LINE: usize = 45 + 65;
 /// The filler in place of a chain's value.
 const NO_CHAIN: Fingerprint = Fingerprint([0; 32]);
 
-/// Lines that are kept; beyond, streams are not taken down.
+/// The maximum number of lines; further streams are not recorded.
 const LINES: usize = 8192;
 
 /// The kind of a position.
@@ -135,7 +135,8 @@ impl Positions {
         let line = match self.slots.get(&(kind, stream)) {
             Some(slot) if slot.position == position && slot.chain == chain => return Ok(()),
             Some(slot) => slot.line,
-            // Half is for what was received: a database that makes up streams to write to must not take its place.
+            // Received streams may take half of the lines: a database that invents streams to receive must not displace
+            // written ones.
             None if self.lines
                 >= if kind == PositionKind::Received { LINES } else { LINES / 2 } =>
             {

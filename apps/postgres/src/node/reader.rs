@@ -1,4 +1,4 @@
-//! Pages out of the database.
+//! Reading pages from the database.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Row, Statement};
 use super::db_error::DbError;
 use crate::fields::{fields, value};
 
-/// Statements that are remembered: some for each of as many senders as a node may know.
+/// The number of cached statements: a few for each sender that a node may know.
 const STATEMENTS: usize = 2048;
 
 const EPOCHS: &str = "SELECT s.stream, e.record, e.signature, e.enc, e.sealed, \
@@ -33,7 +33,8 @@ pub(super) fn aged_row(row: &Row) -> Option<AgedRow<'_>> {
     Some(AgedRow { row: decode::row(fields(row)).ok()?, age_ms: age_us / 1000 })
 }
 
-/// A connection that reads. Questions may be asked at the same time: they are sent one behind the other, without waiting.
+/// A connection for reading. Several queries may be in flight: they are sent one after the other, without waiting for
+/// answers.
 pub(super) struct Reader<'a> {
     client: &'a Client,
     statements: RefCell<HashMap<(NodeId, LeafNo), Statement>>,
@@ -82,7 +83,7 @@ impl<'a> Reader<'a> {
         Ok(self.client.query_one(&self.count, &[]).await?.try_get(0)?)
     }
 
-    /// Asks for the rows of a [`Query::Page`]; for other queries there are none.
+    /// Queries the rows of a [`Query::Page`]; other queries have none.
     pub(super) async fn page(&self, stream: StreamId, query: Query) -> Result<Vec<Row>, DbError> {
         let Query::Page { leaf, after, until, limit, newest_first } = query else {
             return Ok(Vec::new());
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the columns of a [`Query::Page`]'s answer. Only auditors use `chain`; for others its place stays empty.
+/// Returns the columns of a [`Query::Page`]'s answer. Only auditors use `chain`; for others its column is empty.
 fn select(from: &str, more: &str) -> String {
     let columns = sql::SENT_COLUMNS.replace("chain", "NULL::bytea");
     format!("SELECT {columns}, ts, statement_timestamp() FROM {from} {more}")

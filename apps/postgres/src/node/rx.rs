@@ -41,13 +41,13 @@ const LIMIT: Duration = Duration::from_secs(5);
 const NODES_AGAIN: Duration = Duration::from_secs(60);
 const NODES_PAUSE: Duration = Duration::from_millis(200);
 
-/// Questions for packets that are under way at the same time: a page has up to a megabyte.
+/// The number of page queries in flight: a page has up to a megabyte.
 const PAGES: usize = 8;
 
 /// The number of times that the nodes are read again at once because the network has a new key.
 const KEYS_TRIES: u32 = 3;
 
-/// Streams whose epochs are asked for in one question.
+/// The number of streams whose epochs are queried at once.
 const EPOCHS: usize = 64;
 
 /// Reads until the connection fails.
@@ -210,7 +210,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns when to query again, if nothing arrives before.
+    /// Returns when to query again if nothing arrives earlier.
     fn deadline(&self) -> Option<Instant> {
         let receivers = self.shared.receivers.borrow();
         let full = self.pages >= PAGES;
@@ -244,7 +244,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Looks at streams whose wake-ups may have been lost.
+    /// Checks streams whose wake-ups may have been lost.
     fn check_streams(&mut self, count: i64) {
         let at = now();
         let mut receivers = self.shared.receivers.borrow_mut();
@@ -272,7 +272,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Reads the nodes again, takes them over, and lets invited ones in.
+/// Reads the nodes again, applies the changes, and admits invited nodes.
 async fn nodes(shared: &Shared, client: &Client) -> Result<(), DbError> {
     let mut tables = within(LIMIT, directory::load(client, shared.me())).await?;
     // If there is a new key, the rows were read under the one before.
@@ -337,8 +337,8 @@ fn take_over(shared: &Shared, tables: &Tables) -> Result<(), DbError> {
     Ok(())
 }
 
-/// Warns of forged rows, once in a while: a role writes to the database that should not. The limit outlives the connection, so
-/// that ending connections brings no more warnings.
+/// Warns of forged rows at a limited rate: a role that should not write to the database does. The limit outlives the
+/// connection, so an attacker cannot cause more warnings by ending connections.
 fn warn_of_forgeries(shared: &Shared, stream: StreamId, forged: u64) {
     let at = now();
     let Forgeries { unreported, warned } = shared.forgeries.get();

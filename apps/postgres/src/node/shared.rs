@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) ring_file: PathBuf,
     /// The generations that seal, and that are accepted at least, as the engines know them.
     pub(super) generations: Cell<(Generation, Generation)>,
-    /// Says who holds a lock: this process, or another with the same node.
+    /// Identifies the holder of a lock: this process, or another one with the same node.
     pub(super) instance: String,
     pub(super) device: Device,
     pub(super) random: RefCell<Random>,
@@ -52,10 +52,10 @@ pub(super) struct Shared {
     pub(super) positions: RefCell<Positions>,
     pub(super) directory: RefCell<Option<Rc<Directory>>>,
     pub(super) routes: RefCell<Rc<Routes>>,
-    /// None until the network is known.
+    /// `None` until the network is known.
     pub(super) sender: RefCell<Option<Sender>>,
     pub(super) receivers: RefCell<BTreeMap<StreamId, Receiver>>,
-    /// There is something to send.
+    /// Signals that there is something to send.
     pub(super) work: Notify,
     /// The host's routes must be reconciled with the directory.
     pub(super) changed: Notify,
@@ -70,13 +70,13 @@ pub(super) struct Shared {
     pub(super) own_sessions: tokio::sync::OnceCell<()>,
 }
 
-/// Between two warnings of forged rows.
+/// The minimum time between two warnings of forged rows.
 pub(super) const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Counters outside the engines.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Packets from the device before the network was known.
+    /// Packets that the device delivered before the network was known.
     pub(super) too_early: Cell<u64>,
     /// Packets that the device refused.
     pub(super) refused: Cell<u64>,
@@ -87,7 +87,7 @@ pub(super) struct Counters {
     pub(super) unwritten: Cell<u64>,
 }
 
-/// Forged rows that no warning has named yet, and when the last warning was.
+/// Forged rows that no warning has counted yet, and the time of the last warning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Forgeries {
     pub(super) unreported: u64,
@@ -134,8 +134,8 @@ impl Shared {
         directory.as_ref().map_or(0, |directory| directory.settings.current().serial)
     }
 
-    /// Takes another state of the network over: nodes that came get streams, those that went lose them; other settings end the
-    /// epochs.
+    /// Applies another state of the network: nodes that joined get streams, nodes that left lose them, and changed
+    /// settings end the epochs.
     pub(super) fn update_directory(&self, directory: Directory) {
         let (addresses, subnets): (Vec<_>, _) = (
             self.settings.addresses.iter().map(ipnet::IpNet::addr).collect(),
@@ -231,7 +231,7 @@ impl Shared {
         u64::from_ne_bytes(self.random.borrow_mut().bytes())
     }
 
-    /// Takes down how far a stream is. Whether that went well.
+    /// Records the position of a stream, and returns whether that succeeded.
     pub(super) fn remember(&self, way: PositionKind, stream: StreamId, position: Position) -> bool {
         self.positions.borrow_mut().set(way, stream, position).is_ok()
     }

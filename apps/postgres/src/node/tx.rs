@@ -54,7 +54,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const HOLDER: &str = "SELECT coalesce(application_name, ''), coalesce(host(client_addr), 'this machine') \
     FROM pg_stat_activity WHERE pid = $1";
 
-/// Empties the device without ever waiting for the database.
+/// Reads the device without ever waiting for the database.
 pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
     let mut buffer = ReadBuffer::new();
     loop {
@@ -129,7 +129,7 @@ async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, DbError> {
     }
 }
 
-/// Sleeps until then; forever, if there is no such time.
+/// Sleeps until then; forever without a time.
 pub(super) async fn sleep_until(until: Option<Instant>) {
     match until {
         Some(until) => sleep(until.since(now())).await,
@@ -161,7 +161,7 @@ async fn batch(shared: &Shared, writer: &mut Writer<'_>) -> Result<(), DbError> 
     Ok(())
 }
 
-/// Signs what was committed since the last time, in the database first: what this node remembers of it is never ahead.
+/// Signs everything committed since the last time, in the database first, so this node's record is never ahead of it.
 async fn sign(
     shared: &Shared,
     writer: &Writer<'_>,
@@ -249,8 +249,8 @@ async fn begin_writing(shared: &Shared, client: &Client) -> Result<(), DbError> 
     Err(cause)
 }
 
-/// Says which session of this node's role writes. Ends a connection of this process that died on the way and that the
-/// database has not noticed yet.
+/// Reports which session of this node's role writes. Ends a connection of this process that died in transit and that
+/// the database has not detected yet.
 async fn writer_conflict(shared: &Shared, client: &Client, pid: i32) -> Result<DbError, DbError> {
     let Some(row) = client.query_opt(HOLDER, &[&pid]).await? else {
         return Ok(DbError::new("another session writes this node's streams: waiting for its end"));
@@ -362,12 +362,12 @@ async fn open(shared: &Shared, client: &Client, opening: &NewEpoch) -> Result<()
     shared.rotated.notify_one();
     if let Some(sender) = &mut *shared.sender.borrow_mut() {
         sender.opened(now(), opening.stream, sealer);
-        // The network's key was replaced while the database was asked.
+        // The network's key was replaced during the query.
         if shared.generations.get().0 != key.generation() {
             sender.renew();
         }
     }
-    // They have changed while the database was asked.
+    // The settings changed during the query.
     if shared.serial() != network.serial {
         shared.renew_epochs();
     }

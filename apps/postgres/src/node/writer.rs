@@ -1,4 +1,5 @@
-//! Batches into the database: one COPY or, for a few rows, one INSERT for all streams; and the wake-up behind it.
+//! Writes batches to the database, with one COPY or, for a few rows, one INSERT for all streams, followed by the
+//! wake-up.
 
 use std::pin::pin;
 
@@ -37,7 +38,7 @@ pub(super) struct Writer<'a> {
 #[derive(Default)]
 struct Statements {
     copy: Option<Statement>,
-    /// By the number of rows, less one.
+    /// Indexed by the number of rows, less one.
     insert: [Option<Statement>; FEW_ROWS],
 }
 

@@ -153,10 +153,10 @@ pub enum EpochError {
     /// The record belongs to another stream.
     #[error("the record is of another stream")]
     Stream,
-    /// It names another sender.
+    /// The record names another sender.
     #[error("the record names another sender")]
     Sender,
-    /// It names another receiver.
+    /// The record names another receiver.
     #[error("the record names another receiver")]
     Receiver,
     /// The record has no wrap for this reader.
@@ -344,7 +344,7 @@ fn wrap_info(epoch: Encoder, reader: NodeId) -> Vec<u8> {
     info.done()
 }
 
-/// Opens an epoch: makes a new secret, wraps it to the readers, and signs the record as the sender.
+/// Opens an epoch: creates a new secret, wraps it to the readers, and signs the record as the sender.
 ///
 /// # Errors
 /// Fails if the readers or a field are invalid, or the library fails.

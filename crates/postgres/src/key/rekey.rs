@@ -335,7 +335,7 @@ mod tests {
             accept(reader, &self.ring, self.tag, &self.owner, signed, self.wrap.as_ref())
         }
 
-        /// Signs what the record has become.
+        /// Signs the changed record.
         fn sign(&mut self, record: &RekeyRecord) {
             self.record = record.encode().unwrap();
             let signed = [SIGNED, &self.record].concat();
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    /// It has the network's former key, its own keys, and all that the database ever had.
+    /// The attacker has the network's former key, its own keys, and everything that the database ever had.
     #[test]
     fn a_removed_member_cannot_open_the_new_generation() {
         let rekeyed = rekey_rows(&first());
@@ -370,7 +370,7 @@ mod tests {
                 ..AcceptArguments::new()
             };
             assert_eq!(attempt.accept(), Err(RekeyRejection::NotAMember));
-            // Nor as another, for its key is not theirs.
+            // Nor as another node, because the attacker does not have its keys.
             attempt.me = wrap.reader.0;
             assert_eq!(attempt.accept(), Err(RekeyRejection::Key));
         }
@@ -388,7 +388,7 @@ mod tests {
         let cases: [(RekeyRejection, Edit<AcceptArguments>); 15] = [
             (RekeyRejection::Signature, |t| t.signature[0] ^= 1),
             (RekeyRejection::Signature, |t| t.signature.truncate(63)),
-            // The database signs by a key of its own, or another node does.
+            // The database, or another node, signs with its own key.
             (RekeyRejection::Signature, |t| t.owner = keys(13).public(NodeId(1)).unwrap()),
             (RekeyRejection::Signature, |t| {
                 t.signature = keys(11).signing().sign(&t.record).unwrap().to_vec();
@@ -443,7 +443,7 @@ mod tests {
         let accept =
             |ring: &KeyRing| accept(reader, ring, "t1", &public(1), signed, Some(&second.wraps[2]));
         let renewal = accept(&attempt.ring).unwrap();
-        // One that has the first key alone must take both.
+        // A node that has only the first key must accept both.
         assert_eq!(accept(&KeyRing::from(first())), Err(RekeyRejection::Order));
         attempt.ring.take(Instant::default(), renewal.made, renewal);
         assert_eq!(accept(&attempt.ring), Err(RekeyRejection::Order));
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(attempt.ring.generation(), Generation(3));
     }
 
-    /// A current or removed member that has the former key and the database's help signs a key of its own.
+    /// A current or removed member with the former key and the database's help signs a key that it made.
     #[test]
     fn no_other_node_signs_a_rekey() {
         for node in [2, 3] {

@@ -31,7 +31,7 @@ pub struct KeyRing {
     former: BTreeMap<Generation, NetworkKey>,
     /// The nodes that got the newest key; `None` if it is the first one here.
     members: Option<Members>,
-    /// Keys that were taken lately, in order; at most [`GENERATIONS`].
+    /// Keys that were accepted recently, in order; at most [`GENERATIONS`].
     taken: VecDeque<AcceptedKey>,
 }
 
@@ -64,7 +64,7 @@ impl Members {
     }
 }
 
-/// A line of the file of keys is none.
+/// A line of the file of keys is invalid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct RingError {
@@ -103,8 +103,8 @@ impl KeyRing {
         self.members.as_ref().is_some_and(|members| members.left_out(node))
     }
 
-    /// Takes the next key. `unix` is this machine's time; the record says when the key was made. Anything but the next
-    /// generation changes nothing.
+    /// Accepts the next key. `unix` is this machine's time; the record says when the key was created. A key of any
+    /// other generation changes nothing.
     pub fn take(&mut self, now: Instant, unix: UnixTime, renewal: Renewal) {
         let Renewal { key, members, made } = renewal;
         if Some(key.generation()) != self.generation().next() {
@@ -163,7 +163,7 @@ impl KeyRing {
 
     /// Returns the file of keys, secret: a line for each key, and the nodes that received the newest one.
     pub fn to_text(&self) -> Zeroizing<String> {
-        // Enough for all of it: a string that grows leaves copies behind.
+        // The capacity suffices for all of it: a string that grows leaves copies behind.
         let nodes = self.members.as_ref().map_or(0, |members| members.nodes.len());
         let lines = self.former.len().saturating_add(3);
         let capacity = lines.saturating_mul(80).saturating_add(nodes.saturating_mul(12));
@@ -216,7 +216,7 @@ impl KeyRing {
                 _ => return Err(bad("neither a key nor a list of nodes")),
             }
         }
-        // So many keys ago that the node's first one is forgotten.
+        // Enough further keys that the node's first one is forgotten.
         let forgotten = |ring: &Self| {
             first.as_ref().is_none_or(|own| {
                 ring.former.len() == GENERATIONS
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(back.oldest_accepted(at(1001)), Generation(2));
         assert_eq!(back.sealing(at(1001)).generation(), Generation(2));
         assert_eq!(*back.to_text(), *text);
-        // One that joined with the second key knows nothing of the first.
+        // A node that joined with the second key knows nothing of the first.
         let joined = KeyRing::from(back.newest().clone());
         let again = KeyRing::from_text(back.newest().clone(), &joined.to_text()).unwrap();
         assert_eq!(again.get(Generation(1)), None);

@@ -94,7 +94,7 @@ pub enum SettingsError {
         /// Its serial number.
         serial: i64,
     },
-    /// This reader has seen newer ones.
+    /// This reader has already seen newer settings.
     #[error("the newest row is {found}, and row {seen} was seen before")]
     Older {
         /// The newest serial number that there is.
@@ -172,7 +172,7 @@ impl SignedSettings {
     }
 }
 
-/// All settings that a network has had, the newest last; never empty.
+/// All settings that a network has had, the newest last. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     first: NetworkSettings,

@@ -15,13 +15,13 @@ use crate::limits::{EXPIRED_MS, QUEUE_BYTES, SUPER_PACKET};
 /// Packets that were not sent, by reason.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts {
-    /// The queues were full: the oldest of the longest queue went.
+    /// Dropped because the queues were full: the oldest packets of the longest queue.
     pub full: u64,
-    /// By CoDel (RFC 8289): the queue stood too long.
+    /// Dropped by CoDel (RFC 8289), because the queue was long for too long.
     pub codel: u64,
-    /// Waited longer than a receiver would deliver it ([`EXPIRED_MS`]).
+    /// Dropped because a receiver would no longer deliver them ([`EXPIRED_MS`]).
     pub old: u64,
-    /// Its destination has no owner.
+    /// Dropped because no node owns the destination.
     pub no_route: u64,
     /// No IP packet, longer than the packet size, or not to be cut as the device says.
     pub malformed: u64,
@@ -40,7 +40,7 @@ pub(crate) fn later(at: Instant, by: Duration) -> Instant {
     Instant::from_nanos(at.as_nanos().saturating_add(by))
 }
 
-/// Sizes of buffers: a queue of small packets would else take a multiple of their bytes.
+/// Sizes of buffers. With a single size, a queue of small packets would take a multiple of their bytes.
 const CLASSES: [usize; 4] = [256, 2048, 16384, SUPER_PACKET.next_power_of_two()];
 
 /// A super-packet that waits.
@@ -52,7 +52,7 @@ pub(crate) struct Waiting {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Buffers, lent to packets that wait or kept for the next ones.
+/// Buffers, in use by waiting packets or kept for later ones.
 #[derive(Debug)]
 struct Pool {
     free: [Vec<Vec<u8>>; CLASSES.len()],
@@ -67,7 +67,7 @@ impl Pool {
             return Some(buffer);
         }
         let size = *CLASSES.get(class)?;
-        // Largest first: they make room soonest.
+        // The largest first, because they free memory soonest.
         for (free, each) in self.free.iter_mut().zip(CLASSES).rev() {
             while self.memory.saturating_add(size) > self.limit && free.pop().is_some() {
                 self.memory = self.memory.saturating_sub(each);
@@ -255,7 +255,7 @@ impl Queues {
         true
     }
 
-    /// Drops what no receiver would deliver any more.
+    /// Drops packets that no receiver would deliver any more.
     pub(crate) fn age(&mut self, now: Instant) {
         for flow in self.flows.values_mut() {
             while flow.waiting.front().is_some_and(|first| is_old(now, first)) {

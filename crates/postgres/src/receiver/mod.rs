@@ -39,11 +39,11 @@ pub struct Receiver {
     starting: Option<Seq>,
     /// The row after which the next page begins: the position, unless forged rows are being passed.
     scan: Seq,
-    /// Up to here all is too old, says the database.
+    /// According to the database, all packets up to here are too old.
     skipped_to: Option<Seq>,
     /// The number of pages without an authentic row since the last pause.
     forged_pages: u32,
-    /// A page had rows of epochs that are not known; now the epochs have been asked.
+    /// A page had rows of unknown epochs, and the epochs have been queried since.
     unknown_asked: bool,
     /// Whether the leaf that is read is missing.
     leaf_gone: bool,
@@ -53,7 +53,7 @@ pub struct Receiver {
     asked: Option<Query>,
     /// The time when the stream is looked at without a notification.
     poll: Instant,
-    /// No sooner are epochs asked for again: the last time there was none.
+    /// The time before which epochs are not queried again, because the last query found none.
     no_epochs_before: Instant,
     last_authentic: Option<Instant>,
     /// The approximate number of bytes of a row.
@@ -62,7 +62,7 @@ pub struct Receiver {
     stats: Stats,
 }
 
-/// The queries that are wanted.
+/// The queries to send.
 #[derive(Copy, Clone, Debug, Default)]
 struct WantedQueries {
     epochs: bool,
@@ -86,7 +86,7 @@ struct PageSummary {
 
 /// The result of checking a row.
 enum RowCheck {
-    /// Appended; this many bytes.
+    /// The row is authentic, and this many bytes were appended.
     Authentic(usize),
     Repeated,
     Forged,
@@ -96,14 +96,14 @@ enum RowCheck {
     Unknown,
 }
 
-/// The polling interval of a stream with something unfinished: while packets arrive, and when none came for [`ACTIVE`].
+/// The polling interval of a stream with unfinished work: while packets arrive, and after [`ACTIVE`] without packets.
 const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 const ACTIVE: Duration = Duration::from_secs(2);
 
-/// The polling interval of any other stream: notifications and [`WakeUpMonitor`] report what is new there.
+/// The polling interval of any other stream, of which notifications and [`WakeUpMonitor`] report new rows.
 const QUIET: Duration = Duration::from_secs(3600);
 
-/// The interval between two queries for epochs of which the first found none.
+/// The interval between two queries for epochs if the first found none.
 const EPOCHS_PAUSE: Duration = Duration::from_millis(5);
 
 /// The number of rows among which a starting reader looks for the newest authentic one.
@@ -145,12 +145,12 @@ impl Receiver {
         self.woken = true;
     }
 
-    /// Accepts no more rows of epochs under keys of the network before `oldest`: their grace is over.
+    /// Rejects rows of epochs under the network's keys before `oldest` from now on: their grace period has ended.
     pub fn retire(&mut self, oldest: Generation) {
         self.oldest_key = self.oldest_key.max(oldest);
     }
 
-    /// Looks at the stream, for there may be something new of which no notification arrived.
+    /// Checks the stream, which may have new rows without a notification.
     pub fn recheck(&mut self, now: Instant) {
         let far = !self.is_active(now);
         self.woken &= !far;
@@ -182,12 +182,12 @@ impl Receiver {
     fn next_query(&self, now: Instant) -> Option<Query> {
         if self.wants.epochs && now >= self.no_epochs_before {
             let newest = self.ahead.back().or(self.reading.as_ref()).map(|epoch| epoch.no);
-            // Before the first: the one of the position too, for its key.
+            // Before the first page, the epoch of the position is also needed, for its key.
             let after = newest.unwrap_or(EpochNo(self.position.epoch.0.saturating_sub(1)));
             return Some(Query::Epochs { after, limit: EPOCHS_AHEAD as u32 });
         }
         let leaf = self.reading.as_ref()?.leaf;
-        // Rows of an epoch that is not known yet are there: first the epochs.
+        // There are rows of an unknown epoch: query the epochs first.
         if self.leaf_gone || (self.unknown_asked && self.wants.epochs) {
             return None;
         }
@@ -209,12 +209,13 @@ impl Receiver {
         self.wants.page.then_some(page)
     }
 
-    /// Returns whether packets have come lately.
+    /// Returns whether packets have arrived recently.
     pub fn is_active(&self, now: Instant) -> bool {
         self.last_authentic.is_some_and(|last| now.since(last) < ACTIVE)
     }
 
-    /// Returns whether forged rows are being passed, the start is not found yet, or a notification has led to nothing.
+    /// Returns whether forged rows are being skipped, the start has not been found yet, or a notification has led to
+    /// nothing.
     fn is_unfinished(&self) -> bool {
         self.woken || self.starting.is_some() || self.scan != self.position.seq
     }
@@ -228,8 +229,8 @@ impl Receiver {
         later(now, jittered(&mut self.random, interval))
     }
 
-    /// Answers [`Query::Epochs`] with those whose record, signature and wrap were right, in any order. `refused` is how
-    /// many were not.
+    /// Answers [`Query::Epochs`] with the epochs whose record, signature and wrap were valid, in any order. `refused`
+    /// is the number of the others.
     pub fn epochs(&mut self, now: Instant, found: impl IntoIterator<Item = Epoch>, refused: u64) {
         if !matches!(self.asked, Some(Query::Epochs { .. })) {
             return;
@@ -289,7 +290,7 @@ impl Receiver {
         }
     }
 
-    /// Goes on to the next epoch, if one is known.
+    /// Advances to the next epoch, if one is known.
     fn advance(&mut self) -> bool {
         let Some(next) = self.ahead.pop_front() else { return false };
         let behind = Seq(next.first_seq.0.saturating_sub(1));
@@ -453,7 +454,7 @@ impl Receiver {
         }
     }
 
-    /// Decides what follows a page.
+    /// Decides what to do after a page.
     fn page_done(&mut self, now: Instant, seen: &PageSummary, limit: u32, until: Seq) {
         if let Some(average) = seen.bytes.checked_div(seen.rows as usize) {
             self.row_bytes = average.max(1);
@@ -484,7 +485,7 @@ impl Receiver {
             self.scan = self.position.seq;
             self.forged_pages = 0;
         }
-        // The sender that opened the next epoch had ended this one, and the page was asked for when that was known.
+        // The sender had ended this epoch before it opened the next one, which was known when the page was queried.
         if !full {
             self.advance();
         }
@@ -520,7 +521,7 @@ impl Receiver {
             self.asked = None;
             self.wants.skip = false;
             self.leaf_gone = true;
-            // Nothing of it can come any more, and what comes after it has come since.
+            // No more rows of the epoch can arrive, and a later epoch has arrived.
             self.starting = None;
             self.advance();
             self.wants.epochs = true;

@@ -104,7 +104,7 @@ impl std::fmt::Display for Hint {
     }
 }
 
-/// Packets to be written to the device, in order, in one buffer that is used again.
+/// Packets to write to the device, in order, in one reused buffer.
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
     pub(super) bytes: Vec<u8>,
@@ -145,9 +145,9 @@ pub struct Stats {
     pub pages: u64,
     /// Epochs taken.
     pub epochs: u64,
-    /// Authentic rows too old to be delivered, as far as they were read one by one.
+    /// Authentic rows that were too old to be delivered, as far as they were read individually.
     pub expired: u64,
-    /// Rows that are not authentic, or of an epoch that is not.
+    /// Rows that are not authentic, or belong to an epoch that is not.
     pub forged: u64,
     /// Rows behind the position: repeated, or in the wrong order.
     pub repeated: u64,

@@ -10,10 +10,10 @@ use adit_engine::{Instant, Random, Seed};
 use super::jittered;
 use crate::queue::later;
 
-/// Between two questions: while packets arrive, and else.
+/// The interval between two queries while packets arrive, and otherwise.
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// Between two looks at all streams because of a wake-up that was lost.
+/// The minimum interval between two checks of all streams because of a lost wake-up.
 const ALL_PAUSE: Duration = Duration::from_millis(500);
 
 /// All streams are looked at this often without any reason.
