@@ -1,4 +1,4 @@
-//! Answers to an engine's questions: who may have a session.
+//! Answers to an engine's authorization requests.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -24,17 +24,16 @@ pub fn now() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime() + ADVANCED.load(Relaxed))
 }
 
-/// Sets [`now`] forward, as it advances while the machine sleeps. All other clocks stay. For a test that is alone in
-/// its process.
+/// Sets [`now`] forward, as if the machine had slept. All other clocks are unchanged. For a test that is alone in its
+/// process.
 #[doc(hidden)]
 pub fn advance_for_test(time: Duration) {
     ADVANCED.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
 }
 
-/// Notices when the wall clock is set forward: a machine without a battery starts in the past.
+/// Detects that the wall clock was set forward: a machine without a clock battery starts in the past.
 ///
-/// Backward steps are not followed: packet timestamps must not go back, and nothing else in an
-/// engine asks for wall time.
+/// Backward steps are ignored: packet timestamps must not go back, and nothing else in an engine needs the wall clock.
 #[derive(Copy, Clone, Debug)]
 pub struct WallClock {
     at: Instant,

@@ -21,7 +21,7 @@ pub struct FilterReport {
     pub instance: String,
     /// The file that the rules are from.
     pub file: String,
-    /// Seconds since 1970 when they came into force.
+    /// The time when the rules came into force, in seconds since 1970.
     pub since: u64,
     /// The number of replacements since the start.
     pub reloads: u64,
@@ -37,14 +37,14 @@ pub struct FilterReport {
     pub members: BTreeMap<String, Vec<String>>,
     /// Log lines and captured packets that were lost because there were too many.
     pub lost: BTreeMap<String, u64>,
-    /// Elements that were added to sets while rules were in force.
+    /// Elements that were added to sets at run time.
     #[serde(default)]
     pub elements: AddedElements,
     /// Single connections, if they were requested.
     pub list: Option<Vec<FlowReport>>,
 }
 
-/// Elements that were added to sets while rules were in force.
+/// Elements that were added to sets at run time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddedElements {
     /// The current number, in all sets.
@@ -53,7 +53,7 @@ pub struct AddedElements {
     pub limit: u64,
     /// Changes that were refused because there was no room.
     pub refused: u64,
-    /// Elements whose time was over, those of the file too.
+    /// Elements that expired, including those of the file.
     pub expired: u64,
 }
 
@@ -68,9 +68,9 @@ pub struct RuleCounter {
     pub handle: u32,
     /// Its line in the file.
     pub line: u32,
-    /// Packets; a super-packet counts as its segments.
+    /// Packets. A super-packet counts as the number of its segments.
     pub packets: u64,
-    /// Bytes from the network header on.
+    /// Bytes, counted from the network header.
     pub bytes: u64,
 }
 
@@ -89,15 +89,15 @@ pub struct FlowTotals {
     pub entered: u64,
     /// Their time was over.
     pub expired: u64,
-    /// They made room for others.
+    /// Flows that were evicted in favour of others.
     pub evicted: u64,
     /// Evicted flows whose source had more than its share of the table.
     pub evicted_share: u64,
-    /// Ended because the rules or the clients in force would not accept them, or on request.
+    /// Flows that ended on request, or because the rules or clients in force would not accept them.
     pub withdrawn: u64,
-    /// New connections that were refused because the table was full.
+    /// New connections refused because the table was full.
     pub refused_full: u64,
-    /// New connections that were refused because their source has too many without an answer.
+    /// New connections refused because their source had too many unanswered ones.
     pub refused_source: u64,
 }
 
@@ -108,19 +108,19 @@ pub struct FlowReport {
     pub protocol: String,
     /// Address and port of its originator.
     pub source: String,
-    /// Address and port of the other.
+    /// Address and port of the other end.
     pub destination: String,
-    /// VLANs that it is in, the outermost first.
+    /// The VLANs of the flow, the outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vlans: Vec<u16>,
-    /// In a server: the names of the clients that it is from and to, empty where it is none. Without either, nothing.
+    /// In a server, the names of the clients at both ends; empty for an end that is not a client. Absent if neither is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<String>,
     /// The state of the flow.
     pub state: String,
     /// Seconds since its first packet.
     pub age_s: u64,
-    /// Seconds until it is forgotten if nothing comes.
+    /// Seconds until the flow expires if no further packet arrives.
     pub left_s: u64,
     /// Packets there and back.
     pub packets: [u64; 2],
@@ -128,14 +128,14 @@ pub struct FlowReport {
     pub bytes: [u64; 2],
 }
 
-/// Packets for a capture, since the last time it was asked.
+/// The packets of a capture since the last request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureBatch {
     /// Names this capture in the next question.
     pub id: u64,
     /// Oldest first.
     pub packets: Vec<CapturedPacket>,
-    /// Packets lost since the capture began, because it was asked too rarely.
+    /// Packets that were lost since the capture began, because requests were too infrequent.
     pub lost: u64,
 }
 
@@ -144,9 +144,9 @@ pub struct CaptureBatch {
 pub struct CapturedPacket {
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// Interface that it came in on.
+    /// The interface on which it arrived.
     pub iif: String,
-    /// Interface that it was to go out on.
+    /// The interface on which it was to leave.
     pub oif: String,
     /// The rule that logged it.
     pub rule: u32,

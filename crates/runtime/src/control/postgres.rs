@@ -20,7 +20,7 @@ pub struct PostgresReport {
     /// Generation of the network's key, counted from 1.
     #[serde(default)]
     pub key_generation: i32,
-    /// Serial number of the network's settings that are in force; 0 before the network is known.
+    /// The serial number of the network's settings in force; 0 before the network is known.
     pub settings: i64,
     /// The reason why the settings in the database are not trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct PostgresReport {
     pub writer: LinkReport,
     /// The connection that reads.
     pub reader: LinkReport,
-    /// Memory of the queue, bytes: what waits to be sealed, and buffers kept for what comes.
+    /// The memory of the queue in bytes: packets that wait to be sealed, and buffers kept for later packets.
     pub queue_bytes: u64,
     /// Batches committed.
     pub batches: u64,
@@ -39,7 +39,7 @@ pub struct PostgresReport {
     pub commit_us: u64,
     /// Pages read.
     pub pages: u64,
-    /// Pages in which nothing was.
+    /// Empty pages.
     pub empty_pages: u64,
     /// Notifications heard.
     pub notifications: u64,

@@ -25,23 +25,23 @@ pub enum Request {
     },
     /// Read certificates, registry and rules again. Answered with [`Response::Reloaded`] by a server.
     Reload,
-    /// The registry has changed: read it again, and what belongs to it, but not the filter's rules, which
-    /// may be others than those of the configured file, or the file may be in the middle of an edit.
+    /// The registry has changed: reads it and the data that depends on it again, but not the filter's rules. The rules
+    /// in force may be others than those of the configured file, which may also be half edited.
     #[serde(rename = "reload.clients")]
     ReloadClients,
-    /// Notify the peers and end.
+    /// Notify the peers and exit.
     Stop,
     /// The filter's rules with their counters. Answered with [`Response::Filter`].
     #[serde(rename = "filter.show")]
     FilterShow {
-        /// Also single connections.
+        /// Whether to list single connections.
         #[serde(default)]
         flows: bool,
-        /// Only what identifies the filter: no rules, no counters.
+        /// Whether to return only what identifies the filter, without rules and counters.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         brief: bool,
     },
-    /// Put other rules into force, all at once; if something is wrong with them, the former stay.
+    /// Replace the rules as a whole. If the new ones are invalid, the former ones remain in force.
     #[serde(rename = "filter.reload")]
     FilterReload {
         /// The rules; `None`: those of the file that is in force, read again by the process itself.
@@ -51,7 +51,7 @@ pub enum Request {
     /// Ends connections: of a client, of an address or network, or all. Answered with [`Response::Done`].
     #[serde(rename = "filter.flush")]
     FilterFlush {
-        /// A client's name; also one that is not connected now.
+        /// The name of a client, which need not be connected.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<String>,
         /// An address, or a network with its length.
@@ -67,8 +67,8 @@ pub enum Request {
         /// `[FAMILY TABLE] SET ELEMENT, ...`, as nftables writes them.
         text: String,
     },
-    /// Packets of `log group` rules that came since the last question. The first begins a capture, which
-    /// ends when no request has come for some seconds. Answered with [`Response::Capture`].
+    /// Packets of `log group` rules since the last request. The first request begins a capture, which ends after some
+    /// seconds without a request. Answered with [`Response::Capture`].
     #[serde(rename = "filter.capture")]
     FilterCapture {
         /// The value of the last answer; `None` at first.
@@ -112,10 +112,10 @@ pub struct ReloadReport {
     /// Settings that are in force now.
     #[serde(default)]
     pub applied: Vec<String>,
-    /// Settings that take effect at the next start.
+    /// Settings that require a restart.
     #[serde(default)]
     pub pending: Vec<String>,
-    /// Clients whose profiles name another host or other ports.
+    /// Clients whose profiles contain another host or other ports.
     #[serde(default)]
     pub outdated: Vec<String>,
     /// The lines that these profiles need.
@@ -156,7 +156,7 @@ pub struct StatusReport {
     pub started: u64,
     /// Seconds since it started.
     pub uptime_s: u64,
-    /// Addresses it listens on, or the server it talks to.
+    /// The addresses on which it listens, or its server's.
     pub endpoints: Vec<String>,
     /// The device.
     pub tun: Option<TunReport>,
@@ -166,7 +166,7 @@ pub struct StatusReport {
     pub drops: BTreeMap<String, u64>,
     /// The lengths of the trains.
     pub trains: TrainReport,
-    /// Threads that move packets.
+    /// The number of threads that move packets.
     #[serde(default)]
     pub workers: usize,
     /// Offloads in force, by name.
@@ -174,7 +174,7 @@ pub struct StatusReport {
     /// The DNS servers that a client's machine uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<crate::host::DnsInUse>,
-    /// Why a client's rules and routes are not those that it asks for; it tries again.
+    /// Why a client's rules and routes are not those that it needs; it retries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routing: Option<String>,
     /// The certificate that runs out first.
@@ -185,10 +185,10 @@ pub struct StatusReport {
     /// Profiles that two devices use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedProfile>,
-    /// Why the process could not be asked; everything else but role, instance and process id is empty then.
+    /// Why the process could not be queried; then all fields but role, instance and process id are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The user it runs as, where it could not be asked.
+    /// The user that it runs as, if it could not be queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The rule file in force in a server that filters what its clients send.
@@ -208,32 +208,32 @@ pub struct StatusReport {
 /// The state of a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgeReport {
-    /// `relay`: everything passes; `filter`: what the rules accept.
+    /// `relay`: all frames pass; `filter`: those that the rules accept.
     pub mode: String,
-    /// The file that its rules come from.
+    /// The file that contains its rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules_file: Option<String>,
     /// The number of rules.
     #[serde(default)]
     pub rules: usize,
-    /// Connections that are known.
+    /// The number of connections.
     #[serde(default)]
     pub flows: u64,
-    /// Connections that may be known at most.
+    /// The maximum number of connections.
     #[serde(default)]
     pub flows_limit: u64,
     /// The two ports.
     pub ports: Vec<PortReport>,
 }
 
-/// One port of a bridge, and what came in by it.
+/// A port of a bridge, with the frames received on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
     /// The interface's name.
     pub name: String,
     /// `tap` or `interface`.
     pub kind: String,
-    /// Whether the interface is there.
+    /// Whether the interface exists.
     pub present: bool,
     /// Frames received; a super-packet is one.
     pub frames: u64,
@@ -241,7 +241,7 @@ pub struct PortReport {
     pub bytes: u64,
     /// Super-packets among them.
     pub large: u64,
-    /// Frames that left by the other port.
+    /// Frames that were sent on the other port.
     pub forwarded: u64,
     /// Frames dropped, by reason; reasons that never occurred are left out.
     pub drops: BTreeMap<String, u64>,
@@ -296,11 +296,11 @@ pub struct PeerReport {
     pub rx_bps: u64,
     /// Bits per second sent, over the last few seconds.
     pub tx_bps: u64,
-    /// The largest IP packet that the path outside was found to carry in one piece, at most 1500; none
-    /// where the peer does not answer probes, and over TCP.
+    /// The largest IP packet that the outer path was found to carry in one piece, at most 1500. Absent over TCP, and if
+    /// the peer does not answer probes.
     #[serde(default)]
     pub path_mtu: Option<u16>,
-    /// The largest TCP segment of IPv4 that is let through inside; none: any.
+    /// The largest TCP segment over IPv4 that is not clamped inside the tunnel; absent if segments are not clamped.
     #[serde(default)]
     pub mss: Option<u16>,
 }
@@ -308,20 +308,20 @@ pub struct PeerReport {
 /// Histograms of packets per train; the key is the lower bound of a bucket, in packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrainReport {
-    /// Packets per send call's train.
+    /// Packets per train that was sent.
     pub sent: BTreeMap<u32, u64>,
-    /// Packets per received train.
+    /// Packets per train that was received.
     pub received: BTreeMap<u32, u64>,
 }
 
 /// A certificate and its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateReport {
-    /// Whose: `own`, `ca`, or the common name of a peer.
+    /// The owner: `own`, `ca`, or the common name of a peer.
     pub whose: String,
     /// Seconds since 1970.
     pub not_after: u64,
-    /// Days left; negative when it is over.
+    /// The number of days left; negative after expiry.
     pub days_left: i64,
 }
 

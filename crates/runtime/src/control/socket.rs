@@ -30,16 +30,16 @@ pub const CONNECTION_LIMIT: usize = 16;
 /// The number of requests that may wait for the control thread.
 const QUEUE_LIMIT: usize = 16;
 
-/// Connections that may wait to be accepted; as many as the standard library has.
+/// The number of connections that may wait to be accepted; the standard library uses the same.
 const BACKLOG: i32 = 128;
 
-/// A connection that asks nothing for this long is closed.
+/// A connection without a request for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The time that a client of the socket waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A request and where its answer goes.
+/// A request, and the channel for its answer.
 pub type ControlRequest = (Request, oneshot::Sender<Response>);
 
 /// An open control socket; removed when dropped.
@@ -51,7 +51,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the socket, making its folder and replacing what a killed process left behind.
+    /// Opens the socket. Creates its folder, and replaces a socket that a killed process left behind.
     pub fn open(path: &Path) -> Result<Self, Fault> {
         let listener = files::control(path)?;
         // The peer credentials that a connecting program sees are this process's, not those of the helper that
@@ -75,7 +75,7 @@ impl Server {
     pub async fn next(&mut self) -> ControlRequest {
         match self.requests.recv().await {
             Some(asked) => asked,
-            // The acceptor lives as long as we do; were it gone, no request could arrive any more.
+            // The acceptor lives as long as this value. Without it no request could arrive.
             None => std::future::pending().await,
         }
     }
@@ -89,7 +89,7 @@ impl Drop for Server {
     }
 }
 
-/// Binds it, for its owner alone.
+/// Binds the socket with access for its owner alone.
 pub fn bind(path: &Path) -> Result<BlockingListener, Fault> {
     let problem = |what: &str, e: &io::Error| {
         Fault::environment(format!(
@@ -178,7 +178,7 @@ async fn accept(listener: UnixListener, requests: mpsc::Sender<ControlRequest>) 
             Ok((stream, _)) => {
                 let requests = requests.clone();
                 tokio::spawn(async move {
-                    // A program that hangs up early misses an answer, nothing else.
+                    // A program that disconnects early misses only its answer.
                     let _ = serve(stream, requests).await;
                     drop(place);
                 });
@@ -221,10 +221,10 @@ async fn ask(requests: &mpsc::Sender<ControlRequest>, request: Request) -> Respo
     }
 }
 
-/// Asks a running process; blocks up to ten seconds.
+/// Sends a request to a running process; blocks for up to ten seconds.
 ///
 /// # Errors
-/// No process listens there, access is denied, or the answer is not one.
+/// No process listens there, access is denied, or the answer is invalid.
 pub fn request(path: &Path, request: &Request) -> Result<Response, Fault> {
     let stream = BlockingStream::connect(path).map_err(|e| {
         let hint = match e.kind() {
@@ -259,8 +259,8 @@ pub fn exchange(
     read_response(&answer)
 }
 
-/// Reads an answer. It may come from another user's process and goes to a terminal: characters that would not print become
-/// escapes, except for line feeds and tabs.
+/// Reads an answer. It may come from another user's process and be printed on a terminal, so control characters are
+/// escaped, except for line feeds and tabs.
 pub(super) fn read_response(answer: &[u8]) -> io::Result<Response> {
     let mut value: Value = serde_json::from_slice(answer).map_err(io::Error::other)?;
     make_printable(&mut value);

@@ -84,7 +84,7 @@ impl End {
         lines.iter().skip(from).map(|line| format!("  {line}\n")).collect()
     }
 
-    /// Asks the process to end, then makes it, and waits for its helper process.
+    /// Asks the process to end, kills it if it does not, and waits for its helper process.
     pub fn end(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         let Ok(pid) = i32::try_from(process.id()).map(Pid::from_raw) else { return };
@@ -130,7 +130,7 @@ pub fn spawn(mut command: Command, log: &Path) -> Result<Child, Fault> {
         .stdout(out)
         .stderr(errors)
         .env(PARENT, std::process::id().to_string())
-        // Ctrl-C is for us; we end the children in order.
+        // Ctrl-C is for this process, which ends its children in order.
         .process_group(0);
     command.spawn().map_err(|error| {
         let program = command.get_program().to_string_lossy().into_owned();
@@ -196,8 +196,8 @@ pub fn namespace_fault(error: io::Error) -> Fault {
     Fault::environment(format!("cannot make the demo's namespaces: {error}{hint}"))
 }
 
-/// Removes what demos that were killed left behind: namespaces and folders in `root`, whose names begin with `prefix` and
-/// the number of a process that is gone.
+/// Removes what killed demos left behind: namespaces, and folders in `root`, whose names begin with `prefix` and the id
+/// of a process that no longer exists.
 pub fn sweep(prefix: &str, root: &Path) {
     let _ = NetNs::sweep(prefix);
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
@@ -211,12 +211,11 @@ pub fn sweep(prefix: &str, root: &Path) {
     }
 }
 
-/// Lets a process that a demo started end when the demo is gone, however it went. To be called
-/// first thing in `main`.
+/// Makes a process that a demo started end with the demo, however that ends. Call it first in `main`.
 pub fn end_with_parent() {
     let Some(parent) = std::env::var_os(PARENT) else { return };
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGTERM);
-    // It may have gone before that call.
+    // The parent may have ended before that call.
     let still = nix::unistd::getppid().to_string();
     if parent.to_str() != Some(&still) {
         std::process::exit(1);

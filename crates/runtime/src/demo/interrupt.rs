@@ -8,12 +8,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::fault::Fault;
 
-/// Whether the user wants an end: SIGINT, SIGTERM or SIGHUP came.
+/// Whether SIGINT, SIGTERM or SIGHUP has arrived.
 #[derive(Clone, Debug)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Catches the signals from now on, for the rest of the process's life.
+    /// Catches the signals for the rest of the process's life.
     pub fn catch() -> Result<Self, Fault> {
         let fault = |error: std::io::Error| Fault::environment(format!("signals: {error}"));
         let flag = Arc::new(AtomicBool::new(false));
@@ -55,7 +55,7 @@ impl Interrupt {
         &self.0
     }
 
-    /// Fails if one of them came.
+    /// Fails if a signal has arrived.
     ///
     /// # Errors
     /// The user interrupted.

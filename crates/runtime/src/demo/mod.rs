@@ -1,4 +1,5 @@
-//! Parts that the demos of several apps share: two ends in namespaces of this machine, traffic between them, figures.
+//! Code that the demos of several apps share: two ends in namespaces of this machine, traffic between them, and
+//! figures.
 
 pub mod ends;
 pub mod interrupt;
@@ -17,11 +18,11 @@ use ends::End;
 use interrupt::Interrupt;
 use traffic::Meter;
 
-/// Pings that are tried: before the first ping arrives, ARP and neighbour discovery may lose some.
+/// The number of pings to try: ARP and neighbour discovery may lose the first ones.
 pub const PING_ATTEMPTS: u16 = 5;
-/// How long round trips are measured.
+/// The duration of the round-trip measurement.
 const ROUND_TRIP_TIME: Duration = Duration::from_secs(1);
-/// How often progress is shown.
+/// The interval at which progress is shown.
 pub const TELL_EVERY: Duration = Duration::from_millis(250);
 /// The start of a transfer that is not measured: slow start is over by then.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -29,7 +30,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// Options of a demo.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
-    /// Leave it up until the user interrupts.
+    /// Whether to leave everything running until the user interrupts.
     pub hold: bool,
     /// The duration of each bulk transfer.
     pub duration: Duration,

@@ -1,7 +1,7 @@
-//! Traffic of our own, so that nothing must be installed: pings, bulk TCP and UDP, round trips.
+//! Generates traffic without further programs: pings, bulk TCP and UDP, round trips.
 //!
-//! A socket stays in the namespace in which it was made, so sockets are made inside and used from
-//! ordinary threads.
+//! A socket remains in the namespace in which it was created, so sockets are created inside and
+//! used from ordinary threads.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,24 +18,24 @@ use socket2::{Domain, Protocol, Socket, Type};
 const PING_PATIENCE: Duration = Duration::from_secs(1);
 /// The size of one write of the bulk TCP sender.
 const TCP_CHUNK: usize = 128 << 10;
-/// UDP payload: with every header of tunnel and network it fits into 1500 bytes.
+/// The UDP payload. With all headers of tunnel and network, the packet fits into 1500 bytes.
 const UDP_PAYLOAD: usize = 1400;
-/// Datagrams handed to the kernel at a time.
+/// The number of datagrams per send call.
 const UDP_TRAIN: usize = 44;
-/// Trains under way at most: the sender waits for the receiver, as a real-time application adapts
-/// its rate, instead of filling queues until they overflow. About 1 MB.
+/// The maximum number of trains in flight, about 1 MB: the sender waits for the receiver, as a
+/// real-time application adapts its rate, instead of overflowing queues.
 const UDP_WINDOW: u64 = 16;
 /// The time without arrivals after which packets still in flight count as lost.
 const UDP_LOST_AFTER: Duration = Duration::from_millis(100);
 
-/// One direction of a transfer, as the threads see it.
+/// One direction of a transfer, shared between threads.
 #[derive(Debug, Default)]
 pub struct Meter {
     /// Bytes or datagrams sent.
     pub sent: AtomicU64,
     /// The same, received.
     pub received: AtomicU64,
-    /// UDP: the newest train of which something arrived, counted from 1.
+    /// The newest UDP train of which a datagram arrived, counted from 1.
     newest: AtomicU64,
     /// Set to end the transfer.
     pub stop: AtomicBool,
@@ -187,7 +187,7 @@ fn receive_udp(socket: &udp::UdpSocket, meter: &Meter) -> io::Result<()> {
         let mut bytes = 0;
         for received in batch.datagrams_mut() {
             bytes += received.data.len();
-            // Several may be merged; the first one's number will do.
+            // Several datagrams may be merged; the number of the first is sufficient.
             if let Some(number) = received.data.first_chunk() {
                 meter.newest.fetch_max(u64::from_be_bytes(*number), Relaxed);
             }

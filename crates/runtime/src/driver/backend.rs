@@ -25,13 +25,13 @@ pub trait Backend {
     /// Forgets a socket.
     fn remove_socket(&self, id: SocketId);
 
-    /// Serves a stream from now on.
+    /// Serves another stream.
     ///
     /// # Errors
-    /// The plane has no room for another, or has ended.
+    /// The plane has no room for it, or has ended.
     fn add_stream(&self, link: Link, stream: TcpStream) -> io::Result<()>;
 
-    /// Closes a stream, after what was given to [`Self::send_control`].
+    /// Closes a stream, after sending the packets of earlier calls of [`Self::send_control`].
     fn remove_stream(&self, link: Link);
 
     /// Sends a control packet on a stream. False if there is no room, or no such stream.
@@ -62,6 +62,6 @@ pub enum Upcall<F: DataFormat> {
     ControlPacket(Link, Vec<u8>),
     /// A notice.
     Notice(Notice<F>),
-    /// A stream ended by itself; why, for the log.
+    /// A stream ended by itself, with the reason for the log.
     StreamEnded(Link, String),
 }

@@ -43,7 +43,7 @@ use crate::authorize::{Authorizer, answer};
 use crate::clock::now;
 use crate::fault::Fault;
 
-/// Questions that may wait for their answers; further peers are refused until some are answered.
+/// The number of unanswered authorization requests; beyond it, further peers are refused.
 pub const QUESTION_LIMIT: usize = 1024;
 
 /// The number of times that the driver polls the data plane's queues before everything else has its turn.
@@ -94,7 +94,7 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     looks: u32,
     events: VecDeque<Event<E::Event>>,
     send_errors: SendErrors,
-    /// Packets of the control channel.
+    /// Counters of the control channel's packets.
     control: Counters,
     ticked: bool,
     /// The deadline that was logged last.
@@ -104,7 +104,7 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
 type LookedUp = (Target, Result<Vec<SocketAddr>, String>);
 type AnsweredRequest = (auth::RequestId, auth::Response);
 
-/// Packets of the control channel that the kernel refused to send.
+/// Control channel packets that the kernel refused to send.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendErrors {
     /// The send buffer was full.
@@ -213,13 +213,12 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         self.send_errors
     }
 
-    /// Returns the number of times that a connection could not be accepted for want of descriptors or memory.
+    /// Returns the number of times that a connection could not be accepted for lack of descriptors or memory.
     pub fn accept_shortages(&self) -> u64 {
         self.streams.accept_failures()
     }
 
-    /// Calls the engine outside of its inputs (shut down, kick, restart); what it then wants done is
-    /// performed by [`Self::next`].
+    /// Calls the engine outside its inputs (shut down, kick, restart). [`Self::next`] performs the resulting outputs.
     pub fn act<R>(
         &mut self,
         act: impl FnOnce(&mut E, Instant, &mut Outbox<E::Event, E::Format>) -> R,
@@ -227,7 +226,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         act(&mut self.engine, now(), &mut self.outbox)
     }
 
-    /// Makes the queues as small as what waits in them.
+    /// Shrinks the queues to their contents.
     pub fn release_memory(&mut self) {
         self.upcalls.shrink_to_fit();
         self.events.shrink_to_fit();
@@ -260,7 +259,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                         continue;
                     }
                     let mut answer = answer(&*self.authorizer, question);
-                    // Most are ready. One that is not is polled again by a task, with a waker of its own.
+                    // Most are ready at once. A task polls the others again, with its own waker.
                     let mut nobody = Context::from_waker(Waker::noop());
                     if let Poll::Ready(reply) = answer.as_mut().poll(&mut nobody) {
                         self.feed(Input::AuthResponse(ticket, reply));
@@ -270,7 +269,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                     let tx = self.answers.0.clone();
                     tokio::spawn(async move {
                         let reply = answer.await;
-                        // Fails only when the driver is gone.
+                        // Fails only if the driver no longer exists.
                         let _ = tx.send((ticket, reply)).await;
                     });
                 }
@@ -283,7 +282,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
     /// Runs until there is an event. Cancel-safe: nothing is lost when the future is dropped.
     ///
     /// # Errors
-    /// The timer or the data plane's descriptor failed, or the data plane is at its end.
+    /// The timer or the data plane's descriptor failed, or the data plane has ended.
     pub async fn next(&mut self) -> Result<Event<E::Event>, Fault> {
         let broken =
             |e: std::io::Error| Fault::environment(format!("cannot wait for packets: {e}"));
@@ -325,7 +324,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                 fired = self.timer.fired() => fired.map_err(broken)?,
                 arrived = arrived(&self.wakeup, &mut self.streams) => match arrived {
                     ReadyInput::Packets(ready) => {
-                        // Cleared before the queues are emptied: what comes later wakes us again.
+                        // Cleared before the queues are emptied, so that a later packet wakes this task again.
                         ready.map_err(broken)?.clear_ready();
                         self.called = true;
                     }
@@ -336,7 +335,8 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         }
     }
 
-    /// Takes what came meanwhile; `false` if that is nothing, or if others are to have their turn before.
+    /// Takes upcalls that have arrived meanwhile. Returns `false` if there are none, or if other inputs have their turn
+    /// first.
     fn look_again(&mut self) -> bool {
         if let Ok((ticket, reply)) = self.answers.1.try_recv() {
             self.answered(ticket, reply);
@@ -349,7 +349,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         self.looks += 1;
         self.backend.drain_silently(&mut |upcall| self.upcalls.push_back(upcall));
         if self.upcalls.is_empty() {
-            // We are about to sleep: from here on we are called again, and what came before is here.
+            // The task is about to sleep: later upcalls wake it, and earlier ones are in the queues.
             self.called = false;
             self.backend.drain(&mut |upcall| self.upcalls.push_back(upcall));
         }
@@ -466,7 +466,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             if self.backend.send_control(link, frame) {
                 self.control.sent(frame.len());
             } else {
-                // Nothing is sent twice on a stream: without this packet the session cannot continue.
+                // A stream never sends a packet twice, so the session cannot continue without this one.
                 self.send_errors.full += 1;
                 self.end_stream(link);
             }
@@ -589,8 +589,8 @@ async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> Rea
 
 /// Registers a descriptor with the runtime.
 pub fn watch(fd: OwnedFd, interest: Interest) -> std::io::Result<AsyncFd<OwnedFd>> {
-    // tokio deprecates the safe constructor since a type could lend another descriptor each time; an
-    // `OwnedFd` is one descriptor for as long as it lives, which is what the unsafe one demands.
+    // tokio deprecates the safe constructor, because a type could return another descriptor each time. An `OwnedFd` is
+    // one descriptor for its whole life, which is what the unsafe constructor requires.
     #[allow(deprecated)]
     AsyncFd::with_interest(fd, interest)
 }

@@ -14,7 +14,7 @@ use super::outside_resolver::OutsideResolver;
 /// The number of targets whose addresses are remembered.
 const TARGET_LIMIT: usize = 64;
 
-/// Addresses taken from one name; the rest are ignored.
+/// The maximum number of addresses of one name; further ones are ignored.
 const ADDRESS_LIMIT: usize = 16;
 
 /// Wait between two attempts at the same name (OpenVPN: 5 s).
@@ -32,7 +32,7 @@ const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);
 pub enum ResolveRetry {
     /// Report a failure at once.
     Once,
-    /// Go on trying for this long.
+    /// Retry for this long.
     For(Duration),
     /// Go on forever.
     Forever,
@@ -68,7 +68,7 @@ struct Entry {
 /// The known addresses of a target whose name must be resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CachedAddresses {
-    /// Addresses from before, the one that worked last first.
+    /// The addresses from earlier answers, the last one that worked first.
     pub addresses: Vec<SocketAddr>,
     /// It worked just now.
     pub worked: bool,
@@ -117,7 +117,7 @@ impl AddressBook {
         })
     }
 
-    /// Remembers the addresses of a name and takes the first.
+    /// Stores the addresses of a name and returns the first.
     pub fn learn(&mut self, target: &Target, mut addresses: Vec<SocketAddr>) -> Option<SocketAddr> {
         addresses.truncate(ADDRESS_LIMIT);
         if self.known.len() >= TARGET_LIMIT {
@@ -128,7 +128,7 @@ impl AddressBook {
         Some(first)
     }
 
-    /// Records that a session came up at this address: it is the first to be tried again.
+    /// Records that a session was established at this address, which is then tried first.
     pub fn worked(&mut self, target: &Target, address: SocketAddr) {
         if let Some(entry) = self.known.get_mut(target) {
             entry.addresses.retain(|other| *other != address);
@@ -228,7 +228,7 @@ pub async fn resolve(
     }
 }
 
-/// Asks the system's resolver where nothing is redirected, otherwise the access network's servers.
+/// Queries the system's resolver if nothing is redirected, otherwise the access network's servers.
 async fn look_up(
     host: &str,
     target: &Target,
@@ -376,7 +376,7 @@ mod tests {
         let nothing = CachedAddresses::default();
         let none = resolve(target.clone(), ResolveRetry::Once, false, resolver.clone(), nothing);
         assert!(none.await.unwrap_err().contains("names no DNS server"));
-        // An answer counts more, and what worked comes first in it.
+        // A new answer takes precedence, and the address that worked is its first.
         std::fs::create_dir(root.path().join("etc")).unwrap();
         let hosts = "192.0.2.8 vpn.example\n192.0.2.1 vpn.example\n";
         std::fs::write(root.path().join("etc/hosts"), hosts).unwrap();

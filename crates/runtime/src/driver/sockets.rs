@@ -77,20 +77,21 @@ pub struct Dialled {
     pub hop: SocketAddr,
     /// Our end.
     pub local: SocketAddr,
-    /// Our end of the connection that the path depends on: the stream, or the one to a proxy that relays datagrams.
+    /// The local address of the connection that the path depends on: the stream, or the connection to a proxy that
+    /// relays datagrams.
     pub connection: Option<SocketAddr>,
     /// Whether the operator chose our end (`local`, `lport`).
     pub bound: bool,
     /// The socket's number in this process, for the log.
     pub descriptor: i32,
-    /// Receive and send buffer in bytes, where the kernel reports them.
+    /// The sizes of the receive and send buffers in bytes, if the kernel reports them.
     pub buffers: Option<(usize, usize)>,
 }
 
 /// The UDP sockets of a process by their ids.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// At least one socket for each id; further ones share its port, for further workers.
+    /// At least one socket for each id; the others share its port, for further workers.
     open: BTreeMap<SocketId, Vec<Arc<UdpSocket>>>,
     settings: DialSettings,
     dialled: u16,
@@ -120,7 +121,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Sockets {
-    /// Creates a client's sockets: none yet.
+    /// Creates a client's set of sockets, which is empty.
     pub fn client(settings: DialSettings) -> Self {
         Self { settings, ..Self::default() }
     }
@@ -257,7 +258,7 @@ impl Sockets {
         Ok(options)
     }
 
-    /// Closes a dialled socket; one we listen on stays, since a peer's end is not its end.
+    /// Closes a dialled socket. A listening socket stays open, because it does not end with one peer.
     pub(super) fn hang_up(&mut self, id: SocketId, backend: &impl Backend) {
         if id >= FIRST_DIALLED && self.open.remove(&id).is_some() {
             backend.remove_socket(id);

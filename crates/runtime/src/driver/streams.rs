@@ -1,4 +1,4 @@
-//! Streams before the data plane has them: listening, accepting, dialling.
+//! Streams before the data plane takes over: listening, accepting, dialling.
 
 use std::fmt;
 use std::io;
@@ -20,11 +20,12 @@ use crate::clock::now;
 use crate::port_share::{Kind, PortShare};
 use crate::proxy::{Association, Proxy};
 
-/// The pause in accepting after the machine had no room for a connection.
+/// The pause before the next accept after the machine had no resources for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 /// The minimum interval between logs of that.
 const SHORTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Connections of a shared port that turned out to be the tunnel's and wait for the driver.
+/// The number of connections on a shared port that were identified as the tunnel's and wait for the
+/// driver.
 const SORTED: usize = 64;
 
 /// An event of a stream.
@@ -103,7 +104,7 @@ impl Streams {
         self.classifier = Some(Classifier { share, sorted: mpsc::channel(SORTED) });
     }
 
-    /// Begins to connect, to a server or to the proxy before it; a former attempt is given up.
+    /// Connects to a server, or to the proxy in front of it, and gives up an earlier attempt.
     pub(super) fn connect(
         &mut self,
         options: TcpConnectOptions,
@@ -123,7 +124,7 @@ impl Streams {
                     let Some(challenge) = proxy.pass(&stream, to, None, limit).await? else {
                         return Ok(Connection::Stream(stream));
                     };
-                    // The answer to it goes on a connection of its own: this one may be ending.
+                    // The answer uses a separate connection, because this one may be ending.
                     drop(stream);
                     let stream = connect(&options, limit).await?;
                     proxy.pass(&stream, to, Some(&challenge), limit).await?;
@@ -135,7 +136,7 @@ impl Streams {
         }));
     }
 
-    /// Reports the end of the proxy's relay that this link goes by.
+    /// Reports the end of the proxy's relay that this link uses.
     pub(super) fn watch_relay(&mut self, link: Link, ended: oneshot::Receiver<()>) {
         self.relay = Some((link, ended));
     }
@@ -145,7 +146,7 @@ impl Streams {
         self.connecting = None;
     }
 
-    /// Returns the number of times that the machine had no room for a connection.
+    /// Returns the number of times that the machine had no resources for a connection.
     pub(super) fn accept_failures(&self) -> u64 {
         self.shortages
     }
@@ -223,12 +224,13 @@ impl Streams {
 }
 
 impl Classifier {
-    /// Inspects a connection in a task of its own; the driver gets it back if it is the tunnel's.
+    /// Inspects a connection in a separate task, which returns it to the driver if it is the
+    /// tunnel's.
     fn sort(&self, stream: TcpStream, peer: SocketAddr) {
         let (share, sorted) = (self.share.clone(), self.sorted.0.clone());
         tokio::spawn(async move {
             match share.sort(&stream, peer).await {
-                // Fails only when the driver is gone.
+                // Fails only if the driver no longer exists.
                 Kind::Tunnel => drop(sorted.send((stream, peer)).await),
                 Kind::Foreign => share.carry(stream, peer).await,
                 Kind::Mute => {}

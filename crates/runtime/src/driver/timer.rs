@@ -22,8 +22,9 @@ impl BootTimer {
         Ok(Self { fd: super::watch(fd, tokio::io::Interest::READABLE)?, armed: None })
     }
 
-    /// Fires at `deadline` (at once if it is past), or never. Possibly once before, at a deadline that was given up for
-    /// a later one: most are put off again and again, and a system call for each costs more than to wake up once.
+    /// Fires at `deadline` (at once if it has passed), or never. It may also fire early, at a deadline that was
+    /// replaced by a later one: most deadlines are postponed again and again, and a system call for each would cost
+    /// more than one extra wake-up.
     pub(super) fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         if self.armed == deadline || self.armed.is_some_and(|armed| deadline > Some(armed)) {
             return Ok(());

@@ -24,7 +24,7 @@ const TIMERS: u8 = 10;
 const INPUTS: u8 = 11;
 /// The maximum number of bytes shown.
 const MAX_SHOWN: usize = 128;
-/// Routes that are shown at most.
+/// The maximum number of routes shown.
 const MAX_LISTED: usize = 16;
 const SECOND: Duration = Duration::from_secs(1);
 

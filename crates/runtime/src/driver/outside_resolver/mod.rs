@@ -1,4 +1,4 @@
-//! Looks a name up at the access network's own servers, by sockets that stay outside the tunnel.
+//! Resolves a name through the access network's own servers, with sockets that stay outside the tunnel.
 
 mod system;
 
@@ -23,13 +23,13 @@ use crate::helper::sockets;
 /// The time limit for one server.
 const SERVER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Times that all servers are asked.
+/// The number of rounds over all servers.
 const ROUNDS: usize = 2;
 
-/// Datagrams that are not the answer, until a server is given up.
+/// The number of unrelated datagrams after which a server is given up.
 const STRANGE_LIMIT: usize = 32;
 
-/// Bytes of an answer by UDP and by TCP.
+/// The maximum size of an answer over UDP, and over TCP.
 const DATAGRAM: usize = 4096;
 const STREAM: usize = 16 * 1024;
 
@@ -41,9 +41,9 @@ const BUFFER: usize = 64 * 1024;
 pub struct OutsideResolver {
     /// `/`, but in tests.
     root: PathBuf,
-    /// Routes or DNS settings of a tunnel are in force: only the access network is asked.
+    /// Whether routes or DNS settings of a tunnel are in force, so that only the access network's servers are queried.
     pub redirected: bool,
-    /// The tunnel's servers, which are not asked.
+    /// The tunnel's servers, which are never queried.
     pub tunnel: Vec<IpAddr>,
     /// The servers from before the tunnel.
     former: Vec<SocketAddr>,
@@ -113,7 +113,7 @@ impl OutsideResolver {
         Err(problem)
     }
 
-    /// Asks one server for both families; the outer error is about the server, the inner about the name.
+    /// Queries one server for both families. The outer error is about the server, the inner one about the name.
     async fn ask(
         &self,
         server: SocketAddr,
@@ -222,7 +222,7 @@ impl OutsideResolver {
     }
 
     fn datagrams(&self, server: SocketAddr) -> std::io::Result<UdpSocket> {
-        // Its own port for each query, so that it must be guessed together with the id.
+        // Each query uses another port, which an attacker must guess together with the id.
         let any: IpAddr = match server {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use crate::host::dns::resolv_conf::{self, Original};
 
-/// Servers that are asked at most.
+/// The maximum number of servers to query.
 pub(super) const SERVERS_LIMIT: usize = 6;
 
-/// Bytes of a file that are read.
+/// The maximum number of bytes to read from a file.
 const SIZE_LIMIT: u64 = 1024 * 1024;
 
-/// Files with the access network's servers, where a program manages them. Those of the tunnel may be in
-/// them too.
+/// Files with the access network's servers, on machines where a program manages them. They may also contain those of
+/// the tunnel.
 const MANAGED: [&str; 3] = [
     "run/systemd/resolve/resolv.conf",
     "run/NetworkManager/no-stub-resolv.conf",
@@ -55,7 +55,7 @@ pub(super) fn servers(root: &Path, tunnel: &[IpAddr], former: &[SocketAddr]) -> 
         }
     }
     take(former.to_vec());
-    // A resolver on this machine may find its way; it is asked last.
+    // A resolver on this machine may use the tunnel, so it is queried last.
     found.extend(local);
     found.truncate(SERVERS_LIMIT);
     found
@@ -163,7 +163,7 @@ mod tests {
         let ours = format!("{OURS}#-> ../run/other/resolv.conf\nnameserver 10.8.0.1\n");
         put(root, "etc/resolv.conf", &ours);
         assert_eq!(ask(), ["192.0.2.3", "192.0.2.99"]);
-        // A program that manages them lists the tunnel's too.
+        // A program that manages the servers also lists the tunnel's.
         put(root, "etc/resolv.conf", "nameserver 127.0.0.53\n");
         let uplinks = "nameserver 10.8.0.1\nnameserver 192.0.2.4\nnameserver fe80::1%1\n";
         put(root, "run/systemd/resolve/resolv.conf", uplinks);
