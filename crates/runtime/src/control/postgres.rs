@@ -39,7 +39,7 @@ pub struct PostgresReport {
     pub commit_us: u64,
     /// Pages read.
     pub pages: u64,
-    /// Empty pages.
+    /// The number of pages without rows.
     pub empty_pages: u64,
     /// Notifications heard.
     pub notifications: u64,
