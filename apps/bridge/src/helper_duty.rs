@@ -1,4 +1,4 @@
-//! The helper of a bridge, which opens its ports; the network process moves what they carry.
+//! The helper of a bridge, which opens its ports. The network process forwards their frames.
 
 use std::future::Future;
 use std::io;
@@ -36,9 +36,9 @@ pub(crate) struct BridgeDuty {
     pub(crate) rules: Option<PathBuf>,
     /// Queues of each port.
     pub(crate) workers: u16,
-    /// MTU of TAPs that are made.
+    /// The MTU of TAPs that the bridge creates.
     pub(crate) mtu: Option<u32>,
-    /// Whether the host's stack sees what the ports receive.
+    /// Whether the host's stack also sees the frames that the ports receive.
     pub(crate) share_with_host: bool,
     /// Whether a port without a link takes the other one's.
     pub(crate) carry_link: bool,
@@ -52,9 +52,9 @@ pub(crate) struct BridgeDuty {
 pub(crate) enum PortRequest {
     /// Open both ports.
     OpenBoth,
-    /// Open a port that has vanished, if it is there again.
+    /// Open a port that has vanished, if it exists again.
     OpenAgain(PortSide),
-    /// Switch a port of a bridge that carries the state of links on or off.
+    /// Switch a port on or off, for a bridge that carries the state of links.
     Switch {
         /// The port.
         side: PortSide,

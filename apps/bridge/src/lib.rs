@@ -1,4 +1,4 @@
-//! `adit bridge`: opens two ports and evaluates what passes between them, until it is asked to end.
+//! `adit bridge`: opens two ports and evaluates the frames that pass between them, until it is asked to end.
 
 #![forbid(unsafe_code)]
 
@@ -118,8 +118,8 @@ impl BridgeOptions {
     }
 }
 
-/// Switches the ports of a bridge that does not run off, so that the host's own stack sees neither network. Not those that
-/// it shares with the host, and no TAPs, which are gone with the bridge.
+/// Switches off the ports of a bridge that does not run, so the host's own stack sees neither network. Ports shared
+/// with the host stay on, and TAPs no longer exist.
 pub fn switch_off(options: &BridgeOptions) -> ExitCode {
     logged(options, switch_ports_off)
 }
@@ -170,7 +170,7 @@ fn start(options: &BridgeOptions) -> Result<(), Fault> {
     let duty = options.duty(&instance, workers)?;
     let open = |file: PathBuf| Rules::open(file, usize::from(workers));
     let rules = options.rules.clone().map(open).transpose()?;
-    // Ends last, when nothing is left to be done.
+    // The helper ends last, when nothing is left to undo.
     let helper = helper::start(&BRIDGE, &duty, &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -192,7 +192,7 @@ async fn serve(
         Some(options) => Some(Routed::open(options, &ports, &opener).await?),
         None => None,
     };
-    // Without it, what happens to interfaces is noticed a moment later.
+    // Without it, changes of interfaces are detected a moment later.
     let watch = NetWatch::open().ok();
     let mut controls = Controls::open(&duty.control)?;
     // Without a helper it keeps what it takes to open a port again.
@@ -232,7 +232,7 @@ fn refused(error: StartError) -> Fault {
     }
 }
 
-/// Asks the helper which files the rules consist of now.
+/// Asks the helper for the current list of rule files.
 fn ask_to_reload() -> Result<(), Fault> {
     match helper::current() {
         Some(helper) => Ok(helper.call(helper::Request::Reload, &[]).map(drop)?),
@@ -250,7 +250,7 @@ struct Running {
     bell: AsyncFd<OwnedFd>,
     /// The ports that are missing.
     missing: [bool; 2],
-    /// The times at which those are looked for.
+    /// The times at which a lost port is searched for.
     again: Interval,
     links: Links,
     /// Only of a bridge that carries the state of links across.
@@ -268,11 +268,11 @@ async fn change(watch: &mut Option<NetWatch>) -> NetChange {
     }
 }
 
-/// What wakes a bridge up.
+/// An event that wakes a bridge.
 enum Event {
     /// A port or a worker may be lost.
     Bell,
-    /// It is time to look for a port that is missing.
+    /// It is time to search for a missing port.
     LookAgain,
     /// An interface of the machine has changed.
     Changed(NetChange),
@@ -401,7 +401,7 @@ impl Running {
         }
     }
 
-    /// Says what passes without a rule. A router forwards nothing but IP.
+    /// Warns about packets that pass without a rule. A router forwards only IP.
     fn warn_of_unseen(&self) {
         let rules = self.rules.as_ref().filter(|_| self.routed.is_none());
         if let Some(unseen) = rules.and_then(Rules::unfiltered_traffic) {
@@ -409,7 +409,7 @@ impl Running {
         }
     }
 
-    /// Says once that frames with tags do not fit, and what to do.
+    /// Warns once that frames with tags do not fit, with the remedy.
     fn warn_of_tags(&mut self) {
         if self.told_of_tags {
             return;
@@ -430,7 +430,8 @@ impl Running {
         }
     }
 
-    /// Looks at once at what may concern a port: that the host is kept out of one that is back must not wait.
+    /// Handles a change that may concern a port without delay, because the host must be kept out of a port that is
+    /// back.
     async fn changed(&mut self, change: NetChange) {
         let missing = self.missing.contains(&true);
         let is_port = |index: u32| self.bridge.ports().iter().any(|port| port.index == index);
@@ -469,7 +470,7 @@ impl Running {
         self.carry(running).await;
     }
 
-    /// Carries the state of links across.
+    /// Carries the state of links to the other port.
     async fn carry(&mut self, running: [Option<bool>; 2]) {
         let Some(carry) = &mut self.carry else { return };
         let now = Nanos(clock::boottime());
@@ -484,7 +485,7 @@ impl Running {
                     tracing::warn!("{port}: switched off: {other} has no link");
                 }
             }
-            // It may just have vanished, and is tried again.
+            // The interface may just have vanished; the next attempt follows.
             Err(fault) => tracing::debug!("{fault}"),
         }
     }
@@ -499,7 +500,7 @@ impl Running {
         }
     }
 
-    /// Takes down which ports are gone, and says so once.
+    /// Records which ports are missing, and reports it once.
     fn notice_losses(&mut self) -> Result<(), Fault> {
         self.check_workers()?;
         let lost = self.bridge.lost();

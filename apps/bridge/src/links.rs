@@ -1,4 +1,4 @@
-//! Changes of a bridge's interfaces while it runs: another MTU, a link that is lost and returns.
+//! Changes of a bridge's interfaces at run time: another MTU, a lost link, a link that is back.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Links {
         }
     }
 
-    /// Takes down what an interface is now. Nothing is news the first time, except for a link that is down.
+    /// Records the current state of an interface. The first state is no news, unless the link is down.
     pub(crate) fn see(&mut self, side: Side, link: &Link) -> LinkChanges {
         let now = (link.mtu, link.running);
         let before = self.seen.get_mut(side.index()).and_then(|seen| seen.replace(now));
@@ -66,8 +66,8 @@ impl Links {
     }
 }
 
-/// Carries the state of links across, as a cable would: the port across from one that has no link is switched off, and
-/// on again when the link is back.
+/// Carries the state of links to the other port, as a cable would: if one port has no link, the other is switched off,
+/// and on again when the link is back.
 #[derive(Debug)]
 pub(super) struct LinkStateMirror {
     /// The port that is switched off, because the other one has no link.
@@ -190,7 +190,7 @@ mod tests {
             // The other one is without a link by our own doing.
             assert_eq!(seen(3, false, false), None);
             assert_eq!(seen(4, true, false), Some((across, true)));
-            // It needs a moment to find its link, which is not carried back.
+            // The port needs a moment to find its link, and this is not carried back.
             assert_eq!(seen(5, true, false), None);
             assert_eq!(seen(13, true, false), None);
             assert_eq!(seen(13, true, true), None);
@@ -204,7 +204,7 @@ mod tests {
         let mut carry = LinkStateMirror::new(Nanos(0));
         let done = steps(&mut carry, &[(11, false, true), (12, false, false), (20, true, false)]);
         assert_eq!(done, [Some((Side::B, false)), None, Some((Side::B, true))]);
-        // B has lost its own meanwhile.
+        // Port B has lost its own link meanwhile.
         let done = steps(&mut carry, &[(29, true, false), (30, true, false), (31, false, false)]);
         assert_eq!(done, [None, Some((Side::A, false)), None]);
         assert_eq!(carry.off(), Some(Side::A));

@@ -123,8 +123,8 @@ impl Ports {
         Ok(Station { mac: Mac(mac), mtu: link.mtu })
     }
 
-    /// Returns when the helper is gone, without which no port is opened again and the host's stack sees
-    /// what the ports receive. Cancel-safe.
+    /// Returns when the helper has ended. Without it no port is opened again, and the host's stack sees the frames that
+    /// the ports receive. Cancel-safe.
     pub(crate) async fn lost(&self) -> Fault {
         match &self.opener {
             PortSource::Own(_) => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! Opening ports: what must hold before, and again when one has vanished.
+//! Opening ports, at the start and again when one has vanished.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ pub(crate) struct PortOpener {
     workers: usize,
     mtu: Option<u32>,
     net: Net,
-    /// Keeps the host's stack from what the interfaces receive.
+    /// Keeps the frames that the interfaces receive from the host's stack.
     guard: Option<Guard>,
 }
 
@@ -146,7 +146,7 @@ impl PortOpener {
         let fault = |error: &dyn std::fmt::Display| Fault::environment(format!("{spec}: {error}"));
         let port = match (spec, &link) {
             (PortSpec::Existing(name), Some(link)) => {
-                // First: the host must not answer the first frame either.
+                // The guard comes first, because the host must not even answer the first frame.
                 if let Some(guard) = &mut self.guard {
                     guard.add(name).map_err(|e| unguarded(&e))?;
                     if let Some(error) = guard.take_gap() {

@@ -16,9 +16,9 @@ use adit_runtime::fault::Fault;
 pub struct RoutedOptions {
     /// Its addresses.
     pub addresses: Vec<PortAddress>,
-    /// Ways to networks that are not connected.
+    /// Routes to networks that are not directly connected.
     pub routes: Vec<RouteArg>,
-    /// Neighbours that are not asked for.
+    /// Neighbours with configured addresses, which are not queried.
     pub neighbours: Vec<NeighbourArg>,
 }
 

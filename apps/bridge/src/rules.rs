@@ -1,4 +1,4 @@
-//! The rules of a bridge, and the file that they come from.
+//! The rules of a bridge and their file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Reads the rules and makes them ready for this many workers.
+    /// Reads the rules and compiles them for this number of workers.
     ///
     /// # Errors
-    /// The file cannot be read, or what is in it is no rule set.
+    /// The file cannot be read, or is not a valid rule set.
     pub(crate) fn open(file: PathBuf, workers: usize) -> Result<Self, Fault> {
-        // Found again after a change of folder.
+        // The absolute path remains valid after a change of folder.
         let file = std::path::absolute(&file).unwrap_or(file);
         let live = LiveFilter::open(&file, Some(workers))?;
         Ok(Self { file, live })
@@ -108,12 +108,12 @@ impl Rules {
         self.live.answer(request)
     }
 
-    /// Writes down what rules log. About once a second.
+    /// Logs the packets that rules log. Called about once a second.
     pub(crate) fn tick(&mut self) {
         self.live.tick();
     }
 
-    /// Forgets what is over; true if there is more to do.
+    /// Removes expired flows; returns true if there are more.
     pub(crate) fn sweep(&self) -> bool {
         self.firewall().sweep(Nanos(clock::boottime()))
     }

@@ -132,10 +132,10 @@ pub const BRIDGE_KEYS: [Key; 12] = [
 ];
 
 impl BridgeOptions {
-    /// Reads a settings file. The bridge's name is the file's, without its ending.
+    /// Reads a settings file. The bridge is named after the file, without its extension.
     ///
     /// # Errors
-    /// The file cannot be read, or what is wrong with it, with its line.
+    /// The file cannot be read, or contains an error, which is reported with its line.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let text = files::open(path).and_then(std::io::read_to_string).map_err(|error| {
             Fault::operator(format!("{}: settings not read: {error}", path.display()))

@@ -285,7 +285,7 @@ pub(crate) fn parse(file: &Path, hooked: bool) -> Result<Result<Ruleset, Diagnos
 
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    // One byte more than is allowed, so that the parser can report it.
+    // One byte more than permitted, so that the parser can report the excess.
     let most = MAX_FILE as u64 + 1;
     if path == Path::new("-") {
         io::stdin().lock().take(most).read_to_string(&mut text)?;

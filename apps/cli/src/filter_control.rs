@@ -168,8 +168,8 @@ pub(crate) fn element(verb: &Element) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes what did not fit into the table of connections; `shares` is how many were evicted to keep to their
-/// source's share.
+/// Describes the flows that did not fit into the table of connections; `shares` is the number that were evicted because
+/// their source exceeded its share.
 pub(crate) fn full_table(flows: &FlowTotals, shares: u64) -> Vec<String> {
     let counts = [
         (flows.evicted, "made room for others"),

@@ -181,7 +181,7 @@ fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Prints to stderr what is not the result itself (`eprint!` would panic).
+/// Prints a message other than the result to stderr (`eprint!` would panic).
 fn note(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }

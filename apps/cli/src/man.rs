@@ -241,7 +241,7 @@ fn filter_page() -> String {
 }
 
 fn paragraph(key: &Key) -> String {
-    // Back ticks mark words in the file, as bold print does here.
+    // Back ticks mark code in the file, as bold print does here.
     let mut comment = String::new();
     for (at, part) in key.comment.replace('\n', " ").split('`').enumerate() {
         let part = escaped(part);
@@ -364,7 +364,7 @@ mod tests {
             );
         }
         assert!(!page.contains('`'), "{page}");
-        // Elsewhere it is written next to the others.
+        // In any other folder they are written next to each other.
         write(&dir.path().join("all")).unwrap();
         assert!(dir.path().join("all/server.toml.5").exists());
     }

@@ -391,7 +391,7 @@ fn list(options: &ClientList) -> Result<ExitCode, Fault> {
         print(&format!("No clients yet. Make one: {hint}\n"));
         return Ok(ExitCode::SUCCESS);
     }
-    // Programs get a table of complete names, users lines that fit.
+    // Programs get complete names, users get lines that fit.
     print(&if std::io::stdout().is_terminal() {
         for_people(&known)
     } else {

@@ -309,7 +309,7 @@ fn peers(report: &StatusReport) -> String {
 }
 
 fn details(peer: &PeerReport) -> String {
-    // The address of a server without a name of its own is in the line above.
+    // The line above shows the address of a server without a name.
     let mut parts = if peer.name == peer.address {
         vec![format!("by {}", peer.transport)]
     } else {
@@ -318,7 +318,7 @@ fn details(peer: &PeerReport) -> String {
     parts.extend(peer.tunnel.iter().skip(1).map(|address| format!("inside {address}")));
     parts.push(format!("{}, key {} old", peer.cipher, span(peer.key_age_s)));
     parts.extend(path(peer));
-    // Words that belong together stay on one line.
+    // Related words stay on one line.
     parts.join("; ")
 }
 

@@ -158,7 +158,7 @@ mod tests {
             table_of_names(vec![row(["NAME", "FROM"]), row([&"n".repeat(60), &"f".repeat(30)])]);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("n~  f"), "{text}");
-        // However wide the others are, a few letters remain.
+        // A few letters remain, regardless of the other columns' widths.
         let text = table_of_names(vec![row([&"n".repeat(60), &"f".repeat(90)])]);
         assert!(text.starts_with("nnnnnnn~  f"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! Config files as the network process reads them.
+//! Config files as read by the network process.
 
 use std::fs;
 use std::io;

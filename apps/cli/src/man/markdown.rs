@@ -118,7 +118,7 @@ fn cells(line: &str) -> Vec<String> {
     cells.iter().map(|cell| cell.trim().to_owned()).collect()
 }
 
-/// Escapes a literal line: a point or a quote at its beginning is no request.
+/// Escapes a literal line: a point or a quote at its beginning must not become a request.
 fn literal(line: &str) -> String {
     let line = escaped(line);
     if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }

@@ -157,7 +157,7 @@ pub(super) fn export(options: Export) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Summarizes in one line what was written and what was not.
+/// Summarizes in one line what was and was not written.
 fn summary(done: ExportReport) -> String {
     let mut words = format!("{} packets", done.proven + done.claimed + done.headers);
     for (count, what) in [

@@ -25,7 +25,7 @@ impl Kind {
         }
     }
 
-    /// Returns the cipher, where none is negotiated.
+    /// Returns the cipher, if none is negotiated.
     pub(super) fn fixed_cipher(&self) -> &'static str {
         match self {
             Self::Static(config) => config.suite.cipher.map_or("none", |cipher| cipher.name()),

@@ -56,7 +56,7 @@ pub(crate) struct Options {
     pub listen: Option<ListenSocket>,
     /// The device.
     pub device: Device,
-    /// The plan to apply at once; `None`: nothing before the tunnel is up.
+    /// The plan to apply at once; `None` if nothing is applied before the tunnel is up.
     pub early: Option<HostPlan>,
     /// `persist-tun`: leave addresses and routes in place over a reconnect.
     pub persist_tun: bool,
@@ -162,7 +162,7 @@ pub(crate) trait Hooks {
 pub(crate) enum Next {
     /// Nothing.
     GoOn,
-    /// A packet goes through the tunnel, as if it had come from the device.
+    /// Send a packet through the tunnel, as if it had come from the device.
     Send(Vec<u8>),
     /// Send an exit notice and end.
     End,
@@ -286,7 +286,7 @@ impl Client {
     }
 }
 
-/// Puts what was left out of a plan into the log.
+/// Logs the parts of a plan that were left out.
 fn notes(applied: ApplyOutcome) {
     if let ApplyOutcome::Changed(notes) = applied {
         notes.iter().for_each(|note| tracing::warn!("{note}"));
@@ -308,7 +308,7 @@ struct Running<'a, E: DrivenEngine> {
     host: HostHandle,
     /// The name of the role in `adit status`.
     role: &'static str,
-    /// The cipher where none is negotiated.
+    /// The cipher, if none is negotiated.
     fixed_cipher: &'static str,
     persist_tun: bool,
     tick: Duration,
@@ -328,13 +328,13 @@ struct Running<'a, E: DrivenEngine> {
     /// The destination of the stream that was dialled last: the server, or the proxy before it.
     proxy: Option<IpAddr>,
     tls: String,
-    /// Why the machine's rules and routes are not those that the tunnel asks for.
+    /// The reason why the machine's rules and routes are not those that the tunnel needs.
     routing: Option<String>,
     /// Traffic of former sessions.
     past: Counters,
     /// The control channel's, up to the end of the session before.
     past_control: Counters,
-    /// Traffic of the present one.
+    /// Traffic of the present session.
     session: Counters,
     /// Pings and messages among its received packets, and their bytes inside the encryption.
     in_band: (u64, u64),
@@ -342,9 +342,9 @@ struct Running<'a, E: DrivenEngine> {
     packets: log::Traffic,
 }
 
-/// What wakes a client up.
+/// An event that wakes a client.
 enum Wake {
-    /// It is time to look at the connection after its path has changed.
+    /// It is time to check the connection after its path has changed.
     CheckStream,
     /// An event of the machine.
     Host(HostEvent),
@@ -438,7 +438,7 @@ impl<E: DrivenEngine> Running<'_, E> {
                 }
             }
         };
-        // A server that acknowledges nothing does not keep us.
+        // A server that acknowledges nothing must not delay the end.
         tokio::time::timeout(FAREWELL, last).await.unwrap_or(Ok(()))
     }
 
@@ -447,7 +447,7 @@ impl<E: DrivenEngine> Running<'_, E> {
             Event::Dialling(remote) => {
                 self.hooks.dialling(remote);
                 self.proxy = Some(remote.ip());
-                // Its packets must not enter the tunnel that it is to carry.
+                // Packets to it must not enter the tunnel that it carries.
                 self.host.keep_reachable(remote.ip()).await;
                 return Ok(None);
             }
@@ -463,7 +463,7 @@ impl<E: DrivenEngine> Running<'_, E> {
                 self.hooks.dial_failed(&reason);
                 return Ok(None);
             }
-            // Routes and hooks are about where packets go, not about our own relay to the proxy.
+            // Routes and hooks concern the path of packets, not our own relay to the proxy.
             Event::Engine(ClientEvent::Up(mut tunnel)) => {
                 tunnel.remote = self.relay.or(tunnel.remote);
                 ClientEvent::Up(tunnel)
@@ -507,7 +507,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         let capture = self.host.capture().await;
         self.hooks
             .up(&tunnel, &HostReport { device: self.host.device(), applied: &applied, capture });
-        // A session that replaces another one, which is still there to be asked.
+        // The session replaces another one, whose counters can still be read.
         self.keep_traffic();
         self.peer = tunnel.peer;
         self.since = unix_time().0;
@@ -518,14 +518,14 @@ impl<E: DrivenEngine> Running<'_, E> {
     }
 
     /// Keeps the proxy reachable. A proxy may relay datagrams at an address other than that of the connection which
-    /// keeps the relay open, and the plan is about the relay.
+    /// keeps the relay open, and the plan contains only the relay's.
     async fn keep_proxy_reachable(&mut self) {
         let Some((relay, proxy)) = self.relay.map(|relay| relay.ip()).zip(self.proxy) else {
             return;
         };
         if relay != proxy {
             self.host.keep_reachable(proxy).await;
-            // It is the relay whose path is followed.
+            // The path to the relay is followed.
             self.host.keep_reachable(relay).await;
         }
     }
@@ -546,7 +546,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.keep_traffic();
         if !self.persist_tun {
             self.host.undo().await;
-            // Rules that keep traffic in stay, and keep unmarked queries in as well.
+            // Rules that keep traffic in remain, and also keep unmarked queries in.
             self.driver.resolver().redirected = self.host.capture().await != Capture::default();
         }
     }

@@ -14,10 +14,10 @@ use adit_runtime::clock::now;
 use adit_runtime::driver::{Backend, Dialled};
 use adit_runtime::say;
 
-/// Pings after a change of the path, one a tick: the first may be lost on a link that has just come up.
+/// The number of pings after a change of the path, one per tick: the first may be lost on a link that has just come up.
 const PINGS: u8 = 3;
 
-/// A tick that comes this much too late means that the machine or the process slept.
+/// If a tick is this late, the machine or the process slept.
 const SLEPT: Duration = Duration::from_secs(3);
 
 /// The time after which a connection on a changed path must have its data acknowledged. The kernel
@@ -27,12 +27,12 @@ const STALLED: Duration = Duration::from_secs(1);
 /// The minimum interval between logs of recursive routing.
 const RECURSION_LOG: Duration = Duration::from_secs(60);
 
-/// The transport's packets, and what happens to them.
+/// The path of the transport's packets, and its changes.
 #[derive(Debug)]
 pub(super) struct Network {
     allow_recursive: bool,
     own: Option<OwnTransport>,
-    /// Our end of the connection that the path depends on.
+    /// The local end of the connection that the path depends on.
     connection: Option<SocketAddr>,
     pings_left: u8,
     /// A session was up when the machine slept: if it ends now, the next one begins without a wait.
@@ -40,7 +40,7 @@ pub(super) struct Network {
     /// When the connection is looked at, and the packets received until the path changed.
     check: Option<(tokio::time::Instant, u64)>,
     ticked: Instant,
-    /// Recursive packets at the last log line, and when that was.
+    /// The number of recursive packets at the last log line, and its time.
     recursive: (u64, Option<Instant>),
 }
 
@@ -122,7 +122,7 @@ impl<E: DrivenEngine> Running<'_, E> {
     /// Records the new socket towards the server, whose packets must not enter the tunnel.
     pub(super) fn network_dialled(&mut self, dialled: &Dialled) {
         let stream = dialled.link.is_stream();
-        // A relay to a proxy has a socket of its own.
+        // A relay to a proxy has a separate socket.
         let direct = dialled.hop == dialled.link.remote();
         self.network.connection = dialled.connection;
         self.network.own = Some(OwnTransport {
@@ -138,7 +138,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.driver.backend().plane().set_own_transport(own);
     }
 
-    /// Handles another path to the server, or one that is back.
+    /// Handles a change of the path to the server, or its return.
     pub(super) fn path_is_back(&mut self, sources: &[IpAddr]) {
         say!(1, "network: the path to the server changed");
         let own = self.network.connection.map(|own| own.ip());
@@ -187,7 +187,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.network.check.map(|(at, _)| at)
     }
 
-    /// Looks at the connection a while after the path has changed.
+    /// Checks the connection some time after the path has changed.
     pub(super) fn check_stream(&mut self) {
         let plane = self.driver.backend().plane();
         let link = self.peer.and_then(|peer| plane.link(peer));
@@ -260,7 +260,7 @@ mod tests {
         assert!(!network.has_slept(at(10_000), tick), "once");
     }
 
-    /// Ticks come by a clock that stops in suspend, so that the first one after it comes in time.
+    /// Ticks use a clock that stops in suspend, so the first tick afterwards is on time.
     #[test]
     fn a_suspended_machine_is_noticed_at_the_first_tick() {
         let tick = Duration::from_secs(1);

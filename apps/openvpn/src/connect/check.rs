@@ -103,7 +103,7 @@ struct Finding {
 struct Verdict<'a> {
     ok: bool,
     stages: &'a [Finding],
-    /// Stages that were left out, so as not to end another session of the same profile.
+    /// Stages that were skipped, so as not to end another session of the same profile.
     not_tried: &'a [Stage],
 }
 
@@ -139,7 +139,7 @@ pub(super) fn run(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     Ok(if checker.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Becomes a user of its own before the first packet. Every file is read by then.
+/// Changes to an unprivileged user before the first packet. All files have been read by then.
 fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -148,7 +148,7 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
     host::clean_up_dns()
         .map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))?;
     let socket = &profile.options.socket;
-    // A mark that the profile asks for, or that leads past a kill switch.
+    // A mark that the profile sets, or that leads past a kill switch.
     let keeps_in = |left: &Leftover| matches!(left, Leftover::KillSwitch | Leftover::Unclaimed);
     let marked = socket.mark.is_some() || host::leftovers().iter().any(keeps_in);
     let (_, port) = openvpn::dialled_from(&profile.options)?;
@@ -208,7 +208,7 @@ struct Checker {
     remote: String,
     /// Whether that was dialled by TCP.
     stream: bool,
-    /// `dev tap`: no echo request reaches a station before its address was asked for.
+    /// `dev tap`: an echo request reaches a station only after its address was resolved.
     ethernet: bool,
     probe: Option<Probe>,
     /// The reason of the last failed attempt, for the end.
@@ -218,7 +218,7 @@ struct Checker {
     with_password: bool,
 }
 
-/// Echo requests under way.
+/// Echo requests in flight.
 struct Probe {
     from: IpAddr,
     to: IpAddr,
@@ -512,7 +512,7 @@ mod tests {
     }
 
     fn traffic(rx_bytes: u64) -> Traffic {
-        // One more packet for each byte: only their growth counts.
+        // One more packet for each byte; only the growth of the two matters.
         Traffic { tunnel_packets: rx_bytes, tunnel_bytes: rx_bytes, ..Traffic::default() }
     }
 
@@ -555,7 +555,7 @@ mod tests {
         assert!(matches!(checker.tick(&traffic(66)), Next::GoOn));
         assert_eq!(checker.findings.last().unwrap().stage, Stage::Data);
         assert!(matches!(checker.tick(&traffic(66)), Next::End));
-        // A server that leaves addresses to DHCP gives none, and that is no failure.
+        // A server that leaves addresses to DHCP assigns none, which is not a failure.
         let mut checker = Checker { ethernet: true, ..Checker::new(false) };
         checker.up(&TunnelConfig::default(), &report());
         assert!(matches!(checker.tick(&traffic(0)), Next::End) && !checker.failed());

@@ -47,7 +47,7 @@ pub struct ConnectOptions {
     pub json: bool,
     /// Do not touch routes.
     pub no_routes: bool,
-    /// Private networks that this machine is on stay outside the tunnel.
+    /// Keep private networks that this machine is on outside the tunnel.
     pub allow_lan: bool,
     /// Traffic stays in when the client ends.
     pub kill_switch: bool,
