@@ -5,9 +5,13 @@ mod support;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use adit_crypto::sha256;
 use adit_engine::command::Traffic;
 use adit_engine::{Instant, Random};
+use adit_mesh::join::{Admission, JoinCounters, Joiner, Responder};
+use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, Roster};
 use adit_mesh::session::{Event, Policy, Protocol, Reason, SessionNumber, keys};
+use adit_mesh::token::{Invitation, Invitations, JoinSecret, Terms, Token};
 use adit_openvpn::data_format::{Input, Notice, Outbox, Output};
 use adit_openvpn::keys::Role;
 use adit_openvpn::records::{Dial, RecordEvent, RecordListener, RecordSession, RecordSettings};
@@ -208,6 +212,82 @@ fn a_session_for_joining_accepts_any_key_and_has_no_data_key() {
     w.run(policy().join_lasts, |_| false);
     assert_eq!(ends(&w, 0).first(), Some(&&Reason::JoinTimeout));
     assert!(w.nodes[1].engine.is_empty());
+}
+
+#[test]
+fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
+    let admin = signing_key(7);
+    let genesis = Genesis {
+        name: Label::new("home").unwrap(),
+        admins: vec![sha256(&[&admin.public()])],
+        threshold: 1,
+        ranges: Vec::new(),
+        random: [7; 32],
+    };
+    let mut changes = Changes::new(genesis).unwrap();
+    for number in 0..400_u16 {
+        let key = sha256(&[&number.to_be_bytes()]);
+        let node = NodeInfo::named(Label::new(&format!("node{number}")).unwrap());
+        let body = changes.draft(sha256(&[&admin.public()]), UNIX, Action::Admit { key, node });
+        let change = Change::sign(changes.mesh(), &admin, body.unwrap()).unwrap();
+        changes.insert(change).unwrap();
+    }
+    let mesh = *changes.mesh();
+    let mut w = World::new(2, policy(), 1);
+    w.restart_in(0, mesh);
+    w.restart_in(1, mesh);
+    let (now, a, b) = (w.now, w.key(0), w.key(1));
+    let secret = JoinSecret::generate(&mut Random::new([3; 32]));
+    let mut invitations = Invitations::new(mesh);
+    let secret_hash = secret.hash(&mesh);
+    let invitation = Invitation { secret_hash, uses: 1, until: UNIX, terms: Terms::default() };
+    invitations.add(invitation, UNIX).unwrap();
+    let address = "203.0.113.7:1194".parse().unwrap();
+    let token = Token::new(mesh, b, secret, vec![address]).unwrap();
+
+    let mut out = Outbox::new();
+    w.nodes[0].engine.expel(now, &b, &mut out);
+    w.nodes[1].engine.expel(now, &a, &mut out);
+    w.nodes[0].engine.join(now, *token.inviter(), link(1), &mut out).unwrap();
+    w.perform(0, out);
+    w.run(SECOND, |_| false);
+    let [(ours, inviter), (theirs, joiner)] = [0, 1].map(|node| {
+        let mut events = w.nodes[node].events.iter();
+        let established = events.find_map(|event| match event {
+            Event::Established { session, peer, protocol: Protocol::Join, .. } => {
+                Some((*session, *peer))
+            }
+            _ => None,
+        });
+        established.expect("a session for joining")
+    });
+    let name = Label::new("laptop").unwrap();
+    let (mut joining, request) = Joiner::begin(&token, &inviter, a, name).unwrap();
+    assert!(w.send(0, ours, &request));
+    w.run(SECOND, |_| false);
+    let mut responder = Responder::new(joiner);
+    let mut admission = Admission {
+        key: &admin,
+        changes: &mut changes,
+        invitations: &mut invitations,
+        counters: &mut JoinCounters::default(),
+        now: UNIX,
+    };
+    responder.receive(&w.records(1)[0], &mut admission, |_| true).unwrap();
+    while !responder.send(&changes, |record| w.send(1, theirs, record)) {
+        w.run(SECOND, |_| false);
+    }
+    w.run(5 * SECOND, |_| false);
+    let results = w.records(0).into_iter().map(|it| joining.receive(&it, UNIX).unwrap());
+    let joined = results.last().flatten().expect("the whole roster");
+    assert_eq!(joined.changes.digest(), changes.digest());
+
+    for (node, roster, peer) in [(0, joined.roster, b), (1, Roster::evaluate(&changes), a)] {
+        assert!(roster.member(&a).is_some());
+        w.nodes[node].engine.admit(peer);
+    }
+    w.connect(0, 1, false).unwrap();
+    assert!(w.run(SECOND, |w| w.are_connected(0, 1)), "{:?}", ends(&w, 0));
 }
 
 /// A client that has the key of node 0 and sends any hello under any protocol.
