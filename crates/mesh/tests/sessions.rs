@@ -227,7 +227,8 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
     let mut changes = Changes::new(genesis).unwrap();
     for number in 0..400_u16 {
         let key = sha256(&[&number.to_be_bytes()]);
-        let node = NodeInfo::named(Label::new(&format!("node{number}")).unwrap());
+        let mut node = NodeInfo::named(Label::new(&format!("node{number}")).unwrap());
+        node.groups = (10..26).map(|it| Label::new(&it.to_string().repeat(30)).unwrap()).collect();
         let body = changes.draft(sha256(&[&admin.public()]), UNIX, Action::Admit { key, node });
         let change = Change::sign(changes.mesh(), &admin, body.unwrap()).unwrap();
         changes.insert(change).unwrap();
@@ -274,9 +275,12 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
         now: UNIX,
     };
     responder.receive(&w.records(1)[0], &mut admission, |_| true).unwrap();
+    let mut pauses = 0;
     while !responder.send(&changes, |record| w.send(1, theirs, record)) {
+        pauses += 1;
         w.run(SECOND, |_| false);
     }
+    assert!(pauses > 0, "the answer is longer than the session's queue");
     w.run(5 * SECOND, |_| false);
     let results = w.records(0).into_iter().map(|it| joining.receive(&it, UNIX).unwrap());
     let joined = results.last().flatten().expect("the whole roster");
