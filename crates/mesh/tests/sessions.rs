@@ -267,9 +267,11 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
     assert!(w.send(0, ours, &request));
     w.run(SECOND, |_| false);
     let mut responder = Responder::new(joiner);
+    let mut roster = Roster::evaluate(&changes);
     let mut admission = Admission {
         key: &admin,
         changes: &mut changes,
+        roster: &mut roster,
         invitations: &mut invitations,
         counters: &mut JoinCounters::default(),
         now: UNIX,
@@ -286,7 +288,7 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
     let joined = results.last().flatten().expect("the whole roster");
     assert_eq!(joined.changes.digest(), changes.digest());
 
-    for (node, roster, peer) in [(0, joined.roster, b), (1, Roster::evaluate(&changes), a)] {
+    for (node, roster, peer) in [(0, joined.roster, b), (1, roster, a)] {
         assert!(roster.member(&a).is_some());
         w.nodes[node].engine.admit(peer);
     }

@@ -6,7 +6,7 @@ use adit_crypto::sha256;
 use adit_crypto::sign::SigningKey;
 use adit_engine::UnixTime;
 use adit_mesh::join::{Admission, JoinCounters, Joiner, Record, Responder};
-use adit_mesh::roster::{Changes, Genesis, Label};
+use adit_mesh::roster::{Changes, Genesis, Label, Roster};
 use adit_mesh::token::{Invitation, Invitations, JoinSecret, Terms, Token};
 
 const NOW: UnixTime = UnixTime(1_800_000_000);
@@ -36,9 +36,11 @@ pub fn run(bytes: &[u8]) {
     let invitation = Invitation { secret_hash, uses: 1, until: NOW, terms: Terms::default() };
     invitations.add(invitation, NOW).unwrap();
     let (mut counters, mut responder) = (JoinCounters::default(), Responder::new([9; 32]));
+    let mut roster = Roster::evaluate(&changes);
     let mut admission = Admission {
         key: &key,
         changes: &mut changes,
+        roster: &mut roster,
         invitations: &mut invitations,
         counters: &mut counters,
         now: NOW,

@@ -36,6 +36,8 @@ pub struct Admission<'a> {
     pub key: &'a SigningKey,
     /// The changes of the mesh.
     pub changes: &'a mut Changes,
+    /// The roster that they make. It is not evaluated again for a request without a valid secret.
+    pub roster: &'a mut Roster,
     /// The invitations.
     pub invitations: &'a mut Invitations,
     /// Counts requests.
@@ -183,36 +185,36 @@ impl Admission<'_> {
         name: Label,
         append: impl FnOnce(&Change) -> bool,
     ) -> Result<(), JoinRefusal> {
-        let roster = Roster::evaluate(self.changes);
-        if self.is_member(&roster, &peer) {
+        if is_member(self.roster, &peer, self.now) {
             return Ok(());
         }
         let invitation = self.invitations.find(secret, self.now)?;
         let secret_hash = invitation.secret_hash;
-        if roster.by_name(&name).is_some() {
+        if self.roster.by_name(&name).is_some() {
             return Err(JoinRefusal::Name(name));
         }
-        let node = node(&invitation.terms, name, &roster, &peer)?;
+        let node = node(&invitation.terms, name, self.roster, &peer)?;
         let signer = sha256(&[&self.key.public()]);
         let body = self.changes.draft(signer, self.now, Action::Admit { key: peer, node })?;
         let change =
             Change::sign(self.changes.mesh(), self.key, body).map_err(JoinRefusal::Sign)?;
         let mut changed = self.changes.clone();
         changed.insert(change.clone())?;
-        if !self.is_member(&Roster::evaluate(&changed), &peer) {
+        let roster = Roster::evaluate(&changed);
+        if !is_member(&roster, &peer, self.now) {
             return Err(JoinRefusal::NotAdmitted);
         }
         if !append(&change) {
             return Err(JoinRefusal::NotAppended);
         }
-        *self.changes = changed;
+        (*self.changes, *self.roster) = (changed, roster);
         self.invitations.take_use(&secret_hash);
         Ok(())
     }
+}
 
-    fn is_member(&self, roster: &Roster, key: &KeyHash) -> bool {
-        roster.member(key).is_some_and(|member| !member.is_expired(self.now))
-    }
+fn is_member(roster: &Roster, key: &KeyHash, now: UnixTime) -> bool {
+    roster.member(key).is_some_and(|member| !member.is_expired(now))
 }
 
 /// Returns the description of a node that joins on these terms.

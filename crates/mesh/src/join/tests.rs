@@ -54,19 +54,24 @@ impl Host {
     }
 
     fn receive(&mut self, responder: &mut Responder, record: &[u8]) -> Result<(), JoinRefusal> {
+        let mut roster = Roster::evaluate(&self.changes);
         let mut admission = Admission {
             key: &self.signer.key,
             changes: &mut self.changes,
+            roster: &mut roster,
             invitations: &mut self.invitations,
             counters: &mut self.counters,
             now: self.now,
         };
-        responder.receive(record, &mut admission, |change| {
+        let result = responder.receive(record, &mut admission, |change| {
             if self.can_store {
                 self.stored.push(change.clone());
             }
             self.can_store
-        })
+        });
+        let evaluated = Roster::evaluate(&self.changes);
+        assert!(roster.members().eq(evaluated.members()), "the roster is that of the changes");
+        result
     }
 
     /// Returns what became of a request, and the records of the answer.
