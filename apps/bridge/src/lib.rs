@@ -516,7 +516,7 @@ impl Running {
         Ok(())
     }
 
-    /// Forgets connections that are over when no packets do it.
+    /// Removes expired connections while no packets arrive.
     async fn sweep(&mut self) {
         let Some(rules) = &mut self.rules else { return };
         rules.tick();

@@ -292,7 +292,7 @@ fn overlaps(tunnel: &TunnelConfig, local: &[IpNet]) -> Vec<String> {
     let own = [tunnel.ipv4.map(IpNet::V4), tunnel.ipv6.map(IpNet::V6)].into_iter().flatten();
     let routes4 = tunnel.routes4.iter().map(|route| IpNet::V4(route.net));
     let routes6 = tunnel.routes6.iter().map(|route| IpNet::V6(route.net));
-    // Half of all addresses, or a single one, is no network of this machine's own.
+    // A route to half of all addresses, or to a single one, is not a network that this machine is on.
     let is_network =
         |net: &&IpNet| net.prefix_len() >= 8 && net.prefix_len() < net.max_prefix_len();
     let mut notes = Vec::new();
