@@ -10,5 +10,6 @@ pub mod join;
 pub mod path;
 pub mod roster;
 pub mod session;
+pub mod sync;
 pub mod token;
 mod wire;

@@ -42,6 +42,7 @@ targets! {
     formats in "../../fuzz/fuzz_targets/formats.rs",
     keys in "../../fuzz/fuzz_targets/keys.rs",
     mesh_join in "../../fuzz/fuzz_targets/mesh_join.rs",
+    mesh_sync in "../../fuzz/fuzz_targets/mesh_sync.rs",
     mesh_path_finder in "../../fuzz/fuzz_targets/mesh_path_finder.rs",
     mesh_paths in "../../fuzz/fuzz_targets/mesh_paths.rs",
     mesh_roster in "../../fuzz/fuzz_targets/mesh_roster.rs",

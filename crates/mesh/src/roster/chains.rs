@@ -218,6 +218,19 @@ impl Changes {
     /// # Errors
     /// Fails if the change cannot be part of the set, or if a bound is reached.
     pub fn insert(&mut self, change: Change) -> Result<Insertion, InsertError> {
+        self.insert_into(change, &mut Vec::new())
+    }
+
+    /// Does the same as [`Self::insert`], and appends the hashes of all changes that are now in the set to `added`, in causal
+    /// order.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    pub fn insert_into(
+        &mut self,
+        change: Change,
+        added: &mut Vec<ChangeHash>,
+    ) -> Result<Insertion, InsertError> {
         let hash = change.hash();
         if self.stored.contains_key(&hash) || self.waiting.changes.contains_key(&hash) {
             return Ok(Insertion::Known);
@@ -229,8 +242,10 @@ impl Changes {
         let result = self.add(change);
         self.counted(result)?;
         let mut others: usize = 0;
-        let mut added = vec![hash];
-        while let Some(arrived) = added.pop() {
+        let mut next = added.len();
+        added.push(hash);
+        while let Some(arrived) = added.get(next).copied() {
+            next = next.saturating_add(1);
             for change in self.waiting.take(&arrived) {
                 let hash = change.hash();
                 if let Some(missing) = self.first_missing(&change) {
