@@ -2,7 +2,7 @@
 # Runs every check, for make test. Installs nothing. Checks that this machine cannot run are collected, counted and named in the
 # last line; with ADIT_NO_SKIPS=1 (CI) one of them fails the run.
 #
-# The interoperability tests mostly wait for timers, and the gate compiles in a separate folder: both run in parallel with the other steps.
+# The interoperability tests mostly wait for timers and run in parallel with the other steps.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scripts/deps.sh check || exit 1
@@ -54,9 +54,9 @@ else
     echo "interop and nft-diff: needs root" >>"$ADIT_SKIPPED"
 fi
 step lint || exit 1
-beside checks gate deny doc
-step unit || exit 1
-finish checks || exit 1
+for name in unit gate deny doc; do
+    step "$name" || exit 1
+done
 ((EUID)) || finish interop || exit 1
 
 echo "The figures in the documents (make release refuses stale ones):"

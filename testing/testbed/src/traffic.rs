@@ -1,6 +1,6 @@
 //! Traffic through the tunnel, counted to the packet.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +14,9 @@ use crate::net::Namespace;
 use crate::wait::ScaledInstant;
 
 pub use crate::echo::{Echoes, echo_all, ping, silent};
+
+/// The time limit for an address to become free.
+const FREE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The result of a stream of numbered datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl Stream {
         let stop = Arc::new(AtomicBool::new(false));
         let (ready, wait) = std::sync::mpsc::channel();
         let receiver = to.thread(move || {
-            let socket = UdpSocket::bind(target).context(target)?;
+            let socket = when_free(target, || UdpSocket::bind(target))?;
             roomy(&socket)?;
             // The sender may start now; it does not matter if it has already ended.
             let _ = ready.send(());
@@ -90,6 +93,25 @@ impl Stream {
 pub fn roomy(socket: &UdpSocket) -> Result<()> {
     const ROOM: usize = 16 << 20;
     setsockopt(socket, RcvBufForce, &ROOM).context("a receive buffer")
+}
+
+/// Opens a socket as soon as no other process holds the address. A program that another test starts has a copy of a closed
+/// socket until it calls `exec`.
+///
+/// # Errors
+/// The socket could not be opened, or its address remains in use.
+pub fn when_free<S>(address: SocketAddr, open: impl Fn() -> io::Result<S>) -> Result<S> {
+    let began = Instant::now();
+    loop {
+        match open() {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < FREE_LIMIT =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            opened => return opened.context(address),
+        }
+    }
 }
 
 fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
@@ -192,7 +214,7 @@ pub fn tcp_to_port(
 ) -> Result<Duration> {
     let (ready, wait) = std::sync::mpsc::channel();
     let receiver = to.thread(move || {
-        let listener = TcpListener::bind(target).context(target)?;
+        let listener = when_free(target, || TcpListener::bind(target))?;
         let _ = ready.send(());
         listener.set_nonblocking(true)?;
         let end = ScaledInstant::now() + Duration::from_secs(20);

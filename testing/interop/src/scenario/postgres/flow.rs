@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::failure::{Context, Result};
 use crate::net::Namespace;
 use crate::process::run_with_input;
-use crate::traffic::roomy;
+use crate::traffic::{roomy, when_free};
 use crate::wait::ScaledInstant;
 
 const SILENCE: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub(super) fn datagrams(
     let progress = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&progress);
     let receiver = to.thread(move || {
-        let socket = UdpSocket::bind(target).context(target)?;
+        let socket = when_free(target, || UdpSocket::bind(target))?;
         roomy(&socket)?;
         socket.set_read_timeout(Some(Duration::from_millis(100)))?;
         let _ = ready.send(());
@@ -97,7 +97,7 @@ pub(super) fn stream(
 ) -> Result<Vec<u8>> {
     let (ready, wait) = std::sync::mpsc::channel();
     let receiver = to.thread(move || {
-        let listener = TcpListener::bind(target).context(target)?;
+        let listener = when_free(target, || TcpListener::bind(target))?;
         let _ = ready.send(());
         let (mut stream, _) = listener.accept()?;
         stream.set_read_timeout(Some(BEGIN))?;

@@ -68,7 +68,13 @@ fn rekey(scenario: &Scenario<'_>) -> Result<String> {
         verified(&bed, at)?;
     }
     let now = opened(&bed)?;
-    ensure(now == connections, || {
+    // On a machine that is too busy, a query exceeds its time limit, and the node connects again; its log says so.
+    let mut timeouts = 0;
+    for at in [0, 1] {
+        timeouts += bed.node_mut(at)?.running()?.count("the database did not answer in time");
+    }
+    let lost = now.iter().zip(&connections).filter(|(now, before)| now != before).count();
+    ensure(lost <= timeouts, || {
         bed.failure_with_logs(&format!("{connections:?} connections, then {now:?}"))
     })?;
     // One epoch under each key, at least, in each stream.
