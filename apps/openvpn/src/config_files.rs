@@ -1,4 +1,4 @@
-//! Config files as read by the network process.
+//! Access of the network process to config files.
 
 use std::fs;
 use std::io;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use adit_openvpn::config::{Disk, Files};
 use adit_runtime::helper::{current, files::contents};
 
-/// Config files, and the content of those that can be read only once.
+/// Config files, and the contents of those that can be read only once.
 #[derive(Debug, Default)]
 pub(crate) struct Configs {
     piped: std::cell::RefCell<Vec<(PathBuf, Vec<u8>)>>,
 }
 
 impl Configs {
-    /// Returns the content of files that were pipes.
+    /// Returns the contents of files that were pipes.
     pub(crate) fn into_piped(self) -> Vec<(PathBuf, Vec<u8>)> {
         self.piped.into_inner()
     }

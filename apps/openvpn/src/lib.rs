@@ -1,4 +1,5 @@
-//! `adit openvpn`, the drop-in for openvpn, and `adit connect`, the client: command lines, and the client's run loop.
+//! `adit openvpn`, the drop-in replacement for openvpn, and `adit connect`, the client: command lines, and the client's
+//! run loop.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The data channel's AEADs: sealing from one buffer into another, opening in place, with a detached tag.
+//! The data channel's AEADs: sealing from one buffer into another and opening in place, with a detached tag.
 //!
 //! The nonce of OpenVPN's data channel is the 4-byte packet id followed by the first 8 bytes of the direction's MAC key
 //! (`openvpn-wire-protocol`, data channel, AEAD mode).
@@ -14,7 +14,7 @@ use crate::{Cipher, DirectionKey};
 /// Length of an authentication tag in bytes.
 pub const TAG_LEN: usize = 16;
 
-/// An error of sealing (wrong lengths) or of opening (a wrong tag).
+/// A failure to seal (wrong lengths) or to open (a wrong tag).
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct AeadError;
 
@@ -110,14 +110,14 @@ impl OpenKey {
 }
 
 /// AES-256-GCM whose nonce is a counter: four zero bytes and the counter's eight, in network order. It works in place
-/// with a detached tag, for a log whose rows have numbers.
+/// with a detached tag, for a log with numbered rows.
 pub struct CounterKey(LessSafeKey);
 
 impl CounterKey {
     /// Length of the key in bytes.
     pub const LEN: usize = 32;
 
-    /// Creates a key that was not used before with any of the counters to come.
+    /// Creates a key, which must not have been used before with any of the counters that follow.
     ///
     /// # Errors
     /// The crypto library failed.
@@ -236,7 +236,7 @@ mod tests {
         let mut text = *b"some text of a row";
         let tag = key.seal(counter, b"head", &mut text).unwrap();
 
-        // The nonce has the documented form.
+        // The nonce has the documented format.
         let mut plain = *b"some text of a row";
         let raw = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &[7; 32]).unwrap());
         let nonce = Nonce::assume_unique_for_key([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);

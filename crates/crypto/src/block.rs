@@ -192,7 +192,7 @@ impl SealBlock {
     /// Creates a key; cipher and digest take the leading bytes of `half` that they need.
     ///
     /// # Errors
-    /// [`AeadError`], for example if there are no random numbers.
+    /// [`AeadError`], for example if no random numbers are available.
     pub fn new(
         cipher: Option<BlockCipher>,
         digest: Option<Digest>,
@@ -207,7 +207,7 @@ impl SealBlock {
         Ok(Self { cipher, mac: mac_key(digest, half)? })
     }
 
-    /// Returns the most bytes that sealing adds to head and payload.
+    /// Returns the maximum number of bytes that sealing adds to head and payload.
     pub fn overhead(&self) -> usize {
         mac_len(&self.mac) + self.cipher.as_ref().map_or(0, |_| 2 * BlockCipher::BLOCK_LEN)
     }
@@ -305,7 +305,7 @@ mod tests {
         out
     }
 
-    /// Encrypts with CBC block by block as specified, with the other library.
+    /// Encrypts with CBC block by block as specified, using the other library.
     fn cbc_by_aws(key: &[u8; 32], iv: &[u8], plain: &[u8]) -> Vec<u8> {
         use aws_lc_rs::cipher::{
             AES_256, EncryptionContext, PaddedBlockEncryptingKey, UnboundCipherKey,
@@ -345,8 +345,8 @@ mod tests {
 
     #[test]
     fn a_wrong_mac_and_wrong_padding_are_refused_alike() {
-        // Whole blocks of ciphertext under the right HMAC, with impossible padding: only the key's owner can make such
-        // a packet, and learns nothing from it.
+        // Whole blocks of ciphertext under the right HMAC, with invalid padding: only the key's owner can make such a
+        // packet, and learns nothing from it.
         let digest = Digest::Sha256;
         let open = OpenBlock::new(Some(BlockCipher::Aes256Cbc), Some(digest), &half(3)).unwrap();
         let mac = HmacKey::new(digest, &[3 ^ 0x5a; 32]).unwrap();

@@ -14,7 +14,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// All ciphers, in our order of preference.
+    /// All ciphers, in adit's order of preference.
     pub const ALL: [Self; 4] =
         [Self::Aes256Gcm, Self::Aes128Gcm, Self::ChaCha20Poly1305, Self::Aes192Gcm];
 

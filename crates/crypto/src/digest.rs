@@ -121,7 +121,7 @@ pub fn hash(digest: Digest, parts: &[&[u8]]) -> Mac {
     Mac::new(context.finish().as_ref())
 }
 
-/// Returns whether two byte strings are equal, in a time that depends on their lengths only.
+/// Returns whether two byte strings are equal, in a time that depends only on their lengths.
 pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     constant_time::verify_slices_are_equal(a, b).is_ok()
 }
@@ -148,7 +148,7 @@ impl Mac {
     }
 }
 
-// Written by hand because the code of a message that was not sent yet is secret.
+// Written by hand because the code of an unsent message is secret.
 impl fmt::Debug for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mac({} bytes)", self.len)
@@ -181,7 +181,7 @@ impl HmacKey {
         Ok(Self { digest, key })
     }
 
-    /// Returns the digest that the key is for.
+    /// Returns the digest that the key uses.
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -206,7 +206,7 @@ impl HmacKey {
         }
     }
 
-    /// Begins the code of a message that arrives in parts.
+    /// Starts the code of a message that arrives in parts.
     pub fn start(&self) -> HmacStream {
         HmacStream(match &self.key {
             KeyKind::Aws(key) => StreamKind::Aws(Box::new(hmac::Context::with_key(key))),
@@ -214,7 +214,7 @@ impl HmacKey {
         })
     }
 
-    /// Returns whether `mac` is the whole code of the concatenated `parts`, in constant time.
+    /// Returns whether `mac` is the complete code of the concatenated `parts`, in constant time.
     #[must_use]
     pub fn verify(&self, parts: &[&[u8]], mac: &[u8]) -> bool {
         constant_time_eq(self.sign(parts).as_bytes(), mac)

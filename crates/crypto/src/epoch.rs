@@ -1,8 +1,8 @@
-//! The keys of the epoch data format: a chain of secrets, and an AEAD key from each.
+//! The keys of the epoch data format: a chain of secrets, and an AEAD key derived from each.
 //!
 //! Each direction begins with epoch 1, whose secret is the first 32 bytes of its cipher key. All
-//! derivations are HKDF-Expand with SHA-256 and labels in the form of TLS 1.3's, under the prefix
-//! `ovpn ` (`openvpn-wire-protocol`, data channel, epoch format).
+//! derivations use HKDF-Expand with SHA-256 and labels in the format of TLS 1.3 labels, with the
+//! prefix `ovpn ` (`openvpn-wire-protocol`, data channel, epoch format).
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ fn expand_label(secret: &[u8; SECRET_LEN], label: &[u8], out: &mut [u8]) -> Resu
     let out_len = u16::try_from(out.len()).map_err(|_| AeadError)?;
     let label_len =
         u8::try_from(PREFIX.len().saturating_add(label.len())).map_err(|_| AeadError)?;
-    // The context is empty: its length is the last byte.
+    // The context is empty, so its length is the last byte.
     let lead = [out_len.to_be_bytes().as_slice(), &[label_len]].concat();
     hkdf_expand_sha256(secret, &[&lead, PREFIX, label, &[0]], out).map_err(|_| AeadError)
 }
@@ -42,7 +42,7 @@ impl EpochSecret {
     /// Returns the secret of epoch 1.
     ///
     /// # Errors
-    /// None in practice: the key is long enough by its type.
+    /// None in practice: the type guarantees a key of sufficient length.
     pub fn first(half: &DirectionKey) -> Result<Self, AeadError> {
         half.cipher.first_chunk().copied().map(Self).ok_or(AeadError)
     }
@@ -147,7 +147,7 @@ impl fmt::Debug for EpochKey {
 mod tests {
     use super::*;
 
-    /// Returns the key of test_ssl.c of the reference implementation.
+    /// Returns the key used in test_ssl.c of the reference implementation.
     fn vector_key() -> DirectionKey {
         let text = b"abcdefgh01234567ABCDEFGHjkuchenl";
         let at = |i: usize| text[i % 32] ^ i as u8;

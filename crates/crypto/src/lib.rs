@@ -1,6 +1,6 @@
 //! The AEADs, key derivations and MACs of adit behind one small interface.
 //!
-//! aws-lc-rs does the work. Only this crate of the data path and the protocols names it.
+//! The implementation is aws-lc-rs. Of the data path and the protocols, only this crate refers to it.
 
 #![forbid(unsafe_code)]
 

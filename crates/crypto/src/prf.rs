@@ -18,7 +18,7 @@ pub fn tls1_prf(
     whole.push(label);
     whole.extend_from_slice(seed);
 
-    // With an odd length both halves share the middle byte.
+    // If the length is odd, both halves share the middle byte.
     let half = secret.len().div_ceil(2);
     let first = secret.get(..half).unwrap_or_default();
     let second = secret.get(secret.len().saturating_sub(half)..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Ed25519 (RFC 8032): who says it, and whether they did.
+//! Ed25519 signatures (RFC 8032).
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// Creates the key of a seed: 32 random bytes.
+    /// Creates the key from a seed of 32 random bytes.
     ///
     /// # Errors
     /// The library failed.
@@ -44,7 +44,7 @@ impl SigningKey {
         self.public
     }
 
-    /// Signs; the same bytes always with the same signature.
+    /// Signs a message. The same message always gets the same signature.
     ///
     /// # Errors
     /// The library failed.
@@ -54,14 +54,14 @@ impl SigningKey {
     }
 }
 
-// By hand: keys never reach a log.
+// Written by hand so that keys never reach a log.
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SigningKey(..)")
     }
 }
 
-/// Returns whether `signature` is one of `message` under `public`.
+/// Returns whether `signature` is a valid signature of `message` under `public`.
 #[must_use]
 pub fn verify(public: &[u8; PUBLIC_LEN], message: &[u8], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(&ED25519, public).verify(message, signature).is_ok()

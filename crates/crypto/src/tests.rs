@@ -1,5 +1,5 @@
 //! Known answers from the specifications, and from the reference implementation's unit tests where
-//! it uses a function in its own way.
+//! it uses a function differently.
 
 use proptest::prelude::*;
 
@@ -104,7 +104,7 @@ fn aes256_ctr_known_answer() {
     aes256_ctr(&key, &iv, &mut []).unwrap();
 }
 
-/// The counter is all 128 bits: it carries out of the low half and wraps to zero.
+/// The counter spans all 128 bits: it carries out of the low half and wraps to zero.
 #[test]
 fn aes256_ctr_counter_carries() {
     let cipher = Aes256Ctr::new(&[9; 32]).unwrap();
@@ -124,7 +124,7 @@ fn tls1_prf_known_answer() {
     let mut out = [0; 32];
     tls1_prf(IPSUM, b"", &[seed], &mut out).unwrap();
     assert_eq!(out.as_slice(), expected);
-    // Label and seed are one string.
+    // Label and seed are concatenated.
     tls1_prf(IPSUM, b"Quis ", &[b"aute ", &seed[10..]], &mut out).unwrap();
     assert_eq!(out.as_slice(), expected);
     // A shorter output is a prefix of a longer one.
@@ -133,7 +133,7 @@ fn tls1_prf_known_answer() {
     assert_eq!(short.as_slice(), &expected[..7]);
 }
 
-/// RFC 5869 A.1 to A.3, and the label OpenSSL 3 and OpenVPN use in their own tests.
+/// RFC 5869 A.1 to A.3, and the label that OpenSSL 3 and OpenVPN use in their own tests.
 #[test]
 fn hkdf_expand_known_answers() {
     let prk1 = "077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5";
@@ -174,7 +174,7 @@ fn hkdf_expand_known_answers() {
     assert_eq!(hkdf_expand_sha256(&[1; 32], &[], &mut [0; 8161]), Err(CryptoError));
 }
 
-/// No secret is printed.
+/// No secret appears in debug output.
 #[test]
 fn debug_is_redacted() {
     let key = HmacKey::new(Digest::Sha256, b"secret").unwrap();

@@ -1,4 +1,4 @@
-//! Bytes as text that a person copies: URL-safe base64 with a checksum against damage.
+//! Encodes bytes as text that a person can copy: URL-safe base64 with a checksum against damage.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,7 +9,8 @@ use crate::{constant_time_eq, sha256};
 /// The length of the checksum, in bytes.
 const CHECKSUM: usize = 4;
 
-/// Encodes bytes and a checksum of them. The domain distinguishes kinds of texts: one is damaged as another.
+/// Encodes bytes together with their checksum. The domain distinguishes kinds of text: a text decoded under another
+/// domain counts as damaged.
 pub fn encode(domain: &[u8], bytes: &[u8]) -> Zeroizing<String> {
     let mut all = Zeroizing::new(Vec::with_capacity(bytes.len().saturating_add(CHECKSUM)));
     all.extend_from_slice(bytes);
@@ -17,7 +18,7 @@ pub fn encode(domain: &[u8], bytes: &[u8]) -> Zeroizing<String> {
     Zeroizing::new(URL_SAFE_NO_PAD.encode(&*all))
 }
 
-/// Decodes a text of at most `longest` characters that [`encode`] wrote. Returns `None` if it is damaged.
+/// Decodes a text of at most `longest` characters that [`encode`] created. Returns `None` if it is damaged.
 pub fn decode(domain: &[u8], text: &str, longest: usize) -> Option<Zeroizing<Vec<u8>>> {
     if text.len() > longest {
         return None;

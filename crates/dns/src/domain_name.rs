@@ -5,7 +5,7 @@ use std::fmt;
 pub struct DomainName(String);
 
 impl DomainName {
-    /// Parses a name; one final dot is dropped, and letters become lower case. `None` if it is not a name.
+    /// Parses a name; a final dot is dropped, and letters become lower case. `None` if the text is not a name.
     pub fn parse(text: &str) -> Option<Self> {
         if text == "." {
             return Some(Self(text.into()));
@@ -26,7 +26,7 @@ impl DomainName {
         &self.0
     }
 
-    /// Returns whether this is the root, which every name is below.
+    /// Returns whether this is the root, the parent of every name.
     pub fn is_root(&self) -> bool {
         self.0 == "."
     }

@@ -1,4 +1,4 @@
-//! Names of domains, and DNS messages for a client that resolves its server's name itself: it builds address queries and
+//! Domain names, and DNS messages for a client that resolves its server's name itself: builds address queries and
 //! validates answers. No I/O; `simple-dns` reads and writes the messages.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -24,16 +24,16 @@ use simple_dns::{
 
 pub use domain_name::DomainName;
 
-/// Addresses taken from one answer.
+/// The maximum number of addresses taken from one answer.
 pub const MAX_ADDRESSES: usize = 16;
 
-/// The most aliases followed within one answer.
+/// The maximum number of aliases followed within one answer.
 const MAX_ALIASES: usize = 8;
 
-/// The most records that are read in one section of an answer.
+/// The maximum number of records read in one section of an answer.
 const MAX_RECORDS: u16 = 128;
 
-/// The validation of answers.
+/// Whether answers must be validated.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Dnssec {
     /// Answers that cannot be validated are refused.
@@ -58,7 +58,7 @@ pub enum RecordType {
 pub enum Answer {
     /// The name's addresses. If empty, the name exists without an address of this family.
     Addresses(Vec<IpAddr>),
-    /// There is no such name.
+    /// The name does not exist.
     NoSuchName,
     /// The server cannot or will not answer; holds the response code.
     Failed(u8),
@@ -95,7 +95,7 @@ pub fn build_query(id: u16, name: &str, record_type: RecordType) -> Option<Vec<u
 
 /// Parses a message as the answer to [`build_query`], or returns `None` if it is not one.
 pub fn parse_answer(bytes: &[u8], id: u16, name: &str, record_type: RecordType) -> Option<Answer> {
-    // The counts are checked first, because memory is reserved for what they claim.
+    // The counts are checked first, because memory is reserved according to them.
     let counts = [
         header_buffer::questions(bytes).ok()?,
         header_buffer::answers(bytes).ok()?,
@@ -109,7 +109,7 @@ pub fn parse_answer(bytes: &[u8], id: u16, name: &str, record_type: RecordType) 
     let is_response = header_buffer::has_flags(bytes, PacketFlag::RESPONSE).ok()?;
     let packet = match Packet::parse(bytes) {
         Ok(packet) => packet,
-        // The message ends within a record. The same server is asked again over TCP.
+        // The message ends within a record. The query is repeated to the same server over TCP.
         Err(_) if truncated && counts.first() == Some(&1) && is_response => {
             return Some(Answer::Truncated);
         }

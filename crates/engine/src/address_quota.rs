@@ -1,11 +1,12 @@
-//! Quotas of a bounded resource, by the address block of an unauthenticated party.
+//! Quotas for a bounded resource, by the address block of an unauthenticated party.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::Network;
 
-/// One place in this many is reserved for IPv4: an attacker has more blocks of IPv6 than any table has places.
+/// One in this many places is reserved for IPv4, because an attacker may have more IPv6 blocks than any table has
+/// places.
 const RESERVED_FOR_IPV4: usize = 4;
 
 /// Returns the share of a block, in quarters of the share of one IPv4 address.
@@ -17,11 +18,11 @@ fn quarters(network: Network) -> usize {
     }
 }
 
-/// Places in a table of fixed size, counted in all and by block of addresses.
+/// Places in a table of fixed size, counted in total and by address block.
 ///
-/// The share of a block depends on how many places are free: the fuller the table, the smaller a share, so that a dozen
-/// blocks do not fill it. A block of IPv4 is one address; IPv6 is counted at /64, /56 and /48 at once, and leaves a
-/// reserve to IPv4.
+/// A block's share depends on how many places are free: the fuller the table, the smaller a share, so a dozen blocks
+/// cannot fill it. An IPv4 block is one address; IPv6 is counted at /64, /56 and /48 at once, and leaves a reserve for
+/// IPv4.
 #[derive(Debug)]
 pub struct AddressQuota {
     most: usize,
@@ -32,15 +33,15 @@ pub struct AddressQuota {
 }
 
 impl AddressQuota {
-    /// Creates a table of `most` places, in which an IPv4 address and a /64 may each have one place for so many that are
-    /// free, and one in any case.
+    /// Creates a table of `most` places. An IPv4 address or a /64 may each hold one place per `free_per_place` free
+    /// places, but always at least one.
     #[must_use]
     pub fn new(most: usize, free_per_place: usize) -> Self {
         let free_per_place = free_per_place.max(1);
         Self { most, free_per_place, total: 0, total_ipv6: 0, taken: HashMap::new() }
     }
 
-    /// Takes a place unless the quota of the address is used up. Returns whether it did.
+    /// Takes a place unless the quota of the address is used up, and returns whether it did.
     #[must_use]
     pub fn take(&mut self, address: IpAddr) -> bool {
         let free = self.free(address);
@@ -71,7 +72,7 @@ impl AddressQuota {
         }
     }
 
-    /// Releases a place. Without effect if the address holds none.
+    /// Releases a place. Has no effect if the address holds none.
     pub fn release(&mut self, address: IpAddr) {
         if !Network::around(address).all(|network| self.taken.contains_key(&network)) {
             return;
@@ -88,7 +89,7 @@ impl AddressQuota {
         self.total_ipv6 = self.total_ipv6.saturating_sub(usize::from(is_ipv6(address)));
     }
 
-    /// Returns the number of places taken.
+    /// Returns the number of places in use.
     #[must_use]
     pub fn total(&self) -> usize {
         self.total

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct RequestId(pub u64);
 
-/// A request whose answer may be slow: a registry look-up, a password check, a script.
+/// A request whose answer may be slow: a registry lookup, a password check, a script.
 #[derive(Debug)]
 pub enum Request {
     /// May this authenticated peer have a session?
@@ -51,9 +51,9 @@ impl std::fmt::Debug for Identity {
 pub enum Response {
     /// Accepted, with the client's parameters.
     Accept(ClientParams),
-    /// Rejected. The text goes to the log; the peer gets "authentication failed" only.
+    /// Rejected. The text goes to the log; the peer receives only "authentication failed".
     Reject(String),
-    /// Rejected for now. The text goes to the log and to the peer, which tries again later.
+    /// Rejected for now. The text goes to the log and to the peer, which retries later.
     Later(String),
 }
 
@@ -64,25 +64,26 @@ pub struct ClientParams {
     pub ipv4: Option<Ipv4Addr>,
     /// A fixed IPv6 tunnel address.
     pub ipv6: Option<Ipv6Addr>,
-    /// Exactly these words after `ifconfig` (`ifconfig-push`): the address and, depending on the topology, its netmask
-    /// or the far end. It may be outside of the server's network; takes precedence over [`Self::ipv4`].
+    /// The exact arguments of `ifconfig` (`ifconfig-push`): the address and, depending on the topology, its netmask or
+    /// the far end. The address may be outside the server's network; takes precedence over [`Self::ipv4`].
     pub ifconfig4: Option<(Ipv4Addr, Ipv4Addr)>,
     /// `ifconfig-ipv6-push`: address with prefix length, and the far end if it is not the server's own address. Takes
     /// precedence over [`Self::ipv6`].
     pub ifconfig6: Option<(Ipv6Net, Option<Ipv6Addr>)>,
-    /// Networks behind this peer (`iroute`, `iroute-ipv6`). If several peers name one, the newest peer has it.
+    /// Networks behind this peer (`iroute`, `iroute-ipv6`). If several peers have the same network, the newest peer
+    /// gets it.
     pub iroutes: Vec<IpNet>,
-    /// `push-reset`: the peer gets only the options of [`Self::push`], and none of those for all peers.
+    /// `push-reset`: the peer gets only the options of [`Self::push`], and none of the options for all peers.
     pub push_reset: bool,
     /// `push-remove`: options for all peers that begin with one of these are not pushed to this peer.
     pub push_remove: Vec<String>,
     /// Further options to push.
     pub push: Vec<String>,
-    /// `inactive`: a rule that replaces the one for all peers; with a time of zero, none applies.
+    /// `inactive`: a rule that replaces the rule for all peers; a time of zero disables it.
     pub inactive: Option<Inactive>,
-    /// `session-timeout`: a time that replaces the one for all peers; zero: none.
+    /// `session-timeout`: a time that replaces the time for all peers; zero disables it.
     pub session_timeout: Option<Duration>,
-    /// The groups that a packet filter knows it by (`@group:NAME`).
+    /// The groups by which a packet filter refers to it (`@group:NAME`).
     pub groups: Vec<String>,
     /// Warnings about settings for this peer that have no effect.
     pub warnings: Box<[String]>,
@@ -91,17 +92,17 @@ pub struct ClientParams {
 /// `inactive`: ends a session with little traffic.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Inactive {
-    /// The time in which there must be enough traffic.
+    /// The time within which there must be enough traffic.
     pub after: Duration,
-    /// Bytes of inner packets that are enough, both directions together. 0: any packet.
+    /// Bytes of inner packets, in both directions together, that count as enough. 0: any packet suffices.
     pub bytes: u64,
 }
 
-/// The most groups that one peer may be in.
+/// The maximum number of groups for one peer.
 pub const MAX_GROUPS: usize = 16;
 
-/// Returns whether a name is valid for a group, or after `@client:`: 1 to 64 bytes of letters, digits and a few signs,
-/// with no sign at the start.
+/// Returns whether a name is valid for a group, or after `@client:`: 1 to 64 bytes of letters, digits and a few
+/// punctuation characters, which may not come first.
 pub fn is_group_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
     (1..=64).contains(&name.len())

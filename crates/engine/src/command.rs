@@ -1,6 +1,7 @@
-//! The commands by which the control plane changes the data plane, and the notices that come back.
+//! The commands by which the control plane changes the data plane, and the notices that the data plane returns.
 //!
-//! The set is that of the kernel's own `ovpn` offload and a few more, so that the kernel can serve as a data plane one day.
+//! The commands are those of the kernel's own `ovpn` offload plus a few more, so that the kernel can serve as a data
+//! plane one day.
 
 use std::fmt::{Debug, Display};
 use std::time::Duration;
@@ -9,19 +10,20 @@ use ipnet::IpNet;
 
 use crate::{Link, Rate};
 
-/// A peer of the data plane: one session. Also the 24-bit peer-id that the peer writes into the
-/// packets it sends to us, where the protocol has one.
+/// A peer of the data plane: one session. Where the protocol has a 24-bit peer-id, this is also the one that the peer
+/// writes into the packets that it sends to this end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct PeerId(pub u32);
 
-/// The plain types of a data format: what a protocol's engine and its data plane agree on, and drivers pass through.
+/// The plain types of a data format, on which a protocol's engine and its data plane agree and which drivers pass
+/// through.
 ///
-/// A protocol implements it for a marker type, of which no value exists. The supertraits let the types that are generic over
-/// the marker derive theirs.
+/// A protocol implements this trait for a marker type, which has no values. The supertraits let the types that are
+/// generic over the marker derive theirs.
 pub trait DataFormat: Copy + Debug + Eq + 'static {
-    /// How the packets of a peer are laid out. The default is the format without options.
+    /// The layout of a peer's packets. The default is the format without options.
     type Layout: Clone + Debug + Default + Display + Send + Sync;
-    /// A key to install. What it displays, for the log, does not contain the key itself.
+    /// A key to install. Its `Display` text, which is for the log, does not contain the key itself.
     type Key: Debug + Display + Send;
     /// A violation of the agreed layout inside the encryption.
     type Violation: Copy + Debug + Eq + Send;
@@ -37,11 +39,12 @@ pub enum Command<F: DataFormat> {
     AddPeer(PeerId, PeerSpec<F>),
     /// Sets a peer's address, as learned from the control channel.
     SetLink(PeerId, Link),
-    /// Sends a peer's packets to the present address of another peer, which relays them, and accepts them from there.
+    /// Sends a peer's packets to the current address of another peer, which relays them, and accepts packets from that
+    /// address.
     SetRelay(PeerId, PeerId),
     /// Sets the keepalive times and restarts the timeout. The next authentic packet is reported by [`Notice::PeerActive`].
     SetKeepalive(PeerId, Keepalive),
-    /// Sets the inner MTU handling. Pushed options arrive after the peer was added.
+    /// Sets the inner MTU handling, because pushed options arrive after the peer was added.
     SetMtu(PeerId, InnerMtu),
     /// Sends an MTU probe: an IP packet of exactly this size with DF set (0: none). Answered by [`Notice::ProbeResult`] if
     /// the probe could not be sent or the kernel knows a path MTU.
@@ -58,9 +61,10 @@ pub enum Command<F: DataFormat> {
     DelKey(PeerId, KeySlot),
     /// Replaces the prefixes behind a peer: the destinations sent to it, and the only sources accepted from it.
     SetRoutes(PeerId, Vec<IpNet>),
-    /// Adds a splice, or replaces the one with the same id. Without room for it, its packets are dropped and counted.
+    /// Adds a splice, or replaces the one with the same id. If there is no space for it, its packets are dropped and
+    /// counted.
     AddSplice(Splice),
-    /// Removes a splice. Those from and to a peer go with the peer.
+    /// Removes a splice. The splices from and to a peer are removed with the peer.
     DelSplice(SpliceId),
     /// Limits the bytes of all splices together; `None`: no limit.
     LimitSplices(Option<Rate>),
@@ -77,9 +81,9 @@ pub enum Command<F: DataFormat> {
 pub struct PeerSpec<F: DataFormat> {
     /// The link that packets to it are sent on.
     pub link: Link,
-    /// How its packets are laid out.
+    /// The layout of its packets.
     pub layout: F::Layout,
-    /// Whether it may move to another address after a packet that authenticates.
+    /// Whether it may move to another address after a packet from there authenticates.
     pub float: bool,
     /// Ping and timeout.
     pub keepalive: Keepalive,
@@ -104,23 +108,23 @@ impl<F: DataFormat> PeerSpec<F> {
     }
 }
 
-/// An order to forward sealed packets from one peer to another, unread: this end relays a session of these two.
+/// An order to forward sealed packets from one peer to another, unread: this end relays a session between the two.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Splice {
-    /// The packets.
+    /// The packets to forward.
     pub id: SpliceId,
-    /// The peer to whose address they go.
+    /// The peer to whose address the packets are sent.
     pub to: PeerId,
-    /// The rate of bytes beyond which packets are dropped; `None`: no limit.
+    /// The rate, in bytes, above which packets are dropped; `None`: no limit.
     pub limit: Option<Rate>,
 }
 
 /// Identifies the packets of a [`Splice`].
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub struct SpliceId {
-    /// The peer from whose address they come.
+    /// The peer from whose address the packets arrive.
     pub from: PeerId,
-    /// The peer-id in them, which the end that receives them has chosen.
+    /// The peer-id in the packets, chosen by the end that receives them.
     pub peer_id: u32,
 }
 
@@ -136,11 +140,11 @@ pub struct Keepalive {
 /// Size limits inside the tunnel.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct InnerMtu {
-    /// Largest TCP segment to let through SYNs unchanged, IPv4 (0: leave SYNs alone).
+    /// The largest MSS that an IPv4 SYN may announce; larger values are lowered to it (0: leaves SYNs unchanged).
     pub mss4: u16,
     /// The same for IPv6.
     pub mss6: u16,
-    /// The largest inner packet that the path carries unfragmented, where it was found to be smaller than the first link's
+    /// The largest inner packet that the path carries unfragmented, if it was found to be smaller than the first link's
     /// MTU. Senders of larger packets get an ICMP error. 0: no errors are sent.
     pub largest: u16,
 }
@@ -148,7 +152,7 @@ pub struct InnerMtu {
 /// The result of [`Command::ProbePath`].
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct ProbeResult {
-    /// Size of the IP packet that was sent. 0: none was.
+    /// Size of the IP packet that was sent. 0: no packet was sent.
     pub size: u16,
     /// The kernel's path MTU to the peer, from the device and from ICMP, which any host on the path can forge. 0: unknown,
     /// or not queried.
@@ -160,7 +164,7 @@ pub struct ProbeResult {
 pub enum KeySlot {
     /// Encrypts and decrypts.
     Primary,
-    /// Only decrypts: the next key before it is used, or the last one after.
+    /// Only decrypts: the next key before it is used, or the previous key afterwards.
     Secondary,
 }
 
@@ -169,20 +173,20 @@ pub enum KeySlot {
 pub enum Notice<F: DataFormat> {
     /// An authentic in-band message other than a ping.
     InBand(PeerId, Vec<u8>),
-    /// The newest authentic packet came from another address. The plane sends there from now on.
+    /// The newest authentic packet came from another address. The data plane sends there from now on.
     Floated(PeerId, Link),
     /// The first authentic packet under a key.
     KeyFirstUse(PeerId, u8),
-    /// A key came close to a limit.
+    /// A key approached a limit.
     KeyNearLimit(PeerId, u8),
     /// No authentic packet arrived within the keepalive timeout.
     PeerSilent(PeerId),
     /// The first authentic packet since [`Notice::PeerSilent`] or [`Command::SetKeepalive`].
     PeerActive(PeerId),
-    /// ICMP reported that a client's packets cannot arrive at this address, with the errno (`ECONNREFUSED` if nothing
+    /// ICMP reported that a client's packets cannot reach this address, with the errno (`ECONNREFUSED` if nothing
     /// listens). Any host on the path can forge this, so it may inform the user but not decide anything.
     Unreachable(Link, i32),
-    /// An authentic packet was laid out in another way than agreed. Reported once per peer.
+    /// An authentic packet did not have the agreed layout. Reported once per peer.
     Violation(PeerId, F::Violation),
     /// The result of an MTU probe.
     ProbeResult(PeerId, ProbeResult),

@@ -1,8 +1,8 @@
 //! The vocabulary of sans-IO protocol engines.
 //!
-//! An engine is a state machine: bytes, time and answers go in through [`Engine::handle`], ordered
-//! [`Output`]s come out. It owns no clock, socket, thread or global random generator, so a test can
-//! run hours of protocol in milliseconds and a run repeats from its seed.
+//! An engine is a state machine: it takes bytes, time and answers through [`Engine::handle`], and produces ordered
+//! [`Output`]s. It owns no clock, socket, thread or global random generator, so a test can run hours of protocol in
+//! milliseconds and a run can be repeated from its seed.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,7 @@ pub use token_bucket::{Rate, TokenBucket};
 
 /// One protocol, client or server, without I/O.
 pub trait Engine {
-    /// The type of what the engine reports in addition to packets: sessions that begin and end, configuration to apply,
+    /// The type of the engine's reports in addition to packets: sessions that begin and end, configuration to apply,
     /// reasons.
     type Event;
     /// The data format of the protocol.

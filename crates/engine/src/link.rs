@@ -5,10 +5,10 @@ use std::time::Duration;
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct SocketId(pub u16);
 
-/// The way to a peer: where a packet came from and where its answer goes.
+/// The way to a peer: the source of a packet and the destination of its answer.
 ///
-/// For datagrams it consists of the socket, the local address that the packet was sent to (a server with several
-/// addresses must answer from the same one) and the remote address. For streams it is an id. Engines treat it as a key
+/// For datagrams, it consists of the socket, the local address to which the packet was sent (a server with several
+/// addresses must answer from the same one) and the remote address. For streams, it is an id. Engines treat it as a key
 /// and read only the remote address.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Link {
@@ -23,9 +23,10 @@ enum Path {
 }
 
 impl Link {
-    /// Creates a datagram path. IPv4-mapped IPv6 addresses are reduced to IPv4, so that one remote is one key.
+    /// Creates a datagram path. IPv4-mapped IPv6 addresses are reduced to IPv4, so each remote address maps to a single
+    /// key.
     pub fn datagram(socket: SocketId, local: Option<IpAddr>, remote: SocketAddr) -> Self {
-        // Rebuilt only if it is mapped, because a link-local address needs its scope.
+        // Rebuild the address only if it is mapped, because a link-local address needs its scope.
         let remote = match remote.ip().to_canonical() {
             IpAddr::V4(v4) => SocketAddr::from((v4, remote.port())),
             IpAddr::V6(_) => remote,
@@ -52,7 +53,7 @@ impl Link {
         }
     }
 
-    /// Returns our own address on a datagram path, where the socket reports it.
+    /// Returns the local address of a datagram path, where the socket reports it.
     pub fn local(&self) -> Option<IpAddr> {
         match self.path {
             Path::Datagram { local, .. } => local,
@@ -84,7 +85,7 @@ pub enum Transport {
     Tcp,
 }
 
-/// Address families a name may resolve to.
+/// Address families to which a name may resolve.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
 pub enum Family {
     /// Either, in the resolver's order.

@@ -9,7 +9,7 @@ pub enum Network {
     V4([u8; 4]),
     /// The first 64 bits of an IPv6 address.
     V6Link([u8; 8]),
-    /// The first 56 bits of an IPv6 address: what many providers delegate to a household.
+    /// The first 56 bits of an IPv6 address, which many providers delegate to a household.
     V6Delegated([u8; 7]),
     /// The first 48 bits of an IPv6 address.
     V6Site([u8; 6]),
@@ -41,7 +41,7 @@ impl Network {
         [Some(smallest), delegated, site].into_iter().flatten()
     }
 
-    /// Returns the /48 around this network; of an IPv4 address the address itself.
+    /// Returns the /48 around this network; for an IPv4 address, the address itself.
     #[must_use]
     pub fn site(self) -> Self {
         match self {

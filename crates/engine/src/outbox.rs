@@ -11,7 +11,7 @@ pub enum Output<E, F: DataFormat> {
     Plane(Command<F>),
     /// Resolve, connect, and report with [`crate::Input::LinkUp`] or [`crate::Input::DialFailed`].
     Dial(Target),
-    /// Close a link the engine no longer needs.
+    /// Close a link that the engine no longer needs.
     Hangup(Link),
     /// Request authorization of a peer; the response may take time.
     AuthRequest(auth::RequestId, auth::Request),
@@ -19,10 +19,10 @@ pub enum Output<E, F: DataFormat> {
     Event(E),
 }
 
-/// The one ordered list of an engine's outputs.
+/// The single ordered list of an engine's outputs.
 ///
-/// Order is part of the contract: "install key" precedes the packet that lets the peer use that key, and the driver performs
-/// the outputs in order.
+/// Order is part of the contract: "install key" precedes the packet that lets the peer use that key, and the driver
+/// performs the outputs in order.
 #[derive(Debug)]
 pub struct Outbox<E, F: DataFormat> {
     queue: VecDeque<Output<E, F>>,

@@ -2,7 +2,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use zeroize::Zeroize;
 
-/// Bytes generated at once.
+/// The number of bytes generated at once.
 const BUFFER: usize = 480;
 
 /// The seed of a [`Random`]. It is zeroized on drop.
@@ -12,7 +12,7 @@ impl Seed {
     /// Length in bytes.
     pub const LEN: usize = 32;
 
-    /// Creates a seed that `fill` writes in place, so that no copy is left elsewhere.
+    /// Creates a seed that `fill` writes in place, so that no other copy exists.
     ///
     /// # Errors
     /// Fails as `fill` does.
@@ -46,8 +46,8 @@ impl std::fmt::Debug for Seed {
 /// The engine's own random generator, from a seed that the driver injects. The same seed gives the same bytes.
 ///
 /// Fast key erasure (D. J. Bernstein, "Fast-key-erasure random-number generators", 2017): each block of output begins
-/// with the key of the next block, which replaces the former one, and bytes are erased as they are given out. A copy of
-/// the state reveals nothing of what was given out before.
+/// with the key of the next block, which replaces the current key, and bytes are erased as they are returned. A copy of
+/// the state does not reveal any bytes returned earlier.
 pub struct Random {
     /// On the heap, so that moving the generator leaves no copy of its state behind.
     state: Box<State>,
@@ -57,7 +57,7 @@ struct State {
     /// The key of the next block.
     key: [u8; Seed::LEN],
     buffer: [u8; BUFFER],
-    /// Bytes of the buffer that were handed out.
+    /// The number of bytes of the buffer that were returned.
     used: usize,
 }
 
@@ -151,7 +151,7 @@ mod tests {
     fn what_was_given_out_cannot_be_computed_from_the_state() {
         let mut random = Random::new([7; 32]);
         let given: Vec<[u8; 16]> = (0..100).map(|_| random.bytes()).collect();
-        // The state does not contain them, and its key does not lead back to them.
+        // The state does not contain the returned bytes, and they cannot be derived from its key.
         let State { key, buffer, used } = &*random.state;
         assert!(buffer[..*used].iter().all(|byte| *byte == 0));
         let state = [key.as_slice(), buffer].concat();

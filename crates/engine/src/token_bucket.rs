@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// How many tokens a [`TokenBucket`] holds, and the time in which an empty one is full again.
+/// The capacity of a [`TokenBucket`], and the time in which an empty bucket refills.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
     tokens: u64,
@@ -25,19 +25,19 @@ impl Rate {
         Self::new(tokens, Duration::from_secs(1))
     }
 
-    /// Creates a bucket of `tokens` that gets one of them back in each `every`.
+    /// Creates a bucket of `tokens` that regains one token per `every`.
     #[must_use]
     pub const fn one_in(every: Duration, tokens: u32) -> Self {
         Self::new(tokens as u64, every.saturating_mul(tokens))
     }
 
-    /// Returns the time in which one token comes back.
+    /// Returns the time in which one token is regained.
     #[must_use]
     pub fn every(self) -> Duration {
         Duration::from_nanos(self.cost(1))
     }
 
-    /// Returns how many tokens [`TokenBucket::take_whole`] gives in any period of this length.
+    /// Returns how many tokens [`TokenBucket::take_whole`] can take in any period of this length.
     #[must_use]
     pub fn most_in(self, span: Duration) -> u64 {
         let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -48,7 +48,7 @@ impl Rate {
         u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the nanoseconds that pay `tokens` back.
+    /// Returns the nanoseconds in which `tokens` are regained.
     fn cost(self, tokens: u64) -> u64 {
         let period = self.period();
         period.saturating_mul(tokens).checked_div(self.tokens).unwrap_or(period)
@@ -124,7 +124,7 @@ impl TokenBucket {
         let _ = self.paid_at.fetch_update(Relaxed, Relaxed, back);
     }
 
-    /// Returns whether all tokens are there, as in a new bucket.
+    /// Returns whether all tokens are available, as in a new bucket.
     pub fn is_full(&self, now: Instant) -> bool {
         self.paid_at.load(Relaxed) <= now.as_nanos()
     }
@@ -169,7 +169,7 @@ mod tests {
         let bucket = TokenBucket::default();
         let rate = Rate::new(3, Duration::from_secs(60));
         assert_eq!((0..9).filter(|_| bucket.take(at(1), 1, rate)).count(), 3);
-        // One every 20 seconds.
+        // One token every 20 seconds.
         assert_eq!((2..=601).filter(|second| bucket.take(at(*second), 1, rate)).count(), 30);
     }
 

@@ -1,6 +1,6 @@
 //! Messages between two processes of one program, which may carry descriptors (`SOCK_SEQPACKET`, `SCM_RIGHTS`).
 //!
-//! Each message arrives whole or not at all, in order. The channel ends with the other process.
+//! Messages arrive in order, each of them complete or not at all. The channel ends when the other process ends.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,10 +14,11 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
 };
 
-/// The most descriptors of one message: 64 queues of a device, and a reserve. The kernel's own limit is 253.
+/// The maximum number of descriptors in one message: 64 queues of a device, plus a reserve. The kernel's own limit is
+/// 253.
 pub const MAX_DESCRIPTORS: usize = 128;
 
-/// One end of a channel. All calls take `&self` and none blocks, except [`Channel::wait`].
+/// One end of a channel. All calls take `&self`, and none blocks except [`Channel::wait`].
 #[derive(Debug)]
 pub struct Channel {
     fd: OwnedFd,
@@ -36,7 +37,7 @@ impl Channel {
     /// Creates both ends, each with buffers for messages of `size` bytes where the system allows it.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The process has no free descriptors.
     pub fn pair(size: usize) -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (a, b) =
@@ -53,10 +54,10 @@ impl Channel {
         Ok((Self { fd: a }, Self { fd: b }))
     }
 
-    /// Takes over a descriptor that is one end.
+    /// Takes over a descriptor that is one end of a channel.
     ///
     /// # Errors
-    /// It is not the end of a channel.
+    /// The descriptor is not an end of a channel.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let is_end = sockopt::socket_domain(&fd)? == AddressFamily::UNIX
             && sockopt::socket_type(&fd)? == SocketType::SEQPACKET;
@@ -67,7 +68,7 @@ impl Channel {
         Ok(Self { fd })
     }
 
-    /// Sends one message, which must not be empty. `WouldBlock` if the other end is too slow.
+    /// Sends one message, which must not be empty. `WouldBlock` if the other end reads too slowly.
     ///
     /// # Errors
     /// The message is too large (`EMSGSIZE`), or the other end is closed (`EPIPE`).
@@ -90,8 +91,8 @@ impl Channel {
         }
     }
 
-    /// Receives the next message; `WouldBlock` if there is none. A message of more than `limit` bytes is removed and
-    /// dropped.
+    /// Receives the next message; `WouldBlock` if none is pending. A message of more than `limit` bytes is removed from
+    /// the queue and dropped.
     ///
     /// # Errors
     /// `InvalidData`: the message was too large or had too many descriptors.
@@ -101,7 +102,7 @@ impl Channel {
             match rustix::net::recv(&self.fd, &mut [0_u8; 1], peek) {
                 Ok((_, length)) => break length,
                 Err(Errno::INTR) => {}
-                // The other process was killed with messages unread.
+                // The other process was killed before it read all messages.
                 Err(Errno::CONNRESET) => return Ok(Received::End),
                 Err(error) => return Err(error.into()),
             }
@@ -135,15 +136,15 @@ impl Channel {
     /// Ends sending; messages in transit still arrive.
     ///
     /// # Errors
-    /// The other end is closed already.
+    /// The other end is already closed.
     pub fn finish(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write)?)
     }
 
-    /// Waits until there may be a message (or, with `writable`, space for one), for at most this long.
+    /// Waits until a message may be available (or, with `writable`, space for one), but no longer than `patience`.
     ///
     /// # Errors
-    /// `TimedOut`.
+    /// `TimedOut` if that time passes first.
     pub fn wait(&self, writable: bool, patience: Duration) -> io::Result<()> {
         let flags = if writable { PollFlags::OUT } else { PollFlags::IN };
         let limit = Timespec {

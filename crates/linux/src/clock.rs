@@ -1,9 +1,9 @@
-//! The two clocks: one for timers, which counts time in suspend, and one for certificates.
+//! The two clocks: one for timers, which includes the time in suspend, and one for certificates.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the nanoseconds since boot, including time in suspend (`CLOCK_BOOTTIME`). It never goes
-/// back.
+/// Returns the nanoseconds since boot, including time in suspend (`CLOCK_BOOTTIME`). The value
+/// never decreases.
 pub fn boottime() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     // The kernel's boot clock is never negative.
@@ -15,7 +15,7 @@ pub fn unix_time() -> u64 {
     u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
 }
 
-/// Returns how far local time (`TZ`, or /etc/localtime) is ahead of UTC at a time, in seconds.
+/// Returns the offset of local time (`TZ`, or /etc/localtime) from UTC at a given time, in seconds.
 #[allow(unsafe_code)]
 pub fn local_offset(unix: u64) -> i64 {
     let Ok(time) = unix.try_into() else { return 0 };
@@ -23,7 +23,7 @@ pub fn local_offset(unix: u64) -> i64 {
     let mut broken_down: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live values of the right types; localtime_r keeps neither.
     let filled = unsafe { libc::localtime_r(&raw const time, &raw mut broken_down) };
-    // Null: the year does not fit, which does not occur with our clocks.
+    // Null: the year does not fit, which does not happen with these clocks.
     if filled.is_null() { 0 } else { broken_down.tm_gmtoff }
 }
 

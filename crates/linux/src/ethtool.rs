@@ -1,5 +1,5 @@
-//! Features of network interfaces (offloads), as `ethtool -k` and `-K` show and set them, without a process for each
-//! interface.
+//! Features of network interfaces (offloads), as `ethtool -k` and `-K` show and set them, without running a process for
+//! each interface.
 //!
 //! Names are the kernel's (net/ethtool/common.c, `netdev_features_strings`): `tx-tcp-segmentation`, `rx-gro`, ... The
 //! requests are those of include/uapi/linux/ethtool.h.
@@ -12,12 +12,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::tun::NAME_MAX;
 
-/// The number of 32-bit words of a feature's name.
+/// The length of a feature's name, in 32-bit words.
 const NAME_WORDS: usize = 8;
 /// The set of strings with the names of features (`ETH_SS_FEATURES`).
 const FEATURES: u32 = 4;
 
-// A request is its command, a fixed head and as many elements as its count field states.
+// A request consists of its command, a fixed header and as many elements as its count field states.
 const GET_NAMES: u32 = 0x1b;
 const GET_COUNT: u32 = 0x37;
 const GET_FEATURES: u32 = 0x3a;
@@ -32,18 +32,18 @@ pub struct Feature {
     pub on: bool,
 }
 
-/// Returns the features of an interface in the calling thread's network namespace.
+/// Returns the features of an interface in the network namespace of the calling thread.
 pub fn features(interface: &str) -> io::Result<Vec<Feature>> {
     Control::new(interface)?.features()
 }
 
-/// Switches features of an interface in the calling thread's network namespace. Names that this kernel does not have
-/// are ignored; a feature that does not take its value is an error.
+/// Sets features of an interface in the network namespace of the calling thread. Names unknown to this kernel are
+/// ignored; a feature that cannot take the requested value is an error.
 pub fn set_features(interface: &str, wanted: &[(&str, bool)]) -> io::Result<()> {
     let control = Control::new(interface)?;
     let before = control.features()?;
     let blocks = before.len().div_ceil(32);
-    // Per block of 32 features: the mask of those to change, and their values.
+    // Per block of 32 features: the mask of the features to change, and their values.
     let mut request = vec![0; 2 + 2 * blocks];
     request[0] = SET_FEATURES;
     request[1] = blocks as u32;
@@ -107,7 +107,7 @@ impl Control {
         let mut request = vec![GET_COUNT, 0, low, high, 0];
         self.ask(&mut request)?;
         let count = request[4];
-        // The kernel fills in as many names as it has, regardless of the request, which has space for all of them.
+        // The kernel fills in all of its names regardless of the count in the request, which has space for all of them.
         let mut request = vec![0; 3 + NAME_WORDS * count as usize];
         request[..3].copy_from_slice(&[GET_NAMES, FEATURES, count]);
         self.ask(&mut request)?;
@@ -119,8 +119,8 @@ impl Control {
         Ok(request[3..].chunks_exact(NAME_WORDS).map(read).collect())
     }
 
-    /// Performs one request, which the kernel overwrites with its answer. The request must be as long as its command
-    /// and its own length fields state.
+    /// Performs one request, which the kernel overwrites with its answer. The length of the request must match its
+    /// command and its count fields.
     fn ask(&self, request: &mut [u32]) -> io::Result<()> {
         // SAFETY: ifreq is plain data for which all zeroes is a valid value.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -129,8 +129,8 @@ impl Control {
             *to = from as libc::c_char;
         }
         ifreq.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
-        // SAFETY: SIOCETHTOOL reads and writes the request, which lives through the call and which the callers above make
-        // as long as the kernel's structure for that command with the counts in it, and reads the ifreq.
+        // SAFETY: SIOCETHTOOL reads the ifreq, and reads and writes the request. The request lives through the call,
+        // and the callers above make it as long as the kernel's structure for that command and those counts.
         let rc =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut ifreq) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Replaces `path` by `content` with exactly this mode, through a file next to it whose name has `suffix` appended.
+/// Replaces `path` with `content` and exactly this mode, through a file next to it whose name has `suffix` appended.
 ///
 /// # Errors
-/// The file or its directory cannot be written; `path` is unchanged then.
+/// The file or its directory cannot be written; `path` is then unchanged.
 pub fn replace(path: &Path, content: &[u8], mode: u32, suffix: &str) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -34,10 +34,10 @@ pub fn replace(path: &Path, content: &[u8], mode: u32, suffix: &str) -> io::Resu
     sync_directory(directory)
 }
 
-/// Makes renames in `directory` survive a power cut.
+/// Makes renames in `directory` survive a power failure.
 ///
 /// # Errors
-/// It cannot be opened or synchronised.
+/// The directory cannot be opened or synchronised.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

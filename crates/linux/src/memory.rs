@@ -3,7 +3,7 @@
 
 /// Releases the pages of a buffer whose contents are no longer needed. The kernel supplies new ones on the next access.
 ///
-/// Afterwards each byte is zero or has its former value.
+/// Afterwards, each byte is zero or has its previous value.
 pub fn release(buffer: &mut [u8]) {
     // SAFETY: sysconf has no precondition.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0);
@@ -20,8 +20,8 @@ pub fn release(buffer: &mut [u8]) {
     }
 }
 
-/// Returns freed heap memory to the kernel. The allocator would otherwise keep it for later allocations, and for good where
-/// a block that is still in use follows it.
+/// Returns freed heap memory to the kernel. The allocator would otherwise keep it for later allocations, and
+/// permanently if a block that is still in use follows it.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim has no precondition; blocks in use do not move.
@@ -30,7 +30,7 @@ pub fn trim() {
     };
 }
 
-/// Restricts glibc to one malloc arena for threads started later. [`trim`] can release the top of the main arena only.
+/// Restricts glibc to one malloc arena for threads started later. [`trim`] can release only the top of the main arena.
 pub fn share_one_arena() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt has no precondition; memory that was allocated from another arena stays there.
@@ -39,10 +39,10 @@ pub fn share_one_arena() {
     };
 }
 
-/// Returns the heap bytes in use by all threads, or `None` where the C library does not report them.
+/// Returns the heap bytes in use by all threads, or `None` if the C library does not report them.
 ///
-/// For tests of what stays in use: no other thread may allocate meanwhile. The calling thread's cache is emptied first,
-/// since glibc counts cached blocks as used.
+/// For tests of memory that stays in use: no other thread may allocate meanwhile. The calling thread's cache is emptied
+/// first, since glibc counts cached blocks as used.
 pub fn in_use() -> Option<usize> {
     #[cfg(target_env = "gnu")]
     {
@@ -56,7 +56,7 @@ pub fn in_use() -> Option<usize> {
     None
 }
 
-/// Moves the blocks that glibc caches for the calling thread to the cache of a thread that ends, which frees them.
+/// Moves the blocks that glibc caches for the calling thread to the cache of a thread that then ends, which frees them.
 #[cfg(target_env = "gnu")]
 fn empty_thread_cache() {
     let blocks: Vec<Vec<u8>> = (0..CACHE_DEPTH)
@@ -70,7 +70,7 @@ fn empty_thread_cache() {
     }
 }
 
-/// Block sizes that glibc caches for a thread: 24 bytes, and 16 more each.
+/// Block sizes that glibc caches for a thread: 24 bytes, increasing in steps of 16.
 #[cfg(target_env = "gnu")]
 const CACHE_SIZES: usize = 64;
 /// Largest number of cached blocks of one size: 7 up to glibc 2.41, 16 since.
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     #[cfg(target_env = "gnu")]
     fn what_was_freed_below_something_in_use_is_given_back() {
-        // Too small for mappings of their own.
+        // Too small to be mapped separately.
         let mut blocks: Vec<Box<[u8]>> = (0..1000).map(|_| vec![1; 64 << 10].into()).collect();
         let last = blocks.pop();
         let full = usage().unwrap().rss;

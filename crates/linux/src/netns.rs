@@ -24,8 +24,8 @@ const DIRECTORY: &str = "/run/netns";
 /// The calling thread's own namespace.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// Returns the number of the calling thread's network namespace. No other namespace has the same one before a reboot, unlike
-/// the inode of /proc/thread-self/ns/net, which the kernel gives to another namespace once this one is gone.
+/// Returns the cookie of the calling thread's network namespace. No other namespace has the same cookie until a reboot,
+/// unlike the inode of /proc/thread-self/ns/net, which the kernel reuses for another namespace once this one is gone.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ pub fn cookie() -> io::Result<u64> {
 #[derive(Debug)]
 pub struct NetNs {
     file: File,
-    /// Its mount point, if it has a name and is ours to remove.
+    /// Its mount point, if it has a name and this handle must remove it.
     mounted: Option<PathBuf>,
     name: Option<String>,
 }
@@ -117,8 +117,8 @@ impl NetNs {
         Ok(Self { file, mounted: None, name: Some(name.to_owned()) })
     }
 
-    /// Removes the namespaces that processes which no longer exist left under this prefix (`kill
-    /// -9` runs no drop). Returns how many there were.
+    /// Removes the namespaces with this prefix that processes left behind when they ended without running `drop` (`kill
+    /// -9`). Returns how many there were.
     pub fn sweep(prefix: &str) -> io::Result<usize> {
         let entries = match fs::read_dir(DIRECTORY) {
             Ok(entries) => entries,
@@ -164,7 +164,7 @@ impl NetNs {
         })
     }
 
-    /// Runs an async closure inside, with a netlink handle, on a runtime of its own.
+    /// Runs an async closure inside, with a netlink handle, on a separate runtime.
     pub fn configure<T: Send>(&self, work: impl AsyncFnOnce(&Net) -> T + Send) -> io::Result<T> {
         self.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -182,8 +182,7 @@ impl NetNs {
         Ok(command)
     }
 
-    /// Makes a command run inside. (It sees this machine's /sys, not a mount of the namespace's
-    /// own.)
+    /// Makes a command run inside. (It sees the host's /sys, not one mounted for the namespace.)
     pub fn prepare(&self, command: &mut Command) -> io::Result<()> {
         let file = self.file.try_clone()?;
         // SAFETY: between fork and exec the closure makes one system call on a descriptor that it
@@ -208,7 +207,7 @@ impl NetNs {
         up.map_err(|e| context("making a veth pair", e.into()))
     }
 
-    /// Sets a kernel parameter of the namespace (`net.ipv4.ip_forward`).
+    /// Sets a kernel parameter of the namespace (such as `net.ipv4.ip_forward`).
     pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
         let path = Path::new("/proc/sys").join(key.replace('.', "/"));
         self.run(|| fs::write(&path, value))?
@@ -231,7 +230,7 @@ impl Drop for NetNs {
 }
 
 fn unmount(path: &Path) {
-    // There is no caller to report to; the next sweep finds a name that remains.
+    // There is no caller to report to; if the name remains, the next sweep finds it.
     let _ = nix::mount::umount2(path, MntFlags::MNT_DETACH);
     let _ = fs::remove_file(path);
 }

@@ -81,8 +81,8 @@ impl Notifier {
     }
 }
 
-/// Reduces a text to one line. A status may contain text of a peer, and a further line would be a
-/// command to the manager.
+/// Reduces a text to one line. A status may contain text from a peer, and a further line would be a
+/// command to the service manager.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

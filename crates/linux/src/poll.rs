@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
 
-/// The interest in a descriptor. Level-triggered; hang-up and error are always reported.
+/// The events to report for a descriptor. Level-triggered; hang-up and error are always reported.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Interest {
     /// Report when a read would not block.
@@ -50,7 +50,7 @@ pub struct Event {
 /// The most events that one [`Poller::wait`] returns; the next call returns the rest.
 pub const EVENTS_PER_WAIT: usize = 64;
 
-/// Space for the events of one wait, to be reused: it allocates nothing afterwards.
+/// Space for the events of one wait. It is allocated once and reused.
 pub struct Events {
     raw: Box<[MaybeUninit<epoll::Event>; EVENTS_PER_WAIT]>,
     ready: Vec<Event>,
@@ -70,7 +70,7 @@ impl Events {
         self.ready.iter().copied()
     }
 
-    /// Returns whether the last wait ended by its timeout (or a signal).
+    /// Returns whether the last wait ended by a timeout (or a signal).
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
@@ -94,12 +94,12 @@ impl Poller {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// Watches a descriptor. It leaves the set by [`Poller::remove`] or when its last copy is closed.
+    /// Watches a descriptor. It leaves the set on [`Poller::remove`] or when its last duplicate is closed.
     pub fn add(&self, fd: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())?)
     }
 
-    /// Changes token and interest of a watched descriptor.
+    /// Changes the token and interest of a watched descriptor.
     pub fn modify(&self, fd: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())?)
     }
@@ -123,7 +123,7 @@ impl Poller {
     }
 
     /// Waits until a descriptor is ready or the timeout has passed (`None`: no timeout; zero: does not wait; rounded up
-    /// to whole milliseconds). Returns the number of events; a signal ends the wait with 0 too.
+    /// to whole milliseconds). Returns the number of events; 0 after a timeout or a signal.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.ready.clear();
         let timeout = timeout.map(timespec);
@@ -185,13 +185,13 @@ impl EventFd {
         Ok(Self { fd: rustix::event::eventfd(0, flags)? })
     }
 
-    /// Makes it readable; any number of signals before a drain count as one. Never blocks.
+    /// Makes the flag readable; any number of signals before a drain count as one. Never blocks.
     pub fn signal(&self) {
-        // The only possible error is EAGAIN at 2^64 - 2 signals: it is readable then.
+        // The only possible error is EAGAIN at 2^64 - 2 signals, and then the flag is already readable.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
-    /// Resets the flag; returns whether it was signalled. Drain first and check the queue afterwards, or a signal is
+    /// Resets the flag; returns whether it was signalled. Drain the flag before checking the queue, or a signal may be
     /// lost.
     pub fn drain(&self) -> bool {
         let mut count = [0u8; 8];

@@ -1,4 +1,4 @@
-//! This and other processes as reported by /proc, and daemonizing.
+//! Information about this and other processes from /proc, and daemonizing.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ pub struct Usage {
     pub rss: u64,
 }
 
-/// Returns our own [`Usage`], with times to the microsecond.
+/// Returns the [`Usage`] of this process, with times to the microsecond.
 pub fn usage() -> io::Result<Usage> {
     let times = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
     let time = |t: nix::sys::time::TimeVal| {
@@ -59,17 +59,18 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/proc has no readable {what}"))
 }
 
-/// Sets the scheduling priority (-20 first, 19 last) of the calling thread and those that it
-/// starts.
+/// Sets the scheduling priority (-20 highest, 19 lowest) of the calling thread and of the threads
+/// that it starts later.
 pub fn set_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, nice)?)
 }
 
-/// Continues in the background: a child process without terminal, with its standard streams on
+/// Continues in the background: in a child process without a terminal, with its standard streams on
 /// /dev/null. The calling process exits with 0. Fails while other threads are running, because the
 /// child would not have them.
 ///
-/// `stay` keeps the working directory (otherwise `/`), so that relative file names still work.
+/// `stay` keeps the working directory (otherwise it is `/`), so that relative file names still
+/// work.
 pub fn daemonize(stay: bool) -> io::Result<()> {
     let threads = threads()?;
     if threads != 1 {
@@ -95,7 +96,7 @@ mod tests {
         std::hint::black_box(sum);
         let (mine, other) = (usage().unwrap(), usage_of(std::process::id()).unwrap());
         assert!(mine.rss > 100_000 && other.rss > 100_000);
-        // Ticks are coarse, and other tests run on.
+        // Ticks are coarse, and other tests are running.
         let total = |u: Usage| u.user + u.system;
         assert!(total(other) + Duration::from_millis(100) >= total(mine));
         assert!(total(other) > Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Questions on the controlling terminal.
+//! Prompts on the controlling terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -6,10 +6,10 @@ use std::io::{self, Read, Write};
 use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
 use zeroize::Zeroizing;
 
-/// Longest answer in bytes. The kernel cuts a line at 4096 by itself.
+/// Longest answer in bytes. The kernel itself truncates a line at 4096.
 const ANSWER: usize = 4096;
 
-/// Asks `question` and returns the line that is typed, without its end.
+/// Asks `question` and returns the typed line without its newline.
 ///
 /// # Errors
 ///
@@ -18,9 +18,9 @@ pub fn ask(question: &str) -> io::Result<String> {
     Ok(std::mem::take(&mut *answer(&mut open()?, question)?))
 }
 
-/// Asks `question` and returns the line that is typed, without showing it.
+/// Asks `question` and returns the typed line without displaying it.
 ///
-/// Echo is off before the question appears, so that an answer that arrives at once is not shown either.
+/// Echo is turned off before the question appears, so an answer that arrives immediately is not displayed either.
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ fn answer(terminal: &mut File, question: &str) -> io::Result<Zeroizing<String>> 
     let mut line = Zeroizing::new(String::with_capacity(ANSWER));
     let mut bytes = Zeroizing::new([0; ANSWER]);
     let mut len = 0;
-    // One byte at a time: what follows the line belongs to the next question.
+    // One byte at a time: any input after the line belongs to the next question.
     while len < ANSWER {
         match terminal.read(&mut bytes[len..=len]) {
             Ok(0) if len == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -57,7 +57,7 @@ fn answer(terminal: &mut File, question: &str) -> io::Result<Zeroizing<String>> 
     Ok(line)
 }
 
-/// A terminal without echo, except of the newline, until it is dropped.
+/// A terminal with echo disabled, except for the newline, until the value is dropped.
 struct EchoOff {
     file: File,
     before: Termios,

@@ -7,15 +7,15 @@ use std::alloc::{GlobalAlloc, Layout};
 /// buffers, where zeroizing would touch pages that were never used.
 pub const MAX_ZEROIZED_LEN: usize = 128 << 10;
 
-/// An allocator on top of another one that zeroizes each block before it is freed.
+/// An allocator on top of another allocator that zeroizes each block before it is freed.
 ///
-/// It covers what types that zeroize themselves do not: copies of secrets that libraries make, such as the plaintext of
-/// TLS records.
+/// It covers data that self-zeroizing types do not: copies of secrets that libraries make, such as the plaintext of TLS
+/// records.
 #[derive(Debug, Default)]
 pub struct ZeroizingAllocator<A>(pub A);
 
 // SAFETY: each call goes to the other allocator with the same arguments, or to the default methods of the trait, which
-// call these. A block is written to before it is freed, when its owner has given it up.
+// call these. A block is only overwritten before it is freed, after its owner has given it up.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for ZeroizingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps this method's contract, which is the same.
@@ -41,9 +41,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZeroizingAllocator<A> {
             // SAFETY: as above.
             return unsafe { self.0.realloc(block, layout, size) };
         }
-        // The other allocator may move the block and free the former one as it is.
-        // SAFETY: the caller vouches for size and alignment; both blocks are at least as long as what is copied, and
-        // distinct, since the former one is freed only afterwards.
+        // The other allocator might move the block and free the old one without zeroizing it.
+        // SAFETY: the caller vouches for size and alignment; both blocks are at least as long as the copied range, and
+        // distinct, since the old one is freed only afterwards.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -70,7 +70,7 @@ mod tests {
     // SAFETY: it is the system's allocator, and reads a block before it frees it.
     unsafe impl GlobalAlloc for Watching {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: the caller's contract is the same.
+            // SAFETY: the caller's contract is the same as this method's.
             unsafe { System.alloc(layout) }
         }
 
@@ -78,7 +78,7 @@ mod tests {
             let mut freed = FREED.lock().unwrap();
             // SAFETY: the tests' blocks have at least 16 bytes, all written to.
             unsafe { std::ptr::copy_nonoverlapping(block, freed.as_mut_ptr(), 16) };
-            // SAFETY: the caller's contract is the same.
+            // SAFETY: the caller's contract is the same as this method's.
             unsafe { System.dealloc(block, layout) }
         }
     }
@@ -87,7 +87,8 @@ mod tests {
     fn blocks_are_wiped_when_they_are_freed_and_when_they_grow() {
         let allocator = ZeroizingAllocator(Watching);
         let layout = Layout::from_size_align(64, 8).unwrap();
-        // SAFETY: the blocks are written to within their size, and freed once with the layout that they have.
+        // SAFETY: the blocks are written only within their size, and are freed once with the layout that they were
+        // allocated with.
         unsafe {
             let block = allocator.alloc(layout);
             std::ptr::write_bytes(block, 7, 64);

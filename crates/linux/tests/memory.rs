@@ -1,4 +1,5 @@
-//! Heap accounting. Alone in its process: it counts what all threads allocate.
+//! Heap accounting. It runs in a process of its own because it counts the allocations of all
+//! threads.
 #![cfg(target_env = "gnu")]
 
 use adit_linux::memory;
@@ -11,7 +12,7 @@ fn bytes_in_use_are_counted_and_freed_ones_are_not() {
     drop(kept);
     let after = memory::in_use().unwrap();
     assert!(during >= after + 4500, "{during} {after}");
-    // Blocks that the thread caches count as free.
+    // Blocks in the thread's cache count as free.
     let small: Vec<Vec<u8>> = (0..64 * 7).map(|n| vec![1; 24 + 16 * (n % 64)]).collect();
     let during = memory::in_use().unwrap();
     drop(small);

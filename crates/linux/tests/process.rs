@@ -1,5 +1,5 @@
-//! Tests of operations that change a whole process: each scene runs in a process of its own, which is this program
-//! again with the scene's name in the environment. Needs root.
+//! Tests of operations that change a whole process: each scene runs in a separate process, which is this program with
+//! the scene's name in the environment. Needs root.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ fn main() {
         if !arguments.is_empty() && !arguments.iter().any(|a| name.contains(a.as_str())) {
             continue;
         }
-        // They change users and filters.
+        // The scenes change users and filters.
         if !nix::unistd::geteuid().is_root() {
             adit_testbed::skip::skip(name, adit_testbed::skip::NEEDS_ROOT);
             continue;
@@ -92,7 +92,7 @@ fn expect_success(outcome: Outcome) {
     assert!(outcome.status.success(), "{:?}", outcome.status);
 }
 
-/// Returns the fields of /proc/self/status, of this process or of the text that it printed.
+/// Returns the fields of /proc/self/status, read by this process or from a program's output.
 fn fields(text: &str) -> HashMap<&str, String> {
     let words = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
     text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k, words(v))).collect()
@@ -122,7 +122,7 @@ const NONE: &str = "0000000000000000";
 fn another_user() {
     Privileges { keep: vec![Capability::CAP_NET_ADMIN], ..nobody() }.drop().unwrap();
     print_status();
-    // The capability can be used for its purpose.
+    // The capability is usable.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let net = adit_linux::net::Net::open().unwrap();
@@ -154,7 +154,7 @@ fn expect_another_user(outcome: Outcome) {
 }
 
 fn user_alone() {
-    // A group that must be dropped.
+    // A supplementary group that must be dropped.
     nix::unistd::setgroups(&[nix::unistd::Gid::from_raw(4)]).unwrap();
     Privileges { group: None, ..nobody() }.drop().unwrap();
     print_status();
@@ -221,13 +221,13 @@ fn locked() {
     let lock = Privileges { lock_memory: true, ..nobody() };
     let keep = vec![Capability::CAP_IPC_LOCK];
     Privileges { keep, ..lock }.drop().unwrap();
-    // More than the usual limit of locked memory: later allocations must not fail.
+    // More than the default limit of locked memory: later allocations must not fail.
     let more = vec![1u8; 32 << 20];
     assert_eq!(more.iter().map(|b| usize::from(*b)).sum::<usize>(), more.len());
     print_status();
 }
 
-/// Checks that without the capability the limit applies, and that an insufficient limit that cannot be raised is
+/// Checks that the limit applies without the capability, and that a limit that is too low and cannot be raised is
 /// reported at once.
 fn locked_to_the_limit() {
     use nix::sys::resource::{Resource, setrlimit};
@@ -252,7 +252,7 @@ fn protected() {
     assert_eq!(core, (0, 0));
 }
 
-/// Does what a running daemon does, as far as possible in a test.
+/// Performs the operations of a running daemon, as far as possible in a test.
 fn live_as_a_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let (new, file) = (dir.path().join("new"), dir.path().join("status"));
@@ -275,7 +275,7 @@ fn live_as_a_daemon() {
         drop((one.unwrap(), two.unwrap()));
         let hang_up = tokio::signal::unix::SignalKind::hangup();
         drop(tokio::signal::unix::signal(hang_up).unwrap());
-        // Uses the C library's resolver, on a thread of the runtime.
+        // Uses the C library's resolver on a thread of the runtime.
         assert!(tokio::net::lookup_host("localhost:1").await.unwrap().next().is_some());
         let net = adit_linux::net::Net::open().unwrap();
         assert!(!net.links().await.unwrap().is_empty());
@@ -324,7 +324,7 @@ fn libc_eperm() -> i32 {
 }
 
 fn daemon_filter() {
-    // In a namespace and with all capabilities, so that only the filter can refuse.
+    // In a separate namespace and with all capabilities, so that only the filter can refuse.
     NetNs::unnamed().unwrap().enter().unwrap();
     let filter = Some((Profile::Daemon, Violation::Refuse));
     let keep = vec![Capability::CAP_SYS_ADMIN, Capability::CAP_NET_RAW, Capability::CAP_NET_ADMIN];
@@ -363,11 +363,11 @@ fn plane_filter() {
         refused(Command::new("true").status());
     });
     worker.join().unwrap();
-    // The other threads continue.
+    // The other threads keep running.
     live_as_a_daemon();
 }
 
-/// Returns the error number of a system call, 0 for none.
+/// Returns the error number of a system call, or 0 for success.
 fn errno(call: libc::c_long, arguments: [i64; 4]) -> i32 {
     let [a, b, c, d] = arguments;
     // SAFETY: all calls here have numbers for arguments, or null pointers, which the kernel checks.
@@ -375,15 +375,14 @@ fn errno(call: libc::c_long, arguments: [i64; 4]) -> i32 {
     if rc < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
 }
 
-/// Makes calls with one argument each that the filter allows. They fail, if at all, for lack of a descriptor or of
-/// memory.
+/// Makes calls whose arguments the filter allows. They may fail, but only for lack of a descriptor or memory.
 fn pass(call: libc::c_long, cases: &[[i64; 4]]) {
     for case in cases {
         assert_ne!(errno(call, *case), libc::EPERM, "{call} {case:?}");
     }
 }
 
-/// Makes the same calls with one argument that the filter does not allow.
+/// Makes calls with one argument each that the filter does not allow.
 fn fail(call: libc::c_long, cases: &[[i64; 4]]) {
     for case in cases {
         assert_eq!(errno(call, *case), libc::EPERM, "{call} {case:?}");
@@ -404,7 +403,7 @@ fn arguments_of_a_daemon() {
             [-1, libc::TIOCLINUX as i64, 0, 0],
             [-1, libc::TUNSETPERSIST as i64, 0, 0],
             [-1, libc::SIOCSIFFLAGS as i64, 0, 0],
-            // The number must match in the upper bits of its 32 too.
+            // All 32 bits of the number must match.
             [-1, libc::FIONBIO as i64 | 1 << 31, 0, 0],
         ],
     );
@@ -553,7 +552,7 @@ fn nice() {
     assert_eq!(field(&own()), -3);
 }
 
-/// Starts itself again, as a child that goes to the background and reports to a file.
+/// Starts this program again as a child that goes to the background and reports to a file.
 fn daemonized() {
     if let Some(report) = std::env::var_os("ADIT_LINUX_REPORT") {
         let parent = std::process::id();
@@ -587,7 +586,7 @@ fn expect_daemonized(outcome: Outcome) {
     assert_eq!((cwd, stdout), ("/", "/dev/null"));
     let pid = stat.split(' ').next().unwrap();
     let rest: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // State, parent, group, session, terminal: it has a session of its own and no terminal.
+    // State, parent, group, session, terminal: the process has its own session and no terminal.
     assert_ne!(pid, parent);
     assert_eq!((rest[3], rest[4]), (pid, "0"));
 }

@@ -1,4 +1,4 @@
-//! The files of a store, and its lock.
+//! The files of a store, and the store's lock.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Read;
@@ -12,18 +12,19 @@ use zeroize::Zeroizing;
 
 use crate::PkiError;
 
-/// The largest file of a store that is read, in bytes.
+/// The maximum size of a store's file that is read, in bytes.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 
-/// Replaces `path` by `content` with mode 0600. After a crash the file holds either the old or the new content.
+/// Replaces `path` with `content` and mode 0600. After a crash, the file holds either the old or the new content.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    // Several processes may write files outside a store at once.
+    // Several processes may write files outside a store at the same time.
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     write_by(path, content, 0o600, &format!(".{}-{count}.new", std::process::id()))
 }
 
-/// Replaces a file of a store, whose lock the caller holds. The next attempt overwrites what a killed process left.
+/// Replaces a file of a store whose lock the caller holds. A file left by a killed process is overwritten by the next
+/// attempt.
 pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PkiError> {
     write_by(path, content, mode, ".new")
 }
@@ -40,7 +41,7 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), PkiError> {
         .map_err(|error| PkiError::io(path, "create", error))
 }
 
-/// Opens a file for reading. A caller may pass a function that has privileges which this process lacks.
+/// A function that opens a file for reading. A caller may pass one that has privileges which this process lacks.
 pub type OpenFile = fn(&Path) -> std::io::Result<File>;
 
 /// Opens a file with this process's own privileges.
@@ -66,7 +67,7 @@ pub(crate) fn read_text(path: &Path, open: OpenFile) -> Result<Zeroizing<String>
         .map_err(|_| PkiError::Damaged(path.to_owned(), "it is not text".into()))
 }
 
-/// Held while files are changed; released on drop and by the kernel when the process dies.
+/// The lock that is held while files are changed; released on drop, and by the kernel when the process dies.
 #[derive(Debug)]
 pub(crate) struct Lock(#[allow(dead_code)] File);
 

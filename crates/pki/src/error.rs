@@ -1,13 +1,13 @@
 use std::path::{Path, PathBuf};
 
-/// An error of a store. Each text names what is at fault and the remedy.
+/// An error of a store. Each text names the fault and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PkiError {
     /// There is no store in this directory.
     #[error("{0}: no server was set up here; run `adit server init` first")]
     NotInitialised(PathBuf),
-    /// A store exists already.
+    /// A store already exists.
     #[error(
         "{0}: a server was set up here before; remove that directory to start over (every client needs a new profile then)"
     )]
@@ -17,13 +17,13 @@ pub enum PkiError {
         "client name {0:?}: {1}; use 1 to 64 of A-Z a-z 0-9 . _ @ - and begin with a letter or digit"
     )]
     BadName(String, &'static str),
-    /// A server's name, host or lifetime that cannot go into a certificate or a profile.
+    /// A server's name, host or lifetime cannot be used in a certificate or a profile.
     #[error("{0}: {1}")]
     BadSetting(&'static str, String),
-    /// A client of that name exists already.
+    /// A client with that name already exists.
     #[error("there is a client {0} already; `adit server client renew {0}` gives it a new profile")]
     Exists(String),
-    /// There is no client of that name.
+    /// No client has that name.
     #[error("there is no client {0}; list them with: adit server client list")]
     Unknown(String),
     /// The client was revoked, which is permanent.

@@ -14,12 +14,12 @@ use zeroize::Zeroizing;
 
 use crate::PkiError;
 
-/// Certificates are valid from a day before they are made, because the clocks of clients may be slow.
+/// The time before their creation from which certificates are valid: one day, because clients' clocks may be slow.
 const BACKDATED: Duration = Duration::from_secs(86_400);
 const DAY: u64 = 86_400;
 /// Rounds of PBKDF2-HMAC-SHA256 over a profile's password.
 const PBKDF2_ROUNDS: u32 = 600_000;
-/// The longest life of a certificate, in days: RFC 5280's times end with the year 9999, and openssl's earlier.
+/// The maximum lifetime of a certificate, in days: RFC 5280's times end with the year 9999, and openssl's earlier.
 pub(crate) const MAX_DAYS: u32 = 36_500;
 
 /// The purpose of a certificate.
@@ -93,7 +93,7 @@ fn params(
     params.not_before = date(unix(now).saturating_sub(BACKDATED.as_secs()))?;
     params.not_after = date(expires)?;
     let mut serial: [u8; 16] = random()?;
-    // A serial number is positive and has no leading zero byte, so that its hex is the same everywhere.
+    // A serial number is positive and has no leading zero byte, so its hex form is the same everywhere.
     serial[0] = (serial[0] & 0x3f) | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok((params, hex(&serial), expires))
@@ -137,7 +137,7 @@ impl Authority {
         Ok(CertifiedKey { cert, key: Zeroizing::new(key.serialize_pem()), serial, expires })
     }
 
-    /// Creates a revocation list of `revoked` (serial in hex, time) that is valid until `until`.
+    /// Creates a revocation list of `revoked` (serial number in hex, time) that is valid until `until`.
     pub(crate) fn revocation_list<'a>(
         &self,
         number: u64,
@@ -172,7 +172,7 @@ impl Authority {
     }
 }
 
-/// Encodes a number in big endian with a leading zero where DER would otherwise read it as negative.
+/// Encodes a number in big endian, with a leading zero if DER would otherwise read it as negative.
 fn positive(number: u64) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend_from_slice(&number.to_be_bytes());

@@ -1,7 +1,7 @@
 //! Certificate authority, client registry and profiles of a managed server.
 //!
-//! A [`Store`] is a directory. Its `private/` folder holds the authority's key, which only the commands that issue or
-//! revoke read. The process that faces the network reads the files named by [`Store::files`] and watches
+//! A [`Store`] is a directory. Its `private/` folder holds the authority's key, which is read only by the commands that
+//! issue or revoke certificates. The network-facing process reads the files named by [`Store::files`] and watches
 //! [`Files::clients`](Files). Every change is made under a lock and takes effect by a rename, so that a process killed
 //! at any moment leaves each file either unchanged or complete.
 

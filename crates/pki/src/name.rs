@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::PkiError;
 
-/// The longest name: X.509's bound for a common name, and the longest that `openvpn` accepts.
+/// The maximum length of a name: X.509's limit for a common name, and the longest that `openvpn` accepts.
 const MAX_NAME: usize = 64;
 
-/// A client's name: its certificate's common name, and part of file names.
+/// A client's name, which is its certificate's common name and a part of file names.
 ///
-/// It consists of letters, digits and `. _ @ -`, begins with a letter or digit and does not contain `..`: it is safe in
-/// a path, a log line, a configuration file and a shell.
+/// It consists of letters, digits and `. _ @ -`, begins with a letter or digit and does not contain `..`, so it is safe
+/// in a path, a log line, a configuration file and a shell.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClientName(String);
 
-/// A group's name, with the rules of a client's name.
+/// A group's name, which follows the rules of a client's name.
 pub type GroupName = ClientName;
 
 impl ClientName {

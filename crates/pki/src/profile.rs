@@ -41,7 +41,7 @@ pub struct Remote {
     pub port: u16,
     /// Transport.
     pub proto: Proto,
-    /// Further ports of the same host, in the order in which clients try them.
+    /// Additional ports of the same host, in the order in which clients try them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<Endpoint>,
 }
@@ -62,7 +62,7 @@ impl Default for Endpoint {
 }
 
 impl Remote {
-    /// Refuses a host that would not be a single word of a profile.
+    /// Refuses a host that would not be a single word in a profile.
     pub(crate) fn check(&self) -> Result<(), PkiError> {
         let allowed =
             |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_' | '%');
@@ -97,7 +97,7 @@ impl fmt::Debug for Profile {
     }
 }
 
-/// What a profile contains.
+/// The contents of a profile.
 pub(crate) struct ProfileContent<'a> {
     pub name: &'a ClientName,
     pub remote: &'a Remote,
@@ -115,8 +115,8 @@ impl Remote {
     }
 }
 
-/// How long a server may be silent before the next one is tried, which is how long users wait where a network blocks
-/// UDP. (openvpn's default is two minutes.)
+/// How long a server may be silent before the client tries the next one, and thus how long users wait where a network
+/// blocks UDP. (openvpn's default is two minutes.)
 const PATIENCE: &str = "server-poll-timeout 10";
 
 fn remote_lines(remote: &Remote) -> Vec<String> {
@@ -149,7 +149,7 @@ impl Profile {
             "remote-cert-tls server".into(),
             format!("verify-x509-name {} name", content.server_name),
             "tls-version-min 1.2".into(),
-            // Every build of 2.5 and later has both; openvpn refuses to start with a cipher that its build lacks.
+            // All builds of 2.5 and later have both; openvpn refuses to start with a cipher that its build lacks.
             "data-ciphers AES-256-GCM:AES-128-GCM".into(),
             "verb 3".into(),
         ] {

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClientName, GroupName, PkiError, Remote, disk};
 
-/// The most clients that one registry keeps.
+/// The maximum number of clients in one registry.
 pub(crate) const MAX_CLIENTS: usize = 65_536;
-/// The most groups that one client is in: as many as the protocol's engine accepts.
+/// The maximum number of groups for one client: as many as the protocol's engine accepts.
 pub const MAX_GROUPS: usize = 16;
 /// The version of the file's layout.
 const VERSION: u32 = 1;
@@ -29,7 +29,7 @@ pub enum ClientState {
 pub struct FormerCertificate {
     /// Serial number, lower-case hex.
     pub serial: String,
-    /// When it was revoked, seconds since 1970.
+    /// The time of revocation, in seconds since 1970.
     pub revoked: u64,
 }
 
@@ -40,22 +40,22 @@ pub struct Client {
     pub name: ClientName,
     /// Serial number of the current certificate, lower-case hex.
     pub serial: String,
-    /// When the client was added, seconds since 1970.
+    /// The time at which the client was added, in seconds since 1970.
     pub created: u64,
     /// End of the current certificate's validity, seconds since 1970.
     pub expires: u64,
     /// Whether it may connect.
     pub state: ClientState,
-    /// When it was revoked, seconds since 1970.
+    /// The time of revocation, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<u64>,
-    /// The IPv4 address it always gets, if any.
+    /// The fixed IPv4 address of the client, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address4: Option<Ipv4Addr>,
-    /// The IPv6 address it always gets, if any.
+    /// The fixed IPv6 address of the client, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address6: Option<Ipv6Addr>,
-    /// The groups that a packet filter knows it by (`@group:NAME`).
+    /// The groups by which a packet filter refers to the client (`@group:NAME`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupName>,
     /// The server's address in its profile; `None`: unknown, because the profile is older than this field.
@@ -66,16 +66,16 @@ pub struct Client {
     pub former: Vec<FormerCertificate>,
 }
 
-/// The registry's answer about a certificate.
+/// The registry's answer to a query about a certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CertificateStatus {
     /// The client may connect.
     Active,
     /// The client is disabled.
     Disabled,
-    /// The client or this certificate of it is revoked.
+    /// The client, or this certificate of the client, is revoked.
     Revoked,
-    /// No certificate of that serial was issued under that name.
+    /// No certificate with that serial number was issued under that name.
     Unknown,
 }
 
@@ -83,7 +83,7 @@ pub enum CertificateStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Registry {
     version: u32,
-    /// The number of the revocation list that has the same contents.
+    /// The number of the revocation list with the same contents.
     pub(crate) crl_number: u64,
     pub(crate) clients: Vec<Client>,
 }
@@ -124,7 +124,7 @@ impl Registry {
             .ok_or_else(|| PkiError::Unknown(name.chars().take(80).collect()))
     }
 
-    /// Returns every revoked serial with its time.
+    /// Returns the serial number and revocation time of every revoked certificate.
     pub(crate) fn revoked(&self) -> impl Iterator<Item = (&str, u64)> {
         self.clients.iter().flat_map(|client| {
             let current = client.revoked.map(|when| (client.serial.as_str(), when));
@@ -148,7 +148,7 @@ impl Registry {
         }
     }
 
-    /// Refuses an address that belongs to another client that is not revoked.
+    /// Refuses an address that belongs to another client, unless that client is revoked.
     pub(crate) fn check_address(&self, name: &str, address: IpAddr) -> Result<(), PkiError> {
         let holder = self.clients.iter().find(|client| {
             client.name.as_str() != name

@@ -13,26 +13,26 @@ use crate::{
     CertificateStatus, Client, ClientName, ClientState, GroupName, PkiError, Profile, Remote,
 };
 
-/// The default life of a client's certificate, in days: the longest that some platforms accept.
+/// The default lifetime of a client's certificate, in days: the longest that some platforms accept.
 pub(crate) const CLIENT_DAYS: u32 = 825;
 
 /// The parameters of a new store.
 #[derive(Clone)]
 pub struct InitOptions {
-    /// Common name of the server's certificate, which profiles pin; the rules of [`ClientName`] apply.
+    /// Common name of the server's certificate, to which profiles are pinned; it follows the rules of [`ClientName`].
     pub server_name: ClientName,
     /// The server's address for clients.
     pub remote: Remote,
-    /// Life of the authority, days.
+    /// Lifetime of the authority's certificate, in days.
     pub ca_days: u32,
-    /// Life of the server's certificate, days.
+    /// Lifetime of the server's certificate, in days.
     pub server_days: u32,
-    /// `OpenVPN tls-crypt-v2 server key`, PEM.
+    /// The `OpenVPN tls-crypt-v2 server key` in PEM.
     pub tls_crypt_v2_server_key: Zeroizing<String>,
 }
 
 impl InitOptions {
-    /// Creates options with twenty years for the authority and ten for the server.
+    /// Creates options with a lifetime of twenty years for the authority and ten for the server.
     pub fn new(
         server_name: ClientName,
         remote: Remote,
@@ -61,16 +61,16 @@ pub struct ServerInfo {
     pub remote: Remote,
     /// End of the authority's validity and of revocation lists, seconds since 1970.
     pub ca_expires: u64,
-    /// End of the server's certificate, seconds since 1970.
+    /// End of the validity of the server's certificate, seconds since 1970.
     pub server_expires: u64,
 }
 
-/// Paths of the files that the process that faces the network reads.
+/// Paths of the files that the network-facing process reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     /// The authority's certificate.
     pub ca: PathBuf,
-    /// The server's certificate: the same file as `key`.
+    /// The server's certificate, in the same file as `key`.
     pub cert: PathBuf,
     /// The server's key and certificate, mode 0600.
     pub key: PathBuf,
@@ -87,18 +87,17 @@ pub struct Files {
 pub struct NewClient {
     /// Name.
     pub name: ClientName,
-    /// Life of its certificate, days; `None`: 825.
+    /// Lifetime of its certificate in days; `None`: 825.
     pub days: Option<u32>,
     /// Encrypts the key in the profile.
     pub password: Option<Zeroizing<String>>,
-    /// Fixed IPv4 address. If this is `None`, a renewal keeps the former address.
+    /// Fixed IPv4 address. If this is `None`, a renewal keeps the previous address.
     pub address4: Option<Ipv4Addr>,
     /// Fixed IPv6 address, as `address4`.
     pub address6: Option<Ipv6Addr>,
-    /// Its groups. If this is empty, a renewal keeps the former groups.
+    /// Its groups. If this is empty, a renewal keeps the previous groups.
     pub groups: Vec<GroupName>,
-    /// `OpenVPN tls-crypt-v2 client key`, PEM, made for this client from
-    /// [`Store::tls_crypt_v2_server_key`].
+    /// The `OpenVPN tls-crypt-v2 client key` in PEM, made for this client from [`Store::tls_crypt_v2_server_key`].
     pub tls_crypt_v2_client_key: Zeroizing<String>,
 }
 
@@ -147,7 +146,7 @@ impl Store {
         dir.join("pki/server.json").exists()
     }
 
-    /// Creates the authority, the server's certificate and an empty registry in `dir/pki`: all of them or none.
+    /// Creates the authority, the server's certificate and an empty registry in `dir/pki`, either all of them or none.
     pub fn init(dir: &Path, options: &InitOptions, now: SystemTime) -> Result<Self, PkiError> {
         options.remote.check()?;
         let place = dir.join("pki");
@@ -161,7 +160,7 @@ impl Store {
         }
         let building = dir.join(".pki.new");
         if building.exists() {
-            // A directory without its final name is left from an attempt that was killed, and unused.
+            // A directory without its final name is an unused remnant of an attempt that was killed.
             std::fs::remove_dir_all(&building)
                 .map_err(|error| PkiError::io(&building, "remove", error))?;
         }
@@ -212,7 +211,7 @@ impl Store {
         Self::open_by(dir, disk::open_file)
     }
 
-    /// Opens the store as [`Store::open`] does, with files opened by `open`, now and later.
+    /// Opens the store as [`Store::open`] does, but opens all files, now and later, with `open`.
     pub fn open_by(dir: &Path, open: OpenFile) -> Result<Self, PkiError> {
         let place = dir.join("pki");
         match read_info(&place, open) {
@@ -224,12 +223,12 @@ impl Store {
         }
     }
 
-    /// Returns the server's name, address and expiry as of [`Store::open`].
+    /// Returns the server's name, address and expiry as they were at [`Store::open`].
     pub fn server(&self) -> &ServerInfo {
         &self.server
     }
 
-    /// Returns the paths that the process that faces the network reads.
+    /// Returns the paths that the network-facing process reads.
     pub fn files(&self) -> Files {
         Files {
             ca: self.path("ca.crt"),
@@ -241,12 +240,12 @@ impl Store {
         }
     }
 
-    /// Returns the `OpenVPN tls-crypt-v2 server key`, PEM.
+    /// Returns the `OpenVPN tls-crypt-v2 server key` in PEM.
     pub fn tls_crypt_v2_server_key(&self) -> Result<Zeroizing<String>, PkiError> {
         disk::read_text(&self.path("tls-crypt-v2.key"), self.open)
     }
 
-    /// Returns every client, in the order in which they were added.
+    /// Returns all clients, in the order in which they were added.
     pub fn clients(&self) -> Result<Vec<Client>, PkiError> {
         Ok(self.registry()?.clients)
     }
@@ -266,7 +265,7 @@ impl Store {
         Ok(self.registry()?.admission(name, serial))
     }
 
-    /// Issues a certificate to a new client, or to one whose former certificate was revoked.
+    /// Issues a certificate to a new client, or to a client whose previous certificate was revoked.
     pub fn add_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
         self.update_registry(now, |update| {
             let former = update.registry.find(new.name.as_str());
@@ -280,7 +279,7 @@ impl Store {
         })
     }
 
-    /// Gives a client a new certificate, key and profile, and revokes the former certificate.
+    /// Gives a client a new certificate, key and profile, and revokes the previous certificate.
     pub fn renew_client(&self, new: &NewClient, now: SystemTime) -> Result<IssuedClient, PkiError> {
         self.update_registry(now, |update| {
             let client = update.registry.find_mut(new.name.as_str())?;
@@ -291,7 +290,7 @@ impl Store {
         })
     }
 
-    /// Revokes a client for good. Revoking twice is no error.
+    /// Revokes a client permanently. Revoking a client again is not an error.
     pub fn revoke_client(&self, name: &str, now: SystemTime) -> Result<Client, PkiError> {
         self.update_registry(now, |update| {
             let when = issue::unix(now);
@@ -305,7 +304,7 @@ impl Store {
         })
     }
 
-    /// Lets a client connect, or not, until the next such call.
+    /// Allows a client to connect, or forbids it, until the next such call.
     pub fn set_enabled(
         &self,
         name: &str,
@@ -322,10 +321,10 @@ impl Store {
         })
     }
 
-    /// Puts a client into exactly these groups. A name that occurs twice counts once.
+    /// Sets a client's groups to exactly these. A name that occurs twice counts once.
     ///
     /// # Errors
-    /// There is no such client, it is revoked, or there are more than [`MAX_GROUPS`].
+    /// The client does not exist or is revoked, or there are more than [`MAX_GROUPS`] groups.
     pub fn set_groups(
         &self,
         name: &str,
@@ -343,7 +342,7 @@ impl Store {
         })
     }
 
-    /// Records that a client's profile was edited and names this address now.
+    /// Records that a client's profile was edited and now contains this address.
     pub fn set_client_remote(
         &self,
         name: &str,
@@ -381,7 +380,7 @@ impl Store {
     }
 
     /// Writes the revocation list again if a process was killed after it changed the registry. The other methods that
-    /// change the store do so too.
+    /// change the store do the same.
     pub fn repair(&self, now: SystemTime) -> Result<(), PkiError> {
         self.update_registry(now, |_| Ok(()))
     }
@@ -405,7 +404,7 @@ impl Store {
     }
 
     /// Applies `edit` to the registry under the lock. The registry is authoritative and is written first; the
-    /// revocation list follows from it and is made again if the process was killed in between.
+    /// revocation list is derived from it, and is created again if the process was killed in between.
     fn update_registry<T>(
         &self,
         now: SystemTime,
@@ -435,7 +434,7 @@ impl Store {
         Ok(result)
     }
 
-    /// Returns the number of the revocation list on disk.
+    /// Returns the number of the revocation list that is on disk.
     fn listed_number(&self) -> Option<u64> {
         let content = disk::read(&self.path("crl.pem"), self.open).ok()?;
         let (_, pem) = x509_parser::pem::parse_x509_pem(&content).ok()?;
@@ -523,15 +522,16 @@ fn unique_groups(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
     }
 }
 
-/// An update of the registry that is not yet written.
+/// An update of the registry that has not been written yet.
 struct RegistryUpdate {
     registry: Registry,
-    /// Whether the revocation list must be made again.
+    /// Whether the revocation list must be created again.
     revocations: bool,
     now: SystemTime,
 }
 
-/// Writes key and certificate into one file, so that a kill cannot leave a key with another key's certificate.
+/// Writes key and certificate into one file, so that a killed process cannot leave a key with another key's
+/// certificate.
 fn write_server_pair(dir: &Path, issued: &issue::CertifiedKey) -> Result<(), PkiError> {
     let pair = Zeroizing::new([issued.cert.as_str(), issued.key.as_str()].concat());
     disk::write(&dir.join("server.pem"), pair.as_bytes(), 0o600)

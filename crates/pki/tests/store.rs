@@ -194,7 +194,7 @@ fn the_registry_says_who_may_connect() {
     assert_eq!(store.admission("bob", &first.serial).unwrap(), CertificateStatus::Unknown);
     store.set_enabled("alice", false, now()).unwrap();
     assert_eq!(says(&first.serial), CertificateStatus::Disabled);
-    // A renewal does not enable.
+    // A renewal does not enable a disabled client.
     let second = store.renew_client(&new("alice"), now()).unwrap().client;
     assert_eq!(says(&first.serial), CertificateStatus::Revoked);
     assert_eq!(says(&second.serial), CertificateStatus::Disabled);
@@ -206,7 +206,7 @@ fn the_registry_says_who_may_connect() {
     assert_eq!(store.revoke_client("alice", now()).unwrap().state, ClientState::Revoked);
     assert!(matches!(store.set_enabled("alice", true, now()), Err(PkiError::Revoked(_))));
     assert!(matches!(store.renew_client(&new("alice"), now()), Err(PkiError::Revoked(_))));
-    // A revoked name can be used again; its former certificates remain revoked.
+    // A revoked name can be reused; its previous certificates remain revoked.
     let third = store.add_client(&new("alice"), now()).unwrap().client;
     assert_eq!(says(&third.serial), CertificateStatus::Active);
     assert_eq!(says(&second.serial), CertificateStatus::Revoked);
@@ -258,7 +258,7 @@ fn mistakes_are_told_apart() {
     for clash in [NewClient { address4, ..new("bob") }, NewClient { address6, ..new("bob") }] {
         assert!(matches!(store.add_client(&clash, now()), Err(PkiError::AddressTaken(..))));
     }
-    // Its own address is no conflict, and a renewal without an address keeps it.
+    // A client's own address is not a conflict, and a renewal without an address keeps it.
     store.renew_client(&NewClient { address4, ..new("alice") }, now()).unwrap();
     let renewed = store.renew_client(&new("alice"), now()).unwrap().client;
     assert_eq!((renewed.address4, renewed.address6), (address4, address6));
@@ -341,7 +341,7 @@ fn a_revocation_list_left_behind_is_brought_up_to_date() {
     let alice = store.add_client(&new("alice"), now()).unwrap();
     let old = std::fs::read(store.files().crl).unwrap();
     store.revoke_client("alice", now()).unwrap();
-    // The state after a kill between writing the registry and the list.
+    // The state if the process is killed between writing the registry and writing the list.
     std::fs::write(store.files().crl, &old).unwrap();
     tls_pair(&store, &alice.profile, None).unwrap();
     assert_eq!(store.admission("alice", &alice.client.serial).unwrap(), CertificateStatus::Revoked);
@@ -390,7 +390,7 @@ fn commands_at_the_same_time_lose_nothing() {
     assert_eq!(clients.iter().filter(|client| client.state == ClientState::Revoked).count(), 4);
 }
 
-/// Changes the store as fast as it can until it is killed.
+/// Changes the store as fast as possible until it is killed.
 #[test]
 #[ignore = "the other end of `killed_at_any_moment_no_file_is_torn`"]
 fn child_that_is_killed() {
@@ -417,7 +417,7 @@ fn killed_at_any_moment_no_file_is_torn() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Wait until it is at work, then for an arbitrary while.
+        // Wait until the child makes changes, then for an arbitrary time.
         let until = std::time::Instant::now() + Duration::from_secs(30);
         while store.clients().unwrap().len() == seen && std::time::Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -460,7 +460,7 @@ fn openvpn(dir: &Path, args: &[&str]) -> String {
 }
 
 /// Starts an openvpn server with the store's files and an openvpn client with `profile`; waits until one of the logs
-/// has one of `words`, and returns both logs.
+/// contains one of `words`, and returns both logs.
 fn stock(dir: &Path, store: &Store, port: u16, profile: &Path, words: &[&str]) -> String {
     let files = store.files();
     let path = |path: &Path| path.to_str().unwrap().to_owned();

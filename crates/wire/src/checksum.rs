@@ -1,9 +1,9 @@
 //! The Internet checksum (RFC 1071): whole, partial, and incremental (RFC 1624).
 
-/// A ones' complement sum that is not folded yet.
+/// A ones' complement sum that has not been folded yet.
 ///
 /// Words are added in the machine's byte order and swapped once at the end, which RFC 1071 section
-/// 2(B) allows. A sum of 64 bits defers the carries to the end too.
+/// 2(B) allows. The 64-bit sum also defers the carries to the end.
 #[derive(Copy, Clone, Debug, Default)]
 #[must_use]
 pub struct Sum(u64);
@@ -17,8 +17,8 @@ impl Sum {
         Self(0)
     }
 
-    /// Adds `data`, which must be at an even offset of the summed bytes. The sum of at most 2^32
-    /// bytes is exact.
+    /// Adds `data`, which must start at an even offset within the summed bytes. The sum of up to
+    /// 2^32 bytes is exact.
     #[inline]
     pub fn bytes(self, data: &[u8]) -> Self {
         // Eight independent lanes: the compiler keeps them in vector registers.
@@ -50,7 +50,7 @@ impl Sum {
         Self(self.0.wrapping_add(u64::from(value.to_be())))
     }
 
-    /// Returns the sum folded to 16 bits and not inverted: the value of a checksum field whose
+    /// Returns the sum folded to 16 bits but not inverted: the value of a checksum field whose
     /// computation is left to the kernel or the device.
     #[inline]
     pub fn fold(self) -> u16 {

@@ -8,16 +8,16 @@ use crate::field::get16;
 pub const HEADER_LEN: usize = 14;
 /// Length of a VLAN tag.
 const TAG_LEN: usize = 4;
-/// The most tags that are skipped.
+/// The maximum number of tags that are skipped.
 const MAX_TAGS: usize = 2;
 /// The length of the longest header that is parsed.
 pub const MAX_HEADER_LEN: usize = HEADER_LEN + MAX_TAGS * TAG_LEN;
 
-/// Type of IPv4 packets.
+/// The EtherType of IPv4 packets.
 pub const IPV4: u16 = 0x0800;
-/// Type of IPv6 packets.
+/// The EtherType of IPv6 packets.
 pub const IPV6: u16 = 0x86dd;
-/// Types of tags: of customers, and of providers around these.
+/// The EtherTypes of VLAN tags: customer tags, and the provider tags around them.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
 /// Returns whether a VLAN tag begins here.
@@ -31,7 +31,7 @@ pub fn is_tag(ethertype: u16) -> bool {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Returns whether this is a group address (or broadcast), which is never a sender's.
+    /// Returns whether this is a group address (including broadcast), which is never a sender's address.
     #[inline]
     pub fn is_group(self) -> bool {
         let [first, ..] = self.0;
@@ -61,7 +61,7 @@ impl fmt::Debug for Mac {
 impl std::str::FromStr for Mac {
     type Err = ();
 
-    /// Reads six pairs of hexadecimal digits with colons.
+    /// Parses six pairs of hexadecimal digits separated by colons.
     fn from_str(text: &str) -> Result<Self, ()> {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
@@ -84,7 +84,7 @@ pub struct Ethernet {
     pub source: Mac,
     /// The type after the tags; a length if it is below 0x600.
     pub ethertype: u16,
-    /// The offset of the payload: 14, and 4 more for each tag.
+    /// The offset of the payload: 14 plus 4 for each tag.
     pub header_len: usize,
 }
 
@@ -110,7 +110,8 @@ impl Ethernet {
         })
     }
 
-    /// Returns where the IP packet starts in the frame that was parsed, if type and version agree that it carries one.
+    /// Returns where the IP packet starts in the parsed frame, if the frame's type and the IP version agree that it
+    /// carries one.
     #[inline]
     pub fn ip(&self, frame: &[u8]) -> Option<usize> {
         let version = match self.ethertype {

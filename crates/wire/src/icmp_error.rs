@@ -26,8 +26,8 @@ pub struct Message {
     pub rest: u32,
 }
 
-/// Writes an IP packet that reports an error about `packet` (from its IP header on) to `to`, and quotes as much of it
-/// as fits into `longest` bytes in all. Returns the length; `None` if the addresses are of different families or `out`
+/// Writes an IP packet that reports an error about `packet` (from its IP header on) to `to` and quotes as much of it as
+/// fits into `longest` bytes in total. Returns the length; `None` if the addresses are of different families or `out`
 /// is too short.
 ///
 /// The caller checks that `to` may receive errors; see [`is_host`].
@@ -110,8 +110,8 @@ pub fn ip_header(
     Some(crate::ip::pseudo_header(out, protocol)?.word(u16::try_from(len).ok()?))
 }
 
-/// Returns whether an address is that of a single host, which may receive errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)): not
-/// zero, multicast, broadcast or loopback.
+/// Returns whether an address belongs to a single host, which may receive errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)):
+/// not zero, multicast, broadcast or loopback.
 pub fn is_host(address: IpAddr) -> bool {
     let special = match address {
         // "This network" and the former class E, which includes the broadcast address.
@@ -121,14 +121,14 @@ pub fn is_host(address: IpAddr) -> bool {
     !(special || address.is_multicast() || address.is_loopback())
 }
 
-/// Returns whether a message of this type is an error, or acts as one. No error answers it, since two hosts could
-/// otherwise exchange errors forever. An unknown type counts as one.
+/// Returns whether a message of this type is an error or acts as one. Such a message is never answered with an error,
+/// since two hosts could otherwise exchange errors forever. An unknown type counts as an error.
 pub fn is_error(v4: bool, kind: u8) -> bool {
     if v4 {
         // Echo, router discovery, timestamp, information, address mask.
         !matches!(kind, 0 | 8..=10 | 13..=18)
     } else {
-        // A redirect is no error, and is not answered either (RFC 4443 2.4 (e.2)).
+        // A redirect is not an error, but is not answered either (RFC 4443 2.4 (e.2)).
         kind < 128 || kind == 137
     }
 }

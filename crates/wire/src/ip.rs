@@ -30,14 +30,14 @@ pub struct Ip {
     pub protocol: u8,
     /// The offset of the payload.
     pub header_len: usize,
-    /// Length of the whole packet according to the header; never more than the bytes present.
+    /// Length of the whole packet according to the header; never more than the number of bytes present.
     pub total_len: usize,
     /// Whether this is a fragment (for IPv6: unknown, because extension headers are not walked).
     pub fragment: bool,
 }
 
 impl Ip {
-    /// Parses a header; `None` if the bytes are not IP or fewer than the header claims.
+    /// Parses a header; `None` if the bytes are not IP or are fewer than the header claims.
     #[inline]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {
@@ -47,8 +47,8 @@ impl Ip {
         }
     }
 
-    /// Parses a header as [`Ip::parse`] does, for a TCP super-packet: one too long for the length field has zero there
-    /// (Linux' "BIG TCP") and ends where `packet` ends.
+    /// Parses a header as [`Ip::parse`] does, for a TCP super-packet: a packet too long for the length field has zero
+    /// there (Linux' "BIG TCP") and ends where `packet` ends.
     #[inline]
     pub fn parse_super(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {
@@ -104,7 +104,7 @@ impl Ip {
     }
 }
 
-/// Returns the sum of the pseudo-header without its length field: addresses and protocol. `None` if the packet is too
+/// Returns the sum of the pseudo-header (addresses and protocol) without its length field. `None` if the packet is too
 /// short to be IP.
 #[inline]
 pub fn pseudo_header(packet: &[u8], protocol: u8) -> Option<Sum> {
@@ -116,7 +116,7 @@ pub fn pseudo_header(packet: &[u8], protocol: u8) -> Option<Sum> {
     Some(Sum::new().bytes(addresses).word(u16::from(protocol)))
 }
 
-/// Returns whether the IPv4 header checksum is right. IPv6 has none and always passes.
+/// Returns whether the IPv4 header checksum is valid. IPv6 has none and always passes.
 #[inline]
 pub fn header_checksum_ok(packet: &[u8]) -> bool {
     match packet.first().map(|first| first >> 4) {

@@ -1,7 +1,7 @@
 //! Views of packet headers, checksums, splitting super-packets into segments and merging segments into super-packets.
 //! No I/O.
 //!
-//! A *super-packet* is what a TUN device with offloads reads and writes: one IP packet of up to 64 KiB with a
+//! A *super-packet* is the unit that a TUN device with offloads reads and writes: one IP packet of up to 64 KiB with a
 //! [`VnetHeader`] that describes how to split it. [`split::Segments`] splits it in place; [`merge::Merger`] collects
 //! neighbouring packets of a flow into one.
 //!

@@ -14,11 +14,11 @@ use crate::ip::{TCP, UDP, V4_LEN, V6_LEN, header_checksum_ok, pseudo_header, v4_
 use crate::transport::{Tcp, UDP_LEN, Udp, flags};
 use crate::vnet::{Gso, VnetHeader};
 
-/// The most packets in one super-packet: the slices of one `writev`.
+/// The maximum number of packets in one super-packet: the slices of one `writev`.
 pub const MAX_PARTS: usize = 64;
-/// The greatest length of a super-packet, from its IP header: the limit of the IPv4 length field.
+/// The maximum length of a super-packet from its IP header on: the limit of the IPv4 length field.
 const MAX_LEN: usize = 65535;
-/// The most flows that grow at the same time; a further one closes the oldest.
+/// The maximum number of flows that can grow at the same time; another flow closes the oldest.
 const MAX_FLOWS: usize = 8;
 /// The length of the longest header of a merged packet: Ethernet with tags, IPv6 and TCP with all options.
 const MAX_HEADER: usize = MAX_HEADER_LEN + V6_LEN + 60;
@@ -28,7 +28,7 @@ const MAX_HEADER: usize = MAX_HEADER_LEN + V6_LEN + 60;
 pub struct Merger<'a> {
     tcp: bool,
     udp: bool,
-    /// The origin of the packets that are pushed now.
+    /// The origin of the packets that are currently pushed.
     origin: u32,
     runs: Vec<Run>,
     parts: Vec<Part<'a>>,
@@ -36,7 +36,7 @@ pub struct Merger<'a> {
     growing: Vec<usize>,
 }
 
-/// A packet, or a frame with one, and the index of the next one of its run.
+/// A packet, or a frame that contains one, and the index of the next packet of its run.
 #[derive(Debug)]
 struct Part<'a> {
     frame: &'a [u8],
@@ -60,11 +60,11 @@ struct Run {
 struct Flow {
     v6: bool,
     tcp: bool,
-    /// Bytes before the IP header; the other offsets count from there.
+    /// The bytes before the IP header; the other offsets count from the IP header.
     l2: u16,
     l4: u16,
     header_len: u16,
-    /// Payload of the first packet. All packets but the last have payloads of this size.
+    /// Payload length of the first packet. All packets but the last have payloads of this length.
     size: usize,
     ports: u32,
     /// TCP: the sequence number that continues the run.
@@ -85,7 +85,7 @@ enum Shape {
     Mergeable(Flow),
     /// Belongs to this flow but cannot be merged: closes the flow's run.
     Barrier(Flow),
-    /// A packet of a kind that is never merged.
+    /// Never merged, because of its kind.
     Other,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Merger<'a> {
         Self { tcp, udp, ..Self::default() }
     }
 
-    /// Empties the merger and keeps its memory for packets of another burst.
+    /// Empties the merger but keeps its memory for the packets of another burst.
     pub fn recycle<'b>(mut self, tcp: bool, udp: bool) -> Merger<'b> {
         self.runs.clear();
         self.growing.clear();
@@ -105,13 +105,13 @@ impl<'a> Merger<'a> {
         Merger { tcp, udp, origin: 0, runs: self.runs, parts, growing: self.growing }
     }
 
-    /// Returns whether no packet was pushed.
+    /// Returns whether no packets were pushed.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Sets the origin of the packets that are pushed from now on: [`Write::origin`]. Frames of several origins are not
-    /// merged. IP packets are distinguished by their addresses alone: each address must have one origin.
+    /// Sets the origin ([`Write::origin`]) of the packets that are pushed from now on. Frames of different origins are
+    /// not merged. IP packets are distinguished by their addresses alone, so each address must have a single origin.
     #[inline]
     pub fn set_origin(&mut self, origin: u32) {
         self.origin = origin;
@@ -123,14 +123,15 @@ impl<'a> Merger<'a> {
         self.push_any::<false>(packet, 0);
     }
 
-    /// Adds one frame whose IP packet follows `l2` bytes. A frame with other contents has its whole length as `l2` and
-    /// passes unchanged.
+    /// Adds one frame whose IP packet follows `l2` bytes. For a frame with other contents, `l2` is the whole length,
+    /// and it passes unchanged.
     #[inline]
     pub fn push_behind(&mut self, frame: &'a [u8], l2: usize) {
         self.push_any::<true>(frame, l2);
     }
 
-    /// Adds a packet or a frame. Compiled twice, so that a TUN device's packets have no cost for the header of a frame.
+    /// Adds a packet or a frame. Compiled twice, so that a TUN device's packets do not pay for the handling of frame
+    /// headers.
     #[inline(always)]
     fn push_any<const FRAMES: bool>(&mut self, frame: &'a [u8], l2: usize) {
         let packet = if FRAMES { frame.get(l2..).unwrap_or(&[]) } else { frame };
@@ -200,7 +201,7 @@ impl<'a> Merger<'a> {
         })
     }
 
-    /// Appends `packet` to a run if every condition holds.
+    /// Appends `packet` to a run if all conditions are met.
     fn join<const FRAMES: bool>(
         &mut self,
         index: usize,
@@ -399,7 +400,7 @@ impl<'m, 'a> Write<'m, 'a> {
         Some(write)
     }
 
-    /// Writes the headers of the whole, with the checksum left to the kernel.
+    /// Writes the headers of the whole super-packet, leaving the checksum to the kernel.
     fn fill_header(&mut self, flow: &Flow, first: &[u8]) -> Option<()> {
         let (l2, l4) = (usize::from(flow.l2), usize::from(flow.l4));
         self.header_len = l2.checked_add(usize::from(flow.header_len))?;
@@ -453,7 +454,7 @@ impl<'m, 'a> Write<'m, 'a> {
         self.header.get(..self.header_len).unwrap_or(&[])
     }
 
-    /// Returns what follows [`Self::header`]: payloads, or the one plain packet. At most [`MAX_PARTS`].
+    /// Returns the parts after [`Self::header`]: payloads, or the one plain packet. At most [`MAX_PARTS`].
     pub fn bodies(&self) -> impl Iterator<Item = &'a [u8]> + use<'m, 'a> {
         let skip = self.header_len;
         self.packets().map(move |packet| packet.get(skip..).unwrap_or(&[]))
@@ -470,7 +471,7 @@ impl<'m, 'a> Write<'m, 'a> {
         })
     }
 
-    /// Returns the number of bytes in all, headers and payloads.
+    /// Returns the total number of bytes of headers and payloads.
     #[allow(clippy::len_without_is_empty, reason = "there is no write of nothing")]
     pub fn len(&self) -> usize {
         let payload = |flow: &Flow| self.run.len.saturating_sub(usize::from(flow.header_len));
@@ -480,7 +481,7 @@ impl<'m, 'a> Write<'m, 'a> {
         }
     }
 
-    /// Returns the origin of its packets: [`Merger::set_origin`].
+    /// Returns the origin of its packets, as set by [`Merger::set_origin`].
     pub fn origin(&self) -> u32 {
         self.run.origin
     }
@@ -582,7 +583,7 @@ mod tests {
         assert_eq!(counts(&frames(3)), [1, 1], "destination");
         assert_eq!(counts(&frames(8)), [1, 1], "source");
         assert_eq!(counts(&frames(15)), [1, 1], "VLAN");
-        // Frames whose headers differ in length do not merge either, whatever their bytes.
+        // Frames whose headers differ in length do not merge either, regardless of their bytes.
         let mut merger = Merger::new(true, true);
         let (tagged, bare) = (frames(99), pair(|_| ()));
         merger.push_behind(&tagged[0], 18);
@@ -685,7 +686,7 @@ mod tests {
             prop_assert_eq!(&merged[0].1, &packet);
         }
 
-        /// Frames merge exactly as their packets do, and the result has their header once.
+        /// Frames merge exactly as their packets do, and the result contains their header once.
         #[test]
         fn frames_merge_like_their_packets(
             v6: bool, udp: bool, size in 300u16..1500, segments in 2usize..40, short in 0usize..299,

@@ -1,4 +1,4 @@
-//! Clamping the MSS option of TCP SYNs (what `mssfix` does).
+//! Clamping the MSS option of TCP SYNs, as `mssfix` does.
 
 use std::net::IpAddr;
 
@@ -51,8 +51,8 @@ fn clamp_tcp(packet: &mut [u8], mss4: u16, mss6: u16) -> Option<()> {
     put16(segment, 16, sum)
 }
 
-/// Returns the checksum after the field at `at` changed. At an odd offset its two bytes belong to
-/// two words of the sum, which is equivalent to a change of one word with its bytes swapped.
+/// Returns the checksum after the field at `at` changed. At an odd offset, its two bytes belong to
+/// two words of the sum, which is equivalent to changing one word with its bytes swapped.
 fn replace(checksum: u16, at: usize, from: u16, to: u16) -> u16 {
     if at & 1 == 0 {
         update(checksum, from, to)

@@ -28,7 +28,7 @@ const CHECKSUM: usize = 10;
 /// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: usize = 6;
 
-/// A packet and its virtio header contradict each other; the packet is dropped.
+/// An error: a packet and its virtio header contradict each other. The packet is dropped.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Malformed;
 
@@ -41,7 +41,7 @@ pub struct Segments<'a> {
     done: bool,
 }
 
-/// How to split; present only for super-packets.
+/// The way to split the packet; present only for super-packets.
 #[derive(Debug)]
 struct SplitState {
     header: [u8; MAX_HEADER],
@@ -66,8 +66,8 @@ struct SplitState {
 }
 
 impl<'a> Segments<'a> {
-    /// Prepares to split `packet` as `vnet` describes. A plain packet yields itself, with its checksum completed if
-    /// that was left to us.
+    /// Prepares to split `packet` as `vnet` describes. A plain packet yields itself, with its checksum completed if the
+    /// kernel left that to adit.
     pub fn new(vnet: &VnetHeader, packet: &'a mut [u8]) -> Result<Self, Malformed> {
         Self::behind(vnet, packet, 0)
     }
@@ -356,7 +356,7 @@ mod tests {
             prop_assert_eq!(split(&vnet, &packet), naive_split(&vnet, &packet));
         }
 
-        /// A frame's segments are the packet's, each after the frame's header.
+        /// A frame's segments are those of its packet, each preceded by the frame's header.
         #[test]
         fn frames_are_cut_like_their_packets(
             v6: bool, udp: bool, len in 0usize..6000, size in 1u16..1500, tags in 0usize..3,
@@ -376,7 +376,7 @@ mod tests {
                 prop_assert_eq!(&segment[header.len()..], &expected[..]);
             }
             prop_assert!(segments.next().is_none());
-            // And a plain packet, of which only the checksum is left to us.
+            // A plain packet for which only the checksum is missing.
             let plain = VnetHeader { gso: Gso::None, ..vnet };
             let plain_behind = VnetHeader { gso: Gso::None, ..vnet_behind };
             let mut frame = [header.clone(), packet.clone()].concat();

@@ -1,9 +1,9 @@
-//! Packets for tests, and naive implementations to compare the fast ones with.
+//! Packets for tests, and naive implementations against which the fast ones are checked.
 
 use crate::transport::flags;
 use crate::vnet::{Gso, VnetHeader};
 
-/// Computes a checksum as in RFC 1071, a word at a time.
+/// Computes a checksum as in RFC 1071, one word at a time.
 pub(crate) fn naive_checksum(data: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in data.chunks(2) {
@@ -72,7 +72,7 @@ impl TcpSpec {
     }
 
     /// Builds a super-packet as a TUN device returns it: the checksum is partial, and the lengths
-    /// are those of the whole.
+    /// are those of the whole super-packet.
     pub(crate) fn super_packet(&self, payload: &[u8], size: u16) -> (VnetHeader, Vec<u8>) {
         let mut packet = self.build(payload);
         let l4 = if self.v6 { 40 } else { 20 };
@@ -139,7 +139,7 @@ fn ip_packet(v6: bool, protocol: u8, id: u16, l4: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Returns the pseudo-header of a packet whose lengths are right.
+/// Returns the pseudo-header of a packet with correct lengths.
 fn pseudo(packet: &[u8]) -> Vec<u8> {
     let (addresses, protocol, l4) = if packet[0] >> 4 == 4 {
         (&packet[12..20], packet[9], 20)
@@ -227,8 +227,8 @@ pub(crate) fn naive_split(vnet: &VnetHeader, packet: &[u8]) -> Vec<Vec<u8>> {
     out
 }
 
-/// Returns the header of a frame with an IP packet and this many VLAN tags, and the virtio header
-/// that counts from its start.
+/// Returns the header of a frame with an IP packet and this many VLAN tags, and a virtio header
+/// whose offsets count from the start of the frame.
 pub(crate) fn behind(vnet: &VnetHeader, v6: bool, tags: usize) -> (Vec<u8>, VnetHeader) {
     let mut header = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tag in 0..tags {

@@ -7,12 +7,12 @@ use crate::ip::{self, ICMP, ICMPV6, Ip};
 
 /// The length of the longest answer: IPv6's smallest MTU.
 pub const MAX_ANSWER: usize = icmp_error::MAX_V6;
-/// No IPv6 packet up to this length is too big (RFC 8200).
+/// The length up to which an IPv6 packet is never too big (RFC 8200).
 pub const V6_MINIMUM: u16 = 1280;
-/// No IPv4 packet up to this length is reported as too big: hosts refuse a smaller path MTU anyway.
+/// The length up to which an IPv4 packet is never reported as too big: hosts refuse a smaller path MTU anyway.
 pub const V4_MINIMUM: u16 = 576;
 
-/// Longest answer over IPv4: 128 bytes of the packet, which are all its headers.
+/// The longest answer over IPv4: it quotes 128 bytes of the packet, enough for all its headers.
 const LONGEST4: usize = 156;
 
 /// Writes the answer to `packet`, of which `mtu` bytes would have fitted, into `out`. `packet` may be a super-packet
@@ -21,8 +21,8 @@ const LONGEST4: usize = 156;
 /// Returns `None` if no error may be sent (IPv4 without the DF bit, ICMP errors, multicast), or if the standards
 /// guarantee that the packet fits.
 ///
-/// The source address of the answer is the packet's destination: hosts drop packets that claim to come from themselves,
-/// and a reverse path filter may refuse any other address.
+/// The source address of the answer is the packet's destination: hosts drop packets that claim to come from the hosts
+/// themselves, and a reverse path filter may refuse any other address.
 pub fn answer<'o>(packet: &[u8], mtu: u16, out: &'o mut [u8; MAX_ANSWER]) -> Option<&'o [u8]> {
     let ip = Ip::parse(packet)?;
     if !is_host(ip.source) || !is_host(ip.destination) {

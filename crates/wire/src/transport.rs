@@ -38,7 +38,7 @@ pub struct Tcp {
     pub ack: u32,
     /// Length with options.
     pub header_len: usize,
-    /// The flag bits of [`flags`].
+    /// The flag bits; see [`flags`].
     pub flags: u8,
 }
 

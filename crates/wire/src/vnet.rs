@@ -8,10 +8,10 @@ pub struct VnetHeader {
     pub needs_csum: bool,
     /// The way to split the packet.
     pub gso: Gso,
-    /// Whether the sender marked the flow for ECN; segments must treat CWR as RFC 3168 says.
+    /// Whether the sender marked the flow for ECN; segments must treat CWR as RFC 3168 specifies.
     pub ecn: bool,
-    /// Length of all headers according to the sender. The kernel sometimes gets it wrong, so it is
-    /// only a hint.
+    /// Length of all headers according to the sender. The kernel sometimes sets it incorrectly, so
+    /// it is only a hint.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,

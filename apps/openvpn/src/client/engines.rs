@@ -1,4 +1,4 @@
-//! The engines whose events are a client's: the client proper, and either end of two.
+//! The engines with client events: the client itself, and either end of a point-to-point tunnel.
 
 use adit_engine::{Engine, Instant, UnixTime};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};

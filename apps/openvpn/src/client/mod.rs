@@ -1,4 +1,4 @@
-//! A running client: engine, data plane, device and routes joined, for `adit openvpn` and `adit connect`.
+//! A running client, which combines engine, data plane, device and routes, for `adit openvpn` and `adit connect`.
 
 mod engines;
 mod network;
@@ -43,7 +43,7 @@ use engines::DrivenEngine;
 pub(crate) use engines::Kind;
 use network::Network;
 
-/// The time limit of an orderly end.
+/// The time limit of an orderly shutdown.
 const FAREWELL: Duration = Duration::from_secs(8);
 
 /// The options of a [`Client`].
@@ -52,15 +52,15 @@ pub(crate) struct Options {
     pub engine: Kind,
     /// The options of sockets.
     pub dial: DialSettings,
-    /// A socket to wait at, where there is no server to dial.
+    /// The socket on which to wait, if there is no server to dial.
     pub listen: Option<ListenSocket>,
     /// The device.
     pub device: Device,
-    /// The plan to apply at once; `None` if nothing is applied before the tunnel is up.
+    /// The plan to apply at once; `None`: no plan before the tunnel is up.
     pub early: Option<HostPlan>,
-    /// `persist-tun`: leave addresses and routes in place over a reconnect.
+    /// `persist-tun`: keep addresses and routes during a reconnect.
     pub persist_tun: bool,
-    /// A control socket to open.
+    /// The control socket to open.
     pub control: Option<std::path::PathBuf>,
     /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
     pub allow_recursive: bool,
@@ -68,12 +68,12 @@ pub(crate) struct Options {
     pub tick: Duration,
 }
 
-/// The host changes of a tunnel that is up.
+/// The changes to the host for a tunnel that is up.
 #[derive(Debug)]
 pub(crate) struct HostReport<'a> {
     /// The device.
     pub device: Option<&'a str>,
-    /// Whether the machine had to be changed.
+    /// Whether the host's settings had to be changed.
     pub applied: &'a ApplyOutcome,
     /// The part of the machine's traffic that the tunnel carries.
     pub capture: Capture,
@@ -93,11 +93,11 @@ pub(crate) enum ListenSocket {
 pub(crate) struct Traffic {
     /// The data channel.
     pub data: Counters,
-    /// The control channel, with attempts that led to no session.
+    /// The control channel, including attempts that did not lead to a session.
     pub control: Counters,
-    /// Tunnel packets received in the present session: neither pings nor messages, such as probes of the path MTU.
+    /// Tunnel packets received in the current session, without pings and messages such as path MTU probes.
     pub tunnel_packets: u64,
-    /// Bytes of these on the wire, and a few for the encryption of each ping and message.
+    /// Bytes of these on the wire, including a few bytes of encryption overhead for each ping and message.
     pub tunnel_bytes: u64,
 }
 
@@ -111,7 +111,7 @@ pub(crate) trait Hooks {
         let _ = remote;
     }
 
-    /// Called when a socket towards a server is open.
+    /// Called when a socket to a server is open.
     fn dialled(&mut self, dialled: &Dialled);
 
     /// Called when the listening socket is open.
@@ -125,11 +125,11 @@ pub(crate) trait Hooks {
     /// Returns the host plan of a tunnel, with notes for the log.
     ///
     /// # Errors
-    /// The configuration contradicts itself; the client ends.
+    /// The configuration contradicts itself; the client then ends.
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
 
     /// Called when the DNS servers in use have changed: before [`Hooks::up`], and after each change. `logged`: the
-    /// change is in the log already.
+    /// change has already been logged.
     fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
         let _ = (in_use, logged);
     }
@@ -151,7 +151,7 @@ pub(crate) trait Hooks {
         Next::GoOn
     }
 
-    /// Returns our own certificate that expires first, for `adit status`.
+    /// Returns the local certificate that expires first, for `adit status`.
     fn certificate(&self) -> Option<CertificateReport> {
         None
     }
@@ -168,7 +168,7 @@ pub(crate) enum Next {
     End,
 }
 
-/// A client with its device open, not connected yet.
+/// A client with its device open that is not connected yet.
 pub(crate) struct Client {
     options: Options,
     host: HostHandle,
@@ -177,11 +177,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Opens the device. Call inside a tokio runtime; drop privileges (but CAP_NET_ADMIN, for
-    /// addresses and routes) between this and [`Client::run`], which starts threads.
+    /// Opens the device. Call it inside a tokio runtime; drop privileges (except CAP_NET_ADMIN, for addresses and
+    /// routes) between this call and [`Client::run`], which starts threads.
     ///
     /// # Errors
-    /// Something could not be opened; the error names the remedy.
+    /// A file, socket or device could not be opened; the error names the remedy.
     pub(crate) fn open(options: Options) -> Result<Self, Fault> {
         let control = match options.control.as_deref().map(control::Server::open).transpose() {
             // The tunnel is of use without it, unless it is up already.
@@ -196,11 +196,11 @@ impl Client {
         Ok(Self { options, host, tun, control })
     }
 
-    /// Connects and stays connected until it is stopped or the engine gives up; then undoes its changes to the
+    /// Connects and stays connected until the client is stopped or the engine gives up, then undoes its changes to the
     /// machine.
     ///
     /// # Errors
-    /// It failed.
+    /// The client failed.
     pub(crate) async fn run(self, hooks: &mut dyn Hooks) -> Result<EndReason<Reason>, Fault> {
         match self.options.engine.clone() {
             Kind::Client(config) => {
@@ -222,7 +222,7 @@ impl Client {
     ) -> Result<EndReason<Reason>, Fault> {
         let Self { mut options, mut host, tun, control } = self;
         host.clean_up_dns().await;
-        // A socket that waits is open already.
+        // A listening socket is already open.
         options.dial.mark = host.prepare(options.dial.mark, options.listen.is_none()).await;
         if let Some(plan) = &options.early {
             notes(host.apply(plan).await?);
@@ -293,7 +293,7 @@ fn notes(applied: ApplyOutcome) {
     }
 }
 
-/// Waits for a time, or forever.
+/// Waits until a given time, or forever.
 async fn until(at: Option<tokio::time::Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -301,7 +301,7 @@ async fn until(at: Option<tokio::time::Instant>) {
     }
 }
 
-/// A client at work.
+/// A running client.
 struct Running<'a, E: DrivenEngine> {
     hooks: &'a mut dyn Hooks,
     driver: Driver<E, PlaneBackend<OpenVpnFormat>>,
@@ -323,28 +323,28 @@ struct Running<'a, E: DrivenEngine> {
     stream: bool,
     /// The state of the network, as far as it affects the transport.
     network: Network,
-    /// The proxy's address for datagrams, if they go through one.
+    /// The proxy's address for datagrams, if it relays them.
     relay: Option<SocketAddr>,
-    /// The destination of the stream that was dialled last: the server, or the proxy before it.
+    /// The destination of the last dialled stream: the server, or the proxy in front of it.
     proxy: Option<IpAddr>,
     tls: String,
-    /// The reason why the machine's rules and routes are not those that the tunnel needs.
+    /// The reason why the machine's rules and routes differ from those that the tunnel requires.
     routing: Option<String>,
-    /// Traffic of former sessions.
+    /// Traffic of previous sessions.
     past: Counters,
-    /// The control channel's, up to the end of the session before.
+    /// Control channel traffic up to the end of the previous session.
     past_control: Counters,
-    /// Traffic of the present session.
+    /// Traffic of the current session.
     session: Counters,
-    /// Pings and messages among its received packets, and their bytes inside the encryption.
+    /// The number of pings and messages among its received packets, and their bytes inside the encryption.
     in_band: (u64, u64),
     /// Traffic counters for the log.
     packets: log::Traffic,
 }
 
-/// An event that wakes a client.
+/// The reasons to wake up the client.
 enum Wake {
-    /// It is time to check the connection after its path has changed.
+    /// The check of the connection after a path change is due.
     CheckStream,
     /// An event of the machine.
     Host(HostEvent),
@@ -438,7 +438,7 @@ impl<E: DrivenEngine> Running<'_, E> {
                 }
             }
         };
-        // A server that acknowledges nothing must not delay the end.
+        // Do not wait for a server that acknowledges nothing.
         tokio::time::timeout(FAREWELL, last).await.unwrap_or(Ok(()))
     }
 
@@ -447,7 +447,7 @@ impl<E: DrivenEngine> Running<'_, E> {
             Event::Dialling(remote) => {
                 self.hooks.dialling(remote);
                 self.proxy = Some(remote.ip());
-                // Packets to it must not enter the tunnel that it carries.
+                // The packets of this stream must not enter the tunnel that they are to carry.
                 self.host.keep_reachable(remote.ip()).await;
                 return Ok(None);
             }
@@ -463,7 +463,7 @@ impl<E: DrivenEngine> Running<'_, E> {
                 self.hooks.dial_failed(&reason);
                 return Ok(None);
             }
-            // Routes and hooks concern the path of packets, not our own relay to the proxy.
+            // Routes and hooks need the destination of the packets, not the local relay to the proxy.
             Event::Engine(ClientEvent::Up(mut tunnel)) => {
                 tunnel.remote = self.relay.or(tunnel.remote);
                 ClientEvent::Up(tunnel)
@@ -507,7 +507,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         let capture = self.host.capture().await;
         self.hooks
             .up(&tunnel, &HostReport { device: self.host.device(), applied: &applied, capture });
-        // The session replaces another one, whose counters can still be read.
+        // The session may replace another one, whose counters can still be read.
         self.keep_traffic();
         self.peer = tunnel.peer;
         self.since = unix_time().0;
@@ -517,15 +517,15 @@ impl<E: DrivenEngine> Running<'_, E> {
         Ok(())
     }
 
-    /// Keeps the proxy reachable. A proxy may relay datagrams at an address other than that of the connection which
-    /// keeps the relay open, and the plan contains only the relay's.
+    /// Keeps the proxy reachable. A proxy may relay datagrams at an address other than that of the connection that
+    /// keeps the relay open, and the plan covers only the relay.
     async fn keep_proxy_reachable(&mut self) {
         let Some((relay, proxy)) = self.relay.map(|relay| relay.ip()).zip(self.proxy) else {
             return;
         };
         if relay != proxy {
             self.host.keep_reachable(proxy).await;
-            // The path to the relay is followed.
+            // The path to the relay is the one to follow.
             self.host.keep_reachable(relay).await;
         }
     }
@@ -546,7 +546,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.keep_traffic();
         if !self.persist_tun {
             self.host.undo().await;
-            // Rules that keep traffic in remain, and also keep unmarked queries in.
+            // Kill-switch rules stay in force, and keep unmarked queries in as well.
             self.driver.resolver().redirected = self.host.capture().await != Capture::default();
         }
     }

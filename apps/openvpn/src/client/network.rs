@@ -14,20 +14,20 @@ use adit_runtime::clock::now;
 use adit_runtime::driver::{Backend, Dialled};
 use adit_runtime::say;
 
-/// The number of pings after a change of the path, one per tick: the first may be lost on a link that has just come up.
+/// The number of pings after a path change, one per tick: the first may be lost on a link that has just come up.
 const PINGS: u8 = 3;
 
-/// If a tick is this late, the machine or the process slept.
+/// A delay of a tick by more than this means that the machine or the process was suspended.
 const SLEPT: Duration = Duration::from_secs(3);
 
-/// The time after which a connection on a changed path must have its data acknowledged. The kernel
-/// waits longer than that after an outage: up to as long as the outage took.
+/// The time within which a connection on a changed path must have its data acknowledged. After an outage the kernel
+/// waits longer: up to as long as the outage lasted.
 const STALLED: Duration = Duration::from_secs(1);
 
 /// The minimum interval between logs of recursive routing.
 const RECURSION_LOG: Duration = Duration::from_secs(60);
 
-/// The path of the transport's packets, and its changes.
+/// The state of the network as it affects the transport.
 #[derive(Debug)]
 pub(super) struct Network {
     allow_recursive: bool,
@@ -35,12 +35,12 @@ pub(super) struct Network {
     /// The local end of the connection that the path depends on.
     connection: Option<SocketAddr>,
     pings_left: u8,
-    /// A session was up when the machine slept: if it ends now, the next one begins without a wait.
+    /// A session was up when the machine was suspended: if it ends now, the next one begins without a wait.
     woke: bool,
-    /// When the connection is looked at, and the packets received until the path changed.
+    /// The time at which the connection is checked, and the number of packets received before the path changed.
     check: Option<(tokio::time::Instant, u64)>,
     ticked: Instant,
-    /// The number of recursive packets at the last log line, and its time.
+    /// The number of recursive packets at the last log line, and the time of that line.
     recursive: (u64, Option<Instant>),
 }
 
@@ -58,7 +58,7 @@ impl Network {
         }
     }
 
-    /// Handles a tick. `now` counts the time asleep, unlike the clock that paces the ticks.
+    /// Handles a tick. `now` includes the time in suspend, unlike the clock that paces the ticks.
     fn on_tick(&mut self, now: Instant, tick: Duration) -> Tick {
         if self.has_slept(now, tick) {
             Tick::Resumed
@@ -71,14 +71,15 @@ impl Network {
         }
     }
 
-    /// Returns whether so much time has passed since the last tick that the machine must have slept.
+    /// Returns whether so much time has passed since the last tick that the machine must have been suspended.
     fn has_slept(&mut self, now: Instant, tick: Duration) -> bool {
         let passed = now.since(std::mem::replace(&mut self.ticked, now));
         passed > tick + SLEPT
     }
 
-    /// The path has changed, at `now`, when this many packets of the session had come. Their connection is looked at in a while;
-    /// one that is `stale` ends without that, and datagrams have none.
+    /// Schedules a check of the connection after a path change at `now`, when the session had received `received`
+    /// packets. Nothing is scheduled for a `stale` stream, which ends anyway, or for datagrams, which have no
+    /// connection.
     fn watch_connection(
         &mut self,
         now: tokio::time::Instant,
@@ -89,14 +90,14 @@ impl Network {
         self.check = (stream && !stale).then(|| (now + STALLED, received));
     }
 
-    /// Returns whether the connection is to be dialled again, asked once when the look at it is due: it has delivered
-    /// nothing since the path changed, and what it sent is not acknowledged. It waits for the kernel's next
-    /// retransmission then, which a new connection does not.
+    /// Returns whether to dial the connection again; called once, when the check is due. That is the case if the
+    /// connection has received nothing since the path changed, and its sent data is not acknowledged. It is then
+    /// waiting for the kernel's next retransmission, which a new connection avoids.
     fn has_stalled(&mut self, received: u64, unacknowledged: bool) -> bool {
         self.check.take().is_some_and(|(_, before)| unacknowledged && received == before)
     }
 
-    /// Returns whether the recursive packets so far are worth a log line: there are more, and the last line is old.
+    /// Returns whether the number of recursive packets justifies a log line: it has grown, and the last line is old.
     fn log_recursion(&mut self, now: Instant, count: u64) -> bool {
         let (logged, at) = self.recursive;
         let due = at.is_none_or(|at| now.since(at) >= RECURSION_LOG);
@@ -111,7 +112,7 @@ impl Network {
 /// The action after a tick.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Tick {
-    /// The machine or the process slept: the path and the server may be others.
+    /// The machine or the process was suspended: the path and the server may have changed.
     Resumed,
     /// One more ping after a change of the path.
     Ping,
@@ -119,7 +120,7 @@ enum Tick {
 }
 
 impl<E: DrivenEngine> Running<'_, E> {
-    /// Records the new socket towards the server, whose packets must not enter the tunnel.
+    /// Records the new socket to the server, whose packets must not enter the tunnel.
     pub(super) fn network_dialled(&mut self, dialled: &Dialled) {
         let stream = dialled.link.is_stream();
         // A relay to a proxy has a separate socket.
@@ -138,7 +139,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.driver.backend().plane().set_own_transport(own);
     }
 
-    /// Handles a change of the path to the server, or its return.
+    /// Handles a path to the server that is new or has been restored.
     pub(super) fn path_is_back(&mut self, sources: &[IpAddr]) {
         say!(1, "network: the path to the server changed");
         let own = self.network.connection.map(|own| own.ip());
@@ -150,8 +151,8 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.path_changed(stale);
     }
 
-    /// The session has ended. The first one that ends after sleep was silent for too long, and the wait that keeps
-    /// clients from dialling a dead server again and again is of no use to it.
+    /// Handles the end of a session. The first session that ends after suspend had been silent for too long, and the
+    /// wait that keeps clients from repeatedly dialling a dead server serves no purpose for it.
     pub(super) fn session_ended(&mut self) {
         if std::mem::take(&mut self.network.woke) {
             self.driver.act(|engine, now, out| engine.path_changed(now, false, out));
@@ -176,7 +177,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.network.watch_connection(tokio::time::Instant::now(), received, self.stream, stale);
     }
 
-    /// Returns the number of packets received in the present session.
+    /// Returns the number of packets received in the current session.
     fn session_packets(&self) -> u64 {
         let plane = self.driver.backend().plane();
         self.peer.and_then(|peer| plane.counters(peer)).map_or(0, |counters| counters.rx_packets)
@@ -199,7 +200,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// Sends a ping, the shortest authentic packet: from it the server learns our new address.
+    /// Sends a ping, the shortest authentic packet, from which the server learns the client's new address.
     fn ping(&mut self) {
         if let Some(peer) = self.peer {
             self.driver.backend().apply(Command::SendData(peer, PING.to_vec()));
@@ -227,7 +228,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// Follows the server if it has moved itself.
+    /// Updates the server's address if the server has moved.
     fn follow_float(&mut self) {
         if self.stream || self.relay.is_some() {
             return;
@@ -260,7 +261,7 @@ mod tests {
         assert!(!network.has_slept(at(10_000), tick), "once");
     }
 
-    /// Ticks use a clock that stops in suspend, so the first tick afterwards is on time.
+    /// The clock for ticks stops in suspend, so the first tick after it arrives on time.
     #[test]
     fn a_suspended_machine_is_noticed_at_the_first_tick() {
         let tick = Duration::from_secs(1);

@@ -19,7 +19,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         report.certificate = self.hooks.certificate();
         report.routing.clone_from(&self.routing);
         if let (Some(peer), Some(tunnel)) = (self.peer, &self.tunnel) {
-            // The peer may have moved since.
+            // The server may have moved since then.
             let link = self.driver.backend().plane().link(peer);
             let remote = self.relay.or(link.map(|link| link.remote())).or(tunnel.remote);
             report.dns = Some(self.host.dns_in_use());

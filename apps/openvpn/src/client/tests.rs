@@ -1,4 +1,4 @@
-//! A client after sleep, from the reading of the clock to the first packet of the next attempt.
+//! A client after suspend, from reading the clock to the first packet of the next attempt.
 
 mod slept;
 
@@ -15,7 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::*;
 
-/// Set in the process that has the test for itself.
+/// The variable that is set in the process which runs the test alone.
 const ALONE: &str = "ADIT_TEST_ALONE";
 
 fn tls() -> ClientTls {
@@ -65,7 +65,7 @@ impl Hooks for Watched {
     }
 }
 
-/// Checks a client whose attempt has failed and which waits an hour before the next one.
+/// Checks a client whose attempt has failed and that waits an hour before the next one.
 fn waits_and_wakes() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = Target {
@@ -95,7 +95,7 @@ fn waits_and_wakes() {
     // Receive the packets in flight.
     while heard(Duration::from_millis(100)) {}
     assert!(!heard(Duration::from_secs(2)), "it waits");
-    // As short as a coffee break: the wait is not over by then.
+    // Shorter than the wait, which is not over by then.
     adit_runtime::clock::advance_for_test(Duration::from_secs(600));
     assert!(heard(Duration::from_secs(30)), "it dials when the machine wakes up");
     end.store(true, SeqCst);
@@ -121,7 +121,7 @@ fn a_client_that_waits_dials_at_once_when_the_machine_wakes_up() {
     if std::env::var_os(ALONE).is_some() {
         return waits_and_wakes();
     }
-    // The clock that it sets forward is the process's.
+    // The test advances the clock of the whole process.
     let name = "client::tests::a_client_that_waits_dials_at_once_when_the_machine_wakes_up";
     let mut alone = Command::new(std::env::current_exe().unwrap());
     let output = alone.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();

@@ -1,4 +1,4 @@
-//! `adit connect --check`: which stage fails.
+//! `adit connect --check`: finds the stage that fails.
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,32 +24,32 @@ use adit_runtime::instance::EndReason;
 use adit_runtime::log;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 
-/// A server that has not answered by then counts as silent.
+/// The time after which a server that has not answered counts as silent.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Longest handshake.
+/// The time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(20);
 
 /// The interval at which the state is checked and an echo request is sent.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The time for which one size of echo request is tried.
+/// The time limit for each size of echo request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The same for the tunnel's own MTU. Packets that the path does not carry whole leave when the search for its MTU has
-/// ended, which begins two seconds after the session.
+/// The time limit for the tunnel's own MTU. Packets that the path does not carry whole are sent only after the search
+/// for the path's MTU has ended, which begins two seconds after the session.
 const PATIENCE_FOR_MTU: Duration = Duration::from_secs(5);
 
 /// Sizes of packets tried for the MTU stage, after the tunnel's own MTU.
 const SIZES: [usize; 4] = [1400, 1300, 1200, 1000];
 
-/// Ports below belong to root.
+/// The first port that does not require root.
 const FIRST_FREE_PORT: u16 = 1024;
 
-/// A small packet, which passes wherever anything does.
+/// The size of a small packet, which passes if any packet does.
 const SMALL: usize = 64;
 
-/// The stages in their order.
+/// The stages, in order.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Stage {
@@ -103,14 +103,14 @@ struct Finding {
 struct Verdict<'a> {
     ok: bool,
     stages: &'a [Finding],
-    /// Stages that were skipped, so as not to end another session of the same profile.
+    /// Stages that were left out, so that another session of the same profile is not ended.
     not_tried: &'a [Stage],
 }
 
-/// Tries every stage and reports the one that fails. Needs no privileges: there is no device.
+/// Tries every stage and reports the one that fails. Needs no privileges, because there is no device.
 ///
-/// A server allows one session per certificate, and ends the former one at the key exchange after TLS. So a
-/// check continues past TLS only with a server that supports checks, or with `--full`.
+/// A server allows one session per certificate, and ends the previous session at the key exchange after TLS. A check
+/// therefore continues past TLS only with a server that supports checks, or with `--full`.
 pub(super) fn run(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     // Only the findings are printed; the log lines would repeat them.
     let mut settings = log::Settings::friendly(wanted.verbose);
@@ -144,11 +144,11 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    // DNS settings that a killed client left would mislead the check.
+    // DNS settings left behind by a killed client would mislead the check.
     host::clean_up_dns()
         .map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))?;
     let socket = &profile.options.socket;
-    // A mark that the profile sets, or that leads past a kill switch.
+    // A mark that the profile requests, or that bypasses a kill switch.
     let keeps_in = |left: &Leftover| matches!(left, Leftover::KillSwitch | Leftover::Unclaimed);
     let marked = socket.mark.is_some() || host::leftovers().iter().any(keeps_in);
     let (_, port) = openvpn::dialled_from(&profile.options)?;
@@ -203,29 +203,29 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
 struct Checker {
     findings: Vec<Finding>,
     talk: bool,
-    /// Lines are for a person, and may be broken.
+    /// Lines are for a person, and may be wrapped.
     terminal: bool,
     remote: String,
-    /// Whether that was dialled by TCP.
+    /// Whether `remote` was dialled over TCP.
     stream: bool,
-    /// `dev tap`: an echo request reaches a station only after its address was resolved.
+    /// `dev tap`: an echo request reaches a station only after its address has been resolved.
     ethernet: bool,
     probe: Option<Probe>,
-    /// The reason of the last failed attempt, for the end.
+    /// The reason of the last failed attempt, reported at the end.
     last_reason: String,
     not_tried: Vec<Stage>,
     /// The profile has `auth-user-pass`.
     with_password: bool,
 }
 
-/// Echo requests in flight.
+/// Echo requests in progress.
 struct Probe {
     from: IpAddr,
     to: IpAddr,
     sizes: Vec<usize>,
     since: Instant,
     sequence: u16,
-    /// The traffic received before the present size was tried.
+    /// The traffic received before the current size was tried.
     before: Traffic,
     mtu: usize,
 }
@@ -298,7 +298,7 @@ impl Checker {
         }
     }
 
-    /// Ends the check where its options tell it to stop.
+    /// Records and prints the stages that were left out because the options end the check here.
     fn left_out(&mut self) {
         let all = Stage::ALL.into_iter();
         self.not_tried = all.filter(|stage| !self.reached(*stage)).collect();
@@ -329,7 +329,7 @@ impl Checker {
         self.fail(stage, detail);
     }
 
-    /// Returns the explanation of a failed attempt, by stage.
+    /// Explains a failed attempt, depending on the stage.
     fn diagnosis(&self) -> String {
         let reason = &self.last_reason;
         match self.next_stage() {
@@ -348,8 +348,8 @@ impl Checker {
     fn probe(&mut self, traffic: &Traffic) -> Next {
         let Some(probe) = &mut self.probe else { return Next::GoOn };
         let Some(&size) = probe.sizes.first() else { return Next::End };
-        // An answer is as long as its request. The server's pings and its probes of the path MTU, which
-        // can be as long, are no tunnel packets.
+        // An answer is as long as its request. The server's pings and path MTU probes, which can be as long, do not
+        // count as tunnel packets.
         let packets = traffic.tunnel_packets.saturating_sub(probe.before.tunnel_packets);
         let bytes = traffic.tunnel_bytes.saturating_sub(probe.before.tunnel_bytes);
         if packets > 0 && bytes >= size as u64 {
@@ -489,7 +489,7 @@ impl Hooks for Checker {
         let mut sizes = vec![SMALL, mtu];
         sizes.extend(SIZES.into_iter().filter(|size| *size < mtu));
         if self.ethernet {
-            // Answers to a question for all have one size.
+            // The answers to ARP requests all have the same size.
             sizes.truncate(1);
         }
         self.probe = Some(Probe::new(from, to, sizes, mtu));
@@ -512,7 +512,7 @@ mod tests {
     }
 
     fn traffic(rx_bytes: u64) -> Traffic {
-        // One more packet for each byte; only the growth of the two matters.
+        // One packet per byte: only the increase of each counter matters.
         Traffic { tunnel_packets: rx_bytes, tunnel_bytes: rx_bytes, ..Traffic::default() }
     }
 
@@ -581,7 +581,7 @@ mod tests {
         up(&mut checker);
         let answered = traffic(100);
         assert_eq!(checker.tick(&answered), Next::GoOn);
-        // Ten of the server's probes of 1472 bytes, of which 24 each are the encryption's.
+        // Ten of the server's probes of 1472 bytes, 24 bytes of which are encryption overhead.
         let data = Counters { rx_packets: 10, rx_bytes: 10 * 1472, ..Counters::default() };
         let probed = Traffic { data, tunnel_bytes: answered.tunnel_bytes + 10 * 24, ..answered };
         assert!(matches!(checker.tick(&probed), Next::Send(packet) if packet.len() == 1500));

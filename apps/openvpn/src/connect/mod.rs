@@ -39,25 +39,25 @@ const RUN: &str = "/run/adit";
 pub struct ConnectOptions {
     /// The profile, an OpenVPN client config file.
     pub profile: PathBuf,
-    /// Try every stage, report the one that fails, and end.
+    /// Try every stage, report the one that fails, and exit.
     pub check: bool,
-    /// With `check`: every stage, even if that ends another session of the same profile.
+    /// With `check`: try every stage, even if that ends another session of the same profile.
     pub full: bool,
-    /// One JSON object instead of text (with `check`).
+    /// Print one JSON object instead of text (with `check`).
     pub json: bool,
     /// Do not touch routes.
     pub no_routes: bool,
-    /// Keep private networks that this machine is on outside the tunnel.
+    /// Keep private networks to which this machine is connected outside the tunnel.
     pub allow_lan: bool,
-    /// Traffic stays in when the client ends.
+    /// Keep traffic from leaving outside the tunnel when the client ends.
     pub kill_switch: bool,
     /// Keep this machine's DNS servers, whatever the server pushes.
     pub keep_dns: bool,
-    /// Name of the TUN device instead of the profile's.
+    /// Name of the TUN device, overriding the profile's.
     pub device: Option<String>,
     /// The directory of the control socket; `None`: `/run/adit`.
     pub dir: Option<PathBuf>,
-    /// More log lines (repeatable).
+    /// Print more log lines (repeatable).
     pub verbose: u8,
 }
 
@@ -70,7 +70,7 @@ pub fn run(options: ConnectOptions) -> ExitCode {
     })
 }
 
-/// A profile, read with everything it names.
+/// A profile with the contents of the files that it names.
 struct Profile {
     options: Options,
     client: ClientOptions,
@@ -78,11 +78,11 @@ struct Profile {
     certificate: Option<CertificateReport>,
 }
 
-/// Returns the profile's options, with those of the command line.
+/// Returns the profile's options, combined with those of the command line.
 pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Options, Fault> {
     let path = wanted.profile.to_string_lossy().into_owned();
     let mut options = config::parse(&["--config".into(), path], files).map_err(|error| {
-        // The command line has nothing but the profile.
+        // The command line contains nothing but the profile.
         if error.file == "command line" && error.directive == "config" {
             Fault::operator(format!("{}; {}", error.problem, error.remedy))
         } else {
@@ -107,7 +107,7 @@ pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Opti
     Ok(options)
 }
 
-/// Reads a profile; each mistake is a sentence with its remedy.
+/// Reads a profile; each error is reported in a sentence with its remedy.
 fn read(wanted: &ConnectOptions, files: &Configs) -> Result<Profile, Fault> {
     let options = options(wanted, files)?;
     let Role::Client(client) = options.role.clone() else {
@@ -173,7 +173,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
 pub(crate) fn control_socket(wanted: &ConnectOptions) -> PathBuf {
     let folder = wanted.dir.clone().unwrap_or_else(|| Path::new(RUN).to_owned());
     let stem = wanted.profile.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    // The name of a profile becomes a file name: nothing but plain characters.
+    // The profile's name becomes a file name, so only plain characters are kept.
     let plain = |c: char| if c.is_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let stem: String = stem.chars().map(plain).take(64).collect();
     folder.join(format!("connect-{stem}.sock"))
@@ -192,7 +192,7 @@ fn conclude(ended: EndReason<Reason>, with_password: bool) -> Result<ExitCode, F
     }
 }
 
-/// Returns the reason why a client ended, and its remedy.
+/// Explains why a client ended, with a remedy.
 fn explain(reason: &Reason, with_password: bool) -> Fault {
     match reason {
         Reason::EndRequested | Reason::Checked => Fault::ours("it was asked to end"),
@@ -240,8 +240,8 @@ enum Dns {
     Machine,
 }
 
-/// Returns a clause that says which traffic the tunnel carries. "All traffic" means both families and DNS; the name
-/// servers in use are in a clause of their own.
+/// Returns a clause that describes which traffic the tunnel carries. "All traffic" means both families and DNS; the
+/// name servers in use have a separate clause.
 fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     use CaptureMode::{Blocked, ByRoutes, No, Tunnel};
     let routes = match routes {
@@ -280,19 +280,19 @@ fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     clause
 }
 
-/// Returns the log line of a tunnel that is up.
+/// Returns the log line for a tunnel that is up.
 fn connected(inside: &str, device: Option<&str>, cipher: &str, reach: &str, dns: &str) -> String {
     let device = device.unwrap_or("no device");
     format!("connected: {inside} on {device}, {cipher}, {reach}, DNS: {dns}")
 }
 
-/// Returns the networks of the tunnel that this machine already has: hosts in them are reachable through only one of
+/// Returns the tunnel's networks that overlap networks of this machine: hosts in them are reachable through only one of
 /// the two.
 fn overlaps(tunnel: &TunnelConfig, local: &[IpNet]) -> Vec<String> {
     let own = [tunnel.ipv4.map(IpNet::V4), tunnel.ipv6.map(IpNet::V6)].into_iter().flatten();
     let routes4 = tunnel.routes4.iter().map(|route| IpNet::V4(route.net));
     let routes6 = tunnel.routes6.iter().map(|route| IpNet::V6(route.net));
-    // A route to half of all addresses, or to a single one, is not a network that this machine is on.
+    // Half of all addresses, or a single address, does not count as a network of this machine.
     let is_network =
         |net: &&IpNet| net.prefix_len() >= 8 && net.prefix_len() < net.max_prefix_len();
     let mut notes = Vec::new();
@@ -315,19 +315,19 @@ struct ConnectLog<'a> {
     options: &'a Options,
     certificate: Option<CertificateReport>,
     up: bool,
-    /// The server that has not answered yet, and for how many seconds.
+    /// The server that has not answered yet, and the number of seconds since it was dialled.
     unanswered: Option<(String, u32)>,
-    /// Whether networks were compared with those of this machine, which the tunnel's own belong to later.
+    /// Whether the networks were compared with those of this machine, which later include the tunnel's own.
     compared: bool,
     /// The DNS servers in use.
     dns: DnsInUse,
 }
 
-/// Most answers arrive within one second; a hint after this many.
+/// The number of seconds after which a hint is logged; most answers arrive within one second.
 const HINT_AFTER: u32 = 5;
 
 impl ConnectLog<'_> {
-    /// Warns of a certificate that expires soon, because it is easier to renew while it is valid.
+    /// Warns about a certificate that expires soon, because it is easier to renew while it is valid.
     fn expiry(&self) {
         const SOON: i64 = 14;
         if let Some(report) = self.certificate.as_ref().filter(|report| report.days_left < SOON) {
@@ -430,7 +430,7 @@ impl Hooks for ConnectLog<'_> {
             "no routes set".to_owned()
         } else {
             let count = tunnel.routes4.len() + tunnel.routes6.len();
-            // Names that other servers resolve are traffic too.
+            // Names that other servers resolve count as traffic too.
             let dns = if self.dns.covers_all() { Dns::Tunnel } else { Dns::Machine };
             reach(report.capture, dns, routes.allow_lan, count)
         };
@@ -459,7 +459,7 @@ impl Hooks for ConnectLog<'_> {
     }
 }
 
-/// No device: `--check` needs no privileges.
+/// No device, because `--check` needs no privileges.
 const NO_DEVICE: Device = Device::Null;
 
 #[cfg(test)]
@@ -532,7 +532,7 @@ mod tests {
         let notes = overlaps(&tunnel, &local(&["192.168.1.0/24", "10.0.0.0/8"]));
         assert_eq!(notes.len(), 1);
         assert!(notes[0].contains("192.168.1.0/24 overlaps 192.168.1.0/24"), "{notes:?}");
-        // Routes of another VPN to everything, and single hosts, are not meant.
+        // Another VPN's routes to everything, and single hosts, do not count.
         assert!(overlaps(&tunnel, &local(&["128.0.0.0/1", "192.168.1.1/32"])).is_empty());
     }
 

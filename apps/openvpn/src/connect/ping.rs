@@ -1,12 +1,12 @@
-//! Echo requests, as they go through a tunnel.
+//! Echo requests that are sent through a tunnel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Identifier and first sequence number of our requests: any will do.
+/// The identifier and first sequence number of echo requests; any value will do.
 const IDENT: u16 = 0xad17;
 
-/// Builds an ICMP echo request of `len` bytes in all (at least 48), with the DF bit in IPv4; `None`
-/// if the two addresses are of different families.
+/// Builds an ICMP echo request with a total length of `len` bytes (at least 48), with the DF bit in
+/// IPv4; `None` if the two addresses are of different families.
 pub(super) fn echo(from: IpAddr, to: IpAddr, sequence: u16, len: usize) -> Option<Vec<u8>> {
     let len = len.max(48);
     match (from, to) {
@@ -16,8 +16,8 @@ pub(super) fn echo(from: IpAddr, to: IpAddr, sequence: u16, len: usize) -> Optio
     }
 }
 
-/// Builds a frame that asks all stations who has `to` (RFC 826), from a station of our own; `None`
-/// without IPv4. Its owner answers with a frame of at least 42 bytes.
+/// Builds an ARP request for `to` (RFC 826) from a made-up station; `None` without IPv4. The owner
+/// answers with a frame of at least 42 bytes.
 pub(super) fn who_has(from: IpAddr, to: IpAddr) -> Option<Vec<u8>> {
     const OURS: [u8; 6] = [0x02, 0xad, 0x17, 0, 0, 1];
     let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { return None };
@@ -73,7 +73,7 @@ fn short(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
 
-/// Computes the Internet checksum (RFC 1071) of parts, of which all but the last have an even
+/// Computes the Internet checksum (RFC 1071) of parts; all parts but the last must have an even
 /// length.
 fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum: u64 = 0;

@@ -1,7 +1,8 @@
-//! The helper of `adit openvpn` and `adit connect`: what a configuration lets the network process ask for.
+//! The helper process of `adit openvpn` and `adit connect`: the requests that a configuration permits to the network
+//! process.
 //!
-//! The plan of a client that pulls options cannot be known in advance: for it, the policy lists the parts that may come
-//! from the server (`pulled.rs`).
+//! The plan of a client that pulls options cannot be known in advance, so the policy lists the parts that may come from
+//! the server (`pulled.rs`).
 
 mod pulled;
 
@@ -110,7 +111,7 @@ impl PlanCheck for Configured {
     }
 }
 
-/// The configuration's files as they are read, with the content of pipes.
+/// Reads the configuration's files and records them, with the contents of pipes.
 struct FileRecorder<'a> {
     piped: &'a [(PathBuf, Vec<u8>)],
     read: std::cell::RefCell<BTreeSet<PathBuf>>,
@@ -126,7 +127,7 @@ impl Files for FileRecorder<'_> {
     }
 }
 
-/// A policy in the making.
+/// A policy under construction.
 struct Scope {
     policy: Policy,
 }
@@ -173,7 +174,7 @@ impl Scope {
             self.policy.writable.insert(status.path.clone());
         }
         if let Some(path) = &options.process.pid_file {
-            // At the end it is removed by its whole name, if it still is this process's own.
+            // On exit it is removed by its absolute path if it still belongs to this process.
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             self.policy.readable.insert(path.clone());
             self.policy.removable.insert(path);

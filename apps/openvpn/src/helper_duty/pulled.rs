@@ -1,4 +1,4 @@
-//! Plans of a client that takes its server's options.
+//! Host plans of a client that accepts options from its server.
 
 use std::net::IpAddr;
 
@@ -10,21 +10,21 @@ use crate::openvpn;
 use adit_runtime::helper::{PlanCheck, is_host};
 use adit_runtime::host::{HostPlan, PlannedRoute};
 
-/// Smallest MTU that IPv4 works with (RFC 791).
+/// The smallest MTU with which IPv4 works (RFC 791).
 const MTU_LEAST: u16 = 68;
 
-/// The settings of the machine that a client's server may choose.
+/// The host settings that a client's server may choose.
 #[derive(Debug)]
 pub(super) struct PullPolicy {
     /// The device, with the settings that the server cannot change.
     base: HostPlan,
-    /// Not `ifconfig-noexec`.
+    /// Whether addresses are configured: not `ifconfig-noexec`.
     addresses: bool,
-    /// Not `route-noexec`.
+    /// Whether routes are configured: not `route-noexec`.
     routes: bool,
-    /// Whether the server's routes count.
+    /// Whether routes from the server are accepted.
     pulls: bool,
-    /// The routes of our own.
+    /// The routes from the local configuration.
     own: Routes,
 }
 
@@ -39,7 +39,8 @@ impl PullPolicy {
         }
     }
 
-    /// Returns whether a route comes from the configuration, whose keywords are resolved to addresses from the server.
+    /// Returns whether a route comes from the configuration, in which keywords are replaced by addresses from the
+    /// server.
     fn is_own(&self, route: &PlannedRoute, plan: &HostPlan) -> bool {
         let remote = plan.remote.map(|remote| remote.ip());
         let context = |gateway: Option<IpAddr>| RouteContext {
@@ -54,7 +55,7 @@ impl PullPolicy {
             },
             metric: self.own.metric,
         };
-        // `vpn_gateway` is a station of the tunnel's own network.
+        // `vpn_gateway` is an address in the tunnel's own network.
         let inside = plan.addresses.iter().any(|own| own.contains(&route.net));
         let gateway = Some(route.net.addr()).filter(|_| inside || plan.far4.is_some());
         let context = context(gateway);
@@ -68,7 +69,7 @@ impl PullPolicy {
 
 impl PlanCheck for PullPolicy {
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
-        // Every field is named, so a new one that is not checked does not compile.
+        // Every field is named, so that a new field must be handled here to compile.
         let HostPlan {
             device,
             mtu,
@@ -81,7 +82,7 @@ impl PlanCheck for PullPolicy {
             remote,
             policy,
             allow_lan,
-            // An option that blocks IPv6 opens nothing.
+            // An option that blocks IPv6 does not permit anything.
             block_ipv6: _,
             kill_switch,
             dns,

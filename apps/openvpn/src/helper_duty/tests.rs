@@ -31,7 +31,7 @@ fn apply(policy: &Policy, plan: HostPlan) -> Result<(), String> {
     policy.check(&Request::Apply(Box::new(plan)))
 }
 
-/// Each check, in a request of which everything else is allowed.
+/// Tests each check, in a request of which everything else is allowed.
 #[test]
 fn a_plan_is_refused_for_one_thing_alone() {
     let pulling = derive(CLIENT);

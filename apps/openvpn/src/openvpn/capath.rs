@@ -1,4 +1,4 @@
-//! `capath`: a directory with the certificates and revocation lists of authorities.
+//! `capath`: a directory with certificates and revocation lists of authorities.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use super::key_files::read_file;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
-/// Files that are read of one directory.
+/// The maximum number of files read from one directory.
 const MAX_FILES: usize = 4096;
-/// Bytes of all of them.
+/// The maximum total size of these files, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The kind of a file, by its name.
+/// The kind of a file, as indicated by its name.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// `9d66eef0.0`
@@ -37,13 +37,14 @@ fn kind(name: &str) -> Option<Kind> {
     plain.then_some(kind)
 }
 
-/// Adds what is in the directory to `ca`, and its lists to those that may be missing.
+/// Adds the directory's certificates to `ca`, and uses its revocation lists as `known_crl`, which need not cover every
+/// authority.
 ///
-/// All of it is read at once, where openssl looks for a file when it needs one: rights are dropped by
-/// then. Files with other names are left alone, as openssl leaves them.
+/// All files are read at once, whereas openssl looks for a file when it needs one: by then, the process has dropped its
+/// privileges. Files with other names are ignored, as in openssl.
 ///
 /// # Errors
-/// The directory or a file cannot be read, or there is no certificate in it.
+/// The directory or a file cannot be read, or the directory contains no certificate.
 pub(super) fn add(common: &mut CommonTlsOptions, path: &Path) -> Result<(), Fault> {
     let shown = path.display();
     let problem = |e: std::io::Error| {

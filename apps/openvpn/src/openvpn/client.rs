@@ -27,7 +27,7 @@ use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::Signal;
 
-/// Everything read and asked for before the process leaves its terminal.
+/// Everything that is read and prompted for before the process leaves its terminal.
 pub(super) struct PreparedClient {
     pub(super) engine: Kind,
     pub(super) dial: DialSettings,
@@ -98,13 +98,13 @@ pub(super) async fn run(
         listen,
         early,
         device: convert::bare_plan(options).device,
-        // Addresses of one of two points are its own, whether the other is there or not.
+        // The addresses of a point-to-point tunnel do not depend on whether the other end is up.
         persist_tun: options.device.persist || matches!(options.role, Role::Peer(_)),
         control: super::server::own_control_socket(),
         allow_recursive: options.routes.allow_recursive,
         tick: Duration::from_secs(1),
     })?;
-    // Routes come with the server's options, and go at the end.
+    // Routes come with the server's options, and are removed on exit.
     ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
     let mut owner = ClientHooks {
         options,
@@ -356,7 +356,7 @@ impl ClientHooks<'_> {
         dns.lines().iter().for_each(|line| say!(3, "{head}: {line}"));
     }
 
-    /// Logs that the other end of a static key has answered.
+    /// Logs that the other end of a tunnel with a static key has answered.
     fn static_up(&self, tunnel: &TunnelConfig, suite: &BlockSuite) {
         if let Some(remote) = tunnel.remote {
             say!(1, "Peer Connection Initiated with {}", compat_log::address(remote));
@@ -368,8 +368,8 @@ impl ClientHooks<'_> {
     }
 
     fn current(&self) -> Status {
-        // The plane counts bytes on the wire. The TUN receives less, by the framing of each
-        // packet: 8 bytes of header and 16 of tag.
+        // The data plane counts bytes on the wire. The TUN device receives fewer, because each
+        // packet has 8 bytes of header and 16 of tag.
         let inside = |bytes: u64, packets: u64| bytes.saturating_sub(packets.saturating_mul(24));
         let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.traffic.data;
         let link = self.traffic.data.plus(self.traffic.control);

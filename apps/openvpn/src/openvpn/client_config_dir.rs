@@ -1,4 +1,4 @@
-//! `client-config-dir`: what the server's operator has written on a client, read when it connects.
+//! `client-config-dir`: per-client files by the server's operator, read when the client connects.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use tokio::sync::oneshot;
 use adit_runtime::authorize::{Authorizer, ResponseFuture};
 use adit_runtime::helper::files;
 
-/// Clients that may wait for their files; as many as may wait for any answer.
+/// The maximum number of clients that wait for their files: as many as may wait for any response.
 const WAITING: usize = adit_runtime::driver::QUESTION_LIMIT;
 
-/// More than a client's file may have; what is beyond is refused when it is parsed.
+/// One byte more than a client's file may have, so that a larger file is refused when it is parsed.
 const FILE_LIMIT: u64 = (64 << 10) + 1;
 
-/// The file of clients that have none of their own.
+/// The file for clients without a file of their own.
 const DEFAULT: &str = "DEFAULT";
 
 /// The directory, with the thread that reads from it.
 ///
-/// Files are read by a dedicated thread: a file system that hangs delays only the clients whose files it holds.
-/// The first client starts the thread, after the process has dropped its privileges.
+/// Files are read by a dedicated thread: a file system that hangs delays only the clients whose files are on it. The
+/// first client starts the thread, after the process has dropped its privileges.
 pub(super) struct ClientConfigDir {
     source: Source,
     thread: Mutex<Option<SyncSender<AuthJob>>>,
@@ -72,7 +72,7 @@ impl ClientConfigDir {
 
 fn serve(source: &Source, jobs: &Receiver<AuthJob>) {
     while let Ok(AuthJob { name, reply }) = jobs.recv() {
-        // The session that asked may have gone.
+        // The session that sent the request may have ended.
         let _ = reply.send(source.authorize_name(&name));
     }
 }
@@ -107,13 +107,13 @@ impl Source {
     /// Finds the client's own file, or the default file for clients without one.
     fn find(&self, name: &str) -> Result<Option<ClientFile>, String> {
         let Some(own) = client_file_name(name) else {
-            // One that was meant to keep it out could not be found.
+            // A file meant to keep the client out could not be found.
             return Err(format!(
                 "no file can be named as the client '{name}': issue its certificate with letters, \
                  digits and -_.@ as common name"
             ));
         };
-        // A client of this name has no file of its own, and the default file does not admit it.
+        // A client with the default file's name has no file of its own, and the default file does not admit it.
         if own != DEFAULT
             && let Some(file) = self.read(own)?
         {
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// A file system that hangs keeps those waiting whose files are there; their number has an end.
+    /// If a file system hangs, only clients whose files are on it wait; their number is limited.
     #[tokio::test]
     async fn who_must_wait_does_not_hold_up_the_caller() {
         let (_folder, source) = source(false);

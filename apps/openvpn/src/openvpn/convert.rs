@@ -89,7 +89,7 @@ pub(crate) fn dial_settings(
 ) -> Result<DialSettings, Fault> {
     let (local, port) = dialled_from(options)?;
     let resolve_retry = match dialled.resolv_retry {
-        // Another server is tried instead of waiting for the name of this one.
+        // Try another server instead of waiting for the name of this one to resolve.
         _ if dialled.remotes.len() > 1 => ResolveRetry::Once,
         None => ResolveRetry::Forever,
         Some(limit) if limit.is_zero() => ResolveRetry::Once,
@@ -183,7 +183,8 @@ pub(crate) fn listeners(options: &Options) -> Result<Vec<Listener>, Fault> {
     Ok(listeners)
 }
 
-/// Leaves IPv4 to the other sockets: `[::]` takes IPv4 too, unless another line asks for the same port of IPv4.
+/// Restricts an IPv6 listener to IPv6 if an IPv4 listener has the same port and transport; `[::]` would otherwise
+/// accept IPv4 too.
 fn leave_ipv4_to_others(listeners: &mut [Listener]) {
     let others: Vec<Listener> = listeners.iter().filter(|l| l.bind.is_ipv4()).copied().collect();
     for listener in listeners.iter_mut().filter(|l| l.bind.is_ipv6()) {
@@ -240,7 +241,7 @@ pub(crate) fn device(options: &Options) -> Device {
     }
 }
 
-/// Returns a plan with the device alone, before addresses are known.
+/// Returns a plan with only the device, before addresses are known.
 pub(crate) fn bare_plan(options: &Options) -> HostPlan {
     HostPlan {
         device: device(options),
@@ -259,14 +260,14 @@ pub(crate) fn server_plan(
     let mut plan = bare_plan(options);
     let context = RouteContext {
         remote: None,
-        // With `topology subnet` the next address represents any client; the kernel only needs to know the device.
+        // With `topology subnet`, the next address stands for all clients; the kernel only needs to know the device.
         gateway4: options.routes.gateway4,
         gateway6: options.routes.gateway6,
         metric: options.routes.metric,
     };
     if !options.device.ifconfig_noexec {
         plan.addresses.extend(server.bridged_address.map(IpNet::V4));
-        // A bridged device has no address of the clients' network: the bridge has.
+        // A bridged device has no address in the clients' network: the bridge has it.
         if let Some(network) = server.network4.as_ref().filter(|_| !server.bridged) {
             let subnet = network.topology == Topology::Subnet;
             let own = network.server;
@@ -276,7 +277,7 @@ pub(crate) fn server_plan(
                 IpNet::from(IpAddr::V4(own.addr()))
             });
             plan.far4 = server.far4;
-            // Clients' addresses are in no network of the device.
+            // The clients' addresses are not in any network of the device.
             if !subnet && own.prefix_len() < 32 && !options.routes.noexec {
                 let via = Via::Tunnel(server.far4.map(IpAddr::V4));
                 let net = IpNet::V4(own.trunc());
@@ -289,11 +290,11 @@ pub(crate) fn server_plan(
     Ok((plan, notes))
 }
 
-/// Shortest prefixes that a server may push for the device's own network: a shorter one takes parts
-/// of the Internet that no VPN has.
+/// The shortest prefix lengths that a server may push for the device's own network: a shorter prefix covers parts of
+/// the Internet that no VPN uses.
 const SHORTEST: (u8, u8) = (8, 32);
 
-/// The device's addresses as pushed, without what would capture other hosts' addresses.
+/// The device's addresses as pushed, restricted so that they do not capture other hosts' addresses.
 struct PushedAddresses {
     ipv4: Option<Ipv4Net>,
     far4: Option<Ipv4Addr>,
@@ -301,8 +302,8 @@ struct PushedAddresses {
 }
 
 impl PushedAddresses {
-    /// Restricts the network of `ifconfig`, which is a route that `route-nopull` does not filter: with that directive
-    /// the network, or the far end, must not be of public addresses.
+    /// Restricts the network of `ifconfig`, which is a route that `route-nopull` does not filter: with that directive,
+    /// neither the network nor the far end may be a public address.
     fn confine(tunnel: &TunnelConfig, nopull: bool, notes: &mut Vec<String>) -> Self {
         let mut pushed = Self { ipv4: tunnel.ipv4, far4: tunnel.far4, ipv6: tunnel.ipv6 };
         let mut note = |what: String, alone: IpAddr| {
@@ -340,10 +341,10 @@ fn is_private4(ip: Ipv4Addr) -> bool {
     ip.is_private() || ip.is_link_local() || (a == 100 && (64..128).contains(&b))
 }
 
-/// Returns a client's host plan, as configured and pushed, and notes on what was left out.
+/// Returns a client's host plan, as configured and pushed, and notes on omitted parts.
 ///
 /// # Errors
-/// A flag of `redirect-gateway` that does not exist, in our own configuration.
+/// The local configuration has an unknown flag of `redirect-gateway`.
 pub(crate) fn client_plan(
     options: &Options,
     tunnel: &TunnelConfig,
@@ -401,7 +402,7 @@ pub(crate) fn client_plan(
     Ok((plan, notes))
 }
 
-/// Adds the routes of our own configuration.
+/// Adds the routes of the local configuration.
 pub(crate) fn add_configured(
     plan: &mut HostPlan,
     routes: &Routes,
@@ -446,7 +447,7 @@ pub(crate) fn add_configured(
     Ok(notes)
 }
 
-/// Sends IPv6 packets of a TAP device to the far end: a frame needs a destination station. As in OpenVPN,
+/// Sends IPv6 packets of a TAP device to the far end, because a frame needs a destination station. As in OpenVPN,
 /// metric 0 means that the network itself is on the link.
 fn by_station(route: PlannedRoute, ethernet: bool) -> PlannedRoute {
     let via = match route.via {

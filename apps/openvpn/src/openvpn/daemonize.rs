@@ -1,4 +1,4 @@
-//! Daemonising, pid file and privileges: what a process does once, however often it restarts.
+//! Daemonising, pid file and privileges: the steps that a process performs once, however often it restarts.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,15 +17,15 @@ use adit_runtime::helper::{self, Running, files};
 use adit_runtime::privileges::{self, PrivilegeOptions};
 use adit_runtime::say;
 
-/// The steps that are done.
+/// The steps that have been performed.
 #[derive(Debug, Default)]
 pub(crate) struct Daemonizer {
     logging: bool,
     settled: bool,
     dropped: bool,
-    /// Another user than the one who started it.
+    /// The process runs as a user other than the one who started it.
     changed_user: bool,
-    /// Ends with this process.
+    /// The helper process, which ends with this process.
     helper: Option<Running>,
     notifier: Option<Notifier>,
     /// The service manager has been notified (`READY=1`).
@@ -42,7 +42,7 @@ impl Daemonizer {
         self.logging
     }
 
-    /// Goes to the background, takes the priority, writes the pid file, starts the helper.
+    /// Goes to the background, sets the priority, writes the pid file and starts the helper.
     pub(crate) fn settle(
         &mut self,
         options: &Options,
@@ -53,7 +53,7 @@ impl Daemonizer {
             return Ok(());
         }
         let process = &options.process;
-        // Best effort: it keeps keys out of core dumps; a user with a debugger is not stopped.
+        // Best effort: it keeps keys out of core dumps, but does not stop a user with a debugger.
         let _ = protect_memory();
         self.notifier = Notifier::from_env()
             .map_err(|e| Fault::environment(format!("cannot reach the service manager: {e}")))?;
@@ -73,7 +73,7 @@ impl Daemonizer {
         Ok(())
     }
 
-    /// Removes what the end must not leave behind.
+    /// Removes files that must not remain after the process ends.
     pub(crate) fn leave(&mut self) {
         if let Some(notifier) = &self.notifier {
             let _ = notifier.stopping();
@@ -93,7 +93,7 @@ impl Daemonizer {
 
     fn tell(&self, status: &str) {
         let Some(notifier) = &self.notifier else { return };
-        // A manager that is gone does not want to know.
+        // If the service manager is gone, there is no recipient for the message.
         let _ = if !self.told_ready.replace(true) {
             notifier.ready(status)
         } else {
@@ -101,8 +101,8 @@ impl Daemonizer {
         };
     }
 
-    /// Becomes a user of its own, once. Must run before any thread is started. `needed` are the
-    /// capabilities without a helper.
+    /// Changes to an unprivileged user, once. Must run before any thread is started. `needed` are the capabilities to
+    /// keep if there is no helper.
     pub(crate) fn drop_privileges(
         &mut self,
         options: &Options,
@@ -110,7 +110,7 @@ impl Daemonizer {
     ) -> Result<(), Fault> {
         let process = &options.process;
         let is_root = nix::unistd::geteuid().is_root();
-        // Started without privileges: those that it has are the operator's choice.
+        // The process was started without root: the operator chose the privileges that it has.
         if self.dropped || (!is_root && !process.mlock) {
             if !self.dropped && (process.user.is_some() || process.group.is_some()) {
                 tracing::warn!("not started as root: 'user' and 'group' have no effect");
@@ -123,7 +123,7 @@ impl Daemonizer {
             group: process.group.clone(),
             lock_memory: process.mlock,
         };
-        // Without a helper and without `user` the process stays able to start again.
+        // Without a helper and without `user`, the process keeps the privileges to restart.
         let stays = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
         let needed = if wanted.user.is_some() { needed } else { &stays };
         let dropped = privileges::drop(&wanted, self.helper.is_some(), needed)?;
@@ -154,7 +154,7 @@ impl Daemonizer {
     }
 }
 
-/// `writepid`.
+/// The pid file (`writepid`).
 #[derive(Debug)]
 struct PidFile {
     path: PathBuf,
@@ -169,13 +169,13 @@ impl PidFile {
             let path = path.display();
             Fault::operator(format!("writepid: cannot write '{path}': {e}: check the path"))
         })?;
-        // The end may come in another directory.
+        // The working directory may be different when the process ends.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(Self { path, file })
     }
 
-    /// Removes the file, unless another program has written its own there. Who may not remove it any more
-    /// empties it: an empty file names no process.
+    /// Removes the file, unless another program has written its own there. If the process may no longer remove it, the
+    /// file is emptied: an empty file names no process.
     fn remove(self) {
         let ours = self.file.metadata().is_ok_and(|ours| {
             files::metadata(&self.path)

@@ -1,4 +1,4 @@
-//! `--genkey`: the keys that tunnels are wrapped with.
+//! `--genkey`: generates the keys that wrap control channels.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -21,11 +21,11 @@ struct KeyRequest<'a> {
     server_key: Option<&'a str>,
 }
 
-/// Makes a key if the arguments ask for one: `--genkey secret FILE`, `--genkey --secret FILE`,
+/// Generates a key if the arguments ask for one: `--genkey secret FILE`, `--genkey --secret FILE`,
 /// `--genkey tls-crypt-v2-server FILE`, `--tls-crypt-v2 KEY --genkey tls-crypt-v2-client FILE`.
 ///
 /// # Errors
-/// A kind that does not exist, or a file that cannot be read or written.
+/// The kind of key does not exist, or a file cannot be read or written.
 pub(super) fn run(args: &[String]) -> Option<Result<(), Fault>> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     wanted(&words).map(|wanted| make(&wanted).and_then(|text| deliver(wanted.file, &text)))
@@ -38,7 +38,7 @@ fn wanted<'a>(args: &[&'a str]) -> Option<KeyRequest<'a>> {
         let at = args.iter().position(|arg| *arg == option)?;
         plain(at.saturating_add(1))
     };
-    // The old form names kind and file by an option of its own.
+    // In the old form, a separate option gives the kind and the file.
     let (kind, file) = match plain(at.saturating_add(1)) {
         Some(kind) => (kind, plain(at.saturating_add(2))),
         None => ("secret", after("--secret")),
@@ -75,7 +75,8 @@ fn deliver(file: Option<&str>, text: &str) -> Result<(), Fault> {
         print!("{text}");
         return Ok(());
     };
-    // openvpn overwrites too. Only the owner may read a key, also where the file was open before.
+    // openvpn also overwrites the file. Only the owner may read a key, even if the file was
+    // readable by others before.
     let written = files::write(Path::new(path), WriteMode::Empty).and_then(|mut file| {
         if file.metadata()?.is_file() {
             file.set_permissions(Permissions::from_mode(0o600))?;

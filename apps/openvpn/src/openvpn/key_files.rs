@@ -25,13 +25,14 @@ use adit_runtime::expiry;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
-/// Certificates, keys and lists may be large, but not endless (`/dev/zero` as a key file).
+/// The maximum size of certificates, keys and lists. It guards against endless files (`/dev/zero`
+/// as a key file).
 const FILE_LIMIT: u64 = 16 << 20;
 
-/// The number of attempts at a password.
+/// The number of attempts to enter a password.
 const PASSWORD_TRIES: u32 = 3;
 
-/// Everything that was read for TLS.
+/// The material that was read for TLS.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsMaterial {
     common: CommonTlsOptions,
@@ -41,10 +42,10 @@ pub(crate) struct TlsMaterial {
     warned: Vec<String>,
 }
 
-/// Warnings that are remembered at most.
+/// The maximum number of warnings that are remembered.
 const MAX_WARNED: usize = 64;
 
-/// Reads a file or takes the inline text.
+/// Reads a file or uses the inline text.
 pub(crate) fn read(directive: &str, source: &Source) -> Result<Pem, Fault> {
     match source {
         Source::Inline { text, .. } => Ok(Pem::new(source.to_string(), text.as_bytes())),
@@ -55,7 +56,7 @@ pub(crate) fn read(directive: &str, source: &Source) -> Result<Pem, Fault> {
     }
 }
 
-/// Directives whose files hold keys or passwords.
+/// Directives whose files contain keys or passwords.
 const SECRET: [&str; 9] = [
     "key",
     "tls-auth",
@@ -110,7 +111,7 @@ fn remote_cert_tls(usage: Usage) -> RemoteCertTls {
 }
 
 impl TlsMaterial {
-    /// Reads what the configuration names.
+    /// Reads the files that the configuration names.
     pub(crate) fn read(options: &Tls) -> Result<Self, Fault> {
         let mut common = CommonTlsOptions {
             ca: options.ca.as_ref().map(|ca| read("ca", ca)).transpose()?,
@@ -215,7 +216,8 @@ impl TlsMaterial {
         !matches!(self.password_from, Some(AskPass::File(_))) && io::stdin().is_terminal()
     }
 
-    /// Returns the present problem of our own certificates, in a sentence with a remedy.
+    /// Checks that the local certificate is valid at `now`; otherwise fails with a sentence and a
+    /// remedy.
     pub(crate) fn validity(&self, now: u64) -> Result<(), Fault> {
         match &self.common.cert {
             Some(cert) => expiry::check_own(&cert.origin, &cert.bytes, now),
@@ -223,14 +225,14 @@ impl TlsMaterial {
         }
     }
 
-    /// Returns our own certificate that expires first.
+    /// Returns the local certificate that expires first.
     pub(crate) fn nearest_expiry(&self, now: u64) -> Option<CertificateReport> {
         let pems = [("own", &self.common.cert), ("ca", &self.common.ca)];
         let known = pems.iter().filter_map(|(whose, pem)| Some((*whose, pem.as_ref()?)));
         expiry::nearest(known.map(|(whose, pem)| (whose, pem.bytes.as_slice())), now)
     }
 
-    /// Takes over another revocation list.
+    /// Replaces the revocation list.
     pub(crate) fn set_crl(&mut self, crl: Pem) {
         self.common.crl = Some(crl);
     }
@@ -326,7 +328,7 @@ pub(crate) fn proxy_login(directive: &str, from: &UserPass) -> Result<Credential
     }
 }
 
-/// Reads user name and password from two lines; asks for what is missing.
+/// Reads a user name and password from two lines; asks for the missing ones.
 pub(crate) fn login(directive: &str, source: &Source) -> Result<Credentials, Fault> {
     let pem = read(directive, source)?;
     let text = Zeroizing::new(String::from_utf8_lossy(&pem.bytes).into_owned());

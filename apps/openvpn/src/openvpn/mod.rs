@@ -33,15 +33,15 @@ use daemonize::Daemonizer;
 pub(crate) use key_files::{TlsMaterial, credentials, wrap};
 pub(crate) use server::control_socket;
 
-/// The program's name and version, printed where openvpn prints its own. Tools read the second word as the version
-/// whose options and log lines they can expect.
+/// The program's name and version, printed where openvpn prints its own. Tools use the second word to determine which
+/// version's options and log lines to expect.
 const BANNER: &str = concat!(
     "OpenVPN 2.6.14 adit-",
     env!("CARGO_PKG_VERSION"),
     " [SSL (rustls)] [LZO] [LZ4] [EPOLL] [MH/PKTINFO] [AEAD]"
 );
 
-/// The exit code of every fault, as in openvpn.
+/// The exit code for every fault, as in openvpn.
 const FAILURE: u8 = 1;
 
 /// Runs as `openvpn` would with these arguments (without the program's name).
@@ -81,8 +81,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     code
 }
 
-/// Writes an options error into the log that the configuration names, too: a daemon's terminal is read by
-/// no one.
+/// Also writes an options error to the log that the configuration names, because a daemon's terminal may be unattended.
 fn log_refusal(args: &[String], fault: &Fault) {
     let Some(to) = config::log_target(args, &config::Disk) else { return };
     let target = match to {
@@ -92,16 +91,16 @@ fn log_refusal(args: &[String], fault: &Fault) {
         LogTo::Standard => return,
     };
     let style = log::Style::OpenVpn { timestamps: true, machine_readable: false };
-    // A log that cannot be written is a fault of its own, and the terminal has this one.
+    // A log that cannot be written is a separate fault, and this one is printed on the terminal.
     if log::start(log::Settings { style, verb: 1, mute: None, target }).is_ok() {
         fault.to_string().lines().for_each(|line| tracing::error!("{line}"));
     }
 }
 
-/// Returns the plan of a server or a point-to-point tunnel, which follows from the configuration alone.
+/// Returns the plan of a server or a point-to-point tunnel, which depends only on the configuration.
 ///
 /// # Errors
-/// An unknown flag; or a client's configuration, whose plan also depends on the server.
+/// The configuration has an unknown flag, or belongs to a client, whose plan also depends on the server.
 pub(crate) fn configured_plan(
     options: &Options,
     remote: Option<SocketAddr>,
@@ -118,11 +117,11 @@ pub(crate) fn configured_plan(
 enum Next {
     /// The process ends.
     Exit(ExitCode),
-    /// SIGHUP: from the beginning, with the configuration read again.
+    /// SIGHUP: start again from the beginning and read the configuration again.
     Restart,
 }
 
-/// Answers what needs no tunnel.
+/// Handles arguments that need no tunnel.
 fn answer_without_tunnel(args: &[String]) -> Option<ExitCode> {
     let first = args.first().map(String::as_str);
     match first {
@@ -143,10 +142,10 @@ fn answer_without_tunnel(args: &[String]) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Runs from the start or a SIGHUP to the next SIGHUP.
+/// Runs from the start, or from one SIGHUP, to the next SIGHUP.
 fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     if let Some(helper) = helper::current() {
-        // It reads the configuration before us, and lets us read what that names.
+        // The helper reads the configuration first, and then lets this process read the files that it names.
         helper.call(Request::Reload, &[])?;
     }
     let files = Configs::default();
@@ -162,7 +161,7 @@ fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     options.directives.iter().for_each(|directive| say!(4, "Option: {directive}"));
     say!(1, "{BANNER}");
     let piped = files.into_piped();
-    // Keys may be asked for on the terminal, so before the process leaves it.
+    // Keys may be prompted for on the terminal, so this must precede leaving it.
     match &options.role {
         Role::Client(role) => {
             let prepared = client::prepare(&options, role)?;
@@ -187,7 +186,7 @@ fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     }
 }
 
-/// Starts the log. `again`: after SIGHUP, which does not truncate the file.
+/// Starts the log. `again`: after a SIGHUP, which does not truncate the file.
 fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
     let Log { to, verb, mute, timestamps, machine_readable } = &options.log;
     let daemon = options.process.daemon.as_deref();

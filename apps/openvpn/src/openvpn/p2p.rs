@@ -1,4 +1,4 @@
-//! The point-to-point role: for the process a client, with addresses of its own.
+//! The point-to-point role: the process treats it as a client with configured addresses.
 
 use std::net::SocketAddr;
 
@@ -86,7 +86,7 @@ pub(super) async fn run(
     client::run(prepared, options, role.dial.connect_retry_max, ground).await
 }
 
-/// Opens the socket at which an end without `remote` waits.
+/// Opens the socket on which an end without `remote` waits.
 fn listen(options: &Options) -> Result<ListenSocket, Fault> {
     let listeners = convert::listeners(options)?;
     let [listener] = listeners.as_slice() else {

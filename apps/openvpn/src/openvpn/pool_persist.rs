@@ -1,7 +1,7 @@
 //! `ifconfig-pool-persist`: the last address of each client, in OpenVPN's format.
 //!
-//! Lines are `name,ipv4[,ipv6]`. With `topology net30` the IPv4 address is the first of the client's
-//! four, where its own is the third: OpenVPN writes it so, and files are interchangeable.
+//! Lines are `name,ipv4[,ipv6]`. With `topology net30`, the IPv4 address is the first of the client's four, while the
+//! client's own is the third: OpenVPN writes it in this way, and files are interchangeable.
 
 use std::fs;
 use std::io::{Seek, Write};
@@ -17,10 +17,10 @@ use adit_runtime::helper::files::{self, WriteMode};
 
 type Leases = Vec<(String, Vec<IpNet>)>;
 
-/// The file, to be written now and then.
+/// The lease file, which is written at intervals.
 ///
-/// It is replaced whole, so that it is never half written. Where the directory denies that it is written
-/// in place, by the descriptor from before.
+/// It is replaced as a whole, so that it is never half written. If the directory does not permit that, it is written in
+/// place, through a descriptor opened earlier.
 pub(super) struct PoolPersistFile {
     path: PathBuf,
     file: fs::File,
@@ -31,7 +31,7 @@ pub(super) struct PoolPersistFile {
 }
 
 impl PoolPersistFile {
-    /// Opens the file; `None` if it is only to be read, or cannot be written.
+    /// Opens the file; `None` if it is read-only by configuration or cannot be written.
     pub(super) fn open(persist: &PoolPersist, net30: bool) -> Option<Self> {
         let PoolPersist { path, every } = persist;
         if every.is_zero() {
@@ -54,7 +54,7 @@ impl PoolPersistFile {
         }
     }
 
-    /// Writes the leases if they have changed and it is time. Called every second.
+    /// Writes the leases if they have changed and the interval has passed. Called every second.
     pub(super) fn offer(&mut self, leases: Leases) {
         self.left = self.left.saturating_sub(Duration::from_secs(1));
         if self.left.is_zero() {
@@ -96,7 +96,7 @@ fn text(leases: Leases, net30: bool) -> String {
         )
     };
     let mut lines: Vec<String> = leases.into_iter().map(line).collect();
-    // In the order of what is written: a name may change when it is made printable.
+    // Sorted by the written text: a name may change when it is made printable.
     lines.sort_unstable();
     lines.concat()
 }
@@ -115,10 +115,10 @@ fn third_of_four(address: IpAddr, net30: bool) -> IpAddr {
     }
 }
 
-/// Reads the file; one that does not exist yet has no leases.
+/// Reads the file; a file that does not exist yet contains no leases.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(super) fn read(path: &Path, net30: bool) -> Result<Vec<(String, IpNet)>, Fault> {
     let text = match files::open(path).and_then(std::io::read_to_string) {
         Ok(text) => text,
@@ -172,7 +172,7 @@ mod tests {
         let leases = vec![("b".to_owned(), vec![v4, v6]), ("a,x".to_owned(), vec![v4])];
         for (net30, written) in [
             (false, "a_x,10.8.0.6,\nb,10.8.0.6,fd00::1000\n"),
-            // As openvpn 2.6 writes a client that has 10.8.0.6.
+            // The line that openvpn 2.6 writes for a client with the address 10.8.0.6.
             (true, "a_x,10.8.0.4,\nb,10.8.0.4,fd00::1000\n"),
         ] {
             let text = text(leases.clone(), net30);

@@ -36,7 +36,7 @@ use adit_runtime::say;
 use adit_runtime::signals::Signal;
 use adit_runtime::worker_count;
 
-/// Everything read and asked for before the process leaves its terminal.
+/// Everything that is read and prompted for before the process leaves its terminal.
 pub(super) struct PreparedServer {
     engine: ServerConfig,
     listeners: Vec<Listener>,
@@ -102,7 +102,7 @@ pub(super) async fn run(
         workers,
     })
     .await?;
-    // Addresses and routes of a server's device go with the device.
+    // Addresses and routes of a server's device are removed with the device.
     ground.drop_privileges(options, &[])?;
     say!(3, "MULTI: multi_init called, max-clients={max_clients}");
     let mut owner = ServerHooks {
@@ -144,13 +144,13 @@ pub(super) async fn run(
 /// The directory of control sockets.
 const RUN: &str = "/run/adit";
 
-/// Returns the control socket for `adit status`, `kick`, `reload` and `filter`: named by the process, since a
-/// configuration has no name of its own.
+/// Returns the control socket for `adit status`, `kick`, `reload` and `filter`, named after the process, since a
+/// configuration has no name.
 pub(crate) fn control_socket(pid: u32) -> PathBuf {
     Path::new(RUN).join(format!("openvpn-{pid}.sock"))
 }
 
-/// Returns the control socket of this process. `None` where the folder is not writable and no helper can open it; the
+/// Returns the control socket of this process. `None` if the folder is not writable and no helper can open it; the
 /// tunnel works nevertheless.
 pub(super) fn own_control_socket() -> Option<PathBuf> {
     let folder = Path::new(RUN);
@@ -165,13 +165,13 @@ pub(super) fn own_control_socket() -> Option<PathBuf> {
     Some(control_socket(std::process::id()))
 }
 
-/// Removes the sockets of former processes, which had no right to when they ended (`user`).
+/// Removes the sockets of earlier processes, which were not allowed to remove them when they ended (`user`).
 fn forget_dead_sockets(folder: &Path) {
     for path in control::list(folder).unwrap_or_default() {
         let ours = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("openvpn-"));
         let dead = |e: std::io::Error| e.kind() == ErrorKind::ConnectionRefused;
         if ours && UnixStream::connect(&path).is_err_and(dead) {
-            // Another one that starts now may have done it.
+            // Another process that starts now may already have removed it.
             let _ = fs::remove_file(&path);
         }
     }
@@ -188,7 +188,8 @@ fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
     }
 }
 
-/// Up to this many sessions the rows for the last status file are a second old, beyond as old as it.
+/// The maximum number of sessions for which the rows are refreshed every second, so that the last status file is up to
+/// date. With more sessions, they are refreshed only when the file is written.
 const ROWS_EVERY_TICK: usize = 100;
 
 /// The interval between reads of counters if there is no status file.
@@ -249,7 +250,7 @@ impl Hooks for ServerHooks<'_> {
     fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
         self.until_status = self.until_status.saturating_sub(Duration::from_secs(1));
         let due = self.until_status.is_zero();
-        // A thousand rows a second that no program reads would be seen in `top`.
+        // Building a thousand unread rows per second would be visible in `top`.
         if due || sessions.len() <= ROWS_EVERY_TICK {
             self.rows = sessions.iter().map(row).collect();
         }
@@ -317,13 +318,13 @@ fn row(session: &Session) -> ClientRow {
 /// A revocation list in a file that may change.
 struct CrlFile {
     path: PathBuf,
-    /// The stamp of the list in force.
+    /// The stamp of the current list.
     seen: Option<Stamp>,
-    /// Why the last attempt to load it failed.
+    /// The reason why the last attempt to load it failed.
     failure: Option<String>,
 }
 
-/// Time, size and inode: a copy over a file and a rename both change one of them.
+/// Time, size and inode: copying over a file and renaming each change one of them.
 type Stamp = (i64, i64, u64, u64);
 
 impl CrlFile {
@@ -341,7 +342,7 @@ impl CrlFile {
     fn reread<T>(&mut self, load: impl FnOnce(Pem) -> Result<T, Fault>) -> Option<T> {
         let stamp = self.changed()?;
         let source = Source::File(self.path.clone());
-        // An unusable list leaves the former one in force, with its revocations.
+        // If the new list is unusable, the previous one stays in force with its revocations.
         match key_files::read("crl-verify", &source).and_then(load) {
             Ok(loaded) => {
                 say!(2, "CRL: loaded '{}' again", self.path.display());
@@ -365,7 +366,7 @@ impl CrlFile {
         Some((data.mtime(), data.mtime_nsec(), data.size(), data.ino()))
     }
 
-    /// Returns the stamp of a list that is not the one in force.
+    /// Returns the stamp of the file if it differs from that of the current list.
     fn changed(&mut self) -> Option<Option<Stamp>> {
         let fresh = Self::stamp(&self.path);
         if fresh == self.seen {
@@ -419,7 +420,7 @@ mod tests {
         let refused = |_| Err::<(), _>(Fault::operator("half written"));
         assert_eq!(crl.reread(refused), None);
         assert!(crl.failure.is_some());
-        // Nothing about the file changes but that it is good now, as after `chmod`.
+        // The file is unchanged but is accepted now, as after `chmod`.
         assert_eq!(crl.reread(|pem| Ok(pem.bytes.to_vec())).as_deref(), Some(b"half".as_slice()));
         fs::remove_file(&crl.path).unwrap();
         assert_eq!(crl.reread(|_| Ok(())), None, "one that is gone leaves the former in force");

@@ -1,4 +1,5 @@
-//! The lists that `--show-ciphers` and its like print, in openvpn's form: front ends read them.
+//! The lists that `--show-ciphers` and similar options print, in openvpn's format, which front ends
+//! parse.
 
 use std::fmt::Write as _;
 

@@ -8,10 +8,10 @@ use std::path::Path;
 use adit_runtime::helper::files::{self, WriteMode};
 use adit_runtime::log::stamp;
 
-/// The TITLE line; parsers look for the first word.
+/// The text of the TITLE line; parsers look for the first word.
 pub(super) const TITLE: &str = concat!("OpenVPN 2.6 (adit ", env!("CARGO_PKG_VERSION"), ")");
 
-/// A status file, held open: after a change of user it could not be opened again.
+/// A status file, kept open because it could not be reopened after a change of user.
 #[derive(Debug)]
 pub(super) struct StatusFile {
     file: File,
@@ -24,7 +24,7 @@ impl StatusFile {
         Ok(Self { file: files::write(path, WriteMode::Empty)?, version })
     }
 
-    /// Replaces the content.
+    /// Replaces the contents.
     pub(super) fn write(&mut self, status: &Status, now: u64) -> io::Result<()> {
         let text = status.text(self.version, now);
         self.file.rewind()?;
@@ -47,9 +47,9 @@ pub(super) enum Status {
 pub(super) struct ClientRow {
     /// Common name.
     pub name: String,
-    /// Address and port outside.
+    /// Address and port outside the tunnel.
     pub real: String,
-    /// Addresses inside; empty if there is none.
+    /// IPv4 addresses inside the tunnel; empty if there are none.
     pub ipv4: String,
     /// The same for IPv6.
     pub ipv6: String,
@@ -59,13 +59,13 @@ pub(super) struct ClientRow {
     pub received: u64,
     /// Bytes to the client.
     pub sent: u64,
-    /// Seconds since 1970 when it connected.
+    /// When it connected, in seconds since 1970.
     pub since: u64,
-    /// Seconds since 1970 when it was last heard.
+    /// When its last packet arrived, in seconds since 1970.
     pub heard: u64,
     /// User name, if any.
     pub username: Option<String>,
-    /// Running number of the session.
+    /// Sequence number of the session.
     pub client_id: u64,
     /// Peer id.
     pub peer_id: u32,
@@ -73,21 +73,21 @@ pub(super) struct ClientRow {
     pub cipher: String,
 }
 
-/// Traffic of a client.
+/// The traffic of a client.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Totals {
     /// Bytes read from the TUN.
     pub tun_read: u64,
     /// Bytes written to the TUN.
     pub tun_written: u64,
-    /// Bytes received outside.
+    /// Bytes received outside the tunnel.
     pub link_read: u64,
-    /// Bytes sent outside.
+    /// Bytes sent outside the tunnel.
     pub link_written: u64,
 }
 
 impl Status {
-    /// Formats the whole text in version 1, 2 or 3.
+    /// Formats the contents in version 1, 2 or 3.
     pub(super) fn text(&self, version: u8, now: u64) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -177,11 +177,11 @@ fn client(out: &mut String, totals: &Totals, now: u64) -> std::fmt::Result {
     writeln!(out, "TUN/TAP write bytes,{}", totals.tun_written)?;
     writeln!(out, "TCP/UDP read bytes,{}", totals.link_read)?;
     writeln!(out, "TCP/UDP write bytes,{}", totals.link_written)?;
-    // Payload that passed authentication, which is what reached the TUN.
+    // Payload that passed authentication, which is what is written to the TUN.
     writeln!(out, "Auth read bytes,{}\nEND", totals.tun_written)
 }
 
-/// Returns the inside addresses of a client and the networks behind it, one row each.
+/// Returns the tunnel addresses of a client and the networks behind it, one row each.
 fn routes(client: &ClientRow) -> impl Iterator<Item = (&ClientRow, &str)> {
     [client.ipv6.as_str(), client.ipv4.as_str()]
         .into_iter()
@@ -220,8 +220,8 @@ mod tests {
         }])
     }
 
-    // The expected texts are what openvpn 2.6.14 wrote for such a client, except for the title and the
-    // queue length, which we have none of.
+    // The expected texts are those that openvpn 2.6.14 wrote for the same client, except for the title and the queue
+    // length, which adit does not have.
     #[test]
     fn version_1_is_openvpns() {
         assert_eq!(

@@ -13,7 +13,7 @@ use super::{Mode, Net, NetError};
 pub struct Address {
     /// The index of the interface.
     pub link: u32,
-    /// Our address, with the prefix length of the network on the link.
+    /// The local address, with the prefix length of the network on the link.
     pub local: IpNet,
     /// The other end's address, on a point-to-point interface.
     pub remote: Option<IpAddr>,
@@ -41,7 +41,7 @@ impl Address {
             }
             IpNet::V6(_) => {
                 message.header.family = AddressFamily::Inet6;
-                // A tunnel's network has no other hosts, so duplicate address detection would only delay the use of the
+                // A tunnel's network has no other hosts, so duplicate address detection would only delay use of the
                 // address.
                 message.header.flags = AddressHeaderFlags::Nodad;
                 message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
@@ -87,8 +87,8 @@ impl Net {
         Ok(answers.iter().filter_map(read).collect())
     }
 
-    /// Adds an address to an interface, for IPv6 without duplicate detection: sockets can be bound to it at once. (The
-    /// kernel's own route to it follows a moment later.)
+    /// Adds an address to an interface. IPv6 addresses skip duplicate detection, so sockets can be bound to them at
+    /// once. (The kernel adds its own route to the address a moment later.)
     pub async fn add_address(&self, address: &Address) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::NewAddress(address.message());
         let Address { local, link, .. } = address;

@@ -10,14 +10,14 @@ pub enum NetErrorKind {
     NotFound,
     /// CAP_NET_ADMIN is missing.
     Permission,
-    /// A gateway or destination is not reachable by any interface.
+    /// A gateway or destination is not reachable through any interface.
     Unreachable,
     /// The interface is down.
     Down,
     /// The kernel was built or configured without this address family.
     NoFamily,
-    /// The kernel finds the request contradictory (a gateway that is our own address, an address
-    /// with host bits, an MTU out of range).
+    /// The kernel considers the request contradictory (a gateway that is a local address, an
+    /// address with host bits, an MTU out of range).
     Invalid,
     /// Anything else.
     Other,
@@ -26,7 +26,7 @@ pub enum NetErrorKind {
 /// A failed change or query of interfaces, addresses or routes.
 #[derive(Debug)]
 pub struct NetError {
-    /// The operation that was tried.
+    /// The operation that was attempted.
     action: String,
     kind: NetErrorKind,
     source: io::Error,
@@ -50,7 +50,7 @@ impl NetError {
         Self { action, kind, source }
     }
 
-    /// Creates the error of an action that the kernel would report with this number.
+    /// Creates the error that the kernel would report for an action with this error number.
     pub fn from_errno(action: impl Into<String>, errno: i32) -> Self {
         Self::new(action.into(), io::Error::from_raw_os_error(errno))
     }

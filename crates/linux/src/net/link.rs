@@ -20,7 +20,7 @@ pub struct Link {
     pub name: String,
     /// The largest packet, in bytes.
     pub mtu: u32,
-    /// The number of packets that its queue holds.
+    /// The capacity of its transmit queue, in packets.
     pub txqueuelen: u32,
     /// Whether it is administratively up.
     pub up: bool,
@@ -32,7 +32,8 @@ pub struct Link {
     pub ethernet: bool,
     /// The index of the bridge or bond that it is a port of.
     pub master: Option<u32>,
-    /// The index of the underlying interface in the same namespace: the other end of a veth pair, the parent of a VLAN.
+    /// The index of the underlying interface in the same namespace: the other end of a veth pair, or the parent of a
+    /// VLAN.
     pub lower: Option<u32>,
     /// Whether it is a macvlan or macvtap.
     pub macvlan: bool,
@@ -109,13 +110,13 @@ impl Net {
         answers.iter().find_map(read_link).ok_or_else(missing)
     }
 
-    /// Switches an interface on.
+    /// Brings an interface up.
     pub async fn set_up(&self, index: u32) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index).up().build();
         self.change(change, || format!("bringing up the interface number {index}")).await
     }
 
-    /// Switches an interface off.
+    /// Brings an interface down.
     pub async fn set_down(&self, index: u32) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index).down().build();
         self.change(change, || format!("taking down the interface number {index}")).await
@@ -128,7 +129,7 @@ impl Net {
             .await
     }
 
-    /// Sets how many packets the interface's queue holds.
+    /// Sets the capacity of the interface's transmit queue, in packets.
     pub async fn set_txqueuelen(&self, index: u32, packets: u32) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index)
             .append_extra_attribute(LinkAttribute::TxQueueLen(packets))
@@ -138,17 +139,17 @@ impl Net {
         self.change(change, action).await
     }
 
-    /// Sets the hardware address of an interface (`lladdr` of a TAP device). It must be down, unless its driver allows
-    /// the change, as TAP's does.
+    /// Sets the hardware address of an interface (`lladdr` of a TAP device). The interface must be down unless its
+    /// driver, like TAP's, allows the change.
     pub async fn set_mac(&self, index: u32, mac: [u8; 6]) -> Result<(), NetError> {
         let change = LinkUnspec::new_with_index(index).address(mac.to_vec()).build();
         self.change(change, || format!("setting the hardware address of interface number {index}"))
             .await
     }
 
-    /// Makes an interface send packets at once, without a queueing discipline of the kernel before its own queue. That
-    /// of a TUN device never holds a packet, since the device never asks the kernel to wait; a device with several
-    /// queues would have one for each of the 256 that it may have.
+    /// Makes an interface send packets directly to its own queue, without a kernel queueing discipline. The queueing
+    /// discipline of a TUN device never holds a packet, since the device never asks the kernel to wait; a device with
+    /// several queues would have one for each of its 256 possible queues.
     pub async fn set_no_qdisc(&self, index: u32) -> Result<(), NetError> {
         let mut change = TcMessage::with_index(i32::try_from(index).unwrap_or(0));
         change.header.parent = TcHandle::ROOT;

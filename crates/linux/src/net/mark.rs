@@ -23,7 +23,7 @@ const NESTED: u16 = 0x8000;
 const IPV4: u8 = 2;
 /// The table is removed with its socket.
 const OWNER: u32 = 2;
-/// After the connection look-up, before routing.
+/// After the connection lookup and before routing.
 const MANGLE: i32 = -150;
 const PREROUTING: u32 = 0;
 const POSTROUTING: u32 = 4;
@@ -33,7 +33,7 @@ const CT_MARK: u32 = 3;
 /// The kernel answers at once; a longer wait would block the caller.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The table in force, which is removed on drop.
+/// The installed table, which is removed on drop.
 #[derive(Debug)]
 pub struct MarkedReplies {
     _socket: Socket,
@@ -43,7 +43,7 @@ impl MarkedReplies {
     /// Marks IPv4 replies to packets with `mark`, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// The kernel has no nftables, has no tables that are owned by a socket (before 5.12), or refuses.
+    /// The kernel has no nftables, does not support tables owned by a socket (before 5.12), or refuses the change.
     pub fn start(mark: u32) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -168,7 +168,7 @@ mod tests {
 
     const MARK: u32 = 0xad17;
 
-    /// Creates namespaces of which `left` looks up unmarked packets in a table without routes, and checks sources
+    /// Creates two namespaces, where `left` looks up unmarked packets in a table without routes and checks sources
     /// strictly.
     fn strict_pair() -> (NetNs, NetNs) {
         let (left, right) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
@@ -230,7 +230,7 @@ mod tests {
         let table = left.run(|| MarkedReplies::start(MARK)).unwrap().unwrap();
         assert!(answered(&left, &right));
         drop(table);
-        // A program that another test starts has a copy of the table's socket until it calls `exec`.
+        // A program started by another test has a copy of the table's socket until it calls `exec`.
         let gone = (0..60).any(|_| !answered(&left, &right));
         assert!(gone, "the table goes with its socket");
     }

@@ -14,7 +14,7 @@ use super::{Mode, Net, NetError};
 /// The default table of routes.
 pub const MAIN_TABLE: u32 = 254;
 
-/// The kernel's treatment of packets that a route matches.
+/// The action that the kernel takes on packets that match a route.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RouteKind {
     /// Forwards them.
@@ -39,21 +39,21 @@ pub struct Route {
     pub metric: Option<u32>,
     /// The routing table; `None` is [`MAIN_TABLE`].
     pub table: Option<u32>,
-    /// The source address of packets that are not bound to one.
+    /// The source address of packets whose socket is not bound to an address.
     pub source: Option<IpAddr>,
     /// The gateway is on the link even if no address says so.
     pub onlink: bool,
-    /// The kernel's treatment of the packets.
+    /// The action that the kernel takes on the packets.
     pub kind: RouteKind,
 }
 
 impl Route {
-    /// Creates a route by a gateway.
+    /// Creates a route through a gateway.
     pub fn via(to: IpNet, gateway: IpAddr) -> Self {
         Self { via: Some(gateway), ..Self::bare(to) }
     }
 
-    /// Creates a route to a network on an interface.
+    /// Creates a route to a network on a link.
     pub fn dev(to: IpNet, link: u32) -> Self {
         Self { link: Some(link), ..Self::bare(to) }
     }
@@ -112,8 +112,8 @@ impl Route {
     fn addition(&self) -> RouteMessage {
         let mut message = self.message();
         message.header.protocol = RouteProtocol::Static;
-        // In a table of its own, a route by an interface alone must not have link scope: the kernel, which checks
-        // whether a gateway of another route is on a link, would find it there.
+        // In a table other than the main one, a route with only an interface must not have link scope: the kernel
+        // checks whether the gateway of another route is on a link, and would find this route.
         let direct = self.kind == RouteKind::Unicast
             && self.via.is_none()
             && self.table.is_none_or(|table| table == MAIN_TABLE)
@@ -149,7 +149,7 @@ impl Route {
                 RouteAttribute::Priority(metric) => route.metric = Some(*metric),
                 RouteAttribute::PrefSource(ip) => route.source = address(ip),
                 RouteAttribute::MultiPath(hops) => {
-                    // Of several next hops of equal cost, report the first.
+                    // Report only the first of several equal-cost next hops.
                     let hop = hops.first()?;
                     route.link = Some(hop.interface_index);
                     hop.attributes.iter().for_each(|attribute| route.read_hop(attribute));
@@ -228,13 +228,13 @@ impl fmt::Display for Route {
 /// The kernel's choice of a path for a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The next hop; `None` if the destination is on the link (or is ourselves).
+    /// The next hop; `None` if the destination is on the link or is a local address.
     pub gateway: Option<IpAddr>,
     /// The interface.
     pub link: u32,
     /// The source address that the kernel would choose.
     pub source: Option<IpAddr>,
-    /// Whether the destination is one of our own addresses.
+    /// Whether the destination is a local address.
     pub local: bool,
 }
 
@@ -251,14 +251,14 @@ fn address(from: &RouteAddress) -> Option<IpAddr> {
 }
 
 impl Net {
-    /// Returns the unicast routes of all tables, both families.
+    /// Returns the unicast routes of all tables and both families.
     pub async fn routes(&self) -> Result<Vec<Route>, NetError> {
         let mut routes = self.all_routes().await?;
         routes.retain(|route| route.kind == RouteKind::Unicast);
         Ok(routes)
     }
 
-    /// Returns the routes of every [`RouteKind`] in all tables, both families.
+    /// Returns the routes of every [`RouteKind`] in all tables and both families.
     pub async fn all_routes(&self) -> Result<Vec<Route>, NetError> {
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -278,7 +278,7 @@ impl Net {
         Ok(routes)
     }
 
-    /// Returns the default route of a family in the main table, the one with the lowest metric.
+    /// Returns the default route of a family with the lowest metric in the main table.
     pub async fn default_route(&self, v6: bool) -> Result<Option<Route>, NetError> {
         let is_default = |route: &Route| {
             route.is_default()
@@ -289,8 +289,8 @@ impl Net {
         Ok(routes.min_by_key(|route| route.metric.unwrap_or(0)))
     }
 
-    /// Adds a route. It is an error of kind `Exists` if there is one to the same network with the same metric in the
-    /// same table.
+    /// Adds a route. Fails with kind `Exists` if the table already has a route to the same network with the same
+    /// metric.
     pub async fn add_route(&self, route: &Route) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::NewRoute(route.addition());
         self.talk(message, Mode::Create, || format!("adding the route {route}")).await.map(drop)
@@ -346,7 +346,7 @@ fn listed(answer: &RouteNetlinkMessage) -> Option<Route> {
     }
 }
 
-/// Returns whether the kernel learned this (redirects, path MTUs): such exceptions are not routes.
+/// Returns whether the kernel learned this entry (redirects, path MTUs): such exceptions are not routes.
 fn is_cached(header: &RouteHeader) -> bool {
     header.flags.contains(RouteFlags::Cloned)
 }

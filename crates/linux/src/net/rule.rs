@@ -13,7 +13,7 @@ use super::{MAIN_TABLE, Mode, Net, NetError, NetErrorKind};
 pub struct Rule {
     /// IPv6 rather than IPv4.
     pub v6: bool,
-    /// Its preference; rules with lower ones are consulted first.
+    /// Its preference; rules with lower values are evaluated first.
     pub preference: u32,
     /// Matches only packets from this network.
     pub from: Option<IpNet>,
@@ -21,7 +21,7 @@ pub struct Rule {
     pub to: Option<IpNet>,
     /// Matches only packets *without* this mark.
     pub not_mark: Option<u32>,
-    /// Matches only UDP packets between these ports: source, destination.
+    /// Matches only UDP packets with these source and destination ports.
     pub udp_ports: Option<(u16, u16)>,
     /// The table to use.
     pub table: u32,
@@ -133,8 +133,8 @@ impl Net {
         Ok(rules)
     }
 
-    /// Returns the policy routing rules of one family. It is an error of kind `NoFamily` if the
-    /// kernel has no rules for it.
+    /// Returns the policy routing rules of one family. Fails with kind `NoFamily` if the kernel has
+    /// no rules for it.
     pub async fn rules_of(&self, v6: bool) -> Result<Vec<RuleInUse>, NetError> {
         let mut query = RuleMessage::default();
         query.header.family = family(v6);
@@ -147,7 +147,7 @@ impl Net {
         Ok(rules.collect())
     }
 
-    /// Adds a rule. It is an error of kind `Exists` if an identical rule exists.
+    /// Adds a rule. Fails with kind `Exists` if an identical rule exists.
     pub async fn add_rule(&self, rule: &Rule) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::NewRule(rule.message());
         self.talk(message, Mode::Create, || format!("adding the rule {rule}")).await.map(drop)

@@ -112,7 +112,7 @@ fn routes_by_gateway_and_by_interface() {
             assert_eq!(n.route_to(ip(hop)).await?.gateway, None);
             let listed = Route { table: Some(MAIN_TABLE), ..by_link };
             assert!(n.routes().await?.contains(&listed), "{listed}");
-            // Without metric and interface it matches any route to that network.
+            // Without a metric and an interface, the request matches any route to that network.
             n.delete_route(&Route { metric: None, link: None, ..by_link }).await?;
             let gone = n.delete_route(&by_link).await.unwrap_err();
             assert_eq!(gone.kind(), NetErrorKind::NotFound, "{gone}");

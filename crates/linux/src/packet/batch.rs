@@ -1,4 +1,4 @@
-//! A burst of frames: read from a packet socket by `recvmmsg` or from a TAP device one by one; written to either.
+//! A burst of frames, read from a packet socket by `recvmmsg` or from a TAP device one by one, and written to either.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice};
@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::PacketSocket;
 use crate::tun::{TunQueue, VNET_LEN};
 
-/// The size of one slot in bytes: an Ethernet header, two VLAN tags and an IP packet of the greatest length, and space
-/// before them for the tag that the kernel delivers outside the frame.
+/// The size of one slot in bytes: an Ethernet header, two VLAN tags and an IP packet of the maximum length, preceded by
+/// space for the tag that the kernel delivers outside the frame.
 pub const SLOT: usize = 65_536 + 64;
 
 /// The most slots of a batch.
@@ -26,7 +26,7 @@ const NEEDS_CSUM: u8 = 1;
 /// The number of bytes that a burst should not much exceed: a part of a core's L2 cache.
 const BURST: usize = 512 << 10;
 
-/// The least number of slots offered.
+/// The minimum number of slots offered.
 const MIN_OFFERED: usize = 8;
 
 /// Space for one `tpacket_auxdata` with its header.
@@ -39,7 +39,7 @@ struct Aux([u8; 64]);
 pub struct Frame<'a> {
     /// The work that the kernel left undone in it (`virtio_net_hdr`).
     pub vnet: &'a mut [u8; VNET_LEN],
-    /// The frame, from the destination address on, VLAN tags inside.
+    /// The frame, starting at the destination address, including VLAN tags.
     pub bytes: &'a mut [u8],
     /// Whether to send it; false at first.
     pub keep: &'a mut bool,
@@ -53,7 +53,7 @@ struct Span {
     keep: bool,
 }
 
-/// Buffers for a burst. Pages that no frame reached are never touched.
+/// Buffers for a burst. Pages into which no frame is written are never touched.
 pub struct FrameBatch {
     buffers: Vec<u8>,
     vnets: Vec<[u8; VNET_LEN]>,
@@ -66,17 +66,17 @@ pub struct FrameBatch {
     /// Written before each send and not used after it.
     out_parts: Vec<libc::iovec>,
     outgoing: Vec<libc::mmsghdr>,
-    /// Messages that the last receive used.
+    /// The number of messages that the last receive used.
     used: usize,
     filled: usize,
     drained: bool,
     offered: usize,
-    /// Frames that were skipped since the last [`FrameBatch::take_unusable`].
+    /// Frames skipped since the last [`FrameBatch::take_unusable`].
     unusable: u64,
 }
 
 // SAFETY: its pointers refer to the memory of its own vectors, which moves with it and keeps its address: the vectors
-// never grow. Those of `outgoing` are dangling between calls and never used then.
+// never grow. Those of `outgoing` dangle between calls but are never used then.
 unsafe impl Send for FrameBatch {}
 
 fn empty_message() -> libc::mmsghdr {
@@ -146,7 +146,7 @@ impl FrameBatch {
         self.filled == 0
     }
 
-    /// Returns how many frames were skipped since the last call because they were truncated or our own.
+    /// Returns how many frames were skipped since the last call because they were truncated or sent by this host.
     pub fn take_unusable(&mut self) -> u64 {
         std::mem::take(&mut self.unusable)
     }
@@ -175,11 +175,11 @@ impl FrameBatch {
         self.drained
     }
 
-    /// Takes up to `most` frames of a TAP queue, or fewer once they have `bytes` bytes; returns how many. `WouldBlock`
-    /// if there is none.
+    /// Receives up to `most` frames from a TAP queue, or fewer once they total `bytes` bytes; returns how many.
+    /// `WouldBlock` if there are none.
     ///
     /// # Errors
-    /// Fails as [`TunQueue::read`] does, if there is not a single frame.
+    /// Fails as [`TunQueue::read`] does if no frame was received.
     pub fn receive_from_tap(
         &mut self,
         queue: &TunQueue,
@@ -252,7 +252,7 @@ impl FrameBatch {
             let len = (message.msg_len as usize).saturating_sub(VNET_LEN);
             *span = Span { start: TAG, len, keep: false };
             let cut = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            // Only a fanout group of a kernel before 6.7 delivers frames that the host sent.
+            // Only a fanout group on a kernel before 6.7 delivers frames that the host sent.
             if cut || name.sll_pkttype == libc::PACKET_OUTGOING {
                 span.len = 0;
                 self.unusable += 1;
@@ -264,8 +264,8 @@ impl FrameBatch {
         }
     }
 
-    /// Offers as many slots as frames of the last burst's size make [`BURST`] bytes; more than before only if that
-    /// burst filled all slots offered.
+    /// Offers as many slots as hold [`BURST`] bytes of frames of the last burst's size, but more than before only if
+    /// that burst filled all slots offered.
     fn offer_for_next(&mut self) {
         let bytes: usize = self.spans.iter().take(self.filled).map(|span| span.len).sum();
         let average = (bytes / self.filled.max(1)).max(1);
@@ -276,8 +276,8 @@ impl FrameBatch {
         }
     }
 
-    /// Writes the kept frames from `from` up to `to` to a TAP queue. Stops at the first one that the kernel does not
-    /// take. Returns how many frames of the range are finished, kept or not, and the error that stopped it at the next.
+    /// Writes the kept frames from `from` up to `to` to a TAP queue. Stops at the first frame that the kernel does not
+    /// accept. Returns how many frames of the range are finished, kept or not, and the error of the next frame, if any.
     pub fn send_to_tap(
         &self,
         queue: &TunQueue,
@@ -294,7 +294,7 @@ impl FrameBatch {
     }
 
     /// Sends the kept frames from `from` up to `to`. Returns how many frames of the range are finished, kept or not,
-    /// and the error that stopped it at the next.
+    /// and the error of the next frame, if any.
     ///
     /// `WouldBlock`: the socket's send buffer is full. `ENOBUFS`: the interface's queue is full and has dropped the
     /// frame. `ENETDOWN`, `ENXIO`: the interface is down or removed. `EMSGSIZE`: the frame is longer than the
@@ -310,8 +310,8 @@ impl FrameBatch {
         let mut sent = 0;
         while sent < queued {
             let Some(rest) = self.outgoing.get_mut(sent..queued) else { break };
-            // SAFETY: the headers in `rest` were written by `queue` just now, with pointers to and lengths of elements
-            // of this batch's own vectors; the kernel only reads the memory that they refer to.
+            // SAFETY: `queue` has just written the headers in `rest`, with pointers to elements of this batch's own
+            // vectors and their lengths; the kernel only reads the memory that they refer to.
             let count = unsafe {
                 libc::sendmmsg(
                     socket.as_fd().as_raw_fd(),
@@ -362,7 +362,7 @@ impl FrameBatch {
         queued
     }
 
-    /// Returns how many frames from `from` precede the kept one with the number `nth`.
+    /// Returns how many frames of the range precede the kept frame with the number `nth`.
     fn until_kept(&self, from: usize, to: usize, nth: usize) -> usize {
         let kept = (from..to).filter(|at| self.kept(*at).is_some());
         kept.into_iter().nth(nth).map_or(to.saturating_sub(from), |at| at - from)

@@ -1,15 +1,16 @@
 //! Keeping frames of an interface from the host's own stack while a process lives.
 //!
 //! A packet socket gets a copy of each frame; the host's stack gets the frame itself, and would answer ARP for any of
-//! its addresses, refuse TCP connections to them, and forward. Therefore every frame that the interface receives is
-//! dropped after the packet sockets and before the stack: by a chain of nftables' `netdev` family at the hook `ingress`
-//! whose policy is to drop. The table belongs to the netlink socket that created it (`NFT_TABLE_F_OWNER`, Linux 5.12):
-//! the kernel removes it with the process, also after `kill -9`, and `nft flush ruleset` does not remove it.
+//! its addresses, refuse TCP connections to them, and forward packets. Therefore every frame that the interface
+//! receives is dropped after the packet sockets and before the stack, by a chain of nftables' `netdev` family at the
+//! hook `ingress` with the policy drop. The table belongs to the netlink socket that created it (`NFT_TABLE_F_OWNER`,
+//! Linux 5.12): the kernel removes it with the process, even after `kill -9`, and `nft flush ruleset` does not remove
+//! it.
 //!
-//! Before Linux 6.16 such a chain needs its interface to exist: one that is removed and created again has no chain
-//! until it is added again. Therefore there is a second line of rules that match the interface's name and do not need
-//! it to exist: in tables of the families `inet`, before routing, and `arp`. They see IP and ARP of the interface
-//! itself only, not packets that VLAN interfaces or a bridge of the kernel on top of it receive.
+//! Before Linux 6.16, such a chain requires its interface to exist: an interface that is removed and created again has
+//! no chain until it is added again. Therefore a second set of rules matches the interface's name and does not require
+//! it to exist: in tables of the families `inet`, before routing, and `arp`. These rules see only IP and ARP packets of
+//! the interface itself, not packets received by VLAN interfaces or a kernel bridge on top of it.
 
 use std::fmt;
 use std::io;
@@ -70,18 +71,18 @@ const OWNER: u32 = 2;
 
 /// `NF_NETDEV_INGRESS`.
 const INGRESS: u32 = 0;
-/// Families of the second line, and the first hook of each: `NF_INET_PRE_ROUTING` and `NF_ARP_IN`.
+/// Families of the second set of rules, and the first hook of each: `NF_INET_PRE_ROUTING` and `NF_ARP_IN`.
 const BY_NAME: [(u8, u32); 2] = [(libc::NFPROTO_INET as u8, 0), (libc::NFPROTO_ARP as u8, 0)];
 const CHAIN_BY_NAME: &str = "keep_from_host";
 const NETDEV: u8 = libc::NFPROTO_NETDEV as u8;
 
-/// Before every other chain of an interface, which dropped packets need not pass.
+/// Before every other chain of an interface, so that dropped packets skip those chains.
 const FIRST: i32 = -500;
 
 /// `NF_DROP`.
 const DROP: u32 = 0;
 
-/// How long the kernel may take to answer, in seconds. It answers before the call returns.
+/// The timeout for the kernel's answer, in seconds. The kernel answers before the call returns.
 const PATIENCE_S: i64 = 5;
 
 /// The reason why frames could not be kept from the host's stack.
@@ -123,7 +124,7 @@ pub struct Guard {
     sequence: u32,
     /// Interfaces that were added.
     added: Vec<String>,
-    /// The reason why there is no second line of rules.
+    /// The reason why the second set of rules is missing.
     gap: Option<GuardError>,
 }
 
@@ -131,7 +132,7 @@ impl Guard {
     /// Creates a guard without interfaces, in the calling thread's network namespace. Needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// Missing privileges, or a kernel without the required features.
+    /// The process lacks privileges, or the kernel lacks a required feature.
     pub fn new() -> Result<Self, GuardError> {
         let step = "opening a netlink socket to nftables";
         let opened = socket(
@@ -154,11 +155,12 @@ impl Guard {
         Ok(this)
     }
 
-    /// Keeps all that this interface receives from now on from the host's stack. Call it again for an interface that
-    /// was removed and created again.
+    /// Keeps all frames that this interface receives from now on from the host's stack. Call it again for an interface
+    /// that was removed and created again.
     ///
     /// # Errors
-    /// There is no such interface. From Linux 6.16 on this is no error: the chain waits for an interface of that name.
+    /// The interface does not exist. This is not an error on Linux 6.16 and later: the chain takes effect once an
+    /// interface of that name exists.
     pub fn add(&mut self, interface: &str) -> Result<(), GuardError> {
         let known = self.added.iter().any(|known| known == interface);
         if !known {
@@ -175,7 +177,7 @@ impl Guard {
         error.map_err(|error| GuardError { step: "making an nftables chain at ingress", error })
     }
 
-    /// Adds the second line of rules for an interface, which need not exist.
+    /// Adds the second set of rules for an interface, which need not exist.
     pub(super) fn add_by_name(&mut self, interface: &str) {
         if self.gap.is_some() {
             return;
@@ -192,8 +194,8 @@ impl Guard {
         }
     }
 
-    /// Returns, once, why an interface that is removed and created again has no guard until it is added again. From
-    /// Linux 6.16 on it always has one.
+    /// Returns, once, the reason why an interface that is removed and created again has no guard until it is added
+    /// again. On Linux 6.16 and later it always has one.
     pub fn take_gap(&mut self) -> Option<GuardError> {
         self.gap.take()
     }
@@ -217,7 +219,7 @@ impl Guard {
             .map_err(|error| GuardError { step: "making an nftables chain", error })
     }
 
-    /// Creates the chain of an interface; with `again` it replaces the former one, which may have lost its hook.
+    /// Creates the chain of an interface; with `again` it replaces the previous chain, which may have lost its hook.
     fn chain_at(&mut self, interface: &str, again: bool) -> io::Result<()> {
         let name = format!("keep_from_host_{interface}");
         let new = chain(&self.table, &name, hook(INGRESS, Some(interface)), Some(DROP));
@@ -228,7 +230,7 @@ impl Guard {
         self.change(NETDEV, if again { &both } else { both.get(1..).unwrap_or(&[]) })
     }
 
-    /// Makes changes in one transaction, all or none, and waits for the kernel's answer.
+    /// Makes changes in one all-or-nothing transaction, and waits for the kernel's answer.
     fn change(&mut self, family: u8, changes: &[(u16, &Attributes)]) -> io::Result<()> {
         let mut bytes = Vec::new();
         let plain = libc::NLM_F_REQUEST as u16;
@@ -264,7 +266,7 @@ impl Guard {
     }
 }
 
-/// Describes where a chain is hooked in.
+/// Describes the hook of a chain.
 fn hook(number: u32, interface: Option<&str>) -> Attributes {
     let mut hook = Attributes::default();
     hook.number(HOOK_NUMBER, number);
@@ -275,7 +277,7 @@ fn hook(number: u32, interface: Option<&str>) -> Attributes {
     hook
 }
 
-/// Describes a chain; without a policy it accepts.
+/// Describes a chain; without a policy it accepts packets.
 fn chain(table: &str, name: &str, hook: Attributes, policy: Option<u32>) -> Attributes {
     let mut body = Attributes::default();
     body.text(CHAIN_TABLE, table);
@@ -362,8 +364,8 @@ fn message(
     to.extend(body);
 }
 
-/// Returns the kernel's answer to the change with this number: 0 or a negative error; `None` if it is not among these
-/// messages.
+/// Returns the kernel's answer to the change with this sequence number: 0 or a negative error; `None` if these messages
+/// do not contain it.
 fn verdict(mut bytes: &[u8], sequence: u32) -> Option<i32> {
     let word = |bytes: &[u8], at: usize| bytes.get(at..at + 4)?.try_into().ok();
     while bytes.len() >= 20 {
@@ -416,7 +418,7 @@ mod tests {
         assert_eq!(verdict(&both, 2), Some(0));
         assert_eq!(verdict(&both, 3), None);
         assert_eq!(verdict(&both[..30], 1), Some(-17));
-        // Truncated, or with a length of zero: neither an endless loop nor a panic.
+        // Truncated, or with a length of zero: this must cause neither an endless loop nor a panic.
         assert_eq!(verdict(&both[..19], 1), None);
         assert_eq!(verdict(&[0; 64], 1), None);
     }

@@ -1,9 +1,9 @@
-//! Ethernet frames of existing interfaces, by packet sockets (packet(7)).
+//! Ethernet frames of existing interfaces, through packet sockets (packet(7)).
 //!
-//! A socket here sees every frame that its interface receives, whatever its destination and before the host's stack
-//! does, and no frame that the host or the socket itself sends. Frames are complete: they have the `virtio_net_hdr`
-//! that describes the work that the kernel left undone in them (`PACKET_VNET_HDR`), so that 64 KiB of one flow are one
-//! frame, and they contain the VLAN tag that the kernel delivers separately (`PACKET_AUXDATA`).
+//! A socket sees every frame that its interface receives, whatever its destination and before the host's stack does,
+//! but no frame that the host or the socket itself sends. Frames are complete: the `virtio_net_hdr` describes the work
+//! that the kernel left undone (`PACKET_VNET_HDR`), so 64 KiB of one flow can form one frame, and each frame contains
+//! the VLAN tag that the kernel delivers separately (`PACKET_AUXDATA`).
 #![allow(unsafe_code)]
 
 mod batch;
@@ -18,10 +18,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::tun::VNET_LEN;
 
-/// The number of bytes that may be unread for each socket, as the kernel counts them.
+/// The maximum number of unread bytes per socket, as the kernel counts them.
 const RECEIVE_BUFFER: libc::c_int = 16 << 20;
 
-/// The number of bytes that may be unsent for each socket. Beyond it the sender waits: this is the queue of the port.
+/// The maximum number of unsent bytes per socket. Beyond this limit the sender waits: this is the queue of the port.
 const SEND_BUFFER: libc::c_int = 4 << 20;
 
 /// The reason why a packet socket could not be opened.
@@ -29,7 +29,7 @@ const SEND_BUFFER: libc::c_int = 4 << 20;
 pub enum PacketError {
     /// CAP_NET_RAW is missing.
     NoPermission(io::Error),
-    /// There is no such interface (any more).
+    /// The interface does not exist or no longer exists.
     NoInterface(io::Error),
     /// This kernel lacks a required feature.
     Unsupported(&'static str, io::Error),
@@ -59,7 +59,7 @@ impl std::error::Error for PacketError {}
 /// Packets that a packet socket has received and dropped since the last query.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacketStatistics {
-    /// Frames that the kernel offered to the socket, dropped ones included.
+    /// Frames that the kernel offered to the socket, including those dropped.
     pub seen: u32,
     /// Frames dropped because the socket's receive buffer was full.
     pub dropped: u32,
@@ -72,12 +72,12 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens `queues` (1 to 64) sockets of an interface in the calling thread's network namespace, and switches it to
-    /// promiscuous mode for their lifetime. With several, the kernel delivers all frames of one flow to the same socket
-    /// (`PACKET_FANOUT_HASH`).
+    /// Opens `queues` (1 to 64) sockets of an interface in the calling thread's network namespace, and switches the
+    /// interface to promiscuous mode for their lifetime. With several sockets, the kernel delivers all frames of one
+    /// flow to the same socket (`PACKET_FANOUT_HASH`).
     ///
     /// # Errors
-    /// Missing privileges, no such interface, an old kernel.
+    /// The process lacks privileges, the interface does not exist, or the kernel is too old.
     pub fn open(ifindex: u32, queues: usize) -> Result<Vec<Self>, PacketError> {
         let index = libc::c_int::try_from(ifindex)
             .map_err(|_| PacketError::NoInterface(io::Error::from_raw_os_error(libc::ENODEV)))?;
@@ -95,7 +95,7 @@ impl PacketSocket {
 
     fn bound(index: libc::c_int) -> Result<Self, PacketError> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // Protocol 0: nothing arrives before it is bound to its one interface.
+        // Protocol 0: no frames arrive before the socket is bound to its one interface.
         // SAFETY: creates a descriptor, which has no other owner.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         if fd < 0 {
@@ -105,7 +105,7 @@ impl PacketSocket {
                 _ => PacketError::Os("opening it", error),
             });
         }
-        // SAFETY: `fd` is a fresh descriptor that is ours alone.
+        // SAFETY: `fd` is a new descriptor without another owner.
         let this = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
         let packet = libc::SOL_PACKET;
         let unsupported = |what| move |e| PacketError::Unsupported(what, e);
@@ -113,7 +113,7 @@ impl PacketSocket {
         this.set(packet, libc::PACKET_AUXDATA, &1).map_err(unsupported("auxiliary data"))?;
         this.set(packet, libc::PACKET_IGNORE_OUTGOING, &1)
             .map_err(unsupported("PACKET_IGNORE_OUTGOING"))?;
-        // Beyond the machine's limits where permitted; otherwise up to them.
+        // Exceed the system's limits if permitted; otherwise set sizes up to them.
         for (force, plain, bytes) in [
             (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER),
             (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER),
@@ -156,8 +156,8 @@ impl PacketSocket {
     /// Shares the interface's frames with the other sockets of a group, which the first socket creates.
     fn join_group(&self, group: Option<u16>) -> Result<u16, PacketError> {
         let step = |e| PacketError::Os("sharing the interface among workers", e);
-        // The group has its own setting, independent of its members' for outgoing frames. Kernels before 6.7 do not
-        // have this option; there `FrameBatch` skips them.
+        // The group has its own setting for outgoing frames, independent of its members' settings. Kernels before 6.7
+        // do not have this option; there, `FrameBatch` skips such frames.
         let ignoring = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
         let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         let value =
@@ -169,7 +169,7 @@ impl PacketSocket {
         Ok(joined as u16)
     }
 
-    /// Returns whether the interface is gone for good, in which case the kernel has detached the socket from it.
+    /// Returns whether the interface has been removed, in which case the kernel has detached the socket from it.
     pub fn is_lost(&self) -> bool {
         // SAFETY: sockaddr_ll is plain data for which all zeroes is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -190,8 +190,8 @@ impl PacketSocket {
         Ok(PacketStatistics { seen, dropped })
     }
 
-    /// Receives a burst; returns how many frames it has. `WouldBlock` if there is none; `ENETDOWN` (once) when the
-    /// interface was switched off or removed ([`Self::is_lost`]); `EINVAL` for a frame that the header cannot describe,
+    /// Receives a burst; returns how many frames it has. `WouldBlock` if there are none; `ENETDOWN` (once) if the
+    /// interface was brought down or removed ([`Self::is_lost`]); `EINVAL` for a frame that the header cannot describe,
     /// which is lost.
     ///
     /// # Errors
@@ -217,8 +217,7 @@ impl PacketSocket {
 
     fn set<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
         let (at, size) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
-        // SAFETY: the pointer and the size are those of `value`, which outlives the call; the kernel
-        // only reads.
+        // SAFETY: the pointer and the size are those of `value`, which outlives the call; the kernel only reads it.
         let rc = unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, at, size) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -226,8 +225,8 @@ impl PacketSocket {
     fn get<T: Copy + Default>(&self, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
         let mut value = T::default();
         let mut size = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `size` bytes, the size of `value`, which is made of
-        // integers at all callers.
+        // SAFETY: the kernel writes at most `size` bytes, the size of `value`, which consists of integers at all call
+        // sites.
         let rc = unsafe {
             let at = (&raw mut value).cast();
             libc::getsockopt(self.fd.as_raw_fd(), level, name, at, &raw mut size)
@@ -236,7 +235,7 @@ impl PacketSocket {
     }
 }
 
-/// A socket that another process has opened and bound ([`PacketSocket::open`]).
+/// Takes over a socket that another process has opened and bound ([`PacketSocket::open`]).
 impl From<OwnedFd> for PacketSocket {
     fn from(fd: OwnedFd) -> Self {
         Self { fd }

@@ -5,7 +5,7 @@ fn index(ns: &NetNs, name: &str) -> u32 {
     ns.configure(async |net| net.link(name).await).unwrap().unwrap().index
 }
 
-/// Waits a moment for a burst.
+/// Waits briefly for a burst and receives it.
 fn receive(socket: &PacketSocket, batch: &mut FrameBatch) -> usize {
     for _ in 0..200 {
         match socket.receive(batch) {
@@ -119,7 +119,7 @@ fn the_guard_keeps_the_host_from_frames_that_the_socket_still_sees() {
         let mut ping = b.command("ping").unwrap();
         ping.args(["-c", "1", "-W", "1", "192.0.2.1"]).output().unwrap().status.success()
     };
-    // A busy machine may take longer for the first answer than the ping waits.
+    // On a busy machine, the first answer may take longer than the ping's timeout.
     let answered_in_time = || (0..20).any(|_| answered());
     assert!(answered_in_time(), "without a guard the host does not answer");
     let socket = a.run(|| PacketSocket::open(index(&a, "left"), 1)).unwrap().unwrap().remove(0);
@@ -133,8 +133,8 @@ fn the_guard_keeps_the_host_from_frames_that_the_socket_still_sees() {
     assert!(answered_in_time(), "the guard outlives its owner");
 }
 
-/// The kernel binds a chain at ingress to an existing interface. Until the bridge has added an interface again that was
-/// removed and created again, rules by name keep its packets from the host.
+/// The kernel binds an ingress chain to an existing interface. If an interface is removed and created again, rules that
+/// match its name keep its packets from the host until the bridge has added it again.
 #[test]
 fn the_guard_s_second_line_needs_no_interface() {
     adit_testbed::needs_root!();
@@ -163,7 +163,7 @@ fn the_guard_s_second_line_needs_no_interface() {
         let mut ping = b.command("ping").unwrap();
         ping.args(["-c", "1", "-W", "1", to]).output().unwrap().status.success()
     };
-    // A busy machine may take longer for the first answer than the ping waits.
+    // On a busy machine, the first answer may take longer than the ping's timeout.
     let answers_in_time = |to| (0..20).any(|_| answers(to));
     for other in ["198.51.100.1", "2001:db8:1::1"] {
         assert!(answers_in_time(other), "another interface");

@@ -22,7 +22,7 @@ use nix::unistd::{Gid, Group, Pid, Uid, User};
 
 use crate::process;
 
-/// The least amount of memory that must be lockable, if all memory is locked.
+/// The minimum amount of memory that must be lockable if all memory is locked.
 const LOCKED_MEMORY: u64 = 100 << 20;
 
 /// The privileges that remain.
@@ -33,12 +33,12 @@ pub struct Privileges {
     /// The group to become; `None`: the primary group of `user`, or no change without one. With either, supplementary
     /// groups are dropped.
     pub group: Option<Gid>,
-    /// The capabilities to keep (for example `CAP_NET_ADMIN` to change routes). All others are dropped, also from the
-    /// bounding set, so that no program started later regains them.
+    /// The capabilities to keep (for example `CAP_NET_ADMIN` to change routes). All others are dropped, including from
+    /// the bounding set, so that no program started later regains them.
     pub keep: Vec<Capability>,
     /// Whether to keep all memory, now and later, out of swap.
     pub lock_memory: bool,
-    /// The system calls to allow, and the consequence of others.
+    /// The system calls to allow, and the effect of any other call.
     pub seccomp: Option<(Profile, Violation)>,
 }
 
@@ -49,15 +49,15 @@ pub enum PrivilegeError {
     NoUser(String),
     /// No such group.
     NoGroup(String),
-    /// Other threads are running, which would keep their privileges (our fault: a mistake in the order of start).
+    /// Other threads are running and would keep their privileges (a bug in adit: a wrong order during start-up).
     Threads(usize),
-    /// A capability must be kept that the process does not have.
+    /// A capability that must be kept is not held by the process.
     Missing(Capability),
     /// Memory must be locked, but the limit is this many bytes and cannot be raised.
     LockLimit(u64),
     /// A step failed.
     Step(&'static str, io::Error),
-    /// Every step succeeded, but the privileges are still there.
+    /// Every step succeeded, but the process still has the privileges.
     StillThere(&'static str),
 }
 
@@ -113,12 +113,12 @@ pub fn find_group(name: &str) -> Result<Gid, PrivilegeError> {
     group.map(|group| group.gid).ok_or_else(|| PrivilegeError::NoGroup(name.to_owned()))
 }
 
-/// Returns the capabilities that the process has.
+/// Returns the capabilities that the process holds.
 pub fn held() -> Result<HashSet<Capability>, PrivilegeError> {
     caps_step("reading", caps::read(None, CapSet::Permitted))
 }
 
-/// Returns what prevents the process from becoming this user and group: missing privileges, or a user namespace that
+/// Returns the reason why the process cannot become this user and group: missing privileges, or a user namespace that
 /// does not map them.
 pub fn obstacle(user: Uid, group: Gid) -> Option<String> {
     let held = held().unwrap_or_default();
@@ -149,8 +149,8 @@ fn maps_id(line: &str, id: u32) -> bool {
     (first..first.saturating_add(count)).contains(&u64::from(id))
 }
 
-/// Keeps secrets from disks and debuggers: no core dumps, no ptrace by the same user. Call it first; a change of user
-/// undoes it, so [`Privileges::drop`] does it again.
+/// Keeps secrets from disks and debuggers: no core dumps, no ptrace by the same user. Call it before anything else; a
+/// change of user undoes it, so [`Privileges::drop`] does it again.
 pub fn protect_memory() -> io::Result<()> {
     prctl::set_dumpable(false)?;
     Ok(setrlimit(Resource::RLIMIT_CORE, 0, 0)?)
@@ -224,7 +224,7 @@ impl Privileges {
             return Err(PrivilegeError::StillThere("the user root"));
         }
         let mut sets = vec![CapSet::Permitted, CapSet::Effective, CapSet::Inheritable];
-        // Without CAP_SETPCAP the bounding set could not be reduced; no_new_privs makes it meaningless then.
+        // Without CAP_SETPCAP, the bounding set could not be reduced; in that case no_new_privs makes it irrelevant.
         if could_bound {
             sets.push(CapSet::Bounding);
         }
@@ -237,7 +237,8 @@ impl Privileges {
     }
 }
 
-/// The signal that the process requested for the end of its parent. The kernel clears it with a change of user.
+/// The signal that the process requested for the death of its parent. The kernel clears the request when the user
+/// changes.
 struct ParentDeath {
     signal: Option<Signal>,
     parent: Pid,
@@ -253,7 +254,7 @@ impl ParentDeath {
     fn restore(self) -> Result<(), PrivilegeError> {
         let Some(signal) = self.signal else { return Ok(()) };
         step("setting the parent death signal", prctl::set_pdeathsig(signal))?;
-        // The parent may have ended while no signal was set.
+        // The parent may have ended while no signal was requested.
         if nix::unistd::getppid() != self.parent {
             step("following the parent", nix::sys::signal::raise(signal))?;
         }
@@ -266,7 +267,7 @@ fn primary_group(user: Uid) -> Result<Gid, PrivilegeError> {
     found.map(|user| user.gid).ok_or_else(|| PrivilegeError::NoUser(user.to_string()))
 }
 
-/// Verifies that all three ids of the user and of the group are the new ones, and that no other group is left.
+/// Verifies that all three ids of the user and of the group are the new ones, and that no other groups remain.
 fn verify_ids(user: Option<Uid>, group: Option<Gid>) -> Result<(), PrivilegeError> {
     if let Some(user) = user {
         let ids = step("reading the user", nix::unistd::getresuid())?;
@@ -305,7 +306,7 @@ fn drop_capabilities(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
 }
 
 fn lock_memory(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
-    // Without the capability to exceed it, a low limit would make allocations fail at run time.
+    // Without the capability to exceed the limit, a low limit would make allocations fail at run time.
     if !keep.contains(&Capability::CAP_IPC_LOCK) {
         let name = Resource::RLIMIT_MEMLOCK;
         if setrlimit(name, RLIM_INFINITY, RLIM_INFINITY).is_err() {

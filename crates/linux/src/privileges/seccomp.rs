@@ -1,8 +1,8 @@
 //! Allow-lists of system calls.
 //!
-//! The lists contain the calls of a running daemon with tokio, glibc, aws-lc and rtnetlink, and their older and newer
-//! forms. For calls with many functions, `arguments.rs` states which are allowed. `tests/process.rs` runs such a daemon
-//! under them, and tries each argument.
+//! The lists contain the calls of a running daemon with tokio, glibc, aws-lc and rtnetlink, including older and newer
+//! variants. For calls with many functions, `arguments.rs` states which are allowed. `tests/process.rs` runs a daemon
+//! under these lists, and tests each argument.
 
 mod arguments;
 
@@ -16,19 +16,19 @@ use self::arguments::Rules;
 /// The system calls that stay allowed, for the calling thread and those that it starts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Moving packets between open descriptors: no file, socket, thread or program can be opened or started.
+    /// Moving packets between open descriptors: no files, sockets, threads or programs can be opened or started.
     DataPlane,
     /// A daemon: files, sockets (IP, Unix and netlink only), threads and narrower filters for them; no processes and no
     /// programs.
     Daemon,
-    /// The calls of [`Profile::Daemon`], and packet sockets to open a port that reappears.
+    /// The calls of [`Profile::Daemon`], and packet sockets to reopen a port that reappears.
     Bridge,
-    /// The calls of [`Profile::Daemon`], and starting programs. They inherit the filter: a program that needs more
-    /// fails.
+    /// The calls of [`Profile::Daemon`], and those to start programs. Programs inherit the filter: a program that needs
+    /// more fails.
     DaemonWithPrograms,
 }
 
-/// The consequence of another call.
+/// The effect of a call that is not allowed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// The call fails with `EPERM`.
@@ -169,7 +169,7 @@ const DAEMON: &[libc::c_long] = &[
     libc::SYS_seccomp,
 ];
 
-/// Starting and reaping programs, and what their loaders need.
+/// Starting and reaping programs, and the calls that their loaders need.
 const PROGRAMS: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_wait4,
@@ -188,7 +188,7 @@ const PROGRAMS: &[libc::c_long] = &[
     libc::SYS_getgroups,
 ];
 
-/// Calls that only this architecture has, by list.
+/// Calls that exist only on this architecture, by list.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: [&[libc::c_long]; 3] = [
     &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_time, libc::SYS_arch_prctl],
@@ -213,7 +213,7 @@ const LEGACY: [&[libc::c_long]; 3] = [
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: [&[libc::c_long]; 3] = [&[], &[], &[]];
 
-/// Installs a filter for the calling thread and the threads and programs that it starts from now on. Also sets
+/// Installs a filter for the calling thread and for the threads and programs that it starts from now on. Also sets
 /// no_new_privs. Several filters add up: each call must pass all of them.
 pub fn apply(profile: Profile, violation: Violation) -> io::Result<()> {
     if profile != Profile::DataPlane {
@@ -229,8 +229,8 @@ fn install(program: &BpfProgram) -> io::Result<()> {
     })
 }
 
-/// Narrows the filter of a process that has dropped its privileges for the calling thread, which moves packets. Without
-/// such a filter nothing changes.
+/// Applies a narrower filter to the calling thread, which moves packets, if the process has dropped its privileges and
+/// has a filter. Otherwise nothing changes.
 pub fn confine_worker() -> io::Result<()> {
     use rustix::thread::{SecureComputingMode, no_new_privs, secure_computing_mode};
     if no_new_privs()? && secure_computing_mode()? == SecureComputingMode::Filter {

@@ -19,16 +19,17 @@ pub struct TcpListenOptions {
     pub v6only: bool,
     /// Let several listeners share the port (`SO_REUSEPORT`).
     pub reuse_port: bool,
-    /// Mark on every packet (`SO_MARK`), accepted streams' included. Needs CAP_NET_ADMIN.
+    /// Mark on every packet (`SO_MARK`), including those of accepted streams. Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
-    /// Accept connections by this interface only (`SO_BINDTODEVICE`), such as one of a VRF; the streams are bound to it
-    /// too.
+    /// Accept connections only through this interface (`SO_BINDTODEVICE`), such as a VRF device; accepted streams are
+    /// bound to it too.
     pub device: Option<String>,
     /// Connections that may wait to be accepted.
     pub backlog: u16,
-    /// The most bytes that the kernel queues for each stream; `None` leaves it to the kernel, which adapts.
+    /// The maximum number of received bytes that the kernel queues for each stream; `None` lets the kernel adapt the
+    /// size.
     pub recv_buffer: Option<usize>,
-    /// The most bytes that the kernel queues from each stream; `None` as above.
+    /// The maximum number of bytes to send that the kernel queues for each stream; `None` as above.
     pub send_buffer: Option<usize>,
 }
 
@@ -77,7 +78,7 @@ impl TcpListener {
     /// Takes over a listener that another process created.
     ///
     /// # Errors
-    /// It is no listening socket.
+    /// The descriptor is not a listening socket.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(fd);
         if !socket.is_listener()? {
@@ -92,9 +93,9 @@ impl TcpListener {
         self.local
     }
 
-    /// Accepts a connection and returns it with the peer's address; `WouldBlock` if there is none. Other errors may be
-    /// those of a connection that broke while it waited, or a lack of descriptors (`EMFILE`, `ENFILE`): the listener
-    /// itself remains usable.
+    /// Accepts a connection and returns it with the peer's address; `WouldBlock` if none is pending. Other errors may
+    /// come from a connection that broke while it was pending, or from a lack of descriptors (`EMFILE`, `ENFILE`): the
+    /// listener itself remains usable.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (fd, _) = rustix::net::acceptfrom_with(&self.socket, flags)?;
@@ -126,7 +127,7 @@ pub struct TcpConnectOptions {
     pub from: Option<SocketAddr>,
     /// Mark on every packet (`SO_MARK`). Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
-    /// Connect by this interface only (`SO_BINDTODEVICE`).
+    /// Connect only through this interface (`SO_BINDTODEVICE`).
     pub device: Option<String>,
     /// See [`TcpListenOptions::recv_buffer`].
     pub recv_buffer: Option<usize>,
@@ -141,7 +142,7 @@ impl TcpConnectOptions {
     }
 }
 
-/// A connected, or connecting, stream without Nagle's delay. All calls take `&self` and never block.
+/// A connected or connecting stream with Nagle's algorithm disabled. All calls take `&self` and never block.
 #[derive(Debug)]
 pub struct TcpStream {
     fd: OwnedFd,
@@ -167,7 +168,7 @@ impl TcpStream {
         Ok(socket.into())
     }
 
-    /// Connects as [`TcpStream::connect`] does, with a socket of [`TcpStream::prepare`].
+    /// Connects as [`TcpStream::connect`] does, using a socket from [`TcpStream::prepare`].
     pub fn connect_by(socket: OwnedFd, to: SocketAddr) -> io::Result<Self> {
         match rustix::net::connect(&socket, &to) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self { fd: socket }),
@@ -197,8 +198,8 @@ impl TcpStream {
         self.options().set_tcp_nodelay(on)
     }
 
-    /// Bounds the bytes in the kernel that were not sent even once (`TCP_NOTSENT_LOWAT`): beyond it a send takes
-    /// nothing more, and the stream is writable again at half of it.
+    /// Limits the bytes in the kernel that have not yet been sent for the first time (`TCP_NOTSENT_LOWAT`). At the
+    /// limit, a send accepts no more bytes; the stream becomes writable again at half of it.
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
         self.options().set_tcp_notsent_lowat(bytes)
     }
@@ -208,7 +209,7 @@ impl TcpStream {
         set_buffers(&self.options(), recv, send)
     }
 
-    /// Returns the number of segments that were sent and are not acknowledged (`TCP_INFO`).
+    /// Returns the number of segments that have been sent but not acknowledged (`TCP_INFO`).
     #[allow(unsafe_code)]
     pub fn unacknowledged(&self) -> io::Result<u32> {
         // SAFETY: tcp_info is plain data for which all zeroes is a valid value.
@@ -227,7 +228,7 @@ impl TcpStream {
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_unacked) }
     }
 
-    /// Sends as much as the kernel takes; returns how many bytes, or `WouldBlock` for none.
+    /// Sends as many bytes as the kernel accepts and returns their number; `WouldBlock` if it accepts none.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         retry(|| rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))
     }
@@ -245,7 +246,7 @@ impl TcpStream {
         retry(|| Ok(rustix::net::recv(&self.fd, &mut *into, RecvFlags::DONTWAIT)?.0))
     }
 
-    /// Receives as [`TcpStream::recv`] does, and leaves the bytes for the next call.
+    /// Receives as [`TcpStream::recv`] does, but leaves the bytes in the queue for the next call.
     pub fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         retry(|| Ok(rustix::net::recv(&self.fd, &mut *into, flags)?.0))
@@ -261,12 +262,12 @@ impl TcpStream {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Both)?)
     }
 
-    /// Returns our own address; IPv4-mapped ones become IPv4.
+    /// Returns the local address; IPv4-mapped addresses become IPv4.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         address(&self.options().local_addr()?)
     }
 
-    /// Returns the peer's address; IPv4-mapped ones become IPv4.
+    /// Returns the peer's address; IPv4-mapped addresses become IPv4.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         address(&self.options().peer_addr()?)
     }
@@ -308,7 +309,7 @@ fn set_buffers(socket: &Socket, recv: Option<usize>, send: Option<usize>) -> io:
 fn address(name: &socket2::SockAddr) -> io::Result<SocketAddr> {
     let address =
         name.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-    // Rebuilt only if it is mapped, because a link-local address needs its scope.
+    // Rebuild the address only if it is mapped, because a link-local address needs its scope.
     Ok(match address.ip().to_canonical() {
         std::net::IpAddr::V4(v4) => SocketAddr::from((v4, address.port())),
         std::net::IpAddr::V6(_) => address,

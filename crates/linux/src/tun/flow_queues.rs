@@ -1,8 +1,9 @@
 //! Fair queueing: several kernel queues of a device, read in turn as one.
 //!
-//! The kernel's queue of a TUN device is first in, first out, and bulk traffic fills it: a ping would wait behind a mebibyte
-//! of super-packets. With several queues the kernel distributes flows over them by a hash of addresses and ports. When the
-//! queues are read in turn, a flow waits only for itself and for flows of the same hash. Packets of a flow keep their order.
+//! The kernel's queue of a TUN device is first in, first out, and bulk traffic fills it: a ping would wait behind a
+//! mebibyte of super-packets. With several queues, the kernel distributes flows over them by a hash of addresses and
+//! ports. When the queues are read in turn, a flow waits only for its own packets and for flows with the same hash.
+//! Packets of a flow keep their order.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,9 +12,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use super::{TunError, TunMode, TunQueue, VNET_LEN, attach, read};
 use crate::poll::{Interest, Poller};
 
-/// The number of bytes read from one queue before the next has its turn, if others wait: one super-packet.
+/// The number of bytes read from one queue before the next queue's turn, if others have packets: one super-packet.
 const TURN: usize = 64 << 10;
-/// No queue: greater than any index.
+/// The value for "no queue", greater than any index.
 const NONE: u32 = u32::MAX;
 
 /// Kernel queues that are read as one.
@@ -25,14 +26,14 @@ pub(super) struct FlowQueues {
     // Only the one thread that reads uses the two fields below.
     /// The queue whose turn it is.
     current: AtomicU32,
-    /// Bytes left in it.
+    /// The bytes left in this turn.
     left: AtomicUsize,
 }
 
 impl FlowQueues {
-    /// Creates a device with this many flow queues, and returns its real name too.
+    /// Creates a device with this many flow queues; also returns its actual name.
     ///
-    /// Writes go through one more queue, which is detached. A detached queue accepts writes, and they leave no trace in the
+    /// Writes go through one more queue, which is detached. A detached queue accepts writes, but they do not enter the
     /// device's flow table, which would otherwise direct all replies to this one queue.
     pub(super) fn open(
         name: &str,
@@ -50,7 +51,7 @@ impl FlowQueues {
         Ok((queue, name))
     }
 
-    /// Combines these descriptors.
+    /// Combines these descriptors into one set of flow queues.
     pub(super) fn of(fds: Vec<OwnedFd>) -> io::Result<Self> {
         let poller = Poller::new()?;
         for (lane, fd) in fds.iter().enumerate() {
@@ -78,7 +79,7 @@ impl FlowQueues {
         loop {
             let left = self.left.load(Relaxed);
             if left == 0 {
-                // Of the readable queues, the one that was returned longest ago is next.
+                // The least recently returned of the readable queues is next.
                 let next = self.poller.next()?.ok_or(io::ErrorKind::WouldBlock)?;
                 self.current.store(u32::try_from(next.token).unwrap_or(NONE), Relaxed);
                 self.left.store(TURN, Relaxed);
@@ -103,7 +104,7 @@ impl FlowQueues {
     }
 }
 
-/// Makes the kernel put no more packets into a queue.
+/// Stops the kernel from putting packets into a queue.
 fn detach(queue: &TunQueue) -> io::Result<()> {
     // SAFETY: ifreq is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -23,7 +23,7 @@ pub const VNET_LEN: usize = 10;
 /// Longest interface name (`IFNAMSIZ` less its NUL).
 pub const NAME_MAX: usize = 15;
 
-/// The clone device.
+/// The device that creates TUN and TAP interfaces.
 const DEVICE: &str = "/dev/net/tun";
 
 /// Whether the device carries IP packets or Ethernet frames.
@@ -36,10 +36,10 @@ pub enum TunMode {
     Tap,
 }
 
-/// The offloads in use: work on packets that the kernel leaves to us, and that we leave to the kernel.
+/// The offloads in use: work on packets that the kernel leaves to adit, and that adit leaves to the kernel.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunOffloads {
-    /// Checksums may be partial. The others require it.
+    /// Checksums may be partial. The other offloads require this one.
     pub csum: bool,
     /// TCP super-packets, IPv4 and IPv6.
     pub tso: bool,
@@ -78,13 +78,13 @@ impl TunOffloads {
 pub struct TunOptions {
     /// The exact name (1 to 15 bytes), or `None` for the next free `tun%d` / `tap%d`.
     pub name: Option<String>,
-    /// The number of queues, at least 1; one per worker. A device that was created for one queue has only one.
+    /// The number of queues, at least 1; one per worker. A device that was created with one queue keeps only that one.
     pub queues: usize,
     /// The number of flow queues if there is only one queue: the kernel distributes flows over them, and they are read
-    /// in turn, so that a flow with little traffic does not wait behind one with much. 1 for none. Effective only if
-    /// the device does not exist yet, because other programs may use one that does.
+    /// in turn, so that a flow with little traffic does not wait behind a busy one. 1 for none. Effective only if the
+    /// device does not exist yet, because other programs may use an existing device.
     pub flow_queues: usize,
-    /// The offloads wanted; those that the kernel grants are in [`TunDevice::offloads`].
+    /// The requested offloads; [`TunDevice::offloads`] has the ones that the kernel grants.
     pub offloads: TunOffloads,
     /// TUN or TAP.
     pub mode: TunMode,
@@ -111,7 +111,7 @@ pub enum TunError {
     NoPermission(io::Error),
     /// Another process has the device open.
     Busy(String),
-    /// The name is empty, too long or has a character that is not allowed for interfaces.
+    /// The name is empty, too long or contains a character that is not allowed in interface names.
     BadName(String),
     /// The name belongs to a device of another kind.
     OtherKind(String),
@@ -162,7 +162,7 @@ pub struct TunDevice {
     pub ifindex: u32,
     /// The offloads in force.
     pub offloads: TunOffloads,
-    /// As many queues as requested; one, if the device existed and was created for one.
+    /// As many queues as requested; one if the device already existed with a single queue.
     pub queues: Vec<TunQueue>,
 }
 
@@ -179,10 +179,10 @@ impl TunDevice {
         let flow_queues = made.then(|| FlowQueues::open(wanted, options.mode, options.flow_queues));
         let (queues, name) = match flow_queues {
             Some(Ok((queue, name))) => (vec![queue], name),
-            // One queue suffices if the kernel has no support for several, or does not detach them.
+            // One queue suffices if the kernel does not support several, or does not detach them.
             Some(Err(_)) | None => open_queues(wanted, options)?,
         };
-        // The offloads belong to the device, and some kernels reset them when a queue is attached: therefore last.
+        // The offloads belong to the device, and some kernels reset them when a queue is attached, so set them last.
         let offloads =
             queues.first().map_or(Ok(TunOffloads::NONE), |first| grant(first, options.offloads))?;
         let ifindex = interface_index(&name).map_err(|e| TunError::Os("reading its index", e))?;
@@ -190,11 +190,11 @@ impl TunDevice {
     }
 }
 
-/// Opens the queues requested, or the one that the device was created with.
+/// Opens the requested queues, or only one if the device was created with one.
 fn open_queues(wanted: &str, options: &TunOptions) -> Result<(Vec<TunQueue>, String), TunError> {
     let several = options.queues > 1;
     let (first, name, count) = match attach(wanted, options.mode, several) {
-        // A persistent device was created with several queues, or without.
+        // A persistent device was created with several queues, or without support for them.
         Err(TunError::OtherKind(_)) => {
             let (first, name) = attach(wanted, options.mode, !several)?;
             (first, name, if several { 1 } else { options.queues })
@@ -220,8 +220,8 @@ pub struct TunQueue {
 }
 
 impl TunQueue {
-    /// Reads one packet: its header into `vnet`, the packet into `buf` (64 KiB, or the rest of a super-packet is lost).
-    /// Returns the packet's length. `WouldBlock` if there is none. Only one thread may read at a time.
+    /// Reads one packet: its header into `vnet`, the packet into `buf` (64 KiB; a shorter buffer truncates a
+    /// super-packet). Returns the packet's length; `WouldBlock` if there is none. Only one thread may read at a time.
     pub fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
         match &self.flow_queues {
             None => read(&self.fd, vnet, buf),
@@ -235,8 +235,8 @@ impl TunQueue {
     }
 
     /// Writes one packet to the kernel; the first slice is the 10-byte header, the rest (at most 1023 slices) the
-    /// packet. Returns the bytes taken, including the header. `EINVAL`: the kernel refuses the header; `EIO`: the
-    /// interface is down.
+    /// packet. Returns the number of bytes written, including the header. `EINVAL`: the kernel refuses the header;
+    /// `EIO`: the interface is down.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
             match rustix::io::writev(&self.fd, parts) {
@@ -247,12 +247,12 @@ impl TunQueue {
         }
     }
 
-    /// Returns the current hardware address of the interface; all zeroes for a TUN device.
+    /// Returns the interface's current hardware address; all zeroes for a TUN device.
     pub fn mac(&self) -> io::Result<[u8; 6]> {
         // SAFETY: ifreq is plain data for which all zeroes is a valid value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        // SAFETY: SIOCGIFHWADDR on this descriptor writes one ifreq, which lives through the call; the
-        // driver takes the interface from the descriptor, not from the name.
+        // SAFETY: SIOCGIFHWADDR on this descriptor writes one ifreq, which lives through the call; the driver
+        // identifies the interface by the descriptor, not by the name.
         let rc =
             unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) };
         if rc < 0 {
@@ -263,7 +263,8 @@ impl TunQueue {
         Ok(std::array::from_fn(|at| data[at] as u8))
     }
 
-    /// Changes the offloads of the whole device at run time. Packets in the queue may still have the former form.
+    /// Changes the offloads of the whole device at run time. Packets already in the queue may still use the former
+    /// offloads.
     pub fn set_offloads(&self, offloads: TunOffloads) -> io::Result<()> {
         // SAFETY: TUNSETOFFLOAD takes its argument by value; the descriptor is ours and open.
         let rc = unsafe {
@@ -277,7 +278,7 @@ impl TunQueue {
     }
 }
 
-/// The descriptor to watch, which is readable when there is a packet.
+/// Provides the descriptor to watch, which is readable when there is a packet.
 impl AsFd for TunQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.flow_queues.as_ref().map_or(self.fd.as_fd(), FlowQueues::as_fd)
@@ -288,7 +289,7 @@ fn read(fd: &OwnedFd, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<u
     loop {
         let mut parts = [IoSliceMut::new(vnet), IoSliceMut::new(buf)];
         match rustix::io::readv(fd, &mut parts) {
-            // Shorter than its header: the device is being removed, and there is nothing to deliver.
+            // Shorter than the header: the device is being removed, so there is no packet to deliver.
             Ok(n) => return Ok(n.saturating_sub(VNET_LEN)),
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
@@ -297,7 +298,7 @@ fn read(fd: &OwnedFd, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<u
 }
 
 fn checked_name(name: &str) -> Result<&str, TunError> {
-    // The kernel would accept nearly any name, and expand '%', which would confuse tools and log lines.
+    // The kernel accepts nearly any name and expands '%', which would confuse tools and log lines.
     let fits = (1..=NAME_MAX).contains(&name.len()) && name != "." && name != "..";
     let plain =
         name.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%' | b'\\'));
@@ -371,7 +372,7 @@ fn open_and_set(
     Ok((fd, String::from_utf8_lossy(&name).into_owned()))
 }
 
-/// Switches on the wanted offloads, or as many of them as this kernel supports.
+/// Enables the requested offloads, or as many of them as this kernel supports.
 fn grant(queue: &TunQueue, wanted: TunOffloads) -> Result<TunOffloads, TunError> {
     let wanted = wanted.coherent();
     let tries = [

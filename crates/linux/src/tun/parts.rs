@@ -1,4 +1,4 @@
-//! A device that one process opens for another.
+//! A device that one process opens on behalf of another.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,12 +15,12 @@ pub struct TunParts {
     pub ifindex: u32,
     /// The offloads in force.
     pub offloads: TunOffloads,
-    /// The number of flow queues of each queue, 0 if it has none.
+    /// The number of flow queues of each queue; 0 if it has none.
     pub flow_queues: Vec<usize>,
 }
 
 impl TunDevice {
-    /// Disassembles the device: the descriptors of each queue are its own, followed by those of its flow queues.
+    /// Disassembles the device: each queue's own descriptor, followed by those of its flow queues.
     pub fn into_parts(self) -> (TunParts, Vec<OwnedFd>) {
         let Self { name, ifindex, offloads, queues } = self;
         let mut flow_queues = Vec::new();

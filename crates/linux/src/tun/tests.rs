@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`.
 const GSO_UDP_L4: u8 = 5;
 
-/// Creates a device in a namespace, up, with 10.9.0.1/24, and a socket on that address.
+/// Creates a device in a namespace, brings it up with 10.9.0.1/24, and binds a socket to that address.
 fn device(ns: &NetNs, options: &TunOptions) -> (TunDevice, UdpSocket) {
-    // The kernel itself must send nothing in between (router solicitations, MLD).
+    // The kernel itself must not send any packets in between (router solicitations, MLD).
     ns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1").unwrap();
     let device = ns.run(|| TunDevice::open(options)).unwrap().unwrap();
     ns.configure(async |net| {
@@ -25,7 +25,7 @@ fn device(ns: &NetNs, options: &TunOptions) -> (TunDevice, UdpSocket) {
     (device, socket.unwrap().unwrap())
 }
 
-/// Opens a device as soon as no other process has it open. A program that another test starts has copies of this
+/// Opens a device as soon as no other process has it open. A program started by another test has copies of this
 /// process's descriptors until it calls `exec`.
 fn open_when_free(ns: &NetNs, options: &TunOptions) -> TunDevice {
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -60,7 +60,7 @@ fn wait(fd: &impl AsFd) {
     assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap(), 1);
 }
 
-/// Reads all packets: their headers and lengths, and the bytes of the last.
+/// Reads all packets; returns their headers and lengths, and the bytes of the last one.
 fn drain(queue: &TunQueue) -> (Vec<([u8; VNET_LEN], usize)>, Vec<u8>) {
     let (mut packets, mut last) = (Vec::new(), Vec::new());
     let (mut vnet, mut buffer) = ([0; VNET_LEN], vec![0; 1 << 16]);
@@ -92,7 +92,7 @@ fn a_super_packet_goes_out_and_comes_back_whole() {
     let (packets, mut packet) = drain(queue);
     let [(vnet, len)] = packets[..] else { panic!("{packets:?}") };
     assert_eq!((vnet[1], len), (GSO_UDP_L4, 28 + payload.len()));
-    // Exchanging source and destination leaves all checksums right.
+    // Swapping source and destination leaves all checksums valid.
     let (source, destination) = (packet[12..16].to_vec(), packet[16..20].to_vec());
     packet[12..20].copy_from_slice(&[destination, source].concat());
     let (source, destination) = (packet[20..22].to_vec(), packet[22..24].to_vec());
@@ -143,7 +143,7 @@ fn a_tap_hands_out_super_packets_as_frames_and_takes_them_back() {
     assert_eq!((vnet[1], len), (GSO_UDP_L4, 14 + 28 + payload.len()));
     assert_eq!(u16::from_ne_bytes([vnet[6], vnet[7]]), 14 + 20, "counted from the frame's start");
     assert_eq!(frame[..14], [&neighbour[..], &mac, &[8, 0]].concat());
-    // Exchanging source and destination leaves all checksums right.
+    // Swapping source and destination leaves all checksums valid.
     frame[..6].copy_from_slice(&mac);
     frame[6..12].copy_from_slice(&neighbour);
     let addresses = [&frame[30..34], &frame[26..30]].concat();
@@ -204,7 +204,7 @@ fn a_bad_header_is_refused_and_the_queue_lives_on() {
     assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
     let good = [0; VNET_LEN];
     assert_eq!(queue.write(&[IoSlice::new(&good), IoSlice::new(&packet)]).unwrap(), 30);
-    // Less than a header.
+    // Shorter than a header.
     assert!(queue.write(&[IoSlice::new(&good[..4])]).is_err());
 }
 
@@ -223,7 +223,7 @@ fn several_queues_and_frames() {
     remove(&ns, device);
 }
 
-/// The mask belongs to the device, and attaching a queue must not have reset it.
+/// The offload mask belongs to the device, and attaching a queue must not have reset it.
 #[test]
 fn offloads_hold_with_several_queues() {
     adit_testbed::needs_root!();
@@ -248,7 +248,7 @@ fn offloads_hold_with_several_queues() {
     assert_eq!(read(&events), [([0; 10], 1028), ([0; 10], 1028), ([0; 10], 528)]);
 }
 
-/// As `openvpn --mktun` and `ip tuntap add` do: a device that exists without a user, for one queue.
+/// Like `openvpn --mktun` and `ip tuntap add`: a single-queue device that exists while no process uses it.
 #[test]
 fn a_device_made_before_is_taken_with_the_queues_it_has() {
     adit_testbed::needs_root!();
@@ -268,8 +268,8 @@ fn a_device_made_before_is_taken_with_the_queues_it_has() {
     }
 }
 
-/// Sends bulk of one flow and, after all of it, a little of each of the others; returns the flows' numbers in the order
-/// in which they are read. Bulk is 0.
+/// Sends bulk packets of one flow, followed by a few packets of each of the others; returns the flow numbers in the
+/// order in which they are read. Bulk is 0.
 fn order(device: &TunDevice, flows: &[UdpSocket]) -> Vec<u16> {
     let (bulk, little) = flows.split_first().unwrap();
     for _ in 0..20 {
@@ -289,7 +289,7 @@ fn order(device: &TunDevice, flows: &[UdpSocket]) -> Vec<u16> {
     order
 }
 
-/// Creates more than a few flows from one host.
+/// Creates many flows from one host.
 fn flows(ns: &NetNs) -> Vec<UdpSocket> {
     let open = || UdpSocket::bind(&UdpOptions::new("10.9.0.1:0".parse().unwrap())).unwrap();
     ns.run(|| (0..16).map(|_| open()).collect()).unwrap()
@@ -305,7 +305,7 @@ fn a_flow_with_little_to_say_does_not_wait_behind_one_with_much() {
     let flows = flows(&ns);
     let before = early(&order(&device, &flows));
     assert!(!before.is_empty(), "that all share a lane with the bulk is as good as impossible");
-    // Replies through the device do not collect the flows in one queue.
+    // Replies through the device do not move all flows into one queue.
     let queue = &device.queues[0];
     for flow in &flows {
         let [high, low] = flow.local_addr().port().to_be_bytes();
@@ -318,8 +318,8 @@ fn a_flow_with_little_to_say_does_not_wait_behind_one_with_much() {
     assert_eq!(early(&order(&device, &flows)), before);
 }
 
-/// Returns the flows that are read before the third packet of the bulk. The others share its queue, and are read after
-/// the last.
+/// Returns the flows that are read before the third packet of the bulk flow. The others share its queue and are read
+/// after its last packet.
 fn early(order: &[u16]) -> Vec<u16> {
     assert_eq!(order.len(), 20 + 15, "none is lost");
     let bulk: Vec<usize> = (0..order.len()).filter(|at| order[*at] == 0).collect();

@@ -1,5 +1,5 @@
 //! Socket addresses and control messages in the kernel's layout, written and read as bytes: no
-//! pointer is followed, so an unexpected length does no harm.
+//! pointer is followed, so an unexpected length is harmless.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -106,8 +106,8 @@ impl Control {
         segment: u16,
     ) -> Option<usize> {
         let mut len = 0;
-        // An IPv4 destination takes IPv4's message on IPv6 sockets too, because the kernel passes
-        // such a datagram on to IPv4.
+        // An IPv4 destination uses IPv4's message on IPv6 sockets too, because the kernel passes
+        // the datagram on to IPv4.
         let source = from.map(|ip| ip.to_canonical()).filter(|ip| !ip.is_unspecified());
         match (source, to.ip().to_canonical()) {
             (None, _) => {}
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// As the kernel writes it: one int after the header.
+    /// The kernel's format: one int after the header.
     #[test]
     fn any_segment_size_of_the_kernel_is_read() {
         for (size, read) in [(1400, Some(1400)), (0, Some(0)), (-1, None), (i32::MIN, None)] {

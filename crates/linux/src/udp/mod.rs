@@ -1,9 +1,9 @@
-//! UDP sockets that move trains: many datagrams of one peer in one buffer (`UDP_SEGMENT` for sending, `UDP_GRO` for
-//! receiving), and several of those in one system call.
+//! UDP sockets that send and receive trains: many datagrams of one peer in one buffer (`UDP_SEGMENT` for sending,
+//! `UDP_GRO` for receiving), and several buffers in one system call.
 //!
-//! Every datagram carries the local address that it was sent to, and every answer can name the address that it leaves
-//! from (`IP_PKTINFO`, RFC 3542 `IPV6_PKTINFO`), so that a host with several addresses answers from the one that the
-//! client used.
+//! Every received datagram carries the local address to which it was sent, and every reply can specify its source
+//! address (`IP_PKTINFO`, RFC 3542 `IPV6_PKTINFO`). A host with several addresses therefore replies from the one that
+//! the client used.
 
 mod message;
 mod path;
@@ -24,15 +24,16 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::socket_opts::set_routing;
 
-/// Whether datagrams may be fragmented on their way.
+/// Whether datagrams may be fragmented on the path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fragmentation {
-    /// By us and by routers: the DF bit is never set.
+    /// Fragmented by this host and by routers: the DF bit is never set.
     #[default]
     Allowed,
-    /// By us where the path MTU is known to be smaller; routers may not (DF). The kernel's default.
+    /// Fragmented by this host where the path MTU is known to be smaller, but not by routers (DF). The kernel's
+    /// default.
     Local,
-    /// Never: a datagram larger than the path MTU fails with `EMSGSIZE`.
+    /// Never fragmented: a datagram larger than the path MTU fails with `EMSGSIZE`.
     Forbidden,
 }
 
@@ -45,17 +46,17 @@ pub struct UdpOptions {
     pub v6only: bool,
     /// Let several sockets share the port (`SO_REUSEPORT`).
     pub reuse_port: bool,
-    /// The number of bytes that the kernel may queue for us.
+    /// The maximum number of received bytes that the kernel queues.
     pub recv_buffer: usize,
-    /// The number of bytes that the kernel may queue from us.
+    /// The maximum number of bytes to send that the kernel queues.
     pub send_buffer: usize,
     /// Accept coalesced datagrams (`UDP_GRO`) if the kernel supports them.
     pub gro: bool,
     /// Mark on every packet (`SO_MARK`), for policy routing. Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
-    /// Send and receive by this interface only (`SO_BINDTODEVICE`), such as one of a VRF.
+    /// Send and receive only through this interface (`SO_BINDTODEVICE`), such as a VRF device.
     pub device: Option<String>,
-    /// Fragmentation of what we send.
+    /// Fragmentation of the datagrams sent.
     pub fragmentation: Fragmentation,
     /// Collect ICMP errors for [`UdpSocket::take_error`]. Until all are taken, epoll keeps reporting the socket as
     /// failed.
@@ -126,7 +127,7 @@ impl UdpSocket {
     /// Takes over a socket that another process created with these options.
     ///
     /// # Errors
-    /// It is no bound UDP socket.
+    /// The descriptor is not a bound UDP socket.
     pub fn from_fd(fd: OwnedFd, options: &UdpOptions) -> io::Result<Self> {
         let socket = Socket::from(fd);
         let local = socket.local_addr()?.as_socket();
@@ -139,10 +140,10 @@ impl UdpSocket {
         Ok(Self { socket, local, v6, gro, fragmentation: options.fragmentation })
     }
 
-    /// Binds several sockets to one port, one for each thread that receives; the kernel delivers all datagrams of one
-    /// sender to the same socket. Fails as [`UdpSocket::bind`] does, also if another process shares its port: the first
-    /// socket is bound exclusively and permits the others afterwards, so that no other process joins the group, not
-    /// even one that starts at the same time. `reuse_port` has no effect.
+    /// Binds several sockets to one port, one for each receiving thread; the kernel delivers all datagrams of one
+    /// sender to the same socket. Fails as [`UdpSocket::bind`] does, also if another process shares its port. The first
+    /// socket is bound exclusively and permits the others afterwards, so no other process can join the group, not even
+    /// one that starts at the same time. `reuse_port` has no effect.
     pub fn bind_group(options: &UdpOptions, count: usize) -> io::Result<Vec<Self>> {
         let first = Self::bind(&UdpOptions { reuse_port: false, ..options.clone() })?;
         let mut bind = options.bind;
@@ -178,14 +179,14 @@ impl UdpSocket {
         Ok((self.socket.recv_buffer_size()?, self.socket.send_buffer_size()?))
     }
 
-    /// Sends one datagram, `from` a local address if that matters. A datagram larger than the path MTU is fragmented
-    /// according to [`Fragmentation`].
+    /// Sends one datagram; `from` sets the source address (`None`: the kernel chooses). A datagram larger than the path
+    /// MTU is fragmented according to [`Fragmentation`].
     pub fn send_to(&self, to: SocketAddr, from: Option<IpAddr>, payload: &[u8]) -> io::Result<()> {
         send::one(&self.socket, self.v6, &Train { to, from, segment: 0, payload })
     }
 
-    /// Sends trains in order, as many per system call as `scratch` has space for. Stops at the first that the kernel
-    /// refuses, and reports how many were sent before.
+    /// Sends trains in order, as many per system call as `scratch` has space for. Stops at the first train that the
+    /// kernel refuses, and reports how many were sent before it.
     pub fn send_trains(
         &self,
         trains: &[Train<'_>],
@@ -200,8 +201,8 @@ impl UdpSocket {
         batch.receive(&self.socket)
     }
 
-    /// Returns the oldest pending ICMP error, if [`UdpOptions::icmp_errors`] requested them. Any host on the path can
-    /// forge one: it may inform, but not decide anything.
+    /// Returns the oldest pending ICMP error if [`UdpOptions::icmp_errors`] is set. Any host on the path can forge one,
+    /// so it may serve as information but must not decide anything.
     pub fn take_error(&self) -> io::Result<Option<PeerError>> {
         receive::read_error(&self.socket)
     }
@@ -231,13 +232,13 @@ fn set_fragmentation(socket: &Socket, v6: bool, options: &UdpOptions) -> io::Res
     Ok(())
 }
 
-/// Gives a socket a send buffer past the system's limit (CAP_NET_ADMIN).
+/// Sets a socket's send buffer size beyond the system's limit (CAP_NET_ADMIN).
 pub(crate) fn force_send_buffer(socket: &impl AsFd, size: libc::c_int) -> io::Result<()> {
     send::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)
 }
 
-/// Exceeds the system's limit if permitted (CAP_NET_ADMIN), otherwise stays within it: a smaller buffer is no reason
-/// not to run.
+/// Exceeds the system's limit if permitted (CAP_NET_ADMIN), otherwise stays within it: a smaller buffer is not a reason
+/// to fail.
 fn set_buffers(socket: &Socket, options: &UdpOptions) -> io::Result<()> {
     if sockopt::set_socket_recv_buffer_size_force(socket, options.recv_buffer).is_err() {
         socket.set_recv_buffer_size(options.recv_buffer)?;

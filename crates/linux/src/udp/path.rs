@@ -11,11 +11,11 @@ use super::send::set_option;
 use super::{Fragmentation, UdpSocket};
 
 impl UdpSocket {
-    /// Sends one datagram that neither we nor a router may fragment, whatever path MTU the kernel believes in; only the
-    /// first link's own limit applies (`EMSGSIZE`).
+    /// Sends one datagram that neither this host nor a router may fragment, whatever path MTU the kernel has recorded;
+    /// only the first link's own limit applies (`EMSGSIZE`).
     ///
     /// Datagrams that other threads send on this socket at the same moment may be sent under the same rule: for the
-    /// duration of a system call a datagram too large for the path can be lost. Therefore call it rarely.
+    /// duration of a system call, a datagram too large for the path can be lost. Therefore call it rarely.
     pub fn send_whole(
         &self,
         to: SocketAddr,
@@ -39,7 +39,7 @@ impl UdpSocket {
         sent
     }
 
-    /// Returns the largest IP packet to a host in the kernel's opinion: the device's limit, or less if ICMP reported
+    /// Returns the kernel's estimate of the largest IP packet to a host: the device's limit, or less if ICMP reported
     /// so. `from` as in [`UdpSocket::send_to`].
     pub fn path_mtu(&self, to: SocketAddr, from: Option<IpAddr>) -> io::Result<u16> {
         let to = SocketAddr::new(to.ip().to_canonical(), to.port());
@@ -66,7 +66,7 @@ impl UdpSocket {
     }
 }
 
-/// Returns the socket's own values of `*_MTU_DISCOVER` and `IPV6_DONTFRAG`.
+/// Returns the configured values of `*_MTU_DISCOVER` and `IPV6_DONTFRAG` for a socket.
 pub(super) fn usual(fragmentation: Fragmentation, level: i32) -> (i32, i32) {
     let v6 = level == libc::IPPROTO_IPV6;
     let mode = match fragmentation {

@@ -18,9 +18,9 @@ const MAX_SLOTS: usize = 256;
 /// peer, without gaps.
 #[derive(Debug)]
 pub struct Received<'a> {
-    /// The sender; IPv4 also on a socket that serves both families.
+    /// The sender's address; IPv4 even on a socket that serves both families.
     pub remote: SocketAddr,
-    /// The address of ours that it was sent to.
+    /// The local address to which it was sent.
     pub local: Option<IpAddr>,
     /// Length of each datagram except the last; never 0, and `data.len()` for a single datagram.
     pub segment: usize,
@@ -33,9 +33,9 @@ pub struct Received<'a> {
 pub struct PeerError {
     /// The destination of the datagram.
     pub remote: SocketAddr,
-    /// `ECONNREFUSED`: nothing listens on that port. `EHOSTUNREACH`, `ENETUNREACH`: no way there.
-    /// `EACCES`, `EPERM`: a firewall refuses. `EMSGSIZE`: too large, with [`Fragmentation`] other
-    /// than `Allowed`.
+    /// `ECONNREFUSED`: nothing listens on that port. `EHOSTUNREACH`, `ENETUNREACH`: no route to the
+    /// host or network. `EACCES`, `EPERM`: a firewall refuses. `EMSGSIZE`: too large, with
+    /// [`Fragmentation`] other than `Allowed`.
     ///
     /// [`Fragmentation`]: super::Fragmentation
     pub error: io::Error,
@@ -73,11 +73,11 @@ pub(super) fn read_error(fd: &impl AsFd) -> io::Result<Option<PeerError>> {
 
 /// The number of bytes that a burst should not much exceed: a part of a core's L2 cache.
 const BURST: usize = 1 << 20;
-/// The least number of buffers offered.
+/// The minimum number of buffers offered.
 const MIN_OFFERED: usize = 16;
 
-/// Buffers for a burst, 64 KiB each. Pages that no datagram reached are never touched. The default
-/// has no buffers and allocates nothing, so that `mem::take` is free.
+/// Buffers for a burst, 64 KiB each. Pages into which no datagram is written are never touched. The
+/// default has no buffers and allocates nothing, so `mem::take` is free.
 #[derive(Default)]
 pub struct RecvBatch {
     buffers: Vec<u8>,
@@ -119,7 +119,7 @@ impl RecvBatch {
             }
             message.msg_hdr.msg_iovlen = 1;
         }
-        // All lengths are set before each call, for the slots that the last one used.
+        // All lengths are set before each call, for the slots that the previous call used.
         Self {
             buffers,
             names,
@@ -177,9 +177,9 @@ impl RecvBatch {
         }
     }
 
-    /// Offers as many buffers as datagrams of the last burst's size make [`BURST`] bytes; more than
-    /// before only if that burst filled all buffers offered. Many long trains at once have no
-    /// benefit, and touch memory that stays resident and falls out of the cache.
+    /// Offers as many buffers as hold [`BURST`] bytes of datagrams of the last burst's size, but
+    /// more than before only if that burst filled all buffers offered. Many long trains at once
+    /// have no benefit, and touch memory that stays resident and falls out of the cache.
     fn offer_for_next(&mut self) {
         let received = self.messages.iter().take(self.filled);
         let bytes: usize = received.map(|message| message.msg_len as usize).sum();

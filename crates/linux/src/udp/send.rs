@@ -21,8 +21,8 @@ pub struct Train<'a> {
     pub to: SocketAddr,
     /// Source address, of the destination's family; `None` leaves the choice to the kernel.
     pub from: Option<IpAddr>,
-    /// Length of each datagram except the last, which may be shorter. If it is 0, or not below the payload's length,
-    /// the payload is one datagram.
+    /// Length of each datagram except the last, which may be shorter. If it is 0, or not less than the payload's
+    /// length, the payload is one datagram.
     pub segment: u16,
     /// At most [`MAX_PAYLOAD`] bytes and [`MAX_SEGMENTS`] segments; otherwise the kernel refuses the train.
     pub payload: &'a [u8],
@@ -38,7 +38,7 @@ impl Train<'_> {
 ///
 /// `WouldBlock` and `ENOBUFS`: the socket or the interface is full. `EMSGSIZE` (`EINVAL` on older kernels): segments
 /// larger than the path MTU; send that train's datagrams singly. `EIO`: the device cannot segment; send everything
-/// singly from now on. `ENETUNREACH`, `EHOSTUNREACH`: no route, or (`EINVAL` for IPv6) `from` is no address of ours.
+/// singly from now on. `ENETUNREACH`, `EHOSTUNREACH`: no route, or (`EINVAL` for IPv6) `from` is not a local address.
 #[derive(Debug)]
 pub struct SendStop {
     /// The number of trains sent; the train with this index failed.
@@ -55,7 +55,7 @@ impl fmt::Display for SendStop {
 
 impl std::error::Error for SendStop {}
 
-/// The arrays of one `sendmmsg`, to be reused: they allocate nothing afterwards.
+/// The arrays for one `sendmmsg`. They are allocated once and reused.
 pub struct SendScratch {
     names: Box<[RawSocketAddress]>,
     controls: Box<[Control]>,
@@ -79,7 +79,7 @@ impl SendScratch {
         }
     }
 
-    /// Fills the arrays with as many trains as fit; stops before one that cannot be expressed.
+    /// Fills the arrays with as many trains as fit; stops before a train that cannot be described.
     fn fill(&mut self, v6_socket: bool, trains: &[Train<'_>]) -> usize {
         let rooms = self.names.iter_mut().zip(&mut self.controls);
         let rooms = rooms.zip(&mut self.parts).zip(&mut self.messages);
@@ -104,8 +104,8 @@ pub(super) fn empty_part() -> libc::iovec {
 }
 
 pub(super) fn empty_header() -> libc::msghdr {
-    // SAFETY: msghdr is plain data (pointers and lengths) for which all zeroes is a valid value. It has no literal,
-    // because some C libraries have private padding fields in it.
+    // SAFETY: msghdr is plain data (pointers and lengths) for which all zeroes is a valid value. A struct literal would
+    // not compile where a C library has private padding fields.
     unsafe { std::mem::zeroed() }
 }
 
@@ -113,8 +113,8 @@ pub(super) fn empty_message() -> libc::mmsghdr {
     libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }
 }
 
-/// Builds one message header for a train. Its pointers are those of the arguments, all of which must live until the
-/// system call is over. `None`: the addresses do not fit the socket or each other.
+/// Builds one message header for a train. Its pointers refer to the arguments, which must all live until the system
+/// call is over. `None`: the addresses do not match the socket's family or each other.
 fn describe(
     train: &Train<'_>,
     v6_socket: bool,
@@ -138,8 +138,8 @@ fn describe(
     Some(header)
 }
 
-/// Returns whether to repeat the call: after a signal, and once after an error that may be the last ICMP
-/// message's about another datagram (the next call reports it, and only once; the error queue has it too).
+/// Returns whether to repeat the call: after a signal, and once after an error that may come from an earlier ICMP
+/// message about another datagram (the next call reports such an error only once; the error queue has it too).
 pub(super) fn is_transient(error: &io::Error, pending: &mut bool) -> bool {
     match error.raw_os_error() {
         Some(libc::EINTR) => true,
@@ -203,9 +203,9 @@ pub(super) fn many(
         if filled == 0 {
             return Err(SendStop { sent, error: wrong_family() });
         }
-        // SAFETY: `fill` wrote `filled` headers, at most the array's length, whose pointers go to
-        // the scratch's other arrays and to the payloads; both are borrowed here and outlive the
-        // call. The kernel writes only msg_len.
+        // SAFETY: `fill` wrote `filled` headers, at most the array's length. Their pointers refer to the scratch's
+        // other arrays and to the payloads; both are borrowed here and outlive the call. The kernel writes only
+        // msg_len.
         let count = unsafe {
             libc::sendmmsg(
                 fd.as_fd().as_raw_fd(),

@@ -6,26 +6,26 @@ use std::os::fd::AsRawFd;
 
 use super::UdpSocket;
 
-/// The position of the sender's id in a datagram: some bits of the first four bytes. Other bits say whether the id is
-/// present.
+/// The position of the sender's id in a datagram: some bits of the first four bytes. Other bits indicate whether the id
+/// is present.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SenderField {
-    /// The mask of the bits that indicate whether a datagram names its sender, within the first four bytes in network
-    /// order, as all masks here.
+    /// The mask of the bits that indicate whether a datagram contains a sender id. Like all masks here, it applies to
+    /// the first four bytes in network order.
     pub lead: u32,
-    /// The value of these bits in a datagram that does.
+    /// The value of these bits in a datagram that contains one.
     pub value: u32,
-    /// The mask of the lowest bits, which are the sender's number; if all of them are set there is none.
+    /// The mask of the lowest bits, which contain the sender's number; all bits set means that there is none.
     pub sender: u32,
 }
 
-/// A socket that no group has: the kernel falls back to the hash of the addresses.
+/// The index of a socket that no group has: the kernel falls back to the hash of the addresses.
 const BY_ADDRESS: u32 = u32::MAX;
 
-/// Makes the kernel deliver datagrams that name their sender to the socket of its number, modulo the size of a group
-/// that [`UdpSocket::bind_group`] created. Consecutive numbers are thus spread evenly, and a sender keeps its socket
-/// when its address changes. All others are distributed by address, as without this call. A group of one socket is left
-/// unchanged.
+/// Makes the kernel deliver datagrams that contain a sender's number to the socket with that number, modulo the size of
+/// a group that [`UdpSocket::bind_group`] created. Consecutive numbers are thus spread evenly, and a sender keeps its
+/// socket when its address changes. All other datagrams are distributed by address, as without this call. A group of
+/// one socket is left unchanged.
 ///
 /// # Errors
 /// The kernel's: `ENOPROTOOPT` before Linux 4.5. The group works nevertheless.

@@ -7,7 +7,7 @@ fn socket(bind: &str) -> UdpSocket {
     UdpSocket::bind(&UdpOptions::new(bind.parse().unwrap())).unwrap()
 }
 
-/// Waits for something to read, then receives one burst.
+/// Waits until the socket is readable, then receives one burst.
 fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> usize {
     let (poller, mut events) = (Poller::new().unwrap(), Events::new());
     poller.add(socket, 0, Interest::READ).unwrap();
@@ -42,7 +42,7 @@ fn several_trains_leave_in_one_call_and_keep_their_order() {
     let (a, b) = (socket("[::1]:0"), socket("[::1]:0"));
     let payloads: Vec<Vec<u8>> = (0..10u8).map(|i| vec![i; 100 * (i as usize + 1)]).collect();
     let trains: Vec<_> = payloads.iter().map(|p| train(b.local_addr(), 100, p)).collect();
-    // Less space than trains: several system calls, one order.
+    // Fewer slots than trains: several system calls, in the same order.
     let mut scratch = SendScratch::new(3);
     a.send_trains(&trains, &mut scratch).unwrap();
     let mut batch = RecvBatch::new(16);
@@ -133,7 +133,8 @@ fn a_port_in_use_is_the_kernels_error() {
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
 }
 
-/// Creates two namespaces joined by an Ethernet of 1500 bytes, with a socket in each.
+/// Creates two namespaces connected by an Ethernet link with an MTU of 1500 bytes, with a socket in
+/// each.
 fn across(version: &str) -> (crate::netns::NetNs, UdpSocket, UdpSocket) {
     use crate::net::Address;
     use crate::netns::NetNs;
@@ -226,7 +227,7 @@ fn a_full_socket_would_block_at_the_first_train_that_does_not_fit() {
     let mut options = UdpOptions::new(SocketAddr::new(a.local_addr().ip(), 0));
     options.send_buffer = 1;
     let small = ns.run(|| UdpSocket::bind(&options)).unwrap().unwrap();
-    // No host has this address: datagrams to it wait for a neighbour, and count against the
+    // This address is unused: datagrams to it wait for neighbour resolution and count against the
     // sender's buffer.
     let to = "192.0.2.99:9".parse().unwrap();
     let payload = vec![0; 40_000];
@@ -269,7 +270,7 @@ fn link_local_peers_are_answered_through_their_interface() {
     let (any, mut batch) = (any.unwrap().unwrap(), RecvBatch::new(1));
     let mut to = bind;
     to.set_port(any.local_addr().port());
-    // The kernel installs the route to a new address of our own a little after the address.
+    // The kernel installs the route to a new local address slightly later than the address itself.
     let (poller, mut events) = (Poller::new().unwrap(), Events::new());
     poller.add(&any, 0, Interest::READ).unwrap();
     let heard = (0..500).any(|_| {
@@ -299,7 +300,7 @@ fn a_port_without_a_listener_is_named_and_hinders_no_other() {
         assert!(a.take_error().unwrap().is_none());
         let gone = socket(deaf).local_addr();
         let peer = socket(heard);
-        // Two, so that one error is pending when the next is sent.
+        // Two, so that one error is pending when the second one is sent.
         let unreachable = [train(gone, 0, b"x"), train(gone, 0, b"y")];
         let mut scratch = SendScratch::default();
         a.send_trains(&unreachable, &mut scratch).unwrap();
@@ -359,7 +360,8 @@ fn a_group_shares_its_port_with_no_other_socket() {
     let address = group[0].local_addr();
     assert!(group.len() == 3 && group.iter().all(|socket| socket.local_addr() == address));
     let again = UdpOptions::new(address);
-    // A second server, with as many workers or one: both calls fail, and neither steals datagrams.
+    // A second server, with several workers or one: both calls fail, and neither takes datagrams
+    // from the first.
     for count in [1, 3] {
         let error = UdpSocket::bind_group(&again, count).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{count}");
@@ -394,7 +396,7 @@ fn a_group_divides_senders_and_keeps_each_ones_order() {
             served.push(got.len());
         }
         assert_eq!(served.iter().sum::<usize>(), senders.len(), "{served:?}");
-        // The probability that one socket has all is 4 ^ -63.
+        // The probability that one socket gets all of them is 4 ^ -63.
         assert!(served.iter().all(|count| *count < senders.len()), "{served:?}");
     }
 }
@@ -415,7 +417,7 @@ fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
             named[0] |= 7;
             named.resize(700, 1);
             from.send_trains(&[train(to, 350, &named)], &mut SendScratch::default()).unwrap();
-            // Others: of another kind, and one without a number.
+            // Other datagrams: one of another kind, and one without a number.
             from.send_to(to, None, &[0x40, 0, 0, n as u8]).unwrap();
             from.send_to(to, None, &0x48ff_ffffu32.to_be_bytes()).unwrap();
             from.send_to(to, None, &[0x48, 0, 0]).unwrap();
@@ -439,8 +441,8 @@ fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
             assert_eq!(short, if at == 0 { 64 } else { 0 });
             others.push(other);
         }
-        // By their addresses: both of a sender reach the same socket. The probability that one has
-        // all is count ^ -63.
+        // Distributed by address: both datagrams of a sender reach the same socket. The probability
+        // that one socket gets all of them is count ^ -63.
         assert_eq!(others.iter().sum::<usize>(), 2 * 64, "{others:?}");
         assert!(others.iter().all(|other| *other < 2 * 64 && other % 2 == 0), "{others:?}");
     }
@@ -450,8 +452,8 @@ fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
     assert_eq!(receive(&lone[0], &mut RecvBatch::new(2)), 1);
 }
 
-/// The kernel itself delivers nothing to a socket that is bound to another device than a packet
-/// arrives by.
+/// The kernel does not deliver a packet to a socket that is bound to a device other than the one on
+/// which the packet arrives.
 #[test]
 fn a_socket_of_a_device_takes_packets_of_that_device_alone() {
     let of = |device: &str| {

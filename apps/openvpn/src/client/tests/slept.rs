@@ -1,5 +1,5 @@
-//! A live session and a machine that sleeps for longer than `ping-restart`: a client with a real device and rules in
-//! one namespace, and a server in another one, in a process whose clock stays.
+//! A live session on a machine that is suspended for longer than `ping-restart`: a client with a real device and rules
+//! in one namespace, and a server in another one, in a process whose clock is not advanced.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use super::*;
 use adit_openvpn_service::{Listener, MacLimits, Service, SocketTuning};
 use adit_runtime::host::Redirect;
 
-/// Names the part that a process plays, and the folder with the certificates.
+/// The variable with the role of a process and the folder with the certificates.
 const PART: &str = "ADIT_TEST_PART";
 const FOLDER: &str = "ADIT_TEST_FOLDER";
 
-/// Behind the router, so that it is reached by the default route.
+/// The server's address, behind the router, so that it is reached by the default route.
 const SERVER: &str = "198.51.100.7:1194";
 /// The server's address in the tunnel.
 const INSIDE: &str = "10.9.0.1";
@@ -162,7 +162,7 @@ impl Hooks for Seen {
     }
 }
 
-/// Returns the route that the kernel chooses for a packet of another program.
+/// Returns the route that the kernel chooses for another program's packet.
 fn way() -> String {
     let output = Command::new("ip").args(["route", "get", OUTSIDE]).output().unwrap();
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
@@ -180,13 +180,14 @@ fn dial(folder: &Path) {
     let target = Target { host: server.ip().to_string(), port: server.port(), ..Target::default() };
     let tls = ClientTls::new(ClientTlsOptions { common: common(folder, "client") }).unwrap();
     let mut config = ClientConfig::new(Settings::default(), tls, vec![Remote { target }]);
-    // A session that ends for another reason than sleep would not be back within this test.
+    // If a session ended for any reason other than suspend, the next one would not begin within this test.
     config.connect_retry = (Duration::from_secs(3600), Duration::from_secs(3600));
     let seen = Seen::default();
     let mut hooks = seen.clone();
     let client = std::thread::spawn(move || {
         adit_runtime::async_runtime().unwrap().block_on(async {
-            // Sleep is noticed before the server's silence. In the other order the first ends the wait for the next session.
+            // The suspend is noticed before the server's silence. In the reverse order, the silence ends the wait for
+            // the next session.
             let options = options(config, Device::Tun(None), Duration::from_millis(50));
             Client::open(options).unwrap().run(&mut hooks).await.unwrap()
         })
@@ -194,12 +195,12 @@ fn dial(folder: &Path) {
     let limit = Duration::from_secs(30);
     until("the first session", limit, || Ok(seen.ups.load(SeqCst) == 1 && answered())).unwrap();
     assert!(way().contains("dev tun0"), "{}", way());
-    // Not as long as the server may be silent: the session continues.
+    // Shorter than the server's timeout, so the session continues.
     adit_runtime::clock::advance_for_test(KEEPALIVE.timeout / 2);
     std::thread::sleep(Duration::from_secs(3));
     assert!(answered());
     assert_eq!(seen.ups.load(SeqCst), 1);
-    // A night.
+    // One night.
     adit_runtime::clock::advance_for_test(Duration::from_secs(8 * 3600));
     let woke = ScaledInstant::now();
     until("the second session", limit, || Ok(seen.ups.load(SeqCst) == 2 && answered())).unwrap();

@@ -12,13 +12,14 @@ use super::Profile;
 /// The rules of each allowed call; without rules any arguments are allowed.
 pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Address families of every daemon's sockets. No raw packets (except for a bridge), no AF_ALG, no rare families.
+/// Address families of every daemon's sockets. No packet sockets (except for a bridge), no AF_ALG, no rare families.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
-/// The device's offloads, which are switched off at run time where the kernel refuses them.
+/// Setting the device's offloads, which are disabled at run time if the kernel refuses them.
 const PLANE_IOCTLS: [u64; 1] = [libc::TUNSETOFFLOAD as u64];
 
-/// Devices, non-blocking descriptors, names of interfaces, whether a descriptor is a terminal.
+/// Opening devices, making descriptors non-blocking, reading interface names, and checking whether a descriptor is a
+/// terminal.
 const DAEMON_IOCTLS: [u64; 10] = [
     libc::TUNSETOFFLOAD as u64,
     libc::TUNSETIFF as u64,
@@ -32,13 +33,13 @@ const DAEMON_IOCTLS: [u64; 10] = [
     libc::TCGETS as u64,
 ];
 
-/// Insertion of input into a terminal, which programs must not do either, although their other requests are allowed.
+/// Injecting input into a terminal, which is forbidden to programs too, although their other requests are allowed.
 const TERMINAL_IOCTLS: [u64; 2] = [libc::TIOCSTI as u64, libc::TIOCLINUX as u64];
 
 /// `PR_GET_AUXV` (include/uapi/linux/prctl.h): the standard library asks for the processor's features.
 const PR_GET_AUXV: libc::c_int = 0x4155_5856;
 
-/// Names of threads and of memory, no_new_privs and dumps of memory, and what of these is in force.
+/// Setting the names of threads and of memory, no_new_privs and dumps of memory, and reading these settings.
 const PRCTLS: [libc::c_int; 9] = [
     PR_GET_AUXV,
     libc::PR_SET_NAME,
@@ -127,7 +128,7 @@ const PACKET_OPTIONS: Options = (
     ],
 );
 
-/// New namespaces, by `clone`. (The bit of a new time namespace is a part of the signal's number there.)
+/// Flags of `clone` that create namespaces. (The flag for a time namespace is part of the signal number in `clone`.)
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -136,7 +137,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
-/// Narrows the calls of a profile's lists to the arguments that are used.
+/// Restricts the calls of a profile's lists to the arguments that are used.
 pub(super) fn narrow(profile: Profile, rules: &mut Rules) -> Result<(), BackendError> {
     let packets = (profile == Profile::Bridge).then_some(libc::AF_PACKET);
     let families = || FAMILIES.into_iter().chain(packets);
@@ -189,7 +190,7 @@ fn one_of(
     values.into_iter().map(rule).collect()
 }
 
-/// Requires that of the bits `of` exactly `those` are set in the first argument.
+/// Requires that, of the bits in `of`, exactly those in `those` are set in the first argument.
 fn bits(of: libc::c_int, those: libc::c_int) -> Result<SeccompCondition, BackendError> {
     condition(0, SeccompCmpOp::MaskedEq(number(of)), number(those))
 }
