@@ -260,7 +260,7 @@ pub(crate) fn server_plan(
     let mut plan = bare_plan(options);
     let context = RouteContext {
         remote: None,
-        // With `topology subnet`, the next address stands for all clients; the kernel only needs to know the device.
+        // With `topology subnet`, the next address represents all clients; the kernel only needs to know the device.
         gateway4: options.routes.gateway4,
         gateway6: options.routes.gateway6,
         metric: options.routes.metric,

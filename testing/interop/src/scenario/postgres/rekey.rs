@@ -73,8 +73,8 @@ fn rekey(scenario: &Scenario<'_>) -> Result<String> {
     for at in [0, 1] {
         timeouts += bed.node_mut(at)?.running()?.count("the database did not answer in time");
     }
-    let lost = now.iter().zip(&connections).filter(|(now, before)| now != before).count();
-    ensure(lost <= timeouts, || {
+    let reconnected = now.iter().zip(&connections).filter(|(now, before)| now != before).count();
+    ensure(reconnected <= timeouts, || {
         bed.failure_with_logs(&format!("{connections:?} connections, then {now:?}"))
     })?;
     // One epoch under each key, at least, in each stream.
