@@ -1,4 +1,4 @@
-//! The helper of a bridge, which opens its ports. The network process forwards their frames.
+//! The helper of a bridge, which opens its ports. The network process forwards the frames.
 
 use std::future::Future;
 use std::io;
@@ -30,35 +30,35 @@ pub const BRIDGE: DutyKind = DutyKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BridgeDuty {
-    /// The ports, as they are written.
+    /// The ports, as written on the command line.
     pub(crate) ports: [String; 2],
-    /// The rules.
+    /// The rule file.
     pub(crate) rules: Option<PathBuf>,
-    /// Queues of each port.
+    /// The number of queues of each port.
     pub(crate) workers: u16,
     /// The MTU of TAPs that the bridge creates.
     pub(crate) mtu: Option<u32>,
-    /// Whether the host's stack also sees the frames that the ports receive.
+    /// Whether the host's stack also receives the frames that arrive on the ports.
     pub(crate) share_with_host: bool,
-    /// Whether a port without a link takes the other one's.
+    /// Whether a port is disabled while the other has no link.
     pub(crate) carry_link: bool,
     /// The control socket.
     pub(crate) control: PathBuf,
 }
 
-/// A request of a bridge alone.
+/// A request that only a bridge has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum PortRequest {
     /// Open both ports.
     OpenBoth,
-    /// Open a port that has vanished, if it exists again.
+    /// Open a port that had disappeared, if it exists again.
     OpenAgain(PortSide),
-    /// Switch a port on or off, for a bridge that carries the state of links.
+    /// Enable or disable a port, for a bridge that carries the state of links.
     Switch {
         /// The port.
         side: PortSide,
-        /// Whether to switch it on.
+        /// Whether to enable the port.
         on: bool,
     },
 }
@@ -67,18 +67,18 @@ pub(crate) enum PortRequest {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum PortSide {
-    /// The first.
+    /// The first port.
     A,
-    /// The second.
+    /// The second port.
     B,
 }
 
-/// Ports that were opened; a packet socket is a queue without flow queues.
+/// The opened ports. A packet socket counts as a queue without flow queues.
 pub(crate) type OpenedPorts = Vec<OpenedDevice>;
 
 struct BridgeHelper {
     duty: BridgeDuty,
-    /// Opens the ports again.
+    /// The opener, which opens the ports again.
     opener: Option<PortOpener>,
 }
 
@@ -122,7 +122,7 @@ impl Duty for BridgeHelper {
 
 impl BridgeHelper {
     async fn open_both(&mut self) -> Result<AnswerWithFds, Problem> {
-        // The former one's ports would be in the way.
+        // Close the ports of the previous opener, because they would be in use.
         self.opener = None;
         let mut opener = PortOpener::new(&self.duty)?;
         let both = opener.open_both().await?;
@@ -135,10 +135,10 @@ impl BridgeHelper {
     }
 }
 
-/// Decides which requests about ports the command line permits.
+/// Checks whether the command line permits a request about ports.
 #[derive(Debug)]
 struct PortCheck {
-    /// Whether ports may be switched off and on.
+    /// Whether ports may be disabled and enabled.
     switches: bool,
 }
 
@@ -158,7 +158,7 @@ fn read(request: &Value) -> Result<PortRequest, String> {
     PortRequest::deserialize(request).map_err(|e| format!("port: {e}"))
 }
 
-/// Prepares ports for the network process; they are closed here when they are sent.
+/// Prepares ports for the network process. They are closed here after they have been sent.
 fn hand_over(opened: &[Port]) -> Result<AnswerWithFds, Problem> {
     let (mut ports, mut descriptors) = (OpenedPorts::new(), Vec::new());
     for port in opened {
@@ -172,7 +172,7 @@ fn hand_over(opened: &[Port]) -> Result<AnswerWithFds, Problem> {
 /// Splits a port into its description and its descriptors.
 ///
 /// # Errors
-/// No descriptor is free.
+/// Fails if no descriptor is free.
 fn parts(port: &Port) -> io::Result<(OpenedDevice, Vec<OwnedFd>)> {
     let TunOffloads { csum, tso, uso } = port.offloads;
     let opened = OpenedDevice {
@@ -185,10 +185,10 @@ fn parts(port: &Port) -> io::Result<(OpenedDevice, Vec<OwnedFd>)> {
     Ok((opened, descriptors.collect::<io::Result<_>>()?))
 }
 
-/// Puts a port together again. Takes its descriptors from the front.
+/// Reassembles a port. Takes its descriptors from the front.
 ///
 /// # Errors
-/// Parts and descriptors do not match.
+/// Fails if the parts and descriptors do not match.
 pub(crate) fn take_over(
     spec: &PortSpec,
     opened: OpenedDevice,

@@ -1,4 +1,4 @@
-//! `adit bridge`: opens two ports and evaluates the frames that pass between them, until it is asked to end.
+//! `adit bridge`, which opens two ports and evaluates the frames that pass between them, until it is stopped.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ use open_ports::Ports;
 use routed::Routed;
 use rules::Rules;
 
-/// The interval at which a port that vanished is looked for.
+/// The interval at which the bridge searches for a port that has disappeared.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The options of `adit bridge`.
@@ -55,25 +55,25 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub struct BridgeOptions {
     /// The two ports.
     pub ports: [PortSpec; 2],
-    /// The rules; `None`: everything passes.
+    /// The rule file; `None`: all frames pass.
     pub rules: Option<PathBuf>,
-    /// Forward packets between two networks instead of frames; `None`: frames.
+    /// The options for forwarding packets between two networks; `None`: forward frames.
     pub routed: Option<RoutedOptions>,
-    /// Threads that move frames; `None`: by the number of cores.
+    /// The number of threads that move frames; `None`: determined by the number of cores.
     pub workers: Option<u16>,
-    /// MTU of TAPs that are made; `None`: the other port's.
+    /// The MTU of new TAPs; `None`: the other port's.
     pub mtu: Option<u32>,
-    /// Let the host's stack see what the ports receive, and answer.
+    /// Whether the host's stack receives and answers the ports' frames.
     pub share_with_host: bool,
     /// The reaction of a port when the other one loses its link.
     pub link_state: LinkState,
-    /// The name in `adit status` and of the control socket; `None`: made of the ports' names.
+    /// The name in `adit status` and of the control socket; `None`: derived from the ports' names.
     pub name: Option<String>,
-    /// A folder for the control socket instead of /run/adit.
+    /// A directory for the control socket instead of /run/adit.
     pub dir: Option<PathBuf>,
     /// The user to run as; `None`: `adit`, or `nobody`.
     pub user: Option<String>,
-    /// Adds to the log.
+    /// The number of levels by which the log is more verbose.
     pub verbose: u8,
 }
 
@@ -81,10 +81,10 @@ pub struct BridgeOptions {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkState {
-    /// Nothing.
+    /// The port stays enabled.
     #[default]
     Ignore,
-    /// It is switched off until the link is back.
+    /// The port is disabled until the link is back.
     Carry,
 }
 
@@ -118,18 +118,18 @@ impl BridgeOptions {
     }
 }
 
-/// Switches off the ports of a bridge that does not run, so the host's own stack sees neither network. Ports shared
-/// with the host stay on, and TAPs no longer exist.
+/// Disables the ports of a bridge that does not run, so that the host's own stack sees neither network. Ports shared
+/// with the host stay enabled, and TAPs no longer exist.
 pub fn switch_off(options: &BridgeOptions) -> ExitCode {
     logged(options, switch_ports_off)
 }
 
-/// Runs a bridge until it is asked to end.
+/// Runs a bridge until it is stopped.
 pub fn run(options: &BridgeOptions) -> ExitCode {
     logged(options, start)
 }
 
-/// Runs a function with the log set up, and logs its fault.
+/// Sets up the log, runs a function, and logs its fault.
 fn logged(
     options: &BridgeOptions,
     act: impl FnOnce(&BridgeOptions) -> Result<(), Fault>,
@@ -170,7 +170,7 @@ fn start(options: &BridgeOptions) -> Result<(), Fault> {
     let duty = options.duty(&instance, workers)?;
     let open = |file: PathBuf| Rules::open(file, usize::from(workers));
     let rules = options.rules.clone().map(open).transpose()?;
-    // The helper ends last, when nothing is left to undo.
+    // The helper must end last, after all changes have been undone.
     let helper = helper::start(&BRIDGE, &duty, &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -192,10 +192,10 @@ async fn serve(
         Some(options) => Some(Routed::open(options, &ports, &opener).await?),
         None => None,
     };
-    // Without it, changes of interfaces are detected a moment later.
+    // Without this, changes of interfaces are detected a moment later.
     let watch = NetWatch::open().ok();
     let mut controls = Controls::open(&duty.control)?;
-    // Without a helper it keeps what it takes to open a port again.
+    // Without a helper, keep the privileges that are needed to open a port again.
     let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
     privileges::become_user("bridge", options.user.as_ref(), helped, &needed)?;
     if let Some(rules) = &rules {
@@ -232,7 +232,7 @@ fn refused(error: StartError) -> Fault {
     }
 }
 
-/// Asks the helper for the current list of rule files.
+/// Makes the helper update its list of rule files.
 fn ask_to_reload() -> Result<(), Fault> {
     match helper::current() {
         Some(helper) => Ok(helper.call(helper::Request::Reload, &[]).map(drop)?),
@@ -240,27 +240,27 @@ fn ask_to_reload() -> Result<(), Fault> {
     }
 }
 
-/// A bridge at work.
+/// A running bridge.
 struct Running {
     bridge: Bridge,
     opener: Ports,
     rules: Option<Rules>,
     routed: Option<Routed>,
-    /// Readable when the bridge has lost a port or a worker.
+    /// A descriptor that is readable when the bridge has lost a port or a worker.
     bell: AsyncFd<OwnedFd>,
     /// The ports that are missing.
     missing: [bool; 2],
     /// The times at which a lost port is searched for.
     again: Interval,
     links: Links,
-    /// Only of a bridge that carries the state of links across.
+    /// The link state mirror, only in a bridge that carries the state of links.
     carry: Option<LinkStateMirror>,
-    /// The notice that tagged frames are too long has been given.
+    /// Whether the warning about tagged frames that are too long has been given.
     told_of_tags: bool,
     watch: Option<NetWatch>,
 }
 
-/// Waits for the next change of the machine's interfaces.
+/// Waits for the next change of the host's interfaces.
 async fn change(watch: &mut Option<NetWatch>) -> NetChange {
     match watch {
         Some(watch) => watch.next().await,
@@ -272,9 +272,9 @@ async fn change(watch: &mut Option<NetWatch>) -> NetChange {
 enum Event {
     /// A port or a worker may be lost.
     Bell,
-    /// It is time to search for a missing port.
+    /// The bridge should search for a missing port.
     LookAgain,
-    /// An interface of the machine has changed.
+    /// An interface of the host has changed.
     Changed(NetChange),
 }
 
@@ -380,7 +380,7 @@ impl Running {
         answer.unwrap_or_else(filter::none)
     }
 
-    /// Reads the rules again; those in force stay if that fails.
+    /// Reads the rules again. If that fails, the current rules stay in force.
     fn reload_rules(&mut self) -> Result<usize, Fault> {
         let Some(rules) = &mut self.rules else {
             return Err(Fault::operator("there are no rules to read again: everything passes"));
@@ -392,8 +392,8 @@ impl Running {
         Ok(count)
     }
 
-    /// Checks that all workers run. A worker that has ended leaves its share of the flows unread, so the process ends,
-    /// and the service manager starts it again.
+    /// Checks that all workers run. The flows of a worker that has ended are no longer processed, so the process ends,
+    /// and the service manager restarts it.
     fn check_workers(&self) -> Result<(), Fault> {
         match self.bridge.failed() {
             Some(worker) => Err(Fault::ours(format!("worker {worker}: ended unexpectedly"))),
@@ -401,7 +401,7 @@ impl Running {
         }
     }
 
-    /// Warns about packets that pass without a rule. A router forwards only IP.
+    /// Warns about packets that no rule can filter. A router forwards only IP and needs no warning.
     fn warn_of_unseen(&self) {
         let rules = self.rules.as_ref().filter(|_| self.routed.is_none());
         if let Some(unseen) = rules.and_then(Rules::unfiltered_traffic) {
@@ -430,8 +430,7 @@ impl Running {
         }
     }
 
-    /// Handles a change that may concern a port without delay, because the host must be kept out of a port that is
-    /// back.
+    /// Handles a change that may concern a port without delay, because the host must not use a port that has returned.
     async fn changed(&mut self, change: NetChange) {
         let missing = self.missing.contains(&true);
         let is_port = |index: u32| self.bridge.ports().iter().any(|port| port.index == index);
@@ -446,7 +445,7 @@ impl Running {
         self.look_at_links().await;
     }
 
-    /// Follows the state of the interfaces: their MTU, and whether they have a link.
+    /// Follows the MTU and the link state of the interfaces.
     async fn look_at_links(&mut self) {
         let mut running = [None; 2];
         for (side, running) in Side::BOTH.into_iter().zip(&mut running) {
@@ -485,12 +484,12 @@ impl Running {
                     tracing::warn!("{port}: switched off: {other} has no link");
                 }
             }
-            // The interface may just have vanished; the next attempt follows.
+            // The interface may have just disappeared. There will be another attempt.
             Err(fault) => tracing::debug!("{fault}"),
         }
     }
 
-    /// Switches all ports on again before the process ends.
+    /// Enables all ports again before the process ends.
     async fn let_go(&mut self) {
         let off = self.carry.as_ref().and_then(LinkStateMirror::off);
         if let Some(side) = off.filter(|side| self.missing.get(side.index()) == Some(&false))
@@ -548,7 +547,7 @@ impl Running {
                     if let Some(carry) = &mut self.carry
                         && carry.off() == Some(side)
                     {
-                        // It was switched on when it was opened.
+                        // The port was enabled when it was opened.
                         carry.switched(Nanos(clock::boottime()), side, true);
                     }
                     say!(1, "{} is back", self.opener.spec(side));

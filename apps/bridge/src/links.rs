@@ -1,4 +1,4 @@
-//! Changes of a bridge's interfaces at run time: another MTU, a lost link, a link that is back.
+//! Handles changes of a bridge's interfaces at run time, such as another MTU, or a lost or restored link.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use adit_bridge::Side;
 use adit_filter::Nanos;
 use adit_linux::net::Link;
 
-/// The time in which an interface that was switched on must find its link.
+/// The time in which an interface that was enabled must find its link.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// The state of the links at the last look.
+/// The last observed state of the links.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     seen: [Option<(u32, bool)>; 2],
@@ -30,7 +30,7 @@ impl Links {
         }
     }
 
-    /// Records the current state of an interface. The first state is no news, unless the link is down.
+    /// Records the current state of an interface. The first state is not a change, unless the link is down.
     pub(crate) fn see(&mut self, side: Side, link: &Link) -> LinkChanges {
         let now = (link.mtu, link.running);
         let before = self.seen.get_mut(side.index()).and_then(|seen| seen.replace(now));
@@ -38,7 +38,7 @@ impl Links {
         LinkChanges { mtu: mtu != link.mtu, link: running != link.running }
     }
 
-    /// Returns the log lines of a change.
+    /// Returns the log lines for a change.
     pub(crate) fn lines(
         &self,
         side: Side,
@@ -66,23 +66,24 @@ impl Links {
     }
 }
 
-/// Carries the state of links to the other port, as a cable would: if one port has no link, the other is switched off,
-/// and on again when the link is back.
+/// Carries the state of a link to the other port, like a cable. If one port has no link, the other is disabled, and
+/// enabled again when the link is back.
 #[derive(Debug)]
 pub(super) struct LinkStateMirror {
-    /// The port that is switched off, because the other one has no link.
+    /// The port that is disabled because the other one has no link.
     off: Option<Side>,
-    /// Until when a port that was switched on may be without a link.
+    /// The time until which each port that was enabled may be without a link.
     settles: [Option<Nanos>; 2],
 }
 
 impl LinkStateMirror {
-    /// Creates the state for ports that may have been switched on just now.
+    /// Creates the state for ports that may have just been enabled.
     pub(crate) fn new(now: Nanos) -> Self {
         Self { off: None, settles: [Some(now.after(SETTLE)); 2] }
     }
 
-    /// Returns the next action: to switch this port on or off. `running`: whether a port has a link, if that is known.
+    /// Returns the next action, which is to enable or disable a port. `running` contains whether each port has a link,
+    /// if known.
     pub(crate) fn step(&mut self, now: Nanos, running: [Option<bool>; 2]) -> Option<(Side, bool)> {
         for (settles, running) in self.settles.iter_mut().zip(running) {
             if running == Some(true) {
@@ -100,7 +101,7 @@ impl LinkStateMirror {
         })
     }
 
-    /// Records that a port was switched.
+    /// Records that a port was enabled or disabled.
     pub(crate) fn switched(&mut self, now: Nanos, side: Side, on: bool) {
         self.off = (!on).then_some(side);
         if let Some(settles) = self.settles.get_mut(side.index()) {
@@ -108,7 +109,7 @@ impl LinkStateMirror {
         }
     }
 
-    /// Returns the port that is switched off.
+    /// Returns the port that is disabled.
     pub(crate) fn off(&self) -> Option<Side> {
         self.off
     }
@@ -160,7 +161,7 @@ mod tests {
         );
     }
 
-    /// Returns the actions at these seconds, with these links.
+    /// Returns the actions at these seconds with these link states.
     fn steps(
         carry: &mut LinkStateMirror,
         looks: &[(u64, bool, bool)],
@@ -187,10 +188,10 @@ mod tests {
             assert_eq!(seen(1, false, false), None, "both need a moment after a start");
             assert_eq!(seen(1, true, true), None);
             assert_eq!(seen(2, false, true), Some((across, false)));
-            // The other one is without a link by our own doing.
+            // The other port has no link because we disabled it.
             assert_eq!(seen(3, false, false), None);
             assert_eq!(seen(4, true, false), Some((across, true)));
-            // The port needs a moment to find its link, and this is not carried back.
+            // The port needs a moment to find its link, which does not affect the other one.
             assert_eq!(seen(5, true, false), None);
             assert_eq!(seen(13, true, false), None);
             assert_eq!(seen(13, true, true), None);
@@ -204,7 +205,7 @@ mod tests {
         let mut carry = LinkStateMirror::new(Nanos(0));
         let done = steps(&mut carry, &[(11, false, true), (12, false, false), (20, true, false)]);
         assert_eq!(done, [Some((Side::B, false)), None, Some((Side::B, true))]);
-        // Port B has lost its own link meanwhile.
+        // Port B has lost its own link in the meantime.
         let done = steps(&mut carry, &[(29, true, false), (30, true, false), (31, false, false)]);
         assert_eq!(done, [None, Some((Side::A, false)), None]);
         assert_eq!(carry.off(), Some(Side::A));

@@ -1,4 +1,4 @@
-//! The ports as the bridge's own process has them: opened by it, or by its helper.
+//! The ports in the bridge's network process, which either this process or its helper opens.
 
 use std::os::fd::OwnedFd;
 
@@ -20,7 +20,7 @@ pub(super) struct Station {
 /// The ports of one bridge.
 pub(super) struct Ports {
     specs: [PortSpec; 2],
-    /// Used for queries only, which need no rights.
+    /// The netlink connection, which is used only for queries that need no privileges.
     net: Net,
     opener: PortSource,
 }
@@ -34,7 +34,7 @@ enum PortSource {
 }
 
 impl Ports {
-    /// Opens the ports in the process's network namespace. Call inside a runtime.
+    /// Creates the ports in the process's network namespace. Call it inside a runtime.
     pub(crate) fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
         let opener = match helper::current() {
             Some(helper) => PortSource::Helper(helper),
@@ -68,7 +68,7 @@ impl Ports {
         ])
     }
 
-    /// Opens a port that vanished; `None` while it does not exist.
+    /// Opens a port that had disappeared. Returns `None` while it does not exist.
     pub(crate) async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
         let helper = match &mut self.opener {
             PortSource::Own(opener) => return opener.open_again(side).await,
@@ -81,7 +81,7 @@ impl Ports {
         opened.map(|opened| self.take_over(side, opened, &mut descriptors)).transpose()
     }
 
-    /// Switches a port on or off.
+    /// Enables or disables a port.
     pub(crate) async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
         match &self.opener {
             PortSource::Own(opener) => opener.switch(side, on).await,
@@ -103,14 +103,13 @@ impl Ports {
             .map_err(|e| Fault::environment(format!("helper: port not taken over: {e}")))
     }
 
-    /// Returns the current state of a port's interface; `None` if it is gone.
+    /// Returns the current state of a port's interface, or `None` if it is gone.
     pub(crate) async fn link(&self, side: Side) -> Option<Link> {
         self.net.link(self.spec(side).name()).await.ok()
     }
 
-    /// Returns the router's own station on an open port. On an interface it is the interface's. A
-    /// TAP's address is that of the host at its other end, so the router gets a neighbouring
-    /// address, with the last bit inverted.
+    /// Returns the router's own station on an open port. On an interface it has the interface's address. A TAP's
+    /// address belongs to the host at its other end, so the router's differs in the last bit.
     pub(crate) async fn station(&self, side: Side, port: &Port) -> Result<Station, Fault> {
         let link = self.net.link(&port.name).await;
         let link = link.map_err(|e| Fault::environment(e.to_string()))?;
@@ -123,8 +122,8 @@ impl Ports {
         Ok(Station { mac: Mac(mac), mtu: link.mtu })
     }
 
-    /// Returns when the helper has ended. Without it no port is opened again, and the host's stack sees the frames that
-    /// the ports receive. Cancel-safe.
+    /// Waits until the helper has ended. Without it, no port can be opened again, and the host's stack receives the
+    /// ports' frames. Cancel-safe.
     pub(crate) async fn lost(&self) -> Fault {
         match &self.opener {
             PortSource::Own(_) => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! Opening ports, at the start and again when one has vanished.
+//! Opens ports, at startup and again after one has disappeared.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,10 @@ use adit_runtime::fault::Fault;
 use adit_runtime::plane_backend;
 use adit_runtime::say;
 
-/// The MTU of TAPs unless another one is configured.
+/// The default MTU of TAPs.
 const MTU: u32 = 1500;
 
-/// Opens the ports of one bridge, as often as it takes. In the helper, if there is one.
+/// Opens the ports of one bridge, repeatedly if necessary. It runs in the helper, if there is one.
 pub(crate) struct PortOpener {
     specs: [PortSpec; 2],
     workers: usize,
@@ -65,7 +65,7 @@ impl PortOpener {
         Ok([self.open(&a, link_a).await?, self.open(&b, link_b).await?])
     }
 
-    /// Opens a port that vanished; `None` while it does not exist.
+    /// Opens a port that had disappeared. Returns `None` while it does not exist.
     pub(crate) async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
         let [a, b] = self.specs.clone();
         let spec = if side == Side::A { a } else { b };
@@ -82,7 +82,7 @@ impl PortOpener {
         self.open(&spec, None).await.map(Some)
     }
 
-    /// Switches a port on or off.
+    /// Enables or disables a port.
     pub(crate) async fn switch(&self, side: Side, on: bool) -> Result<(), Fault> {
         let [a, b] = &self.specs;
         let name = if side == Side::A { a.name() } else { b.name() };
@@ -146,7 +146,7 @@ impl PortOpener {
         let fault = |error: &dyn std::fmt::Display| Fault::environment(format!("{spec}: {error}"));
         let port = match (spec, &link) {
             (PortSpec::Existing(name), Some(link)) => {
-                // The guard comes first, because the host must not even answer the first frame.
+                // Install the guard first, because the host must not answer even the first frame.
                 if let Some(guard) = &mut self.guard {
                     guard.add(name).map_err(|e| unguarded(&e))?;
                     if let Some(error) = guard.take_gap() {
@@ -186,7 +186,7 @@ impl PortOpener {
     }
 }
 
-/// Switches an interface on or off.
+/// Enables or disables an interface.
 pub(super) async fn switch(net: &Net, name: &str, on: bool) -> Result<(), Fault> {
     let failed = |error| Fault::environment(format!("{name}: not switched: {error}"));
     let link = net.link(name).await.map_err(failed)?;
@@ -197,7 +197,7 @@ pub(super) async fn switch(net: &Net, name: &str, on: bool) -> Result<(), Fault>
     }
 }
 
-/// Returns the ports as the configuration names them.
+/// Returns the configured ports.
 pub(super) fn specs(duty: &BridgeDuty) -> Result<[PortSpec; 2], Fault> {
     let [a, b] = duty.ports.each_ref().map(|text| text.parse().map_err(Fault::operator));
     Ok([a?, b?])

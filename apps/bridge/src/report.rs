@@ -25,7 +25,7 @@ impl Running {
                 .filter(|(_, count)| *count > 0)
                 .map(|(drop, count)| (drop.name().to_owned(), count))
                 .collect();
-            // Drops by the rules and the router are counted by their reasons below.
+            // Drops by the rules and the router are listed by reason below.
             let counted_below = [Drop::Rules.name(), Drop::Unrouted.name()];
             for (reason, count) in
                 here.iter().filter(|(name, _)| !counted_below.contains(&name.as_str()))

@@ -1,4 +1,4 @@
-//! The router of a bridge (`--routed`): prepares its command-line options.
+//! The router of a bridge (`--routed`), which is created from its command-line options.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use adit_runtime::fault::Fault;
 /// The options of a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoutedOptions {
-    /// Its addresses.
+    /// The router's addresses.
     pub addresses: Vec<PortAddress>,
-    /// Routes to networks that are not directly connected.
+    /// The routes to networks that are not directly connected.
     pub routes: Vec<RouteArg>,
-    /// Neighbours with configured addresses, which are not queried.
+    /// The neighbours with configured MAC addresses, which are not resolved.
     pub neighbours: Vec<NeighbourArg>,
 }
 
-/// `ADDRESS=MAC`
+/// A neighbour in the form `ADDRESS=MAC`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct NeighbourArg {
     address: IpAddr,
@@ -40,7 +40,7 @@ impl FromStr for NeighbourArg {
     }
 }
 
-/// `PORT=ADDRESS/LENGTH`
+/// An address in the form `PORT=ADDRESS/LENGTH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAddress {
     port: String,
@@ -62,7 +62,7 @@ impl FromStr for PortAddress {
     }
 }
 
-/// `NETWORK via NEIGHBOUR`
+/// A route in the form `NETWORK via NEIGHBOUR`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RouteArg(Route);
 
@@ -84,16 +84,16 @@ impl FromStr for RouteArg {
     }
 }
 
-/// The router at work.
+/// A running router.
 pub(super) struct Routed {
     router: Arc<Mutex<Router>>,
 }
 
 impl Routed {
-    /// Makes a router between open ports.
+    /// Creates a router between open ports.
     ///
     /// # Errors
-    /// Addresses of no port, or settings that contradict each other.
+    /// Fails if an address belongs to no port, or settings contradict each other.
     pub(crate) async fn open(
         options: &RoutedOptions,
         ports: &[Port; 2],
@@ -144,12 +144,12 @@ impl Routed {
         Ok(())
     }
 
-    /// Sets the MTU of a port; longer packets are refused with "packet too big".
+    /// Sets the MTU of a port. Longer packets are refused with "packet too big".
     pub(crate) fn set_mtu(&self, side: Side, mtu: u32) {
         self.lock().set_mtu(side, mtu);
     }
 
-    /// Adds why packets were not forwarded.
+    /// Adds the numbers of packets that were not forwarded, by reason.
     pub(crate) fn report(&self, drops: &mut BTreeMap<String, u64>) {
         let stats = self.lock().stats();
         for (why, count) in

@@ -1,4 +1,4 @@
-//! The rules of a bridge and their file.
+//! The rules of a bridge, and their file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use adit_runtime::control::{FlowTotals, Request, Response};
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::LiveFilter;
 
-/// Rules in force.
+/// The current rules.
 pub(super) struct Rules {
     file: PathBuf,
     live: LiveFilter,
 }
 
 impl Rules {
-    /// Reads the rules and compiles them for this number of workers.
+    /// Reads the rules, and compiles them for this number of workers.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a valid rule set.
+    /// Fails if the file cannot be read, or is not a valid rule set.
     pub(crate) fn open(file: PathBuf, workers: usize) -> Result<Self, Fault> {
-        // The absolute path remains valid after a change of folder.
+        // The absolute path remains valid after a change of directory.
         let file = std::path::absolute(&file).unwrap_or(file);
         let live = LiveFilter::open(&file, Some(workers))?;
         Ok(Self { file, live })
@@ -40,7 +40,7 @@ impl Rules {
         self.live.firewall()
     }
 
-    /// Returns the file that the rules come from.
+    /// Returns the file that contains the rules.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
@@ -68,7 +68,7 @@ impl Rules {
         }
     }
 
-    /// Returns the traffic that passes although no rule sees it, in a bridge that forwards frames.
+    /// Returns the kinds of traffic that pass unfiltered, in a bridge that forwards frames.
     pub(crate) fn unfiltered_traffic(&self) -> Option<String> {
         (!self.firewall().filter().sees_frames()).then(|| {
             format!(
@@ -78,10 +78,10 @@ impl Rules {
         })
     }
 
-    /// Reads the file again, and puts it in force as a whole.
+    /// Reads the file again, and replaces all rules atomically.
     ///
     /// # Errors
-    /// As [`Self::open`]; then nothing changes.
+    /// See [`Self::open`]. After an error, the current rules stay in force.
     pub(crate) fn reload(&mut self) -> Result<usize, Fault> {
         self.live.reread()?;
         Ok(self.count())
@@ -103,17 +103,17 @@ impl Rules {
         self.live.connections()
     }
 
-    /// Answers the verbs of `adit filter`; `None` for another request.
+    /// Answers the requests of `adit filter`. Returns `None` for any other request.
     pub(crate) fn answer(&mut self, request: &Request) -> Option<Response> {
         self.live.answer(request)
     }
 
-    /// Logs the packets that rules log. Called about once a second.
+    /// Logs the packets of `log` rules. Call it about once a second.
     pub(crate) fn tick(&mut self) {
         self.live.tick();
     }
 
-    /// Removes expired flows; returns true if there are more.
+    /// Removes expired flows. Returns true if there are more.
     pub(crate) fn sweep(&self) -> bool {
         self.firewall().sweep(Nanos(clock::boottime()))
     }

@@ -1,4 +1,4 @@
-//! The settings file of a bridge (`adit bridge --settings FILE`), for one that a service manager starts.
+//! The settings file of a bridge (`adit bridge --settings FILE`), for a bridge that a service manager starts.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 use adit_runtime::settings::Key;
 
-/// The file as it is written.
+/// The file before it is checked.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Raw {
@@ -135,7 +135,7 @@ impl BridgeOptions {
     /// Reads a settings file. The bridge is named after the file, without its extension.
     ///
     /// # Errors
-    /// The file cannot be read, or contains an error, which is reported with its line.
+    /// Fails if the file cannot be read, or contains an error, which is reported with its line.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let text = files::open(path).and_then(std::io::read_to_string).map_err(|error| {
             Fault::operator(format!("{}: settings not read: {error}", path.display()))
@@ -143,10 +143,10 @@ impl BridgeOptions {
         Self::parse(&text, path)
     }
 
-    /// Reads the text of a settings file.
+    /// Parses the text of a settings file.
     ///
     /// # Errors
-    /// The error, with its line.
+    /// Returns the error with its line.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Fault> {
         let raw: Raw = toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))?;
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -156,7 +156,7 @@ impl BridgeOptions {
     }
 }
 
-/// Reads each value of a list; `key` is for messages.
+/// Parses each value of a list. `key` is for messages.
 fn each<T: std::str::FromStr<Err = String>>(key: &str, list: &[String]) -> Result<Vec<T>, String> {
     let read = |text: &String| text.parse().map_err(|why| format!("{key}: {why}"));
     list.iter().map(read).collect()

@@ -1,4 +1,4 @@
-//! A bridge in a network namespace of its own, one of whose workers fails.
+//! Tests a bridge in a separate network namespace, one of whose workers fails.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ const RULES: &str = "table inet f {
 
 const MARK: &[u8] = b"adit-bridge-test";
 
-/// Returns a datagram for this port, in a frame.
+/// Returns a frame with a datagram to this port.
 fn frame(port: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     let length = u8::try_from(28 + MARK.len()).unwrap();
@@ -54,7 +54,7 @@ impl Ends {
         self.from.send(&[0; 10], &frame(port)).unwrap();
     }
 
-    /// Frames of this test that came out so far.
+    /// Returns the number of the test's frames that have arrived so far.
     fn arrived(&self) -> usize {
         let mut batch = FrameBatch::new(16);
         let mut count = 0;
@@ -68,7 +68,7 @@ impl Ends {
     }
 }
 
-/// Creates a bridge of two TAPs with one worker, whose `log` statements do this.
+/// Creates a bridge between two TAPs with one worker, whose `log` statements call `on_log`.
 async fn bridge(dir: &std::path::Path, on_log: fn()) -> (Running, Ends) {
     let file = dir.join("fw.nft");
     fs::write(&file, RULES).unwrap();
@@ -91,8 +91,8 @@ async fn bridge(dir: &std::path::Path, on_log: fn()) -> (Running, Ends) {
     (running, ends)
 }
 
-/// A worker that panics in the middle of a burst forwards nothing more, and the process ends with a reason, so that the
-/// service manager starts it again.
+/// A worker that panics in the middle of a burst forwards no more packets. The process ends with a reason, so that the
+/// service manager restarts it.
 #[test]
 fn a_worker_that_panics_ends_the_bridge_and_forwards_nothing_more() {
     adit_testbed::needs_root!();

@@ -12,7 +12,7 @@ use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("passes").required(true).args(["rules", "relay", "settings"]))]
 pub(crate) struct Bridge {
-    /// One port: an interface that exists, or tap:NAME for a TAP device to be made
+    /// One port: an existing interface, or tap:NAME for a new TAP device
     #[arg(value_name = "PORT", required_unless_present = "settings")]
     pub a: Option<PortSpec>,
 
@@ -20,54 +20,56 @@ pub(crate) struct Bridge {
     #[arg(value_name = "PORT", required_unless_present = "settings")]
     pub b: Option<PortSpec>,
 
-    /// Take everything from this file; see adit-bridge.toml(5)
+    /// Read all settings from this file; see adit-bridge.toml(5)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = [
         "a", "b", "routed", "address", "route", "neighbour", "workers", "mtu", "share_with_host", "link_state", "name",
         "user",
     ])]
     pub settings: Option<PathBuf>,
 
-    /// Switch the ports in the settings off, so that the host sees neither network, and end: for when the bridge does not run
+    /// Disable the ports in the settings while the bridge does not run, so that the host sees neither network, and exit
     #[arg(long, requires = "settings")]
     pub down: bool,
 
-    /// Forward what the rules in this file accept (see docs/filter.md); SIGHUP reads it again
+    /// Forward the frames that the rules in this file accept (see docs/filter.md). SIGHUP reads it again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub rules: Option<PathBuf>,
 
-    /// Forward everything, without rules
+    /// Forward all frames, without rules
     #[arg(long)]
     pub relay: bool,
 
-    /// Forward packets from one network to the other, as a router does, instead of frames
+    /// Forward packets instead of frames from one network to the other, like a router
     #[arg(long, requires = "address")]
     pub routed: bool,
 
-    /// The router's own address on a port, with its network: eth1=10.0.1.1/24; repeatable
+    /// The router's own address on a port with its network, such as eth1=10.0.1.1/24 (repeatable)
     #[arg(long, value_name = "PORT=ADDRESS", requires = "routed")]
     pub address: Vec<PortAddress>,
 
-    /// A way to a network behind another router: '10.9.0.0/16 via 10.0.2.254', 'default via fd00::1'; repeatable
+    /// A route to a network behind another router, such as '10.9.0.0/16 via 10.0.2.254' or 'default via fd00::1'
+    /// (repeatable)
     #[arg(long, value_name = "NETWORK via NEIGHBOUR", requires = "routed")]
     pub route: Vec<RouteArg>,
 
-    /// A neighbour that is never asked for, and that no one else can claim to be: 10.0.1.5=02:00:00:00:00:05; repeatable
+    /// A neighbour with a fixed MAC address, which is never resolved and cannot be spoofed, such as
+    /// 10.0.1.5=02:00:00:00:00:05 (repeatable)
     #[arg(long, value_name = "ADDRESS=MAC", requires = "routed")]
     pub neighbour: Vec<NeighbourArg>,
 
-    /// Threads that move frames [default: as many as cores; one up to 2 cores, 16 at most]
+    /// The number of threads that move frames [default: the number of cores, but one on 2 cores and at most 16]
     #[arg(long, value_name = "N")]
     pub workers: Option<u16>,
 
-    /// MTU of TAPs that are made [default: that of the other port, 1500 for two TAPs]
+    /// The MTU of new TAP devices [default: that of the other port, or 1500 for two TAPs]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(68..=65521))]
     pub mtu: Option<u32>,
 
-    /// Let the host's own stack see what the ports receive, and answer it
+    /// Let the host's own stack receive and answer the ports' frames
     #[arg(long)]
     pub share_with_host: bool,
 
-    /// carry: switch one port off while the other has no link, so that both ends notice at once
+    /// carry: disable one port while the other has no link, so that both ends notice at once
     #[arg(
         long,
         value_name = "WHAT",
@@ -77,19 +79,19 @@ pub(crate) struct Bridge {
     )]
     pub link_state: Link,
 
-    /// Its name in `adit status` and of its control socket [default: the ports' names, A-B]
+    /// The bridge's name in `adit status` and of its control socket [default: the ports' names, A-B]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
-    /// Keep the control socket beneath this folder instead of in /run/adit
+    /// Keep the control socket below this directory instead of in /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 
-    /// Run as this user once everything is open [default: `adit`, or `nobody` if there is none]
+    /// The user to run as once the ports are open [default: `adit`, or `nobody` if it does not exist]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
-    /// Log more; repeatable
+    /// Print more log lines (repeatable)
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }

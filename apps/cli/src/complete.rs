@@ -1,5 +1,5 @@
-//! Completion of command lines: a script for the shell calls this program, which completes commands, options and the
-//! names that exist on this machine.
+//! Completion of command lines. A script for the shell calls this program, which completes commands, options and names
+//! that exist on this host.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use clap_complete::env::Shells;
 use crate::args::Cli;
 use crate::print;
 
-/// Names the calling shell. The scripts of `adit completions` set it.
+/// The environment variable with the name of the calling shell, which the scripts of `adit completions` set.
 const VARIABLE: &str = "ADIT_COMPLETE";
 
-/// The most names that are offered for one word.
+/// The maximum number of names that are offered for one word.
 const MAX_NAMES: usize = 1000;
 
 /// Returns the script that `adit completions` prints.
@@ -36,8 +36,8 @@ pub(crate) fn script(shell: Shell) -> Result<String, Fault> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// Answers a shell that completes a line: `adit -- WORDS`, with [`VARIABLE`] set. `None` if no shell asks. A fault
-/// completes nothing, because any output would end up in the line.
+/// Answers a shell that completes a line with `adit -- WORDS` and [`VARIABLE`] set. Returns `None` if this is no such
+/// call. After a fault there are no completions, because any output would end up in the line.
 pub(crate) fn answer(arguments: &[OsString]) -> Option<ExitCode> {
     let shell = std::env::var(VARIABLE).ok()?;
     let words: Vec<OsString> = words(arguments)?.to_vec();
@@ -59,7 +59,7 @@ fn words(arguments: &[OsString]) -> Option<&[OsString]> {
     (first == "--" && !words.is_empty()).then_some(words)
 }
 
-/// Returns `--dir` of the words: a completer does not receive the words before it.
+/// Returns `--dir` from the words, because a completer does not receive the words before its own.
 fn folder(words: &[OsString]) -> Option<PathBuf> {
     words.iter().enumerate().find_map(|(at, word)| match word.to_str()? {
         "--dir" => words.get(at.checked_add(1)?).map(PathBuf::from),

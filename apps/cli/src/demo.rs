@@ -12,7 +12,7 @@ use crate::args::Demo;
 use crate::text::{bytes, row, table};
 use crate::{note, print, print_json};
 
-/// Cells of the progress bar.
+/// The number of cells in the progress bar.
 const BAR: usize = 24;
 
 pub(crate) fn run(options: &Demo) -> Result<ExitCode, Fault> {
@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Demo) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The progress display on stderr, on a terminal as one line that changes.
+/// The progress display on stderr. On a terminal it is one line that is updated.
 pub(crate) struct ProgressDisplay {
     terminal: bool,
     quiet: bool,
@@ -84,7 +84,7 @@ impl ProgressDisplay {
 }
 
 fn bar(share: f64) -> String {
-    // Within 0..=BAR: a share is within 0..=1.
+    // The result is within 0..=BAR, because the share is within 0..=1.
     let full = ((share.clamp(0.0, 1.0) * BAR as f64).round() as usize).min(BAR);
     format!("[{}{}]", "#".repeat(full), "-".repeat(BAR - full))
 }

@@ -1,4 +1,5 @@
-//! `adit filter show`, `reload`, `flush`, `element` and `capture`: the rules of a running server or bridge.
+//! `adit filter show`, `reload`, `flush`, `element` and `capture`, which access the rules of a running server or
+//! bridge.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -18,7 +19,7 @@ use crate::{note, paths, print, print_json};
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// Which server or bridge, as `adit status` calls it [default: the only one with a filter]
+    /// The name of the server or bridge in `adit status` [default: the only one with a filter]
     #[arg(add = crate::complete::process())]
     pub name: Option<String>,
 
@@ -26,7 +27,7 @@ pub(crate) struct Show {
     #[arg(long)]
     pub flows: bool,
 
-    /// JSON instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
 
@@ -36,11 +37,11 @@ pub(crate) struct Show {
 
 #[derive(Debug, Args)]
 pub(crate) struct Reload {
-    /// Which server or bridge; or the file, if this is not the name of one
+    /// The name of the server or bridge, or the file if there is no process with this name
     #[arg(value_name = "NAME", add = crate::complete::process())]
     pub name: Option<String>,
 
-    /// Take the rules of this file [default: the file whose rules are in force]
+    /// The file with the new rules [default: the file with the current rules]
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
 
@@ -50,14 +51,14 @@ pub(crate) struct Reload {
 
 #[derive(Debug, Args)]
 pub(crate) struct Flush {
-    /// Which server or bridge [default: the only one with a filter]
+    /// The name of the server or bridge [default: the only one with a filter]
     pub name: Option<String>,
 
-    /// Only those of this client, connected or not
+    /// End only the connections of this client, which need not be connected
     #[arg(long, value_name = "NAME", conflicts_with = "address")]
     pub client: Option<String>,
 
-    /// Only those from or to this address or network
+    /// End only the connections from or to this address or network
     #[arg(long, value_name = "ADDRESS[/LENGTH]")]
     pub address: Option<String>,
 
@@ -67,7 +68,7 @@ pub(crate) struct Flush {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Element {
-    /// Add elements to a set: all of them or none
+    /// Add elements to a set, either all or none
     #[command(after_help = "Examples:
   sudo adit filter element add blocked 192.0.2.7 timeout 1h
   sudo adit filter element add inet filter blocked 192.0.2.7, 192.0.2.9
@@ -79,7 +80,7 @@ set. What is there already gets the timeout that is stated. What was added
 survives a reload, not a restart.")]
     Add(Elements),
 
-    /// Delete elements of a set: all of them or none
+    /// Delete elements from a set, either all or none
     #[command(
         visible_alias = "delete",
         after_help = "Examples:
@@ -93,11 +94,11 @@ An element of the rule file is there again after a reload."
 
 #[derive(Debug, Args)]
 pub(crate) struct Elements {
-    /// Which server or bridge [default: the only one with a filter]
+    /// The name of the server or bridge [default: the only one with a filter]
     #[arg(long, value_name = "NAME", add = crate::complete::process())]
     pub name: Option<String>,
 
-    /// [FAMILY TABLE] SET ELEMENT, ...: as in a rule file, with or without braces
+    /// The set and the elements as in a rule file, with or without braces: [FAMILY TABLE] SET ELEMENT, ...
     #[arg(required = true, value_name = "SET ELEMENT", num_args = 1..)]
     pub words: Vec<String>,
 
@@ -107,15 +108,15 @@ pub(crate) struct Elements {
 
 #[derive(Debug, Args)]
 pub(crate) struct Capture {
-    /// Write the packets here, as pcapng; - is stdout
+    /// The file for the packets, as pcapng; - for stdout
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 
-    /// Which server or bridge [default: the only one with a filter]
+    /// The name of the server or bridge [default: the only one with a filter]
     #[arg(add = crate::complete::process())]
     pub name: Option<String>,
 
-    /// Only what rules log to this group
+    /// Write only the packets that rules log to this group
     #[arg(long, value_name = "N")]
     pub group: Option<u16>,
 
@@ -168,8 +169,8 @@ pub(crate) fn element(verb: &Element) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes the flows that did not fit into the table of connections; `shares` is the number that were evicted because
-/// their source exceeded its share.
+/// Describes the flows that did not fit into the table of connections. `shares` is the number of those that were
+/// evicted because their source exceeded its share.
 pub(crate) fn full_table(flows: &FlowTotals, shares: u64) -> Vec<String> {
     let counts = [
         (flows.evicted, "made room for others"),
@@ -181,7 +182,8 @@ pub(crate) fn full_table(flows: &FlowTotals, shares: u64) -> Vec<String> {
     counts.map(|(count, what)| format!("{count} {what}")).collect()
 }
 
-/// Separates a process's name from a file: `adit filter reload fw.nft` means the file, unless a process has that name.
+/// Distinguishes a process's name from a file. `adit filter reload fw.nft` means the file, unless a process has that
+/// name.
 fn name_and_file<'o>(options: &'o Reload, run: &Path) -> (Option<&'o str>, Option<&'o Path>) {
     match (&options.name, &options.file) {
         (Some(file), None) if !run.join(format!("{file}.sock")).exists() => {
@@ -203,7 +205,7 @@ pub(crate) fn capture(options: &Capture) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the file for packets. It is readable only by its owner, since packets are private.
+/// Opens the file for packets. Only its owner may read it, because packets are private.
 fn target(path: &Path) -> Result<Box<dyn Write>, Fault> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));
@@ -214,7 +216,7 @@ fn target(path: &Path) -> Result<Box<dyn Write>, Fault> {
     Ok(Box::new(file))
 }
 
-/// Prints the rules so that they can be loaded again: everything else is a comment.
+/// Formats the rules so that they can be loaded again, with all other information as comments.
 fn page(report: &FilterReport, now: u64) -> String {
     let age = span(now.saturating_sub(report.since));
     let mut text = format!("# {}: {}, in force for {age}", report.instance, report.file);

@@ -1,4 +1,4 @@
-//! The manual pages: one for each command, server.toml(5) and filter(7).
+//! The manual pages, with one for each command, adit-bridge.toml(5), server.toml(5) and adit-filter(7).
 
 mod markdown;
 
@@ -15,10 +15,10 @@ use clap::CommandFactory;
 
 use crate::args::Cli;
 
-/// The documentation of the language of rule files.
+/// The documentation of the rule language.
 const FILTER: &str = include_str!("../../../docs/filter.md");
 
-/// Writes a page for each command, that of `server.toml`, and that of the filter's language.
+/// Writes a page for each command, one for each settings file, and one for the rule language.
 pub(crate) fn write(dir: &Path) -> Result<ExitCode, Fault> {
     let fault = |error: io::Error| {
         Fault::environment(format!(
@@ -53,7 +53,7 @@ fn write_pages(command: &clap::Command, dir: &Path) -> io::Result<()> {
     std::fs::write(dir.join(format!("{name}.1")), page(command, name)?)
 }
 
-/// Returns the generated page, with a title that names the program and a synopsis with the options' values.
+/// Returns the page that clap generates, with the program in the title and the options' values in the synopsis.
 fn page(command: &clap::Command, name: &str) -> io::Result<String> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
@@ -80,7 +80,7 @@ fn page(command: &clap::Command, name: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Formats a line of the examples: command lines stay unchanged, the text around them is filled.
+/// Formats a line of the examples. Command lines stay unchanged, and the text around them is filled.
 fn example(line: &str) -> String {
     match line {
         ".SH EXTRA" => ".SH EXAMPLES".to_owned(),
@@ -155,7 +155,8 @@ fn see_also(name: &str) -> String {
     format!(".SH \"SEE ALSO\"\n{}\n", pages.join(", "))
 }
 
-/// Returns the folder for pages of another section: `man5` next to a folder `man1`, else the same folder.
+/// Returns the directory for pages of another section, such as `man5` next to `man1`. If the directory has another
+/// name, returns the same one.
 fn section_folder(dir: &Path, section: u8) -> PathBuf {
     if dir.file_name().is_some_and(|name| name == "man1") {
         dir.with_file_name(format!("man{section}"))
@@ -164,7 +165,7 @@ fn section_folder(dir: &Path, section: u8) -> PathBuf {
     }
 }
 
-/// Escapes text for roff: no hyphen becomes a dash, and no line begins with a request.
+/// Escapes text for roff, so that no hyphen becomes a dash and no line begins with a request.
 fn escaped(text: &str) -> String {
     const SPECIAL: [(char, &str); 6] = [
         ('\\', "\\e"),
@@ -200,7 +201,7 @@ fn bridge_page() -> String {
     page
 }
 
-/// Generates server.toml(5) from the table that the file itself is made from.
+/// Generates server.toml(5) from the same table as the file itself.
 fn settings_page() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut page = format!(
@@ -241,7 +242,7 @@ fn filter_page() -> String {
 }
 
 fn paragraph(key: &Key) -> String {
-    // Back ticks mark code in the file, as bold print does here.
+    // Code is between backticks in the file, and in bold print here.
     let mut comment = String::new();
     for (at, part) in key.comment.replace('\n', " ").split('`').enumerate() {
         let part = escaped(part);
@@ -293,7 +294,7 @@ mod tests {
         assert!(read("adit-connect.1").contains(check), "{}", read("adit-connect.1"));
         for entry in std::fs::read_dir(dir.path()).unwrap() {
             let path = entry.unwrap().path();
-            // Pages of other sections have line lengths of their own.
+            // Pages of other sections have other line lengths.
             if path.extension().is_none_or(|section| section != "1") {
                 continue;
             }
@@ -329,7 +330,7 @@ mod tests {
         for markup in ["`", "](", "|---", "\n|", "\n#\n", "**"] {
             assert!(!page.contains(markup), "{markup:?} in {page}");
         }
-        // Code is not filled; in 80 columns a page has 71 for it.
+        // Code is not filled. In a terminal of 80 columns, a page has 71 columns for it.
         let code = page.split(".nf\n").skip(1).filter_map(|block| block.split(".fi\n").next());
         for line in code.flat_map(str::lines) {
             let shown = ["\\(aq", "\\(ga", "\\(ha", "\\(ti", "\\-", "\\e", "\\&"];
@@ -352,7 +353,7 @@ mod tests {
             assert!(page.contains(&head), "{} is missing in {page}", key.name);
         }
         assert!(page.contains("Default: 250."), "{page}");
-        // `adit connect --check` names this key where the tunnel's packets are too large.
+        // `adit connect --check` recommends this key if the tunnel's packets are too large.
         assert!(KEYS.iter().any(|key| key.name == "mtu"));
         assert!(!page.contains('`'), "{page}");
         let page = std::fs::read_to_string(dir.path().join("man5/adit-bridge.toml.5")).unwrap();
@@ -364,7 +365,7 @@ mod tests {
             );
         }
         assert!(!page.contains('`'), "{page}");
-        // In any other folder they are written next to each other.
+        // In any other directory they are written next to each other.
         write(&dir.path().join("all")).unwrap();
         assert!(dir.path().join("all/server.toml.5").exists());
     }

@@ -132,7 +132,7 @@ fn notes(created: &InitOutcome) {
 }
 
 fn choices(choices: &Choices) -> Result<adit_app_server::NewServer, Fault> {
-    // The server may run in another folder than this process.
+    // The server may run in a different directory than this process.
     let absolute = choices.filter.as_deref().map(std::path::absolute).transpose();
     let filter = absolute.map_err(|error| Fault::operator(format!("--filter: {error}")))?;
     Ok(adit_app_server::NewServer {
@@ -321,7 +321,7 @@ fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
     deliver(&issued, target)
 }
 
-/// Returns the file to write, or `None` for stdout. Called before anything is issued.
+/// Returns the file to write, or `None` for stdout. It is called before a certificate is issued.
 fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathBuf>, Fault> {
     let path = match output {
         Some(path) if path.as_os_str() == "-" => return Ok(None),
@@ -391,7 +391,7 @@ fn list(options: &ClientList) -> Result<ExitCode, Fault> {
         print(&format!("No clients yet. Make one: {hint}\n"));
         return Ok(ExitCode::SUCCESS);
     }
-    // Programs get complete names, users get lines that fit.
+    // Print complete names for programs, and lines that fit a terminal for users.
     print(&if std::io::stdout().is_terminal() {
         for_people(&known)
     } else {
@@ -409,7 +409,7 @@ fn inside(known: &ClientOverview) -> String {
 }
 
 fn columns(known: &[ClientOverview]) -> Vec<Vec<String>> {
-    // A column in which no client has a group would be empty.
+    // Omit the column if no client has a group.
     let grouped = known.iter().any(|client| !client.client.groups.is_empty());
     let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "FROM", "INSIDE"])];
     if grouped && let Some(head) = rows.first_mut() {
@@ -454,10 +454,10 @@ fn for_people(known: &[ClientOverview]) -> String {
     text
 }
 
-/// Certificates that expire sooner are marked.
+/// The seconds before its expiry from which on a certificate is marked.
 const SOON: u64 = 30 * 86_400;
 
-/// Returns when a certificate expires, and a mark if that is soon.
+/// Formats the expiry of a client's certificate, with a mark if it is soon.
 fn expiry(known: &ClientOverview) -> String {
     let client = &known.client;
     let left = client.expires.saturating_sub(crate::text::now());
@@ -473,7 +473,7 @@ fn groups(client: &adit_pki::Client) -> String {
     names.join(", ")
 }
 
-/// Formats a line of two columns, of which the second is broken if it is too long.
+/// Formats a line with two columns, and wraps the second if it is too long.
 fn pair(row: &[String]) -> String {
     let [name, value] = row else { return String::new() };
     wrapped(&format!("{name:<15}"), value)

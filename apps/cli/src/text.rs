@@ -7,8 +7,8 @@ use time::macros::format_description;
 
 pub(crate) use adit_runtime::log::{WIDTH, bytes, rate, wrapped};
 
-/// Formats columns as wide as their widest cell, with two spaces between them; the last one is not
-/// padded.
+/// Formats a table. Columns are as wide as their widest cell, with two spaces between them, and the
+/// last one is not padded.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -27,10 +27,11 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A name keeps at least this width, however wide the other columns are.
+/// The minimum width of a name, however wide the other columns are.
 const LEAST_NAME: usize = 8;
 
-/// Formats a table whose first column has names, truncated so that the lines fit a terminal.
+/// Formats a table with names in the first column, which are truncated so that the lines fit a
+/// terminal.
 pub(crate) fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -42,7 +43,7 @@ pub(crate) fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
     table(&rows)
 }
 
-/// Formats a count: `1 session`, `3 sessions`.
+/// Formats a count, such as `1 session` or `3 sessions`.
 pub(crate) fn count(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
@@ -64,7 +65,7 @@ pub(crate) fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.iter().map(ToString::to_string).collect()
 }
 
-/// Formats the two largest units: `3 d 4 h`, `12 min 5 s`.
+/// Formats a duration in its two largest units, such as `3 d 4 h` or `12 min 5 s`.
 pub(crate) fn span(seconds: u64) -> String {
     let units = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let mut left = seconds;
@@ -82,7 +83,7 @@ pub(crate) fn span(seconds: u64) -> String {
     if parts.is_empty() { "0 s".into() } else { parts.join(" ") }
 }
 
-/// Formats a date: `2027-03-01`.
+/// Formats a date, such as `2027-03-01`.
 pub(crate) fn date(unix: u64) -> String {
     i64::try_from(unix)
         .ok()
@@ -91,7 +92,7 @@ pub(crate) fn date(unix: u64) -> String {
         .unwrap_or_else(|| "-".into())
 }
 
-/// Formats a date and its distance: `2027-03-01 (in 35 d)`, `2026-01-01 (35 d ago)`.
+/// Formats a date and its distance, such as `2027-03-01 (in 35 d)` or `2026-01-01 (35 d ago)`.
 pub(crate) fn date_from_now(unix: u64) -> String {
     let now = now();
     let days = |from: u64, to: u64| to.saturating_sub(from) / 86_400;

@@ -1,4 +1,4 @@
-//! The clients `adit connect` and `adit openvpn`, against a managed server.
+//! The clients `adit connect` and `adit openvpn` with a managed server.
 
 mod world;
 
@@ -14,7 +14,7 @@ fn routes(ns: &NetNs) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the findings of `connect --check`: exit code and text.
+/// Returns the exit code and the text of `connect --check`.
 fn check(server: &Server, ns: &NetNs, profile: &str) -> (Option<i32>, String) {
     let output = ns
         .command(ADIT)
@@ -32,7 +32,7 @@ fn openvpn(server: &Server, ns: &NetNs, options: &[&str]) -> TestProcess {
     world::start(ns, &arguments, server.dir.path(), "ann.log")
 }
 
-/// Counts a line in the log.
+/// Returns how often a line is in the log.
 fn count(running: &TestProcess, line: &str) -> usize {
     running.log().matches(line).count()
 }
@@ -82,7 +82,7 @@ fn check_names_the_stage_that_fails() {
     assert_eq!(running.end(), Some(0));
 }
 
-/// Returns the rules of policy routing and the routes of all tables of a namespace, both families.
+/// Returns the policy routing rules and the routes in all tables of a namespace, for both address families.
 fn routing(ns: &NetNs) -> String {
     let words = [
         &["-4", "rule"][..],
@@ -188,7 +188,7 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     assert!(nothing_leaves(&ns));
     let (_, status) = adit(&["status"]);
     assert!(status.contains("kill switch of a client that has ended"), "{status}");
-    // Another client connects nevertheless, and stays connected.
+    // Another client still connects, and stays connected.
     let mut killed = connect(&[]);
     until("the tunnel is up again", || count(&killed, "connected: 10.73.0.") == 2);
     assert!(answers(&ns, "10.73.0.1"));
@@ -204,12 +204,12 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     assert!(adit(&["connect", "--release"]).1.contains("nothing to release"));
 }
 
-/// Runs a line of `ip` in a namespace; returns whether it succeeded.
+/// Runs a command of `ip` in a namespace. Returns whether it succeeded.
 fn ip(ns: &NetNs, line: &str) -> bool {
     ns.command("ip").unwrap().args(line.split(' ')).status().unwrap().success()
 }
 
-/// Returns the standard output of adit, run for a whole namespace.
+/// Returns the standard output of adit, which runs for a whole namespace.
 fn said(ns: &NetNs, line: &str) -> String {
     let output = ns.command(ADIT).unwrap().args(line.split(' ')).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
@@ -310,8 +310,8 @@ fn a_port_where_nothing_listens_is_named_and_costs_no_time() {
     let ns = server.client("ann", "");
     let mut client = openvpn(&server, &ns, &["--verb", "1", "--suppress-timestamps"]);
     let refused = "read UDPv4 [ECONNREFUSED]: Connection refused (fd=";
-    // The second refusal comes a second later: a thread that looped on a socket with an error would have used all of
-    // it.
+    // The second refusal arrives a second later. A thread that looped on a socket with an error would have used the
+    // whole second.
     until("two refusals", || count(&client, refused) == 2);
     let stat = fs::read_to_string(format!("/proc/{}/stat", client.child.id())).unwrap();
     let ticks: Vec<u64> = stat.split(' ').skip(13).take(2).map(|t| t.parse().unwrap()).collect();
@@ -381,7 +381,7 @@ fn as_openvpn_it_becomes_another_user_and_still_cleans_up() {
     assert!(!status.contains("Uid:\t0"), "{status}");
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
     assert!(routes(&ns).contains("192.0.2.1 "));
-    // Its helper reads the files again.
+    // The client's helper reads the files again.
     client.signal("HUP");
     until("it connects again", || count(&client, UP) == 2);
     assert_eq!(count(&client, "SIGHUP[hard,] received, process restarting"), 1);
@@ -402,6 +402,6 @@ fn a_missing_file_is_a_sentence() {
         .unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(said.contains("--ca fails with 'no.crt': No such file or directory"), "{said}");
-    // As for openvpn's fatal errors.
+    // The exit code is that of openvpn's fatal errors.
     assert_eq!(output.status.code(), Some(1));
 }

@@ -1,4 +1,4 @@
-//! The program as a user sees it: what it prints, where, and with which exit code.
+//! The program as a user sees it, with its output and exit codes.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -25,7 +25,7 @@ fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Creates a folder with a server in `vpn`.
+/// Creates a directory with a server in `vpn`.
 fn server() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let made = adit(dir.path(), "server init --host vpn.example.net --dir vpn");
@@ -83,7 +83,7 @@ fn a_profile_goes_down_the_pipe_or_into_a_private_file() {
     let file = dir.path().join("laptop.ovpn");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // The file exists already: nothing is issued, or a key would be lost.
+    // The file already exists, so no certificate is issued, because its key would be lost.
     let blocked = adit(dir.path(), "server client add other --dir vpn -o laptop.ovpn");
     assert_eq!(code(&blocked), 2);
     let list = out(&adit(dir.path(), "server client list --dir vpn --json"));
@@ -112,7 +112,7 @@ fn clients_are_listed_shown_and_revoked() {
 fn a_broken_file_names_its_line() {
     let dir = server();
     let file = dir.path().join("vpn/server.toml");
-    // Another port than 1194 if that is in use, as it is while another test looks.
+    // The port is not 1194 if that is in use, for example while another test checks it.
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains("\"udp/"), "{text}");
     let text = text.replace("\"udp/", "\"sctp/");
@@ -132,7 +132,7 @@ fn called_as_openvpn_it_takes_openvpns_options() {
     let ours = adit(dir.path(), "openvpn --no-such-directive");
     let named = Command::new(&name).arg("--no-such-directive").output().unwrap();
     assert_eq!(ours.status, named.status);
-    // Clap's usage text would contain it.
+    // Clap's usage text would contain this.
     assert!(!err(&named).contains("Usage: adit"), "{}", err(&named));
 }
 
@@ -149,8 +149,8 @@ fn completions_and_man_pages_are_made() {
     assert!(dir.path().join("pages/server.toml.5").exists());
 }
 
-/// Returns what bash, zsh and fish offer for the last word of a line, by the protocol of their
-/// scripts.
+/// Returns the completions of bash, zsh and fish for the last word of a line, with the protocol of
+/// their scripts.
 fn completed(dir: &Path, shell: &str, line: &[&str]) -> Vec<String> {
     let output = Command::new(ADIT)
         .arg("--")
@@ -189,7 +189,7 @@ fn the_shell_completes_verbs_options_files_and_names() {
             (&["remotes", "--dir", "vpn", "--done", "ph"], &["phone"]),
             (&["group", "--dir", "vpn", "phone", "st"], &["staff"]),
             (&["list", "--js"], &["--json"]),
-            // Without a server nothing is offered, and nothing is printed about it.
+            // Without a server there are no completions and no error message.
             (&["revoke", "--dir", "elsewhere", "l"], &[]),
         ] {
             let line = [&client, line].concat();
@@ -200,7 +200,7 @@ fn the_shell_completes_verbs_options_files_and_names() {
     }
 }
 
-/// The script in a shell: it finds the program by its name and uses its answer.
+/// The script in a real shell finds the program by its name and uses its answer.
 #[test]
 fn bash_completes_by_the_script() {
     let dir = server();
@@ -269,7 +269,7 @@ bad.nft:4:7: `dprot` is not a field of `tcp`
     instead: did you mean `dport`?
 "
     );
-    // Rules that no packet reaches are refused, as they are at the start.
+    // Rules that no packet can reach are refused, as at startup.
     fs::write(dir.path().join("open.nft"), "table inet f { chain c { drop; } }\n").unwrap();
     let open = adit(dir.path(), "filter check open.nft");
     assert_eq!((code(&open), out(&open)), (2, String::new()));
@@ -305,7 +305,7 @@ fn a_server_is_not_set_up_with_rules_that_it_would_not_start_with() {
     assert!(said.contains("the server does not start without it"), "{said}");
 }
 
-/// Checks a page's blocks of commands: files (`$ cat FILE`), and the output of `adit`.
+/// Checks a page's blocks of commands, which are files (`$ cat FILE`) and the output of `adit`.
 #[test]
 fn the_transcripts_of_the_filters_page_are_what_it_prints() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `adit demo`: it works, and however it ends, it leaves nothing behind.
+//! Tests that `adit demo` works, and leaves nothing behind however it ends.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -9,10 +9,10 @@ use adit_testbed::test_process::until;
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
-/// One demo at a time: each test counts what demos leave behind.
+/// A lock that allows one demo at a time, because each test counts what demos leave behind.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Returns the namespaces and folders of the demo with this process id.
+/// Returns the namespaces and directories of the demo with this process id.
 fn traces(pid: u32) -> Vec<String> {
     let prefix = format!("adit-demo-{pid}");
     let mut found = Vec::new();
@@ -27,7 +27,7 @@ fn traces(pid: u32) -> Vec<String> {
     found
 }
 
-/// Counts the processes whose command line names the demo's folder.
+/// Counts the processes whose command line contains the demo's directory.
 fn processes(pid: u32) -> usize {
     let folder = format!("/run/adit-demo-{pid}/");
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -123,7 +123,7 @@ fn held_it_stays_up_until_it_is_told_to_end() {
         command.args(["status", "--dir", &folder]).output().unwrap()
     };
     until("a client is connected", || String::from_utf8_lossy(&status().stdout).contains("demo "));
-    // After all the transfers: four of one second and a round of pings.
+    // Wait until all transfers are complete, which are four of one second and a round of pings.
     std::thread::sleep(Duration::from_secs(10));
     assert!(status().status.success());
     signal(&demo, "INT");

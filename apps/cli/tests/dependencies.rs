@@ -1,4 +1,4 @@
-//! The crates depend on each other as docs/ARCHITECTURE.md allows, and not otherwise.
+//! Checks that the crates depend on each other only as docs/ARCHITECTURE.md allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A crate's dependencies within the workspace, by their folders as the document writes them.
+/// A crate's dependencies within the workspace, identified by their directories as in the document.
 #[derive(Debug, Default)]
 struct Dependencies {
     always: BTreeSet<String>,

@@ -1,5 +1,5 @@
-//! The documents: links have targets, files and tests that they name exist, the glossary is in order, and the pre-commit
-//! hook refuses what it should.
+//! Checks the documents. Links must have targets, files and tests that the text names must exist, the glossary must be
+//! in order, and the pre-commit hook must refuse what it should.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the Markdown files for readers: of the root, `docs` and `testing/fuzz`.
+/// Returns the Markdown files for readers, in the root, `docs` and `testing/fuzz`.
 fn documents() -> Vec<PathBuf> {
     let folders = ["", "docs", "testing/fuzz"].map(|folder| root().join(folder));
     let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
@@ -24,7 +24,7 @@ fn documents() -> Vec<PathBuf> {
     files
 }
 
-/// Returns a page's lines outside of code blocks, without code spans.
+/// Returns a page's lines outside code blocks, without code spans.
 fn prose(text: &str) -> impl Iterator<Item = String> {
     let mut code = false;
     text.lines().filter_map(move |line| {
@@ -36,7 +36,7 @@ fn prose(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the anchor of a heading: lower case, words joined by hyphens, without other signs.
+/// Returns the anchor of a heading, in lower case, with words joined by hyphens and without other signs.
 fn slug(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     heading.to_lowercase().chars().filter(kept).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -153,7 +153,7 @@ fn the_glossary_is_sorted_and_names_files_that_exist() {
     }
 }
 
-/// A repository with the hook in place.
+/// A repository with the hook installed.
 struct Repository(tempfile::TempDir);
 
 impl Repository {
@@ -189,7 +189,7 @@ impl Repository {
             .unwrap()
     }
 
-    /// Commits a file; returns the hook's message if it refuses.
+    /// Commits a file. Returns the hook's message if it refuses.
     fn commit(&self, file: &str, text: &str) -> Result<(), String> {
         fs::write(self.0.path().join(file), text).unwrap();
         assert!(self.git(&["add", file]).status.success());
@@ -218,7 +218,7 @@ fn the_hook_looks_at_what_is_staged() {
     assert!(refusal.contains("good.rs:1: \"whoever\""), "{refusal}");
     repository.commit("good.rs", "fn main() {\n    let _told = 1;\n}\n").unwrap();
 
-    // A line that was there before is not checked; an added line is, wherever the file has it.
+    // A line that existed before is not checked, but an added line is, wherever it is in the file.
     let old = repository.git(&["commit", "-q", "--allow-empty", "-m", "empty"]);
     assert!(old.status.success());
     fs::write(repository.0.path().join("old.md"), "He said so.\n").unwrap();

@@ -39,7 +39,8 @@ fn groups_decide_who_may_reach_what_and_change_at_once() {
     server.await_connected(&["alice", "bob"]);
     assert!(running.log().contains("@client:nobody"), "{}", running.log());
     until("staff reach the server", || answers(&a, "10.73.0.1"));
-    // Clients are separated, except for what a rule accepts; the kernel agrees.
+    // Clients are isolated, except for packets that a rule accepts, and the kernel allows these
+    // too.
     assert!(answers(&a, "10.73.0.6"));
     assert!(!answers(&b, "10.73.0.5") && !answers(&b, "10.73.0.1"));
     assert!(server.rules().contains("clients are kept apart"));
@@ -101,7 +102,7 @@ fn elements_change_while_it_runs_and_connections_can_be_ended() {
     let _running = server.run();
     let _client = server.connect(&a, "alice");
     server.await_connected(&["alice"]);
-    // Until the client's routes are set, its pings take another path.
+    // Until the client's routes are set up, its pings take another path.
     until("the rules keep alice out", || !answers(&a, "10.73.0.1"));
     let (added, said) = server.adit("filter element add open 10.73.0.4/31 timeout 1h");
     assert!(added && said.ends_with(": 1 element added or renewed\n"), "{said}");

@@ -19,7 +19,7 @@ fn kill(pids: &[u32]) {
     assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success());
 }
 
-/// Returns the routes of the main table, and the rules that select others.
+/// Returns the routes in the main table, and the rules that select other tables.
 fn routes(ns: &NetNs) -> String {
     let listed = [["-4", "route"], ["-6", "route"], ["-4", "rule"], ["-6", "rule"]].map(|what| {
         let output = ns.command("ip").unwrap().args(what).output().unwrap();
@@ -30,9 +30,9 @@ fn routes(ns: &NetNs) -> String {
     all.filter(|line| !line.contains("fe80::")).collect::<Vec<_>>().join("\n")
 }
 
-/// Connects a client, and waits until its tunnel carries everything.
+/// Connects a client, and waits until its tunnel carries all traffic.
 fn connected(server: &Server, ns: &NetNs) -> TestProcess {
-    // The log continues after that of a former client, of which routes may be left.
+    // An earlier client may have used the same log, and its routes may still exist.
     let log = server.dir.path().join("laptop.log");
     let count =
         || fs::read_to_string(&log).unwrap_or_default().matches("connected: 10.73.0.").count();
@@ -95,7 +95,7 @@ fn a_serving_process_cannot_read_the_authoritys_key() {
     adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
-    // Only the modes of the server's own folders protect it.
+    // Only the modes of the server's own directories protect it.
     let open = fs::Permissions::from_mode(0o755);
     fs::set_permissions(server.dir.path(), open).unwrap();
     let running = server.run();
@@ -119,8 +119,8 @@ fn a_serving_process_cannot_read_the_authoritys_key() {
     assert!(reloaded, "{said}");
 }
 
-/// Starts a server of `adit openvpn` with the keys of a managed one, in folders that only root can
-/// read.
+/// Starts an `adit openvpn` server with the keys of a managed one, in directories that only root
+/// can read.
 fn openvpn_server(server: &Server, more: &str) -> TestProcess {
     let config = format!(
         "dev tun\nserver 10.73.0.0 255.255.255.0\ntopology subnet\nkeepalive 1 5\nport 1194\n\
@@ -167,8 +167,8 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     let client = server.connect(&ns, "laptop");
     until("the client's file counts", || answers(&server.ns, "10.73.0.77"));
 
-    // SIGHUP reads the configuration and the files that it names again, and opens device, port and
-    // log.
+    // SIGHUP makes the process read the configuration and its files again, and open the device,
+    // port and log again.
     fs::rename(dir.join("server.txt"), dir.join("server.old")).unwrap();
     let text = fs::read_to_string(dir.join("server.conf")).unwrap();
     let text = text.replace("10.73.0.0", "10.74.0.0").replace("server.txt", "server2.txt");
@@ -181,19 +181,19 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     assert_without_rights(pid);
     assert_eq!(named(), format!("{pid}\n"), "the process is the same after SIGHUP");
 
-    // SIGUSR1 likewise, in the same process.
+    // SIGUSR1 does the same within the process.
     running.signal("USR1");
     let log = || fs::read_to_string(dir.join("server2.txt")).unwrap();
     until("it serves again", || log().matches("Initialization Sequence Completed").count() >= 2);
     until("the client is back", || answers(&server.ns, "10.74.0.77"));
 
-    // An address of the pool.
+    // The client now gets an address from the pool.
     fs::remove_file(dir.join("ccd/laptop")).unwrap();
     running.signal("USR1");
     until("leases are written", || {
         fs::read_to_string(dir.join("ipp.txt")).is_ok_and(|text| text.contains("laptop"))
     });
-    // A list that only root can read.
+    // Only root can read the revocation list.
     let (revoked, said) = server.adit("server client revoke other");
     assert!(revoked, "{said}");
     until("the list is loaded again", || log().contains("CRL: loaded"));

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
-/// The time limit for what takes moments.
+/// The time limit for operations that usually take moments.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn openvpn(dir: &Path, line: &str) -> Command {
@@ -27,7 +27,7 @@ fn run(dir: &Path, line: &str) -> (i32, String) {
     (status.code().unwrap(), String::from_utf8(text).unwrap())
 }
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct TestProcess(Child);
 
 impl Drop for TestProcess {
@@ -83,7 +83,8 @@ fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
     assert_eq!(code, 0, "{text}");
     let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Nothing listens there: an address for documentation, whose packets are never answered.
+    // No process listens there, because it is an address for documentation, whose packets are never
+    // answered.
     let line = "--dev null --proto tcp-client --remote 127.0.0.1 1 --ifconfig 10.9.9.1 10.9.9.2 --secret static.key \
                 --cipher AES-256-CBC --auth SHA256 --writepid vpn.pid --verb 6 --log vpn.log --route-delay 3";
     let mut command = openvpn(dir.path(), line);
@@ -110,7 +111,7 @@ fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
     };
     let log = fs::read_to_string(dir.path().join("vpn.log")).unwrap();
     assert_eq!(status.code(), Some(0), "{log}");
-    // A process that may no longer remove the file empties it.
+    // A process that lacks the permission to remove the file empties it.
     assert!(fs::read_to_string(&pid_file).unwrap_or_default().is_empty(), "{log}");
     assert_eq!(log.matches("route-delay has no effect").count(), 1, "{log}");
     assert!(log.contains("Option: command line:1: dev null"), "{log}");

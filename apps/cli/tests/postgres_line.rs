@@ -1,4 +1,4 @@
-//! The connection to the database: a real server with TLS on an address of its own, in a network namespace.
+//! The connection to the database, with a real server with TLS on its own address, in a network namespace.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::process::{Command, Output, Stdio};
 use adit_testbed::postgres::{Certificate, Cluster, Options, missing, scratch};
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
-/// Set if this process is already in the namespace.
+/// The environment variable that is set if this process is already in the namespace.
 const INSIDE: &str = "ADIT_TEST_INSIDE";
 
-/// Runs this test program again for one test in a network namespace, or returns that it already is in one.
+/// Runs this test program again for one test in a network namespace. Returns true if it is already in one.
 fn inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         for line in
@@ -36,7 +36,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&both).into_owned()
 }
 
-/// A database at 192.0.2.1 and 192.0.2.2 with a certificate for the first, and a folder for what adit makes.
+/// A database at 192.0.2.1 and 192.0.2.2 with a certificate for the first, and a directory for the files of adit.
 struct Line {
     cluster: Cluster,
     certificate: Certificate,
@@ -49,7 +49,7 @@ impl Line {
         let folder = scratch().unwrap();
         let certificate = Certificate::alone(folder.path(), &["IP:192.0.2.1"]).unwrap();
         let options = Options {
-            // Without a namespace's name a cluster does not listen on TCP; here all processes are in one namespace.
+            // Without a namespace's name, a cluster does not listen on TCP. Here all processes are in one namespace.
             settings: &[
                 ("listen_addresses", "*"),
                 ("log_statement", "all"),
@@ -88,7 +88,7 @@ impl Line {
         )
     }
 
-    /// Checks that the database admits us: the network exists, and nothing needs to be done.
+    /// Checks that the database admits us, so that `init` finds the existing network and has nothing to do.
     fn good(&self, vars: &[(&str, &str)], database: &str) -> String {
         let output = self.init(vars, database);
         let text = text(&output);
@@ -107,7 +107,7 @@ impl Line {
         assert!(!text.contains("geheimnis"), "{text}");
     }
 
-    /// Makes the server read its files again, and waits until it has: a mark in them is visible then.
+    /// Makes the server read its files again, and waits until a mark in them is visible.
     fn reload(&self, settings: &[(&str, &str)]) {
         let mark = self.marks.get() + 1;
         self.marks.set(mark);
@@ -137,7 +137,7 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
         ("postgres://vpn:geheimnis@192.0.2.1/vpn", "postgres://vpn:geheimnis@192.0.2.2/vpn");
     let authority = line.certificate.authority.to_str().unwrap();
 
-    // Without a TLS option, TLS is used, and the server proves by the password that the certificate is its own.
+    // Without a TLS option, TLS is used, and the server proves with the password that the certificate is its own.
     let output = line.init(&[], one);
     let printed = text(&output);
     assert!(output.status.success(), "{printed}");
@@ -146,12 +146,12 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     let joined = line.adit(&[], &["join", url, "--name", "a", "--dir", dir.to_str().unwrap()]);
     assert!(joined.status.success(), "{}", text(&joined));
 
-    // The server's identity.
+    // Tests of the server's identity.
     let full = format!("sslmode=verify-full&sslrootcert={authority}");
     line.good(&[], &format!("{one}?{full}"));
     line.bad(&[], &format!("{two}?{full}"), "is not for 192.0.2.2");
     line.good(&[], &format!("{two}?sslmode=verify-ca&sslrootcert={authority}"));
-    // A root file makes `require` ask for the chain, as with libpq.
+    // As with libpq, a root file makes `require` verify the chain.
     line.good(&[], &format!("{two}?sslmode=require&sslrootcert={authority}"));
     std::fs::create_dir(line.folder.path().join("other")).unwrap();
     let other = Certificate::alone(&line.folder.path().join("other"), &["IP:192.0.2.1"]).unwrap();
@@ -174,7 +174,7 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     assert!(loose.contains("an attacker on the path"), "{loose}");
     assert_eq!(line.good(&[], "postgres://vpn:geheimnis@127.0.0.1/vpn").matches("note").count(), 0);
 
-    // Our identity.
+    // Tests of our identity.
     line.bad(&[], "postgres://vpn:falsch@192.0.2.1/vpn", "does not take this password");
     line.bad(&[], "postgres://vpn@192.0.2.1/vpn", "asks for the password of \"vpn\"");
     line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1/nosuch", "createdb nosuch");
@@ -192,12 +192,12 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     line.good(&[("PGSERVICEFILE", &service)], "service=vpn");
     line.good(&[("PGSERVICEFILE", &service), ("PGSERVICE", "vpn")], "");
 
-    // The server's address.
+    // Tests of the server's address.
     line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1:5/vpn", "no database listens at 192.0.2.1:5");
     line.good(&[], "postgres://vpn:geheimnis@192.0.2.1:5,192.0.2.1:5432/vpn");
     line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1:5,192.0.2.2:6/vpn", "none of 2 hosts");
 
-    // A server that asks for no password proves nothing, and may be any server.
+    // A server that requests no password proves nothing, and may be any server.
     let access = line.cluster.data().join("pg_hba.conf");
     let scram = std::fs::read_to_string(&access).unwrap();
     let set = |text: &str| {
@@ -208,7 +208,8 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     line.bad(&[], one, "does not prove that it is the end of the TLS line");
     line.good(&[], &format!("{one}?channel_binding=prefer"));
     line.good(&[], &format!("{one}?{full}"));
-    // A server that wants it in the clear proves nothing either, and a wiretapper could read it.
+    // A server that requests the password in the clear proves nothing either, and an eavesdropper could read the
+    // password.
     set("local all all trust\nhost all all 0.0.0.0/0 password\n");
     line.bad(&[], one, "does not prove that it is the end of the TLS line");
     set("local all all trust\n");
@@ -217,7 +218,7 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     line.reload(&[("ssl", "off")]);
     line.bad(&[], one, "speaks no TLS");
 
-    // Every statement was logged: verifiers, never a password.
+    // Every statement was logged. They contain verifiers, but never a password.
     let log = line.cluster.log().unwrap();
     assert!(log.contains("adit.register"), "statements are not logged");
     for node in ["hub", "a"] {

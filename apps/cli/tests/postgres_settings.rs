@@ -1,5 +1,5 @@
-//! A network after its creation: its settings, its auditor, and names that are assigned again. With the command itself,
-//! in a throw-away cluster; no node is running.
+//! A network after its creation, with its settings, its auditor, and names that are used again. The tests run the
+//! command itself in a temporary cluster, and no node is running.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -11,7 +11,7 @@ mod database;
 
 /// A cluster, and a network `vpn` of the node hub.
 struct Net {
-    // First, so that it ends before its folder goes.
+    // This field is first, so that the cluster ends before its directory is removed.
     cluster: Cluster,
     folder: tempfile::TempDir,
     /// The URL for the next node.
@@ -82,7 +82,7 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
     net.refused("hub", &["set"], "say what to set");
     net.refused("hub", &["set", "--packet-size", "100"], "between 1280 and 7900");
     net.refused("a", &["set", "--retention", "3GB"], "only node 1");
-    // If the node's files claim that it is the owner, the database and the signature contradict.
+    // If a node's files are changed so that it appears to be the owner, the database and the signature contradict this.
     let file = net.path("a") + "/postgres/vpn/node.toml";
     let settings = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, settings.replace("node = 2", "node = 1")).unwrap();
@@ -92,7 +92,8 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
     let said = net.cluster.sql_as("adit_vpn_node_a", "vpn", as_node).unwrap_err().0;
     assert!(said.contains("42501"), "{said}");
 
-    // No node accepts what the database invents or reverts, and the owner signs nothing based on it.
+    // No node accepts settings that the database invents or reverts, and the owner does not sign settings based on
+    // them.
     net.sql("CREATE TABLE kept AS SELECT * FROM adit.settings");
     for (forgery, hub, other) in [
         (
@@ -107,7 +108,7 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
         net.sql(forgery);
         net.refused("hub", &["set", "--retention", "3GB"], hub);
         assert!(net.status("hub").contains(hub), "{forgery}: {}", net.status("hub"));
-        // A node that has not been up knows only the signatures.
+        // A node that has not run yet can only check the signatures.
         assert!(net.status("a").contains(other), "{forgery}: {}", net.status("a"));
         net.sql("DELETE FROM adit.settings; INSERT INTO adit.settings SELECT * FROM kept");
     }
@@ -115,7 +116,7 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
     assert!(said.contains("Settings 3") && said.contains("30 days -> 36 hours"), "{said}");
     net.done("hub", &["expire"]);
 
-    // `init` prints the way again.
+    // Repeating `init` changes nothing. With other settings, it refers to the command that changes them.
     let admin = net.cluster.socket_url("vpn", "vpn");
     let again = ["init", &admin, "--network", "10.9.0.0/24", "--name", "hub"];
     net.done("hub", &again);
@@ -138,7 +139,7 @@ fn an_auditor_comes_and_goes() {
     assert!(net.status("a").contains(", with an auditor"));
     net.refused("hub", &["auditor", "add", &net.path("other")], "the network has an auditor");
     assert!(!std::path::Path::new(&net.path("other")).exists());
-    // The file opens the log, which is still empty.
+    // The key file opens the log, which is still empty.
     net.sql("CREATE ROLE alice LOGIN; GRANT adit_vpn_auditors TO alice");
     let url = net.cluster.socket_url("alice", "vpn");
     let said = text(
@@ -169,12 +170,12 @@ fn a_removed_node_stays_away_and_its_name_and_address_are_free() {
     assert!(net.status("a").contains("b is not believed: its MAC is wrong"), "{}", net.status("a"));
     net.sql("UPDATE adit.node SET removed = now() WHERE id = 3");
     assert!(!net.status("a").contains("b is not believed"), "{}", net.status("a"));
-    // A node that is in the network cannot be shown as removed either.
+    // The database cannot present a current node as removed either.
     net.sql("UPDATE adit.node SET removed = now() WHERE id = 2");
     assert!(net.status("hub").contains("a is not believed"), "{}", net.status("hub"));
     net.sql("UPDATE adit.node SET removed = NULL WHERE id = 2");
 
-    // The same name and address, with a new number, role and keys.
+    // The node gets the same name and address, with a new number, role and keys.
     assert!(net.join("again", "b").contains("10.9.0.3/24"));
     let rows = "SELECT id, name, role, host(address4), coalesce(label, '-'), removed IS NULL FROM adit.node WHERE name = 'b' ORDER BY id";
     assert_eq!(
@@ -187,7 +188,7 @@ fn a_removed_node_stays_away_and_its_name_and_address_are_free() {
     net.done("hub", &["remove", "b", "--yes", "--keep-key"]);
     assert!(net.join("third", "b").contains("10.9.0.3/24"));
     assert_eq!(net.sql("SELECT role FROM adit.node WHERE id = 5"), "adit_vpn_node_b-5");
-    // A small network outlives its machines.
+    // A small network can replace its nodes repeatedly.
     for _ in 0..4 {
         net.done("hub", &["remove", "b", "--yes", "--keep-key"]);
         std::fs::remove_dir_all(net.path("third")).unwrap();

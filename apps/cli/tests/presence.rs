@@ -1,4 +1,4 @@
-//! Running processes of this machine, and two devices with one profile.
+//! Running processes on one host, and two devices with the same profile.
 
 mod world;
 
@@ -7,7 +7,7 @@ use std::fs;
 use adit_linux::netns::NetNs;
 use world::{ADIT, Server, TestProcess, alive, answers, helper_of, until};
 
-/// Runs `adit LINE` in a namespace; returns the exit code and all output.
+/// Runs `adit LINE` in a namespace. Returns the exit code and all output.
 fn adit(server: &Server, ns: &NetNs, line: &str) -> (Option<i32>, String) {
     let output = ns
         .command(ADIT)
@@ -38,7 +38,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
     let client = server.connect(&ns, "ann");
     server.await_connected(&["ann"]);
     let before = sessions(&server);
-    // A client with a folder of its own for its socket is found by the same `--dir`.
+    // A client with its own directory for the socket is found with the same `--dir`.
     let (_, said) = adit(&server, &ns, "status --dir run-ann");
     assert!(said.contains("client ann: running"), "{said}");
     // A second session from the same machine, and one from another device.
@@ -54,7 +54,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
     assert!(running.log().contains("ann: connection check from"), "{}", running.log());
 }
 
-/// A server that does not support checks ends a session for a second one: the check stops before that.
+/// A server that does not support checks would end the session for a second one, so the check stops before that.
 #[test]
 fn a_check_against_openvpns_server_stops_before_it_replaces_a_session() {
     adit_testbed::needs_root!();
@@ -115,7 +115,7 @@ fn two_devices_with_one_profile_are_told_and_do_not_fight() {
     let (_, said) = server.adit("doctor");
     assert!(said.contains("two devices use the profile of ann"), "{said}");
     assert!(running.log().contains("ann: two devices use this profile"), "{}", running.log());
-    // The first stays away for a minute: the second keeps its tunnel.
+    // The first device stays away for a minute, so the second keeps its tunnel.
     std::thread::sleep(std::time::Duration::from_secs(5));
     assert!(answers(&other, "10.73.0.1"));
     assert_eq!(first.log().matches("connected: 10.73.0.").count(), 1, "{}", first.log());
@@ -135,7 +135,7 @@ fn status_sees_a_drop_in_and_names_one_that_is_stopped() {
     let (code, said) = adit(&server, &ns, "status");
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(&format!("client openvpn-{pid}: running, process {pid}")), "{said}");
-    // A process in the folder of another server is not shown.
+    // A process in another server's directory is not shown.
     assert!(!server.adit("status").1.contains(&format!("process {pid}")));
     client.signal("STOP");
     until("it is stopped", || {
@@ -177,7 +177,7 @@ fn what_a_killed_server_left_is_named_and_undone_by_the_doctor() {
     let helper = helper_of(running.child.id()).unwrap();
     running.signal("KILL");
     running.child.wait().unwrap();
-    // The helper outlives it and undoes everything. Then follows what is left if the helper was killed too.
+    // The helper outlives the process and undoes all changes. After that, the test kills the helper too.
     until("the helper has ended", || !alive(helper));
     until("it is undone", || {
         server.adit("doctor --fix");
@@ -273,7 +273,7 @@ fn a_disabled_client_is_told_and_comes_back_when_it_is_enabled() {
     assert_eq!(client.child.try_wait().unwrap(), None, "{}", client.log());
     assert!(server.adit("server client enable ann").0);
     server.await_connected(&["ann"]);
-    // A revoked certificate is final: there is nothing to retry with.
+    // A revoked certificate is final, so the client does not retry.
     assert!(server.adit("server client revoke ann").0);
     until("it is told", || client.log().contains("ask for a new profile"));
     assert!(!client.log().contains("password"), "{}", client.log());
@@ -294,7 +294,7 @@ fn a_server_that_does_not_answer_is_hinted_at_before_a_minute_is_over() {
     until("there is a hint", || client.log().contains("192.0.2.1:1194: no answer for 5 s"));
 }
 
-/// The additions of each step of `verb`.
+/// The lines that each level of `verb` adds.
 const STEPS: [(u8, &str); 8] = [
     (4, "Option: ann.ovpn:1: client"),
     (5, "packets: R "),

@@ -1,5 +1,5 @@
-//! The users and privileges of network processes: a bridge, a PostgreSQL node, a check; also where no user or
-//! helper is available.
+//! The users and privileges of network processes of a bridge, a PostgreSQL node and a check, also if no user or helper
+//! is available.
 
 mod world;
 
@@ -87,7 +87,7 @@ fn a_bridge_has_no_rights_and_its_helper_opens_ports_and_rules_again() {
     assert!(answers(&net.left, "10.5.0.2"));
     assert!(net.tables().contains("adit_bridge_"), "{}", net.tables());
 
-    // Rules, by a signal and by a request, and with a mistake.
+    // Reload the rules with a signal, with a request, and with a mistake in them.
     write_rules(net.dir.path(), "drop");
     bridge.signal("HUP");
     until("the rules are in force", || !answers(&net.left, "10.5.0.2"));
@@ -99,13 +99,13 @@ fn a_bridge_has_no_rights_and_its_helper_opens_ports_and_rules_again() {
     let (reloaded, said) = net.adit("reload");
     assert!(!reloaded && said.contains("more.nft:3:"), "{said}");
 
-    // A port that is removed and created again.
+    // Remove a port and create it again.
     let gone = net.right.command("ip").unwrap().args(["link", "del", "port"]).status().unwrap();
     assert!(gone.success());
     until("the loss is noticed", || bridge.log().contains("is gone"));
     net.cable("b", &net.right, "10.5.0.2/24");
     until("it is opened again", || bridge.log().contains("b is back"));
-    // The new port has another hardware address, and the old one is remembered for up to 45 seconds.
+    // The new port has another hardware address, and the neighbour keeps the old one for up to 45 seconds.
     let mut forget = net.left.command("ip").unwrap();
     assert!(forget.args(["neigh", "flush", "all"]).status().unwrap().success());
     until("frames pass", || answers(&net.left, "10.5.0.2"));
@@ -138,7 +138,7 @@ fn a_bridge_runs_as_the_user_that_is_asked_for_and_ends_without_its_helper() {
     assert!(bridge.log().contains("helper: process ended"), "{}", bridge.log());
 }
 
-/// Creates the files of a node whose database does not exist, in folders that only root can read.
+/// Creates the files of a node whose database does not exist, in directories that only root can read.
 fn node(dir: &Path) -> PathBuf {
     let config = dir.join("node/postgres/vpn");
     fs::create_dir_all(&config).unwrap();
@@ -150,7 +150,7 @@ fn node(dir: &Path) -> PathBuf {
     )
     .unwrap();
     let key = config.join("node.key");
-    // Base64 of zeroes: 32 bytes and 64.
+    // The base64 of 32 and of 64 zero bytes.
     let secrets = format!(
         "password = x\nnetwork-key = {}=\nidentity = {}==\n",
         "A".repeat(43),
@@ -195,7 +195,7 @@ fn a_node_has_no_rights_and_owns_no_file() {
             until("the helper has ended", || !alive(helper));
         } else {
             assert_eq!(running.end(), Some(0), "{}", running.log());
-            // It waits for the end of the helper's channel, which precedes that of the process.
+            // The process only waits until the helper's channel closes, which happens before the helper exits.
             until("the helper has ended", || !alive(helper));
         }
         until("the device is gone", || !device(&ns));
@@ -221,7 +221,7 @@ fn a_check_has_no_rights() {
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
     let mut running = server.run();
-    // It receives the check and does not answer, which leaves time to observe.
+    // The stopped server does not answer the check, which leaves time to observe.
     running.signal("STOP");
     let line = ["connect", "--check", "laptop.ovpn"];
     let mut check = world::start(&ns, &line, server.dir.path(), "check.log");
@@ -235,7 +235,7 @@ fn a_check_has_no_rights() {
     assert_eq!(check.child.wait().unwrap().code(), Some(0), "{}", check.log());
 }
 
-/// Returns rules, routes of all tables, nftables and the files in which clients note their changes.
+/// Returns the rules, the routes in all tables, nftables, and the files in which clients record their changes.
 fn machine(ns: &NetNs) -> String {
     let lines = [
         "ip -4 rule",
@@ -251,7 +251,7 @@ fn machine(ns: &NetNs) -> String {
         let mut command = ns.command(words.next().unwrap()).unwrap();
         let output = command.args(words).output().unwrap();
         let output = String::from_utf8(output.stdout).unwrap();
-        // The kernel's own entries, in any order.
+        // Leave out the kernel's own entries, whose order varies.
         let own = |line: &&str| !line.contains("fe80") && !line.contains("multicast");
         let mut lines: Vec<&str> = output.lines().filter(own).collect();
         lines.sort_unstable();
@@ -276,7 +276,7 @@ fn checks_with_net_admin_alone(
     for ids in ["Uid", "Gid", "Groups"] {
         assert!(!fields[ids].split(' ').any(|id| id == "0"), "{ids}: {}", fields[ids]);
     }
-    // Bit 12.
+    // CAP_NET_ADMIN is bit 12.
     let net_admin = "0000000000001000";
     for set in ["CapPrm", "CapEff", "CapBnd"] {
         assert_eq!(fields[set], net_admin, "{set}");
@@ -313,7 +313,7 @@ fn a_check_by_a_mark_or_past_a_kill_switch_keeps_one_right_and_changes_nothing()
     assert!(!gets_out(), "the kill switch is on");
     checks_with_net_admin_alone(&server, &mut running, &ns, ["laptop.ovpn", "2.log"]);
     assert!(!gets_out());
-    // Its undo log is lost.
+    // The client's undo log is lost.
     let folder = fs::read_dir("/run/adit").unwrap().flatten().map(|entry| entry.path());
     let number = ns.run(|| adit_linux::netns::cookie().unwrap()).unwrap();
     let own = folder.filter(|path| path.to_string_lossy().ends_with(&format!("-{number}.routes")));
@@ -332,7 +332,7 @@ fn a_check_by_a_mark_or_past_a_kill_switch_keeps_one_right_and_changes_nothing()
     assert!(adit("doctor").contains("ok   leftovers"), "{}", adit("doctor"));
 }
 
-/// Starts a bridge of two TAP devices by another program.
+/// Starts a bridge with two TAP devices through another program.
 fn started_by(program: &str, before: &[&str], more: &[&str]) -> (tempfile::TempDir, TestProcess) {
     let dir = tempfile::tempdir().unwrap();
     let line = [ADIT, "bridge", "tap:a", "tap:b", "--relay", "--dir", "run"];
@@ -388,7 +388,7 @@ fn in_a_user_namespace_without_other_users_the_process_stays_that_root() {
     fails_with(&mut bridge, "giving up privileges");
 }
 
-/// The program's file is no longer executable when the helper is to start.
+/// The program's file is no longer executable when the helper should start.
 #[test]
 fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so() {
     adit_testbed::needs_root!();
@@ -425,7 +425,8 @@ fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so()
     until("it ends", || !alive(pid));
 }
 
-/// Started by the dynamic linker, which is /proc/self/exe then: the program started as the helper is not adit.
+/// The program is started through the dynamic linker, which is /proc/self/exe in this case, so the program that is
+/// started as the helper is not adit.
 #[test]
 fn a_helper_that_ends_at_once_ends_the_start() {
     adit_testbed::needs_root!();

@@ -1,4 +1,4 @@
-//! The managed server in its intended surroundings: a machine between clients and an outside
+//! The managed server in its intended environment, on a host between clients and an outside
 //! network.
 
 mod world;
@@ -42,7 +42,7 @@ fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
     let mut killed = server.run();
     killed.signal("KILL");
     killed.child.wait().unwrap();
-    // Undone by its helper, at once.
+    // The helper undoes the changes at once.
     until("it is undone", || server.sysctl(FORWARD4) == "0" && server.rules().is_empty());
     assert_undone();
 
@@ -130,7 +130,7 @@ fn a_client_reaches_the_outside_by_masquerade_and_loses_it_when_revoked() {
     let ns = server.client("laptop", "");
     let client = server.connect(&ns, "laptop");
     server.await_connected(&["laptop"]);
-    // The outside has no route to the tunnel: only a masqueraded packet comes back.
+    // The outside network has no route to the tunnel, so only masqueraded packets are answered.
     until("the outside answers", || answers(&ns, "198.51.100.9"));
     assert!(answers(&ns, "10.73.0.1") && answers(&ns, "fd73::1"), "{}", client.log());
 
@@ -340,7 +340,7 @@ fn where_no_udp_passes_a_profile_leads_to_the_tcp_port() {
     for place in ["udp [::]:1194", "tcp [::]:443", " by tcp;"] {
         assert!(status.contains(place), "{place} is missing in:\n{status}");
     }
-    // It leaves in order, and the server is notified at once.
+    // The client exits in an orderly way, so the server is notified at once.
     client.end();
     server.await_connected(&[]);
     assert_eq!(running.end(), Some(0));

@@ -1,4 +1,4 @@
-//! Code that the one-off commands on the database share.
+//! Code that the one-off commands share.
 
 use std::future::Future;
 use std::io::IsTerminal;
@@ -18,10 +18,10 @@ use super::database::{self, Target};
 use super::node::directory;
 use adit_runtime::fault::Fault;
 
-/// Longest name of a node.
+/// The maximum length of a node's name.
 const MAX_NAME: usize = 24;
 
-/// Runs one command's dealings with the database.
+/// Runs one command's work with the database.
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -35,7 +35,7 @@ pub(super) fn random() -> Result<Random, Fault> {
     adit_runtime::random::generator()
 }
 
-/// Generates a new password for a role: 192 random bits.
+/// Generates a new password for a role, from 192 random bits.
 pub(super) fn new_password(random: &mut Random) -> Zeroizing<String> {
     let bytes = Zeroizing::new(random.bytes::<24>());
     Zeroizing::new(URL_SAFE_NO_PAD.encode(bytes.as_slice()))
@@ -51,8 +51,7 @@ pub(super) async fn open(target: &Target, purpose: &str) -> Result<Client, Fault
     Ok(open_typed(target, purpose).await?.0)
 }
 
-/// Does the same as [`open`], and also returns the target as it was reached, with the password that
-/// was typed.
+/// Does the same as [`open`], and also returns the target with the password that was typed.
 async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), Fault> {
     match database::open(target, purpose).await {
         Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
@@ -67,14 +66,14 @@ async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), 
     }
 }
 
-/// Does the same as [`open`], and refuses a pooler that shares sessions.
+/// Does the same as [`open`], but refuses a pooler that shares sessions.
 pub(super) async fn open_own(target: &Target, purpose: &str) -> Result<Client, Fault> {
     let (client, target) = open_typed(target, purpose).await?;
     refuse_pooler(pooler::shares_session(&client, &target).await)?;
     Ok(client)
 }
 
-/// Refuses a connection whose session a pooler `shares` with others.
+/// Refuses a connection if a pooler `shares` its session with others.
 pub(super) fn refuse_pooler(shares: Result<bool, ProbeError>) -> Result<(), Fault> {
     match shares {
         Ok(false) => Ok(()),
@@ -84,14 +83,14 @@ pub(super) fn refuse_pooler(shares: Result<bool, ProbeError>) -> Result<(), Faul
     }
 }
 
-/// Returns whose fault it is that the database did not execute a statement.
+/// Returns the fault for a statement that the database did not execute.
 pub(super) fn statement_fault(error: &tokio_postgres::Error) -> Fault {
     let Some(said) = error.as_db_error() else {
         return Fault::environment(format!("the connection to the database has ended: {error}"));
     };
     let (message, code) = (said.message(), said.code().code());
     match code {
-        // The messages of the schema's own functions are for the operator, unchanged.
+        // The operator gets the messages of the schema's own functions unchanged.
         "42501" | "23505" | "22023" | "54000" | "P0002" => {
             Fault::operator(format!("the database refuses: {message}"))
         }
@@ -128,7 +127,7 @@ pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, 
 /// Reads the network's row and its MAC, if this version of adit supports the network's version.
 ///
 /// # Errors
-/// The row does not exist, or another version of adit wrote it.
+/// Fails if the row does not exist, or another version of adit wrote it.
 pub(super) async fn network(
     client: &impl GenericClient,
 ) -> Result<(NetworkRecord, Vec<u8>), Fault> {
@@ -153,7 +152,7 @@ pub(super) async fn network(
         .ok_or_else(|| Fault::operator("the network's row in the database makes no sense"))
 }
 
-/// Returns the name as given, or the machine's own host name as far as it is valid.
+/// Returns the given name, or the valid part of the host name.
 pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if let Some(name) = given {

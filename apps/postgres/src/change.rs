@@ -1,4 +1,4 @@
-//! `adit postgres set` and `adit postgres auditor`: the network's settings, which its owner signs.
+//! `adit postgres set` and `adit postgres auditor`, which change the network's settings. The owner signs these.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,7 +18,7 @@ use super::paths::Paths;
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 
-/// The lowest retention: a sender's leaves have at least 8 MiB.
+/// The minimum retention size, because a sender's leaves have at least 8 MiB.
 const LEAST_RETENTION: i64 = 64 << 20;
 const LEAST_AGE: Duration = Duration::from_secs(600);
 
@@ -31,7 +31,7 @@ pub struct SettingsChange {
     pub audit: Option<Audit>,
     /// `--durability`.
     pub durability: Option<Durability>,
-    /// `--retention`, bytes.
+    /// `--retention`, in bytes.
     pub retention_bytes: Option<i64>,
     /// `--retention-age`.
     pub retention_age: Option<Duration>,
@@ -43,7 +43,7 @@ impl SettingsChange {
     /// Returns the settings with the requested changes.
     ///
     /// # Errors
-    /// A value is out of bounds.
+    /// Fails if a value is out of bounds.
     pub(super) fn apply(&self, to: &NetworkSettings) -> Result<NetworkSettings, Fault> {
         let mut settings = to.clone();
         if let Some(size) = self.packet_size {
@@ -132,16 +132,16 @@ fn span(age: Duration) -> String {
 /// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsChanged {
-    /// Serial number of the settings in force.
+    /// The serial number of the current settings.
     pub serial: i64,
-    /// Each change: the setting, its former and its new value. Empty if nothing changed.
+    /// The changes, each with the setting, its old and its new value. Empty if nothing changed.
     pub changes: Vec<(&'static str, String, String)>,
 }
 
 /// Changes the network's settings, as its owner.
 ///
 /// # Errors
-/// This machine's node is not the owner, a value is out of bounds, or the database cannot be reached.
+/// Fails if this host's node is not the owner, a value is out of bounds, or the database cannot be reached.
 pub fn set(paths: &Paths, change: &SettingsChange) -> Result<SettingsChanged, Fault> {
     store_change(paths, "set", |now, _| change.apply(now))
 }
@@ -149,7 +149,7 @@ pub fn set(paths: &Paths, change: &SettingsChange) -> Result<SettingsChanged, Fa
 /// Creates an auditor's key in the new file `file`, and lets the auditor read packets sent from now on.
 ///
 /// # Errors
-/// As [`set`]; or the network has an auditor, or the file cannot be created.
+/// See [`set`]. Also fails if the network has an auditor, or the file cannot be created.
 pub fn add_auditor(paths: &Paths, file: &Path) -> Result<SettingsChanged, Fault> {
     let mut made = false;
     let added = store_change(paths, "auditor", |now, network| {
@@ -172,7 +172,7 @@ pub fn add_auditor(paths: &Paths, file: &Path) -> Result<SettingsChanged, Fault>
 /// Revokes the auditor's right to read packets sent from now on.
 ///
 /// # Errors
-/// As [`set`]; or the network has no auditor.
+/// See [`set`]. Also fails if the network has no auditor.
 pub fn remove_auditor(paths: &Paths) -> Result<SettingsChanged, Fault> {
     store_change(paths, "auditor", |now, _| match now.auditor_key {
         Some(_) => Ok(NetworkSettings { auditor_key: None, ..now.clone() }),
@@ -180,7 +180,7 @@ pub fn remove_auditor(paths: &Paths) -> Result<SettingsChanged, Fault> {
     })
 }
 
-/// Makes an auditor's key in a new file. Returns the public key.
+/// Creates an auditor's key in a new file. Returns the public key.
 pub(super) fn new_auditor(
     file: &Path,
     network: &NetworkKey,
@@ -200,7 +200,7 @@ pub(super) fn new_auditor(
     Ok(public.as_bytes().to_vec())
 }
 
-/// Applies `change` to the settings in force, signs the result and stores it.
+/// Applies `change` to the current settings, signs the result and stores it.
 fn store_change(
     paths: &Paths,
     purpose: &str,
@@ -229,7 +229,7 @@ fn store_change(
         let signed = history.next(&record.tag, &member.secrets.keys, unix_time(), wanted);
         let signed = signed.map_err(|error| Fault::operator(error.to_string()))?;
         store(&client, &signed).await?;
-        // From now on this node, like the others, refuses older settings.
+        // From now on, this node refuses older settings, like the others.
         member.pins.pin_settings(signed.pin(&record.tag));
         member.pins.save()?;
         let serial = signed.settings.serial;
@@ -237,7 +237,7 @@ fn store_change(
     })
 }
 
-/// Adds signed settings to the database's.
+/// Adds signed settings to the database.
 pub(super) async fn store(
     client: &impl GenericClient,
     signed: &SignedSettings,

@@ -6,21 +6,21 @@ use super::paths::Paths;
 use super::settings::{Secrets, Settings};
 use adit_runtime::fault::Fault;
 
-/// The packets that [`expire`] removed, and those that are left.
+/// The packets that [`expire`] removed, and the remaining ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpireReport {
-    /// Leaf tables that were dropped, and their bytes.
+    /// The dropped leaf tables with their sizes in bytes.
     pub dropped: Vec<(String, u64)>,
-    /// Leaf tables that are left.
+    /// The number of remaining leaf tables.
     pub leaves: u64,
-    /// Their bytes.
+    /// The total size of the remaining leaf tables in bytes.
     pub bytes: u64,
 }
 
-/// Drops the leaves beyond the network's retention, with the keys to them.
+/// Drops the leaves that exceed the network's retention, together with their keys.
 ///
 /// # Errors
-/// This machine is in no network, or the database cannot be reached.
+/// Fails if this host is in no network, or the database cannot be reached.
 pub fn expire(paths: &Paths) -> Result<ExpireReport, Fault> {
     let target = owner_target(paths)?;
     block_on(async {

@@ -1,4 +1,4 @@
-//! The values of a packet's row as the database encodes them.
+//! The encoded values of a packet's row.
 
 use std::error::Error;
 
@@ -6,7 +6,7 @@ use adit_postgres::row::copy::Fields;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
-/// A value as the database encodes it.
+/// A value in the database's encoding.
 #[derive(Copy, Clone, Debug)]
 struct Raw<'a>(&'a [u8]);
 
@@ -20,12 +20,12 @@ impl<'a> FromSql<'a> for Raw<'a> {
     }
 }
 
-/// Returns the value of a column; `None` for null, and where there is no such column.
+/// Returns the value of a column, or `None` if it is null or does not exist.
 pub(super) fn value(row: &Row, at: usize) -> Option<&[u8]> {
     row.try_get::<_, Option<Raw<'_>>>(at).ok().flatten().map(|raw| raw.0)
 }
 
-/// Returns the first columns of a row: a packet as it was sent.
+/// Returns the first columns of a row, which contain the packet as it was sent.
 pub(super) fn fields(row: &Row) -> Fields<'_> {
     std::array::from_fn(|at| value(row, at))
 }

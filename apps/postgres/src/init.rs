@@ -1,4 +1,4 @@
-//! `adit postgres init`: tables, roles and the first node.
+//! `adit postgres init`, which creates tables, roles and the first node.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,31 +20,31 @@ use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
 use adit_runtime::fault::Fault;
 
-/// The oldest version of the server with all the features that are used.
+/// The oldest server version with all necessary features.
 const OLDEST: i32 = 150_000;
 
-/// The options of the command line; missing values are chosen.
+/// The options on the command line. Missing values are chosen.
 #[derive(Clone, Debug, Default)]
 pub struct InitOptions {
     /// `--network`.
     pub network4: Option<Ipv4Net>,
     /// `--network6`.
     pub network6: Option<Ipv6Net>,
-    /// `--name` of the first node; otherwise the machine's.
+    /// `--name` of the first node; `None`: the host name.
     pub name: Option<String>,
-    /// `--network-name`; otherwise the database's, as far as it will do.
+    /// `--network-name`; `None`: the valid part of the database's name.
     pub network_name: Option<String>,
     /// The network's settings that differ from the defaults.
     pub settings: SettingsChange,
-    /// `--auditor`: a file to be made.
+    /// `--auditor`: the file to create.
     pub auditor: Option<PathBuf>,
     /// `--tablespace` for the leaves.
     pub tablespace: Option<String>,
     /// `--route`: networks behind the first node.
     pub routes: Vec<IpNet>,
-    /// The validity of the first invitation; by default a day.
+    /// The validity of the first invitation; one day by default.
     pub valid: Option<Duration>,
-    /// The first invitation needs no running node.
+    /// Whether the first invitation needs no running node.
     pub offline: bool,
 }
 
@@ -66,7 +66,7 @@ pub enum InitOutcome {
         /// Notes for the operator.
         notes: Vec<String>,
     },
-    /// The network exists and this machine is a node of it: nothing was done.
+    /// The network exists and this host is a node of it, so nothing was done.
     There {
         /// The paths of the node's files.
         paths: Box<Paths>,
@@ -77,10 +77,11 @@ pub enum InitOutcome {
     },
 }
 
-/// Creates a network in the database `url`, with this machine as its first node.
+/// Creates a network in the database `url`, with this host as its first node.
 ///
 /// # Errors
-/// The database cannot be reached, is too old, or has a network already, or the role may not create roles and a schema.
+/// Fails if the database cannot be reached, is too old, or already has a network, or the role may not create roles and
+/// a schema.
 pub fn init(
     dir: Option<&Path>,
     url: &str,
@@ -93,7 +94,7 @@ pub fn init(
     block_on(run(dir, &target, &name, plain, options, dry_run))
 }
 
-/// Returns the network's row without its tag, from what is requested.
+/// Returns the network's row without its tag, from the options.
 fn plain_record(options: &InitOptions) -> Result<NetworkRecord, Fault> {
     if options.network4.is_none() && options.network6.is_none() {
         return Err(Fault::operator(
@@ -162,7 +163,7 @@ async fn run(
     }
 }
 
-/// Returns a note if roles of other programs may connect.
+/// Returns a note if other programs' roles may connect.
 async fn open_to_all(client: &Client, target: &Target) -> Result<Option<String>, Fault> {
     let open = "SELECT has_database_privilege('public', current_database(), 'CONNECT')";
     let row = client.query_one(open, &[]).await.and_then(|row| row.try_get(0));
@@ -176,8 +177,8 @@ async fn open_to_all(client: &Client, target: &Target) -> Result<Option<String>,
     }))
 }
 
-/// Handles an existing network: if it is this machine's own, nothing is left to do; otherwise it belongs to another
-/// machine.
+/// Handles an existing network. If this host is its first node, there is nothing to do. Otherwise it belongs to another
+/// host.
 async fn already_initialised(
     dir: Option<&Path>,
     target: &Target,
@@ -239,14 +240,14 @@ fn refuse_difference(
     }
 }
 
-/// The properties of the server, and our rights there.
+/// The properties of the server, and our privileges there.
 struct Server {
     version: i32,
     superuser: bool,
     may_make_roles: bool,
     may_make_schema: bool,
     may_grant_connect: bool,
-    /// No tables in the database yet: no one else uses it.
+    /// Whether the database has no tables yet, so that no other program uses it.
     empty: bool,
 }
 
@@ -300,7 +301,8 @@ impl Server {
     }
 }
 
-/// Chooses the network's name: the requested one, or the database's with a number if roles of that name already exist.
+/// Chooses the network's name. It is the requested one, or that of the database with a number if roles with this name
+/// already exist.
 async fn choose_tag(
     client: &Client,
     target: &Target,
@@ -341,7 +343,7 @@ async fn choose_tag(
     ))
 }
 
-/// Returns all statements that would be executed, without the values that are secret.
+/// Returns all statements that would be executed, without secret values.
 fn statements(
     network: &NetworkRecord,
     settings: &NetworkSettings,
@@ -451,7 +453,7 @@ impl NewNetwork<'_> {
             .map_err(|error| statement_fault(&error))
     }
 
-    /// Keeps roles out of the database that are not of this network. Only its owner's word counts.
+    /// Revokes the access of other roles to the database, which only its owner can do.
     async fn close(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
         let database = self.quoted(transaction, self.target.database()).await?;
         let revoke = format!("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC");

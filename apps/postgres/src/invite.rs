@@ -1,7 +1,7 @@
-//! `adit postgres invite`: what lets one more node in.
+//! `adit postgres invite`, which creates an invitation for one more node.
 //!
-//! What is printed holds a one-time secret. The network's key comes from a running node, or, for an offline invitation, from the
-//! database: see `adit_postgres::token::JoinKey`.
+//! The printed URL contains a one-time secret. The joining node gets the network's key from a running node or, with an
+//! offline invitation, from the database; see `adit_postgres::token::JoinKey`.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,13 +24,13 @@ pub const VALID: Duration = Duration::from_secs(24 * 3600);
 
 /// An invitation, with which one node can join once.
 pub struct Invitation {
-    /// The URL for the next node: the database and the token. Secret.
+    /// The secret URL for the next node, with the database and the token.
     pub url: Zeroizing<String>,
     /// The validity of the invitation.
     pub valid: Duration,
-    /// No node needs to run when it is used.
+    /// Whether no node needs to run when the invitation is used.
     pub offline: bool,
-    /// Notes to read before using it elsewhere.
+    /// Notes to read before the invitation is used elsewhere.
     pub notes: Vec<String>,
 }
 
@@ -40,16 +40,16 @@ impl fmt::Debug for Invitation {
     }
 }
 
-/// The network that an invitation is for.
+/// The network of an invitation.
 pub(super) struct Network<'a> {
     pub(super) key: &'a NetworkKey,
     pub(super) tag: &'a str,
 }
 
-/// Creates an invitation, as this machine's node. An `offline` invitation needs no running node.
+/// Creates an invitation, as this host's node. An `offline` invitation needs no running node.
 ///
 /// # Errors
-/// This machine is in no network, its node may not invite, or the database cannot be reached.
+/// Fails if this host is in no network, its node may not invite, or the database cannot be reached.
 pub fn invite(paths: &Paths, valid: Duration, offline: bool) -> Result<Invitation, Fault> {
     let member = Member::load(paths)?;
     let target = member.target()?;

@@ -1,4 +1,4 @@
-//! `adit postgres join`: one command makes this machine a node.
+//! `adit postgres join`, which makes this host a node.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +24,8 @@ const ASK: &str = "SELECT adit.ask($1, $2)";
 
 const ANSWERED: &str = "SELECT enc, sealed, offline FROM adit.answered()";
 
-/// Times for a node's answer: the limit, the interval between two queries, and the delay before the user is notified.
+/// The time limit for a node's answer. The next ones are the interval between two queries, and the delay before the
+/// user is notified.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_PAUSE: Duration = Duration::from_millis(250);
 const TELL_AFTER: Duration = Duration::from_secs(2);
@@ -32,12 +33,12 @@ const TELL_AFTER: Duration = Duration::from_secs(2);
 /// The time to wait for sessions of the invitation's role to end.
 const SESSIONS_LIMIT: Duration = Duration::from_secs(10);
 
-/// The options of the command line.
+/// The options on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct JoinOptions {
-    /// `--name`; otherwise the machine's.
+    /// `--name`; `None`: the host name.
     pub name: Option<String>,
-    /// `--network-name`; otherwise the network's own.
+    /// `--network-name`; `None`: the network's own name.
     pub network_name: Option<String>,
     /// `--route`: networks behind this node.
     pub routes: Vec<IpNet>,
@@ -54,11 +55,11 @@ pub struct JoinOutcome {
     pub notes: Vec<String>,
 }
 
-/// Joins the network that `invitation` (`postgres://...#adit1-...`) is for.
+/// Joins the network of `invitation` (`postgres://...#adit1-...`).
 ///
 /// # Errors
-/// The invitation is used, too old or damaged; the database cannot be reached or is not the one that the invitation is for; the
-/// name or a network behind this node is taken.
+/// Fails if the invitation is used, too old or damaged, the database cannot be reached or is not that of the
+/// invitation, or the name or a network behind this node is already taken.
 pub fn join(
     dir: Option<&Path>,
     invitation: &str,
@@ -93,7 +94,7 @@ async fn run(
     let mut random = random()?;
     let key = receive_network_key(&client, token, &network.tag, &mut random, tell).await?;
     let transaction = client.transaction().await.map_err(|error| admin::statement_fault(&error))?;
-    // The row is read again, because the wait may have been long.
+    // Read the row again, because the wait may have been long.
     let (network, mac) = admin::network(&transaction).await?;
     network.verify(&key, &mac).map_err(|error| {
         Fault::peer(format!(
@@ -119,8 +120,8 @@ async fn run(
     Ok(JoinOutcome { settings, notes: target.warnings().to_vec(), paths })
 }
 
-/// Connects with the invitation's role. The role may have two sessions, and those of an earlier attempt can exist for a
-/// moment: a server's process ends some time after its client.
+/// Connects with the invitation's role. The role may have two sessions, and those of an earlier attempt may still exist
+/// for a moment, because a server process ends some time after its client.
 async fn connect_as_invited(target: &Target, tell: &mut dyn FnMut(&str)) -> Result<Client, Fault> {
     let began = now();
     let mut told = false;
@@ -166,7 +167,7 @@ async fn receive_network_key(
     let failed = |_| Fault::ours("making keys: the cryptographic library failed");
     let key = token.secret.key().map_err(failed)?;
     let altered = || Fault::peer("the invitation in the database was altered: do not trust it");
-    // The key lives as long as this command; afterwards nothing that was wrapped to it can be opened.
+    // The key exists only during this command. Afterwards no wrap to it can be opened.
     let own = SealSecret::generate(random);
     let public = own.public().map_err(|error| Fault::ours(format!("making keys: {error}")))?;
     let proof = key.prove(tag, &token.role, &public).map_err(failed)?;

@@ -1,5 +1,5 @@
-//! Follows the network's keys: reads the records of rekeys from the database, checks them one after the other, and takes those
-//! that are right into a ring. Only a running node writes the ring down.
+//! Follows the network's keys. Reads the records of rekeys from the database, checks them in order, and adds the valid
+//! keys to a ring. Only a running node writes the ring to disk.
 
 use adit_engine::{Instant, UnixTime};
 use adit_postgres::key::epoch::Wrap;
@@ -11,7 +11,7 @@ use tokio_postgres::{GenericClient, Row};
 
 use super::node::directory::Pins;
 
-/// The owner's keys are those in the database; the pins decide whether they count.
+/// Queries the records with the owner's keys in the database, whose validity the pins determine.
 const NEWER: &str = "SELECT r.record, r.signature, w.enc, w.sealed, n.sign_key, n.seal_key \
     FROM adit.rekey r JOIN adit.node n ON n.id = $4 \
     LEFT JOIN adit.rekey_wrap w ON w.generation = r.generation AND w.reader = $2 \
@@ -33,7 +33,7 @@ pub(super) async fn newer(
     reader: NodeId,
 ) -> Result<KeyRecords, tokio_postgres::Error> {
     let generation = client.query_one(GENERATION, &[]).await?.try_get(0)?;
-    // A limit is the database's to keep, or not.
+    // The database may not respect the limit.
     let most = limits::GENERATIONS as i64;
     let of: [&(dyn ToSql + Sync); 4] = [&known.0, &reader.0, &most, &NodeId::OWNER.0];
     let rows = client.query_raw(NEWER, of).await?;
@@ -51,10 +51,10 @@ pub(super) struct KeyFollower<'a> {
 }
 
 impl KeyFollower<'_> {
-    /// Adds the valid keys among those that were found; `trust` says whether the owner's keys are trusted.
+    /// Adds the valid keys among those that were found. `trust` returns whether the owner's keys are trusted.
     ///
     /// # Errors
-    /// The reason why the ring does not have the newest key now.
+    /// Returns the reason why the ring lacks the newest key.
     pub(super) fn follow(
         &self,
         found: &KeyRecords,
@@ -129,7 +129,7 @@ impl KeyRow {
     }
 }
 
-/// Checks whether a node may trust another's keys: its own, or those that its pins confirm.
+/// Checks whether a node may trust another's keys, which must be its own or those in its pins.
 pub(super) fn trusted(own: &NodePublic, pins: &Pins, other: &NodePublic) -> Result<(), String> {
     match other.id == own.id {
         true if other == own => Ok(()),

@@ -1,16 +1,17 @@
-//! Overwrites secrets on the command line, which every user of the machine can read (`ps`).
+//! Overwrites secrets on the command line, which every user on the host can read (`ps`).
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The longest command line that is examined, in bytes.
+/// The maximum length of a command line that is examined, in bytes.
 const MOST: u64 = 1 << 20;
 
-/// Overwrites passwords and tokens in this process's command line. Call it right after the command line was read.
+/// Overwrites passwords and tokens in this process's command line. Call it immediately after the command line has been
+/// read.
 ///
 /// # Errors
-/// The kernel refuses; the secrets remain visible.
+/// Fails if the kernel refuses. The secrets remain visible.
 pub fn mask_secrets() -> io::Result<()> {
     let Some((start, end)) = place(&fs::read_to_string("/proc/self/stat")?) else {
         return Err(io::Error::other("/proc/self/stat does not say where the command line is"));
@@ -44,7 +45,7 @@ fn place(stat: &str) -> Option<(u64, u64)> {
     (place.0 != 0 && place.0 < place.1).then_some(place)
 }
 
-/// Replaces each byte of a secret in the word with an `x`; `None` if it contains no secret.
+/// Replaces each byte of a secret in the word with an `x`. Returns `None` if it contains no secret.
 fn masked(word: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(word);
     let mut out = word.to_vec();
@@ -56,8 +57,8 @@ fn masked(word: &[u8]) -> Option<Vec<u8>> {
     if text.len() == word.len() {
         let scheme = ["postgres://", "postgresql://"].iter().find(|s| text.starts_with(**s));
         if let Some(scheme) = scheme {
-            // The password ends at the last @ before the path, so a password that contains a slash by mistake is also
-            // covered.
+            // The password ends at the last @ before the token, so a password that contains a slash by mistake is also
+            // masked.
             let end = find("#adit1-", 0).unwrap_or(word.len());
             let at = text.get(..end)?.rfind('@');
             if let (Some(colon), Some(at)) = (find(":", scheme.len()), at)
@@ -78,7 +79,7 @@ fn masked(word: &[u8]) -> Option<Vec<u8>> {
             any = true;
         }
     } else {
-        // Not text, so no URL of ours.
+        // The word is not text, so it cannot be one of our URLs.
         cover(0, word.len());
         any = true;
     }

@@ -1,4 +1,4 @@
-//! The node that this machine is, for commands: its files, read once, and what it may believe of the network.
+//! This host's node, for commands, with its files, which are read once, and the trusted data of the network.
 
 use adit_postgres::key::settings::History;
 use adit_postgres::key::{KeyRing, NetworkRecord, NodePublic};
@@ -24,13 +24,13 @@ pub(super) struct Member {
 
 impl Member {
     /// # Errors
-    /// This machine is in no network, or a file is wrong.
+    /// Fails if this host is in no network, or a file is wrong.
     pub(super) fn load(paths: &Paths) -> Result<Self, Fault> {
         Self::with(Settings::load(paths)?, paths)
     }
 
     /// # Errors
-    /// As [`Self::load`].
+    /// See [`Self::load`].
     pub(super) fn with(settings: Settings, paths: &Paths) -> Result<Self, Fault> {
         let secrets = Secrets::load(paths)?;
         let public = secrets.keys.public(settings.node);
@@ -39,16 +39,16 @@ impl Member {
         Ok(Self { paths: paths.clone(), settings, secrets, public, pins })
     }
 
-    /// Returns the address of its database.
+    /// Returns the address of the node's database.
     pub(super) fn target(&self) -> Result<Target, Fault> {
         Target::of_node(&self.settings, &self.secrets)
     }
 
-    /// Returns its ring with the keys that were made since it was written down; why it lacks the newest one, if it
-    /// does. Nothing is written: that is the running node's.
+    /// Returns the node's ring with the keys that were created since it was saved, and the reason if it lacks the
+    /// newest one. Does not save the ring, which only the running node does.
     ///
     /// # Errors
-    /// The database cannot be asked.
+    /// Fails if the database cannot be queried.
     pub(super) async fn follow(
         &self,
         client: &impl GenericClient,
@@ -64,10 +64,10 @@ impl Member {
         Ok((ring, followed))
     }
 
-    /// Returns its ring with the network's newest key.
+    /// Returns the node's ring with the network's newest key.
     ///
     /// # Errors
-    /// The database cannot be asked, or shows a key that is not taken.
+    /// Fails if the database cannot be queried, or contains a key that is not accepted.
     pub(super) async fn ring(
         &self,
         client: &impl GenericClient,
@@ -78,10 +78,10 @@ impl Member {
         Ok(ring)
     }
 
-    /// Returns the network's row, which the newest key vouches for, and the keys.
+    /// Returns the keys, and the network's row, which the newest key authenticates.
     ///
     /// # Errors
-    /// As [`Self::ring`]; there is no network, or its row is not trusted.
+    /// See [`Self::ring`]. Also fails if there is no network, or its row is not trusted.
     pub(super) async fn network(
         &self,
         client: &impl GenericClient,
@@ -94,10 +94,10 @@ impl Member {
         Ok((record, ring))
     }
 
-    /// Returns the network's settings, which this node has signed: it is the owner.
+    /// Returns the network's settings, which this node has signed as the owner.
     ///
     /// # Errors
-    /// The database cannot be asked, or shows other settings than those.
+    /// Fails if the database cannot be queried, or contains other settings.
     pub(super) async fn signed_settings(
         &self,
         client: &impl GenericClient,

@@ -1,5 +1,5 @@
-//! Becoming a node: reserve, make keys, register, and write the files, all before the transaction is committed. So there is never
-//! a node without its keys; at worst a killed command leaves files without a node.
+//! Registers a node. Reserves it, creates keys, registers it, and writes the files, all before the transaction is
+//! committed. So there is never a node without its keys, and at worst a killed command leaves files without a node.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use super::paths::Paths;
 use super::settings::{Secrets, Settings};
 use adit_runtime::fault::Fault;
 
-/// A candidate for becoming a node of a network.
+/// A host that is becoming a node of a network.
 pub(super) struct Candidate<'a> {
     pub(super) paths: &'a Paths,
     pub(super) target: &'a Target,
@@ -26,7 +26,7 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Refuses to write over another node's files.
+    /// Refuses to overwrite another node's files.
     pub(super) fn refuse_existing(paths: &Paths) -> Result<(), Fault> {
         for file in [paths.settings_file(), paths.secrets_file()] {
             if file.exists() {
@@ -41,7 +41,7 @@ impl Candidate<'_> {
         Ok(())
     }
 
-    /// Registers the node and writes the files, none of which may exist yet ([`Self::refuse_existing`]).
+    /// Registers the node and writes its files, none of which may exist yet ([`Self::refuse_existing`]).
     pub(super) async fn register(
         &self,
         transaction: &Transaction<'_>,
@@ -144,7 +144,7 @@ fn read_reserved(
     ))
 }
 
-/// Commits the registration; if the database refuses, the files are removed.
+/// Commits the registration. If the database refuses, removes the files.
 pub(super) async fn commit(transaction: Transaction<'_>, paths: &Paths) -> Result<(), Fault> {
     match transaction.commit().await {
         Ok(()) => Ok(()),

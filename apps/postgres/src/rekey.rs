@@ -1,7 +1,7 @@
-//! `adit postgres rekey`: a new key for the network.
+//! `adit postgres rekey`, which gives the network a new key.
 //!
-//! One transaction. Nothing is written on this machine: its node takes the key from the database as every other node does, so
-//! that a command which is killed leaves the former key or the new one.
+//! The command is one transaction and writes nothing on this host. Its node takes the key from the database, like every
+//! other node. So if the command is killed, either the old key or the new one is in force.
 
 use adit_postgres::key::rekey::{self, Rekey};
 use adit_postgres::key::{KeyRing, NetworkRecord, NodePublic, NodeRecord, SealPublic};
@@ -24,18 +24,18 @@ const REKEY: &str = "SELECT adit.rekey($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 pub struct RekeyReport {
     /// The generation of the new key, counted from 1.
     pub generation: i32,
-    /// The nodes that get it, by name.
+    /// The names of the nodes that get the key.
     pub nodes: Vec<String>,
-    /// Whether the auditor gets it.
+    /// Whether the auditor gets the key.
     pub auditor: bool,
     /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
-/// Gives the network a new key, as the node that this machine is. Its nodes take it from the database.
+/// Gives the network a new key, as this host's node. The nodes take it from the database.
 ///
 /// # Errors
-/// This machine is in no network or did not make it, a node is not trusted, or the database cannot be reached.
+/// Fails if this host is in no network or did not create it, a node is not trusted, or the database cannot be reached.
 pub fn rekey(paths: &Paths) -> Result<RekeyReport, Fault> {
     let mut member = Member::load(paths)?;
     if member.settings.node != NodeId::OWNER {
@@ -62,7 +62,7 @@ pub fn rekey(paths: &Paths) -> Result<RekeyReport, Fault> {
     })
 }
 
-/// The rows of nodes that are trusted.
+/// The rows of trusted nodes.
 #[derive(Default)]
 struct Nodes {
     all: Vec<NodeRecord>,
@@ -96,7 +96,7 @@ async fn make(member: &mut Member, transaction: &Transaction<'_>) -> Result<Reke
     })
 }
 
-/// Reads the nodes. A node that cannot be verified is an error: it would be left out for good.
+/// Reads the nodes. A node that cannot be verified is an error, because it would be left out permanently.
 async fn nodes(
     member: &mut Member,
     transaction: &Transaction<'_>,
@@ -152,7 +152,7 @@ async fn nodes(
     Ok(nodes)
 }
 
-/// Puts the record, the wraps and the MACs under the new key into the database.
+/// Stores the record, the wraps and the MACs with the new key in the database.
 async fn store(
     transaction: &Transaction<'_>,
     made: &rekey::RekeyRows,

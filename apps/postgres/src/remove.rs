@@ -8,11 +8,11 @@ use super::node::directory;
 use super::paths::Paths;
 use adit_runtime::fault::Fault;
 
-/// Removes the node called `name` from the network, at once and for good. The node still has the network's key:
-/// [`super::rekey()`].
+/// Removes the node `name` from the network permanently, with immediate effect. The node still has the network's key
+/// until [`super::rekey()`].
 ///
 /// # Errors
-/// There is no such node, or this machine's node may not remove others.
+/// Fails if there is no such node, or this host's node may not remove others.
 pub fn remove(paths: &Paths, name: &str) -> Result<(), Fault> {
     let member = Member::load(paths)?;
     let target = member.target()?;
@@ -27,7 +27,7 @@ pub fn remove(paths: &Paths, name: &str) -> Result<(), Fault> {
         let row = row.map_err(|error| statement_fault(&error))?.ok_or_else(unknown)?;
         let (record, mac) = directory::node_record(&row)
             .ok_or_else(|| Fault::peer("the node's row in the database makes no sense"))?;
-        // A row that the network's key has not signed remains unsigned, and no node trusts it.
+        // A row without a valid MAC stays without one, and no node trusts it.
         let (network, _) = network(&client).await?;
         let ring = member.ring(&client, &network.tag).await?;
         let genuine = record.verify(ring.newest(), &mac).is_ok();

@@ -1,4 +1,4 @@
-//! `node.toml` and `node.key`.
+//! The files `node.toml` and `node.key`.
 
 use std::fmt::{self, Write};
 use std::fs;
@@ -19,30 +19,31 @@ use super::paths::Paths;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::write_whole;
 
-/// The parsed and checked `node.toml`: the identity of a node and how it sends. No secrets.
+/// The parsed and checked `node.toml`, with the identity of a node and its settings for sending. It contains no
+/// secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The database, as a URL without user and password.
     pub database: String,
-    /// The role that this node is in the database.
+    /// This node's role in the database.
     pub role: String,
     /// This node's number.
     pub node: NodeId,
-    /// Its name.
+    /// This node's name.
     pub name: String,
-    /// Its addresses, with the length of the network's prefix.
+    /// This node's addresses, with the length of the network's prefix.
     pub addresses: Vec<IpNet>,
-    /// The networks behind it.
+    /// The networks behind this node.
     pub subnets: Vec<IpNet>,
-    /// Name of the TUN device.
+    /// The name of the TUN device.
     pub device: String,
-    /// The longest IP packet that it sends, in bytes; `None`: as the network's settings say.
+    /// The maximum length of an IP packet that it sends, in bytes; `None`: from the network's settings.
     pub packet_size: Option<usize>,
-    /// When its packets count as stored; `None`: as the network's settings say.
+    /// The durability of its packets; `None`: from the network's settings.
     pub durability: Option<Durability>,
 }
 
-/// The file as it is written.
+/// The file before it is checked.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Raw {
@@ -94,17 +95,17 @@ impl Settings {
     /// Reads and checks the file.
     ///
     /// # Errors
-    /// It is missing, or a line is wrong: the fault names file and line.
+    /// Fails if the file is missing or a line is wrong. The fault contains the file and line.
     pub fn load(paths: &Paths) -> Result<Self, Fault> {
         let path = paths.settings_file();
         let text = read(&path)?;
         Self::parse(&text, &path)
     }
 
-    /// Checks the text of a file; `path` is for messages.
+    /// Parses and checks the text of a file. `path` is for messages.
     ///
     /// # Errors
-    /// A line is wrong: the fault names it.
+    /// Fails if a line is wrong. The fault contains the line.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Fault> {
         let raw: Raw = toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))?;
         Self::try_from(raw).map_err(|message| {
@@ -114,16 +115,16 @@ impl Settings {
         })
     }
 
-    /// Writes the file, whole.
+    /// Writes the file atomically.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// Fails if the file system refuses.
     pub fn store(&self, paths: &Paths) -> Result<(), Fault> {
         write_whole(&paths.settings_file(), 0o644, self.to_toml().as_bytes())
     }
 
-    /// Returns the longest IP packet that the node sends: its own setting, else that of the `network`, else the
-    /// maximum.
+    /// Returns the maximum length of an IP packet that the node sends, from its own settings, or else those of the
+    /// `network`, or else the limit.
     pub(super) fn packet_size(&self, network: Option<&NetworkSettings>) -> usize {
         let network = || usize::try_from(network?.packet_size).ok();
         self.packet_size.or_else(network).unwrap_or(limits::DEFAULT_PACKET)
@@ -168,11 +169,11 @@ impl Settings {
     }
 }
 
-/// `node.key`.
+/// The content of `node.key`.
 pub struct Secrets {
     /// The password of the node's role.
     pub password: Zeroizing<String>,
-    /// The network's keys: the one that the node joined with is in this file, the later ones in `network.keys`.
+    /// The network's keys. The one with which the node joined is in this file, and later ones are in `network.keys`.
     pub ring: KeyRing,
     /// The node's own keys.
     pub keys: NodeKeys,
@@ -185,10 +186,11 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Reads the file and that of the network's later keys; only their owner may be able to.
+    /// Reads this file and that of the network's later keys. Only their owner may have access.
     ///
     /// # Errors
-    /// It is missing, or one is readable by others or damaged. The fault never quotes them.
+    /// Fails if the file is missing, or one of them is readable by other users or damaged. The fault never contains
+    /// their content.
     pub fn load(paths: &Paths) -> Result<Self, Fault> {
         let path = paths.secrets_file();
         let text = Zeroizing::new(read(&path)?);
@@ -230,12 +232,12 @@ impl Secrets {
         })
     }
 
-    /// Writes the file of a node that has just joined, whole, with mode 0600.
+    /// Writes the file of a node that has just joined, atomically and with mode 0600.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// Fails if the file system refuses.
     pub fn store(&self, paths: &Paths) -> Result<(), Fault> {
-        // Remove the ring of a former network of this name.
+        // Remove the key ring of an earlier network with this name.
         match fs::remove_file(paths.ring_file()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 let file = paths.ring_file();
@@ -262,7 +264,7 @@ impl Secrets {
     }
 }
 
-/// Refuses a file of secrets that others can read.
+/// Refuses a file of secrets that other users can read.
 fn private(path: &Path) -> Result<(), Fault> {
     let mode = fs::metadata(path).map(|meta| meta.permissions().mode()).unwrap_or_default();
     if mode & 0o077 == 0 {
@@ -393,7 +395,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let fault = Secrets::load(&paths).unwrap_err().to_string();
         assert!(fault.contains("network.keys line 1") && !fault.contains("geheim"), "{fault}");
-        // A node that joins a network of this name begins without it.
+        // A node that joins another network with this name begins without it.
         secrets.store(&paths).unwrap();
         assert_eq!(Secrets::load(&paths).unwrap().ring.generation(), Generation::FIRST);
     }

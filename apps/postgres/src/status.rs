@@ -18,113 +18,114 @@ use adit_runtime::control::{self, Request, Response, StatusReport};
 use adit_runtime::fault::Fault;
 use adit_runtime::log::clean;
 
-/// The time limit of the database for all queries together.
+/// The time limit for all queries to the database together.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Leaves of a sender that are looked into for a stream's newest row: the newest may still be empty.
+/// The number of a sender's leaves that are searched for a stream's newest row, because the newest leaf may still be
+/// empty.
 const LEAVES: usize = 2;
 
-/// A node of a network, from this machine.
+/// The status of a network from the perspective of this host's node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NetworkStatus {
-    /// The network's name on this machine.
+    /// The network's name on this host.
     pub network: String,
     /// This node's name.
     pub node: String,
     /// This node's number.
     pub id: i32,
-    /// Its addresses.
+    /// This node's addresses.
     pub addresses: Vec<String>,
-    /// The networks behind it.
+    /// The networks behind this node.
     pub subnets: Vec<String>,
-    /// The report of the running node; `None`: it does not run.
+    /// The report of the running node; `None` if it does not run.
     pub running: Option<StatusReport>,
     /// The database, as a URL without user and password.
     pub url: String,
     /// The role of this node in the database.
     pub role: String,
-    /// Why the database was not queried, or did not answer.
+    /// The reason why the database was not queried, or did not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// The report from the database.
     pub database: Option<DatabaseStatus>,
 }
 
-/// The report from the database, as far as the network's key authenticates it.
+/// The part of the report from the database that the network's key authenticates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DatabaseStatus {
-    /// Version of PostgreSQL.
+    /// The version of PostgreSQL.
     pub version: String,
     /// The TLS version and cipher of the connection; `None` without TLS.
     pub tls: Option<String>,
-    /// The time of the database for the shortest query, in microseconds.
+    /// The round-trip time of the shortest query to the database in microseconds.
     pub round_trip_us: u64,
-    /// Serial number of the network's settings.
+    /// The serial number of the network's settings.
     pub settings: i64,
-    /// `strict`, `relaxed` or `volatile`: the value for nodes without a setting of their own.
+    /// `strict`, `relaxed` or `volatile`, for nodes without their own setting.
     pub durability: String,
     /// `full`, `headers`, `metadata` or `none`.
     pub audit: String,
-    /// Longest IP packet in a row, bytes.
+    /// The maximum length of an IP packet in a row in bytes.
     pub packet_size: i32,
-    /// Generation of the network's key, counted from 1.
+    /// The generation of the network's key, counted from 1.
     pub key_generation: i32,
     /// Whether an auditor can open everything.
     pub auditor: bool,
-    /// Leaf tables there are.
+    /// The number of leaf tables.
     pub leaves: u64,
-    /// Bytes that they take, with the records and wrapped keys of their epochs.
+    /// The size of the leaf tables in bytes, including the records and wrapped keys of their epochs.
     pub bytes: u64,
-    /// Bytes of these that belong to records and wrapped keys.
+    /// The part of this size for records and wrapped keys, in bytes.
     pub key_bytes: u64,
-    /// Bytes that they may take.
+    /// The maximum size of the leaf tables in bytes.
     pub retention_bytes: u64,
     /// The retention time of packets, in seconds.
     pub retention_age_s: u64,
     /// The other nodes.
     pub nodes: Vec<NodeStatus>,
-    /// Nodes that are not trusted, by name, and why.
+    /// The nodes that are not trusted, by name, with the reasons.
     pub refused: BTreeMap<String, String>,
 }
 
 /// Another node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct NodeStatus {
-    /// Its number.
+    /// The node's number.
     pub id: i32,
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Its addresses.
+    /// The node's addresses.
     pub addresses: Vec<String>,
-    /// The networks behind it.
+    /// The networks behind the node.
     pub subnets: Vec<String>,
-    /// The stream that this node has committed for it.
+    /// The stream from this node to that node.
     pub sent: StreamStatus,
-    /// The stream that it has committed for this node.
+    /// The stream from that node to this node.
     pub received: StreamStatus,
 }
 
 /// A stream in the database.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StreamStatus {
-    /// Its number.
+    /// The stream's number.
     pub stream: i32,
-    /// The newest leaf table, 0 for none.
+    /// The newest leaf table; 0 if there is none.
     pub leaf: i32,
-    /// The newest epoch, 0 for none.
+    /// The newest epoch; 0 if there is none.
     pub epoch: i32,
-    /// The age of that epoch's key, in seconds.
+    /// The age of the newest epoch's key in seconds.
     pub epoch_age_s: Option<u64>,
-    /// Number of the newest row, 0 for none.
+    /// The number of the newest row; 0 if there is none.
     pub seq: i64,
-    /// The age of that row, in milliseconds by the database's clock. A node cannot see the rows that it sent.
+    /// The age of the newest row in milliseconds, by the database's clock. A node cannot see the rows that it sent.
     pub age_ms: Option<u64>,
 }
 
 /// Queries the running node and the database.
 ///
 /// # Errors
-/// This machine is in no such network, or its files cannot be read. It is no error if the database or the node does not
-/// answer.
+/// Fails if this host is in no such network, or its files cannot be read. It is not an error if the database or the
+/// node does not answer.
 pub fn collect(paths: &Paths) -> Result<NetworkStatus, Fault> {
     let settings = Settings::load(paths)?;
     let mut status = NetworkStatus {
@@ -156,10 +157,10 @@ pub fn collect(paths: &Paths) -> Result<NetworkStatus, Fault> {
     Ok(status)
 }
 
-/// Returns the report of the running node; `None` if none runs.
+/// Returns the report of the running node, or `None` if no node runs.
 ///
 /// # Errors
-/// A node runs, but does not answer, or not to this user.
+/// Fails if a node runs but does not answer, or not to this user.
 pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match control::request(socket, &Request::Status) {
@@ -173,7 +174,7 @@ pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
     }
 }
 
-/// Keeps no knowledge of other nodes: that decision belongs to the running node.
+/// Queries the database. Does not record pins of other nodes, which only the running node may do.
 async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseStatus, String> {
     let client =
         database::open(target, "status").await.map_err(|fault| Fault::from(fault).to_string())?;
@@ -224,9 +225,9 @@ async fn answers(
     Ok(status)
 }
 
-/// Number, age in seconds.
+/// The number and the age in seconds of the newest epoch of each stream.
 type Epochs = BTreeMap<StreamId, (i32, i64)>;
-/// Newest first.
+/// The leaves of each sender, newest first.
 type Leaves = BTreeMap<NodeId, Vec<LeafNo>>;
 
 async fn leaves(client: &Client) -> Result<Leaves, tokio_postgres::Error> {

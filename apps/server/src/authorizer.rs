@@ -12,10 +12,10 @@ use adit_runtime::authorize::{Authorizer, ResponseFuture};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
-/// Why a client may not connect until it is enabled again: it keeps trying, slowly.
+/// The reason why a disabled client is refused. The client keeps trying, slowly.
 const DISABLED: &str = "the client is disabled";
 
-/// The registry as it is on disk, read again when the file has changed.
+/// The registry on disk, which is read again when the file has changed.
 #[derive(Clone, Debug)]
 pub(super) struct RegistryAuthorizer {
     store: Store,
@@ -24,8 +24,8 @@ pub(super) struct RegistryAuthorizer {
 
 #[derive(Debug, Default)]
 struct CachedRegistry {
-    /// Inode, size and modification time: every change lands by rename, so the inode alone would
-    /// nearly do.
+    /// The file's inode, size and modification time. The inode alone is almost sufficient, because every change
+    /// replaces the file by a rename.
     version: Option<(u64, u64, i64, i64)>,
     clients: Arc<HashMap<String, Client>>,
 }
@@ -35,10 +35,10 @@ impl RegistryAuthorizer {
         Self { store, cached: Arc::default() }
     }
 
-    /// Decides whether the bearer of this certificate may have a session, and if not, gives the reason.
+    /// Decides whether the owner of this certificate may have a session. Returns the reason if not.
     ///
     /// # Errors
-    /// The registry cannot be read; then no client may.
+    /// Fails if the registry cannot be read. In this case no client may connect.
     pub(super) fn decide(
         &self,
         name: &str,
@@ -68,7 +68,7 @@ impl RegistryAuthorizer {
         })
     }
 
-    /// Returns the current groups of a client; empty if it is not registered or the registry cannot be read.
+    /// Returns the current groups of a client, or none if it is not registered or the registry cannot be read.
     pub(super) fn groups(&self, name: &str) -> Vec<String> {
         match self.clients() {
             Ok(clients) => clients.get(name).map(groups).unwrap_or_default(),
@@ -76,8 +76,8 @@ impl RegistryAuthorizer {
         }
     }
 
-    /// Returns the active client whose certificate expires first, and when; `None` if there is none or nothing can be
-    /// read.
+    /// Returns the active client whose certificate expires first, and the time. Returns `None` if there is none or the
+    /// registry cannot be read.
     pub(super) fn nearest_expiry(&self) -> Option<(String, u64)> {
         let clients = self.clients().ok()?;
         let active = clients.values().filter(|client| client.state == ClientState::Active);
@@ -85,10 +85,10 @@ impl RegistryAuthorizer {
         Some((first.name.to_string(), first.expires))
     }
 
-    /// Returns the registry as it is now.
+    /// Returns the current registry.
     ///
-    /// No lock is held while files are opened: the helper may have to open them, and its answers arrive by the control
-    /// thread, which asks for the registry too.
+    /// No lock is held while files are opened. The helper may have to open them, and its answers arrive on the control
+    /// thread, which also needs the registry.
     fn clients(&self) -> Result<Arc<HashMap<String, Client>>, Fault> {
         let path = self.store.files().clients;
         let version = files::metadata(&path)
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Every check of the registry, each failing alone.
+    /// Tests each check of the registry separately.
     #[test]
     fn only_the_current_certificate_of_an_active_client_is_let_in() {
         let dir = tempfile::tempdir().unwrap();

@@ -20,35 +20,35 @@ use adit_runtime::filter;
 use adit_runtime::helper::files;
 use adit_runtime::paths::Paths;
 
-/// A client to be made or renewed.
+/// A client to be added or renewed.
 #[derive(Clone, Debug, Default)]
 pub struct ClientRequest {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Life of its certificate, days; `None`: the store's default.
+    /// The validity of the certificate in days; `None`: the store's default.
     pub days: Option<u32>,
-    /// Protects the private key in the profile.
+    /// The password that protects the private key in the profile.
     pub password: Option<Zeroizing<String>>,
     /// A fixed address inside the tunnel.
     pub address: Option<Ipv4Addr>,
-    /// Groups for the packet filter; of a client that exists: none to leave them as they are.
+    /// The groups for the packet filter. For an existing client, an empty list leaves them unchanged.
     pub groups: Vec<String>,
 }
 
 /// A client with its sessions.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClientOverview {
-    /// As registered.
+    /// The client's entry in the registry.
     #[serde(flatten)]
     pub client: Client,
-    /// Its sessions at the moment.
+    /// The client's current sessions.
     pub sessions: Vec<PeerReport>,
 }
 
 /// Opens the store of a created server.
 ///
 /// # Errors
-/// There is none, or it cannot be read.
+/// Fails if there is no store, or it cannot be read.
 pub(super) fn open_store(paths: &Paths) -> Result<Store, Fault> {
     Store::open_by(&paths.data, files::open).map_err(|error| match error {
         PkiError::NotInitialised(_) => Fault::operator(format!(
@@ -60,24 +60,24 @@ pub(super) fn open_store(paths: &Paths) -> Result<Store, Fault> {
     })
 }
 
-/// Makes a client. The profile is in the result and nowhere else.
+/// Adds a client. Only the result contains the profile.
 ///
 /// # Errors
-/// The name is not allowed or taken, the address not free, the store not writable.
+/// Fails if the name is not allowed or already taken, the address is not free, or the store is not writable.
 pub fn add(paths: &Paths, wanted: &ClientRequest) -> Result<IssuedClient, Fault> {
     let (store, new) = prepare(paths, wanted)?;
     let issued = store.add_client(&new, SystemTime::now()).map_err(pki_fault)?;
     if wanted.address.is_some() {
-        // So that no other client is given the address meanwhile. Without a server none is.
+        // Make a running server reserve the address now. If no server runs, no client can get it.
         let _ = read_again(paths);
     }
     Ok(issued)
 }
 
-/// Gives a client a new certificate and profile; sessions under the old one end.
+/// Gives a client a new certificate and profile. Sessions with the old certificate end.
 ///
 /// # Errors
-/// There is no such client, or the store is not writable.
+/// Fails if there is no such client, or the store is not writable.
 pub fn renew(paths: &Paths, wanted: &ClientRequest) -> Result<(IssuedClient, usize), Fault> {
     let (store, new) = prepare(paths, wanted)?;
     let old = store.client(&wanted.name).map_err(pki_fault)?;
@@ -90,7 +90,7 @@ pub fn renew(paths: &Paths, wanted: &ClientRequest) -> Result<(IssuedClient, usi
 /// Checks whether a client of this name may be added, before asking for a password.
 ///
 /// # Errors
-/// The name is not allowed or taken.
+/// Fails if the name is not allowed or already taken.
 pub fn check_new(paths: &Paths, name: &str) -> Result<(), Fault> {
     let name: ClientName = name.parse().map_err(pki_fault)?;
     match open_store(paths)?.client(name.as_str()) {
@@ -101,10 +101,11 @@ pub fn check_new(paths: &Paths, name: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks whether a profile may be written here, before anything is issued, because only the profile contains the key.
+/// Checks whether the profile can be written to this file. This happens before the certificate is issued, because only
+/// the profile contains the key.
 ///
 /// # Errors
-/// The file exists, or its folder does not.
+/// Fails if the file exists, or its directory does not.
 pub fn check_target(path: &Path) -> Result<(), Fault> {
     if path.symlink_metadata().is_ok() {
         return Err(Fault::operator(format!(
@@ -153,10 +154,10 @@ fn group_names(names: &[String]) -> Result<Vec<GroupName>, Fault> {
     names.iter().map(|name| name.parse().map_err(pki_fault)).collect()
 }
 
-/// Puts a client into exactly these groups; a running server follows at once.
+/// Puts a client into exactly these groups. A running server applies the change at once.
 ///
 /// # Errors
-/// There is no such client, it is revoked, a name is not allowed, or there are too many.
+/// Fails if there is no such client, it is revoked, a group name is not allowed, or there are too many groups.
 pub fn set_groups(paths: &Paths, name: &str, groups: &[String]) -> Result<Client, Fault> {
     let store = open_store(paths)?;
     let client =
@@ -165,7 +166,7 @@ pub fn set_groups(paths: &Paths, name: &str, groups: &[String]) -> Result<Client
     Ok(client)
 }
 
-/// Lets a running server read the registry again.
+/// Makes a running server read the registry again.
 fn reread(paths: &Paths) -> Result<(), Fault> {
     if super::host_state::running(paths).is_none() {
         return Ok(());
@@ -173,11 +174,11 @@ fn reread(paths: &Paths) -> Result<(), Fault> {
     read_again(paths).map(drop).map_err(not_yet)
 }
 
-/// Asks a running server to read its files again.
+/// Requests a running server to read its files again.
 fn read_again(paths: &Paths) -> Result<usize, Fault> {
     let ask = |request| control::request(&paths.control_socket(), &request);
     let answer = match ask(Request::ReloadClients)? {
-        // One that was started before this program was replaced by a newer one.
+        // The server was started before the program was upgraded.
         Response::Error { message } if message.starts_with("not a request") => {
             ask(Request::Reload)?
         }
@@ -229,18 +230,18 @@ pub(super) fn server_key(store: &Store) -> Result<ServerKey, Fault> {
     ServerKey::parse(&text).map_err(|error| Fault::operator(format!("{}: {error}", path.display())))
 }
 
-/// Returns the clients and groups that a filter's rules can name.
+/// Returns the clients and groups that a filter's rules can contain.
 ///
 /// # Errors
-/// There is no registry here, or it cannot be read.
+/// Fails if there is no registry here, or it cannot be read.
 pub fn names(paths: &Paths) -> Result<filter::KnownNames, Fault> {
     known(&open_store(paths)?)
 }
 
-/// Returns every client as it is registered, without asking a running server for its sessions.
+/// Returns every client in the registry, without querying a running server for its sessions.
 ///
 /// # Errors
-/// There is no registry here, or it cannot be read.
+/// Fails if there is no registry here, or it cannot be read.
 pub fn registered(paths: &Paths) -> Result<Vec<Client>, Fault> {
     open_store(paths)?.clients().map_err(pki_fault)
 }
@@ -256,13 +257,13 @@ pub(super) fn known(store: &Store) -> Result<filter::KnownNames, Fault> {
     Ok(known)
 }
 
-/// Returns the `remote` lines of a profile under the present settings.
+/// Returns the `remote` lines of a profile for these settings.
 pub fn endpoints(settings: &Settings) -> Vec<String> {
     remote(settings).lines()
 }
 
-/// Returns the clients whose profiles name another host or other ports than the settings. Nothing is known of clients
-/// that were added before this was recorded.
+/// Returns the clients whose profiles contain another host or other ports than the settings. Leaves out clients that
+/// were added before this was recorded.
 pub(super) fn outdated(store: &Store, settings: &Settings) -> Result<Vec<String>, Fault> {
     let now = remote(settings);
     let clients = store.clients().map_err(pki_fault)?;
@@ -277,14 +278,14 @@ pub(super) fn outdated(store: &Store, settings: &Settings) -> Result<Vec<String>
 pub struct Remotes {
     /// The lines.
     pub lines: Vec<String>,
-    /// Clients whose profiles have other ones.
+    /// The clients whose profiles contain other lines.
     pub outdated: Vec<String>,
 }
 
-/// Returns the lines that profiles need now. `done`: clients whose profiles have got them.
+/// Returns the lines that profiles need now. `done` are clients whose profiles have been updated.
 ///
 /// # Errors
-/// There is no such client, or the store cannot be read or written.
+/// Fails if there is no such client, or the store cannot be read or written.
 pub fn remotes(paths: &Paths, done: &[String]) -> Result<Remotes, Fault> {
     let settings = Settings::read(&paths.settings_file())?;
     let store = open_store(paths)?;
@@ -294,10 +295,10 @@ pub fn remotes(paths: &Paths, done: &[String]) -> Result<Remotes, Fault> {
     Ok(Remotes { lines: endpoints(&settings), outdated: outdated(&store, &settings)? })
 }
 
-/// Returns every client, with the sessions it has now.
+/// Returns every client with its current sessions.
 ///
 /// # Errors
-/// The store cannot be read.
+/// Fails if the store cannot be read.
 pub fn list(paths: &Paths) -> Result<Vec<ClientOverview>, Fault> {
     let clients = open_store(paths)?.clients().map_err(pki_fault)?;
     let mut sessions: HashMap<String, Vec<PeerReport>> = HashMap::new();
@@ -316,14 +317,14 @@ pub fn list(paths: &Paths) -> Result<Vec<ClientOverview>, Fault> {
 /// Returns one client.
 ///
 /// # Errors
-/// There is none of that name.
+/// Fails if there is no such client.
 pub fn show(paths: &Paths, name: &str) -> Result<ClientOverview, Fault> {
     let client = open_store(paths)?.client(name).map_err(pki_fault)?;
     let sessions = peers(paths).into_iter().filter(|peer| peer.name == name).collect();
     Ok(ClientOverview { client, sessions })
 }
 
-/// Sessions of the running server; none if it does not run or may not be asked.
+/// Returns the sessions of the running server, or none if it does not run or may not be queried.
 fn peers(paths: &Paths) -> Vec<PeerReport> {
     match control::request(&paths.control_socket(), &Request::Status) {
         Ok(Response::Status(report)) => report.peers,
@@ -331,37 +332,37 @@ fn peers(paths: &Paths) -> Vec<PeerReport> {
     }
 }
 
-/// Takes a client's certificate back for good and ends its sessions; returns how many.
+/// Revokes a client's certificate permanently and ends its sessions. Returns the number of sessions.
 ///
 /// # Errors
-/// There is no such client, or the store is not writable.
+/// Fails if there is no such client, or the store is not writable.
 pub fn revoke(paths: &Paths, name: &str) -> Result<usize, Fault> {
     open_store(paths)?.revoke_client(name, SystemTime::now()).map_err(pki_fault)?;
     end_sessions(paths, name)
 }
 
-/// Locks a client out and ends its sessions; returns how many.
+/// Disables a client and ends its sessions. Returns the number of sessions.
 ///
 /// # Errors
-/// There is no such client, it is revoked, or the store is not writable.
+/// Fails if there is no such client, it is revoked, or the store is not writable.
 pub fn disable(paths: &Paths, name: &str) -> Result<usize, Fault> {
     open_store(paths)?.set_enabled(name, false, SystemTime::now()).map_err(pki_fault)?;
     end_sessions(paths, name)
 }
 
-/// Lets a disabled client in again.
+/// Enables a disabled client.
 ///
 /// # Errors
-/// There is no such client, it is revoked, or the store is not writable.
+/// Fails if there is no such client, it is revoked, or the store is not writable.
 pub fn enable(paths: &Paths, name: &str) -> Result<(), Fault> {
     open_store(paths)?.set_enabled(name, true, SystemTime::now()).map_err(pki_fault)?;
     Ok(())
 }
 
-/// Ends a client's sessions; returns how many.
+/// Ends a client's sessions. Returns the number of sessions.
 ///
 /// # Errors
-/// There is no such client, or no server runs.
+/// Fails if there is no such client, or no server runs.
 pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
     open_store(paths)?.client(name).map_err(pki_fault)?;
     if super::host_state::running(paths).is_none() {
@@ -378,8 +379,8 @@ fn end_sessions(paths: &Paths, name: &str) -> Result<usize, Fault> {
     notify_server(paths, &kick)
 }
 
-/// Lets a running server read registry and revocation list again and end sessions. One that does
-/// not run has none.
+/// Makes a running server read the registry and revocation list again and end sessions. If no server runs, there are no
+/// sessions.
 fn notify_server(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
     if super::host_state::running(paths).is_none() {
         return Ok(0);
@@ -408,7 +409,7 @@ mod tests {
         let paths = Paths::new(Some(&dir.path().join("vpn"))).unwrap();
         let choices = NewServer {
             host: Some("vpn.example.net".into()),
-            // Without it `init` looks for a free port, and another test may look at the same one.
+            // Without this, `init` would search for a free port, and another test might find the same one.
             listen: vec!["udp/1194".parse().unwrap()],
             network: Some("10.199.31.0/24".parse().unwrap()),
             ..NewServer::default()

@@ -1,4 +1,4 @@
-//! The engine's configuration from `server.toml` and the store.
+//! Builds the engine's configuration from `server.toml` and the store.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -31,14 +31,14 @@ const PING: Duration = Duration::from_secs(10);
 const PING_RESTART: Duration = Duration::from_secs(60);
 const SERVER_FORGETS: Duration = Duration::from_secs(120);
 
-/// Inner packets; larger ones than the path takes cross in pieces.
+/// The default MTU inside the tunnel. Outer packets that exceed the path MTU are fragmented.
 const TUN_MTU: u16 = 1500;
 
-/// Returns the addresses of the network's ends and the server in between.
+/// Returns the network with the server's address and the pool.
 pub(super) fn network4(network: Ipv4Net) -> Network4 {
     let server = network.hosts().next().unwrap_or(network.addr());
     let first = first_client4(network);
-    // Not `last()`: that walks a /8 address by address.
+    // Do not use `last()`, which iterates over all addresses of a /8.
     let last = Ipv4Addr::from(u32::from(network.broadcast()).saturating_sub(1)).max(first);
     Network4::subnet(with_prefix4(server, network), first, last)
 }
@@ -57,11 +57,11 @@ fn with_prefix4(address: Ipv4Addr, network: Ipv4Net) -> Ipv4Net {
 pub(super) fn network6(network: Ipv6Net) -> Network6 {
     let at = |offset: u128| Ipv6Addr::from(u128::from(network.network()).saturating_add(offset));
     let server = Ipv6Net::new(at(1), network.prefix_len()).unwrap_or(network);
-    // As OpenVPN does: room below for manually assigned addresses.
+    // Like OpenVPN, leave room below the pool for manually assigned addresses.
     Network6 { server, first: at(0x1000) }
 }
 
-/// Returns the options pushed to every client, besides those the engine makes.
+/// Returns the options pushed to every client, in addition to those that the engine generates.
 pub(super) fn push(settings: &Settings) -> Vec<String> {
     // A client that disconnects sends an exit notice, and its address is free at once.
     let mut lines = vec!["explicit-exit-notify 1".to_owned()];
@@ -71,7 +71,7 @@ pub(super) fn push(settings: &Settings) -> Vec<String> {
             lines.push("redirect-gateway def1 ipv6".into());
         }
         Reach::Full => {
-            // The client's own IPv6 would bypass the tunnel.
+            // Otherwise the client's own IPv6 would bypass the tunnel.
             lines.push("redirect-gateway def1".into());
             lines.push("block-ipv6".into());
         }
@@ -87,11 +87,11 @@ pub(super) fn push(settings: &Settings) -> Vec<String> {
     lines
 }
 
-/// Loads certificate, key, authority and revocation list from disk.
+/// Loads the certificate, key, authority and revocation list from disk.
 ///
 /// # Errors
-/// One of them is missing or damaged. A missing revocation list is an error too: without it
-/// revoked clients would come back.
+/// Fails if one of them is missing or damaged. A missing revocation list is also an error, because without it revoked
+/// clients could connect again.
 pub(super) fn tls(store: &Store) -> Result<ServerTls, Fault> {
     let named = store.files();
     let pem = |path: &Path| -> Result<Option<Pem>, Fault> {
@@ -117,7 +117,7 @@ pub(super) fn tls(store: &Store) -> Result<ServerTls, Fault> {
     Ok(tls)
 }
 
-/// Returns the settings that a reload can change: pushed options, the client limit, fixed addresses.
+/// Returns the settings that a reload can change, which are pushed options, the client limit and fixed addresses.
 pub(super) fn offer(settings: &Settings, store: &Store) -> Result<ReloadableConfig, Fault> {
     let clients = store.clients().map_err(super::init::pki_fault)?;
     let fixed = clients.iter().filter(|client| client.state != ClientState::Revoked);
@@ -197,7 +197,7 @@ pub(super) fn host_plan(settings: &Settings) -> HostPlan {
     }
 }
 
-/// Returns how packets between clients are relayed.
+/// Returns how to relay packets between clients.
 pub(super) fn relay(settings: &Settings) -> Relay {
     if settings.client_to_client { Relay::Direct } else { Relay::Deny }
 }

@@ -1,7 +1,7 @@
-//! The server's own nft table: clients kept apart, their traffic masqueraded.
+//! The server's own nft table, which isolates clients from each other and masquerades their traffic.
 //!
-//! One `inet` table per instance, replaced as a whole in one transaction and removed at the end.
-//! Nothing outside it is touched.
+//! Each instance has one `inet` table, which is replaced in a single transaction and removed at the end. Other tables
+//! are never changed.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use super::settings::Listen;
 use super::settings::{Nat, Settings};
 use adit_runtime::fault::Fault;
 
-/// Longest piece of nft's own words that goes into a message.
+/// The maximum length of nft's output that is quoted in a message.
 const MAX_QUOTED: usize = 400;
 
 /// Returns the name of an instance's table.
@@ -81,15 +81,15 @@ pub(super) fn ruleset(table: &str, settings: &Settings) -> String {
     text
 }
 
-/// Returns the commands that remove a table, whether or not it is there.
+/// Returns the commands that remove a table, whether or not it exists.
 pub(super) fn removal(table: &str) -> String {
     format!("table inet {table} {{}}\ndelete table inet {table}\n")
 }
 
-/// The directories in which nft and the programs that it starts are looked for: never the caller's own `PATH`.
+/// The directories in which nft and the programs that it starts are searched for. The caller's `PATH` is never used.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// Returns a command for a program by its absolute path, without the caller's environment and folder.
+/// Returns a command for a program with its absolute path, without the caller's environment and directory.
 fn program(name: &str) -> Command {
     let paths = PROGRAMS.map(|folder| Path::new(folder).join(name));
     let found = paths.iter().find(|path| path.exists()).or(paths.first());
@@ -98,7 +98,7 @@ fn program(name: &str) -> Command {
     command
 }
 
-/// Hands a ruleset to the kernel, all of it or nothing.
+/// Loads a ruleset into the kernel, either all of it or nothing.
 pub(super) fn load(rules: &str) -> Result<(), Fault> {
     let mut child = program("nft")
         .args(["-f", "-"])
@@ -113,7 +113,7 @@ pub(super) fn load(rules: &str) -> Result<(), Fault> {
             _ => Fault::environment(format!("cannot start nft: {error}")),
         })?;
     if let Some(mut input) = child.stdin.take() {
-        // A failure to write shows in nft's own exit status.
+        // If writing fails, nft's exit status shows it.
         let _ = input.write_all(rules.as_bytes());
     }
     let output = child
@@ -145,14 +145,14 @@ pub(super) fn listing() -> Option<Value> {
     serde_json::from_slice(&output.stdout).ok()
 }
 
-/// A chain of another program that drops what no rule of its own lets through. An `accept` in our
-/// table does not overrule it.
+/// Another program's chain, which drops packets that none of its own rules accepts. An `accept` in our table does not
+/// override it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ForeignDrop {
     family: String,
     table: String,
     chain: String,
-    /// Whether ufw made it, which wants to be asked itself.
+    /// Whether ufw created the chain. If so, the remedy must use ufw.
     ufw: bool,
 }
 
@@ -192,7 +192,7 @@ impl ForeignDrop {
         }]
     }
 
-    /// Returns the program that manages chains of this name and would not notice a rule added without it.
+    /// Returns the program that manages chains with this name, and would not notice rules that are added without it.
     fn iptables(&self) -> Option<&'static str> {
         let theirs = self.table == "filter" && matches!(&*self.chain, "FORWARD" | "INPUT");
         match &*self.family {
@@ -215,11 +215,11 @@ pub(super) fn drops_port(listing: &Value, listen: Listen) -> Vec<ForeignDrop> {
     let other = if listen.protocol() == "udp" { "\"tcp\"" } else { "\"udp\"" };
     foreign_drops(listing, "input", |rule| {
         let text = rule.to_string();
-        // nft shows old matches of iptables without their contents: they may be the relevant ones.
+        // nft shows old matches of iptables without their contents, so assume that they are relevant.
         let opaque = [protocol.as_str(), "\"multiport\""].iter().any(|name| text.contains(name))
             && text.contains("\"xt\"");
         let port = text.contains("\"dport\"") && has_number(rule, u64::from(listen.port));
-        // A rule for the other protocol alone lets nothing of this one in.
+        // A rule for the other protocol alone does not accept packets of this one.
         let others = text.contains(other) && !text.contains(&protocol);
         opaque || (port && !others)
     })
@@ -320,7 +320,7 @@ mod tests {
         let listing = listing(&[
             chain("ip", "filter", "FORWARD", "forward"),
             chain("inet", "mine", "passing", "forward"),
-            // A rule anywhere in the table counts: the chain may jump there.
+            // A rule anywhere in the table counts, because the chain may jump to it.
             serde_json::json!({"rule": {"family": "inet", "table": "mine", "chain": "user",
                 "expr": [{"match": {"right": "adit0"}}]}}),
             chain("inet", "other", "in", "input"),
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(drops_forwarded(&serde_json::json!({}), "adit0").len(), 0);
     }
 
-    /// Runs the real nft: the remedies are commands that work, and their effect is visible.
+    /// Runs the real nft to check that the remedies are commands that work and have the expected effect.
     #[test]
     fn the_remedies_can_be_typed_as_they_are() {
         adit_testbed::needs_root!();

@@ -1,4 +1,4 @@
-//! The helper of a managed server: what its settings permit, and its changes to the machine.
+//! The helper of a managed server, with the requests that its settings permit and its changes to the host.
 
 use std::future::{Future, ready};
 use std::os::fd::OwnedFd;
@@ -29,24 +29,24 @@ pub const SERVER: DutyKind = DutyKind {
     },
 };
 
-/// A request of a managed server alone.
+/// A request that only a managed server has.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum ServerRequest {
-    /// Set up the host, as the settings demand.
+    /// Set up the host according to the settings.
     Prepare,
-    /// Put the server's firewall rules in place again.
+    /// Load the server's firewall rules again, with this `nat`.
     Masquerade(Nat),
 }
 
 struct ServerHelper {
     dir: Option<PathBuf>,
-    /// The changes to the machine, which are undone when they are dropped, and the settings that the server runs with.
+    /// The changes to the host, which are undone when they are dropped, and the running settings.
     running: Option<(HostState, Settings)>,
 }
 
 impl ServerHelper {
-    /// Returns the settings, read here so that the network process cannot forge them.
+    /// Reads the settings here, so that the network process cannot forge them.
     fn settings(&self) -> Result<(Paths, Settings), Fault> {
         let paths = Paths::new(self.dir.as_deref())?;
         let settings = Settings::read(&paths.settings_file())?;
@@ -62,7 +62,7 @@ impl ServerHelper {
                 self.running = Some((host_state, settings));
             }
             ServerRequest::Masquerade(nat) => {
-                // The rest of the settings takes effect at the next start.
+                // The other settings take effect at the next start.
                 let Some((host_state, settings)) = &mut self.running else {
                     return Err(Problem::Refused("no server is prepared".into()));
                 };
@@ -117,7 +117,7 @@ impl Duty for ServerHelper {
     }
 }
 
-/// Permits the requests of a managed server, with the configured `nat` alone.
+/// Permits the requests of a managed server, but only with the configured `nat`.
 #[derive(Debug)]
 struct NatCheck(Nat);
 

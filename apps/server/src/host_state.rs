@@ -1,7 +1,7 @@
-//! The host state of a running server: its changes to the machine, and their undo log.
+//! The host state of a running server, with its changes to the host and their undo log.
 //!
-//! Every change is written into `server.undo.json` before it is made. A server that ends undoes the changes in
-//! the file; after `kill -9` the next start finds the file and undoes them first.
+//! Every change is recorded in `server.undo.json` before it is made. When the server ends, it undoes the changes in the
+//! file. After `kill -9`, the next start undoes them first.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -23,11 +23,11 @@ const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Undo {
-    /// The boot of the machine that the changes belong to: a reboot undid them already.
+    /// The host's boot id at the time of the changes, because a reboot undoes them.
     boot: String,
-    /// nft table to remove.
+    /// The nft table to remove.
     table: Option<String>,
-    /// Kernel settings with their former values, in the order of the changes.
+    /// The changed kernel settings with their former values, in the order of the changes.
     sysctls: Vec<(String, String)>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct HostState {
 }
 
 impl HostState {
-    /// Takes the instance's lock for the process `server` and undoes what a killed predecessor left.
+    /// Takes the instance's lock for the process `server` and undoes the changes of a killed predecessor.
     ///
     /// The flag is true if there was something to undo.
     pub(crate) fn claim(paths: &Paths, server: u32) -> Result<(Self, bool), Fault> {
@@ -81,8 +81,8 @@ impl HostState {
         }
     }
 
-    /// Switches forwarding on for the families the tunnel carries. Where it may not be (many
-    /// containers have /proc/sys read-only), a server that reaches no further still does its work.
+    /// Enables forwarding for the address families that the tunnel carries. If that fails (in many containers /proc/sys
+    /// is read-only), a server that need not reach other networks still works.
     pub(crate) fn forward(&mut self, settings: &Settings) -> Result<(), Fault> {
         if settings.network6.is_some() && self.sysctl_root.join(FORWARD6).exists() {
             let done = self.keep_router_advertisements().and_then(|()| self.set(FORWARD6, "1"));
@@ -100,8 +100,8 @@ impl HostState {
         }
     }
 
-    /// Keeps router advertisements working. A forwarding host ignores them, and loses the default route it may owe to
-    /// them, unless `accept_ra` is 2.
+    /// Keeps router advertisements working. A forwarding host ignores them unless `accept_ra` is 2, and would lose a
+    /// default route that it got from them.
     fn keep_router_advertisements(&mut self) -> Result<(), Fault> {
         if self.get(FORWARD6).as_deref() == Some("1") {
             return Ok(());
@@ -120,7 +120,7 @@ impl HostState {
         Ok(())
     }
 
-    /// Puts the server's nft table in place, or in place of its former one.
+    /// Loads the server's nft table, which replaces its previous one.
     pub(crate) fn filter(&mut self, settings: &Settings) -> Result<(), Fault> {
         let table = firewall::table_name(&self.paths.instance);
         self.undo.table = Some(table.clone());
@@ -164,11 +164,11 @@ impl HostState {
         write_whole(&self.paths.undo_file(), 0o600, &text)
     }
 
-    /// Undoes everything, newest change first. Changes that cannot be undone are left and reported.
+    /// Undoes all changes, the latest first. Changes that cannot be undone are left and reported.
     pub(super) fn undo_all(&mut self) {
         for (key, former) in self.undo.sysctls.drain(..).rev() {
             let path = self.sysctl_root.join(&key);
-            // A device that is gone took its settings along.
+            // The settings of a removed device no longer exist.
             if path.exists()
                 && let Err(error) = fs::write(&path, &former)
             {
@@ -199,8 +199,8 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Reads an undo file. It is only root's to write, but it names files to write to: a name that
-/// leads elsewhere is refused.
+/// Parses an undo file. Only root can write it, but it contains the names of files to write to, so names that lead
+/// elsewhere are refused.
 fn parse_undo(text: &str, path: &Path) -> Result<Undo, Fault> {
     let undo: Undo = serde_json::from_str(text).map_err(|error| {
         Fault::environment(format!(
@@ -330,7 +330,7 @@ mod tests {
         let (mut host_state, _) =
             HostState::claim_below(&paths, std::process::id(), &root).unwrap();
         host_state.forward(&settings()).unwrap();
-        // As after kill -9: the lock is free, the destructor never ran.
+        // As after kill -9, the lock is free and the destructor never ran.
         let undo = fs::read(paths.undo_file()).unwrap();
         drop(host_state);
         for key in [FORWARD4, FORWARD6] {
@@ -375,7 +375,8 @@ mod tests {
     #[test]
     fn what_cannot_be_switched_on_matters_only_where_it_is_needed() {
         let (_dir, paths, root) = world();
-        // A folder cannot be opened for writing, as a file of a read-only /proc/sys cannot even by root.
+        // A directory cannot be opened for writing, just as root cannot open files in a read-only /proc/sys for
+        // writing.
         fs::remove_file(root.join(FORWARD4)).unwrap();
         fs::create_dir(root.join(FORWARD4)).unwrap();
         let (mut host_state, _) =
@@ -385,8 +386,8 @@ mod tests {
         assert!(host_state.forward(&far).is_err());
     }
 
-    /// The real thing, in a namespace of its own: rules loaded, a death without a farewell, and
-    /// the next start's undoing.
+    /// Loads real rules in a separate namespace, kills the server without cleanup, and checks that the next start
+    /// undoes the changes.
     #[test]
     fn rules_are_loaded_and_a_killed_servers_are_removed() {
         adit_testbed::needs_root!();
@@ -400,7 +401,7 @@ mod tests {
             let (mut host_state, _) = HostState::claim(&paths, std::process::id()).unwrap();
             host_state.forward(&settings()).unwrap();
             host_state.filter(&settings()).unwrap();
-            // Twice, as a reload does: replaced, not added to.
+            // Load them twice, as a reload does. The second set replaces the first.
             host_state.filter(&settings()).unwrap();
             let rules = listing();
             assert!(rules.contains(&table), "{rules}");
@@ -408,7 +409,7 @@ mod tests {
             assert_eq!(rules.matches("masquerade").count(), 2);
             assert_eq!(read(Path::new("/proc/sys"), FORWARD4), "1");
 
-            // As kill -9 does: no destructor runs, the lock is gone.
+            // As after kill -9, no destructor runs and the lock is released.
             std::mem::forget(host_state);
             fs::remove_file(paths.lock_file()).unwrap();
 

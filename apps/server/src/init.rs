@@ -1,4 +1,4 @@
-//! `adit server init`: settings and keys, made once and then left alone.
+//! `adit server init`, which creates settings and keys once and does not change them later.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -18,14 +18,14 @@ use adit_runtime::fault::Fault;
 use adit_runtime::netinfo;
 use adit_runtime::paths::{Paths, write_whole};
 
-/// A server certificate that ends sooner is replaced; profiles stay valid.
+/// The number of days before its expiry from which on the server certificate is replaced. Profiles stay valid.
 const RENEW_BEFORE_DAYS: u64 = 60;
 const SERVER_DAYS: u32 = 3650;
 
 /// The common name of the server's certificate, which profiles pin.
 const SERVER_NAME: &str = "adit-server";
 
-/// Options of a new server; defaults are chosen for the rest.
+/// The options of a new server. Defaults are chosen for the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewServer {
     /// `--listen`; empty: `udp/1194`.
@@ -46,7 +46,7 @@ pub struct NewServer {
     pub nat: Option<Nat>,
     /// `--workers`.
     pub workers: Option<u16>,
-    /// `--filter`, absolute.
+    /// `--filter`, as an absolute path.
     pub filter: Option<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ pub struct InitOutcome {
 /// Creates missing settings and keys. With `dry_run` it only reports what it would create.
 ///
 /// # Errors
-/// An invalid option, one that contradicts an existing `server.toml`, or a folder that cannot be written.
+/// Fails if an option is invalid or contradicts an existing `server.toml`, or a directory is not writable.
 pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<InitOutcome, Fault> {
     let path = paths.settings_file();
     let mut notes = Vec::new();
@@ -81,7 +81,7 @@ pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<InitOut
     let new_pki = !Store::exists(&paths.data);
     if !dry_run {
         paths.create()?;
-        // Keys first: settings without keys would look like a finished server.
+        // Create the keys first, because settings without keys would look like a complete server.
         if new_pki {
             make_store(paths, &settings)?;
         } else if renew(paths)? {
@@ -94,7 +94,7 @@ pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<InitOut
     Ok(InitOutcome { settings, new_settings, new_pki, notes })
 }
 
-/// Mends what a killed command left half done, and replaces a certificate that is about to end.
+/// Completes the work of a killed command, and replaces a certificate that is about to expire.
 fn renew(paths: &Paths) -> Result<bool, Fault> {
     let mut store = Store::open(&paths.data).map_err(pki_fault)?;
     let now = SystemTime::now();
@@ -164,11 +164,11 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
         user: None,
         filter: filter(choices, notes)?,
     };
-    // The same checks, with the same words, as for an edited file.
+    // Apply the same checks, with the same messages, as for an edited file.
     Settings::parse(&settings.to_toml(), Path::new("the command line"))
 }
 
-/// Checks the existing rule file: a server must be able to start with it.
+/// Checks the existing rule file, because the server must be able to start with it.
 fn filter(choices: &NewServer, notes: &mut Vec<String>) -> Result<Option<PathBuf>, Fault> {
     let Some(path) = &choices.filter else { return Ok(None) };
     let path = checked_filter(&path.to_string_lossy()).map_err(Fault::operator)?;
@@ -184,7 +184,7 @@ fn filter(choices: &NewServer, notes: &mut Vec<String>) -> Result<Option<PathBuf
     Ok(Some(path))
 }
 
-/// Returns the requested ports; otherwise 1194, or the next one that is free.
+/// Returns the requested ports, or else 1194 or the next free port.
 fn listen_or_free(choices: &NewServer, notes: &mut Vec<String>) -> Vec<Listen> {
     if !choices.listen.is_empty() {
         return choices.listen.clone();
@@ -198,7 +198,7 @@ fn listen_or_free(choices: &NewServer, notes: &mut Vec<String>) -> Vec<Listen> {
     vec![Listen::udp(port)]
 }
 
-/// Ports that are tried where none is requested.
+/// The ports that are tried if none is requested.
 const PORTS: RangeInclusive<u16> = 1194..=1294;
 
 fn guess_host(notes: &mut Vec<String>) -> Result<String, Fault> {
@@ -250,7 +250,7 @@ fn refuse_difference(settings: &Settings, choices: &NewServer, path: &Path) -> R
     }
 }
 
-/// Returns the server address that profiles name.
+/// Returns the server address for profiles.
 pub(super) fn remote(settings: &Settings) -> Remote {
     let paths = |transport| {
         settings
@@ -259,7 +259,7 @@ pub(super) fn remote(settings: &Settings) -> Remote {
             .filter(move |l| l.transport == transport)
             .map(|l| (l.transport, l.port))
     };
-    // UDP first, whatever the order of the settings.
+    // UDP comes first, whatever the order in the settings.
     let mut ends: Vec<Endpoint> = Vec::new();
     for (transport, port) in paths(Transport::Udp).chain(paths(Transport::Tcp)) {
         let proto = match transport {
@@ -283,7 +283,7 @@ fn make_store(paths: &Paths, settings: &Settings) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Blames the error of a store.
+/// Converts the error of a store into a fault.
 pub(super) fn pki_fault(error: PkiError) -> Fault {
     let text = error.to_string();
     match error {

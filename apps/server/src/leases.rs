@@ -1,4 +1,4 @@
-//! Leases: the last address of each client, so that it is kept across restarts.
+//! The leases, which record the last address of each client, so that it is kept across restarts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use adit_runtime::helper::files;
 use adit_runtime::paths::Paths;
 
-/// Most names remembered; further ones get whatever is free.
+/// The maximum number of recorded names. Further ones get any free address.
 const MAX_LEASES: usize = 65_536;
 
-/// Changes are collected for this long before they are written.
+/// The time for which changes are collected before they are written.
 const DELAY: Duration = Duration::from_secs(2);
 
-/// The file `leases.json`. Losing it costs clients their accustomed address, nothing else, so
-/// errors are logged and forgotten.
+/// The file `leases.json`. Errors are only logged, because its loss merely gives clients new
+/// addresses.
 #[derive(Clone, Debug)]
 pub(super) struct Leases {
     path: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct Leases {
 #[derive(Debug, Default)]
 struct State {
     addresses: BTreeMap<String, Ipv4Addr>,
-    /// A write is due already.
+    /// Whether a write is already scheduled.
     due: bool,
 }
 
@@ -50,7 +50,8 @@ impl Leases {
         self.lock().addresses.clone()
     }
 
-    /// Remembers an address. Call inside a tokio runtime: the file is written a little later.
+    /// Records an address. Call it inside a tokio runtime, because the file is written a little
+    /// later.
     pub(super) fn remember(&self, name: &str, address: Ipv4Addr) {
         let mut state = self.lock();
         let known = state.addresses.contains_key(name);
@@ -59,7 +60,7 @@ impl Leases {
         {
             return;
         }
-        // An address has one owner: the former one is forgotten.
+        // An address has one owner, so remove the previous one.
         state.addresses.retain(|_, other| *other != address);
         state.addresses.insert(name.to_owned(), address);
         if !state.due {
@@ -72,7 +73,7 @@ impl Leases {
         }
     }
 
-    /// Writes what is not written yet.
+    /// Writes the pending changes.
     pub(super) fn save(&self) {
         let text = {
             let mut state = self.lock();

@@ -1,6 +1,6 @@
-//! The commands of `adit server`: the managed server, its clients, `doctor` and `demo`.
+//! The commands for the managed server and its clients, `doctor` and `demo`.
 //!
-//! Everything here returns what it found or did as values; the `adit` binary prints them.
+//! All functions return their results as values, which the `adit` binary prints.
 
 #![forbid(unsafe_code)]
 

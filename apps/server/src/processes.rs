@@ -1,5 +1,5 @@
-//! Finds adit processes in /proc, including those of other folders and users, and those without a control
-//! socket or an answer.
+//! Finds adit processes in /proc, including those with other directories or users, and those without a control socket
+//! or an answer.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Processes looked at, so that a full table does not hold up a command.
+/// The maximum number of processes that are examined, so that a full process table does not delay a command.
 const MAX_PROCESSES: usize = 65_536;
 
 /// A process that carries traffic.
@@ -17,15 +17,15 @@ pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) parent: u32,
     pub(super) user: String,
-    /// `server`, `client`, `bridge`, `postgres`, or `openvpn` where only the configuration names the role.
+    /// `server`, `client`, `bridge`, `postgres`, or `openvpn` if only the configuration determines the role.
     pub(super) role: &'static str,
-    /// Its command line, shortened.
+    /// The command line, shortened.
     pub(super) command: String,
-    /// Unix sockets that it listens on.
+    /// The unix sockets on which the process listens.
     pub(super) sockets: Vec<PathBuf>,
 }
 
-/// Returns all other adit processes of this network namespace.
+/// Returns all other adit processes in this network namespace.
 pub(super) fn all() -> Vec<Process> {
     let mut found = BTreeMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten().take(MAX_PROCESSES);
@@ -39,13 +39,15 @@ pub(super) fn all() -> Vec<Process> {
     leaders(found)
 }
 
-/// Returns the process that can be asked in each group of related processes (a helper and the process that it serves).
+/// Returns the process that can be queried in each group of related processes (a helper and the process that it
+/// serves).
 fn leaders(mut found: BTreeMap<u32, Process>) -> Vec<Process> {
     let pids: HashSet<u32> = found.keys().copied().collect();
     let with_socket = found.values().filter(|process| !process.sockets.is_empty());
     let served: HashSet<u32> = with_socket.map(|process| process.parent).collect();
     found.retain(|pid, process| {
-        // Neither the parent of one that can be asked, nor a child of another adit.
+        // Keep a process without a socket only if it is neither the parent of one with a socket nor a child of another
+        // adit.
         !process.sockets.is_empty() || !(served.contains(pid) || pids.contains(&process.parent))
     });
     found.into_values().collect()
@@ -83,7 +85,7 @@ fn words(bytes: &[u8]) -> Vec<OsString> {
     words.map(|word| OsString::from_vec(word.to_vec())).collect()
 }
 
-/// Returns the role of a long-running command line; `None` for another program, or for a command that only asks.
+/// Returns the role of a long-running command line. Returns `None` for another program or a short-lived command.
 fn role(words: &[OsString], exe: impl Fn() -> Option<PathBuf>) -> Option<&'static str> {
     let program = Path::new(words.first()?).file_name()?.to_string_lossy().into_owned();
     let word = |at: usize| words.get(at).map(|word| word.to_string_lossy().into_owned());
@@ -105,7 +107,7 @@ fn role(words: &[OsString], exe: impl Fn() -> Option<PathBuf>) -> Option<&'stati
     }
 }
 
-/// At most this much of a command line is shown.
+/// The maximum length of a command line that is shown.
 const COMMAND_LIMIT: usize = 60;
 
 fn shortened(words: &[OsString]) -> String {
@@ -118,7 +120,7 @@ fn shortened(words: &[OsString]) -> String {
     }
 }
 
-/// Returns the effective user from `status`, because the folder of a process whose memory is protected belongs to root.
+/// Returns the effective user from `status`, because the directory of a process with protected memory belongs to root.
 fn status_uid(folder: &Path) -> Option<u32> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -130,10 +132,10 @@ pub(super) fn user_name(uid: u32) -> String {
     user.ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// Flags of a listening socket in /proc/net/unix (`__SO_ACCEPTCON`).
+/// The flags of a listening socket in /proc/net/unix (`__SO_ACCEPTCON`).
 const LISTENS: &str = "00010000";
 
-/// Returns the control sockets that a process listens on; none if its descriptors are not visible.
+/// Returns the control sockets on which a process listens, or none if its descriptors are not visible.
 fn sockets(folder: &Path) -> Vec<PathBuf> {
     let Ok(descriptors) = fs::read_dir(folder.join("fd")) else { return Vec::new() };
     let links = descriptors.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -154,12 +156,12 @@ fn sockets(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Parses lines of number, references, protocol, flags, type, state, inode, path.
+/// Parses lines with the number, references, protocol, flags, type, state, inode and path.
 fn listening(table: &str, inodes: &HashSet<String>) -> Vec<PathBuf> {
     let rows = table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let (flags, inode) = (fields.nth(3)?, fields.nth(2)?);
-        // A path may have spaces; the inode before it is padded.
+        // The path may contain spaces, and the inode before it is padded.
         let (before, path) = line.split_once(&format!(" {inode} "))?;
         let wanted = flags == LISTENS && inodes.contains(inode) && before.contains(flags);
         wanted.then(|| PathBuf::from(path))

@@ -1,4 +1,4 @@
-//! Whether a server answers: a client's first packet under a key made for the purpose.
+//! Tests whether a server answers a client's first packet, with a key created for this purpose.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -11,17 +11,17 @@ use adit_openvpn::wrap::{WrapConfig, Wrapper};
 
 use super::settings::Listen;
 
-/// The server has just been started; give it a moment.
+/// The number of attempts, because the server may have just been started.
 const ATTEMPTS: u32 = 10;
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Larger than any reset.
+/// The size of a buffer that is larger than any reset.
 const MAX_PACKET: usize = 2048;
 
-/// Knocks wherever a server listens. Gives the time that the first answer took.
+/// Sends a reset to every endpoint of a server. Returns the time until the first answer.
 ///
 /// # Errors
-/// The first place that does not answer as it should.
+/// Returns the first endpoint that does not answer correctly.
 pub(super) fn knock_everywhere(listen: &[Listen], key: &ServerKey) -> Result<Duration, String> {
     let mut first = None;
     for listen in listen {
@@ -32,7 +32,7 @@ pub(super) fn knock_everywhere(listen: &[Listen], key: &ServerKey) -> Result<Dur
     first.ok_or_else(|| "it listens nowhere".into())
 }
 
-/// A way to the server.
+/// A connection to the server.
 enum Line {
     Datagrams(UdpSocket),
     Stream(TcpStream),
@@ -59,11 +59,12 @@ impl Line {
         }
     }
 
-    /// Sends a packet and waits for another.
+    /// Sends a packet and waits for the answer.
     fn ask(&mut self, packet: &[u8], answer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Datagrams(socket) => {
-                // Refused while the socket is not open yet: then the wait below is the pause.
+                // The packet is refused while the server's socket is not open yet. In that case the
+                // receive timeout serves as a pause.
                 let _ = socket.send(packet);
                 socket.recv(answer)
             }
@@ -81,7 +82,7 @@ impl Line {
     }
 }
 
-/// Sends a reset and waits for the server's. No session begins: nothing follows it.
+/// Sends a reset and waits for the server's. No session begins, because no further packet follows.
 fn probe_listener(
     to: SocketAddr,
     transport: Transport,
@@ -150,7 +151,7 @@ mod tests {
         ServerKey::new(&[7; ServerKey::LEN])
     }
 
-    /// Returns a server's answer to a first packet under `key`.
+    /// Returns a server's answer to a first packet, with the key `key`.
     fn answer_to(packet: &mut [u8], key: ServerKey) -> Vec<u8> {
         let server = WrapServer::new(&WrapConfig::tls_crypt_v2_server(key)).unwrap();
         let mut first = server.open_first(packet).unwrap();
@@ -168,7 +169,7 @@ mod tests {
         out
     }
 
-    /// Answers one packet as a server would, under `key`.
+    /// Answers one packet like a server, with the key `key`.
     fn answer_once(key: ServerKey) -> SocketAddr {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = socket.local_addr().unwrap();
@@ -180,7 +181,7 @@ mod tests {
         address
     }
 
-    /// Answers once over a stream.
+    /// Answers one packet over a stream.
     fn answer_stream_once(key: ServerKey) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();

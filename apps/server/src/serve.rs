@@ -1,4 +1,4 @@
-//! `adit server run`: the machine prepared, the service run, the machine as it was before.
+//! `adit server run`, which prepares the host, runs the service, and undoes its changes to the host.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -35,20 +35,20 @@ use adit_runtime::worker_count;
 pub struct ReadyReport {
     /// The TUN device.
     pub device: String,
-    /// The settings it runs with.
+    /// The running settings.
     pub settings: Settings,
-    /// The handshake with itself over loopback: how long the answer took, or what is wrong.
+    /// The result of the self-test over loopback, which is the time until the answer, or the error.
     pub self_test: Result<Duration, String>,
 }
 
-/// Called once, on a thread of its own, when the server serves.
+/// A callback that is called once, on a separate thread, when the server is ready.
 pub type OnReady = Box<dyn FnOnce(ReadyReport) + Send>;
 
-/// Runs the server until it is stopped, then undoes its changes to the machine. `verbose` raises the log level;
-/// `workers` overrides the settings.
+/// Runs the server until it is stopped, and undoes its changes to the host. `verbose` raises the log level; `workers`
+/// overrides the settings.
 ///
 /// # Errors
-/// The server could not start, or failed.
+/// Fails if the server could not start, or failed later.
 pub fn run(
     paths: &Paths,
     verbose: u8,
@@ -114,7 +114,7 @@ async fn serve(
     ended.map(drop)
 }
 
-/// Returns the rule file; a relative path is relative to the settings file.
+/// Returns the path of the rule file. A relative path is relative to the settings file.
 pub(super) fn filter_file(paths: &Paths, settings: &Settings) -> Option<PathBuf> {
     settings.filter.as_ref().map(|path| paths.config.join(path))
 }
@@ -133,7 +133,7 @@ fn applied(old: &Settings, fresh: &Settings) -> Vec<String> {
     changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key.to_owned()).collect()
 }
 
-/// Announces the server after the self-test, which runs on a thread of its own because it needs the running service.
+/// Announces the server after the self-test, which runs on a separate thread because it needs the running service.
 fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnReady) {
     let settings = settings.clone();
     let key = clients::server_key(store);
@@ -149,12 +149,12 @@ fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnRead
 /// The hooks of the running service, which also read files again on `adit reload`.
 struct ServerHooks<'a> {
     paths: Paths,
-    /// The settings in force.
+    /// The current settings.
     running: Settings,
     store: Store,
     authority: RegistryAuthorizer,
     leases: Leases,
-    /// Name and serial of each session.
+    /// The name and serial number of each session.
     sessions: HashMap<PeerId, (String, String)>,
     host_state: &'a mut HostChanges,
     on_ready: Option<OnReady>,
@@ -188,7 +188,7 @@ impl Hooks for ServerHooks<'_> {
         let paths = paths.join(", ");
         say!(1, "the server is up: device {device}, listening on {paths}");
         if let Some(notifier) = &self.notifier {
-            // Nothing depends on it but the manager's own patience.
+            // If this fails, only the service manager is affected.
             let _ = notifier.ready(&format!("serving on {paths}"));
         }
         if let Some(on_ready) = self.on_ready.take() {
@@ -232,7 +232,7 @@ impl Hooks for ServerHooks<'_> {
     }
 
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
-        // Clients that lost their right to be here go first, whatever else cannot be read.
+        // First end the sessions of clients that are no longer admitted, even if other files cannot be read.
         self.end_unwelcome(handle);
         self.host_state.reload()?;
         self.store = open_store(&self.paths)?;
@@ -243,7 +243,7 @@ impl Hooks for ServerHooks<'_> {
 }
 
 impl ServerHooks<'_> {
-    /// Ends the sessions that the registry would not admit now.
+    /// Ends the sessions that the registry no longer admits.
     fn end_unwelcome(&self, handle: &Handle) {
         let mut ends = Vec::new();
         for (peer, (name, serial)) in &self.sessions {
@@ -251,7 +251,7 @@ impl ServerHooks<'_> {
                 Ok(Ok(_)) => {}
                 Ok(Err(reason)) => ends.push((peer.0, reason)),
                 Err(fault) => {
-                    // No new client gets in; ending all sessions for an unreadable file would be worse.
+                    // New clients are refused now. Ending all sessions because of an unreadable file would be worse.
                     tracing::warn!("sessions: not checked again: {fault}");
                     return;
                 }
@@ -308,13 +308,13 @@ impl ServerHooks<'_> {
             nat: fresh.nat,
             max_clients: fresh.max_clients,
             host: fresh.host,
-            // Another file at once; whether there is one at all is for the next start.
+            // A different file is applied at once. Adding or removing the filter needs a restart.
             filter: old.filter.as_ref().and(fresh.filter.or(old.filter.clone())),
             ..old.clone()
         };
         let handle = handle.clone();
         tokio::spawn(async move {
-            // Fails only when the service ends, and then it is not needed.
+            // This fails only when the service ends, in which case it is not needed.
             let _ = handle.set_offer(offer).await;
         });
         Ok(())

@@ -13,76 +13,78 @@ use adit_runtime::helper::files;
 use adit_runtime::paths::shell_word;
 use adit_runtime::settings::checked_device;
 
-/// Most `listen` lines: each is a socket of its own.
+/// The maximum number of `listen` entries, because each needs a socket.
 pub(crate) const MAX_LISTEN: usize = 16;
-/// Most `routes`: each is a pushed option.
+/// The maximum number of `routes`, because each is a pushed option.
 pub(crate) const MAX_ROUTES: usize = 256;
-/// Most `dns` addresses.
+/// The maximum number of `dns` addresses.
 pub(crate) const MAX_DNS: usize = 8;
-/// Longest name of a user (useradd's own limit).
+/// The maximum length of a user name, as in useradd.
 const MAX_USER_NAME: usize = 32;
 
 /// `server.toml`, read and checked.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Raw", into = "Raw")]
 pub struct Settings {
-    /// The addresses to listen on; profiles name all of them, UDP first.
+    /// The addresses to listen on. Profiles contain all of them, UDP first.
     pub listen: Vec<Listen>,
     /// The name or address that clients dial.
     pub host: String,
-    /// The network inside the tunnel; the server has its first address.
+    /// The network inside the tunnel, in which the server has the first address.
     pub network: Ipv4Net,
     /// The IPv6 network inside the tunnel, if any.
     pub network6: Option<Ipv6Net>,
-    /// Name of the TUN device.
+    /// The name of the TUN device.
     pub device: String,
     /// The traffic that clients send through the tunnel besides the network itself.
     pub reach: Reach,
-    /// Name servers pushed to clients.
+    /// The name servers that are pushed to clients.
     pub dns: Vec<IpAddr>,
-    /// Whether clients borrow this machine's address towards the outside.
+    /// Whether clients share this host's address for outside traffic.
     pub nat: Nat,
-    /// Whether clients may talk to each other.
+    /// Whether clients may communicate with each other.
     pub client_to_client: bool,
-    /// Most clients at a time.
+    /// The maximum number of connected clients.
     pub max_clients: u32,
-    /// Largest IP packet inside the tunnel; `None`: 1500.
+    /// The size of the largest IP packet inside the tunnel; `None`: 1500.
     pub mtu: Option<u16>,
-    /// Threads that move packets; `None`: by the number of cores.
+    /// The number of threads that move packets; `None`: determined by the number of cores.
     pub workers: Option<u16>,
-    /// The user that the serving process runs as; `None`: `adit` where it exists, else `nobody`.
+    /// The user as which the serving process runs; `None`: `adit` if it exists, or else `nobody`.
     pub user: Option<String>,
-    /// Rules for what passes through the tunnel; a relative path is relative to `server.toml`.
+    /// The file with the rules for packets in the tunnel. A relative path is relative to
+    /// `server.toml`.
     pub filter: Option<PathBuf>,
 }
 
 /// The traffic that clients send through the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Everything.
+    /// All traffic.
     Full,
-    /// The tunnel's own network and these.
+    /// The traffic to the tunnel's own network and to these networks.
     Networks(Vec<IpNet>),
 }
 
-/// `nat`.
+/// `nat`: the treatment of clients' traffic to the outside.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Nat {
-    /// Masquerade what leaves by another device than the tunnel.
+    /// Masquerade packets that leave on a device other than the tunnel's.
     #[default]
     Auto,
-    /// The network behind this machine knows a route back to the clients.
+    /// Do not masquerade. The network behind this host has a route to the clients.
     Off,
 }
 
-/// One place to listen: `udp/1194`, `tcp/443`, `udp/192.0.2.1:1194`, `tcp/[2001:db8::1]:443`.
+/// An endpoint on which to listen, such as `udp/1194`, `tcp/443`, `udp/192.0.2.1:1194` or
+/// `tcp/[2001:db8::1]:443`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen {
-    /// One address, or all of both families.
+    /// The address; `None`: all addresses of both families.
     pub address: Option<IpAddr>,
-    /// UDP or TCP port.
+    /// The UDP or TCP port.
     pub port: u16,
     /// UDP or TCP.
     pub transport: Transport,
@@ -127,7 +129,7 @@ impl fmt::Display for Listen {
 }
 
 impl Listen {
-    /// Creates a UDP port on every address.
+    /// Returns a UDP port on every address.
     pub const fn udp(port: u16) -> Self {
         Self { address: None, port, transport: Transport::Udp }
     }
@@ -154,7 +156,7 @@ impl From<Listen> for String {
     }
 }
 
-/// The file as it is written: every key optional but two.
+/// The file before it is checked. All keys except two are optional.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Raw {
@@ -266,7 +268,7 @@ impl From<Settings> for Raw {
     }
 }
 
-/// Returns the command that writes this file.
+/// Returns the command that creates this file.
 fn init_for(path: &Path) -> String {
     match path.parent().filter(|folder| *folder != Path::new("/etc/adit")) {
         Some(folder) => format!("adit server init --dir {}", shell_word(folder)),
@@ -274,7 +276,8 @@ fn init_for(path: &Path) -> String {
     }
 }
 
-/// Checks an MTU: every link carries 1280 bytes of IPv6, and no path more than 1500 for certain.
+/// Checks an MTU. Every link carries 1280 bytes of IPv6, and paths cannot be relied on to carry
+/// more than 1500.
 fn checked_mtu(mtu: u16) -> Result<u16, String> {
     match mtu {
         1280..=1500 => Ok(mtu),
@@ -284,7 +287,7 @@ fn checked_mtu(mtu: u16) -> Result<u16, String> {
     }
 }
 
-/// Checks the routes: a network behind the server cannot be the one inside the tunnel.
+/// Checks the routes, because a network behind the server cannot be the one inside the tunnel.
 fn check_routes(raw: &Raw) -> Result<(), String> {
     let inside: Vec<(&str, IpNet)> = [
         Some(("network", IpNet::V4(raw.network))),
@@ -385,7 +388,7 @@ impl Settings {
         Self::parse(&text, path)
     }
 
-    /// Checks the text of a file; `path` is for messages.
+    /// Parses and checks the text of a file. `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Fault> {
         toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))
     }

@@ -1,4 +1,4 @@
-//! `server.toml` as people read it: the one table of its keys, for the file and for the manual page.
+//! The table of the keys in `server.toml`, from which the file and the manual page are generated.
 
 use std::fmt::{Display, Write};
 
@@ -6,7 +6,7 @@ use adit_runtime::settings::Key;
 
 use super::settings::{Nat, Reach, Settings};
 
-/// Formats the file. It contains every key, so that no name need be looked up.
+/// Formats the file. It contains every key, so that an operator need not look up names.
 pub(super) fn render(settings: &Settings) -> String {
     let mut text = String::from(HEAD);
     for key in &KEYS {
@@ -68,7 +68,7 @@ const HEAD: &str = "\
 # adit server client remotes
 ";
 
-/// Every key, in the order of the file.
+/// All keys, in the order of the file.
 pub const KEYS: [Key; 15] = [
     Key {
         name: "listen",

@@ -1,4 +1,4 @@
-//! `adit status`, `adit top`, `adit kick`, `adit reload`: asking what runs.
+//! `adit status`, `adit top`, `adit kick` and `adit reload`, which query running processes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,13 +14,13 @@ use adit_runtime::control::{self, ReloadReport, Request, Response, StatusReport}
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::paths::Paths;
 
-/// Time limit for one process's status report.
+/// The time limit for one process's status report.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time limit for all of them together; they are asked at once.
+/// The time limit for all processes together, which are queried in parallel.
 const ALL_PATIENCE: Duration = Duration::from_secs(3);
 
-/// An adit process with its answer.
+/// An adit process with its status report.
 #[derive(Clone, Debug)]
 struct Instance {
     socket: Option<PathBuf>,
@@ -30,17 +30,17 @@ struct Instance {
 /// The running processes, and the leftovers of killed ones.
 #[derive(Clone, Debug, Default)]
 pub struct Overview {
-    /// Each process. One that cannot be asked has a [`StatusReport::problem`].
+    /// The report of each process. If a process cannot be queried, its report has a [`StatusReport::problem`].
     pub reports: Vec<StatusReport>,
-    /// Changes to this machine that no running process answers for.
+    /// Changes to this host that belong to no running process.
     pub left_behind: Vec<String>,
 }
 
-/// Returns all running instances: without `--dir` all processes of this network namespace, with it those whose control
-/// sockets are there.
+/// Returns all running instances. Without `--dir` these are all processes in this network namespace, with it those
+/// whose control sockets are in that directory.
 ///
 /// # Errors
-/// The folder of the sockets cannot be read.
+/// Fails if the directory of the sockets cannot be read.
 pub fn status(paths: &Paths) -> Result<Overview, Fault> {
     let reports = instances(paths)?.into_iter().map(|instance| instance.report).collect();
     Ok(Overview {
@@ -54,7 +54,7 @@ fn instances(paths: &Paths) -> Result<Vec<Instance>, Fault> {
         Ok(sockets) => sockets.into_iter().collect(),
         Err(error) => return Err(file_fault("cannot read", &paths.run, &error)),
     };
-    // A client that was given this folder has its socket in the folder itself.
+    // A client with this `--dir` has its socket in the directory itself.
     if paths.dir.is_some() {
         sockets.extend(control::list(&paths.config).unwrap_or_default());
     }
@@ -74,7 +74,7 @@ fn instances(paths: &Paths) -> Result<Vec<Instance>, Fault> {
     Ok(instances)
 }
 
-/// Adds a process whose sockets cannot be seen: either it may not be queried, or it has none.
+/// Adds a process without visible sockets, which either may not be queried or has none.
 fn adopt(instances: &mut Vec<Instance>, process: &Process) {
     let root = nix::unistd::geteuid().is_root();
     let denied = instances.iter_mut().find(|instance| {
@@ -103,7 +103,7 @@ fn adopt(instances: &mut Vec<Instance>, process: &Process) {
     instances.push(Instance { socket: None, report });
 }
 
-/// Returns whether a process may be the owner of the control socket of this name.
+/// Returns whether a process may be the owner of the control socket with this name.
 fn fits(process: &Process, instance: &str) -> bool {
     match process.role {
         "server" => instance == "server",
@@ -116,7 +116,7 @@ fn fits(process: &Process, instance: &str) -> bool {
     }
 }
 
-/// Asks all at once: one that hangs costs no more than its own patience.
+/// Queries all processes in parallel, so that one that hangs delays the result only by its own time limit.
 fn ask_all(sockets: BTreeSet<PathBuf>) -> Vec<Instance> {
     let (tx, answers) = mpsc::channel();
     let mut waiting = BTreeSet::new();
@@ -124,7 +124,7 @@ fn ask_all(sockets: BTreeSet<PathBuf>) -> Vec<Instance> {
         let (tx, path) = (tx.clone(), socket.clone());
         let asking = std::thread::Builder::new().spawn(move || {
             let answer = ask(&path);
-            // The asking thread may have given up.
+            // The requesting thread may have given up.
             let _ = tx.send((path, answer));
         });
         if asking.is_ok() {
@@ -140,7 +140,7 @@ fn ask_all(sockets: BTreeSet<PathBuf>) -> Vec<Instance> {
         waiting.remove(&socket);
         instances.extend(report.map(|report| Instance { socket: Some(socket), report }));
     }
-    // Not even a connection came about.
+    // These processes did not even accept a connection.
     for socket in waiting {
         let report = problem(&socket, None, control::silent(None));
         instances.push(Instance { socket: Some(socket), report });
@@ -148,7 +148,7 @@ fn ask_all(sockets: BTreeSet<PathBuf>) -> Vec<Instance> {
     instances
 }
 
-/// Queries one process; `None` if only its socket is left.
+/// Queries one process. Returns `None` if only its socket is left.
 fn ask(socket: &Path) -> Option<StatusReport> {
     let stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
@@ -171,7 +171,7 @@ fn ask(socket: &Path) -> Option<StatusReport> {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 problem(socket, pid, does_not_answer(pid))
             }
-            // It ends just now.
+            // The process has just ended.
             _ if !socket.exists() => return None,
             _ => problem(socket, pid, error.to_string()),
         },
@@ -211,18 +211,18 @@ fn problem(socket: &Path, pid: Option<u32>, what: String) -> StatusReport {
 pub struct ReloadOutcome {
     /// `server` or `bridge`.
     pub role: String,
-    /// Its name.
+    /// The instance's name.
     pub instance: String,
     /// The settings that were applied, and those that need a restart.
     pub report: ReloadReport,
 }
 
-/// Lets a running process read its files again: the one of this name; without a name the managed server or, where none
-/// runs, the only other process that can.
+/// Makes a running process read its files again. It is the process with this name. Without a name it is the managed
+/// server or, if none runs, the only other process that supports this.
 ///
 /// # Errors
-/// There is none or more than one, it may not be asked, or it could not read its files; then it continues with the
-/// former ones.
+/// Fails if there is no such process or more than one, it may not be queried, or it could not read its files. In the
+/// last case it continues with its old settings.
 pub fn reload(paths: &Paths, name: Option<&str>) -> Result<ReloadOutcome, Fault> {
     let mut instances = instances(paths)?;
     let own = paths.control_socket();
@@ -283,10 +283,10 @@ fn control_socket(instance: &Instance) -> Result<&Path, Fault> {
     }
 }
 
-/// Ends the sessions of a client on every server that runs here; returns how many.
+/// Ends the sessions of a client on every server on this host. Returns the number of sessions.
 ///
 /// # Errors
-/// No server runs, one may not be asked, or none has a session of this name.
+/// Fails if no server runs, one may not be queried, or none has a session with this name.
 pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
     let servers: Vec<Instance> = instances(paths)?
         .into_iter()
@@ -327,12 +327,12 @@ mod tests {
     fn one_that_does_not_answer_is_named_and_a_dead_socket_is_passed_over() {
         let (_dir, paths) = paths();
         drop(UnixListener::bind(paths.run.join("dead.sock")).unwrap());
-        // These sockets accept nothing, as those of a process that is stopped.
+        // Like those of a stopped process, these sockets accept no connections.
         let _silent = ["server.sock", "connect-a.sock", "x-y.sock"]
             .map(|name| UnixListener::bind(paths.run.join(name)).unwrap());
         let started = Instant::now();
         let reports = status(&paths).unwrap().reports;
-        // Each would take two seconds; all together take no more.
+        // Each takes two seconds, and all together take no longer.
         assert!(started.elapsed() < PATIENCE * 2, "they were asked one after the other");
         let roles: Vec<&str> = reports.iter().map(|report| report.role.as_str()).collect();
         assert_eq!(roles, ["bridge", "client", "server"]);

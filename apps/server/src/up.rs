@@ -1,4 +1,4 @@
-//! `adit server up`: the whole way in one command.
+//! `adit server up`, which creates and runs a server in one command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,52 +13,52 @@ use super::settings::Settings;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
 
-/// Options of `adit server up`.
+/// The options of `adit server up`.
 #[derive(Clone, Debug)]
 pub struct UpOptions {
-    /// A client to make if there is none of this name.
+    /// The name of a client to add if it does not exist.
     pub client: Option<String>,
-    /// As for [`init`].
+    /// The options for [`init`].
     pub choices: NewServer,
-    /// The program itself: what reads the authority's key runs in a process of its own, which never
-    /// faces the network.
+    /// The path of this program. The code that reads the authority's key runs in a separate process, which never uses
+    /// the network.
     pub program: PathBuf,
     /// The same choices as arguments of `adit server init`.
     pub arguments: Vec<OsString>,
-    /// More log lines, as for [`serve::run`].
+    /// The log level, as for [`serve::run`].
     pub verbose: u8,
 }
 
-/// One step of `adit server up`.
+/// A step of `adit server up`.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Settings and keys are there.
+    /// Settings and keys exist.
     Created(Box<InitOutcome>),
-    /// A client was made; its profile is here.
+    /// A client with this name was added, and this file is its profile.
     Client(String, PathBuf),
-    /// The client exists already.
+    /// The client already exists.
     ClientKept(String),
-    /// The server runs already as this process.
+    /// The server already runs, with this process id.
     RunsAlready(u32),
-    /// Something is in the way.
+    /// A check found a problem or a warning.
     InTheWay(Finding),
 }
 
 /// Creates what is missing, checks for obstacles, and runs the server. `tell` is called after each step.
 ///
 /// # Errors
-/// A step failed.
+/// Fails if a step failed.
 pub fn up(
     paths: &Paths,
     options: &UpOptions,
     tell: &mut dyn FnMut(Step),
     on_ready: OnReady,
 ) -> Result<(), Fault> {
-    // A process of its own makes and mends the keys: this one will face the network, and never
-    // reads the authority's.
+    // A separate process creates and renews the keys, because this one will use the network and never reads the
+    // authority's key.
     let planned = init(paths, &options.choices, true)?;
     if planned.new_settings {
-        // Before anything is written that a second attempt would have to agree with.
+        // Check the ports before settings are written, with which a second attempt would have to agree.
         check_ports(&planned.settings)?;
     }
     child(options, "init", &options.arguments, paths)?;
@@ -95,7 +95,7 @@ fn client(paths: &Paths, options: &UpOptions, name: &str) -> Result<Step, Fault>
         return Ok(Step::ClientKept(name.to_owned()));
     }
     let file = PathBuf::from(format!("{name}.ovpn"));
-    // The issuer checks the name; this only keeps a path out of the file's name.
+    // The issuer checks the name. This check only prevents a path in the file's name.
     if !name.contains('/') {
         check_target(&file)?;
     }
@@ -106,7 +106,7 @@ fn client(paths: &Paths, options: &UpOptions, name: &str) -> Result<Step, Fault>
     Ok(Step::Client(name.to_owned(), shown))
 }
 
-/// Runs `adit server VERB ARGUMENTS`, quietly; its complaints are ours.
+/// Runs `adit server VERB ARGUMENTS` without output. Its error becomes ours.
 fn child(
     options: &UpOptions,
     verb: &str,

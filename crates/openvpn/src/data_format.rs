@@ -1,11 +1,11 @@
-//! The plain types of OpenVPN's data format: what the engines and the data plane agree on for each peer and key.
+//! The plain types of OpenVPN's data format, on which the engines and the data plane agree for each peer and key.
 
 use std::fmt;
 
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
 use adit_engine::DataFormat;
 
-/// OpenVPN's data format, to the types that are generic over one.
+/// OpenVPN's data format, as the parameter of types that are generic over a data format.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum OpenVpn {}
 
@@ -32,7 +32,7 @@ pub type Output<E> = adit_engine::Output<E, OpenVpn>;
 /// The outputs of one of OpenVPN's engines.
 pub type Outbox<E> = adit_engine::Outbox<E, OpenVpn>;
 
-/// How the packets of a peer are laid out.
+/// The layout of a peer's packets.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct PacketLayout {
     /// The peer-id written into packets to the peer; `None` sends DATA_V1, which has none.
@@ -54,7 +54,7 @@ impl fmt::Display for PacketLayout {
     }
 }
 
-/// The compression stub before each packet: a peer that requested a compression header gets the "not compressed" form.
+/// The compression framing of each packet. A peer that requested a compression header gets the "not compressed" form.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
 pub enum Framing {
     /// Nothing before the packet.
@@ -94,7 +94,7 @@ pub struct DataKey {
     pub limits: KeyLimits,
 }
 
-/// Never the key itself.
+/// Never prints the key itself.
 impl fmt::Display for DataKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let format = match self.protection {
@@ -124,8 +124,8 @@ pub enum Protection {
     Epoch(Cipher),
     /// DATA_V1 or DATA_V2 with CBC and HMAC: peers without AEAD.
     Block(BlockSuite),
-    /// CBC and HMAC without an opcode, the packet id with a time: static keys (`secret`). The plane
-    /// takes every datagram from the peer's address as data.
+    /// CBC and HMAC without an opcode, and with a time in the packet id, for static keys (`secret`). The data plane
+    /// treats every datagram from the peer's address as data.
     Static(BlockSuite),
 }
 
@@ -153,8 +153,8 @@ pub struct BlockSuite {
     pub digest: Option<Digest>,
 }
 
-/// Soft limits of a key; reaching one reports [`adit_engine::Notice::KeyNearLimit`] once. Zero means none beyond
-/// the cipher's own (2^36 blocks and packets, packet id 0xFF000000), which the plane always keeps.
+/// Soft limits of a key; reaching one reports [`adit_engine::Notice::KeyNearLimit`] once. Zero means none beyond the
+/// cipher's own (2^36 blocks and packets, packet id 0xFF000000), which the data plane always enforces.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct KeyLimits {
     /// Bytes, both directions together (`reneg-bytes`).

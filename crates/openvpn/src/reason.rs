@@ -1,7 +1,7 @@
-//! Reasons: why a packet is dropped, a handshake fails, or a session or an engine ends.
+//! The reasons why packets are dropped, handshakes fail, and sessions or engines end.
 //!
-//! Logs have a reason's text, which is its [`Display`](std::fmt::Display). Programs have its name, which does not change
-//! when the text does. The peer has its wire text.
+//! Logs contain a reason's text, which is its [`Display`](std::fmt::Display). Programs use its name, which does not
+//! change when the text does. The peer receives its wire text.
 
 use adit_crypto::CryptoError;
 use adit_engine::Link;
@@ -19,7 +19,7 @@ use crate::wrap::WrapError;
 pub enum Blame {
     /// The other end, or another sender.
     Peer,
-    /// The configuration of this end, or an order of its operator.
+    /// The configuration of this end, or a command from its operator.
     Operator,
     /// The network or this machine.
     Environment,
@@ -27,16 +27,16 @@ pub enum Blame {
     Internal,
 }
 
-/// Why a packet is dropped, a handshake fails, or a session or an engine ends.
+/// The reason why a packet is dropped, a handshake fails, or a session or an engine ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// The packet is malformed or not authentic.
     #[error(transparent)]
     Packet(#[from] WrapError),
-    /// The packet is well-formed and not expected here.
+    /// The packet is well-formed but not expected here.
     #[error("ignored {0}")]
     Ignored(&'static str),
-    /// The packet is well-formed and belongs to another session.
+    /// The packet is well-formed but belongs to another session.
     #[error("ignored {0}")]
     Foreign(&'static str),
     /// Packets on a stream do not begin where they should.
@@ -73,10 +73,10 @@ pub enum Reason {
     /// A stream begins with something other than a reset.
     #[error("its TCP connection does not begin with a reset")]
     NoReset,
-    /// The reset that a stream begins with is not message 0.
+    /// The reset at the beginning of a stream is not message 0.
     #[error("its reset is not the first message")]
     ResetNotFirst,
-    /// The reset that a stream begins with is not authentic.
+    /// The reset at the beginning of a stream is not authentic.
     #[error("its reset is not authentic")]
     ResetUnauthentic,
     /// Too many handshakes are under way.
@@ -88,7 +88,7 @@ pub enum Reason {
     /// There is no free peer id, or no TLS session.
     #[error("no handshake can begin")]
     NoHandshake,
-    /// A stream brought no packet in time.
+    /// No packet arrived on a stream in time.
     #[error("its TCP connection brought no packet in time")]
     SilentStream,
     /// The connection in use has proved nothing while others wait for its place.
@@ -116,20 +116,20 @@ pub enum Reason {
     /// The fixed address of the client cannot be leased.
     #[error("the fixed address of this client is not in the network, or the server's own")]
     FixedAddressUnsuitable,
-    /// Another client has the fixed address of the client; its name, where it is known.
+    /// Another client has the fixed address of the client. Contains that client's name if it is known.
     #[error("the fixed address of this client is in use{}", .0.as_ref().map(|name| format!(" by {name}")).unwrap_or_default())]
     FixedAddressInUse(Option<String>),
     /// An option for the client does not fit into a message.
     #[error(transparent)]
     PushTooLong(#[from] PushTooLong),
 
-    /// The operator ended the session, with these words.
+    /// The operator ended the session with this text.
     #[error("{0}")]
     Kicked(String),
-    /// The server ends.
+    /// The server is shutting down.
     #[error("the server ends")]
     Shutdown,
-    /// Another client, by this name, has the session's address as its fixed one.
+    /// The session's address is the fixed address of another client, which has this name.
     #[error("its address is the fixed one of {0}")]
     AddressClaimed(String),
     /// A new session of the same name replaced the session.
@@ -138,29 +138,29 @@ pub enum Reason {
     /// A newer check of the same name replaced the check.
     #[error("replaced by a newer check")]
     CheckReplaced,
-    /// A server heard nothing from its client for `ping-restart`.
+    /// A server received nothing from its client for `ping-restart`.
     #[error("ping-restart: nothing heard from the client")]
     ClientSilent,
-    /// Nothing was heard from the other end for `ping-restart`.
+    /// No packet arrived from the other end for `ping-restart`.
     #[error("Inactivity timeout (--ping-restart), restarting")]
     PingRestart,
-    /// Nothing was heard from the other end for `ping-exit`.
+    /// No packet arrived from the other end for `ping-exit`.
     #[error("ping-exit: nothing heard from the other end")]
     PingExit,
-    /// Too little passed through the tunnel for `inactive`.
+    /// There was too little traffic in the tunnel for `inactive`.
     #[error("inactive: too little passed through the tunnel")]
     Inactive,
-    /// `session-timeout` is over.
+    /// `session-timeout` has expired.
     #[error("session-timeout is over")]
     SessionTimeout,
-    /// The peer announced that it leaves.
+    /// The peer announced its exit.
     #[error("remote-exit")]
     RemoteExit,
     /// Either end, or a host on the path, closed the stream.
     #[error("connection reset")]
     ConnectionReset,
 
-    /// The server could not be reached, with the system's words.
+    /// The server could not be reached; contains the system's error text.
     #[error("{0}")]
     DialFailed(String),
     /// The server did not answer.
@@ -169,10 +169,10 @@ pub enum Reason {
     /// The server did not answer requests for options.
     #[error("no reply from server to push requests")]
     NoPushReply,
-    /// The server's options cannot be put together.
+    /// The parts of the server's options cannot be assembled.
     #[error(transparent)]
     PushMalformed(#[from] PushError),
-    /// The server pushes an option that cannot be used.
+    /// The server pushed an option that cannot be used.
     #[error(transparent)]
     PushRefused(#[from] PushRefused),
     /// The server chose a cipher that is not allowed here.
@@ -181,7 +181,7 @@ pub enum Reason {
     /// The server pushed no cipher, and there is no fallback.
     #[error("the server pushed no cipher; name the one it uses in data-ciphers-fallback")]
     NoCipherPushed,
-    /// The server refused the client for good: AUTH_FAILED, with its words.
+    /// The server refused the client for good: AUTH_FAILED, with its text.
     #[error("AUTH_FAILED: {0}")]
     AuthFailed(String),
     /// The server refused the client for now.
@@ -190,14 +190,14 @@ pub enum Reason {
     /// The server refused the token that it had issued.
     #[error("AUTH_FAILED (auth-token): {0}")]
     AuthTokenRefused(String),
-    /// The server sent RESTART, with its words.
+    /// The server sent RESTART, with its text.
     #[error("the server asks for a restart{}", match .0.as_str() { "" => String::new(), words => format!(": {words}") })]
     ServerRestart(String),
-    /// The server sent HALT, with its words.
+    /// The server sent HALT, with its text.
     #[error("the server sent HALT: {0}")]
     Halted(String),
 
-    /// This machine reaches the other end another way.
+    /// The path from this host to the other end changed.
     #[error("the network changed")]
     NetworkChanged,
     /// The operator requested a restart.
@@ -206,13 +206,13 @@ pub enum Reason {
     /// The operator requested the end.
     #[error("end requested")]
     EndRequested,
-    /// A check went as far as it may without ending another session of the same certificate.
+    /// A check is complete. A further step would end another session with the same certificate.
     #[error("checked")]
     Checked,
     /// `connect-retry-max` rounds have passed.
     #[error("connect-retry-max rounds have passed")]
     RetriesExhausted,
-    /// The handshake failed, and `tls-exit` makes it the only one.
+    /// The handshake failed, and `tls-exit` allows no other.
     #[error("{0}")]
     TlsExit(Box<Self>),
 }
@@ -314,8 +314,8 @@ impl Reason {
         }
     }
 
-    /// Returns whether only the packet is bad, and the session continues. On a stream, which neither loses nor alters
-    /// anything, a packet that is not authentic or belongs to another session shows that the ends do not agree where
+    /// Returns whether only the packet is bad, and the session continues. A stream neither loses nor alters bytes. On
+    /// it, a packet that is not authentic or belongs to another session shows that the ends disagree about where
     /// packets begin.
     pub(crate) fn is_harmless_on(&self, link: Link) -> bool {
         let out_of_step = matches!(self, Self::Packet(_) | Self::Foreign(_));

@@ -1,12 +1,13 @@
-//! The reliability layer of the control channel: ordered, acknowledged messages over datagrams.
+//! The reliability layer of the control channel, which provides ordered, acknowledged messages over
+//! datagrams.
 //!
-//! Each key negotiation has its own, with message ids that start at 0. Facts from the reference
-//! implementation: a packet carries at most 8 acknowledgements, the send window is 6, and an id is
-//! acknowledged again when a duplicate arrives (the first acknowledgement may have been lost).
+//! Each key negotiation has its own message ids, which start at 0. As in OpenVPN, a packet carries
+//! at most 8 acknowledgements, the send window is 6, and an id is acknowledged again when a
+//! duplicate arrives, because the first acknowledgement may have been lost.
 //!
-//! Retransmission follows the measured round trip (RFC 6298) instead of a fixed 2 seconds that
-//! double: on a path that loses a tenth of the packets, a handshake then takes a second rather than
-//! a minute.
+//! Retransmission follows the measured round trip (RFC 6298) instead of starting with 2 seconds and
+//! doubling. On a path that loses a tenth of the packets, a handshake therefore takes a second
+//! instead of a minute.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -30,18 +31,19 @@ const MAX_RECENT_ACKS: usize = 8;
 /// The maximum number of acknowledgements in a packet with a message; a bare acknowledgement
 /// carries up to 8.
 const ACKS_WITH_MESSAGE: usize = 4;
-/// How long a few acknowledgements may wait for a message to carry them during a handshake: the
-/// rest of the peer's flight follows the packet that they acknowledge, and our answer follows that.
+/// The time for which a few acknowledgements may wait for a message to carry them during a
+/// handshake. The rest of the peer's flight usually arrives in this time, and our answer to it can
+/// carry them.
 const ACK_PATIENCE: Duration = Duration::from_millis(10);
 /// The number of acknowledgements that may wait, which is less than any peer's send window.
 const PATIENT_ACKS: usize = 2;
-/// A message is retransmitted at once when this many later ones have been acknowledged.
+/// The number of later messages whose acknowledgement causes a message to be retransmitted at once.
 const FAST_RETRANSMIT: u8 = 3;
 /// The bounds of the retransmission timeout.
 const MIN_TIMEOUT: Duration = Duration::from_millis(200);
 const MAX_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The due time of a message that is not retransmitted.
+/// The due time of a message that is never retransmitted.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// The outcome of receiving a message.
@@ -62,7 +64,7 @@ struct UnackedMessage {
     payload: Vec<u8>,
     /// The time of the next transmission.
     due: Instant,
-    /// The time of the first transmission, for measuring; `None` before it.
+    /// The time of the first transmission, with which the round trip is measured; `None` before it.
     first_sent: Option<Instant>,
     transmissions: u32,
     later_acks: u8,
@@ -86,18 +88,18 @@ pub(crate) struct Reliable {
     recent_acks: VecDeque<u32>,
     /// The time until which acknowledgements may wait.
     acks_due: Option<Instant>,
-    /// The retransmission timer; `None` over a stream, which loses nothing and carries each message
-    /// once.
+    /// The retransmission timer; `None` over a stream, where each message is sent only once.
     timeout: Option<RoundTrip>,
 }
 
 impl Reliable {
-    /// Creates a channel; `initial` is the retransmission timeout before a round trip was measured.
+    /// Creates a channel. `initial` is the retransmission timeout until a round trip has been
+    /// measured.
     pub(crate) fn new(initial: Duration) -> Self {
         Self::resume(initial, 0)
     }
 
-    /// Creates a channel in which both directions continue at `next`: the messages before it were
+    /// Creates a channel in which both directions continue at `next`. The earlier messages were
     /// exchanged in the stateless part of the handshake.
     pub(crate) fn resume(initial: Duration, next: u32) -> Self {
         Self {
@@ -112,8 +114,8 @@ impl Reliable {
         }
     }
 
-    /// Creates a channel over a stream. It still sends acknowledgements, which peers count on, but
-    /// never retransmits.
+    /// Creates a channel over a stream. It still sends acknowledgements, because peers expect them,
+    /// but never retransmits.
     pub(crate) fn over_stream() -> Self {
         Self { timeout: None, ..Self::new(Duration::ZERO) }
     }
@@ -128,8 +130,8 @@ impl Reliable {
         self.outstanding.is_empty()
     }
 
-    /// Queues a message, due at once. Call [`Self::can_send`] first: a message beyond the window is
-    /// refused.
+    /// Queues a message for immediate transmission. Call [`Self::can_send`] first, because a
+    /// message beyond the window is refused.
     pub(crate) fn push(&mut self, now: Instant, opcode: Opcode, payload: Vec<u8>) -> bool {
         if !self.can_send() {
             return false;
@@ -209,8 +211,7 @@ impl Reliable {
         }
     }
 
-    /// Makes waiting acknowledgements due: the peer waits for them, otherwise it would not have
-    /// retransmitted.
+    /// Makes waiting acknowledgements due, because a peer that retransmits is waiting for them.
     fn acknowledge_at_once(&mut self) {
         self.acks_due = Some(Instant::from_nanos(0));
     }
@@ -220,8 +221,8 @@ impl Reliable {
         !self.pending_acks.is_empty()
     }
 
-    /// Returns whether acknowledgements must be sent without a message. `patient`: a few of them
-    /// may wait.
+    /// Returns whether acknowledgements must be sent without a message. If `patient` is true, a few
+    /// of them may wait.
     pub(crate) fn acks_are_due(&mut self, now: Instant, patient: bool) -> bool {
         if !self.owes_acks() {
             self.acks_due = None;
@@ -231,7 +232,8 @@ impl Reliable {
         !patient || due <= now || self.pending_acks.len() > PATIENT_ACKS
     }
 
-    /// Takes the acknowledgements for the next packet: the waiting ones, then recent ones again.
+    /// Takes the acknowledgements for the next packet, which are the waiting ones followed by
+    /// recent ones.
     pub(crate) fn take_acks(&mut self, with_message: bool) -> Acks {
         let limit = if with_message { ACKS_WITH_MESSAGE } else { MAX_RECENT_ACKS };
         let mut acks = Acks::default();
@@ -278,8 +280,8 @@ impl Reliable {
     }
 }
 
-/// Multiplies the timeout by 1.5 for each transmission: a control channel of a few packets does not
-/// endanger the network, and users notice a handshake that waits.
+/// Multiplies the timeout by 1.5 for each transmission. This is less than the usual 2, because a
+/// control channel has too few packets to congest the network, and users notice a slow handshake.
 fn backed_off(timeout: Duration, transmissions: u32) -> Duration {
     let mut wait = timeout;
     for _ in 1..transmissions.min(16) {
@@ -353,7 +355,7 @@ mod tests {
         let now = START + Duration::from_secs(5);
         r.push(now, Opcode::ControlV1, vec![]);
         assert_eq!(sent(&mut r, now), [1]);
-        // srtt 100 ms, variance 50 ms: 300 ms.
+        // With an srtt of 100 ms and a variance of 50 ms, the timeout is 300 ms.
         assert_eq!(sent(&mut r, now + Duration::from_millis(299)), []);
         assert_eq!(sent(&mut r, now + Duration::from_millis(300)), [1]);
     }
@@ -417,7 +419,7 @@ mod tests {
         assert_eq!(r.deadline(), Some(later));
         assert!(r.acks_are_due(START, false), "nothing more is awaited");
         assert!(r.acks_are_due(later, true), "long enough");
-        // The answer carries it.
+        // The answer carries the acknowledgement.
         r.push(START, Opcode::ControlV1, vec![]);
         assert_eq!(r.take_acks(true).iter().collect::<Vec<_>>(), [0]);
         assert_eq!(sent(&mut r, START), [0]);

@@ -1,5 +1,5 @@
-//! The parameters that a server's administrator gives to single clients, and messages that change
-//! or end sessions.
+//! Parameters of single clients that a server's administrator sets, and messages that change or end
+//! sessions.
 
 mod support;
 
@@ -41,7 +41,7 @@ fn behind(networks: &[&str]) -> auth::Response {
     })
 }
 
-/// Connects a client that the registry answers with this response.
+/// Connects a client, for which the registry returns this response.
 fn join(w: &mut World, name: &str, reply: auth::Response) -> usize {
     w.reply = reply;
     let c = w.connect(named(name), Impairment::default(), 1);
@@ -92,8 +92,8 @@ fn networks_behind_a_client_are_its_own_until_it_leaves() {
     let mut w = World::new(registry(), 1);
     let a = join(&mut w, "alice", behind(&["10.50.0.0/16", "fd50::/32"]));
     assert_eq!(routes(&w, "alice"), ["10.50.0.0/16", "10.9.0.2/32", "fd00::1000/128", "fd50::/32"]);
-    // A part of it belongs to another client: the longest prefix decides, and no client loses
-    // anything.
+    // A part of it belongs to another client. The longest prefix decides, so no client loses a
+    // route.
     join(&mut w, "bob", behind(&["10.50.7.0/24"]));
     assert_eq!(routes(&w, "alice").len(), 4);
     assert!(routes(&w, "bob").contains(&"10.50.7.0/24".into()));
@@ -109,7 +109,7 @@ fn networks_behind_a_client_are_its_own_until_it_leaves() {
     assert!(!warned(&w, "was behind"), "there was no owner any more");
 }
 
-/// The test support checks at each command that the addresses were reported before it.
+/// For each command, the test support checks that the addresses were reported before it.
 #[test]
 fn what_a_client_has_is_told_with_its_name_and_groups() {
     let mut w = World::new(registry(), 1);
@@ -230,7 +230,7 @@ fn push_reset_and_push_remove_take_away_what_all_get() {
     let c = join(&mut w, "alice", auth::Response::Accept(reset));
     assert_eq!(nets(&w, c), ["10.3.0.0/16"]);
     assert!(tunnel(&w, c).dns.is_empty());
-    // The indispensable options stay.
+    // The mandatory options are still pushed.
     assert!(tunnel(&w, c).ipv4.is_some() && tunnel(&w, c).gateway4.is_some());
     let push_remove = ["route 10.1", "ifconfig-ipv6", "route-gateway"].map(str::to_owned).into();
     let remove = auth::ClientParams { push_remove, push: own, ..auth::ClientParams::default() };
@@ -289,7 +289,7 @@ fn a_full_server_says_when_to_come_back_and_the_client_does() {
     assert_eq!(stopped(&w, second), None, "a temporary failure does not end it");
 }
 
-/// A server cannot keep its clients waiting longer than the longest wait in their configuration.
+/// A server cannot make its clients wait longer than the longest wait in their configuration.
 #[test]
 fn a_servers_wish_for_patience_ends_at_the_longest_wait_of_the_client() {
     let mut config = server_config(Settings::default());
@@ -331,7 +331,7 @@ fn a_changed_offer_reaches_connected_clients_without_a_new_session() {
         (vec!["10.78.0.0/16".to_owned()], 1)
     );
     assert_eq!(tunnel(&w, c).ipv4.map(|n| n.to_string()).as_deref(), Some("10.9.0.2/24"));
-    // Removes everything again.
+    // Remove all changes again.
     change(&mut w, &[]);
     assert!(w.run(5 * SECOND, |w| updates(w, c) == 2));
     assert!(nets(&w, c).is_empty() && tunnel(&w, c).dns.is_empty());
@@ -415,8 +415,8 @@ fn compression_is_led_away_from_client_by_client() {
     }
 }
 
-/// A client gets no PUSH_REPLY, key or address before the final authorization response, however it
-/// asks.
+/// A client gets no PUSH_REPLY, key or address before the final authorization response, however
+/// often it requests them.
 #[test]
 fn cve_2020_15078_nothing_is_given_before_a_deferred_check_ends() {
     let mut w = World::new(registry(), 1);
@@ -433,8 +433,8 @@ fn cve_2020_15078_nothing_is_given_before_a_deferred_check_ends() {
     assert!(w.run(10 * SECOND, |w| w.is_up(c)));
 }
 
-/// A refused client stays refused, whatever the responses to other requests, or later ones to the
-/// same request.
+/// A refused client stays refused, whatever the responses to other requests and later responses to
+/// the same request.
 #[test]
 fn cve_2022_0547_one_yes_does_not_outweigh_a_no() {
     let mut w = World::new(registry(), 1);
@@ -462,7 +462,7 @@ fn refused_with_replay(deaf: bool, gaps: &[u64]) -> (Duration, bool) {
     w.slow_registry = true;
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(10 * SECOND, |w| !w.asked.is_empty()));
-    // All packets that it has in transit are kept, to be sent repeatedly.
+    // Keep all packets that it has in transit, to send them repeatedly.
     w.tick_client(c);
     let mut kept = w.capture(c);
     let mut out = Outbox::new();
@@ -506,8 +506,8 @@ fn cve_2024_28882_a_refused_client_cannot_stay() {
     }
 }
 
-/// Nor can a client that sends EXIT: the session ends with the message, and later packets are
-/// unauthenticated.
+/// A client that sends EXIT cannot stay either. The session ends with the message, and later
+/// packets are unauthenticated.
 #[test]
 fn cve_2024_28882_an_exit_ends_the_session_at_once() {
     let mut w = World::new(server_config(Settings::default()), 1);
@@ -538,7 +538,7 @@ fn cve_2024_5594_messages_with_control_characters_are_dropped() {
         w.clients[c].engine.say(w.now, &ControlMessage::Info(text.into()), &mut out);
         w.perform_client(c, out);
     }
-    // The answer to a challenge that was never sent may be a secret: it does not reach the log.
+    // The answer to a challenge that was never sent may be a secret, so it does not reach the log.
     let mut out = Outbox::new();
     w.clients[c].engine.say(w.now, &ControlMessage::ChallengeResponse("c2VjcmV0".into()), &mut out);
     w.perform_client(c, out);
@@ -559,7 +559,7 @@ fn cve_2024_5594_messages_with_control_characters_are_dropped() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// As above, with any intervals.
+    /// The same test with random intervals.
     #[test]
     fn cve_2024_28882_at_any_rhythm(deaf: bool, gap in 1_u64..3000) {
         let steps = 8000 / gap + 4;
@@ -607,8 +607,7 @@ fn a_device_whose_session_another_one_took_is_told_why_and_stays_away() {
     assert!(reason.contains("this profile is in use at 198.51.100.1;"), "{reason}");
     let (at_first, at_second) = (w.clients[first].address, w.clients[second].address);
     assert_eq!(disputes(&w), [(at_first, at_second, 1)]);
-    // The first device does not fight back: for a minute nothing happens, and then each of them
-    // stays away longer.
+    // The first device stays away for a minute. After that, the waits of both devices grow.
     assert!(!w.run(58 * SECOND, |w| w.ups(first) > 1));
     assert!(w.run(5 * SECOND, |w| w.ups(first) > 1));
     assert!(w.run(10 * SECOND, |w| !restarts(w, second).is_empty()));
@@ -619,7 +618,8 @@ fn a_device_whose_session_another_one_took_is_told_why_and_stays_away() {
     assert_eq!((w.server.clients().count(), w.plane.peers.len()), (1, 1));
 }
 
-/// The work that the client's budget had delayed was due forever, and the engine never returned.
+/// In an earlier version, the work that the client's budget had delayed stayed due forever, and the
+/// engine never returned.
 #[test]
 fn a_replaced_session_leaves_no_delayed_work() {
     let (mut w, first) = first_of_two();
@@ -630,7 +630,7 @@ fn a_replaced_session_leaves_no_delayed_work() {
         w.perform_client(first, out);
     }
     w.run(SECOND / 5, |_| false);
-    // The messages that it has been replaced are lost: it acknowledges none.
+    // The messages about the replacement are lost, so the client acknowledges none.
     w.clients[first].address = "192.0.2.99:9".parse().unwrap();
     let second = w.connect(client_config(Settings::default()), Impairment::default(), 2);
     assert!(w.run(SECOND, |w| w.is_up(second)));
@@ -642,7 +642,7 @@ fn a_replaced_session_leaves_no_delayed_work() {
 #[test]
 fn a_device_that_moved_is_not_taken_for_two() {
     let (mut w, first) = first_of_two();
-    // The old address is dead: packets to it are lost.
+    // Packets to the old address are lost.
     let moved = w.connect(client_config(Settings::default()), Impairment::default(), 2);
     w.clients[first].address = "192.0.2.99:9".parse().unwrap();
     assert!(w.run(10 * SECOND, |w| w.is_up(moved)));
@@ -684,11 +684,11 @@ fn a_check_has_a_session_of_its_own_and_leaves_the_other_alone() {
     let info = w.server.clients().find(|info| !info.check).unwrap();
     let model = &w.plane.peers[&info.peer];
     assert!(model.routes.contains(&net("10.5.0.0/16")), "its network is still behind it");
-    // A second check replaces the first; the session stays.
+    // A second check replaces the first, and the session stays.
     let again = w.connect(ClientConfig { check: true, ..named("bob") }, Impairment::default(), 3);
     assert!(w.run(10 * SECOND, |w| w.is_up(again)));
     assert_eq!(w.downs(), ["replaced by a newer check"]);
-    // A check that does not end by itself is ended.
+    // The server ends a check that does not end by itself.
     assert!(w.run(70 * SECOND, |w| w.server.clients().count() == 1));
     assert_eq!(w.ups(first), 1);
     assert!(restarts(&w, first).is_empty());
@@ -734,8 +734,8 @@ fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
     assert!(warnings[0] == "of its file" && warnings[1].contains("no pool"), "{warnings:?}");
 }
 
-/// Counts as OpenVPN does: from the packet on for which a server creates a client. Over UDP that is
-/// the packet after the reset and its answer.
+/// Like OpenVPN, the server counts from the packet on for which it creates a client. Over UDP that
+/// is the packet after the reset and its answer.
 #[test]
 fn the_control_channel_counts_in_a_sessions_traffic() {
     for transport in [Transport::Udp, Transport::Tcp] {
@@ -763,7 +763,7 @@ fn the_control_channel_counts_in_a_sessions_traffic() {
         w.run(5 * SECOND, |_| false);
         let after = check(&w);
         assert!(after.rx_bytes > before.rx_bytes + 500 && after.tx_bytes > before.tx_bytes + 500);
-        // A packet that is not authentic is not counted; over a stream it ends the session.
+        // A packet that is not authentic is not counted. Over a stream it ends the session.
         if transport == Transport::Udp {
             w.stranger(w.clients[c].address, &[0x38; 14]);
             assert_eq!(check(&w), after);

@@ -1,6 +1,6 @@
 //! The work that one authenticated client can cause on the control thread, counted per virtual
-//! second against the named bounds of `session::budget`. The hostile client here is built from the
-//! protocol's parts alone, so that no budget of our own client limits it.
+//! second and compared with the limits in `session::budget`. The hostile client here is built from
+//! the protocol's parts alone, so that no budget of our own client limits it.
 
 mod support;
 
@@ -52,10 +52,10 @@ struct Hostile {
     wrapper: Wrapper,
     tls: ClientTls,
     current: Negotiation,
-    /// The number of completed TLS handshakes, each of which cost the server a signature and a
+    /// The number of completed TLS handshakes, each of which costs the server a signature and a
     /// chain check.
     handshakes: u64,
-    /// The messages of the server.
+    /// The messages from the server.
     heard: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ impl Hostile {
         hostile
     }
 
-    /// Gives the server an input, and processes all of its outputs.
+    /// Passes an input to the server, and processes all its outputs.
     fn input(&mut self, input: Input<'_>) {
         let mut out = Outbox::new();
         self.world.server.handle(self.world.now, input, &mut out);
@@ -160,8 +160,8 @@ impl Hostile {
     }
 
     fn send(&mut self, opcode: Opcode, message: Option<u32>, ack: Option<u32>, payload: &[u8]) {
-        // Each packet acknowledges the server's first reset: until the third one the server keeps
-        // no state about us.
+        // Each packet acknowledges the server's first reset, because until the third packet the
+        // server keeps no state about us.
         let first = (self.server.is_some() && self.current.key_id == 0).then_some(0);
         let acks = ack.or(first).and_then(|id| Acks::from_slice(&[id])).unwrap_or_default();
         let remote = self.server;
@@ -221,13 +221,13 @@ fn a_client_that_renegotiates_without_a_pause_is_slowed_down_and_keeps_its_sessi
             if h.current.done {
                 h.renegotiate();
             } else if !stream && !h.current.answered {
-                // The same reset again, at line rate.
+                // Send the same reset again, at line rate.
                 h.current.next_send = 0;
                 h.message(Opcode::SoftResetV1, &[]);
             }
             h.pass(MILLISECOND);
         }
-        // Each one costs a signature of the server and a check of the client's chain.
+        // Each handshake costs a signature by the server and a check of the client's chain.
         within(h.handshakes - begun, RENEGOTIATIONS, span);
         within(h.count(|e| matches!(e, ServerEvent::Reverified(..))), RENEGOTIATIONS, span);
         within(h.count(|e| matches!(e, ServerEvent::Rekeyed(..))), RENEGOTIATIONS, span);
@@ -257,7 +257,7 @@ fn push_requests_without_end_get_few_answers_and_the_last_one_gets_its_own() {
     for stream in [false, true] {
         let mut h = Hostile::connect(stream);
         let reply = |h: &Hostile| h.count(|e| matches!(e, ServerEvent::Told { .. }));
-        // The first request crosses the unrequested reply.
+        // The first request and the unrequested reply cross.
         h.record(b"PUSH_REQUEST\0");
         assert_eq!(reply(&h), 0);
         h.record(b"PUSH_REQUEST\0");
@@ -270,7 +270,7 @@ fn push_requests_without_end_get_few_answers_and_the_last_one_gets_its_own() {
         }
         let most = bundles * PUSH_REPLIES.most_in(span);
         assert!((most / 2..=most).contains(&reply(&h)), "{} of {most}", reply(&h));
-        // Delayed, not forgotten: the last request is answered although no other packet follows.
+        // The last request is delayed but still answered, although no other packet follows.
         let (answered, before) = (h.heard.len(), reply(&h));
         h.record(b"PUSH_REQUEST\0");
         assert_eq!(reply(&h), before);
@@ -298,7 +298,7 @@ fn of_moves_without_end_the_engine_follows_few_and_then_the_last() {
     h.pass(SECOND);
     assert_eq!(h.world.server.clients().next().expect("a client").link, at(6000));
     assert_eq!(h.world.plane.admitted.len(), 1);
-    // The client continues from there: its control packets are accepted.
+    // The client continues from its new address, and its control packets are accepted.
     h.link = at(6000);
     h.renegotiate();
     h.pass(SECOND);
@@ -306,7 +306,7 @@ fn of_moves_without_end_the_engine_follows_few_and_then_the_last() {
     h.still_has_its_session();
 }
 
-/// All kinds of work at once, for ten seconds: the sum of the bounds.
+/// All kinds of work at once for ten seconds stay within the sum of the limits.
 #[test]
 fn one_client_makes_no_more_events_than_its_budgets_add_up_to() {
     let mut h = Hostile::connect(false);
@@ -324,7 +324,7 @@ fn one_client_makes_no_more_events_than_its_budgets_add_up_to() {
         }
         let link = if n % 2 == 0 { away } else { home };
         h.input(Input::Notice(Notice::Floated(peer, link)));
-        // The address that the server uses for it.
+        // The address that the server uses for the client.
         h.link = h.world.server.clients().next().expect("a client").link;
         h.pass(MILLISECOND);
     }
@@ -336,12 +336,12 @@ fn one_client_makes_no_more_events_than_its_budgets_add_up_to() {
     h.still_has_its_session();
 }
 
-/// `reneg-bytes` is far too small for the path: each key is at its limit as soon as it is
+/// `reneg-bytes` is far too small for the path, so each key is at its limit as soon as it is
 /// installed, at one end or at both.
 #[test]
 fn reneg_bytes_at_full_speed_stays_within_the_budget_and_loses_no_session() {
-    // The shorter the hand-window, the sooner a new key is used: here one may follow another within
-    // 200 ms.
+    // The shorter the hand-window, the sooner a new key is used. Here one key may follow another
+    // within 200 ms.
     let small = || Settings {
         renegotiation: Renegotiation { bytes: 1, ..Default::default() },
         hand_window: Duration::from_millis(200),

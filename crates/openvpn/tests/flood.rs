@@ -1,5 +1,5 @@
-//! The memory that floods of unauthenticated packets leave allocated. Runs alone in its process,
-//! because it measures the memory of all threads.
+//! The memory that floods of unauthenticated packets leave allocated. This test runs alone in its
+//! process, because it measures the memory of all threads.
 
 mod support;
 
@@ -10,8 +10,8 @@ use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::session::Settings;
 use support::{World, server_config};
 
-/// The tolerance in bytes of heap, for the headers of blocks whose sizes differ from those
-/// requested.
+/// The tolerance in bytes of heap, because of block headers and because block sizes differ from the
+/// requested sizes.
 const MARGIN: usize = 4096;
 /// The bytes that an unauthenticated handshake may hold, as stated in docs/security.md: 4096 of
 /// them are 400 MiB.
@@ -34,8 +34,8 @@ fn packet(opcode: Opcode, remote: Option<SessionId>, id: Option<u32>, payload: &
     bytes
 }
 
-/// Returns the number of resets: a million, or the value of `ADIT_RESETS`; ten million take a
-/// minute or two.
+/// Returns the number of resets, which is a million or the value of `ADIT_RESETS`. Ten million take
+/// a minute or two.
 fn resets() -> u32 {
     match std::env::var("ADIT_RESETS") {
         Ok(count) => count.parse().expect("ADIT_RESETS is a number of resets"),
@@ -64,7 +64,8 @@ fn a_million_resets_leave_no_byte_and_handshakes_a_bounded_number() {
     assert!(after <= before + MARGIN, "{before} bytes before, {after} bytes after");
     assert!(w.server.counters().resets_answered > u64::from(count), "{:?}", w.server.counters());
 
-    // Handshakes whose messages never arrive in order: as many as are kept, of the maximum size.
+    // Handshakes whose messages never arrive in order, with the maximum number of kept messages of
+    // the maximum size.
     const HANDSHAKES: u32 = 200;
     for n in 0..HANDSHAKES {
         let answer = w.stranger(address(n), &reset);

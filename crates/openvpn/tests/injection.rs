@@ -51,7 +51,7 @@ enum At {
     Server,
 }
 
-/// Delivers a control packet to one end, in the name of the other.
+/// Delivers a control packet to one end, with the other end as its apparent sender.
 fn inject(w: &mut World, c: usize, at: At, opcode: Opcode, key_id: u8, id: u32) {
     let (client, server) = w.session_ids;
     let control = Control {
@@ -90,7 +90,7 @@ fn failures(w: &World, c: usize) -> usize {
     client.count() + server.count()
 }
 
-/// Returns how many data packets arrived at the client and at the server.
+/// Returns the numbers of data packets that arrived at the client and at the server.
 fn arrived(w: &World, c: usize) -> (u64, u64) {
     (w.clients[c].plane.opened, w.plane.opened)
 }
@@ -109,7 +109,7 @@ fn session_stands(w: &World, c: usize) {
     assert_eq!((w.ups(c), w.server.clients().count()), (1, 1), "{:?}", w.clients[c].events);
 }
 
-/// Injects a packet with each possible next id; an injector who reads the traffic knows it.
+/// Injects a packet with each possible next id, because an attacker who reads the traffic knows it.
 fn inject_next(w: &mut World, c: usize, at: At, opcode: Opcode, key_id: u8) {
     let before = failures(w, c);
     for id in 0..40 {
@@ -137,7 +137,7 @@ fn an_injected_packet_ends_no_session_and_a_new_negotiation_follows() {
                 assert!(w.run(5 * SECOND, |w| w.rekeys(c) == 1), "{what}: a new negotiation");
                 session_stands(&w, c);
                 data_passes(&mut w, c);
-                // The next negotiation is the scheduled one.
+                // The next negotiation takes place as scheduled.
                 let peer = *w.plane.peers.keys().next().expect("a peer");
                 w.run(60 * SECOND, |_| false);
                 w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 1)));
@@ -180,13 +180,13 @@ fn an_injected_request_to_renegotiate_ends_nothing() {
     }
 }
 
-/// Without a new negotiation, keys live for the transition window and no longer.
+/// Without a new negotiation, keys live only for the transition window.
 #[test]
 fn a_session_that_can_negotiate_no_more_ends_in_time() {
     let (mut w, c) = with_short_lived_keys();
     w.run(SECOND, |_| false);
     let start = w.now;
-    // All packets of the client's negotiations are lost.
+    // All packets in the client's negotiations are lost.
     let deaf = Impairment { loss: Loss::Random(1.0), ..Impairment::default() };
     let line = std::mem::replace(&mut w.clients[c].up, Pipe::new(deaf, [1; 32]));
     inject_next(&mut w, c, At::Client, Opcode::ControlV1, 0);
@@ -200,7 +200,7 @@ fn a_session_that_can_negotiate_no_more_ends_in_time() {
     assert!(w.run(20 * SECOND, |w| w.ups(c) == 2), "{:?}", w.clients[c].events);
 }
 
-/// Under a wrapping, only the peer can have violated the protocol, and it loses its session.
+/// With a wrapping, only the peer can have violated the protocol, so it loses its session.
 #[test]
 fn under_tls_crypt_a_violation_ends_the_session() {
     let wrap = WrapConfig::TlsCrypt { key: StaticKey::new([3; StaticKey::LEN]) };
@@ -208,7 +208,7 @@ fn under_tls_crypt_a_violation_ends_the_session() {
     w.tick_client(c);
     let (client, _) = w.session_ids;
     let mut wrapper = Wrapper::client(&wrap).expect("a wrapper");
-    // Beyond the ids that the client has used.
+    // Use ids beyond those that the client has used.
     wrapper.set_next_id(1000);
     for id in 0..40 {
         let control = Control {
@@ -228,8 +228,8 @@ fn under_tls_crypt_a_violation_ends_the_session() {
     assert_eq!(w.downs().len(), 1, "{:?}", w.server.counters());
 }
 
-/// Another holder of a certificate of the same authority completes a renegotiation in the peer's
-/// name.
+/// Another holder of a certificate from the same authority completes a renegotiation in place of
+/// the peer.
 #[test]
 fn a_renegotiation_of_another_identity_ends_no_session_that_anyone_can_write_into() {
     let identities = ["someone else", "client"];

@@ -1,5 +1,5 @@
-//! Sessions and programs that end by themselves: `inactive`, `session-timeout`, `ping-exit`,
-//! `tls-exit`.
+//! Sessions and programs that end by themselves, because of `inactive`, `session-timeout`,
+//! `ping-exit` or `tls-exit`.
 
 #[allow(dead_code)]
 #[path = "support/points.rs"]
@@ -50,7 +50,7 @@ fn exits() -> Limits {
     Limits { exit_when_silent: true, exit_on_tls_failure: true, ..Limits::default() }
 }
 
-/// Returns the counters of this many packets of 100 bytes, with a ping for each.
+/// Returns counters for this many packets of 100 bytes, with a ping for each.
 fn traffic(packets: u64) -> Traffic {
     Traffic {
         packets: 2 * packets,
@@ -88,7 +88,7 @@ fn a_client_through_which_nothing_passes_says_good_bye_and_ends() {
     {
         let (mut w, c) = connected(server, client, push.as_slice());
         assert!(!w.run(50 * SECOND, |w| stopped(w, c).is_some()));
-        // One packet is too little, but still counts later.
+        // One packet is too little traffic, but is still counted later.
         w.clients[c].plane.traffic = traffic(1);
         assert!(!w.run(5 * SECOND, |w| stopped(w, c).is_some()));
         w.clients[c].plane.traffic = traffic(2);
@@ -178,7 +178,7 @@ fn ping_exit_counts_from_the_first_packet_on() {
     assert!(w.run(2 * SECOND, |w| stopped(w, c).is_some()));
     assert_eq!(stopped(&w, c), Some(&Reason::PingExit));
 
-    // Once the client is connected, the data plane detects silence; the pushed value replaces the
+    // Once the client is connected, the data plane detects silence. The pushed value replaces the
     // configured one.
     for (push, stops) in [("ping 5", true), ("ping-restart 20", false)] {
         let (mut w, c) = connected(Settings::default(), with(exits()), &[push]);
@@ -206,7 +206,7 @@ fn tls_exit_ends_a_client_whose_handshake_fails_and_no_other() {
     assert!(stopped(&w, c).is_none(), "a good handshake is no failure");
 }
 
-/// Returns two point-to-point ends of either kind, with these settings at the first.
+/// Returns pairs of point-to-point ends of both kinds, with these settings at the first end.
 fn points(settings: &Settings) -> [[points::Config; 2]; 2] {
     let remote_policy = RemotePolicy::new(vec![points::remote(Transport::Udp)]);
     let pair = |a: &str, b: &str| Ifconfig4::Pair(a.parse().unwrap(), b.parse().unwrap());

@@ -1,5 +1,5 @@
-//! The memory that a server keeps of clients that have gone. Runs alone in its process, because it
-//! measures the memory of all threads.
+//! The memory that a server keeps for clients that have left. This test runs alone in its process,
+//! because it measures the memory of all threads.
 
 mod support;
 
@@ -13,12 +13,12 @@ use support::{PlaneModel, World, client_config, server_config};
 
 /// The number of concurrent clients.
 const CLIENTS: usize = 60;
-/// The tolerance in bytes of heap, for the headers of blocks whose sizes differ from those
-/// requested.
+/// The tolerance in bytes of heap, because of block headers and because block sizes differ from the
+/// requested sizes.
 const MARGIN: usize = 512;
 
-/// Connects clients by either transport, lets them rekey and disconnects them. Nothing of them
-/// remains outside the server.
+/// Connects clients over both transports, lets them rekey and disconnects them. Afterwards only the
+/// server can have memory left for them.
 fn come_and_go(w: &mut World, clients: usize, seed: u64) {
     for n in 0..clients {
         let mut config = client_config(Settings::default());
@@ -37,7 +37,7 @@ fn come_and_go(w: &mut World, clients: usize, seed: u64) {
     w.hung_up = Vec::new();
     w.asked = Vec::new();
     w.plane = PlaneModel::default();
-    // By then the charges of unauthenticated senders have expired.
+    // After this time, the budgets of unauthenticated senders are full again.
     w.now = w.now + Duration::from_secs(100);
     w.server.release_memory(w.now);
 }
@@ -47,11 +47,11 @@ fn nothing_of_clients_that_have_gone_stays_in_memory_however_many_they_were() {
     let (after, earliest) = (Duration::from_secs(30), Duration::from_secs(30));
     let renegotiation = Renegotiation { after, earliest, ..Renegotiation::default() };
     let settings = Settings { renegotiation, ..Settings::default() };
-    // All have one name, as with `duplicate-cn`.
+    // All clients have the same name, as with `duplicate-cn`.
     let config = ServerConfig { duplicate_cn: true, ..server_config(settings) };
     let mut w = World::new(config, 1);
-    // One client of each transport: afterwards the libraries have made their one-time allocations,
-    // and the entry that is kept on purpose exists (the address of a name).
+    // Connect one client over each transport. Afterwards the libraries have made their one-time
+    // allocations, and the entry that is kept on purpose (the address of a name) exists.
     come_and_go(&mut w, 2, 2);
     let Some(before) = adit_linux::memory::in_use() else { return };
     let mut after = before;
@@ -60,7 +60,7 @@ fn nothing_of_clients_that_have_gone_stays_in_memory_however_many_they_were() {
         after = adit_linux::memory::in_use().expect("it was known before");
         assert!(after <= before + MARGIN, "{before} bytes before, {after} bytes after");
     }
-    // The measurement would detect bytes that remain.
+    // Check that the measurement detects remaining bytes.
     let kept = vec![1_u8; 2 * MARGIN];
     assert!(adit_linux::memory::in_use().expect("known") > after + MARGIN);
     drop(kept);

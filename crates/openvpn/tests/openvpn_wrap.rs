@@ -1,8 +1,8 @@
-//! Interoperability of our wrapping with a running `openvpn`: its server answers our reset, we open
-//! the answer, and it acknowledges the next packet that we wrap. Runs on loopback, without a TUN
-//! device.
+//! Interoperability of our wrapping with a running `openvpn`. Its server answers our reset, we open
+//! the answer, and it acknowledges the next packet that we wrap. The test runs on loopback, without
+//! a TUN device.
 //!
-//! Skipped if `openvpn` is not installed.
+//! It is skipped if `openvpn` is not installed.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -33,7 +33,7 @@ impl Drop for Stock {
 }
 
 impl Stock {
-    /// Starts a server with this key file; returns `None` if there is no `openvpn`.
+    /// Starts a server with this key file. Returns `None` if `openvpn` is not installed.
     fn start(name: &str, key: &str, options: &[&str]) -> Option<Self> {
         let folder = std::env::temp_dir().join(format!("adit-wrap-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -42,7 +42,7 @@ impl Stock {
         write(&folder, "key.pem", &identity.signing_key.serialize_pem());
         write(&folder, "wrap.key", key);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // The port was free a moment ago; OpenVPN has no option to choose one and report it.
+        // The port was free a moment ago. OpenVPN has no option to choose a port and report it.
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let spawned = Command::new("openvpn")
             .args([
@@ -77,7 +77,7 @@ impl Stock {
         Some(Self { process, folder, socket })
     }
 
-    /// Sends one packet, repeatedly and each time wrapped again, until `wanted` accepts an answer.
+    /// Sends one packet repeatedly, each time wrapped again, until `wanted` accepts an answer.
     fn exchange(
         &self,
         wrapper: &mut Wrapper,
@@ -101,8 +101,7 @@ impl Stock {
                     };
                 }
             }
-            // Until the server listens, datagrams are refused at once, at the send or at the
-            // receive.
+            // Until the server listens, sending or receiving fails at once.
             if heard.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
                 std::thread::sleep(Duration::from_millis(100));
             }

@@ -1,4 +1,4 @@
-//! Point-to-point ends on a simulated line.
+//! Point-to-point ends on a simulated link.
 
 #[allow(dead_code)]
 #[path = "support/pki.rs"]
@@ -122,7 +122,7 @@ fn up(configs: [Config; 2]) -> World {
     w
 }
 
-// Static keys.
+// Tests with static keys.
 
 #[test]
 fn a_static_key_needs_no_word_but_a_packet() {
@@ -159,7 +159,7 @@ fn an_end_without_remote_learns_where_the_other_is_and_follows_it() {
     let mut w = up([dialling, fixed(listening)]);
     assert_eq!(w.tunnel(B).remote, Some(address(A)));
     assert!(w.passes());
-    // Another port, as after a NAT has lost its mapping.
+    // The port changes, as after a NAT has lost its mapping.
     w.nodes[A].address.set_port(4000);
     w.traffic(A);
     assert!(w.run(SECOND, |w| {
@@ -176,7 +176,7 @@ fn a_configured_peer_that_does_not_float_is_heard_at_its_address_alone() {
     w.traffic(A);
     w.run(SECOND, |_| false);
     assert_eq!(w.nodes[B].plane.delivered.len(), before);
-    // The same with `float`.
+    // The same test with `float`.
     let mut floating = secret(Some(Direction::Inverse), remote_policy());
     floating.settings.float = true;
     let [a, _] = statics();
@@ -194,14 +194,14 @@ fn a_static_peer_that_dies_is_missed_and_heard_again() {
     w.kill(B);
     assert!(w.run(30 * SECOND, |w| !w.restarts(A).is_empty()));
     assert!(w.restarts(A)[0].contains("ping-restart"));
-    // It keeps searching, each time from the start.
+    // The end keeps trying, and restarts each time.
     assert!(w.run(60 * SECOND, |w| w.restarts(A).len() >= 3), "{:?}", w.restarts(A));
     w.revive(B);
     assert!(w.run(15 * SECOND, |w| w.ups(A) >= 2 && w.ups(B) >= 2));
     assert!(w.passes());
 }
 
-/// The replay window outlives every restart of the engine.
+/// The replay window survives every restart of the engine.
 #[test]
 fn a_captured_static_packet_is_never_delivered_again() {
     let mut w = up(statics());
@@ -249,7 +249,7 @@ fn without_exit_notify_nothing_is_said() {
     assert!(w.nodes[B].plane.messages.is_empty());
 }
 
-// TLS.
+// Tests with TLS.
 
 #[test]
 fn tls_ends_agree_on_cipher_and_peer_id() {
@@ -303,7 +303,7 @@ fn handshakes_complete_in_many_bad_networks_whichever_end_knows_the_other() {
         let (a, b) = match seed % 3 {
             0 => (remote_policy(), remote_policy()),
             1 => (any_remote(), remote_policy()),
-            // Only the server knows the other end's address, so its invitation begins.
+            // Only the server knows the other end's address, so the server's invitation begins.
             _ => (remote_policy(), any_remote()),
         };
         let configs = [tls(true, settings(), a), tls(false, settings(), b)];
@@ -360,7 +360,7 @@ fn an_invitation_is_believed_at_most_every_few_seconds_and_ends_nothing() {
         w.deliver(B, address(A), Packet::Control(forged));
     }
     assert_eq!(handshakes(&w, B), 1);
-    // From another address it is not processed at all.
+    // From another address, the packet is not processed.
     w.run(10 * SECOND, |_| false);
     let before = handshakes(&w, B);
     w.deliver(B, "203.0.113.9:1194".parse().unwrap(), Packet::Control(invitation));
@@ -422,12 +422,12 @@ fn an_answer_to_a_handshake_that_is_over_is_no_invitation() {
     let echo = reset(8, *b"another!", Some(*b"over now"));
     w.deliver(B, address(A), Packet::Control(echo));
     assert_eq!(handshakes(&w, B), 0);
-    // Without the id that it answers, the same reset is accepted.
+    // Without an acknowledged id, the same reset is accepted.
     w.deliver(B, address(A), Packet::Control(reset(8, *b"another!", None)));
     assert_eq!(handshakes(&w, B), 0, "its id is known already");
     w.deliver(B, address(A), Packet::Control(reset(8, *b"a third!", None)));
     assert_eq!(handshakes(&w, B), 1);
-    // It leads to the real server, and the next one is ignored for some time.
+    // It leads to a handshake with the real server, and further ones are ignored for some time.
     assert!(w.run(SECOND, |w| w.both_up(2)));
     w.deliver(B, address(A), Packet::Control(reset(8, *b"a fourth", None)));
     assert_eq!(handshakes(&w, B), 0);
@@ -455,7 +455,7 @@ fn a_cookie_that_was_not_given_begins_nothing() {
     assert_eq!(handshakes(&w, A), 0);
 }
 
-/// Without a wrapping, any sender with an address can begin a handshake and abandon it.
+/// Without a wrapping, any sender can begin a handshake and abandon it.
 #[test]
 fn strangers_who_hold_handshakes_open_do_not_keep_the_peer_out() {
     for one_address in [false, true] {
@@ -503,7 +503,7 @@ fn handshakes_of_many_strangers_push_none_out_that_is_young() {
     let first = hold(&mut w, host(0), [200; 8]).expect("an answer");
     (1..200).for_each(|n| drop(hold(&mut w, host(n), [n; 8])));
     assert_eq!(handshakes(&w, A), 64);
-    // The first handshake still exists: its packet belongs to it, and begins no other one.
+    // The first handshake still exists, so its packet belongs to it and does not begin another one.
     let dropped = w.nodes[A].end.as_ref().map(points::End::dropped);
     w.deliver(A, host(0), Packet::Control(first));
     assert_eq!(w.nodes[A].end.as_ref().map(points::End::dropped), dropped);
@@ -579,7 +579,7 @@ fn ends_of_the_same_role_do_not_connect() {
             [tls(server, settings(), remote_policy()), tls(server, settings(), remote_policy())];
         let mut w = World::new(configs, &line(), 1);
         assert!(!w.run(120 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
-        // Neither stays with one address forever: names are resolved again.
+        // Neither end stays with one address forever, because names are resolved again.
         assert!(!w.restarts(A).is_empty());
     }
 }
@@ -605,7 +605,7 @@ fn an_end_that_says_goodbye_by_control_is_not_waited_for() {
         w.act(n, |end, now, out| end.shutdown(now, out));
         assert!(w.run(2 * SECOND, |w| w.stopped(n) == Some(&Reason::EndRequested)));
         assert!(w.run(SECOND, |w| w.restarts(1 - n) == ["remote-exit"]));
-        // And back again.
+        // The end can come back.
         w.kill(n);
         w.revive(n);
         assert!(w.run(10 * SECOND, |w| w.both_up(2)), "{n}: {:?}", w.nodes[1 - n].events);
@@ -636,7 +636,7 @@ fn a_notice_about_a_former_session_does_not_touch_the_present_one() {
     assert_eq!(w.restarts(A).len(), 1);
 }
 
-/// The identity that was admitted must be the one that continues, at either end.
+/// At both ends, the identity in a renegotiation must be the admitted one.
 #[test]
 fn another_certificate_in_a_renegotiation_ends_the_session() {
     for n in [A, B] {
@@ -772,7 +772,7 @@ fn a_key_that_becomes_too_old_ends_no_session_between_two_points() {
     assert!(w.passes());
 }
 
-// A change of the network, at an end that moves with its machine.
+// Changes of the network at an end whose host moves.
 
 fn path_changed(w: &mut World, n: usize, stale: bool) {
     w.act(n, |end, now, out| end.path_changed(now, stale, out));
@@ -797,9 +797,9 @@ fn an_end_that_gets_another_address_keeps_its_tunnel() {
         assert!(w.passes());
         for port in [4000, 5000] {
             w.nodes[B].address.set_port(port);
-            // A datagram socket has no address of its own, so none is stale.
+            // A datagram socket has no bound address, so it is never stale.
             path_changed(&mut w, B, port == 5000);
-            // The driver's ping.
+            // The driver sends a ping.
             w.traffic(B);
             let moved = |e: &ClientEvent| matches!(e, ClientEvent::Note(text) if text.contains(&format!(":{port}")));
             assert!(w.run(SECOND, |w| w.nodes[A].events.iter().any(moved)), "{n}");
@@ -829,13 +829,13 @@ fn a_change_of_the_network_ends_the_wait_of_a_point() {
             }
         };
         let mut w = up([a, slow]);
-        // The network is down for long enough that the end abandons the session.
+        // The network is down for so long that the end abandons the session.
         w.kill(A);
         assert!(w.run(60 * SECOND, |w| w.restarts(B).len() == 1), "{n}");
         w.revive(A);
         assert!(!w.run(100 * SECOND, |w| w.ups(B) == 2), "{n}: it waits");
         path_changed(&mut w, B, false);
-        // Under a static key, the next ping of each end suffices.
+        // With a static key, the next ping from each end is sufficient.
         let soon = if n == 0 { 5 * SECOND } else { SECOND };
         assert!(w.run(soon, |w| w.both_up(2)), "{n}: {:?}", w.nodes[B].events);
         assert!(w.passes(), "{n}");
@@ -857,8 +857,8 @@ fn a_change_of_the_network_begins_a_handshake_between_two_points_again() {
     }
 }
 
-/// Each of two ends that dial each other listens while it tries, and not while it waits: if the
-/// waits grew, the two could miss each other forever.
+/// Two ends that dial each other listen only during an attempt. If their waits grew, they could
+/// miss each other forever.
 #[test]
 fn two_ends_that_lost_each_other_for_long_meet_again_whatever_their_rhythm() {
     for shift in (0..300).step_by(37) {

@@ -1,5 +1,5 @@
-//! A static key over TCP, in virtual time: an end that listens, one that dials, and unauthenticated
-//! senders.
+//! A static key over TCP in virtual time, with an end that listens, one that dials, and
+//! unauthenticated senders.
 
 #[allow(dead_code)]
 #[path = "support/connections.rs"]
@@ -59,7 +59,7 @@ fn a_connection_is_up_once_something_authentic_came() {
     assert!(w.passes());
     w.run(100 * SECOND, |_| false);
     assert_eq!((w.restarts(L), w.restarts(D)), (0, 0));
-    // Also without pings, because of the packet that the dialling end sends first.
+    // This also works without pings, because the dialling end sends the first packet.
     let quiet = |mut config: StaticConfig| {
         config.settings.keepalive = Keepalive::default();
         config
@@ -119,7 +119,7 @@ fn no_second_connection_ends_an_authenticated_one() {
         match n % 4 {
             0 => {}
             1 => w.cut(id),
-            // A packet under another key, or an old packet under the right one.
+            // A packet with another key, or an old packet with the right key.
             2 => w.deliver(L, id, &w.nodes[L].sent[0].clone()),
             _ => w.deliver(L, id, &captured[usize::from(n) % captured.len()].clone()),
         }
@@ -150,8 +150,8 @@ fn a_stranger_that_came_first_does_not_keep_the_peer_out() {
     }
 }
 
-/// Both ends wait for the other's first packet: the connection that queues after an unauthenticated
-/// one gets its turn.
+/// Both ends wait for the other's first packet. The peer's connection, which waits behind an
+/// unauthenticated one, still gets its turn.
 #[test]
 fn a_silent_stranger_holds_a_silent_peer_up_for_a_minute_at_most() {
     let mut config = listener();
@@ -187,7 +187,8 @@ fn a_captured_packet_is_never_delivered_on_a_new_connection() {
         }
     };
     replay(&mut w);
-    // While the peer is absent, when its loss is detected, and when it has returned.
+    // Captured packets are replayed while the peer is absent, when its loss is detected, and when
+    // it has returned.
     w.kill(D, false);
     replay(&mut w);
     w.run(30 * SECOND, |_| false);

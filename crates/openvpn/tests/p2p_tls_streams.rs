@@ -1,4 +1,4 @@
-//! TLS over TCP in point-to-point mode, in virtual time: the end that listens may have either TLS
+//! TLS over TCP in point-to-point mode, in virtual time. The listening end may have either TLS
 //! role.
 
 #[allow(dead_code)]

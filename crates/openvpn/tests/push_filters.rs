@@ -1,4 +1,4 @@
-//! A server that pushes options that its client filters, in every spelling that the wire allows.
+//! A server pushes options that its client filters, in every form that the protocol allows.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{World, client_config, server_config};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns the tunnel of a client with these filters after these options were pushed.
+/// Returns the tunnel of a client with these filters, after a server has pushed these options.
 fn tunnel(push: &[&str], filters: PullFilters) -> (World, TunnelConfig) {
     let mut server = server_config(Settings::default());
     server.push = push.iter().map(|option| (*option).to_owned()).collect();
@@ -41,7 +41,7 @@ const HOSTILE: [&str; 8] = [
 
 #[test]
 fn quoted_options_do_not_pass_route_nopull() {
-    // A tab is a control character, because of which the whole message is refused.
+    // A tab is a control character, so the whole message is refused.
     let push: Vec<_> = HOSTILE.into_iter().filter(|option| !option.contains('\t')).collect();
     let (w, up) = tunnel(&push, PullFilters { filters: Vec::new(), route_nopull: true });
     assert!(up.routes4.is_empty() && up.routes6.is_empty(), "{up:?}");

@@ -59,7 +59,7 @@ struct World {
     rekeys: [usize; 2],
     ended: [Option<Reason>; 2],
     closed: [bool; 2],
-    /// The commands to the data planes in order, with `send` for each packet.
+    /// The commands to the data planes in order, and `send` for each packet.
     log: [Vec<String>; 2],
     /// Whether the ends establish the session when it is ready.
     establish: bool,
@@ -178,7 +178,7 @@ impl World {
         self.handle(end, result);
     }
 
-    /// Lets time pass, with the timers of both ends.
+    /// Advances the time, and runs the timers of both ends.
     fn run(&mut self, time: Duration) {
         let until = self.now + time;
         loop {

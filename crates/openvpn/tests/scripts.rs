@@ -1,13 +1,13 @@
-//! Random walks of the engines: scripts of events like the fuzzer's, from a seeded generator.
+//! Random walks of the engines, with scripts of events like the fuzzer's, from a seeded generator.
 
 #[path = "support/script/mod.rs"]
 mod script;
 
 use adit_engine::Random;
 
-/// The number of scripts in one walk of any events; each has several handshakes.
+/// The number of scripts in one walk with any events. Each has several handshakes.
 const SCRIPTS: u32 = 300;
-/// The number of scripts in one walk of an attacker's events.
+/// The number of scripts in one walk with only an attacker's events.
 const STEADFAST_SCRIPTS: u32 = 1000;
 /// The upper bound of a script's length in bytes.
 const LONGEST: u32 = 200;

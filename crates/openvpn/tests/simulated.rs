@@ -104,7 +104,7 @@ fn at_a_tenth_lost_nearly_every_handshake_takes_less_than_15_seconds() {
     assert!(failed <= 1, "{failed} of 1000");
 }
 
-/// Each end as the one that renegotiates, at several qualities of the network.
+/// Tests renegotiations by each end, on networks of different quality.
 #[test]
 fn a_rekey_under_traffic_delivers_every_packet_that_the_link_delivered() {
     let never = rekey_every(0);
@@ -113,14 +113,15 @@ fn a_rekey_under_traffic_delivers_every_packet_that_the_link_delivered() {
         let (server, client) = match seed % 3 {
             0 => (often, never.clone()),
             1 => (never.clone(), often),
-            // Both at once.
+            // Both ends renegotiate at once.
             _ => (often.clone(), often),
         };
         let mut w = World::new(server_config(server), seed);
         let impairment = rough(f64::from((seed % 4) as u32) / 50.0);
         let c = w.connect(client_config(client), impairment, seed);
         assert!(w.run(60 * SECOND, |w| w.is_up(c)), "seed {seed}");
-        // Packets that arrive before the server's answer have no peer that could open them.
+        // Packets that arrive before the server's answer cannot be opened, because there is no peer
+        // yet.
         w.clients[c].traffic = true;
         assert!(
             w.run(300 * SECOND, |w| w.rekeys(c) >= 6),
@@ -289,7 +290,7 @@ fn a_change_of_the_network_ends_the_wait_between_two_attempts() {
 fn a_change_of_the_network_begins_an_attempt_again_and_leaves_a_session_alone() {
     let (mut w, c) = connected();
     path_changed(&mut w, c, false);
-    // A datagram socket has no address of its own.
+    // A datagram socket has no bound address.
     path_changed(&mut w, c, true);
     assert!(!w.run(10 * SECOND, |w| w.ups(c) == 2));
     let late = w.connect(client_config(Settings::default()), delay(3000), 7);
@@ -401,7 +402,7 @@ fn no_common_cipher_is_said_to_the_client() {
     assert!(words.contains("cipher negotiation failed"), "{words}");
 }
 
-/// Returns the format of each end's key in use, which is the same at both, and whether the key is
+/// Returns the format of the key in use, which is the same at both ends, and whether the key is
 /// from a rekey.
 fn protection(w: &World, client: usize) -> (adit_openvpn::data_format::Protection, bool) {
     let at_server = w.plane.peers.values().next().and_then(|peer| peer.primary.as_ref());

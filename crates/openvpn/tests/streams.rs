@@ -1,4 +1,5 @@
-//! Client and server engines over streams: ordered, without loss, and interrupted at any moment.
+//! Client and server engines over streams, which keep the order, lose no bytes, and may break at
+//! any moment.
 
 mod support;
 
@@ -75,13 +76,13 @@ fn connected(seed: u64) -> (World, usize) {
     (w, c)
 }
 
-/// The stream of an unauthenticated sender, without a client behind it.
+/// The stream of an unauthenticated sender without a client engine.
 struct Stranger {
     link: Link,
 }
 
-/// Gives the server an unauthenticated input, and returns the frames sent in reply and whether the
-/// stream was ended.
+/// Passes an unauthenticated input to the server. Returns the frames sent in reply, and whether the
+/// stream was closed.
 fn tell(w: &mut World, link: Link, input: Input<'_>) -> (Vec<Vec<u8>>, bool) {
     let mut out = Outbox::new();
     w.server.handle(w.now, input, &mut out);
@@ -99,7 +100,7 @@ fn tell(w: &mut World, link: Link, input: Input<'_>) -> (Vec<Vec<u8>>, bool) {
 }
 
 impl Stranger {
-    /// Opens a stream. Returns `None` if the server ends it at once.
+    /// Opens a stream. Returns `None` if the server closes it at once.
     fn open(w: &mut World, id: u64, address: SocketAddr) -> Option<Self> {
         let link = Link::stream(1_000_000 + id, address);
         let (frames, ended) = tell(w, link, Input::LinkUp(link));
@@ -166,7 +167,7 @@ fn every_wrapping_connects_and_rekeys_from_both_ends() {
 #[test]
 fn over_a_stream_nothing_is_said_twice() {
     let mut w = World::new(server_config(Settings::default()), 1);
-    // Slower than any retransmission timer.
+    // The path is slower than any retransmission timer.
     let c = w.connect(by_tcp(Settings::default()), delay(3000), 1);
     w.run(Duration::from_millis(2900), |_| false);
     assert_eq!(w.capture(c).len(), 1, "one reset");
@@ -240,8 +241,8 @@ fn a_stream_must_be_authenticated_within_the_hand_window_of_its_beginning() {
 #[test]
 fn silent_streams_of_one_network_keep_no_other_network_out() {
     let mut w = World::new(server_config(Settings::default()), 1);
-    // As many connections as it can open, each of which would send a byte in ten seconds: the data
-    // plane has no frame to deliver.
+    // Open as many connections as possible, each of which sends too little for the data plane to
+    // deliver a frame.
     let opened = (0..1000).filter(|&n| Stranger::open(&mut w, n, address(1)).is_some()).count();
     assert!((256..600).contains(&opened), "{opened}");
     let named = w.events.iter().filter(|e| matches!(e, ServerEvent::Accepted(_))).count();
@@ -309,8 +310,8 @@ fn a_stream_that_does_not_begin_with_a_good_reset_is_hung_up() {
     for (server, client) in wrappings() {
         let good = reset(&client);
         let mut others: Vec<Vec<u8>> = vec![
-            // A later message, an acknowledging one, another key id, an answer, a packet that is
-            // not a control packet.
+            // These are a later message, an acknowledging one, another key id, an answer, and a
+            // packet that is not a control packet.
             packet(&client, |c| c.message = Some(1)),
             packet(&client, |c| {
                 c.acks = adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits");
@@ -388,7 +389,7 @@ fn a_replayed_packet_ends_the_stream_it_is_in() {
 fn a_stranger_cannot_end_the_session_of_another_stream() {
     let (mut w, c) = connected(1);
     let [session, peer] = [w.session_ids.0, w.session_ids.1];
-    // The attacker knows the session ids and the address, and has a stream from the very same port
+    // The attacker knows the session ids and the address, and has a stream with the same port
     // number.
     let copy = packet(&WrapConfig::None, |c| c.session = SessionId(session));
     let own = w.clients[c].address;
@@ -403,7 +404,7 @@ fn a_stranger_cannot_end_the_session_of_another_stream() {
     });
     stranger.send(&mut w, &rest);
     stranger.leave(&mut w);
-    // Nor can datagrams from the same address.
+    // Datagrams from the same address cannot affect the session either.
     w.stranger(w.clients[c].address, &copy);
     w.stranger(w.clients[c].address, &rest);
     assert_eq!(w.server.clients().count(), 1);
@@ -412,8 +413,8 @@ fn a_stranger_cannot_end_the_session_of_another_stream() {
     assert_eq!((w.ups(c), w.downs().len()), (1, 0));
 }
 
-/// CVE-2023-46850, CVE-2026-12996: which session is replaced, and when. The same over datagrams is
-/// in vulnerabilities.rs.
+/// CVE-2023-46850, CVE-2026-12996: tests which session is replaced, and when. The test over
+/// datagrams is in vulnerabilities.rs.
 #[test]
 fn a_session_is_replaced_only_by_one_that_is_authenticated() {
     let mut config = server_config(Settings::default());
@@ -430,7 +431,7 @@ fn a_session_is_replaced_only_by_one_that_is_authenticated() {
     w.run(5 * SECOND, |_| false);
     assert!(w.downs().is_empty() && w.server.clients().count() == 1);
     assert!(!w.is_up(second));
-    // The same certificate, and this time it is authorized.
+    // A client has the same certificate, and this time it is authorized.
     w.slow_registry = false;
     let third = w.connect(by_tcp(Settings::default()), delay(10), 3);
     let old = w.server_link(first);
@@ -472,7 +473,7 @@ fn both_transports_share_names_addresses_and_places() {
     let third = w.connect(named("carol", by_tcp(Settings::default())), delay(10), 3);
     w.run(3 * SECOND, |_| false);
     assert!(!w.is_up(third), "max-clients counts both");
-    // The same name by the other transport replaces the former session.
+    // A client with the same name over the other transport replaces the session.
     let alice = w.connect(named("alice", by_tcp(Settings::default())), delay(10), 4);
     assert!(w.run(5 * SECOND, |w| w.is_up(alice)));
     assert_eq!(w.downs(), ["replaced by a new session of the same name"]);
@@ -537,7 +538,7 @@ fn a_client_goes_on_to_the_next_server_and_backs_off() {
     w.run(60 * SECOND, |_| false);
     let ports: Vec<_> = w.clients[c].dialled.iter().map(|target| target.port).collect();
     assert_eq!(ports[..4], [1194, 443, 1194, 443]);
-    // 1 s, then doubled with each round.
+    // The first wait is 1 s, and each round doubles it.
     assert!((8..14).contains(&ports.len()), "{ports:?}");
     w.no_streams = false;
     assert!(w.run(120 * SECOND, |w| w.is_up(c)));

@@ -1,4 +1,5 @@
-//! The server's handling of unauthenticated packets, alone and interleaved with those of others.
+//! The server's handling of unauthenticated packets, alone and interleaved with packets of other
+//! clients.
 
 mod support;
 
@@ -45,7 +46,7 @@ fn address(n: u32) -> SocketAddr {
     SocketAddr::from(([a, b, c, d], 5000))
 }
 
-/// Returns a client's reset under a wrapping.
+/// Returns a client's reset with a wrapping.
 fn reset(wrap: &WrapConfig, session: u64) -> Vec<u8> {
     let opcode = match wrap {
         WrapConfig::TlsCryptV2Client { .. } => Opcode::HardResetClientV3,
@@ -186,7 +187,7 @@ fn malformed_packets_cost_a_counter() {
 #[test]
 fn old_clients_with_their_own_key_are_remembered_within_bounds_or_refused() {
     let (server, client) = crypt_v2();
-    // Without early negotiation in its packet id, as clients of 2.5 send it.
+    // Clients of version 2.5 do not announce early negotiation in the packet id.
     let old = |session: u64| {
         let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
         wrapper.set_next_id(1);
@@ -248,10 +249,10 @@ fn a_stranger_at_a_clients_address_does_not_end_its_session() {
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(SECOND, |w| w.is_up(c)));
     let own = w.clients[c].address;
-    // A reset with another session id, as from a client that has restarted, but the handshake goes
-    // no further.
+    // A reset with another session id arrives, as from a client that has restarted, but the
+    // handshake does not continue.
     w.stranger(own, &reset(&WrapConfig::None, 99));
-    // An impostor with a certificate of another authority.
+    // An impostor has a certificate from another authority.
     let foreign =
         ClientConfig { tls: foreign_client_tls("client"), ..client_config(Settings::default()) };
     let impostor = w.connect(foreign, Impairment::default(), 2);
@@ -285,7 +286,8 @@ fn a_client_listens_to_its_server_only() {
     w.tick_client(c);
     let sent = w.capture(c);
     let answer = w.stranger(w.clients[c].address, &sent[0]).remove(0);
-    // The right answer from the wrong address, and an answer that does not acknowledge the reset.
+    // The correct answer from the wrong address, and an answer that does not acknowledge the reset,
+    // are refused.
     let elsewhere = Link::datagram(Default::default(), None, address(1));
     w.to_client(c, Input::ControlPacket(elsewhere, &mut answer.clone()));
     let link = Link::datagram(Default::default(), None, server_address());
@@ -309,8 +311,8 @@ fn a_client_listens_to_its_server_only() {
     assert!(answered(&w));
 }
 
-/// With `float` the first answer may come from another address of the server, if it proves that the
-/// server received the client's reset; later packets go to that address.
+/// With `float`, the first answer may come from another address of the server if it proves that the
+/// server received the client's reset. Later packets go to that address.
 #[test]
 fn a_client_that_floats_takes_its_first_answer_from_anywhere() {
     let mut w = World::new(server_config(Settings::default()), 1);
@@ -325,7 +327,7 @@ fn a_client_that_floats_takes_its_first_answer_from_anywhere() {
     };
     let [elsewhere, third] = [1, 2].map(|n| Link::datagram(Default::default(), None, address(n)));
     let mut forged = answer.clone();
-    // Our session id, which it echoes.
+    // Alter our session id, which the answer echoes.
     let at = forged.len().checked_sub(5).expect("an answer with its number behind the id");
     forged[at] ^= 1;
     w.to_client(c, Input::ControlPacket(third, &mut forged));
@@ -546,7 +548,7 @@ fn one_cookie_starts_one_handshake() {
     let counters = w.server.counters();
     assert_eq!(counters.cookies_used, 4_999);
     assert_eq!(counters.starts_limited, 0, "that alone refuses them");
-    // Until the cookie expires, and is no longer valid.
+    // After this time, the cookie has expired.
     w.now = w.now + 91 * SECOND;
     w.stranger(address(1), &third(cookie, 7));
     assert_eq!(started(&w), 1);
@@ -608,7 +610,7 @@ fn without_a_wrapping_forged_resets_use_up_no_start_of_their_victim() {
     let answers = w.stranger(victim, &first[0]);
     for session in 1..=5_000 {
         cookie(&mut w, victim, session);
-        // And invalid cookies.
+        // The attacker also sends invalid cookies.
         w.stranger(victim, &third(SessionId([9; 8]), session));
     }
     let counters = w.server.counters();
@@ -633,7 +635,7 @@ fn handshakes_from_one_site_of_ipv6_leave_room_for_others() {
     let mut under_way = 0;
     for link in 0..4_096 {
         under_way = begin(&mut w, host(0, link));
-        // Spaced out, so that the rate of starts is not the limit.
+        // Space the packets out, so that the rate of starts is not the limit.
         w.now = w.now + Duration::from_millis(12);
     }
     assert!((100..1_000).contains(&under_way), "{under_way}");
@@ -703,7 +705,7 @@ fn both_session_ids_must_be_right() {
 
 #[test]
 fn renegotiations_come_in_their_order_and_one_at_a_time() {
-    // Without dynamic tls-crypt, so that the test can read the packets.
+    // Disable dynamic tls-crypt, so that the test can read the packets.
     let client = client_config(Settings { dynamic_tls_crypt: false, ..Settings::default() });
     let mut w = World::new(server_config(Settings::default()), 1);
     let c = w.connect(client, Impairment::default(), 1);
@@ -739,7 +741,7 @@ fn renegotiations_come_in_their_order_and_one_at_a_time() {
 #[test]
 fn another_user_name_in_a_renegotiation_ends_the_session() {
     let mut config = server_config(Settings::default());
-    // "mallory"
+    // The base64 of "mallory".
     config.push.extend(["auth-token abc".into(), "auth-token-user bWFsbG9yeQ==".into()]);
     let mut w = World::new(config, 1);
     let credentials = adit_openvpn::client::Credentials {
@@ -850,7 +852,7 @@ fn a_key_that_is_too_old_or_of_no_age_starts_nothing_and_is_named_a_few_times() 
         assert!(w.events.iter().any(named), "{:?}", w.events);
         assert_eq!((w.server.handshakes(), w.server.counters().resets_answered), (0, 0));
         assert!(w.server.counters().keys_expired > 0);
-        // Within a second of a flood a few senders are logged, and all are counted.
+        // Within a second of a flood, a few senders are logged and all are counted.
         w.events.clear();
         w.now = w.now + 5 * SECOND;
         let before = w.server.counters().keys_expired;
@@ -864,7 +866,7 @@ fn a_key_that_is_too_old_or_of_no_age_starts_nothing_and_is_named_a_few_times() 
         altered[20] ^= 1;
         w.stranger(address(1), &altered);
         assert_eq!(w.server.counters().keys_expired - before, 500);
-        // A stream is ended, and the reason is reported once.
+        // A stream is closed, and the reason is reported once.
         let link = Link::stream(7, address(3));
         w.events.clear();
         w.to_server(Input::LinkUp(link));

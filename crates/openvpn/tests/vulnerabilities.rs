@@ -1,5 +1,5 @@
-//! Former vulnerabilities of the reference implementation, each by its number, tested against our
-//! engines. More of them are tested next to the code concerned: docs/security.md lists all.
+//! Past vulnerabilities of OpenVPN, each identified by its number, tested against our engines.
+//! Further ones are tested next to the relevant code. docs/security.md lists all of them.
 
 mod support;
 
@@ -57,7 +57,7 @@ fn before_the_third_packet(
     (w, c, third)
 }
 
-/// The comparison of the cookie was inverted: any cookie but the right one was valid.
+/// The comparison of the cookie was inverted, so any cookie but the right one was valid.
 #[test]
 fn cve_2025_13086_a_cookie_counts_for_its_own_address_port_and_session() {
     for (server, client) in wrappings() {
@@ -72,7 +72,7 @@ fn cve_2025_13086_a_cookie_counts_for_its_own_address_port_and_session() {
         third.iter().for_each(|packet| drop(w.stranger(own, packet)));
         assert_eq!(w.server.handshakes(), 1, "and from there it does");
     }
-    // In clear, each part can be changed by itself.
+    // Without a wrapping, each part can be changed separately.
     let (mut w, c, third) = before_the_third_packet(&WrapConfig::None, &WrapConfig::None);
     let own = w.clients[c].address;
     let parts = [("the client's session", 1..9), ("the cookie", 14..22)];
@@ -90,9 +90,9 @@ fn cve_2025_13086_a_cookie_counts_for_its_own_address_port_and_session() {
     assert_eq!(w.server.handshakes(), 1);
 }
 
-/// Authentic and malformed packets in alternation, early in a handshake under tls-crypt-v2,
-/// terminated the server. Here a client connects while each of its packets is also delivered
-/// altered, truncated, twice and late.
+/// Alternating authentic and malformed packets, early in a handshake with tls-crypt-v2, terminated
+/// the server. Here a client connects while each of its packets is also delivered altered,
+/// truncated, twice and late.
 #[test]
 fn cve_2025_2704_malformed_packets_between_authentic_ones_end_no_handshake() {
     for (server, client) in wrappings().into_iter().filter(|(_, c)| !matches!(c, WrapConfig::None))
@@ -129,8 +129,8 @@ fn cve_2025_2704_malformed_packets_between_authentic_ones_end_no_handshake() {
     }
 }
 
-/// Packets that are authentic under a client's own key and meaningless start no handshake, end
-/// none, and are not answered.
+/// Packets that are authentic with a client's own key but meaningless neither start nor end a
+/// handshake, and are not answered.
 #[test]
 fn cve_2026_35058_nonsense_under_a_clients_good_key_starts_and_ends_nothing() {
     let (server, client) = crypt_v2();
@@ -169,7 +169,7 @@ fn cve_2026_35058_nonsense_under_a_clients_good_key_starts_and_ends_nothing() {
         assert!(w.stranger(address(1), &sealed(control)).is_empty(), "{control:?}");
     }
     assert_eq!((w.server.handshakes(), w.server.deadline()), (0, None));
-    // Within a session, with the session's own ids.
+    // The same packets are sent within a session, with the session's own ids.
     let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
     assert!(w.run(5 * SECOND, |w| w.is_up(c)));
     let (session, ours) = w.session_ids;
@@ -183,7 +183,8 @@ fn cve_2026_35058_nonsense_under_a_clients_good_key_starts_and_ends_nothing() {
 }
 
 /// Each message to a client comes from its own session, and only an authenticated session replaces
-/// another: for datagrams, with the former session's packets still arriving at any moment.
+/// another. Here the sessions use datagrams, and packets of the previous session may still arrive
+/// at any moment.
 #[test]
 fn cve_2023_46850_cve_2026_12996_cve_2026_84471_a_session_gives_way_to_an_authenticated_one_alone()
 {
@@ -202,7 +203,8 @@ fn cve_2023_46850_cve_2026_12996_cve_2026_84471_a_session_gives_way_to_an_authen
         w.to_server(Input::AuthResponse(w.asked[0], auth::Response::Reject("no".into())));
         w.run(10 * SECOND, |_| false);
         assert!(w.downs().is_empty() && w.server.clients().count() == 1 && !w.is_up(second));
-        // This time it is authorized, and the former session's last packets are in transit.
+        // This time the client is authorized, and the previous session's last packets are in
+        // transit.
         w.slow_registry = false;
         let mut out = Outbox::new();
         w.clients[first].engine.restart(w.now, &mut out);
@@ -232,8 +234,8 @@ fn resident() -> u64 {
     pages.expect("a number") * 4096
 }
 
-/// A client's key was kept for each packet of certain kinds: unauthenticated senders filled the
-/// memory.
+/// A client's key was kept for each packet of certain kinds, so unauthenticated senders could fill
+/// the memory.
 #[test]
 fn cve_2026_12932_cve_2026_13698_no_key_of_a_stranger_is_kept() {
     let (server, client) = crypt_v2();
@@ -255,13 +257,13 @@ fn cve_2026_12932_cve_2026_13698_no_key_of_a_stranger_is_kept() {
     let remote = Some(SessionId([9; 8]));
     let mut kinds = vec![
         seal(early, Opcode::HardResetClientV3, 1, None, Some(0)),
-        // A client of 2.5, whose keys are kept for a while, in a bounded table.
+        // A client of version 2.5, whose keys are kept for a while in a bounded table.
         seal(1, Opcode::HardResetClientV3, 2, None, Some(0)),
         seal(early, Opcode::ControlWkcV1, 3, remote, Some(1)),
         seal(early, Opcode::HardResetClientV3, 4, remote, Some(0)),
         seal(early, Opcode::HardResetClientV3, 5, None, Some(3)),
     ];
-    // Once with an authentic key and an altered packet, and once with an altered key.
+    // Test an authentic key with an altered packet, and an altered key.
     for at in [20, kinds[0].len() - 100] {
         let mut altered = kinds[0].clone();
         altered[at] ^= 1;
@@ -279,15 +281,15 @@ fn cve_2026_12932_cve_2026_13698_no_key_of_a_stranger_is_kept() {
         flood(&mut w, round * 4000);
     }
     let grown = resident().saturating_sub(before);
-    // 140,000 packets: 64 bytes kept of each would be 9 MB.
+    // These are 140,000 packets. If 64 bytes of each were kept, this would be 9 MB.
     assert!(grown < 6 << 20, "{grown} bytes more");
     assert_eq!((w.server.handshakes(), w.server.deadline()), (0, None));
     assert!(w.plane.peers.is_empty());
 }
 
 /// While sessions were renegotiating, objects of one were confused with another's. Here each packet
-/// of a renegotiation is repeated in the other client's name: unchanged, and with the other's
-/// session id.
+/// of a renegotiation is repeated from the other client's address, once unchanged and once with the
+/// other's session id.
 #[test]
 fn cve_2026_13117_cve_2026_40215_renegotiations_of_two_clients_never_mix() {
     for (server, client) in wrappings() {
@@ -314,7 +316,7 @@ fn cve_2026_13117_cve_2026_40215_renegotiations_of_two_clients_never_mix() {
                         renamed[1..9].copy_from_slice(session);
                     }
                     w.stranger(from, packet);
-                    // Without keys of its own a renegotiation could be anyone's.
+                    // Without its own wrapping keys, a renegotiation could come from anyone.
                     if packet[0] & 7 != 0 {
                         w.stranger(from, &renamed);
                     }
@@ -355,9 +357,9 @@ fn messages(w: &mut World, c: usize) -> Vec<u32> {
     ids
 }
 
-/// The time between two retransmissions grew without bound, and acknowledgements of messages that
-/// were not outstanding counted. Here they arrive all through a handshake that makes no progress,
-/// in clear, where an unauthenticated sender can forge them.
+/// The time between two retransmissions grew without limit, and acknowledgements of messages that
+/// were not outstanding were counted. Here such acknowledgements arrive throughout a handshake that
+/// makes no progress, without a wrapping, so that an unauthenticated sender can forge them.
 #[test]
 fn cve_2026_84732_retransmissions_keep_their_pace_whatever_is_acknowledged() {
     let (mut w, c, third) = before_the_third_packet(&WrapConfig::None, &WrapConfig::None);
@@ -378,7 +380,8 @@ fn cve_2026_84732_retransmissions_keep_their_pace_whatever_is_acknowledged() {
         w.to_server(Input::ControlPacket(link, &mut packet.clone()));
     }
     let start = w.now;
-    // Messages that were never sent, that were acknowledged long ago, and the ends of the range.
+    // These ids are of messages that were never sent, of messages that were acknowledged long ago,
+    // and the ends of the range.
     let absent = [0, 100, 1000, u32::MAX, u32::MAX - 1, 1 << 31, 77, 78];
     while w.now < start + 50 * SECOND {
         for id in messages(&mut w, c) {
@@ -411,8 +414,8 @@ fn cve_2017_7478_a_first_message_of_any_size_ends_nothing() {
             let own = w.clients[c].address;
             let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
             wrapper.set_next_id(0x0f00_0100);
-            // The ids of the handshake are in the packet's clear part, or known to the client that
-            // has the key.
+            // The ids of the handshake are in the clear part of the packet, or known to the client
+            // with the key.
             let session = SessionId(third[0][1..9].try_into().expect("eight"));
             let mut first = Vec::new();
             let reset = Control {

@@ -1,4 +1,4 @@
-//! Identifiers, each a type of its own so that the compiler rejects mix-ups.
+//! Identifiers, each with its own type so that the compiler rejects mix-ups.
 
 use std::fmt;
 
@@ -17,49 +17,50 @@ macro_rules! id {
 }
 
 id! {
-    /// A node; positive. The database's `integer`.
+    /// The number of a node, which is positive and an `integer` in the database.
     NodeId(i32)
 }
 id! {
-    /// A stream: the packets from one node to another. Positive: the sender's number, then 16 bits of the receiver's.
+    /// The number of a stream, which consists of the packets from one node to another. It is positive and contains the
+    /// sender's number and, in the lower 16 bits, the receiver's.
     StreamId(i32)
 }
 id! {
-    /// A stream's time under one key, counted from 1.
+    /// The number of an epoch in its stream, counted from 1.
     EpochNo(i32)
 }
 id! {
-    /// A sender's leaf table, counted from 1.
+    /// The number of a sender's leaf table, counted from 1.
     LeafNo(i32)
 }
 id! {
-    /// A network key's place among the keys that the network has had, counted from 1.
+    /// The generation of a network's key, counted from 1.
     Generation(i32)
 }
 id! {
-    /// A packet's place in its stream, counted from 1 and never given twice.
+    /// The number of a packet in its stream, counted from 1 and never assigned twice.
     Seq(i64)
 }
 
 impl StreamId {
-    /// Returns the stream from one node to another; `None` if a number is not positive or takes too many bits.
+    /// Returns the stream from one node to another. Returns `None` if a number is not positive or has too many bits.
     pub fn between(sender: NodeId, receiver: NodeId) -> Option<Self> {
         let sender = u16::try_from(sender.0).ok().filter(|sender| (1..0x8000).contains(sender))?;
         let receiver = u16::try_from(receiver.0).ok().filter(|receiver| *receiver > 0)?;
         Some(Self((i32::from(sender) << 16) | i32::from(receiver)))
     }
 
-    /// Returns the node that sends it.
+    /// Returns the node that sends the stream.
     pub fn sender(self) -> NodeId {
         NodeId(self.0 >> 16)
     }
 }
 
 impl Generation {
-    /// The key that `init` makes.
+    /// The generation of the key that `init` creates.
     pub const FIRST: Self = Self(1);
 
-    /// Returns the generation of the next key; `None` after the last number.
+    /// Returns the generation of the next key, or `None` after the last number.
     pub fn next(self) -> Option<Self> {
         self.0.checked_add(1).map(Self)
     }
@@ -74,7 +75,7 @@ impl NodeId {
     /// The auditor as a reader, in the wraps of an epoch's secret.
     pub const AUDITOR: Self = Self(0);
 
-    /// The node that made the network. Its signature alone counts on the network's keys and settings.
+    /// The node that created the network. Only its signature is valid for the network's keys and settings.
     pub const OWNER: Self = Self(1);
 }
 

@@ -1,4 +1,4 @@
-//! A tunnel whose wire is a PostgreSQL database: every packet is a row, and the peer reads it from there.
+//! A tunnel through a PostgreSQL database, in which every packet is a row that the peer reads.
 //!
 //! ```text
 //!   TUN ──► Sender: route, queue, seal ──► batch ──COPY──► leaf tables ──SELECT──► Receiver: order, open ──► TUN
@@ -6,7 +6,8 @@
 //!                        └─ epoch record, signed; its secret wrapped to the readers ───┘
 //! ```
 //!
-//! No I/O: the database and the device are `apps/postgres`'s. Time and randomness come in.
+//! This crate performs no I/O. `apps/postgres` accesses the database and the device, and provides the time and
+//! randomness.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,4 +1,5 @@
-//! Policies: which data is stored in the clear, and when a packet counts as stored.
+//! The audit and durability policies, which define the data that is stored in the clear, and the guarantee for a stored
+//! packet.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,30 +7,30 @@ use std::str::FromStr;
 /// The columns that every role with access to the tables can read. It is part of the signed epoch record.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Audit {
-    /// Everything: the header columns, and the packet itself in `payload`, authenticated.
+    /// All data, which are the header columns and the packet itself in `payload`, with authentication.
     Full,
-    /// The header columns; the packet is sealed.
+    /// The header columns. The packet is sealed.
     #[default]
     Headers,
-    /// Time, length, and the two nodes; the packet is sealed.
+    /// The time, the length, and the two nodes. The packet is sealed.
     Metadata,
-    /// Time and the two nodes; the packet is sealed and padded to [`crate::limits::PADDING`].
+    /// The time and the two nodes. The packet is sealed and padded to [`crate::limits::PADDING`].
     None,
 }
 
 /// The guarantee that holds for a packet when its peer can read it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// Committed and flushed.
+    /// The packet is committed and flushed.
     #[default]
     Strict,
-    /// Committed; flushed within fractions of a second (`synchronous_commit` off).
+    /// The packet is committed, and flushed within fractions of a second (`synchronous_commit` off).
     Relaxed,
-    /// Committed, in tables that a crash of the database empties (`UNLOGGED`).
+    /// The packet is committed, in tables that a crash of the database empties (`UNLOGGED`).
     Volatile,
 }
 
-/// The word is not the name of a policy.
+/// The error for a word that is not the name of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is none of: {known}")]
 pub struct UnknownPolicy {
@@ -40,10 +41,10 @@ pub struct UnknownPolicy {
 macro_rules! words {
     ($name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
         impl $name {
-            /// All of them.
+            /// All policies of this kind.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// Returns the word for it in the configuration and in the database.
+            /// Returns the policy's name in the configuration and in the database.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }

@@ -1,6 +1,8 @@
-//! The addresses of each node: the destination of a packet, and the allowed sources of each peer (WireGuard's allowed-ips).
+//! The addresses of each node, which determine a packet's destination and each peer's allowed sources (WireGuard's
+//! allowed-ips).
 //!
-//! Built again from the verified node records whenever a node comes or goes: that is rare, looking up is not.
+//! The tables are rebuilt from the verified node records whenever a node is added or removed, which is rare compared
+//! with look-ups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +13,7 @@ use prefix_trie::PrefixMap;
 use crate::limits::{PEERS, PREFIXES};
 use crate::{NodeId, StreamId};
 
-/// Another node as its verified record tells it, with the streams between it and this one.
+/// Another node according to its verified record, with the streams between it and this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The peer.
@@ -20,9 +22,9 @@ pub struct Peer {
     pub outgoing: StreamId,
     /// The stream from the peer to this node.
     pub incoming: StreamId,
-    /// Its own addresses in the network.
+    /// The peer's addresses in the network.
     pub addresses: Vec<IpAddr>,
-    /// Networks behind it.
+    /// The networks behind the peer.
     pub subnets: Vec<IpNet>,
 }
 
@@ -33,12 +35,12 @@ enum Owner {
     Peer { outgoing: StreamId, incoming: StreamId },
 }
 
-/// A stream as the database tells of it: its number, its sender, its receiver. No one vouches for that.
+/// A stream as reported by the database, with its number, sender and receiver. These values are not authenticated.
 pub type StreamEnds = (StreamId, NodeId, NodeId);
 
-/// Returns the trustworthy streams from and to `me`, in ascending order: a number that is reported with different ends
-/// has no owner. Otherwise an attacker with control of the database could deliver one node's packets to another, or let
-/// it send with the other's addresses.
+/// Returns the trustworthy streams from and to `me`, in ascending order. A number that is reported with different ends
+/// is left out. Otherwise an attacker who controls the database could deliver one node's packets to another, or let a
+/// node send with another's addresses.
 pub fn unambiguous(me: NodeId, told: impl IntoIterator<Item = StreamEnds>) -> Vec<StreamEnds> {
     let mut streams: BTreeMap<StreamId, Option<(NodeId, NodeId)>> = BTreeMap::new();
     for (stream, from, to) in told {
@@ -55,8 +57,8 @@ pub fn unambiguous(me: NodeId, told: impl IntoIterator<Item = StreamEnds>) -> Ve
         .collect()
 }
 
-/// Returns the outgoing and the incoming streams of `former` that `now` does not have, or that another node has now:
-/// their queues, keys and epochs are obsolete.
+/// Returns the outgoing and the incoming streams in `former` that are not in `now`, or that belong to another node now.
+/// Their queues, keys and epochs are obsolete.
 pub fn removed_streams(former: &[Peer], now: &[Peer]) -> (Vec<StreamId>, Vec<StreamId>) {
     let outgoing: BTreeSet<_> = now.iter().map(|peer| (peer.outgoing, peer.node)).collect();
     let incoming: BTreeSet<_> = now.iter().map(|peer| (peer.incoming, peer.node)).collect();
@@ -65,7 +67,7 @@ pub fn removed_streams(former: &[Peer], now: &[Peer]) -> (Vec<StreamId>, Vec<Str
     (gone.map(|peer| peer.outgoing).collect(), left.map(|peer| peer.incoming).collect())
 }
 
-/// Longest-prefix tables for both families.
+/// The longest-prefix tables for both address families.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     v4: PrefixMap<Ipv4Net, Owner>,
@@ -75,9 +77,9 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Routes of a node that owns `addresses` and `subnets` among `peers`. Of two that claim the same prefix this node
-    /// wins, then the lower [`NodeId`], which was there first. At most [`PEERS`] nodes and [`PREFIXES`] prefixes are
-    /// taken; see [`Self::left_out`].
+    /// Creates the routes of a node that owns `addresses` and `subnets` among `peers`. If two nodes claim the same
+    /// prefix, this node takes precedence, otherwise the one with the lower [`NodeId`], which is older. At most
+    /// [`PEERS`] nodes and [`PREFIXES`] prefixes are used; see [`Self::left_out`].
     pub fn new(addresses: &[IpAddr], subnets: &[IpNet], peers: &[Peer]) -> Self {
         let mut routes = Self::default();
         routes.enter(Owner::Me, addresses, subnets);
@@ -122,7 +124,7 @@ impl Routes {
         }
     }
 
-    /// Returns the stream to the owner of `destination`; `None` if there is none, or if it is this node.
+    /// Returns the stream to the owner of `destination`, or `None` if there is no owner or it is this node.
     #[inline]
     pub fn to(&self, destination: IpAddr) -> Option<StreamId> {
         match self.owner(destination)? {
@@ -131,7 +133,8 @@ impl Routes {
         }
     }
 
-    /// Returns whether a packet from `source` may arrive in `stream`: its sender must own the longest matching prefix.
+    /// Returns whether a packet from `source` may arrive in `stream`, whose sender must own the longest matching
+    /// prefix.
     #[inline]
     pub fn may_come(&self, stream: StreamId, source: IpAddr) -> bool {
         matches!(self.owner(source), Some(Owner::Peer { incoming, .. }) if incoming == stream)
@@ -143,7 +146,7 @@ impl Routes {
         self.owner(destination) == Some(Owner::Me)
     }
 
-    /// Prefixes that are not routed: claimed by another already, or beyond the limits.
+    /// Returns the number of prefixes that are not routed, because another node owns them or a limit was reached.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
@@ -250,7 +253,7 @@ mod tests {
                 .collect(),
             ..peer(2, &[], &[])
         };
-        // Three of its own; one of the peer's is this node's.
+        // This node has three prefixes itself, one of which the peer claims too.
         assert_eq!(routes(&[many]).left_out(), 3 + 5);
     }
 
@@ -259,12 +262,12 @@ mod tests {
         let of = |stream, from, to| (StreamId(stream), NodeId(from), NodeId(to));
         let told = [of(5, 1, 2), of(6, 2, 1), of(7, 3, 1), of(8, 1, 3), of(5, 1, 3), of(7, 2, 1)];
         assert_eq!(unambiguous(NodeId(1), told), [of(6, 2, 1), of(8, 1, 3)]);
-        // Reported thrice, or first and last with the same ends: still without an owner.
+        // A stream that is reported with different ends has no owner, even if a later report repeats the first.
         let told = [of(5, 1, 2), of(5, 1, 3), of(5, 1, 2)];
         assert_eq!(unambiguous(NodeId(1), told), []);
-        // One way and back under one number.
+        // Both directions have the same number.
         assert_eq!(unambiguous(NodeId(1), [of(5, 1, 2), of(5, 2, 1)]), []);
-        // The same twice is no contradiction.
+        // The same report twice is not a contradiction.
         assert_eq!(unambiguous(NodeId(1), [of(5, 1, 2), of(5, 1, 2)]), [of(5, 1, 2)]);
     }
 

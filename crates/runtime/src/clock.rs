@@ -1,4 +1,4 @@
-//! The two clocks, in the engine's types.
+//! The wall clock and the boot clock, in the engine's types.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub fn unix_time_nanos() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Nanoseconds by which a test has set [`now`] forward; otherwise 0.
+/// The number of nanoseconds by which a test has set [`now`] forward; otherwise 0.
 static ADVANCED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the current time on the boot clock.
@@ -24,23 +24,24 @@ pub fn now() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime() + ADVANCED.load(Relaxed))
 }
 
-/// Sets [`now`] forward, as if the machine had slept. All other clocks are unchanged. For a test that is alone in its
-/// process.
+/// Sets [`now`] forward, as if the host had been suspended. All other clocks are unchanged. This is for a test that is
+/// alone in its process.
 #[doc(hidden)]
 pub fn advance_for_test(time: Duration) {
     ADVANCED.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
 }
 
-/// Detects that the wall clock was set forward: a machine without a clock battery starts in the past.
+/// Detects that the wall clock was set forward, because a host without a clock battery starts in the past.
 ///
-/// Backward steps are ignored: packet timestamps must not go back, and nothing else in an engine needs the wall clock.
+/// Backward steps are ignored, because packet timestamps must not go back and an engine uses the wall clock for nothing
+/// else.
 #[derive(Copy, Clone, Debug)]
 pub struct WallClock {
     at: Instant,
     unix: UnixTime,
 }
 
-/// Steps below this are rounding.
+/// The minimum step in seconds. Smaller ones are rounding errors.
 const STEP: u64 = 2;
 
 impl Default for WallClock {

@@ -1,4 +1,4 @@
-//! Expiry of our own certificates, and plausibility of the clock.
+//! Checks of our own certificates' expiry and of the clock's plausibility.
 
 use time::OffsetDateTime;
 use x509_parser::pem::Pem;
@@ -7,16 +7,16 @@ use crate::control::CertificateReport;
 use crate::fault::Fault;
 use crate::log::stamp;
 
-/// No clock that is right shows an earlier time: this version was not written yet (2025-11-01).
+/// A time before this version was written (2025-11-01), which a correct clock cannot show.
 const WRITTEN: u64 = 1_761_955_200;
 
-/// Refuses a certificate of ours that no peer would accept.
+/// Refuses one of our certificates if no peer would accept it.
 ///
 /// # Errors
-/// It has expired, is not valid yet, or the clock is off.
+/// Fails if the certificate has expired or is not valid yet, or the clock is wrong.
 pub fn check_own(origin: &str, pem: &[u8], now: u64) -> Result<(), Fault> {
     let Some((from, until)) = validity(pem).next() else {
-        // TLS reports more precisely what is wrong with it.
+        // TLS reports more precisely what is wrong with the certificate.
         return Ok(());
     };
     if now < WRITTEN {
@@ -44,7 +44,7 @@ pub fn check_own(origin: &str, pem: &[u8], now: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns the certificate that ends first.
+/// Returns the certificate that expires first.
 pub fn nearest<'a>(
     pems: impl Iterator<Item = (&'a str, &'a [u8])>,
     now: u64,

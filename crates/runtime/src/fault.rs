@@ -1,4 +1,4 @@
-//! Errors that end the program, with their blame.
+//! Errors that end the program, with the party at fault.
 
 use std::fmt;
 use std::io;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 /// The party that can fix a [`Fault`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Blame {
-    /// Usage, configuration, files: exit code 2.
+    /// The operator, for usage, configuration and files: exit code 2.
     Operator,
-    /// The machine or the network: exit code 1.
+    /// The host or the network: exit code 1.
     Environment,
     /// The far end: exit code 1.
     Peer,
@@ -20,7 +20,8 @@ pub enum Blame {
     Ours,
 }
 
-/// An error that ends the program: one sentence with the cause and, if there is one, the remedy.
+/// An error that ends the program. It is one sentence with the cause and, if there is one, the
+/// remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     blame: Blame,
@@ -28,12 +29,12 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Blames the operator: the configuration or a file that it names is wrong.
+    /// Blames the operator, because the configuration or a file that it names is wrong.
     pub fn operator(message: impl Into<String>) -> Self {
         Self { blame: Blame::Operator, message: message.into() }
     }
 
-    /// Blames the environment: the machine or the network refuses.
+    /// Blames the environment, because of an error of the host or the network.
     pub fn environment(message: impl Into<String>) -> Self {
         Self { blame: Blame::Environment, message: message.into() }
     }
@@ -43,19 +44,20 @@ impl Fault {
         Self { blame: Blame::Peer, message: message.into() }
     }
 
-    /// Creates the fault of a bug: something that must not happen.
+    /// Creates the fault for a bug in this program.
     pub fn ours(message: impl Into<String>) -> Self {
         Self { blame: Blame::Ours, message: message.into() }
     }
 
-    /// Returns the fault of a settings file that is not TOML or lacks required keys, with the line.
+    /// Returns the fault for a settings file that is not TOML or lacks required keys, with the
+    /// line.
     pub fn in_toml(path: &Path, text: &str, error: &toml::de::Error) -> Self {
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map_or(1, |text| text.matches('\n').count().saturating_add(1));
         Self::in_line(path, line, error.message())
     }
 
-    /// Returns the fault of a wrong line of a file.
+    /// Returns the fault for a wrong line in a file.
     pub fn in_line(path: &Path, line: usize, message: &str) -> Self {
         Self::operator(format!("{} line {line}: {}", path.display(), message.trim()))
     }
@@ -82,7 +84,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Returns the fault of a failed file operation. `doing` reads like "cannot write".
+/// Returns the fault for a failed file operation. `doing` is a phrase such as "cannot write".
 pub fn file_fault(doing: &str, path: &Path, error: &io::Error) -> Fault {
     let what = format!("{doing} {}: {error}", path.display());
     Fault::environment(match error.kind() {

@@ -1,4 +1,5 @@
-//! The one loop of all long-running programs: signals, control socket, watchdog, ticks, and the program's own events.
+//! The main loop of all long-running programs, which handles signals, the control socket, the watchdog, ticks, and the
+//! program's own events.
 //!
 //! ```text
 //!   signals         ──► signal  ─┐
@@ -7,8 +8,8 @@
 //!   Instance::next  ──► handle  ─┘
 //! ```
 //!
-//! What is to be done before and after it, and in which order, is the program's own: a client takes leave of its server, a
-//! bridge switches its ports on again.
+//! Each program defines what to do before and after the loop. For example, a client notifies its server, and a bridge
+//! enables its ports again.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,20 +23,20 @@ use crate::control::{ControlRequest, Request, Response, Server, StatusReport};
 use crate::fault::Fault;
 use crate::signals::{Signal, Signals};
 
-/// The interval of ticks, unless an instance has another.
+/// The default interval of ticks.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The shortest interval between notifications to the service manager.
 const MIN_ALIVE: Duration = Duration::from_millis(100);
 
-/// A long-running program: a server, a client, a bridge or a node.
+/// A long-running program, which is a server, a client, a bridge or a node.
 ///
-/// Only [`Instance::next`] is cancelled; the other methods run to their end.
+/// Only [`Instance::next`] may be cancelled. The other methods run to completion.
 #[expect(async_fn_in_trait, reason = "an instance stays on the thread that runs it")]
 pub trait Instance {
-    /// An event of its own.
+    /// The instance's own events.
     type Event;
-    /// The reason for which it ends by itself.
+    /// The reason for which the instance ends by itself.
     type Reason;
 
     /// Returns the role in the status report.
@@ -52,7 +53,7 @@ pub trait Instance {
     /// The instance cannot continue.
     async fn next(&mut self) -> Result<Self::Event, Fault>;
 
-    /// Handles an event. Returns why the instance ends, if it does.
+    /// Handles an event. Returns the reason if the instance ends.
     ///
     /// # Errors
     /// The instance cannot continue.
@@ -61,7 +62,7 @@ pub trait Instance {
         event: Self::Event,
     ) -> Result<Option<EndReason<Self::Reason>>, Fault>;
 
-    /// Does the periodic work. Returns why the instance ends, if it does.
+    /// Performs the periodic work. Returns the reason if the instance ends.
     ///
     /// # Errors
     /// The instance cannot continue.
@@ -75,7 +76,7 @@ pub trait Instance {
         signal.into()
     }
 
-    /// Logs the state, for an operator who sends SIGUSR1 or SIGUSR2.
+    /// Logs the state, after SIGUSR1 or SIGUSR2 from an operator.
     fn log_state(&mut self) {}
 
     /// Carries out [`Reaction::Reload`].
@@ -84,29 +85,29 @@ pub trait Instance {
     /// Answers a request other than [`Request::Status`] and [`Request::Stop`].
     fn request(&mut self, request: Request) -> Response;
 
-    /// Returns the number of sessions that end with the instance, the answer to [`Request::Stop`].
+    /// Returns the number of sessions that end with the instance, for the response to [`Request::Stop`].
     fn sessions(&self) -> usize {
         1
     }
 
-    /// Completes a status report, in which everything that all instances have is filled in.
+    /// Completes a status report, in which the fields common to all instances are already set.
     fn report(&mut self, report: &mut StatusReport);
 }
 
-/// The action after a signal.
+/// The reaction to a signal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Reaction {
-    /// Nothing.
+    /// Do nothing.
     Ignore,
-    /// Read files again; a client connects again.
+    /// Read files again. A client also connects again.
     Reload,
     /// End, after a notice to the peers.
     Stop,
-    /// End, because the process begins again with its configuration read again.
+    /// End, because the process restarts and reads its configuration again.
     Restart,
 }
 
-/// The reaction of a program that has no other one of its own.
+/// The default reactions.
 impl From<Signal> for Reaction {
     fn from(signal: Signal) -> Self {
         match signal {
@@ -124,20 +125,20 @@ pub enum EndReason<R> {
     Signal(Signal),
     /// A signal whose reaction is [`Reaction::Restart`].
     Restart,
-    /// The control socket, or the owner of the instance.
+    /// A request from the control socket, or from the owner of the instance.
     Asked,
-    /// The instance itself.
+    /// The instance ended by itself.
     Stopped(R),
 }
 
-/// What steers an instance from outside.
+/// The external inputs of an instance.
 #[derive(Debug)]
 pub struct Controls {
-    /// Signals.
+    /// The signals.
     pub signals: Signals,
     /// The control socket.
     pub socket: Option<Server>,
-    /// The service manager, if it wants notifications.
+    /// The service manager, if it expects notifications.
     pub notifier: Option<Notifier>,
 }
 
@@ -146,7 +147,7 @@ impl Controls {
     /// dropped.
     ///
     /// # Errors
-    /// The control socket cannot be opened; the error names the remedy.
+    /// Fails if the control socket cannot be opened. The error names the remedy.
     pub fn open(socket: &Path) -> Result<Self, Fault> {
         Ok(Self {
             socket: Some(Server::open(socket)?),
@@ -157,7 +158,7 @@ impl Controls {
 
     /// Reports to the service manager that start-up is complete.
     pub fn ready(&self, status: &str) {
-        // Nothing depends on it but the manager's own patience.
+        // If this fails, only the service manager is affected.
         let _ = self.notifier.as_ref().map(|notifier| notifier.ready(status));
     }
 
@@ -183,7 +184,7 @@ pub async fn run<I: Instance>(
     let name = controls.socket.as_ref().map(Server::name).unwrap_or_default();
     let mut ticks = interval(instance.tick_interval());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Twice as often as the manager expects it.
+    // Send notifications twice as often as the manager expects.
     let watchdog = controls.notifier.as_ref().and_then(Notifier::watchdog);
     let mut alive = interval(watchdog.map_or(TICK, |every| every / 2).max(MIN_ALIVE));
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -201,7 +202,7 @@ pub async fn run<I: Instance>(
             },
             (request, reply) = next_request(&mut controls.socket) => {
                 let stop = request == Request::Stop;
-                // The program that asked may have gone.
+                // The requesting program may be gone.
                 let _ = reply.send(respond(instance, request, &name, started));
                 stop.then_some(EndReason::Asked)
             }
@@ -218,7 +219,7 @@ pub async fn run<I: Instance>(
     }
 }
 
-/// Waits for the next request of the control socket; forever if there is none.
+/// Waits for the next request from the control socket, forever if there is no socket.
 async fn next_request(socket: &mut Option<Server>) -> ControlRequest {
     match socket {
         Some(server) => server.next().await,
@@ -264,7 +265,7 @@ mod tests {
     use super::*;
     use crate::control::{FilterReport, request};
 
-    /// Counts ticks, and answers every request with a filter's report.
+    /// An instance that counts ticks and answers every request with a filter's report.
     #[derive(Default)]
     struct Counter {
         ticks: u64,

@@ -1,9 +1,9 @@
-//! Makes an engine a running program: sockets, timers, names, the TUN device and the routes,
-//! privileges, logs and the control socket. Every app is built on it; it knows none of them.
+//! Turns an engine into a running program, with sockets, timers, name resolution, the TUN device and routes,
+//! privileges, logs and the control socket. All apps are built on this crate, which depends on none of them.
 //!
-//! [`driver`] joins a sans-IO engine to the data plane, [`control`] is how other processes look at and steer a
-//! running one, [`helper`] performs privileged operations for a process without privileges, [`host`] changes the
-//! machine's addresses and routes and undoes what it changed, and [`filter`] keeps the rules of a running filter.
+//! [`driver`] connects a sans-IO engine to the data plane. Through [`control`], other processes inspect and control a
+//! running one. [`helper`] performs privileged operations for a process without privileges, [`host`] changes the host's
+//! addresses and routes and undoes the changes, and [`filter`] manages the rules of a running filter.
 
 #![forbid(unsafe_code)]
 
@@ -38,10 +38,10 @@ mod trivial;
 pub use adit_linux::terminal;
 pub use adit_linux::zeroizing_alloc::ZeroizingAllocator;
 
-/// Creates a tokio runtime without threads of its own, so that privileges can still be dropped.
+/// Creates a tokio runtime without its own threads, so that privileges can still be dropped.
 ///
 /// # Errors
-/// The kernel refuses what it needs.
+/// Fails if the kernel refuses the runtime's resources.
 pub fn async_runtime() -> Result<tokio::runtime::Runtime, fault::Fault> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,6 +1,6 @@
-//! `port-share`: one TCP port for the tunnel and for something else, mostly a web server.
+//! `port-share`, with which the tunnel shares a TCP port with another service, usually a web server.
 //!
-//! The first bytes of a connection identify it. Everything but a client's reset is forwarded, both ways, to the
+//! The first bytes of a connection identify it. If they are not a client's reset, the connection is forwarded to the
 //! other service.
 
 use std::io;
@@ -15,27 +15,27 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::clock::now;
 
-/// Foreign connections at once; further ones are closed.
+/// The maximum number of concurrent foreign connections. Further ones are closed.
 const MAX_FOREIGN: usize = 512;
-/// Connections that have not shown what they are; further ones are closed.
+/// The maximum number of connections that are not identified yet. Further ones are closed.
 const MAX_LOOKING: usize = 1024;
-/// Each network may have one connection for this many places that are free.
+/// The number of free places for which a network may have one more connection.
 const FREE_PER_CONNECTION: usize = 7;
 /// The time limit for the first bytes of a connection.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
 /// The time after which a foreign connection that is silent in both directions is closed.
 const IDLE: Duration = Duration::from_secs(600);
-/// Bytes of a foreign connection that are copied at once.
+/// The number of bytes of a foreign connection that are copied at once.
 const BUFFER: usize = 8 * 1024;
 /// The time limit for the other service to accept.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The minimum interval between logs of a failure to reach the other service.
+/// The minimum interval between log lines about failures to reach the other service.
 const COMPLAINTS: Duration = Duration::from_secs(60);
-/// Bytes by which a client is known: the length of its first frame, and the opcode.
+/// The number of bytes that identify a client, which are the length of its first frame and the opcode.
 const LEAD: usize = 3;
-/// Length of the shortest reset: opcode, session id, and no more than a count of acknowledgements and a message id.
+/// The length of the shortest reset, which consists of the opcode, session id, acknowledgement count and message id.
 const SHORTEST_RESET: u16 = 14;
-/// HARD_RESET_CLIENT_V2 and _V3 under key id 0.
+/// HARD_RESET_CLIENT_V2 and _V3 with key id 0.
 const RESETS: [u8; 2] = [7 << 3, 10 << 3];
 
 /// The destination of connections that are not the tunnel's.
@@ -49,7 +49,7 @@ pub struct PortShare {
     idle: Duration,
 }
 
-/// Connections at once, in all and by network.
+/// The concurrent connections, in total and per network.
 #[derive(Debug)]
 struct Slots(Mutex<AddressQuota>);
 
@@ -80,22 +80,22 @@ impl Drop for Slot<'_> {
 /// The kind of a connection.
 #[derive(Debug)]
 pub enum Kind {
-    /// The tunnel's; nothing of it was read.
+    /// The tunnel's, from which nothing was read.
     Tunnel,
     /// Another protocol's.
     Foreign,
-    /// It ended, or was silent for too long.
+    /// A connection that ended, or was silent for too long.
     Mute,
 }
 
 impl PortShare {
-    /// Implements `port-share HOST PORT`.
+    /// Creates the configuration of `port-share HOST PORT`.
     pub fn new(host: String, port: u16) -> Self {
         let (room, looking) = (Slots::new(MAX_FOREIGN), Slots::new(MAX_LOOKING));
         Self { host, port, room, looking, complained: Arc::default(), idle: IDLE }
     }
 
-    /// Looks at a connection's first bytes without taking them.
+    /// Inspects a connection's first bytes without consuming them.
     pub async fn sort(&self, stream: &TcpStream, remote: SocketAddr) -> Kind {
         let Some(_place) = self.looking.take(remote.ip()) else { return Kind::Mute };
         let looked = async {
@@ -106,7 +106,7 @@ impl PortShare {
                 match watched.try_io(tokio::io::Interest::READABLE, || stream.peek(&mut lead)) {
                     Ok(count) => match sort_lead(lead.get(..count).unwrap_or(&[])) {
                         Some(kind) => return Ok(kind),
-                        // Readable all the while: look again a moment later.
+                        // The socket stays readable, so wait a moment before the next look.
                         None => tokio::time::sleep(Duration::from_millis(20)).await,
                     },
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -123,7 +123,7 @@ impl PortShare {
     /// Carries a foreign connection to the other service until either end closes.
     pub async fn carry(&self, stream: TcpStream, remote: SocketAddr) {
         let Some(_place) = self.room.take(remote.ip()) else {
-            // Unauthenticated senders can cause it at will.
+            // Unauthenticated senders can cause this at will.
             tracing::debug!(
                 "port-share: too many foreign connections, in all or from this network; {remote} is \
                  closed"
@@ -153,7 +153,7 @@ impl PortShare {
                 pass(far_reads, near_writes, &active)
             )
         };
-        // The two ends decide how the connection ends, unless both are silent.
+        // The two ends decide when the connection ends, unless both are silent.
         tokio::select! {
             _ = both => {}
             () = active.has_ended() => {
@@ -163,7 +163,7 @@ impl PortShare {
     }
 }
 
-/// When something last passed through a connection.
+/// The time of the last traffic on a connection.
 struct LastActivity {
     since: Mutex<tokio::time::Instant>,
     idle: Duration,
@@ -182,7 +182,7 @@ impl LastActivity {
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) + self.idle
     }
 
-    /// Completes once nothing has passed for too long.
+    /// Completes once there has been no traffic for too long.
     async fn has_ended(&self) {
         while self.until() > tokio::time::Instant::now() {
             tokio::time::sleep_until(self.until()).await;
@@ -225,7 +225,7 @@ fn tokio_copy(stream: &TcpStream) -> io::Result<tokio::net::TcpStream> {
     tokio::net::TcpStream::from_std(stream.as_fd().try_clone_to_owned()?.into())
 }
 
-/// Detects the protocol; `None` while the bytes so far could be either's.
+/// Detects the protocol. Returns `None` while the bytes so far could belong to either.
 fn sort_lead(bytes: &[u8]) -> Option<Kind> {
     match *bytes {
         [] => Some(Kind::Mute),
@@ -243,7 +243,8 @@ fn sort_lead(bytes: &[u8]) -> Option<Kind> {
     }
 }
 
-/// A first packet is at most one with a wrapped key of 1024 bytes, below 2 KiB; text begins with higher bytes.
+/// The maximum high byte of the length of a first packet. Even with a wrapped key of 1024 bytes, the packet is shorter
+/// than 2 KiB. Text begins with higher bytes.
 const MAX_LEAD_HIGH: u8 = 0x07;
 
 #[cfg(test)]
@@ -336,7 +337,7 @@ mod tests {
         assert!(told.ends_with("hello"));
     }
 
-    /// Only what passes keeps a connection, in whichever direction.
+    /// Traffic in either direction keeps a connection open.
     #[tokio::test]
     async fn a_foreign_connection_that_is_silent_for_too_long_is_closed() {
         let service = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -4,7 +4,7 @@ use adit_engine::{Random, Seed};
 
 use crate::fault::Fault;
 
-/// Returns random bytes that are fit for keys.
+/// Returns random bytes that are suitable for keys.
 pub fn bytes<const N: usize>() -> Result<[u8; N], Fault> {
     let mut bytes = [0; N];
     fill(&mut bytes)?;

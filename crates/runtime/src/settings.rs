@@ -1,27 +1,27 @@
-//! Settings files: their documented keys, and checks that they share.
+//! The documented keys of settings files, and checks that several files share.
 
-/// Longest name of a network device (IFNAMSIZ without its terminator).
+/// The maximum length of a network device's name (IFNAMSIZ without its terminator).
 const MAX_DEVICE_NAME: usize = 15;
 
 /// A documented key of a settings file.
 #[derive(Copy, Clone, Debug)]
 pub struct Key {
-    /// Its name.
+    /// The name of the key.
     pub name: &'static str,
-    /// Its comment in the file.
+    /// The comment in the file.
     pub comment: &'static str,
-    /// A value as it may be written.
+    /// An example value.
     pub example: &'static str,
     /// The default; `None`: the key is required.
     pub default: Option<&'static str>,
-    /// A running server takes a new value only when it starts again.
+    /// Whether a running server applies a new value only after a restart.
     pub restart: bool,
 }
 
 /// Checks the name of a device, which goes into nft rules and file names below /proc/sys.
 ///
 /// # Errors
-/// The error, and the correction.
+/// Returns the error and the correction.
 pub fn checked_device(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.is_empty() || name.len() > MAX_DEVICE_NAME || !name.chars().all(allowed) {

@@ -1,36 +1,36 @@
-//! Signals as a channel.
+//! Delivers signals through a channel.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::fault::Fault;
 
-/// A signal that ends, restarts or questions a running program.
+/// A signal that ends, restarts or queries a running program.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM
+    /// SIGTERM.
     Terminate,
-    /// SIGINT
+    /// SIGINT.
     Interrupt,
-    /// SIGHUP
+    /// SIGHUP.
     Hangup,
-    /// SIGUSR1
+    /// SIGUSR1.
     User1,
-    /// SIGUSR2
+    /// SIGUSR2.
     User2,
 }
 
-/// Signals that wait until they are taken. Beyond those, equal signals are merged, as always.
+/// The number of signals that can wait in the channel. Beyond it, equal signals are merged as usual.
 const WAITING: usize = 8;
 
-/// The signals that end, restart or question a running program.
+/// The signals that end, restart or query a running program.
 ///
-/// A task of its own waits for them: to ask five streams whenever a packet has come costs more than most packets.
+/// A separate task waits for them, because polling five streams after each packet costs more than most packets do.
 #[derive(Debug)]
 pub struct Signals(mpsc::Receiver<Signal>);
 
 impl Signals {
-    /// Takes them over from their default actions. Call inside a tokio runtime.
+    /// Takes the signals over from their default actions. Call it inside a tokio runtime.
     pub fn new() -> Result<Self, Fault> {
         let open = |kind| {
             signal(kind).map_err(|e| Fault::environment(format!("cannot receive signals: {e}")))
@@ -60,7 +60,7 @@ impl Signals {
         Ok(Self(waiting))
     }
 
-    /// Takes none over: none comes. For tests.
+    /// Creates a receiver without signals, for tests.
     pub fn none() -> Self {
         Self(mpsc::channel(1).1)
     }

@@ -10,26 +10,26 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use crate::fault::Fault;
 use crate::helper;
 
-/// An environment variable with their number, for server and client.
+/// The environment variable with the number of workers, for server and client.
 const VARIABLE: &str = "ADIT_WORKERS";
 
-/// The most that may be asked for: each has a socket for every port, a queue of the device and
-/// buffers of its own.
+/// The maximum number of workers that may be configured, because each has a socket for every port, a device queue and
+/// buffers.
 pub const MAX_WORKERS: u16 = 64;
 
-/// More than this a server does not take by itself, however many cores there are: each more is worth
-/// less, since all feed one network stack.
+/// The maximum number of workers that a server chooses by itself. Further workers gain little, because all feed one
+/// network stack.
 const MAX_BY_DEFAULT: u16 = 16;
 
-/// Up to this many cores a server has one worker: on two, the second takes from the programs that the
-/// packets are for what the first could give them, and for a single stream costs a little.
+/// The number of cores up to which a server has one worker. With two cores, a second worker competes with the programs
+/// that receive the packets, and slightly slows down a single stream.
 const SMALL_MACHINE: u16 = 2;
 
-/// Workers of a server: from the command line, else `ADIT_WORKERS`, else the settings, else the number of cores
-/// within limits.
+/// Returns the number of a server's workers. It is from the command line, or else `ADIT_WORKERS`, or else the settings,
+/// or else the number of cores within limits.
 ///
 /// # Errors
-/// The number is out of range.
+/// Fails if the number is out of range.
 pub fn of_server(command: Option<u16>, settings: Option<u16>) -> Result<u16, Fault> {
     let chosen = match command {
         Some(workers) => Some(workers),
@@ -37,7 +37,7 @@ pub fn of_server(command: Option<u16>, settings: Option<u16>) -> Result<u16, Fau
     };
     match chosen {
         Some(workers) => checked(workers).map_err(Fault::operator),
-        // Counts what the scheduler and a cgroup's quota leave us.
+        // This counts the cores that the scheduler and a cgroup's quota allow.
         None => {
             let cores = by_default(available_parallelism().map_or(1, NonZero::get));
             Ok(within(cores, task_limit()))
@@ -45,11 +45,11 @@ pub fn of_server(command: Option<u16>, settings: Option<u16>) -> Result<u16, Fau
     }
 }
 
-/// Workers of a client: one unless `ADIT_WORKERS` is set, since all packets belong to one peer, which sends from
-/// one core by design.
+/// Returns the number of a client's workers. It is one unless `ADIT_WORKERS` is set, because all packets belong to one
+/// peer, which sends from one core by design.
 ///
 /// # Errors
-/// The number is out of range.
+/// Fails if the number is out of range.
 pub fn of_client() -> Result<u16, Fault> {
     Ok(from_environment()?.unwrap_or(1))
 }
@@ -85,18 +85,18 @@ fn by_default(cores: usize) -> u16 {
     }
 }
 
-/// Tasks besides the workers: the control thread, and threads that wait for files and names.
+/// The number of tasks besides the workers, which are the control thread and threads that wait for files and names.
 const OWN_TASKS: u64 = 1 + 2;
 
-/// Returns fewer workers if limits leave no room for that many tasks; at least one.
+/// Returns fewer workers, but at least one, if limits leave no room for their tasks.
 fn within(workers: u16, tasks: Option<u64>) -> u16 {
     let others = OWN_TASKS + u64::from(helper::TASKS);
     let room = tasks.map(|tasks| tasks.saturating_sub(others).max(1));
     room.and_then(|room| u16::try_from(room).ok()).map_or(workers, |room| workers.min(room))
 }
 
-/// Returns the number of tasks that this process may have: by `RLIMIT_NPROC` (`LimitNPROC=` of a unit) and by the
-/// process controllers of the cgroups that it is in (`TasksMax=`). `None` without a limit.
+/// Returns the maximum number of tasks of this process, from `RLIMIT_NPROC` (`LimitNPROC=` of a unit) and the process
+/// controllers of its cgroups (`TasksMax=`). Returns `None` if there is no limit.
 fn task_limit() -> Option<u64> {
     let by_user = getrlimit(Resource::RLIMIT_NPROC).ok().map(|(soft, _)| soft);
     let by_user = by_user.filter(|limit| *limit != RLIM_INFINITY);
@@ -105,7 +105,7 @@ fn task_limit() -> Option<u64> {
     by_user.into_iter().chain(by_group).min()
 }
 
-/// Returns the least `pids.max` of the cgroups in the text of `/proc/self/cgroup` and of those above them.
+/// Returns the lowest `pids.max` of the cgroups in the text of `/proc/self/cgroup` and of their ancestors.
 fn group_limit(root: &Path, groups: &str) -> Option<u64> {
     let folders = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':');

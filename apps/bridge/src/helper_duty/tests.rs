@@ -1,4 +1,4 @@
-//! A bridge: what its helper does for it, and what it refuses.
+//! Tests the requests that a bridge's helper carries out, and those that it refuses.
 
 use std::fs;
 

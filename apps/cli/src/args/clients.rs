@@ -11,7 +11,7 @@ use crate::complete;
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum Client {
-    /// Make a client and its profile, for any OpenVPN client
+    /// Add a client and write its profile, for any OpenVPN program
     #[command(after_help = "Examples:
   sudo adit server client add laptop              writes laptop.ovpn, mode 0600
   sudo adit server client add phone | qrencode -t ansiutf8
@@ -24,44 +24,45 @@ The private key is in the profile only: hand it over, then delete it.")]
   sudo adit server client list")]
     List(ClientList),
 
-    /// Show all about one client
+    /// Show the details of one client
     #[command(after_help = "Example:
   sudo adit server client show laptop")]
     Show(ClientShow),
 
-    /// Revoke a client's certificate for good, at once
+    /// Revoke a client's certificate permanently, with immediate effect
     #[command(after_help = "Example:
   sudo adit server client revoke laptop")]
     Revoke(ClientName),
 
-    /// Give a client a new certificate and profile; the old one ends
+    /// Give a client a new certificate and profile, which replace the old ones
     #[command(after_help = "Example:
   sudo adit server client renew laptop --days 365")]
     Renew(ClientRenew),
 
-    /// Say which groups a client is in, for the filter's rules (@group:NAME); at once
+    /// Set the groups of a client for the filter's rules (@group:NAME), with immediate effect
     #[command(after_help = "Examples:
   sudo adit server client group laptop staff ops
   sudo adit server client group laptop   takes it out of all groups")]
     Group(ClientGroup),
 
-    /// Lock a client out, at once, until it is enabled again; it goes on trying, slowly
+    /// Refuse a client from now on, until it is enabled again. The client keeps trying, slowly
     #[command(after_help = "Example:
   sudo adit server client disable laptop")]
     Disable(ClientName),
 
-    /// Print the lines that profiles need after a change of host or port, without a new certificate
+    /// Print the lines that profiles need after a change of the host or port, without a new
+    /// certificate
     #[command(after_help = "Examples:
   sudo adit server client remotes
   sudo adit server client remotes --done laptop   its profile has got them")]
     Remotes(ClientRemotes),
 
-    /// Let a disabled client in again; it comes back within half a minute
+    /// Accept a disabled client again. It returns within half a minute
     #[command(after_help = "Example:
   sudo adit server client enable laptop")]
     Enable(ClientEnable),
 
-    /// End a client's session; it may connect again
+    /// End a client's session. The client may connect again
     #[command(after_help = "Example:
   sudo adit server client kick laptop")]
     Kick(ClientName),
@@ -69,14 +70,14 @@ The private key is in the profile only: hand it over, then delete it.")]
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientAdd {
-    /// Letters, digits, dot, dash, underscore, @
+    /// The name: letters, digits, dots, dashes, underscores and @
     pub name: String,
 
-    /// Days until the certificate ends [default: 825]
+    /// The days until the certificate expires [default: 825]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub days: Option<u32>,
 
-    /// Ask for a password that protects the private key
+    /// Ask for a password to protect the private key
     #[arg(long)]
     pub password: bool,
 
@@ -84,11 +85,11 @@ pub(crate) struct ClientAdd {
     #[arg(long, value_name = "ADDR")]
     pub ip: Option<Ipv4Addr>,
 
-    /// A group that filter rules can name (@group:NAME); repeatable
+    /// A group for filter rules (@group:NAME) (repeatable)
     #[arg(long, value_name = "NAME", add = complete::group())]
     pub group: Vec<String>,
 
-    /// Write the profile here; - is stdout [default: NAME.ovpn on a terminal, else stdout]
+    /// The file for the profile; - for stdout [default: NAME.ovpn on a terminal, else stdout]
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
 
@@ -98,11 +99,11 @@ pub(crate) struct ClientAdd {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientGroup {
-    /// Name of the client
+    /// The name of the client
     #[arg(add = complete::client())]
     pub name: String,
 
-    /// The groups it is in from now on; none: it is in no group
+    /// The client's groups from now on; if none are given, it is in no group
     #[arg(value_name = "GROUP", add = complete::group())]
     pub groups: Vec<String>,
 
@@ -112,19 +113,19 @@ pub(crate) struct ClientGroup {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientRenew {
-    /// Name of the client
+    /// The name of the client
     #[arg(add = complete::client())]
     pub name: String,
 
-    /// Days until the certificate ends [default: 825]
+    /// The days until the certificate expires [default: 825]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub days: Option<u32>,
 
-    /// Ask for a password that protects the private key
+    /// Ask for a password to protect the private key
     #[arg(long)]
     pub password: bool,
 
-    /// Write the profile here; - is stdout [default: NAME.ovpn on a terminal, else stdout]
+    /// The file for the profile; - for stdout [default: NAME.ovpn on a terminal, else stdout]
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
 
@@ -134,7 +135,7 @@ pub(crate) struct ClientRenew {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientList {
-    /// JSON instead of a table
+    /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
 
@@ -144,11 +145,11 @@ pub(crate) struct ClientList {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientShow {
-    /// Name of the client
+    /// The name of the client
     #[arg(add = complete::any_client())]
     pub name: String,
 
-    /// JSON instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
 
@@ -158,7 +159,7 @@ pub(crate) struct ClientShow {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientRemotes {
-    /// This client's profile has got the lines; repeatable
+    /// A client whose profile has been updated with the lines (repeatable)
     #[arg(long, value_name = "NAME", add = complete::client())]
     pub done: Vec<String>,
 
@@ -168,7 +169,7 @@ pub(crate) struct ClientRemotes {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientName {
-    /// Name of the client
+    /// The name of the client
     #[arg(add = complete::client())]
     pub name: String,
 
@@ -178,7 +179,7 @@ pub(crate) struct ClientName {
 
 #[derive(Debug, Args)]
 pub(crate) struct ClientEnable {
-    /// Name of the client
+    /// The name of the client
     #[arg(add = complete::disabled_client())]
     pub name: String,
 

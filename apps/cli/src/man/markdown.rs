@@ -1,19 +1,19 @@
-//! Pages of the documentation as roff. It supports the Markdown of docs/: headings, paragraphs, lists, tables, blocks
-//! of code, and code, bold print and links inside of a line.
+//! Converts pages of the documentation to roff. It supports the Markdown of docs/, with headings, paragraphs, lists,
+//! tables, blocks of code, and code, bold print and links within a line.
 
 use super::escaped;
 
-/// A block whose lines are being gathered.
+/// The kind of block whose lines are being gathered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     None,
     Paragraph,
     Item,
-    /// Between lines of three backticks.
+    /// A block between lines with three backticks.
     Code,
-    /// Lines that begin with four blanks.
+    /// Lines that begin with four spaces.
     Indented,
-    /// The head of a table comes first, then a line of dashes, then rows.
+    /// The head of a table, which a line of dashes and the rows follow.
     TableHead,
     TableRows,
 }
@@ -24,7 +24,7 @@ pub(super) fn roff(markdown: &str) -> String {
     const END: &str = ".fi\n.RE\n";
     let mut text = String::new();
     let mut block = Block::None;
-    // Empty lines in a block of indented lines: they belong to it only if another line follows.
+    // The number of empty lines after indented lines. They belong to the block only if another indented line follows.
     let mut empty = 0;
     for line in markdown.lines() {
         let indented = line.strip_prefix("    ");
@@ -61,7 +61,7 @@ pub(super) fn roff(markdown: &str) -> String {
             text.push_str(&format!(".SH \"{}\"\n", escaped(heading).to_uppercase()));
             block = Block::None;
         } else if line.starts_with("# ") || line.starts_with("- [") || line.starts_with("  [") {
-            // The title, and links to the page's own parts.
+            // Skip the title, and the links to the page's own parts.
             block = Block::None;
         } else if line.starts_with('|') {
             block = row(&mut text, block, line);
@@ -83,7 +83,7 @@ pub(super) fn roff(markdown: &str) -> String {
     text
 }
 
-/// Converts a row of a table: its first cell in bold print, the others below it.
+/// Converts a row of a table, with its first cell in bold print and the others below it.
 fn row(text: &mut String, block: Block, line: &str) -> Block {
     if block != Block::TableHead && block != Block::TableRows {
         return Block::TableHead;
@@ -99,7 +99,7 @@ fn row(text: &mut String, block: Block, line: &str) -> Block {
     Block::TableRows
 }
 
-/// Returns the cells of a row. A bar inside of code is escaped by a backslash.
+/// Returns the cells of a row. A bar within code is escaped with a backslash.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut escaped = false;
@@ -118,13 +118,13 @@ fn cells(line: &str) -> Vec<String> {
     cells.iter().map(|cell| cell.trim().to_owned()).collect()
 }
 
-/// Escapes a literal line: a point or a quote at its beginning must not become a request.
+/// Escapes a literal line, so that a period or a quote at its beginning does not become a request.
 fn literal(line: &str) -> String {
     let line = escaped(line);
     if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }
 }
 
-/// Converts code and bold print to bold, and links to their words.
+/// Converts code and bold print to bold print, and links to their texts.
 fn inline(line: &str) -> String {
     let mut text = String::new();
     for (at, part) in line.split('`').enumerate() {
@@ -144,7 +144,7 @@ fn bold(text: &str) -> String {
         .collect()
 }
 
-/// Replaces `[words](target)` by `words`.
+/// Replaces `[words](target)` with `words`.
 fn without_links(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;

@@ -14,10 +14,10 @@ use crate::demo::ProgressDisplay;
 use crate::text::{bytes, row, table};
 use crate::{note, print, print_json};
 
-/// The number of characters of a token that are shown: it admits a machine, and is longer than a
+/// The number of characters of a token that are shown, because a token is secret and longer than a
 /// line.
 const TOKEN_SHOWN: usize = 10;
-/// The width of a terminal, less the margin.
+/// The width of a terminal without the margin.
 const WIDTH: usize = 72;
 
 pub(super) fn run(options: &Demo) -> Result<ExitCode, Fault> {

@@ -1,4 +1,4 @@
-//! The log of packets: `verify`, `export` and `tail`.
+//! `verify`, `export` and `tail`, which read the log of packets.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,23 +18,24 @@ use crate::{note, print};
 /// The reader of the log, and the streams to read.
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
-    /// Read as this role, which may read everything, instead of as this machine's node; - reads the URL from stdin
+    /// The database URL of a role that may read all tables, to use instead of this machine's node; - reads it from
+    /// stdin
     #[arg(long, value_name = "URL")]
     pub url: Option<SecretWord>,
 
-    /// The auditor's key, from `init --auditor`
+    /// The file with the auditor's key, from `init --auditor`
     #[arg(long, value_name = "FILE", requires = "url", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
 
-    /// Only what this node sent
+    /// Read only packets from this node
     #[arg(long, value_name = "NODE")]
     pub from: Option<String>,
 
-    /// Only what was sent to this node
+    /// Read only packets to this node
     #[arg(long, value_name = "NODE")]
     pub to: Option<String>,
 
-    /// Only the stream of this number
+    /// Read only the stream with this number
     #[arg(long, value_name = "NUMBER")]
     pub stream: Option<i32>,
 }
@@ -60,15 +61,15 @@ pub(crate) struct Verify {
 
 #[derive(Debug, Args)]
 pub(crate) struct Export {
-    /// Start: 10m, 2h or 3d ago, or a time like 2026-05-01T10:00:00Z
+    /// The start: 10m, 2h or 3d ago, or a time such as 2026-05-01T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub since: i64,
 
-    /// End, likewise [default: now]
+    /// The end, in the same form [default: now]
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub until: Option<i64>,
 
-    /// Where to write the packets, as pcapng; - is stdout
+    /// The file for the packets, as pcapng; - for stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub pcapng: PathBuf,
 
@@ -81,7 +82,7 @@ pub(crate) struct Export {
 
 #[derive(Debug, Args)]
 pub(crate) struct Tail {
-    /// How many of the last packets
+    /// The number of packets to print, counted from the last one
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     pub lines: u32,
 
@@ -92,11 +93,11 @@ pub(crate) struct Tail {
     #[command(flatten)]
     pub log: LogArgs,
 
-    /// Name of the network on this machine, if it is in several
+    /// The name of the network on this machine, if it is in several
     #[arg(long, value_name = "NAME")]
     pub network_name: Option<String>,
 
-    /// Keep everything beneath this folder instead of in /etc/adit, /var/lib/adit and /run/adit
+    /// Use files below this directory instead of in /etc/adit, /var/lib/adit and /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
@@ -157,7 +158,7 @@ pub(super) fn export(options: Export) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Summarizes in one line what was and was not written.
+/// Summarizes the written and omitted packets in one line.
 fn summary(done: ExportReport) -> String {
     let mut words = format!("{} packets", done.proven + done.claimed + done.headers);
     for (count, what) in [

@@ -17,7 +17,7 @@ use clap::{Args, Subcommand, ValueHint};
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum Postgres {
-    /// Make a network in a database, and this machine its first node
+    /// Create a network in a database, with this machine as its first node
     #[command(after_help = "Examples:
   sudo adit postgres init postgres://admin@db.example/vpn --network 10.9.0.0/24
   sudo adit postgres init service=vpn --network 10.9.0.0/24 --audit none
@@ -29,43 +29,43 @@ PGPASSWORD, or asked for. Without sslmode, a connection to any other
 machine uses TLS. Safe to repeat.")]
     Init(Box<members::Init>),
 
-    /// Make this machine a node, with what `init` or `invite` printed on another
+    /// Make this machine a node, with the output of `init` or `invite` on another machine
     #[command(after_help = "Examples:
   sudo adit postgres join - --route 192.168.7.0/24 < invitation")]
     Join(members::Join),
 
-    /// Be a node: carry packets between this machine and the others through the database
+    /// Run this machine's node, which exchanges packets with the others through the database
     #[command(after_help = "Examples:
   sudo adit postgres up
   sudo adit postgres up -n vpn   if this machine is in several networks")]
     Up(up::Up),
 
-    /// Show the network: the database, the running node, and how far each stream is
+    /// Show the database, the running node, and the progress of each stream
     #[command(after_help = "Example:
   sudo adit postgres status --json
 
 The exit code is 1 if the node does not run or the database does not answer.")]
     Status(show::Show),
 
-    /// Show the other nodes: addresses, streams, keys, rates over a second, and what was dropped
+    /// Show the other nodes with their addresses, streams, keys, rates over a second, and drops
     #[command(after_help = "Example:
   sudo adit postgres peers")]
     Peers(show::Show),
 
-    /// Make an invitation for one more node; it works once
+    /// Create an invitation for one more node, which works once
     #[command(after_help = "Example:
   sudo adit postgres invite --valid 1h
 
 Only the machine that ran `init` may invite.")]
     Invite(members::Invite),
 
-    /// Remove a node from the network, at once and for good, and give the others a new network key; what it sent stays
-    /// logged
+    /// Remove a node permanently, with immediate effect, and give the others a new network key. Its packets stay in the
+    /// log
     #[command(after_help = "Example:
   sudo adit postgres remove laptop")]
     Remove(members::Remove),
 
-    /// Give the network a new key: after a node's files may have been copied
+    /// Give the network a new key, for example after a node's files may have been copied
     #[command(after_help = "Example:
   sudo adit postgres rekey
 
@@ -73,7 +73,7 @@ Nodes that run take the key within seconds, without losing packets; others when
 they start. Open invitations are over. `remove` does the same.")]
     Rekey(members::Rekey),
 
-    /// Change the network's settings: retention, audit policy, durability, packet size
+    /// Change the network's retention, audit policy, durability or packet size
     #[command(after_help = "Examples:
   sudo adit postgres set --retention 20GB --retention-age 90d
   sudo adit postgres set --audit none
@@ -82,21 +82,21 @@ The node that made the network signs them; nodes that are up follow without a
 restart.")]
     Set(settings::Set),
 
-    /// Add or remove the auditor, who reads all traffic from then on
+    /// Add or remove the auditor, who can read all traffic from then on
     #[command(subcommand)]
     #[command(after_help = "Examples:
   sudo adit postgres auditor add auditor.key
   sudo adit postgres auditor remove")]
     Auditor(settings::Auditor),
 
-    /// Drop what exceeds the network's retention, with the keys to it
+    /// Drop the packets that exceed the network's retention, together with their keys
     #[command(after_help = "Example:
   sudo adit postgres expire
 
 Every node that runs does the same by itself.")]
     Expire(members::Expire),
 
-    /// Check the log: that no row is missing, altered or added
+    /// Check that no row of the log is missing, altered or added
     #[command(after_help = "Examples:
   sudo adit postgres verify                   what is addressed to this node
   adit postgres verify --url postgres://auditor@db.example/vpn --key auditor.key
@@ -111,12 +111,13 @@ What has expired is named and is no finding. Exits with 1 if anything was found.
   adit postgres export --since 2h --from berlin --pcapng berlin.pcapng")]
     Export(log::Export),
 
-    /// Print a line per packet
+    /// Print a line for each packet
     #[command(after_help = "Example:
   sudo adit postgres tail -f")]
     Tail(log::Tail),
 
-    /// Demonstrate it: a throw-away database, two machines that have nothing else in common, and their packets as rows
+    /// Demonstrate a network with a temporary database and two otherwise isolated machines, and show their packets as
+    /// rows
     #[command(after_help = "Examples:
   sudo adit postgres demo
   sudo adit postgres demo --hold   leave it up to look around, until Ctrl-C
@@ -129,11 +130,11 @@ cluster of the host is not touched; everything that it makes is gone at the end.
 /// Selects the node of a network.
 #[derive(Debug, Args)]
 pub(crate) struct NodeSelector {
-    /// Name of the network on this machine, if it is in several
+    /// The name of the network on this machine, if it is in several
     #[arg(short, long, value_name = "NAME")]
     pub network_name: Option<String>,
 
-    /// Keep everything beneath this folder instead of in /etc/adit, /var/lib/adit and /run/adit
+    /// Use files below this directory instead of in /etc/adit, /var/lib/adit and /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }

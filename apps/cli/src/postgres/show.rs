@@ -1,4 +1,4 @@
-//! `adit postgres status`, `adit postgres peers`, and a node in `adit status`.
+//! `adit postgres status`, `adit postgres peers`, and the nodes in `adit status`.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ pub(crate) struct Show {
     #[command(flatten)]
     here: NodeSelector,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -56,7 +56,7 @@ pub(crate) fn peers(options: &Show) -> Result<ExitCode, Fault> {
     Ok(end(&status))
 }
 
-/// Returns the exit code, from which a script learns whether packets can pass.
+/// Returns the exit code, which tells a script whether packets can pass.
 fn end(status: &NetworkStatus) -> ExitCode {
     if status.running.is_some() && status.database.is_some() {
         ExitCode::SUCCESS
@@ -65,7 +65,7 @@ fn end(status: &NetworkStatus) -> ExitCode {
     }
 }
 
-/// The traffic between two nodes in a second.
+/// The traffic between two nodes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 struct Rates {
     sent_packets: u64,
@@ -178,7 +178,7 @@ fn running_lines(report: &StatusReport) -> String {
     text
 }
 
-/// Describes the work of the two connections.
+/// Describes the activity of the two connections.
 fn work(postgres: &PostgresReport) -> String {
     let link = |link: &LinkReport| match (&link.trouble, link.up) {
         (_, true) => format!("connected, opened {}", times(link.opened)),
@@ -259,7 +259,7 @@ fn short_table(status: &NetworkStatus) -> String {
     table(&rows) + &database.refused.iter().map(refused).collect::<String>()
 }
 
-/// Lists the other nodes as the running one sees them: for `adit status`, which queries no
+/// Lists the other nodes according to the running one, for `adit status`, which does not query a
 /// database.
 pub(crate) fn nodes(postgres: &PostgresReport) -> String {
     if postgres.nodes.is_empty() {
@@ -286,7 +286,7 @@ pub(crate) fn nodes(postgres: &PostgresReport) -> String {
     table(&rows)
 }
 
-/// Describes a node of a database's network for `adit status`.
+/// Describes a node of a network through a database for `adit status`.
 pub(crate) fn in_status(postgres: &PostgresReport) -> String {
     format!("  node {} of network {}\n", postgres.node, postgres.network)
         + &work(postgres)

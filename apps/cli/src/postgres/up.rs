@@ -9,34 +9,34 @@ use clap::Args;
 
 use super::NodeSelector;
 
-/// The options of a node; those that are not given are taken from its node.toml.
+/// The options of a node. Those that are not given are read from its node.toml.
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     #[command(flatten)]
     here: NodeSelector,
 
-    /// Name of the TUN device
+    /// The name of the TUN device
     #[arg(long, value_name = "NAME")]
     dev: Option<String>,
 
-    /// What must have happened to a packet before its peer gets it: strict (committed and flushed), relaxed (committed,
+    /// How durable a packet must be before its peer gets it: strict (committed and flushed), relaxed (committed,
     /// flushed a moment later) or volatile (in tables that a crash of the database empties)
     #[arg(long, value_name = "WORD")]
     durability: Option<Durability>,
 
-    /// Longest IP packet in a row, and MTU of the device: 1280 to 7900 bytes
+    /// The maximum size of an IP packet in a row, and the MTU of the device: 1280 to 7900 bytes
     #[arg(long, value_name = "BYTES")]
     packet_size: Option<usize>,
 
-    /// Add no routes to the other nodes' networks
+    /// Do not add routes to the other nodes' networks
     #[arg(long)]
     no_routes: bool,
 
-    /// Run as this user once everything is open [default: `adit`, or `nobody` if there is none]
+    /// The user to run as once all files are open [default: `adit`, or `nobody` if it does not exist]
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
 
-    /// More log lines; repeatable
+    /// Print more log lines (repeatable)
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }

@@ -1,4 +1,4 @@
-//! `adit postgres` as a user calls it, and a cluster for it.
+//! Runs `adit postgres` as a user does, with a database cluster for it.
 
 use std::process::{Command, Output};
 
@@ -16,30 +16,31 @@ pub(crate) fn postgres() -> Command {
     command
 }
 
-/// Returns its output on both streams.
+/// Returns the output of a command on both streams.
 pub(crate) fn text(output: &Output) -> String {
     let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     String::from_utf8(both).unwrap()
 }
 
-/// Returns its output after checking that it succeeded.
+/// Returns the output of a command after checking that it succeeded.
 pub(crate) fn good(words: &[&str], output: &Output) -> String {
     assert!(output.status.success(), "{words:?}: {}", text(output));
     text(output)
 }
 
-/// Checks that it failed, with these words.
+/// Checks that a command failed with this message.
 pub(crate) fn refused(words: &[&str], output: &Output, said: &str) {
     let text = text(output);
     assert!(!output.status.success() && text.contains(said), "{words:?}: {text}");
 }
 
-/// Returns the URL in the output for the next machine.
+/// Returns the URL for the next machine in the output.
 pub(crate) fn invitation(printed: &str) -> String {
     printed.split_whitespace().find(|word| word.contains("#adit1-")).unwrap().to_owned()
 }
 
-/// Creates a cluster in a folder of its own; `None`, and a skipped test, if there is no PostgreSQL.
+/// Creates a cluster in a separate directory. Returns `None` if PostgreSQL is not installed, in
+/// which case the test is skipped.
 pub(crate) fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
     if let Some(why) = missing() {
         let thread = std::thread::current();

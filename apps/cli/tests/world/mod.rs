@@ -1,4 +1,4 @@
-//! A managed server and its clients in namespaces of their own.
+//! A managed server and its clients, each in its own namespace.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 pub(crate) mod privileges;
@@ -21,8 +21,8 @@ pub(crate) fn start(ns: &NetNs, arguments: &[&str], dir: &Path, log: &str) -> Te
     TestProcess::program(ns, ADIT, arguments, dir, log)
 }
 
-/// A server in a namespace: `dir/vpn`, reachable at 192.0.2.1 by clients and connected to an outside network at
-/// 198.51.100.9.
+/// A server in a namespace, with its files in `dir/vpn`. Clients reach it at 192.0.2.1, and it is connected to an
+/// outside network with 198.51.100.9.
 pub(crate) struct Server {
     pub dir: tempfile::TempDir,
     pub ns: NetNs,
@@ -45,7 +45,7 @@ impl Server {
         this
     }
 
-    /// Runs `adit LINE --dir vpn` in the server's namespace; returns whether it succeeded, and its output.
+    /// Runs `adit LINE --dir vpn` in the server's namespace. Returns whether it succeeded, and its output.
     pub(crate) fn adit(&self, line: &str) -> (bool, String) {
         let output = self.output(line);
         let said = [output.stdout, output.stderr].concat();
@@ -65,7 +65,7 @@ impl Server {
         running
     }
 
-    /// Adds a client with a namespace next to the server. Its profile is `NAME.ovpn`.
+    /// Adds a client with its own namespace, which is connected to the server. Its profile is `NAME.ovpn`.
     pub(crate) fn client(&mut self, name: &str, options: &str) -> NetNs {
         let line = format!("server client add {name} -o {name}.ovpn {options}");
         let (made, said) = self.adit(&line);
@@ -73,7 +73,7 @@ impl Server {
         let ns = NetNs::unnamed().unwrap();
         let cable = format!("c{}", self.clients);
         self.ns.connect(&cable, &ns, "up").unwrap();
-        // Every veth pair is a network of its own; the server's address is on its loopback interface.
+        // Every veth pair is a separate network. The server's address is on its loopback interface.
         let net = |host: u8| format!("203.0.113.{}/30", self.clients * 4 + host);
         if self.clients == 0 {
             address(&self.ns, "lo", "192.0.2.1/32");
@@ -90,7 +90,7 @@ impl Server {
 
     pub(crate) fn connect(&self, ns: &NetNs, name: &str) -> TestProcess {
         let (profile, run) = (format!("{name}.ovpn"), format!("run-{name}"));
-        // /etc is the machine's own here.
+        // The namespace shares the host's own /etc.
         let arguments = ["connect", &profile, "--dns", "off", "--device", "vpn0", "--dir", &run];
         start(ns, &arguments, self.dir.path(), &format!("{name}.log"))
     }
@@ -123,8 +123,8 @@ impl Server {
     }
 }
 
-/// Blocks packets to the tunnel's network outside the tunnel: until a client has its routes, they would reach the
-/// server, which answers or forwards them.
+/// Blocks packets to the tunnel's network outside the tunnel. Without this, they would reach the server, which answers
+/// or forwards them, before a client has its routes.
 fn keep_in(ns: &NetNs) {
     let rules = "table inet bed { chain out { type filter hook output priority 0; \
          oifname \"up\" ip daddr 10.73.0.0/24 drop; oifname \"up\" ip6 daddr fd73::/64 drop; }; }";

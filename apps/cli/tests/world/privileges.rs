@@ -1,4 +1,4 @@
-//! The privileges of a process as /proc reports them.
+//! The privileges of a process according to /proc.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +15,7 @@ pub(crate) fn status(pid: u32) -> HashMap<String, String> {
     text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k.to_owned(), words(v))).collect()
 }
 
-/// Checks for neither user nor group of root, no capability, and no way to any.
+/// Checks that a process does not run as root's user or group, has no capabilities, and cannot get any.
 pub(crate) fn assert_without_rights(pid: u32) {
     let status = status(pid);
     for ids in ["Uid", "Gid", "Groups"] {
@@ -31,7 +31,7 @@ pub(crate) fn assert_without_rights(pid: u32) {
 pub(crate) fn assert_helper(pid: u32) {
     let status = status(pid);
     assert_eq!(status["Uid"], "0 0 0 0");
-    // NET_ADMIN, NET_RAW, NET_BIND_SERVICE, DAC_OVERRIDE, CHOWN, FOWNER.
+    // NET_ADMIN, NET_RAW, NET_BIND_SERVICE, DAC_OVERRIDE, CHOWN and FOWNER.
     let allowed: u64 = 1 << 12 | 1 << 13 | 1 << 10 | 1 << 1 | 1 << 0 | 1 << 3;
     for set in ["CapPrm", "CapEff", "CapBnd"] {
         let held = u64::from_str_radix(&status[set], 16).unwrap();
@@ -44,7 +44,7 @@ pub(crate) fn assert_helper(pid: u32) {
     println!("helper's resident memory: {}", status["VmRSS"]);
 }
 
-/// Returns whether the user that a process runs as can read a file.
+/// Returns whether the user of a process can read a file.
 pub(crate) fn can_read(pid: u32, path: &Path) -> bool {
     let status = status(pid);
     let id = |name: &str| status[name].split(' ').next().unwrap().parse::<u32>().unwrap();
@@ -62,8 +62,8 @@ pub(crate) fn tasks(pid: u32) -> Vec<u32> {
     tasks.map(|task| task.file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Checks that every thread is without privileges, and that workers, whose names begin so, have a narrower filter;
-/// returns how many workers there are.
+/// Checks that no thread has privileges, and that workers, whose names begin with `worker`, have a narrower filter.
+/// Returns the number of workers.
 pub(crate) fn assert_all_without_rights(pid: u32, worker: &str) -> usize {
     let mut workers = 0;
     for task in tasks(pid) {

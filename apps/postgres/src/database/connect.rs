@@ -1,4 +1,4 @@
-//! Opening a connection: the hosts are tried in order.
+//! Opens a connection, by trying the hosts in order.
 
 use std::io;
 use std::pin::pin;
@@ -16,28 +16,28 @@ use super::message_limit::{LimitedStream, LimitedTls};
 use super::target::{Host, Session, Target};
 use super::tls;
 
-/// The stream of a connection: each message is measured before it is held.
+/// The stream of a connection, which checks the length of each message before storing it.
 type LimitedLine = LimitedStream<Box<dyn Line>>;
 
-/// The task that must be polled for a connection to live; its messages are the notifications.
+/// The future that must be polled to drive a connection. Its messages are the notifications.
 pub type Connection = tokio_postgres::Connection<
     LimitedLine,
     LimitedStream<<MakeRustlsConnect as MakeTlsConnect<LimitedLine>>::Stream>,
 >;
 
-/// A connection, not yet polled by anybody.
+/// A new connection, which no task polls yet.
 pub struct NewConnection {
-    /// Sends queries to the database.
+    /// The client that sends queries to the database.
     pub client: Client,
-    /// Must be polled (`poll_message`) until it ends.
+    /// The connection, which must be polled (`poll_message`) until it ends.
     pub connection: Connection,
 }
 
-/// Connects to the first host that accepts the connection and meets the target's conditions. `purpose` appears in the
-/// database's own lists as `adit PURPOSE`.
+/// Connects to the first host that accepts the connection and meets the target's conditions. The database's list of
+/// sessions shows `purpose` as `adit PURPOSE`.
 ///
 /// # Errors
-/// The reason why there is no connection, with its blame.
+/// Returns the reason why there is no connection, with the party at fault.
 pub async fn connect(target: &Target, purpose: &str) -> Result<NewConnection, ConnectFault> {
     let rounds: &[Session] = match &target.session {
         Session::PreferStandby => &[Session::Standby, Session::Any],
@@ -81,7 +81,7 @@ async fn one(
         }
         Err(last.unwrap_or_else(|| all_hosts(Vec::new())))
     };
-    // A server that accepts a connection and then is silent is as bad as no server.
+    // Treat a server that accepts a connection and sends nothing like an unreachable one.
     let limit = target.patience.saturating_add(Duration::from_secs(5));
     match tokio::time::timeout(limit, began).await {
         Ok(done) => done,
@@ -123,7 +123,7 @@ async fn reach(
     Ok(NewConnection { client, connection })
 }
 
-/// Returns the query that checks the kind of a server: the query, the expected answer, and the error for another one.
+/// Returns the query that checks the kind of a server, the expected answer, and the error for a different answer.
 fn asked_of(session: Session) -> Option<(&'static str, &'static str, &'static str)> {
     let read_only = "SHOW transaction_read_only";
     match session {
@@ -147,14 +147,14 @@ async fn answer(client: &Client, question: &str) -> Result<Option<String>, tokio
     Ok(None)
 }
 
-/// Connects, and lets a task poll the connection, for callers that need no notifications.
+/// Connects, and starts a task that polls the connection, for callers that need no notifications.
 ///
 /// # Errors
-/// As [`connect`].
+/// See [`connect`].
 pub async fn open(target: &Target, purpose: &str) -> Result<Client, ConnectFault> {
     let NewConnection { client, connection } = connect(target, purpose).await?;
     tokio::spawn(async move {
-        // The client's next call reports its end.
+        // The client's next call reports the end of the connection.
         let _ = connection.await;
     });
     Ok(client)
@@ -177,7 +177,7 @@ mod tests {
             stream.write_all(b"N").await.unwrap();
         }
         stream.write_all(&[b'R', 0x40, 0, 0, 0]).await.unwrap();
-        // Until the client has closed the connection.
+        // Wait until the client has closed the connection.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
 

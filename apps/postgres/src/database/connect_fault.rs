@@ -11,18 +11,19 @@ use tokio_postgres::error::SqlState;
 use super::target::{Host, Target};
 use adit_runtime::fault::Fault;
 
-/// An attempt that led to no connection.
+/// The failure of a connection attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectFault {
     /// The error and its remedy, without secrets.
     pub fault: Fault,
-    /// Whether trying again may help without anybody's doing: the database starts, or is full, or cannot be reached.
+    /// Whether the failure may pass without an operator's action, because the database is starting, full, or
+    /// unreachable.
     pub passing: bool,
-    /// The server requires a password, and none is configured.
+    /// Whether the server requires a password and none is configured.
     pub asks_password: bool,
-    /// The server rejects the role or its password.
+    /// Whether the server rejects the role or its password.
     pub refuses_role: bool,
-    /// The server has no free connection, for this role or in all.
+    /// Whether the server has no free connection, for this role or in total.
     pub is_full: bool,
     /// Whether another host of the same database would report the same error.
     pub(super) final_: bool,
@@ -78,7 +79,7 @@ impl ConnectFault {
         Self { passing: true, final_: false, ..Self::permanent(Fault::environment(text)) }
     }
 
-    /// Returns the fault of a host that accepted the connection and then sent nothing.
+    /// Returns the failure for a host that accepted the connection and then sent nothing.
     pub(super) fn timed_out(host: &Host, limit: Duration) -> Self {
         Self::temporary(format!(
             "the database at {host} has not answered within {} s",
@@ -107,7 +108,7 @@ impl ConnectFault {
         Self::client(target, host, error)
     }
 
-    /// Converts an error of the client library itself. Its errors have texts and no kinds.
+    /// Converts an error of the client library itself, whose errors have texts but no kinds.
     fn client(target: &Target, host: &Host, error: &tokio_postgres::Error) -> Self {
         let said = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         if said.contains("password missing") {
@@ -216,7 +217,7 @@ impl ConnectFault {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::temporary(format!(
                 "no database listens at {host}: {error}; is it running, and is the port right?"
             )),
-            // Its answer was invalid, which differs from no answer.
+            // The server's answer was invalid, which is not the same as no answer.
             io::ErrorKind::InvalidData => {
                 Self::temporary(format!("the database at {host}: {error}"))
             }

@@ -1,5 +1,5 @@
-//! Dialling a host, up to the first message. The client library accepts only connections that it dials itself, whose
-//! messages have no limit.
+//! Dials a host, up to the first message. The client library would accept only connections that it dials itself, and
+//! does not limit their messages.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio_postgres::Config;
 
 use super::target::Host;
 
-/// A line in both directions.
+/// A bidirectional byte stream.
 pub trait Line: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Line for S {}
@@ -22,16 +22,16 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Line for S {}
 /// An address at which a host can be dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DialAddress {
-    /// A socket's file.
+    /// The path of a unix socket.
     Socket(PathBuf),
-    /// An address of it.
+    /// An address of the host.
     Tcp(SocketAddr),
 }
 
 /// Resolves all addresses of a host, in the order in which to try them.
 ///
 /// # Errors
-/// The name cannot be resolved.
+/// Fails if the name cannot be resolved.
 pub(super) async fn addresses(host: &Host) -> io::Result<Vec<DialAddress>> {
     if let Some(address) = host.address {
         return Ok(vec![DialAddress::Tcp(SocketAddr::new(address, host.port))]);
@@ -51,7 +51,7 @@ pub(super) async fn addresses(host: &Host) -> io::Result<Vec<DialAddress>> {
 /// Dials one host, with its own parameters.
 ///
 /// # Errors
-/// No answer arrived.
+/// Fails if no answer arrived.
 pub(super) async fn dial(place: &DialAddress, config: &Config) -> io::Result<Box<dyn Line>> {
     let limit = config.get_connect_timeout().copied();
     match place {

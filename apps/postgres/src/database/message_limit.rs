@@ -1,11 +1,12 @@
-//! Limits the memory that a database can make us use: the header of every message is checked before its body is read.
+//! Limits the memory that a database can make us use, by checking the header of every message before its body is read.
 //!
-//! The client library gathers a message until it is whole, however long the server (or, without TLS, anybody on the way, before
-//! any password was asked) says it is: up to 4 GiB. It also keeps every notice sent before the login is done and every parameter
-//! a server reports. So what is read passes through [`LimitedStream`], which follows the frames (a byte of type, four of length) and ends
-//! the connection at one that claims too much. With TLS the frames are in what comes out of it: there are two of them then, the
-//! outer one inside the TLS line ([`LimitedTls`]), and one around the bare line, for the answer to the request for TLS: a server that
-//! answers no, where that is allowed, is measured like any other. Sockets in the file system and loopback are no exception.
+//! The client library buffers a message until it is complete, whatever length the server announces, up to 4 GiB.
+//! Without TLS, any host on the path can send such a message, even before a password is requested. The library also
+//! keeps every notice that is sent before the login is complete, and every parameter that a server reports. So all
+//! input passes through [`LimitedStream`], which tracks the frames (one byte of type, four of length) and ends the
+//! connection at one that is too long. With TLS there are two such streams. One is inside TLS ([`LimitedTls`]) and
+//! checks the frames. The other is around the raw connection for the answer to the request for TLS, and checks the
+//! frames of a server that answers no, where that is allowed. Unix sockets and loopback connections are checked too.
 
 use std::fmt;
 use std::io;
@@ -17,23 +18,23 @@ use futures_util::future::MapOk;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
-/// The longest message in bytes: our rows have up to about 8 KiB, and error texts are much shorter.
+/// The maximum length of a message in bytes. Our rows have up to about 8 KiB, and error texts are much shorter.
 pub(super) const MAX_MESSAGE: u32 = 4 << 20;
 
-/// The limit of all messages in bytes until the login is complete. About 1 KiB is usual.
+/// The maximum total length of messages in bytes until the login is complete. About 1 KiB is usual.
 const MAX_LOGIN: u32 = 256 << 10;
 
-/// The limit of all parameter reports in bytes after the login, for the life of the connection: the library keeps every
-/// name that it receives.
+/// The maximum total length of parameter reports in bytes after the login, over the lifetime of the connection, because
+/// the library keeps every name that it receives.
 const MAX_REPORTS: u32 = 1 << 20;
 
-/// Type and length.
+/// The length of a message's type and length fields.
 const HEADER: usize = 5;
 
-/// The length counts itself.
+/// The length of the length field, which it includes.
 const LENGTH: u32 = 4;
 
-/// A server's answer to the request for TLS when it agrees.
+/// A server's positive answer to the request for TLS.
 const TLS_FOLLOWS: u8 = b'S';
 
 const READY_FOR_QUERY: u8 = b'Z';
@@ -42,11 +43,11 @@ const PARAMETER_STATUS: u8 = b'S';
 /// The reason why a connection was closed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum LimitError {
-    /// A message claims to be this long.
+    /// A message announces this length.
     Message(u32),
-    /// No message is that short.
+    /// A message announces this length, which is too short.
     Short(u32),
-    /// The login does not end.
+    /// The login takes too many bytes.
     Login,
     /// The parameter reports exceed their limit.
     Reports,
@@ -84,9 +85,9 @@ impl From<LimitError> for io::Error {
 /// The position in a server's bytes.
 #[derive(Copy, Clone, Debug)]
 enum ParseState {
-    /// Before the one byte that answers the request for TLS, which is no frame.
+    /// The one byte that answers the request for TLS, and is not a frame, comes next.
     Answer,
-    /// The stream is TLS from here on; its content is measured inside it.
+    /// The stream is TLS from here on. Its content is checked inside TLS.
     Opaque,
     /// A header of which `have` bytes are read.
     Header { have: usize, bytes: [u8; HEADER] },
@@ -100,7 +101,7 @@ enum ParseState {
 #[derive(Debug)]
 struct Frames {
     place: ParseState,
-    /// Until the login is done, what it may still take.
+    /// The remaining budget for the login, until it is complete.
     login: Option<u32>,
     /// The remaining budget for reports of parameters.
     reports: u32,
@@ -120,7 +121,7 @@ impl Frames {
                 ParseState::Opaque => return Ok(()),
                 ParseState::Ended(refused) => return Err(*refused),
                 ParseState::Answer => {
-                    // The library takes any other byte for a no, and continues without TLS.
+                    // The library interprets any other byte as a no, and continues without TLS.
                     self.place = if *first == TLS_FOLLOWS { ParseState::Opaque } else { START };
                     read = rest;
                 }
@@ -152,7 +153,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Returns the place after that header.
+    /// Returns the state after this header.
     fn state_after_header(
         &mut self,
         [kind, length @ ..]: [u8; HEADER],
@@ -173,14 +174,14 @@ impl Frames {
     }
 }
 
-/// A line to a server whose messages are bounded.
+/// A stream from a server, whose messages are limited.
 pub struct LimitedStream<S> {
     inner: S,
     frames: Frames,
 }
 
 impl<S> LimitedStream<S> {
-    /// Wraps a stream that begins with messages: TLS was not requested, or this is the stream inside it.
+    /// Wraps a stream that begins with messages, because TLS was not requested or this is the stream inside TLS.
     pub(super) fn messages(inner: S) -> Self {
         Self { inner, frames: Frames::new(START) }
     }
@@ -237,7 +238,7 @@ impl<S: TlsStream + Unpin> TlsStream for LimitedStream<S> {
     }
 }
 
-/// Makes TLS as another does, and bounds the messages in it.
+/// Wraps another TLS implementation, and limits the messages inside TLS.
 pub(super) struct LimitedTls<T>(pub(super) T);
 
 impl<S, T: TlsConnect<S>> TlsConnect<S> for LimitedTls<T> {
@@ -299,7 +300,7 @@ mod tests {
             client.read_exact(&mut got[at..]).await.unwrap();
             assert_eq!(got, bytes, "split at {at}");
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
-            // The place was found again: the next header is known as one.
+            // The parser has found the next header again.
             let refused = client.frames.follow(&header(b'D', u32::MAX));
             assert_eq!(refused, Err(LimitError::Message(u32::MAX)), "split at {at}");
         }
@@ -325,7 +326,7 @@ mod tests {
         let mut client = LimitedStream::messages(client);
         server.write_all(&usual()).await.unwrap();
         client.read_exact(&mut vec![0; usual().len()]).await.unwrap();
-        // No byte of the body was sent, so a reader that waited for it would wait forever.
+        // The body is never sent, so a reader that waited for it would wait forever.
         server.write_all(&header(b'D', 1 << 30)).await.unwrap();
         let mut got = Vec::new();
         let error = client.read_buf(&mut got).await.unwrap_err();
@@ -364,7 +365,7 @@ mod tests {
         assert_eq!(frames.follow(&header(b'E', u32::MAX)), Err(LimitError::Message(u32::MAX)));
         assert_eq!(frames.follow(&usual()), Err(LimitError::Message(u32::MAX)), "it stays ended");
 
-        // Many small messages, each within the limit of a single one.
+        // Many small messages, each within the limit for a single message.
         let notice = message(b'N', &[0; 1000]);
         let fit = MAX_LOGIN as usize / notice.len();
         let mut frames = Frames::new(START);
@@ -387,12 +388,12 @@ mod tests {
 
     #[test]
     fn the_answer_about_tls_is_no_message() {
-        // The server refuses TLS: messages follow, and are measured.
+        // The server refuses TLS, so messages follow, which are checked.
         let mut frames = Frames::new(ParseState::Answer);
         frames.follow(b"N").unwrap();
         frames.follow(&usual()).unwrap();
         assert_eq!(frames.follow(&header(b'D', 1 << 30)), Err(LimitError::Message(1 << 30)));
-        // The server accepts TLS: the following bytes are not frames.
+        // The server accepts TLS, so the following bytes are not frames.
         let mut frames = Frames::new(ParseState::Answer);
         frames.follow(b"S").unwrap();
         frames.follow(&[0xff; 64]).unwrap();
@@ -481,7 +482,7 @@ mod tests {
             server.write_all(b"S").await.unwrap();
             let sasl = message(b'R', b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0");
             server.write_all(&sasl).await.unwrap();
-            // The client's choice arrives in one piece: the method with channel binding, or the other one.
+            // The client's choice, which is the method with or without channel binding, arrives at once.
             let mut said = Vec::new();
             let holds = |said: &[u8], name: &[u8]| said.windows(name.len()).any(|at| at == name);
             while !holds(&said, b"SCRAM-SHA-256") {

@@ -1,4 +1,4 @@
-//! Connections to the database: its address, our role, and how the connection is protected.
+//! Connections to the database, with its address, our role, and the protection of the connection.
 
 mod connect;
 mod connect_fault;

@@ -1,4 +1,4 @@
-//! An operator's description of a database: a URL, words (`host=... dbname=...`), a service, the environment.
+//! An operator's description of a database, from a URL, words (`host=... dbname=...`), a service, or the environment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::service;
 use adit_runtime::fault::Fault;
 
-/// The supported parameters, and the environment variable of each (`-`: none).
+/// The supported parameters, with the environment variable of each (`-`: none).
 const KNOWN: &[(&str, &str)] = &[
     ("host", "PGHOST"),
     ("hostaddr", "PGHOSTADDR"),
@@ -36,13 +36,13 @@ const KNOWN: &[(&str, &str)] = &[
     ("tcp_user_timeout", "-"),
 ];
 
-/// The variables and the home folder, given from outside so that tests have their own.
+/// The environment variables and the home directory, which the caller passes so that tests can have their own.
 #[derive(Clone, Default)]
 pub struct Environment {
     vars: BTreeMap<String, Zeroizing<String>>,
-    /// The home folder, for `.pgpass`, `.pg_service.conf` and `.postgresql`.
+    /// The home directory, for `.pgpass`, `.pg_service.conf` and `.postgresql`.
     pub(super) home: Option<PathBuf>,
-    /// The user who runs the program; the role if none is named.
+    /// The user who runs the program, which is the default role.
     pub(super) user: Option<String>,
 }
 
@@ -67,12 +67,12 @@ impl Environment {
         }
     }
 
-    /// Creates an environment that defines nothing but a user name.
+    /// Creates an environment with only a user name.
     pub(super) fn of_nobody(user: &str) -> Self {
         Self { user: Some(user.to_owned()), ..Self::default() }
     }
 
-    /// Creates an environment with these variables and nothing else.
+    /// Creates an environment with only these variables.
     #[cfg(test)]
     pub(super) fn with(vars: &[(&str, &str)], home: Option<PathBuf>) -> Self {
         let vars = vars.iter().map(|(k, v)| ((*k).to_owned(), Zeroizing::new((*v).to_owned())));
@@ -93,8 +93,7 @@ impl Params {
         self.0.get(name).map(|value| value.as_str())
     }
 
-    /// Resolves parameters from `text`, then from the service that it or the environment names, then from the
-    /// environment.
+    /// Resolves parameters from `text`, then from the service in `text` or the environment, then from the environment.
     pub(super) fn resolve(text: &str, env: &Environment) -> Result<Self, Fault> {
         let mut params = Self::parse(text)?;
         let named = params.get("service").or(env.var("PGSERVICE")).map(str::to_owned);
@@ -176,7 +175,7 @@ impl Params {
         Ok(params)
     }
 
-    /// Parses `NAME = VALUE ...`, a value with spaces in '...', \' and \\ in it.
+    /// Parses `NAME = VALUE ...`. A value with spaces is in '...', which may contain \' and \\.
     fn from_words(text: &str) -> Result<Self, Fault> {
         let mut params = Self::default();
         let mut chars = text.chars().peekable();
@@ -191,7 +190,7 @@ impl Params {
                 return Ok(params);
             }
             if chars.next() != Some('=') {
-                // The text here may be a misplaced password: it is not repeated.
+                // The text here may be a misplaced password, so do not repeat it.
                 return Err(Fault::operator(
                     "that is no database; write postgres://HOST/DATABASE, or words like host=HOST \
                      dbname=DATABASE",
@@ -230,7 +229,7 @@ fn canonical_name(name: &str, at: &str) -> Result<&'static str, Fault> {
     })
 }
 
-/// Splits a host from its port, both of which may be empty; an IPv6 address is in brackets.
+/// Splits a host from its port, both of which may be empty. An IPv6 address is in brackets.
 fn split_port(host: &str) -> Result<(&str, &str), Fault> {
     let wrong = || {
         Fault::operator(
@@ -291,7 +290,7 @@ pub(super) mod percent {
     }
 }
 
-/// Builds a URL from parts: hosts with ports, a database, parameters in this order.
+/// Builds a URL from hosts with ports, a database, and parameters in this order.
 pub(super) fn url(hosts: &[(String, u16)], database: &str, params: &[(&str, String)]) -> String {
     let hosts: Vec<String> = hosts
         .iter()

@@ -1,8 +1,8 @@
-//! Tells a pooler in transaction mode from a server: there, transactions of one connection run in sessions that others use too.
+//! Detects a pooler in transaction mode, which runs a connection's transactions in sessions that others use too.
 //!
-//! A server's process serves one connection until that ends. A pooler gives the process of a finished transaction to the next
-//! one that begins, of any connection. So a second connection begins a transaction, keeps it open, and the first one asks again
-//! which process it has.
+//! A server's process serves one connection until the connection ends. A pooler reuses the process of a finished
+//! transaction for the next transaction of any connection. So a second connection begins a transaction and keeps it
+//! open, and the first one queries its process again.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ pub(crate) const WORDS: &str = "the database is behind a pooler that gives each 
 /// If a pooler's only process is busy with the other connection's transaction, this connection must wait.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// One round detects a pooler that assigns the process that became free last, or processes in turn; a busy pooler may
-/// need more rounds.
+/// The number of rounds. One round detects a pooler that assigns the last free process, or processes in turn. A busy
+/// pooler may need more.
 const ROUNDS: u32 = 3;
 
-/// Why the probe could not determine whether sessions are shared.
+/// The reason why the probe could not determine whether sessions are shared.
 pub(crate) enum ProbeError {
     Connect(ConnectFault),
     Ask(Error),
 }
 
-/// Returns whether this target shares sessions between connections. Opens two connections, which end afterwards.
+/// Returns whether this target shares sessions between connections. Opens two connections, and closes them afterwards.
 pub(crate) async fn shares_sessions(target: &Target) -> Result<bool, ProbeError> {
     let first = open(target, "probe").await.map_err(ProbeError::Connect)?;
     shares_session(&first, target).await
@@ -59,8 +59,7 @@ async fn round(first: &Client, second: &Client) -> Result<bool, Error> {
         let asked = timeout(WAIT, process(asking)).await;
         holding.simple_query("ROLLBACK").await?;
         match asked {
-            // This connection waits for the other's transaction to end. The answer of a slow server shows that it is
-            // only slow.
+            // This connection waits until the other's transaction ends. If the server answers later, it is only slow.
             Err(_) => return Ok(process(asking).await.is_ok()),
             Ok(asked) => {
                 let asked = asked?;
@@ -75,7 +74,7 @@ async fn round(first: &Client, second: &Client) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Returns the process of the server that answers, without using a prepared statement.
+/// Returns the server process that answers, without using a prepared statement.
 async fn process(client: &Client) -> Result<Option<String>, Error> {
     let messages = client.simple_query("SELECT pg_catalog.pg_backend_pid()").await?;
     Ok(messages.iter().find_map(|message| match message {

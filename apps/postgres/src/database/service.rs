@@ -10,13 +10,13 @@ use zeroize::Zeroizing;
 use super::params::Environment;
 use adit_runtime::fault::Fault;
 
-/// The directories where distributions and PostgreSQL itself keep the services of all users.
+/// The directories in which distributions and PostgreSQL itself keep the services for all users.
 const SYSTEM: &[&str] = &["/etc/postgresql-common/pg_service.conf", "/etc/pg_service.conf"];
 
-/// Names and values.
+/// The names and values.
 type Lines = Vec<(String, Zeroizing<String>)>;
 
-/// Returns the lines of the service of that name.
+/// Returns the lines of the service with this name.
 pub(super) fn find(name: &str, env: &Environment) -> Result<Lines, Fault> {
     let mut files: Vec<PathBuf> = Vec::new();
     match env.var("PGSERVICEFILE") {
@@ -78,14 +78,14 @@ fn parse_service(text: &str, name: &str, file: &Path) -> Result<Option<Lines>, F
     Ok(found)
 }
 
-/// A password file's lines, if it may be used.
+/// The lines of a password file that may be used.
 #[derive(Clone, Default)]
 pub(super) struct Passwords(Vec<[Zeroizing<String>; 5]>);
 
 impl Passwords {
     /// Reads the file. If other users can read it, it is ignored, and the reason is returned.
     pub(super) fn read(path: &Path) -> (Self, Option<String>) {
-        // A folder or a device is not a password file.
+        // A directory or a device is not a password file.
         let Ok(meta) = fs::metadata(path) else { return (Self::default(), None) };
         if !meta.is_file() {
             return (
@@ -108,8 +108,8 @@ impl Passwords {
         }
     }
 
-    /// Parses `HOST:PORT:DATABASE:USER:PASSWORD` on each line, `*` for any, `\` before a colon or
-    /// itself.
+    /// Parses lines `HOST:PORT:DATABASE:USER:PASSWORD`. `*` matches any value, and `\` escapes a
+    /// colon or itself.
     fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         Self(lines.filter_map(Self::line).collect())

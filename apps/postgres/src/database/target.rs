@@ -1,4 +1,4 @@
-//! The address of the database, our role there, and the protection of the connection.
+//! The address of the database, our role in it, and the protection of the connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,12 +16,12 @@ use adit_runtime::fault::Fault;
 
 /// The maximum number of hosts of one database.
 const MAX_HOSTS: usize = 16;
-/// The default time limit for one host. (libpq waits forever.)
+/// The default time limit for one host. libpq waits forever.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The directories where Debian and PostgreSQL itself put their sockets.
+/// The directories in which Debian and PostgreSQL itself create their sockets.
 const SOCKETS: &[&str] = &["/var/run/postgresql", "/tmp"];
 
-/// A database, resolved.
+/// The resolved description of a database.
 #[derive(Clone)]
 pub struct Target {
     pub(super) hosts: Vec<Host>,
@@ -41,15 +41,15 @@ pub struct Target {
 /// A host where the database may be.
 #[derive(Clone)]
 pub(super) struct Host {
-    /// Its name, address, or a socket's folder.
+    /// The host's name, its address, or the directory of a socket.
     pub(super) name: String,
-    /// The address to dial instead of looking the name up.
+    /// The address to dial without looking up the name.
     pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) password: Option<Zeroizing<String>>,
 }
 
-/// `target_session_attrs`: which of several servers will do.
+/// `target_session_attrs`: the kind of server that is acceptable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Session {
     ReadWrite,
@@ -60,7 +60,7 @@ pub(super) enum Session {
 }
 
 impl Session {
-    /// Parses the kind of session. Commands that write nothing accept any server unless a word says otherwise.
+    /// Parses the kind of session. By default, commands that do not write accept any server.
     fn parse(word: Option<&str>, reads_only: bool) -> Result<Self, Fault> {
         match word {
             Some("read-write" | "primary") => Ok(Self::ReadWrite),
@@ -123,13 +123,14 @@ impl SslMode {
 /// The protection of the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ssl {
-    /// The configured mode; if there is none, the host decides.
+    /// The configured mode; if `None`, it depends on the host.
     pub(super) mode: Option<SslMode>,
-    /// The authorities; `system` for those of the machine.
+    /// The file with the authorities, or `system` for those of the host.
     pub(super) root: Option<PathBuf>,
     pub(super) certificate: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
-    /// Certificate and key were not named but found in the operator's home, and only the operator can read them.
+    /// Whether the certificate and key were not configured but found in the operator's home directory, and only the
+    /// operator can read them.
     own: bool,
 }
 
@@ -154,7 +155,7 @@ impl Host {
         self.name.starts_with('/')
     }
 
-    /// Returns whether data sent to this host stays on this machine.
+    /// Returns whether the connection to this host stays on the local host.
     pub(super) fn is_local(&self) -> bool {
         let address = self.address.or_else(|| self.name.parse().ok());
         self.is_socket()
@@ -173,19 +174,19 @@ impl fmt::Display for Host {
 }
 
 impl Target {
-    /// Parses the database that an operator names: a URL, keywords and values, or nothing if a service file or the
-    /// environment defines everything.
+    /// Parses an operator's description of a database. It is a URL, keywords and values, or empty if a service file or
+    /// the environment defines everything.
     ///
     /// # Errors
-    /// Something in it is wrong or not known. No password is ever repeated.
+    /// Fails if a part of it is wrong or unknown. The error never contains a password.
     pub fn of_operator(text: &str, env: &Environment) -> Result<Self, Fault> {
         Self::resolve(text, env, false)
     }
 
-    /// Does the same as [`Self::of_operator`], for commands that write nothing: a standby is sufficient.
+    /// Does the same as [`Self::of_operator`], for commands that do not write, for which a standby is sufficient.
     ///
     /// # Errors
-    /// Fails as [`Self::of_operator`] does.
+    /// See [`Self::of_operator`].
     pub fn of_reader(text: &str, env: &Environment) -> Result<Self, Fault> {
         Self::resolve(text, env, true)
     }
@@ -199,10 +200,10 @@ impl Target {
         Ok(target)
     }
 
-    /// Parses the database of a node, under the node's role. The environment is ignored.
+    /// Parses the database of a node, with the node's role. The environment is ignored.
     ///
     /// # Errors
-    /// The URL is wrong.
+    /// Fails if the URL is wrong.
     pub fn of_node(settings: &Settings, secrets: &Secrets) -> Result<Self, Fault> {
         let env = Environment::of_nobody(&settings.role);
         let target = Self::build(&Params::parse(&settings.database)?, &env)
@@ -213,7 +214,7 @@ impl Target {
     /// Returns the files that a node reads at each connection.
     ///
     /// # Errors
-    /// The URL is wrong.
+    /// Fails if the URL is wrong.
     pub(crate) fn files_of_node(settings: &Settings) -> Result<Vec<PathBuf>, Fault> {
         let env = Environment::of_nobody(&settings.role);
         let ssl = Self::build(&Params::parse(&settings.database)?, &env)?.ssl;
@@ -221,7 +222,7 @@ impl Target {
         Ok(files.filter(|file| file != Path::new("system")).collect())
     }
 
-    /// Returns the same database under another role.
+    /// Returns the same database with another role.
     #[must_use]
     pub fn with_role(mut self, role: &str, password: &Zeroizing<String>) -> Self {
         role.clone_into(&mut self.user);
@@ -231,7 +232,7 @@ impl Target {
         self
     }
 
-    /// Returns the same database, asking for a password that the operator has typed.
+    /// Returns the same database with a password that the operator has typed.
     pub(crate) fn with_password(mut self, password: &Zeroizing<String>) -> Self {
         for host in &mut self.hosts {
             host.password = Some(password.clone());
@@ -308,8 +309,8 @@ impl Target {
         self.warnings.push(warning);
     }
 
-    /// Returns how the connection to that host is protected. Without a configured mode, connections within the machine
-    /// are as with libpq, and all others use TLS.
+    /// Returns the protection of the connection to this host. Without a configured mode, local connections are
+    /// protected as in libpq, and all others use TLS.
     pub(super) fn mode(&self, host: &Host) -> SslMode {
         match self.ssl.mode {
             _ if host.is_socket() => SslMode::Disable,
@@ -319,8 +320,8 @@ impl Target {
         }
     }
 
-    /// Returns whether the server must prove by the password itself that it holds the certificate of the TLS
-    /// connection: required if the certificate is not checked otherwise.
+    /// Returns whether channel binding is required, with which the server proves through the password exchange that it
+    /// owns the certificate of the TLS connection. It is required if the certificate is not checked otherwise.
     pub(super) fn channel_binding(&self, host: &Host) -> ChannelBinding {
         let unchecked = self.mode(host) == SslMode::Require && self.ssl.root.is_none();
         self.binding.unwrap_or(if unchecked && !host.is_local() {
@@ -345,12 +346,12 @@ impl Target {
         &self.user
     }
 
-    /// Returns whether other machines cannot use this target as it is, because all its hosts are this machine itself.
+    /// Returns whether other hosts cannot use this target unchanged, because all its hosts are the local host.
     pub fn is_local(&self) -> bool {
         self.hosts.iter().all(Host::is_local)
     }
 
-    /// Returns the files that the URL names, which another machine needs too.
+    /// Returns the files in the URL, which another host needs too.
     pub fn files(&self) -> Vec<&Path> {
         let (certificate, key) = self.named_identity();
         let files = [self.ssl.root.as_ref(), certificate, key];
@@ -366,7 +367,7 @@ impl Target {
         }
     }
 
-    /// Returns the URL, without user and password, for nodes.
+    /// Returns the URL without user and password, for nodes.
     pub fn to_url(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(|host| (host.name.clone(), host.port)).collect();
         let mut params = Vec::new();
@@ -465,7 +466,7 @@ fn hosts(params: &Params) -> Result<Vec<Host>, Fault> {
             let name = text(&names, at)
                 .or_else(|| address.map(|address| address.to_string()))
                 .unwrap_or_else(default_socket);
-            // The text here may be a password before a forgotten @: it is not repeated.
+            // The text here may be a password before a missing @, so do not repeat it.
             let port = text(&ports, at).map(|port| {
                 port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| {
                     Fault::operator(
@@ -479,7 +480,7 @@ fn hosts(params: &Params) -> Result<Vec<Host>, Fault> {
         .collect()
 }
 
-/// Returns the first folder that exists.
+/// Returns the first directory that exists.
 fn default_socket() -> String {
     let found = SOCKETS.iter().find(|folder| Path::new(folder).is_dir());
     (*found.unwrap_or(&"/var/run/postgresql")).to_owned()
@@ -749,7 +750,7 @@ mod tests {
             assert_eq!(of(local), (SslMode::Prefer, Prefer, 0), "{local}");
         }
         assert_eq!(of("postgres://%2Ftmp/d?sslmode=verify-full"), (SslMode::Disable, Prefer, 0));
-        // A name that only sounds like this machine, or leads elsewhere.
+        // A name that only resembles the local host, or leads elsewhere.
         assert_eq!(of("postgres://localhost.example/d").0, SslMode::Require);
         assert_eq!(of("postgres://localhost/d?hostaddr=192.0.2.1").0, SslMode::Require);
         for open in ["disable", "prefer"] {

@@ -1,4 +1,4 @@
-//! TLS to the database, and which servers are trusted.
+//! TLS to the database, and the servers that are trusted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use adit_runtime::helper::files;
 /// The check of the server's certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Check {
-    /// Nothing is verified: this protects only against a passive attacker.
+    /// Verify nothing, which protects only against a passive attacker.
     Nothing,
-    /// An authority that is trusted has signed it.
+    /// Verify that a trusted authority has signed the certificate.
     Chain,
-    /// And it is the host's.
+    /// Also verify that the certificate is the host's.
     Name,
 }
 
-/// Creates a connector for that host.
+/// Creates a connector for this host.
 pub(super) fn connector(target: &Target, host: &Host) -> Result<MakeRustlsConnect, Fault> {
     let ssl = &target.ssl;
     let check = match target.mode(host) {
         SslMode::Disable | SslMode::Prefer => Check::Nothing,
-        // As in libpq: if there are authorities, the chain is verified.
+        // As in libpq, if there are authorities, the chain is verified.
         SslMode::Require if ssl.root.as_deref() == Some(Path::new("system")) => Check::Name,
         SslMode::Require if ssl.root.is_some() => Check::Chain,
         SslMode::Require => Check::Nothing,
@@ -77,7 +77,7 @@ fn webpki(
         .map_err(|error| Fault::ours(format!("TLS to the database: {error}")))
 }
 
-/// Loads the authorities: a file's, or the machine's.
+/// Loads the authorities from a file or those of the host.
 fn roots(ssl: &Ssl) -> Result<RootCertStore, Fault> {
     let mut roots = RootCertStore::empty();
     let file = ssl.root.as_deref().filter(|root| *root != Path::new("system"));
@@ -112,7 +112,7 @@ fn certificates(file: &Path, what: &str) -> Result<Vec<CertificateDer<'static>>,
     }
 }
 
-/// Our own certificate and key, for servers that ask for one.
+/// Our own certificate and key, for servers that request one.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn identity(ssl: &Ssl) -> Result<Option<Identity>, Fault> {
@@ -139,7 +139,7 @@ fn identity(ssl: &Ssl) -> Result<Option<Identity>, Fault> {
     }
 }
 
-/// Verifies less than rustls would: nothing, or the chain without the name.
+/// A verifier that checks less than rustls, which is nothing, or the chain without the name.
 #[derive(Debug)]
 struct Lenient {
     inner: Option<Arc<WebPkiServerVerifier>>,

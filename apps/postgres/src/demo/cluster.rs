@@ -1,4 +1,4 @@
-//! A PostgreSQL cluster in a temporary folder, for the demo alone.
+//! A PostgreSQL cluster in a temporary directory, for the demo.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use nix::unistd::{Pid, User, chown};
 use adit_runtime::demo::interrupt::Interrupt;
 use adit_runtime::fault::Fault;
 
-/// The directory where Debian keeps the programs, by version.
+/// The directory in which Debian keeps the programs, by version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 /// The oldest version of PostgreSQL that works.
 const OLDEST: u32 = 15;
@@ -22,7 +22,7 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(30);
 
-/// A running cluster. Dropping it ends it; its folder is its maker's.
+/// A running cluster, which ends when it is dropped. The caller owns its directory.
 #[derive(Debug)]
 pub(super) struct Cluster {
     folder: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a cluster in `folder`, which listens on a socket there and nowhere else, and starts it.
+    /// Creates and starts a cluster in `folder`, which listens only on a socket there.
     pub(super) fn start(folder: &Path, interrupt: &Interrupt) -> Result<Self, Fault> {
         let programs = programs()?;
         let user = [SUPERUSER, "nobody"].iter().find_map(|name| User::from_name(name).ok()?);
@@ -45,7 +45,7 @@ impl Cluster {
             Fault::environment(format!("cannot prepare {}: {error}", folder.display()))
         };
         chown(folder, Some(user.uid), Some(user.gid)).map_err(|error| fault(&error))?;
-        // Nodes give up root's rights over other users' folders.
+        // Nodes drop root's access to other users' directories.
         fs::set_permissions(folder, PermissionsExt::from_mode(0o711))
             .map_err(|error| fault(&error))?;
         let mut cluster = Self { folder: folder.to_owned(), programs, user, server: None };
@@ -53,7 +53,7 @@ impl Cluster {
         initdb.args(["--pgdata", "data", "--username", SUPERUSER, "--encoding", "UTF8"]);
         initdb.args(["--locale", "C", "--no-sync", "--no-instructions", "--auth", "trust"]);
         run_command(initdb)?;
-        // The superuser is root on this machine.
+        // The superuser is root on this host.
         let access = format!("local all {SUPERUSER} peer map=root\nlocal all all scram-sha-256\n");
         let files =
             [("pg_hba.conf", access), ("pg_ident.conf", format!("root root {SUPERUSER}\n"))];
@@ -70,7 +70,7 @@ impl Cluster {
         let mut command = self.command("postgres");
         command.args(["-D", "data", "-c", "listen_addresses="]);
         command.arg("-c").arg(format!("unix_socket_directories={}", self.folder.display()));
-        // Files instead of shared memory objects, so nothing is left outside the folder.
+        // Use files instead of shared memory objects, so that nothing is left outside the directory.
         command.args(["-c", "dynamic_shared_memory_type=mmap", "-c", "max_wal_size=512MB"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let server = command.spawn();
@@ -93,20 +93,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// Parses `postgres (PostgreSQL) 15.3` as `PostgreSQL 15.3`.
+    /// Returns the server's version, such as `PostgreSQL 15.3` from `postgres (PostgreSQL) 15.3`.
     pub(super) fn version(&self) -> Result<String, Fault> {
         self.sql(SUPERUSER, "SELECT 'PostgreSQL ' || current_setting('server_version')")
             .map(|said| said.split(" (").next().unwrap_or_default().trim().to_owned())
     }
 
-    /// Returns the output of `psql`, bare.
+    /// Returns the unformatted output of `psql`.
     pub(super) fn sql(&self, database: &str, sql: &str) -> Result<String, Fault> {
         let mut command = self.psql(database, sql);
         command.args(["--no-align", "--tuples-only", "--quiet"]);
         run_command(command)
     }
 
-    /// Returns the output of `psql`, as a table.
+    /// Returns the output of `psql` as a table.
     pub(super) fn table(&self, database: &str, sql: &str) -> Result<String, Fault> {
         let mut command = self.psql(database, sql);
         command.args(["--pset", "footer=off"]);
@@ -121,7 +121,7 @@ impl Cluster {
         command
     }
 
-    /// Returns a command for one of the server's programs as its user. It ends when this process does.
+    /// Returns a command for one of the server's programs, which runs as the server's user and ends with this process.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("setpriv");
         let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
@@ -132,7 +132,7 @@ impl Cluster {
             .env("LC_ALL", "C")
             .env("PATH", "/usr/bin:/bin")
             .current_dir(&self.folder);
-        // Ctrl-C is for us.
+        // Ctrl-C must only reach this process.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command
     }
@@ -142,7 +142,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Ok(pid) = i32::try_from(server.id()) {
-            // Stop at once, without writing back data that will be deleted anyway.
+            // Stop at once, without flushing data that will be deleted anyway.
             let _ = kill(Pid::from_raw(pid), Signal::SIGQUIT);
         }
         let begun = Instant::now();
@@ -154,7 +154,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Finds the newest version's folder of programs.
+/// Finds the directory with the programs of the newest version.
 pub(super) fn programs() -> Result<PathBuf, Fault> {
     let versions = fs::read_dir(DEBIAN).into_iter().flatten().flatten();
     let newest = versions
@@ -173,7 +173,7 @@ pub(super) fn programs() -> Result<PathBuf, Fault> {
     })
 }
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to completion, and returns its output.
 fn run_command(mut command: Command) -> Result<String, Fault> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let shown = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");

@@ -1,5 +1,5 @@
-//! `adit postgres demo`: a temporary database, two machines that share nothing else, real traffic, the resulting rows,
-//! and figures.
+//! `adit postgres demo`, which runs a temporary database and two machines that share nothing else, and shows real
+//! traffic, the resulting rows, and measurements.
 
 mod cluster;
 mod setup;
@@ -20,7 +20,7 @@ use adit_runtime::demo::{
 use adit_runtime::fault::Fault;
 use setup::{DATABASE, DemoSetup, NAMES};
 
-/// A command of the user, or a query, with its output.
+/// A user's command, or a query, with its output.
 #[derive(Clone, Debug)]
 pub struct CommandOutput {
     /// The command line.
@@ -32,75 +32,75 @@ pub struct CommandOutput {
 /// The progress of the demo.
 #[derive(Clone, Debug)]
 pub enum Progress {
-    /// A step begins, is under way or is done.
+    /// A step begins, is in progress or is done.
     Step(Step),
     /// A command has run.
     Command(CommandOutput),
-    /// All is measured.
+    /// All measurements are complete.
     Figures(Box<Report>),
-    /// Everything is up until the user interrupts.
+    /// The demo keeps running until the user interrupts.
     Running(DemoEnvironment),
 }
 
-/// The commands for exploring the demo while it runs.
+/// The data for exploring the demo while it runs.
 #[derive(Clone, Debug)]
 pub struct DemoEnvironment {
     /// The namespaces.
     pub namespaces: [String; 2],
     /// The tunnel's IPv4 addresses.
     pub addresses: [IpAddr; 2],
-    /// The database's socket, `psql`'s host.
+    /// The directory of the database's socket, which is the host for `psql`.
     pub socket: PathBuf,
     /// The database.
     pub database: &'static str,
-    /// The folder of everything that the demo created, with a folder for each machine.
+    /// The directory with all files of the demo, which contains a directory for each machine.
     pub folder: PathBuf,
     /// The machines' names.
     pub names: [&'static str; 2],
 }
 
-/// One bulk transfer.
+/// A bulk transfer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Transfer {
     /// The machine that sends.
     pub from: &'static str,
     /// The machine that receives.
     pub to: &'static str,
-    /// Payload that arrived, Mb/s.
+    /// The received payload in Mb/s.
     pub megabits_per_second: f64,
-    /// CPU-seconds of the sending node per Gb of payload, without those of the database.
+    /// The CPU-seconds of the sending node per Gb of payload, without those of the database.
     pub sender_cpu_per_gigabit: f64,
-    /// Likewise of the receiving node.
+    /// The CPU-seconds of the receiving node per Gb of payload, without those of the database.
     pub receiver_cpu_per_gigabit: f64,
 }
 
-/// The figures.
+/// The results of a demo.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// The server.
+    /// The version of the server.
     pub database: String,
-    /// Bulk TCP, both ways.
+    /// The bulk TCP transfers in both directions.
     pub transfers: Vec<Transfer>,
-    /// Median round trip through the idle tunnel, seconds.
+    /// The median round-trip time through the idle tunnel in seconds.
     pub round_trip_p50: f64,
-    /// 99th percentile of the same.
+    /// The 99th percentile of the round-trip time in seconds.
     pub round_trip_p99: f64,
-    /// Round trips measured.
+    /// The number of measured round trips.
     pub round_trips: usize,
-    /// Rows in the tables afterwards.
+    /// The number of rows in the tables at the end.
     pub rows: u64,
-    /// Bytes that the tables take.
+    /// The size of the tables in bytes.
     pub bytes: u64,
-    /// Resident memory of both nodes, bytes.
+    /// The resident memory of both nodes in bytes.
     pub memory: [u64; 2],
 }
 
 type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 
-/// Runs the demo and removes everything that it created. `options.program` is run as both nodes.
+/// Runs the demo, and removes everything that it has created. Both nodes run `options.program`.
 ///
 /// # Errors
-/// Something is missing on this machine, a part of it failed, or the user interrupted.
+/// Fails if this host lacks a requirement, a part of the demo failed, or the user interrupted.
 pub fn run(options: &DemoOptions, tell: OnProgress<'_>) -> Result<(), Fault> {
     cluster::programs()?;
     let interrupt = Interrupt::catch()?;
@@ -148,7 +148,7 @@ fn list(end: &End) -> String {
     end.addresses().map(|address| address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs `init` and `join`, as a user would type them except for the folders.
+/// Runs `init` and `join` as a user would type them, except for the directories.
 fn create_network(world: &DemoSetup, tell: OnProgress<'_>) -> Result<(), Fault> {
     let url = world.url();
     let words =
@@ -193,7 +193,7 @@ fn pings(world: &DemoSetup, interrupt: &Interrupt, tell: OnProgress<'_>) -> Resu
 /// A query that shows the last packets as rows.
 const PACKETS: &str = r#"SELECT ts::time(3), "from", "to", proto, src, dst, len FROM adit.log
   WHERE proto IN (1, 58) ORDER BY ts DESC LIMIT 4"#;
-/// And all of it, in sums.
+/// A query that shows the totals.
 const SUMS: &str = r#"SELECT "from", "to", count(*) AS packets, pg_size_pretty(sum(len)) AS sent,
   round(avg(len)) AS mean_len FROM adit.log GROUP BY 1, 2"#;
 

@@ -1,5 +1,5 @@
-//! The postgres demo's world: a cluster, and two network namespaces with no cable between them or to anywhere. Dropping it
-//! takes everything away; what `kill -9` leaves is swept up by the next start.
+//! The environment of the postgres demo, which consists of a cluster and two network namespaces without any connection
+//! to each other or elsewhere. Dropping it removes everything. After `kill -9`, the next start cleans up.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,14 +16,14 @@ use adit_runtime::demo::interrupt::Interrupt;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::make_folder;
 
-/// Namespaces and folders of these demos begin with this, then the process id.
+/// The prefix of the names of the demo's namespaces and directories. The process id follows it.
 const PREFIX: &str = "adit-pgdemo";
-/// The role that makes the network, and its database.
+/// The role that creates the network, and the name of its database.
 const ROLE: &str = "vpn";
 pub(super) const DATABASE: &str = "vpn";
 const PASSWORD: &str = "demo";
 
-/// Names of the two machines.
+/// The names of the two machines.
 pub(super) const NAMES: [&str; 2] = ["east", "west"];
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct DemoSetup {
     _scrap: RemoveOnDrop,
 }
 
-/// A folder to remove, after everything in it has ended.
+/// A directory that is removed after all processes in it have ended.
 #[derive(Debug)]
 struct RemoveOnDrop(PathBuf);
 
@@ -46,17 +46,17 @@ impl Drop for RemoveOnDrop {
 }
 
 impl DemoSetup {
-    /// Starts the cluster and creates the namespaces; no network yet.
+    /// Starts the cluster and creates the namespaces, without a network yet.
     pub(super) fn new(program: &Path, interrupt: &Interrupt) -> Result<Self, Fault> {
         let root = std::env::temp_dir();
         sweep(PREFIX, &root);
-        // The name has chance in it: others may write here, and must not be there first.
+        // The name has a random part, because other users can write here and must not create it first.
         let template = root.join(format!("{PREFIX}-{}-XXXXXX", std::process::id()));
         let folder = nix::unistd::mkdtemp(&template).map_err(|error| {
             Fault::environment(format!("cannot make {}: {error}", template.display()))
         })?;
         let scrap = RemoveOnDrop(folder.clone());
-        // The server's user passes through.
+        // The server's user must be able to traverse the directory.
         fs::set_permissions(&folder, PermissionsExt::from_mode(0o711))
             .map_err(|error| Fault::environment(format!("{}: {error}", folder.display())))?;
         let place = folder.join("db");
@@ -80,13 +80,13 @@ impl DemoSetup {
         Ok(Self { ends, cluster, folder, program, _scrap: scrap })
     }
 
-    /// Returns the URL of the database for `init`; the password comes by the environment.
+    /// Returns the URL of the database for `init`. The password is in the environment.
     pub(super) fn url(&self) -> String {
         let folder = self.folder.join("db").display().to_string().replace('/', "%2F");
         format!("postgres://{ROLE}@{folder}/{DATABASE}")
     }
 
-    /// Returns the folder of a machine's files.
+    /// Returns the directory of a machine's files.
     pub(super) fn dir(&self, at: usize) -> PathBuf {
         self.folder.join(NAMES.get(at).unwrap_or(&"nobody"))
     }

@@ -17,9 +17,10 @@ use crate::admin::{block_on, statement_fault};
 use crate::fields::fields;
 use adit_runtime::fault::Fault;
 
-/// Rows in memory at a time, of all streams together: about 16 MB of the longest.
+/// The maximum number of rows in memory from all streams, which take about 16 MB if they have the
+/// maximum length.
 const ROWS: usize = 2048;
-/// Rows of a page, whatever the number of streams.
+/// The minimum number of rows in a page, whatever the number of streams.
 const LEAST_ROWS: usize = 8;
 /// The number of bytes that are collected before they are written.
 const WRITE: usize = 256 * 1024;
@@ -33,27 +34,27 @@ pub struct ExportOptions {
     pub until: i64,
 }
 
-/// The number of packets.
+/// The numbers of exported packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportReport {
-    /// Complete packets, as their senders wrote them.
+    /// The number of complete packets that their senders provably wrote.
     pub proven: u64,
-    /// Complete packets, according to the database.
+    /// The number of complete packets according to the database.
     pub claimed: u64,
-    /// Sealed packets of which the headers are known.
+    /// The number of sealed packets whose headers are known.
     pub headers: u64,
-    /// Sealed packets of which nothing is known.
+    /// The number of sealed packets without any known content.
     pub sealed: u64,
-    /// Rows that differ from what their sender wrote.
+    /// The number of rows that differ from what their sender wrote.
     pub forged: u64,
-    /// Leaves that expired while they were read.
+    /// The number of leaves that expired while they were being read.
     pub expired: u64,
 }
 
 /// Writes the packets as a capture, ordered by time.
 ///
 /// # Errors
-/// The database cannot be queried, or `out` accepts no more.
+/// Fails if the database cannot be queried, or writing to `out` fails.
 pub fn export(
     access: &LogAccess,
     options: ExportOptions,
@@ -94,7 +95,7 @@ impl<'a, 'k> Export<'a, 'k> {
         Self { view, out, writer, bytes, openers, packet, done: ExportReport::default() }
     }
 
-    /// Writes the oldest of the streams' next packets, until no stream has any.
+    /// Repeatedly writes the oldest of the streams' next packets, until no stream has any.
     async fn run(mut self, streams: &mut [Cursor<'_>]) -> Result<ExportReport, Fault> {
         loop {
             let oldest = streams.iter_mut().filter_map(|stream| Some((stream.next()?, stream)));
@@ -208,7 +209,7 @@ impl<'a> Cursor<'a> {
         self.rows.front().map(time_of)
     }
 
-    /// Reads the next page, if there is one in any leaf.
+    /// Reads the next page, if any leaf has one.
     async fn fill(&mut self, view: &View<'_>) -> Result<(), Fault> {
         while self.rows.is_empty() {
             let Some(no) = self.leaf else {
@@ -243,8 +244,8 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Advances to the next leaf that may have rows of that time, and returns whether there was
-    /// one.
+    /// Advances to the next leaf that may have rows from the requested time. Returns whether there
+    /// is one.
     async fn next_leaf(&mut self, view: &View<'_>) -> Result<bool, Fault> {
         let (since, until) = (Micros(self.options.since), Micros(self.options.until));
         while let Some(leaf) = Leaf::after(&view.client, self.log_stream.id, self.before).await? {

@@ -1,7 +1,7 @@
-//! Reading past packets: `adit postgres verify`, `export` and `tail`.
+//! `adit postgres verify`, `export` and `tail`, which read past packets.
 //!
-//! A node reads the packets addressed to it with its own keys. An auditor, whose role may read everything, reads all
-//! streams, and their content with the auditor's key.
+//! A node reads the packets addressed to it with its own keys. An auditor's role may read all streams, and the
+//! auditor's key opens their content.
 
 mod export;
 mod open;
@@ -31,11 +31,11 @@ use adit_runtime::fault::Fault;
 pub struct LogAccess {
     target: Target,
     keys: Keys,
-    /// Only this node's.
+    /// The sender to which the log is restricted.
     from: Option<String>,
-    /// Only to this node.
+    /// The receiver to which the log is restricted.
     to: Option<String>,
-    /// Only this stream.
+    /// The stream to which the log is restricted.
     stream: Option<i32>,
 }
 
@@ -60,7 +60,7 @@ impl LogAccess {
     /// Selects a node's own log.
     ///
     /// # Errors
-    /// Its files are missing or wrong.
+    /// Fails if the node's files are missing or wrong.
     pub fn of_node(paths: &Paths) -> Result<Self, Fault> {
         let member = Member::load(paths)?;
         let target = member.target()?;
@@ -68,10 +68,10 @@ impl LogAccess {
         Ok(Self { target, keys, from: None, to: None, stream: None })
     }
 
-    /// Opens the log for a role that may read everything; `key` is the auditor's file.
+    /// Opens the log for a role that may read everything. `key` is the auditor's file.
     ///
     /// # Errors
-    /// The URL or the file is invalid.
+    /// Fails if the URL or the file is invalid.
     pub fn of_auditor(url: &str, key: Option<PathBuf>) -> Result<Self, Fault> {
         let target = Target::of_reader(url, &Environment::of_process())?;
         let keys = match key {
@@ -88,7 +88,7 @@ impl LogAccess {
         Ok(Self { target, keys, from: None, to: None, stream: None })
     }
 
-    /// Restricts the log to streams from and to the nodes of these names, and to the stream of this number.
+    /// Restricts the log to streams from and to the nodes with these names, and to the stream with this number.
     #[must_use]
     pub fn restricted_to(
         self,

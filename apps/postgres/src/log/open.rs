@@ -12,7 +12,7 @@ use super::view::{LogStream, View};
 use crate::admin::statement_fault;
 use adit_runtime::fault::Fault;
 
-/// Epochs whose keys are remembered.
+/// The maximum number of epochs whose keys are cached.
 const EPOCHS: usize = 1024;
 
 const EPOCH: &str = "SELECT e.record, e.signature, w.enc, w.sealed FROM adit.epoch e \
@@ -21,13 +21,13 @@ const EPOCH: &str = "SELECT e.record, e.signature, w.enc, w.sealed FROM adit.epo
 /// The result of opening a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum OpenOutcome {
-    /// The whole packet, as the sender wrote it.
+    /// The whole packet, which the sender provably wrote.
     Proven,
     /// The whole packet, according to the database.
     Claimed,
-    /// The headers, from the columns, of a packet of this length.
+    /// The headers from the columns, of a packet with this length.
     Headers {
-        /// Bytes.
+        /// The length in bytes.
         length: u32,
     },
     /// Nothing, because the packet is sealed.
@@ -36,16 +36,16 @@ pub(super) enum OpenOutcome {
     Forged,
 }
 
-/// An epoch as far as it can be trusted.
+/// The trusted data of an epoch.
 enum EpochAccess {
     Key(Opener),
-    /// There is no key for it; the policy that its record claims is trusted.
+    /// There is no key for the epoch, but the policy in its record is trusted.
     Policy(Audit),
-    /// Not the sender's.
+    /// The record is not from the sender.
     Bad,
 }
 
-/// Opens packets of any stream in any order.
+/// Opens packets from any stream in any order.
 #[derive(Default)]
 pub(super) struct Openers {
     known: HashMap<(StreamId, EpochNo), EpochAccess>,

@@ -1,4 +1,4 @@
-//! Leaves and their rows, a page at a time: this many rows are in memory, however many there are.
+//! Reads leaves and their rows one page at a time, so that the number of rows in memory is limited.
 
 use adit_postgres::{LeafNo, Seq, StreamId, sql};
 use tokio_postgres::error::SqlState;
@@ -10,26 +10,26 @@ use super::view::View;
 use crate::admin::statement_fault;
 use adit_runtime::fault::Fault;
 
-/// Considers all leaves of the stream's sender: a leaf without an epoch of the stream may still have rows that claim to
-/// belong to it.
+/// Queries all leaves of the stream's sender, because a leaf without an epoch of the stream may still contain rows that
+/// claim to belong to it.
 const NEXT_LEAF: &str = "SELECT l.no, (SELECT min(e.first_seq) FROM adit.epoch e WHERE e.stream = $1 AND e.leaf = l.no), \
     l.opened, l.closed, l.dropped, l.durable FROM adit.leaf l WHERE l.sender = $1 / 65536 AND l.no > $2 ORDER BY l.no LIMIT 1";
-/// Considers the leaf of the stream's newest epoch.
+/// Queries the leaf of the stream's newest epoch.
 const LAST_LEAF: &str = "SELECT l.no, e.first_seq, l.opened, l.closed, l.dropped, l.durable \
     FROM adit.epoch e JOIN adit.leaf l ON l.sender = e.stream / 65536 AND l.no = e.leaf \
     WHERE e.stream = $1 AND l.dropped IS NULL ORDER BY e.no DESC LIMIT 1";
 
-/// The tables that packets are read from.
+/// The tables from which packets are read.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The leaves themselves, as an auditor.
+    /// The leaves themselves, for an auditor.
     Leaves,
     /// The views that show a node the packets addressed to it.
     Inboxes,
 }
 
 impl Source {
-    /// Returns the table or view with the rows of a stream in a leaf.
+    /// Returns the table or view that contains the rows of a stream in a leaf.
     pub(super) fn of(self, stream: StreamId, leaf: LeafNo) -> String {
         match self {
             Self::Leaves => sql::leaf(stream.sender(), leaf),
@@ -42,12 +42,12 @@ impl Source {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) no: LeafNo,
-    /// The first number of the stream's first epoch in the leaf; none if it has no epoch there.
+    /// The first packet number of the stream's first epoch in the leaf; `None` if the leaf has no epoch of the stream.
     pub(super) first_seq: Option<Seq>,
     pub(super) opened: Micros,
     pub(super) closed: Option<Micros>,
     pub(super) dropped: Option<Micros>,
-    /// Whether a crash leaves it, and a standby has it.
+    /// Whether the leaf survives a crash and exists on a standby.
     pub(super) durable: bool,
 }
 
@@ -63,7 +63,7 @@ impl Leaf {
         })
     }
 
-    /// Finds the first leaf of a stream after that one.
+    /// Finds the first leaf of a stream after the given one.
     pub(super) async fn after(
         client: &impl GenericClient,
         stream: StreamId,
@@ -82,10 +82,10 @@ impl Leaf {
     }
 }
 
-/// The index of the first column of a page's rows after the transmitted ones.
+/// The index of the first additional column in a page's rows, after the transmitted ones.
 pub(super) const TS: usize = 13;
 
-/// A range of rows of a leaf.
+/// A range of rows in a leaf.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Span {
     pub(super) after: Seq,
@@ -94,7 +94,7 @@ pub(super) struct Span {
     pub(super) limit: i64,
 }
 
-/// Reads the next rows of a leaf, ascending; `None` if it has been dropped meanwhile.
+/// Reads the next rows of a leaf in ascending order. Returns `None` if the leaf has been dropped in the meantime.
 pub(super) async fn page(
     view: &View<'_>,
     stream: StreamId,
@@ -111,7 +111,7 @@ pub(super) async fn page(
     rows_if_table_exists(view.client.query(&statement, &of).await)
 }
 
-/// Reads the last rows of a leaf, descending; `None` if it has been dropped meanwhile.
+/// Reads the last rows of a leaf in descending order. Returns `None` if the leaf has been dropped in the meantime.
 pub(super) async fn last(
     view: &View<'_>,
     stream: StreamId,

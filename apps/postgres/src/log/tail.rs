@@ -20,26 +20,26 @@ use crate::admin::{block_on, statement_fault};
 use crate::fields::fields;
 use adit_runtime::fault::Fault;
 
-/// Rows of a page.
+/// The number of rows in a page.
 const ROWS: i64 = 64;
 /// The maximum number of lines for packets that arrived before the start.
 pub(super) const MAX_LINES: u32 = 10_000;
-/// The pause between queries when nothing arrives.
+/// The pause between queries when no packets arrive.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The options of `tail`.
 #[derive(Copy, Clone, Debug)]
 pub struct TailOptions {
-    /// This many of the last packets, of all streams together; at most `MAX_LINES`.
+    /// The number of packets to print from the end of all streams; at most `MAX_LINES`.
     pub lines: u32,
     /// Whether to continue with packets that arrive later.
     pub follow: bool,
 }
 
-/// Prints a line per packet. With `follow` it ends when its output is closed.
+/// Prints a line for each packet. With `follow`, it ends when its output is closed.
 ///
 /// # Errors
-/// The database cannot be queried, or `out` accepts no more.
+/// Fails if the database cannot be queried, or writing to `out` fails.
 pub fn tail(
     access: &LogAccess,
     options: TailOptions,
@@ -145,7 +145,7 @@ impl Tail<'_, '_> {
         Ok((cursor, rows))
     }
 
-    /// Reads the packets that have arrived in a stream since.
+    /// Reads the packets that have arrived in a stream since then.
     async fn more<'w>(
         &self,
         cursor: &mut Cursor<'w>,
@@ -192,7 +192,7 @@ impl Tail<'_, '_> {
     }
 }
 
-/// Formats a time as in logs: to the millisecond, in UTC.
+/// Formats a time in UTC with milliseconds.
 pub(super) fn time(at: Micros) -> String {
     let format =
         format_description!("[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3]Z");
@@ -202,7 +202,7 @@ pub(super) fn time(at: Micros) -> String {
         .unwrap_or_else(|| "-".into())
 }
 
-/// Formats `10.9.0.1:443 > 10.9.0.2:50000 TCP [SA] 1400 bytes`, as far as it is known.
+/// Formats the known parts of `10.9.0.1:443 > 10.9.0.2:50000 TCP [SA] 1400 bytes`.
 fn words(columns: &Columns) -> String {
     let mut words = match (columns.src, columns.dst) {
         (Some(src), Some(dst)) => {

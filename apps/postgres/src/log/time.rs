@@ -1,14 +1,14 @@
-//! Times as the database encodes them.
+//! Decodes times from the database.
 
 use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// The time from 1970 to 2000, when the database's times begin, in microseconds.
+/// The microseconds from 1970 to 2000, when the database's times begin.
 const EPOCH: i64 = 946_684_800_000_000;
 
-/// A time, in microseconds since 1970. The database's infinities are the furthest there are.
+/// A time in microseconds since 1970. The database's infinities become the minimum and the maximum.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Micros(pub(super) i64);
 

@@ -21,12 +21,12 @@ use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::log::clean;
 
-/// Rows in memory at a time: about 4 MB of the longest.
+/// The maximum number of rows in memory, which take about 4 MB if they have the maximum length.
 const ROWS: i32 = 512;
-/// Epochs, at about 2 kB.
+/// The maximum number of epochs in memory, each of about 2 kB.
 const EPOCHS: i32 = 64;
 
-/// With the record of the next epoch, which may be of another leaf.
+/// Queries the epochs of a leaf, each with the record of the next epoch, which may be in another leaf.
 const OF_LEAF: &str = "SELECT e.no, e.leaf, e.first_seq, e.record, e.signature, w.enc, w.sealed, c.seq, c.chain, c.signature, \
     (SELECT n.record FROM adit.epoch n WHERE n.stream = e.stream AND n.no > e.no ORDER BY n.no LIMIT 1) \
     FROM adit.epoch e LEFT JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $3 \
@@ -35,19 +35,19 @@ const OF_LEAF: &str = "SELECT e.no, e.leaf, e.first_seq, e.record, e.signature, 
 
 const USED: &str = "SELECT bytes FROM adit.usage()";
 
-/// The extent of a verification.
+/// The totals of a verification.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// All streams together.
+    /// The counts for all streams.
     pub all: Summary,
     /// The number of streams.
     pub streams: u64,
 }
 
-/// Verifies every readable row; reports each finding in a line, and then what was verified.
+/// Verifies every readable row. Reports each finding in a line, followed by the totals.
 ///
 /// # Errors
-/// The database cannot be queried.
+/// Fails if the database cannot be queried.
 pub fn verify(access: &LogAccess, say: &mut dyn FnMut(&str)) -> Result<VerifyReport, Fault> {
     block_on(async {
         let mut view = View::open(access, "verify").await?;
@@ -91,7 +91,7 @@ fn add(all: &mut Summary, one: Summary) {
     all.findings += one.findings;
 }
 
-/// The knowledge of this machine's node; empty for an auditor.
+/// The data in the files of this host's node; empty for an auditor.
 #[derive(Default)]
 struct LocalState<'e> {
     pins: Option<&'e Pins>,
@@ -99,7 +99,7 @@ struct LocalState<'e> {
 }
 
 impl<'e> LocalState<'e> {
-    /// Reads the node's files before the log, which only grows meanwhile.
+    /// Reads the node's files before the log, which can only grow in the meantime.
     fn of(access: &'e LogAccess) -> Result<Self, Fault> {
         let Keys::Node(node) = &access.keys else { return Ok(Self::default()) };
         let paths = &node.paths;
@@ -110,7 +110,7 @@ impl<'e> LocalState<'e> {
         Ok(Self { pins: Some(&node.pins), received })
     }
 
-    /// Checks that the pinned nodes exist with the keys that they had; returns the number of those that do not.
+    /// Checks that the pinned nodes exist with their pinned keys. Returns the number of those that do not.
     fn nodes(&self, view: &View<'_>, say: &mut dyn FnMut(&str)) -> u64 {
         let mut findings = 0;
         for (id, keys, name) in self.pins.into_iter().flat_map(Pins::all) {
@@ -125,7 +125,7 @@ impl<'e> LocalState<'e> {
         findings
     }
 
-    /// Checks that the database still has the packets that the node received.
+    /// Checks that the database still contains the packets that the node received.
     fn stream(
         &self,
         log_stream: &LogStream,
@@ -143,7 +143,7 @@ impl<'e> LocalState<'e> {
         1
     }
 
-    /// Checks that each stream that this node has received exists; returns the number of streams that do not.
+    /// Checks that each stream that this node has received exists. Returns the number of missing streams.
     fn streams(&self, log_streams: &[LogStream], say: &mut dyn FnMut(&str)) -> u64 {
         let gone = self.received.iter().filter(|(stream, seq)| {
             seq.0 > 0 && !log_streams.iter().any(|log_stream| log_stream.id == **stream)
@@ -159,7 +159,7 @@ impl<'e> LocalState<'e> {
     }
 }
 
-/// Returns the rows that may have expired, if the network's owner has signed that.
+/// Returns the retention that the network's owner has signed, by which rows may have expired.
 async fn retention(view: &View<'_>) -> Result<Option<Rc<Retention>>, Fault> {
     let Some(history) = &view.settings else { return Ok(None) };
     let used = view.client.query_one(USED, &[]).await.and_then(|row| row.try_get::<_, i64>(0));
@@ -229,7 +229,7 @@ struct StreamVerification<'a> {
     log_stream: &'a LogStream,
     verifier: Verifier<'a>,
     reader: Option<i32>,
-    /// The number of findings that the verifier does not know of.
+    /// The number of findings that the verifier does not count.
     extra: u64,
 }
 
@@ -240,7 +240,8 @@ impl StreamVerification<'_> {
         }
     }
 
-    /// Verifies the leaf after `before` in one snapshot, and returns its number. No other session drops it meanwhile.
+    /// Verifies the leaf after `before` in one snapshot, and returns its number. No other session can drop it in the
+    /// meantime.
     async fn leaf(
         &mut self,
         view: &mut View<'_>,
@@ -275,7 +276,7 @@ impl StreamVerification<'_> {
         Ok(Some(leaf.no))
     }
 
-    /// Handles a missing table: it expired at this moment, or another role dropped it.
+    /// Handles a missing table, which has just expired, or which another role dropped.
     async fn check_missing_table(
         &mut self,
         view: &mut View<'_>,
@@ -366,7 +367,7 @@ fn unix(micros: Micros) -> UnixTime {
     UnixTime(u64::try_from(micros.0 / 1_000_000).unwrap_or(0))
 }
 
-/// The epochs of a leaf, one after the other.
+/// The epochs of a leaf, in order.
 struct Epochs {
     portal: tokio_postgres::Portal,
     page: std::vec::IntoIter<Row>,
@@ -380,7 +381,7 @@ impl Epochs {
         leaf: LeafNo,
     ) -> Result<Self, Fault> {
         let reader = verification.reader;
-        // No node has -1.
+        // No node has the number -1.
         let wrapped_to = reader.unwrap_or(-1);
         let portal =
             snapshot.bind(OF_LEAF, &[&verification.log_stream.id.0, &leaf.0, &wrapped_to]).await;

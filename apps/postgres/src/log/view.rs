@@ -1,4 +1,4 @@
-//! The readable part of the log: the network, its nodes, and the streams that this reader may open.
+//! The readable part of the log, with the network, its nodes, and the streams that this reader may open.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -48,11 +48,11 @@ pub(super) struct View<'k> {
     pub(super) ring: Rc<Option<KeyRing>>,
     pub(super) source: Source,
     pub(super) log_streams: Vec<LogStream>,
-    /// Every node's keys, as far as they are trusted.
+    /// The trusted keys of the nodes.
     pub(super) nodes: BTreeMap<NodeId, NodePublic>,
     /// The network's settings, if its owner has signed them.
     pub(super) settings: Option<Rc<History>>,
-    /// The reader's own key as settings name it, if it is an auditor.
+    /// The reader's own public key as it appears in settings, if it is an auditor.
     pub(super) auditor: Option<Vec<u8>>,
     /// Warnings about data that the network's key does not authenticate.
     pub(super) doubts: Vec<String>,
@@ -64,7 +64,7 @@ impl<'k> View<'k> {
     /// Connects, and reads the nodes, streams and keys.
     pub(super) async fn open(access: &'k LogAccess, purpose: &str) -> Result<Self, Fault> {
         let client = open(&access.target, purpose).await?;
-        // One plan for every leaf, however full: along its index.
+        // Use the same plan, with the index, for every leaf, whatever its size.
         let settings = "SET search_path = pg_catalog; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
         client.batch_execute(settings).await.map_err(|error| statement_fault(&error))?;
         let reader = match &access.keys {
@@ -135,7 +135,7 @@ impl<'k> View<'k> {
         settings.is_some_and(|settings| settings.auditor_key.as_ref() != Some(own))
     }
 
-    /// Reads the network's settings. A node knows which settings it has seen; an auditor does not.
+    /// Reads the network's settings. A node knows which settings it has already seen, but an auditor does not.
     async fn settings(&mut self, access: &LogAccess) -> Result<(), Fault> {
         if self.reader.is_none() {
             return Ok(());
@@ -158,7 +158,7 @@ impl<'k> View<'k> {
         Ok(())
     }
 
-    /// Reads the nodes' keys, as far as they are vouched for. Returns the name to show for each.
+    /// Reads the authenticated keys of the nodes. Returns the name to show for each node.
     async fn nodes(&mut self) -> Result<BTreeMap<NodeId, String>, Fault> {
         let rows = self
             .client
@@ -220,8 +220,8 @@ impl<'k> View<'k> {
     }
 }
 
-/// Returns the network's keys that this access has, with those that it has got since: a node takes them by its pins; an auditor, who has none, by the
-/// rows of the database. And why not all, if so.
+/// Returns the network's keys of this reader, including later ones from the database. A node trusts these by its pins.
+/// An auditor has no pins and trusts the rows of the database. If the newest key is missing, also returns the reason.
 async fn keys_of(
     access: &LogAccess,
     client: &Client,
@@ -244,7 +244,8 @@ async fn keys_of(
     }
 }
 
-/// Returns a unique name for each node: its name, or `NAME#NUMBER` if it was removed and another node has the name too.
+/// Returns a unique name for each node. It is the node's name, or `NAME#NUMBER` if the node was removed and another
+/// node has the same name.
 fn told_apart(names: BTreeMap<NodeId, (String, bool)>) -> BTreeMap<NodeId, String> {
     let mut count: BTreeMap<&str, u32> = BTreeMap::new();
     for (name, _) in names.values() {
@@ -282,7 +283,7 @@ fn no_network() -> Fault {
     Fault::operator("there is no network in this database")
 }
 
-/// Returns the fault of a log that does not exist or that this role may not read.
+/// Returns the fault for a log that does not exist or that this role may not read.
 fn missing(error: &tokio_postgres::Error) -> Fault {
     match error.code().map(|code| code.code()) {
         Some("42P01" | "3F000") => no_network(),

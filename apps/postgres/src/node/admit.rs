@@ -12,8 +12,8 @@ const QUESTIONS: &str = "SELECT role::text, key, asked, proof FROM adit.question
 
 const ANSWER: &str = "SELECT adit.answer($1::text::name, $2, $3, $4)";
 
-/// Answers requests under an invitation. Invitations not made by a node and requests not made by the invited one are
-/// ignored.
+/// Answers requests with an invitation. Ignores invitations that no node created, and requests that the invited node
+/// did not make.
 pub(super) async fn answer(shared: &Shared, client: &Client) -> Result<(), DbError> {
     let Some(directory) = shared.directory.borrow().clone() else { return Ok(()) };
     let tag = &directory.network.tag;

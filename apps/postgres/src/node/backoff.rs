@@ -1,14 +1,15 @@
-//! Pauses between attempts.
+//! The pauses between attempts.
 
 use std::time::Duration;
 
-/// The first pause, about.
+/// The approximate length of the first pause.
 const SHORTEST: Duration = Duration::from_millis(50);
 
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(3);
 
-/// Growing pauses with a random part, so that not all nodes connect at the same moment when a database is back.
+/// Growing pauses with a random part, so that not all nodes connect at the same moment when a database becomes
+/// available again.
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -20,7 +21,7 @@ impl Backoff {
         Self { next: SHORTEST, noise: Jitter::new(seed) }
     }
 
-    /// Returns the pause before the next attempt: between half of the current length and all of it.
+    /// Returns the pause before the next attempt, which is between half of the current length and the full length.
     pub(super) fn pause(&mut self) -> Duration {
         let length = self.next;
         self.next = (length * 2).min(LONGEST);
@@ -33,7 +34,7 @@ impl Backoff {
     }
 }
 
-/// Random numbers for pauses only (xorshift64*): an attacker gains nothing by guessing them.
+/// A random number generator for pauses only (xorshift64*), because an attacker gains nothing by guessing them.
 #[derive(Clone, Debug)]
 pub(super) struct Jitter(u64);
 

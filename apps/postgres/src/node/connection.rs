@@ -1,5 +1,5 @@
-//! A connection of the running node: opened with bounds on everything that could hang, polled by a task of its
-//! own, its notifications collected.
+//! A connection of the running node. It has a time limit for everything that could hang, a separate task that polls it,
+//! and a collection of its notifications.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,24 +17,24 @@ use tokio_postgres::{AsyncMessage, Client, Notification};
 use super::db_error::DbError;
 use crate::database::{Connection, NewConnection, Target, connect};
 
-/// The time limit for connecting, TLS and password included.
+/// The time limit for connecting, including TLS and authentication.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most streams whose wake-ups are distinguished. A flood of invented streams beyond it is ignored.
+/// The maximum number of streams whose wake-ups are distinguished. Further ones, which must be forged, are ignored.
 const STREAMS: usize = 4096;
 
-/// Session settings: no statement waits for long, and the database also detects a dead connection, because a connection
-/// holds the locks that say which session writes a stream.
+/// The session settings. No statement waits for long, and the database detects dead connections too, because a
+/// connection holds the locks that determine which session writes a stream.
 const SESSION: &str = "SET statement_timeout = '5s'; SET lock_timeout = '2s'; \
     SET idle_in_transaction_session_timeout = '5s'; SET search_path = adit, pg_temp; \
     SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; \
     SET tcp_user_timeout = '4s'; SET client_min_messages = warning; SET timezone = 'UTC'; \
     SET extra_float_digits = 1; SET jit = off";
 
-/// The content of the notifications since the last look.
+/// The content of the notifications since the last call of [`NotifyListener::take`].
 #[derive(Debug, Default)]
 pub(super) struct NotifyListener {
-    /// Newest leaf and number of notifications.
+    /// The newest leaf and the number of notifications for each stream.
     notifications: RefCell<BTreeMap<StreamId, (LeafNo, u32)>>,
     nodes: Cell<bool>,
     count: Cell<u64>,
@@ -44,15 +44,15 @@ pub(super) struct NotifyListener {
 /// The notifications that a [`NotifyListener`] received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Notifications {
-    /// Stream, the newest leaf reported of it, and how often it was named. Any role in the database may send any values
-    /// here.
+    /// The streams, each with its newest reported leaf and the number of notifications. Any role in the database may
+    /// send any values.
     pub(super) streams: Vec<(StreamId, LeafNo, u32)>,
     /// Whether nodes have joined or left.
     pub(super) nodes: bool,
 }
 
 impl NotifyListener {
-    /// Waits until there is something to [`Self::take`].
+    /// Waits until [`Self::take`] has something to return.
     pub(super) async fn notified(&self) {
         self.wakeup.notified().await;
     }
@@ -67,7 +67,7 @@ impl NotifyListener {
         }
     }
 
-    /// Notifications so far.
+    /// Returns the number of notifications so far.
     pub(super) fn count(&self) -> u64 {
         self.count.get()
     }
@@ -78,7 +78,7 @@ impl NotifyListener {
             self.nodes.set(true);
         } else {
             let mut notifications = self.notifications.borrow_mut();
-            // A malformed or surplus notification is not counted as received: the database's own count then shows that
+            // A malformed or surplus notification is not counted as received, so the database's own count shows that
             // one may be missing.
             if let Some(Hint { stream, leaf }) = Hint::parse(payload)
                 && (notifications.len() < STREAMS || notifications.contains_key(&stream))
@@ -91,14 +91,14 @@ impl NotifyListener {
     }
 }
 
-/// An open connection; closed when dropped.
+/// An open connection, which is closed when it is dropped.
 pub(super) struct Link {
     pub(super) client: Client,
     end: Rc<End>,
     driver: JoinHandle<()>,
 }
 
-/// The end of a connection.
+/// The state of a connection's end.
 #[derive(Default)]
 struct End {
     cause: RefCell<Option<DbError>>,
@@ -106,7 +106,7 @@ struct End {
 }
 
 impl Link {
-    /// Connects. Notifications go to `listener`. Call inside a `LocalSet`.
+    /// Connects, and passes notifications to `listener`. Call it inside a `LocalSet`.
     pub(super) async fn open(
         target: &Target,
         purpose: &str,
@@ -132,8 +132,8 @@ impl Link {
         DbError::closed()
     }
 
-    /// Returns the better explained of two causes: a statement that fails because its connection has ended does not
-    /// know why the connection ended.
+    /// Returns the better explained of two causes, because a statement that fails with its connection does not know why
+    /// the connection ended.
     pub(super) fn better_known_cause(&self, cause: DbError) -> DbError {
         let end = self.end.cause.borrow().clone();
         end.filter(|_| cause == DbError::closed()).unwrap_or(cause)
@@ -142,7 +142,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Not at its leisure: a dead connection's task would wait for the kernel to give it up.
+        // Abort the task, because with a dead connection it would wait until the kernel gives up.
         self.driver.abort();
     }
 }
@@ -158,7 +158,7 @@ async fn drive(mut connection: Connection, listener: Option<Rc<NotifyListener>>,
             }
         }
     }
-    // Tasks that wait for an answer on the connection learn of its end from this.
+    // This notifies tasks that wait for an answer on the connection.
     drop(connection);
     end.told.notify_one();
 }
@@ -169,7 +169,7 @@ fn ring(listener: Option<&NotifyListener>, note: &Notification) {
     }
 }
 
-/// Waits no longer than that.
+/// Runs work with a time limit.
 pub(super) async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, DbError>>,

@@ -1,24 +1,24 @@
-//! Errors of the database, with texts that do not change while the cause is the same.
+//! Errors of the database, whose texts stay the same while the cause does.
 
 use tokio_postgres::error::SqlState;
 
 /// A failure on an open connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DbError {
-    /// One sentence without numbers that change from attempt to attempt.
+    /// The error as one sentence, without numbers that differ between attempts.
     pub(crate) message: String,
     /// Whether the table in the query no longer exists.
     pub(super) no_table: bool,
-    /// The limit of the network that was reached, if that is the reason.
+    /// The limit that was reached, if that is the cause.
     pub(super) bound: Option<StreamLimit>,
 }
 
-/// A bound that the schema sets to a stream.
+/// A limit that the schema sets for a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StreamLimit {
-    /// The leaf is the reason: another one is needed.
+    /// The leaf cannot take more, so another one is needed.
     Leaf,
-    /// The time is the reason: try later.
+    /// The rate is too high, so try again later.
     Time,
 }
 
@@ -39,7 +39,7 @@ impl From<tokio_postgres::Error> for DbError {
             if error.is_closed() {
                 return Self::closed();
             }
-            // The source says more than "error communicating with the server".
+            // The source is more specific than "error communicating with the server".
             let source = std::error::Error::source(&error);
             return Self::new(
                 source.map_or_else(|| error.to_string(), |source| source.to_string()),

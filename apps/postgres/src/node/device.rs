@@ -1,4 +1,4 @@
-//! The TUN device in a tokio runtime.
+//! The TUN device within a tokio runtime.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 
 use adit_runtime::driver::watch;
 
-/// Longest super-packet.
+/// The maximum length of a super-packet.
 const LONGEST: usize = 65_536;
 
 /// The number of packets read in one turn. The runtime has one thread, which the reader of the database also needs.
@@ -26,14 +26,14 @@ pub(super) struct Device {
     offloads: TunOffloads,
 }
 
-/// Counts of packets that were written to the device or dropped.
+/// The numbers of packets that were written to the device or dropped.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DeliveryCounts {
-    /// Packets taken.
+    /// The number of packets that the kernel accepted.
     pub(super) packets: u64,
-    /// Bytes of these.
+    /// The number of bytes in these packets.
     pub(super) bytes: u64,
-    /// Packets that the kernel refused: the interface is down, or its queue is full.
+    /// The number of packets that the kernel refused, because the interface is down or its queue is full.
     pub(super) refused: u64,
 }
 
@@ -44,11 +44,11 @@ impl Device {
         Ok(Self { queue, watched, offloads })
     }
 
-    /// Waits for packets and passes up to [`READ_TURN`] of them to `take`, each with the work that the kernel left to
-    /// do.
+    /// Waits for packets and passes up to [`READ_TURN`] of them to `take`, each with the offloaded work that the kernel
+    /// left to us.
     ///
     /// # Errors
-    /// The device no longer exists.
+    /// Fails if the device no longer exists.
     pub(super) async fn read(
         &self,
         buffer: &mut ReadBuffer,
@@ -79,7 +79,7 @@ impl Device {
         }
     }
 
-    /// Writes packets to the kernel, and neighbouring packets of a flow as one, if the kernel accepts that.
+    /// Writes packets to the kernel. Adjacent packets of a flow are merged if the kernel accepts that.
     pub(super) fn write<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) -> DeliveryCounts {
         let mut merger = Merger::new(self.offloads.tso, self.offloads.uso);
         packets.for_each(|packet| merger.push(packet));
@@ -125,7 +125,7 @@ impl Device {
     }
 }
 
-/// The buffer that packets are read into.
+/// The buffer into which packets are read.
 #[derive(Debug)]
 pub(super) struct ReadBuffer {
     vnet: [u8; VNET_LEN],

@@ -1,4 +1,4 @@
-//! The nodes of the network: the rows of the database that the network's key authenticates.
+//! The nodes of the network, from rows of the database that the network's key authenticates.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 use super::db_error::DbError;
 pub(crate) use super::pins::Pins;
 
-/// The number of rows read from the tables: some may be forged.
+/// The maximum number of rows that are read from a table, with room for forged rows.
 const ROWS: i64 = 4 * limits::PEERS as i64;
 
 pub(crate) const NETWORK: &str =
@@ -30,7 +30,7 @@ pub(crate) const NETWORK: &str =
 const SETTINGS: &str = "SELECT serial, made, packet_size, audit, durability, retention_bytes, \
     extract(epoch FROM retention_age)::bigint, auditor_key, previous, signature FROM adit.settings ORDER BY serial LIMIT $1";
 
-/// Asks for rows of nodes, as [`node_record`] reads them.
+/// Builds a query for rows of nodes, which [`node_record`] decodes.
 macro_rules! nodes {
     ($which:literal) => {
         concat!(
@@ -41,28 +41,29 @@ macro_rules! nodes {
     };
 }
 
-/// Removed ones too: what the others learn of a removal outlasts the row. Those that there are come first, and the owner.
+/// Queries all nodes, including removed ones, so that the others record the removal, which they keep when the row is
+/// gone. The owner and the current nodes come first.
 const FIRST_NODES: &str = nodes!("ORDER BY id <> 1, removed IS NOT NULL, id LIMIT $1");
 
-/// All, with those who have left: what they sent is still there.
+/// Queries all nodes, including removed ones, whose packets still exist.
 pub(crate) const NODES: &str = nodes!("ORDER BY id");
 
-/// The node that has a name now.
+/// Queries the node that currently has a name.
 pub(crate) const NODE_CALLED: &str = nodes!("AND name = $1 AND removed IS NULL LIMIT 1");
 
 const STREAMS: &str =
     "SELECT id, sender, receiver FROM adit.stream WHERE $1 IN (sender, receiver) LIMIT $2";
 
-/// The network as the database shows it and its key confirms.
+/// The authenticated state of the network in the database.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     pub(crate) network: NetworkRecord,
-    /// The settings that its owner has signed.
+    /// The settings that the network's owner has signed.
     pub(crate) settings: Rc<History>,
-    /// The reason why the settings in the database are not trusted, in which case `settings` are the former ones.
+    /// The reason why the settings in the database are not trusted. In this case `settings` are the previous ones.
     pub(crate) unsettled: Option<String>,
     pub(crate) nodes: Vec<VerifiedNode>,
-    /// Nodes that are left out, by name, and why.
+    /// The nodes that are left out, by name, with the reasons.
     pub(crate) refused: BTreeMap<String, String>,
 }
 
@@ -78,7 +79,7 @@ pub(crate) struct VerifiedNode {
 }
 
 impl VerifiedNode {
-    /// Returns its own addresses.
+    /// Returns the node's own addresses.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let v4 = self.record.address4.map(|net| IpAddr::V4(net.addr()));
         let v6 = self.record.address6.map(|net| IpAddr::V6(net.addr()));
@@ -97,12 +98,12 @@ impl VerifiedNode {
 }
 
 impl Directory {
-    /// Returns the node that receives that stream.
+    /// Returns the node that receives this stream.
     pub(super) fn receiver(&self, outgoing: StreamId) -> Option<&VerifiedNode> {
         self.nodes.iter().find(|node| node.outgoing == outgoing)
     }
 
-    /// Returns the node that sends that stream.
+    /// Returns the node that sends this stream.
     pub(super) fn sender(&self, incoming: StreamId) -> Option<&VerifiedNode> {
         self.nodes.iter().find(|node| node.incoming == incoming)
     }
@@ -112,7 +113,7 @@ impl Directory {
     }
 }
 
-/// The tables as they are.
+/// The unverified contents of the tables.
 pub(crate) struct Tables {
     network: Row,
     settings: Vec<Row>,
@@ -131,7 +132,7 @@ impl Tables {
 pub(crate) async fn load(client: &Client, me: NodeId) -> Result<Tables, DbError> {
     let network = client.query_one(NETWORK, &[]).await?;
     let settings = settings_rows(client).await?;
-    // A limit is the database's to keep, or not.
+    // The database may not respect the limit.
     let most = usize::try_from(ROWS).unwrap_or(usize::MAX);
     let nodes = client.query_raw(FIRST_NODES, [ROWS]).await?;
     let nodes = nodes.take(most).try_collect().await?;
@@ -141,7 +142,7 @@ pub(crate) async fn load(client: &Client, me: NodeId) -> Result<Tables, DbError>
     Ok(Tables { network, settings, nodes, streams })
 }
 
-/// Reads the network's settings: one more row than there may be at most.
+/// Reads the network's settings, with one row more than the maximum, so that an excess is noticed.
 pub(crate) async fn settings_rows(
     client: &impl GenericClient,
 ) -> Result<Vec<Row>, tokio_postgres::Error> {
@@ -150,7 +151,7 @@ pub(crate) async fn settings_rows(
     client.query_raw(SETTINGS, [limit]).await?.take(most).try_collect().await
 }
 
-/// Checks rows of settings; `owner` is the node that made the network, if its row is trusted.
+/// Checks rows of settings. `owner` is the node that created the network, if its row is trusted.
 pub(crate) fn history(
     tag: &str,
     owner: Option<&NodePublic>,
@@ -168,8 +169,9 @@ pub(crate) fn history(
     })
 }
 
-/// Keeps what the network's key and the owner's signature vouch for. `pins` learns nodes that were never seen before, who was
-/// removed, and the newest settings. `former` settings are kept where those in the database are not trusted. `own` is this node.
+/// Returns the data that the network's key and the owner's signature authenticate. Adds new nodes, removals, and the
+/// newest settings to `pins`. If the settings in the database are not trusted, keeps the `former` ones. `own` is this
+/// node.
 pub(crate) fn verify(
     tables: &Tables,
     own: &NodePublic,
@@ -224,7 +226,7 @@ pub(crate) fn verify(
             directory.refused.insert(name, reason);
             continue;
         }
-        // Both ends of registration are one transaction: without streams it is a row that was altered.
+        // Registration creates the node and its streams in one transaction, so a row without streams was altered.
         match (stream(me, record.id), stream(record.id, me)) {
             (Some(outgoing), Some(incoming)) if directory.nodes.len() < limits::PEERS => {
                 taken.add(&record.subnets);
@@ -243,7 +245,7 @@ pub(crate) fn verify(
     Ok(directory)
 }
 
-/// Verifies the node of a row: the network's key must vouch for it, and nothing seen before may contradict it.
+/// Verifies the node in a row. The network's key must authenticate it, and it must not contradict the pins.
 fn trusted(
     record: &NodeRecord,
     mac: &[u8],
@@ -255,8 +257,8 @@ fn trusted(
     Ok(public)
 }
 
-/// Returns the node that created the network; `None` if its row is not authentic. Its signatures also count if it was
-/// removed, and if its keys are the pinned ones but something else in its row was altered.
+/// Returns the node that created the network, or `None` if its row is not authentic. Its signatures are valid even if
+/// it was removed, or if its keys are the pinned ones but its row was otherwise altered.
 fn owner(
     records: &[(NodeRecord, Vec<u8>)],
     own: &NodePublic,
@@ -272,8 +274,9 @@ fn owner(
     by_pin.or_else(|| trusted(record, mac, key, pins).ok())
 }
 
-/// Subnets that belong to a node already. The schema sees to it that nothing is claimed twice; but any node has the network's key, and
-/// with the database's help could vouch for a node that has a part of another's network, which would take its packets.
+/// The subnets that already belong to a node. The schema prevents duplicates. But any node has the network's key, and
+/// together with the database could authenticate a node with a part of another's network, which would take that
+/// network's packets.
 struct ClaimedSubnets(Vec<IpNet>);
 
 impl ClaimedSubnets {
@@ -301,7 +304,7 @@ fn ends(row: &Row) -> Option<StreamEnds> {
     (StreamId::between(ends.1, ends.2) == Some(ends.0)).then_some(ends)
 }
 
-/// Returns the network's row and its MAC; `None` if its values make no sense.
+/// Decodes the network's row and its MAC. Returns `None` if a value is invalid.
 pub(crate) fn network_record(row: &Row) -> Option<(NetworkRecord, Vec<u8>)> {
     fn parse_optional<T: FromStr>(text: Option<&str>) -> Option<Option<T>> {
         text.map(str::parse).transpose().ok()
@@ -316,7 +319,7 @@ pub(crate) fn network_record(row: &Row) -> Option<(NetworkRecord, Vec<u8>)> {
     Some((record, row.try_get(5).ok()?))
 }
 
-/// Returns a row of settings and its signature; `None` if its values make no sense.
+/// Decodes a row of settings and its signature. Returns `None` if a value is invalid.
 pub(crate) fn settings_record(row: &Row) -> Option<SignedSettings> {
     let number = |at: usize| row.try_get::<_, i64>(at).ok();
     let word = |at: usize| row.try_get::<_, &str>(at).ok();
@@ -334,7 +337,7 @@ pub(crate) fn settings_record(row: &Row) -> Option<SignedSettings> {
     Some(SignedSettings { settings, signature: row.try_get(9).ok()? })
 }
 
-/// Decodes a node's row and its MAC; `None` if its values make no sense.
+/// Decodes a node's row and its MAC. Returns `None` if a value is invalid.
 pub(crate) fn node_record(row: &Row) -> Option<(NodeRecord, Vec<u8>)> {
     let text = |at| row.try_get::<_, Option<String>>(at).ok().flatten();
     let net = |at| text(at).and_then(|text| address(&text));
@@ -352,7 +355,7 @@ pub(crate) fn node_record(row: &Row) -> Option<(NodeRecord, Vec<u8>)> {
     Some((record, row.try_get(8).ok()?))
 }
 
-/// Parses an address as the database writes `inet` and `cidr`: a whole address has no prefix length.
+/// Parses an `inet` or `cidr` as the database formats it. A single address has no prefix length.
 fn address(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }

@@ -1,5 +1,5 @@
-//! Drops what is beyond the network's retention: when a leaf was closed, hourly and at the start. On a connection of its
-//! own that exists only meanwhile, since dropping waits for locks.
+//! Drops leaves that exceed the network's retention, when a leaf was closed, every hour, and at startup. It uses a
+//! separate, temporary connection, because dropping waits for locks.
 
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -12,23 +12,23 @@ use super::db_error::DbError;
 use super::shared::Shared;
 use adit_runtime::fault::Fault;
 
-/// Without another reason.
+/// The interval without another trigger.
 const HOURLY: Duration = Duration::from_secs(3600);
 
-/// The minimum pause between two runs: in a network of many nodes there are many triggers.
+/// The minimum pause between two runs, because a network with many nodes has many triggers.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// The time limit.
+/// The time limit for one run.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(shared: Rc<Shared>) -> Result<Infallible, Fault> {
     loop {
-        // Either is a reason.
+        // Both trigger a run.
         let _ = timeout(HOURLY, shared.rotated.notified()).await;
         match expire(&shared).await {
             Ok(0) => {}
             Ok(leaves) => tracing::debug!("{leaves} leaves beyond the retention were dropped"),
-            // The connection that writes tells of the database's troubles.
+            // The connection that writes reports problems of the database.
             Err(cause) => tracing::debug!("nothing was dropped: {}", cause.message),
         }
         sleep(PAUSE).await;

@@ -1,4 +1,4 @@
-//! Reports the database's outages: each cause once, then the end with the duration.
+//! Reports the database's outages, with each cause once, and their end with the duration.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use adit_engine::Instant;
 
 use adit_runtime::say;
 
-/// The number of causes of one outage that are reported.
+/// The maximum number of causes that are reported for one outage.
 const CAUSES: usize = 16;
 
-/// The time that both connections must last for an outage to be over.
+/// The time for which both connections must work before an outage is over.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// The two connections of a node.
@@ -36,7 +36,7 @@ pub(super) struct Health {
     told: BTreeSet<String>,
     /// The time since which reading or writing has failed, and the number of failed attempts.
     outage: Option<(Instant, u64)>,
-    /// Since when both work.
+    /// The time since which both connections work.
     both: Instant,
 }
 
@@ -78,7 +78,7 @@ impl Health {
         self.both = now;
     }
 
-    /// Tells of the end of an outage, when it is certain.
+    /// Logs the end of an outage, once it is certain.
     pub(super) fn log_outage_end(&mut self, now: Instant) {
         if let Some(line) = self.outage_report(now) {
             say!(1, "{line}");

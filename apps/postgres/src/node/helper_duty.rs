@@ -23,7 +23,7 @@ pub const NODE: DutyKind = DutyKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NodeDuty {
-    /// The folder of all files, if not the default.
+    /// The directory of all files, if it is not the default.
     pub(crate) dir: Option<PathBuf>,
     /// The network's name.
     pub(crate) name: String,
@@ -31,13 +31,13 @@ pub(crate) struct NodeDuty {
     pub(crate) device: Option<String>,
     /// The longest IP packet, which overrides the settings.
     pub(crate) packet_size: Option<usize>,
-    /// Whether there are routes to other nodes' networks.
+    /// Whether to add routes to other nodes' networks.
     pub(crate) routes: bool,
 }
 
 impl Duty for NodeDuty {
-    /// Returns the policy for a node. The node's own keys are not among the files because they are
-    /// read before.
+    /// Returns the policy for a node. The node's own keys are not among the files, because they are
+    /// read earlier.
     fn policy(&self, _: &[(PathBuf, Vec<u8>)], _: u32) -> Result<Policy, Fault> {
         let paths = Paths::new(self.dir.as_deref(), &self.name)?;
         let options = UpOptions {
@@ -49,7 +49,7 @@ impl Duty for NodeDuty {
         let plan = without_routes(&settings);
         Ok(Policy {
             device: Some(plan.device.clone()),
-            // Files that are read at each connection.
+            // The files that are read for each connection.
             readable: Target::files_of_node(&settings)?.into_iter().collect(),
             replaceable: [paths.pins_file(), paths.ring_file()].into(),
             control: [paths.control_socket()].into(),
@@ -59,11 +59,12 @@ impl Duty for NodeDuty {
     }
 }
 
-/// The settings' plan, with routes that may be other nodes'.
+/// Permits the plan of the settings, with routes to possible networks of other nodes.
 #[derive(Debug)]
 struct NodePlans {
     settings: Settings,
-    /// Every plan, except for its routes, and for its MTU where the network's settings have it.
+    /// The permitted plan, except for its routes, and for its MTU if that comes from the network's
+    /// settings.
     plan: HostPlan,
     routes: bool,
 }

@@ -1,4 +1,4 @@
-//! The addresses and routes that the network requires on this machine.
+//! The addresses and routes that the network requires on this host.
 
 use adit_wire::VnetHeader;
 use ipnet::IpNet;
@@ -26,14 +26,14 @@ pub(super) fn plan(settings: &Settings, directory: Option<&Directory>, routes: b
     HostPlan { routes: planned, mtu, ..without_routes(settings) }
 }
 
-/// Returns whether a network may be another node's: it is not this node's, and the prefixes of the addresses do not
-/// cover it.
+/// Returns whether a network may belong to another node. It must not be this node's, and the prefixes of the node's
+/// addresses must not cover it.
 pub(super) fn is_elsewhere(settings: &Settings, net: &IpNet) -> bool {
     let own = settings.addresses.iter().map(IpNet::trunc).chain(settings.subnets.iter().copied());
     own.into_iter().all(|own| !own.contains(net) && !net.contains(&own))
 }
 
-/// Returns the part of every plan that the settings alone decide.
+/// Returns the part of every plan that the settings alone determine.
 pub(super) fn without_routes(settings: &Settings) -> HostPlan {
     HostPlan {
         device: Device::Tun(Some(settings.device.clone())),

@@ -1,4 +1,4 @@
-//! `adit postgres up`: a node at work.
+//! `adit postgres up`, which runs a node.
 //!
 //! ```text
 //!           drain (never waits)                     one connection each, opened again until it works
@@ -7,7 +7,7 @@
 //!                                                 └─ nodes ─► routes of this machine
 //! ```
 //!
-//! All on one thread. Whatever the database does, the device is drained and the queue stays bounded.
+//! All tasks run on one thread. Whatever the database does, the device is drained and the queue stays limited.
 
 mod admit;
 mod backoff;
@@ -66,10 +66,11 @@ use adit_runtime::host::{ApplyOutcome, HostHandle};
 use adit_runtime::instance::{self, Controls, EndReason, Instance};
 use adit_runtime::{host, log, plane_backend, privileges, say};
 
-/// A connection that stood so long and then ended is opened again at once; others after growing pauses.
+/// The duration after which a connection that ends is opened again at once. Others are opened again after growing
+/// pauses.
 const LASTED: Duration = Duration::from_secs(5);
 
-/// The maximum number of warnings of refused rows within an interval.
+/// The maximum number of warnings about refused rows within an interval.
 const MOST_WARNINGS: u32 = 8;
 const WARNINGS_OF: Duration = Duration::from_secs(60);
 
@@ -80,13 +81,13 @@ pub struct UpOptions {
     pub device: Option<String>,
     /// The durability, which overrides the settings.
     pub durability: Option<Durability>,
-    /// The longest IP packet in bytes, which overrides the settings.
+    /// The maximum length of an IP packet in bytes, which overrides the settings.
     pub packet_size: Option<usize>,
-    /// No routes to other nodes' networks.
+    /// Whether to add no routes to other nodes' networks.
     pub no_routes: bool,
     /// The user to run as; `None`: `adit`, or `nobody`.
     pub user: Option<String>,
-    /// Adds to the log.
+    /// The number of levels by which the log is more verbose.
     pub verbose: u8,
 }
 
@@ -104,7 +105,7 @@ pub fn up(paths: &Paths, options: &UpOptions) -> ExitCode {
 fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
     log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
-    // Keys stay out of core dumps; if that is impossible, the tunnel works nevertheless.
+    // Keep keys out of core dumps. If that is impossible, the tunnel still works.
     let _ = adit_linux::privileges::protect_memory();
     let settings = settings(paths, options)?;
     let secrets = Secrets::load(paths)?;
@@ -117,7 +118,7 @@ fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
         packet_size: options.packet_size,
         routes: !options.no_routes,
     };
-    // The helper ends last, when nothing is left to undo.
+    // The helper must end last, after all changes have been undone.
     let helper = helper::start(&NODE, &duty, &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -149,7 +150,7 @@ fn settings(paths: &Paths, options: &UpOptions) -> Result<Settings, Fault> {
     Ok(settings)
 }
 
-/// Locks the network on this machine while the process lives.
+/// Locks the network on this host for the lifetime of the process.
 fn only_one(paths: &Paths) -> Result<File, Fault> {
     let path = paths.lock_file();
     let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
@@ -185,7 +186,7 @@ async fn serve(
     let device = Device::new(queue, device.offloads)
         .map_err(|error| Fault::environment(format!("cannot watch the device: {error}")))?;
     let mut controls = Controls::open(&paths.control_socket())?;
-    // Without a helper it keeps what it takes to change routes.
+    // Without a helper, keep the privileges that are needed to change routes.
     let needed = [Capability::CAP_NET_ADMIN];
     privileges::become_user("node", options.user.as_ref(), helped, &needed)?;
     let instance: [u8; 4] = adit_runtime::random::bytes()?;
@@ -251,26 +252,26 @@ async fn serve(
     ended.map(drop)
 }
 
-/// A node at work.
+/// A running node.
 struct Node {
     shared: Rc<Shared>,
-    /// The tasks end with the node, and the node ends with the first of them.
+    /// The tasks, which end with the node. The node ends with the first of them.
     tasks: JoinSet<Result<Infallible, Fault>>,
     host: HostHandle,
     network: String,
     routes: bool,
     /// The nodes as they were last reported.
     said: BTreeMap<String, String>,
-    /// Nodes that are refused, by name, and why.
+    /// The refused nodes, by name, with the reasons.
     refused: BTreeMap<String, String>,
     /// The number of the settings that were last reported.
     settings: i64,
-    /// The reason why the settings in the database are not trusted, as it was reported.
+    /// The last reported reason why the settings in the database are not trusted.
     unsettled: Option<String>,
     warnings: Warnings,
 }
 
-/// The directory may have changed.
+/// A signal that the directory may have changed.
 struct DirectoryChanged;
 
 impl Instance for Node {
@@ -326,7 +327,7 @@ impl Instance for Node {
 }
 
 impl Node {
-    /// Reports the settings in force, and settings that are refused.
+    /// Reports the current settings, and settings that are refused.
     fn tell_settings(&mut self, directory: &Directory) {
         let network = directory.settings.current();
         if self.settings != network.serial {
@@ -342,7 +343,7 @@ impl Node {
         self.unsettled.clone_from(&directory.unsettled);
     }
 
-    /// Logs nodes that joined or left, and updates the routes.
+    /// Logs nodes that have joined or left, and updates the routes.
     async fn reconcile(&mut self) {
         let Some(directory) = self.shared.directory.borrow().clone() else { return };
         let mut now_said = BTreeMap::new();
@@ -383,7 +384,7 @@ impl Node {
     }
 }
 
-/// Limits warnings of refused rows: a database can change a row as often as it likes.
+/// Limits warnings about refused rows, because a database can change a row as often as it likes.
 #[derive(Debug, Default)]
 struct Warnings {
     since: Option<Instant>,
@@ -404,7 +405,7 @@ impl Warnings {
     }
 }
 
-/// Keeps a connection at work.
+/// Keeps a connection open and working.
 async fn maintain_connection(shared: Rc<Shared>, side: Side) -> Result<Infallible, Fault> {
     let mut backoff = Backoff::new(shared.pause_seed());
     loop {

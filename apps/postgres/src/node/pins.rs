@@ -1,4 +1,5 @@
-//! The file `pins`: a node remembers the others' keys, who was removed, and the newest settings of the network.
+//! The file `pins`, in which a node records the others' keys, the removed nodes, and the newest settings of the
+//! network.
 //!
 //! ```text
 //!   settings 3 5d41..  newest settings that were seen: their serial number and hash
@@ -18,10 +19,10 @@ use adit_postgres::{NodeId, limits};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
-/// The maximum number of remembered nodes; removed nodes remain.
+/// The maximum number of recorded nodes. Removed nodes remain.
 const MOST: usize = 32 * limits::PEERS;
 
-/// The file as it is in memory.
+/// The content of the file.
 #[derive(Debug)]
 pub(crate) struct Pins {
     path: PathBuf,
@@ -30,7 +31,7 @@ pub(crate) struct Pins {
     changed: bool,
 }
 
-/// A node that was seen.
+/// A recorded node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pin {
     keys: Fingerprint,
@@ -45,7 +46,7 @@ enum Line {
 }
 
 impl Pins {
-    /// Reads the file, which may be missing.
+    /// Reads the file, which need not exist.
     pub(crate) fn load(path: &Path) -> Result<Self, Fault> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -86,13 +87,13 @@ impl Pins {
         self.settings
     }
 
-    /// Remembers the newest settings.
+    /// Records the newest settings.
     pub(crate) fn pin_settings(&mut self, seen: SettingsPin) {
         self.changed |= self.settings != Some(seen);
         self.settings = Some(seen);
     }
 
-    /// Remembers settings; `former` ones are given back if they are the same.
+    /// Records settings. If they equal the `former` ones, returns those.
     pub(crate) fn update_settings(
         &mut self,
         history: History,
@@ -105,8 +106,8 @@ impl Pins {
         }
     }
 
-    /// Checks that the node has its pinned keys. A node that was never seen is trusted only by a node that has never
-    /// been up, and so has seen none.
+    /// Checks that the node has its pinned keys. An unknown node is trusted only if there are no pins, because this
+    /// node has never run.
     pub(crate) fn trust(&self, node: &NodePublic) -> Result<(), String> {
         match self.keys(node.id) {
             Some(keys) if keys == node.fingerprint() => Ok(()),
@@ -118,8 +119,8 @@ impl Pins {
         }
     }
 
-    /// Checks that a node has the keys that it had the first time, and that it is not back after it was removed. The first time is
-    /// this one if there was none.
+    /// Checks that a node has its pinned keys, and that it has not returned after its removal. If it has no pins, they
+    /// are recorded now.
     pub(crate) fn check(
         &mut self,
         name: &str,
@@ -220,7 +221,7 @@ mod tests {
         let mut pins = Pins::load(&path).unwrap();
         assert_eq!(pins.check("a", NodeId(2), keys(1), false), Ok(()));
         assert_eq!(pins.check("a", NodeId(2), keys(1), true), Ok(()));
-        // A node that is first seen after it was removed.
+        // A node that is first seen after its removal.
         assert_eq!(pins.check("b", NodeId(3), keys(2), true), Ok(()));
         pins.save().unwrap();
         let mut pins = Pins::load(&path).unwrap();
@@ -229,7 +230,7 @@ mod tests {
             assert!(refused.contains("it was removed"), "{refused}");
             assert_eq!(pins.check(name, NodeId(id), keys(byte), true), Ok(()));
         }
-        // Another node of the same name.
+        // Another node with the same name.
         assert_eq!(pins.check("a", NodeId(4), keys(3), false), Ok(()));
     }
 

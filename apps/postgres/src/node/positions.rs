@@ -1,10 +1,11 @@
-//! The positions up to which each stream has been read, written and signed, so that after `kill -9` no packet is
-//! delivered twice, no number is given twice, and the next epoch's record names the data that this node has
-//! signed and not the data that the database shows.
+//! The positions up to which each stream has been read, written and signed. With them, after `kill -9` no packet is
+//! delivered twice and no number is used twice, and the next epoch's record refers to the data that this node has
+//! signed instead of the data in the database.
 //!
-//! One line of fixed length per stream, written in place: what the kernel has taken survives the process. It is flushed when
-//! an epoch is new, so that after a crash of the machine no former epoch is trusted again; numbers within the last one may
-//! be old then, and what the database reports counts as well.
+//! The file has one line of fixed length per stream, which is written in place. Data that the kernel has accepted
+//! survives the process. The file is flushed for each new epoch, so that after a crash of the host no earlier epoch is
+//! trusted again. Numbers within the last epoch may be outdated in this case, so the numbers in the database are
+//! considered too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -16,13 +17,13 @@ use adit_postgres::key::{Checkpoint, Fingerprint};
 use adit_postgres::receiver::Position;
 use adit_postgres::{EpochNo, Seq, StreamId};
 
-/// Bytes of a line with its newline.
+/// The length of a line in bytes, including its newline.
 const LINE: usize = 45 + 65;
 
 /// The filler in place of a chain's value.
 const NO_CHAIN: Fingerprint = Fingerprint([0; 32]);
 
-/// The maximum number of lines; further streams are not recorded.
+/// The maximum number of lines. Further streams are not recorded.
 const LINES: usize = 8192;
 
 /// The kind of a position.
@@ -43,7 +44,7 @@ impl PositionKind {
     }
 }
 
-/// Reads the positions up to which streams were received, from the file of a node that may be running.
+/// Reads the positions of received streams from the file of a node that may be running.
 pub(crate) fn received(path: &Path) -> io::Result<BTreeMap<StreamId, Seq>> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -71,7 +72,7 @@ struct Slot {
 }
 
 impl Positions {
-    /// Opens the file, or makes it. Lines that make no sense are left out: they cost a repetition at most.
+    /// Opens the file, or creates it. Invalid lines are ignored, which at worst causes a repetition.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
@@ -80,7 +81,7 @@ impl Positions {
         };
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        // A truncated (full disk) or damaged line loses only itself, not the others.
+        // A truncated (full disk) or damaged line does not affect the others.
         let mut slots = HashMap::new();
         let whole = bytes.chunks_exact(LINE).take(LINES);
         let lines = whole.len();
@@ -93,7 +94,7 @@ impl Positions {
         Ok(Self { file, slots, lines })
     }
 
-    /// Returns the position of a stream; zeros if it is unknown.
+    /// Returns the position of a stream, or zeros if it is unknown.
     pub(super) fn get(&self, kind: PositionKind, stream: StreamId) -> Position {
         self.slots.get(&(kind, stream)).map(|slot| slot.position).unwrap_or_default()
     }
@@ -104,7 +105,7 @@ impl Positions {
         Some((position.epoch, Checkpoint { seq: position.seq, chain: chain.0 }))
     }
 
-    /// Takes down a checkpoint.
+    /// Records a checkpoint.
     pub(super) fn sign(
         &mut self,
         stream: StreamId,
@@ -115,7 +116,7 @@ impl Positions {
         self.write(PositionKind::Signed, stream, position, Fingerprint(to.chain))
     }
 
-    /// Takes down how far a stream is.
+    /// Records the position of a stream.
     pub(super) fn set(
         &mut self,
         kind: PositionKind,
@@ -135,8 +136,8 @@ impl Positions {
         let line = match self.slots.get(&(kind, stream)) {
             Some(slot) if slot.position == position && slot.chain == chain => return Ok(()),
             Some(slot) => slot.line,
-            // Received streams may take half of the lines: a database that invents streams to receive must not displace
-            // written ones.
+            // Received streams may use only half of the lines, because a database that invents received streams must
+            // not displace sent ones.
             None if self.lines
                 >= if kind == PositionKind::Received { LINES } else { LINES / 2 } =>
             {
@@ -248,7 +249,7 @@ mod tests {
             positions.set(PositionKind::Received, StreamId(stream), at(1, 5)).unwrap();
         }
         let mut bytes = fs::read(&path).unwrap();
-        // As a crash of the machine leaves it: no newline, no text; and the last one half.
+        // The state after a crash of the host: a line without newline and text, and the last line incomplete.
         bytes[..LINE].fill(0xff);
         bytes.truncate(3 * LINE - 1);
         fs::write(&path, &bytes).unwrap();

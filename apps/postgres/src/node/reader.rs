@@ -1,4 +1,4 @@
-//! Reading pages from the database.
+//! Reads pages from the database.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Row, Statement};
 use super::db_error::DbError;
 use crate::fields::{fields, value};
 
-/// The number of cached statements: a few for each sender that a node may know.
+/// The number of cached statements, which is a few for each sender that a node may know.
 const STATEMENTS: usize = 2048;
 
 const EPOCHS: &str = "SELECT s.stream, e.record, e.signature, e.enc, e.sealed, \
@@ -25,16 +25,15 @@ const EPOCHS: &str = "SELECT s.stream, e.record, e.signature, e.enc, e.sealed, \
         FROM adit.epoch e JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $4 \
         WHERE e.stream = s.stream AND e.no > s.after ORDER BY e.no DESC LIMIT $3) e";
 
-/// Decodes a row and its age by the database's clock; `None` if it is malformed.
+/// Decodes a row and its age by the database's clock. Returns `None` if it is malformed.
 pub(super) fn aged_row(row: &Row) -> Option<AgedRow<'_>> {
-    // The two times follow the columns of the row.
+    // The two times follow the row's columns.
     let time = |at| Some(i64::from_be_bytes(value(row, at)?.try_into().ok()?));
     let age_us = time(FIELDS + 1)?.saturating_sub(time(FIELDS)?);
     Some(AgedRow { row: decode::row(fields(row)).ok()?, age_ms: age_us / 1000 })
 }
 
-/// A connection for reading. Several queries may be in flight: they are sent one after the other, without waiting for
-/// answers.
+/// A connection for reading. Several queries may be in flight, because they are sent without waiting for answers.
 pub(super) struct Reader<'a> {
     client: &'a Client,
     statements: RefCell<HashMap<(NodeId, LeafNo), Statement>>,
@@ -45,7 +44,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) async fn new(client: &'a Client, me: NodeId) -> Result<Self, DbError> {
-        // One plan forever: a leaf grows from nothing to millions of rows, and only the index is right for both.
+        // Use one fixed plan. A leaf grows from no rows to millions, and only the index is suitable for both.
         client
             .batch_execute(
                 "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
@@ -61,8 +60,8 @@ impl<'a> Reader<'a> {
         Ok(Self { client, statements: RefCell::default(), newest, epochs, count })
     }
 
-    /// Reads the epochs after the given one of each stream, newest first, at most `limit` of each, with the wraps for
-    /// `me`.
+    /// Reads the epochs of each stream after the given one, newest first and at most `limit` per stream, with the wraps
+    /// for `me`.
     pub(super) async fn epochs(
         &self,
         after: &[(StreamId, EpochNo)],
@@ -73,7 +72,7 @@ impl<'a> Reader<'a> {
         let epochs: Vec<i32> = after.iter().map(|(_, epoch)| epoch.0).collect();
         let of: [&(dyn ToSql + Sync); 4] = [&streams, &epochs, &i64::from(limit), &me.0];
         let rows = self.client.query_raw(&self.epochs, of).await?;
-        // A limit is the database's to keep, or not.
+        // The database may not respect the limit.
         let most = (limit as usize).saturating_mul(after.len());
         Ok(rows.take(most).try_collect().await?)
     }
@@ -83,7 +82,7 @@ impl<'a> Reader<'a> {
         Ok(self.client.query_one(&self.count, &[]).await?.try_get(0)?)
     }
 
-    /// Queries the rows of a [`Query::Page`]; other queries have none.
+    /// Queries the rows of a [`Query::Page`]. Other queries have none.
     pub(super) async fn page(&self, stream: StreamId, query: Query) -> Result<Vec<Row>, DbError> {
         let Query::Page { leaf, after, until, limit, newest_first } = query else {
             return Ok(Vec::new());

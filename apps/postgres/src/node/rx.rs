@@ -33,24 +33,24 @@ use adit_runtime::clock::{now, unix_time};
 use adit_runtime::helper::files;
 use adit_runtime::say;
 
-/// The time limit of a page.
+/// The time limit for a page.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The intervals at which the nodes are read again: without a notification, and after one, which any role in the
-/// database may send.
+/// The interval at which the nodes are read again without a notification. The next one applies after a notification,
+/// which any role in the database may send.
 const NODES_AGAIN: Duration = Duration::from_secs(60);
 const NODES_PAUSE: Duration = Duration::from_millis(200);
 
-/// The number of page queries in flight: a page has up to a megabyte.
+/// The maximum number of page queries in flight. A page has up to a megabyte.
 const PAGES: usize = 8;
 
-/// The number of times that the nodes are read again at once because the network has a new key.
+/// The maximum number of times that the nodes are read again at once because the network has a new key.
 const KEYS_TRIES: u32 = 3;
 
 /// The number of streams whose epochs are queried at once.
 const EPOCHS: usize = 64;
 
-/// Reads until the connection fails.
+/// Reads packets until the connection fails.
 pub(super) async fn read(shared: &Shared) -> Result<Infallible, DbError> {
     shared.own_sessions().await?;
     let listener = Rc::new(NotifyListener::default());
@@ -100,7 +100,7 @@ async fn read_on(
             Some(answer) = round.under_way.next() => {
                 let answer = answer?;
                 let newest = answer.settings();
-                // The sender knows newer settings already. They are looked for once.
+                // The sender already has newer settings. Query them once.
                 if newest > named.max(shared.serial()) {
                     named = newest;
                     nodes(shared, &link.client).await?;
@@ -117,7 +117,7 @@ async fn read_on(
     }
 }
 
-/// An answer of the database.
+/// An answer from the database.
 enum QueryResult {
     Epochs(Vec<StreamId>, Vec<Row>),
     Page(StreamId, Vec<Row>),
@@ -129,7 +129,7 @@ enum QueryResult {
 }
 
 impl QueryResult {
-    /// Returns the greatest number of settings that a record names.
+    /// Returns the highest number of settings in a record.
     fn settings(&self) -> i64 {
         let Self::Epochs(_, rows) = self else { return 0 };
         let records = rows.iter().filter_map(|row| row.try_get::<_, &[u8]>(1).ok());
@@ -140,7 +140,7 @@ impl QueryResult {
 
 type QueryFuture<'a> = Pin<Box<dyn Future<Output = Result<QueryResult, DbError>> + 'a>>;
 
-/// A round of queries to the database, all streams side by side on one connection.
+/// A round of queries to the database for all streams in parallel on one connection.
 struct Round<'a> {
     shared: &'a Shared,
     reader: &'a Reader<'a>,
@@ -148,7 +148,7 @@ struct Round<'a> {
     under_way: FuturesUnordered<QueryFuture<'a>>,
     /// The number of queries that return packets.
     pages: usize,
-    /// The turn of the streams behind it is next.
+    /// The stream that was queried last. Later streams have their turn next.
     last_asked: StreamId,
     delivery: Delivery,
 }
@@ -210,7 +210,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns when to query again if nothing arrives earlier.
+    /// Returns the time of the next query if no notification arrives earlier.
     fn deadline(&self) -> Option<Instant> {
         let receivers = self.shared.receivers.borrow();
         let full = self.pages >= PAGES;
@@ -257,7 +257,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Passes on the contents of the notifications. Returns whether nodes have joined or left.
+    /// Processes the notifications. Returns whether nodes have joined or left.
     fn listen(&mut self, listener: &NotifyListener) -> bool {
         let notifications = listener.take();
         self.shared.counters.notifications.set(listener.count());
@@ -275,7 +275,7 @@ impl<'a> Round<'a> {
 /// Reads the nodes again, applies the changes, and admits invited nodes.
 async fn nodes(shared: &Shared, client: &Client) -> Result<(), DbError> {
     let mut tables = within(LIMIT, directory::load(client, shared.me())).await?;
-    // If there is a new key, the rows were read under the one before.
+    // If there is a new key, the rows were verified with the previous one.
     let mut refused = None;
     for _ in 0..KEYS_TRIES {
         let before = shared.ring.borrow().generation();
@@ -293,8 +293,7 @@ async fn nodes(shared: &Shared, client: &Client) -> Result<(), DbError> {
     within(LIMIT, admit::answer(shared, client)).await
 }
 
-/// Takes the keys that the network has got since the last look, and writes them down. Why not, if it does not have the newest
-/// one now.
+/// Accepts the network's new keys and saves them. Returns the reason if the node still lacks the newest one.
 async fn follow(
     shared: &Shared,
     client: &Client,
@@ -312,7 +311,7 @@ async fn follow(
         follower.follow(&found, &mut ring, &|owner| keys::trusted(&own, &pins, owner))
     };
     if ring.generation() > known {
-        // In the file first. Without it the node gets the key from the database again when it starts.
+        // Write the file first. If that fails, the node gets the key from the database again at the next start.
         if let Err(error) = files::replace(&shared.ring_file, ring.to_text().as_bytes()) {
             tracing::warn!("network key: {} not written: {error}", shared.ring_file.display());
         }
@@ -337,8 +336,8 @@ fn take_over(shared: &Shared, tables: &Tables) -> Result<(), DbError> {
     Ok(())
 }
 
-/// Warns of forged rows at a limited rate: a role that should not write to the database does. The limit outlives the
-/// connection, so an attacker cannot cause more warnings by ending connections.
+/// Warns at a limited rate about forged rows, which mean that an unauthorized role writes to the database. The limit
+/// outlives the connection, so an attacker cannot cause more warnings by ending connections.
 fn warn_of_forgeries(shared: &Shared, stream: StreamId, forged: u64) {
     let at = now();
     let Forgeries { unreported, warned } = shared.forgeries.get();
@@ -356,9 +355,9 @@ fn warn_of_forgeries(shared: &Shared, stream: StreamId, forged: u64) {
     shared.forgeries.set(Forgeries { unreported: 0, warned: Some(at) });
 }
 
-/// Opens a page and hands it to the device. The position goes first: after `kill -9` in between packets are lost, which
-/// networks do, and none comes twice. Without it nothing is delivered.
-/// Returns how many rows were forged.
+/// Opens a page and passes its packets to the device. The position is saved first, so that after `kill -9` in between,
+/// packets are lost, as in any network, but none is delivered twice. If saving fails, no packets are delivered. Returns
+/// the number of forged rows.
 fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Delivery) -> u64 {
     let counters = &shared.counters;
     let mut forged = 0;
@@ -387,7 +386,7 @@ fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Deliv
     forged
 }
 
-/// Gives each stream the epochs that were found for it.
+/// Passes the found epochs to their streams.
 fn epochs(shared: &Shared, streams: &[StreamId], rows: &[Row]) {
     let directory = shared.directory.borrow().clone();
     for stream in streams {
@@ -397,7 +396,7 @@ fn epochs(shared: &Shared, streams: &[StreamId], rows: &[Row]) {
         };
         let sender = directory.as_ref().and_then(|d| Some((d, d.sender(*stream)?)));
         let (found, refused) = match sender {
-            // The node was just removed. The question is answered nevertheless, but not by "no epochs".
+            // The node was just removed. Answer the query anyway, but not with "no epochs".
             None => (Vec::new(), 1),
             Some((directory, sender)) => {
                 let found: Vec<_> = of_stream()

@@ -1,4 +1,4 @@
-//! The state that the tasks of a node share. They take turns on one thread: nothing is borrowed across an `await`.
+//! The state that the tasks of a node share. They take turns on one thread, so no borrow is held across an `await`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,10 +26,10 @@ use crate::database::pooler::{self, ProbeError};
 use adit_runtime::clock::now;
 use adit_runtime::say;
 
-/// The time limit for finding out whether sessions are shared.
+/// The time limit for detecting whether sessions are shared.
 const PROBE: Duration = Duration::from_secs(15);
 
-/// A leaf is open this long at least, and at most.
+/// The minimum and maximum time for which a leaf is open.
 const LEAF_AGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 86_400));
 
 /// The state of a running node.
@@ -38,13 +38,13 @@ pub(super) struct Shared {
     pub(super) target: Target,
     pub(super) keys: NodeKeys,
     pub(super) ring: RefCell<KeyRing>,
-    /// The reason why a key of the network was refused, as it was logged last.
+    /// The last logged reason why a key of the network was refused.
     pub(super) key_trouble: RefCell<Option<String>>,
     /// The path of the key ring.
     pub(super) ring_file: PathBuf,
-    /// The generations that seal, and that are accepted at least, as the engines know them.
+    /// The generation that seals, and the oldest accepted one, as last set in the engines.
     pub(super) generations: Cell<(Generation, Generation)>,
-    /// Identifies the holder of a lock: this process, or another one with the same node.
+    /// An id for this process, which distinguishes it from other processes of the same node as the holder of a lock.
     pub(super) instance: String,
     pub(super) device: Device,
     pub(super) random: RefCell<Random>,
@@ -52,19 +52,19 @@ pub(super) struct Shared {
     pub(super) positions: RefCell<Positions>,
     pub(super) directory: RefCell<Option<Rc<Directory>>>,
     pub(super) routes: RefCell<Rc<Routes>>,
-    /// `None` until the network is known.
+    /// The sender; `None` until the network is known.
     pub(super) sender: RefCell<Option<Sender>>,
     pub(super) receivers: RefCell<BTreeMap<StreamId, Receiver>>,
-    /// Signals that there is something to send.
+    /// Signals that there are packets to send.
     pub(super) work: Notify,
-    /// The host's routes must be reconciled with the directory.
+    /// Signals that the host's routes must be reconciled with the directory.
     pub(super) changed: Notify,
-    /// A leaf was closed.
+    /// Signals that a leaf was closed.
     pub(super) rotated: Notify,
     pub(super) health: RefCell<Health>,
     pub(super) counters: Counters,
     pub(super) forgeries: Cell<Forgeries>,
-    /// The time of the last warning about numbers that this node never gave.
+    /// The time of the last warning about numbers that this node never used.
     pub(super) numbers_warned: Cell<Option<Instant>>,
     /// Whether sessions are known to be this node's own.
     pub(super) own_sessions: tokio::sync::OnceCell<()>,
@@ -73,21 +73,21 @@ pub(super) struct Shared {
 /// The minimum time between two warnings of forged rows.
 pub(super) const WARN_AGAIN: Duration = Duration::from_secs(60);
 
-/// Counters outside the engines.
+/// The counters outside the engines.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// Packets that the device delivered before the network was known.
+    /// The number of packets from the device before the network was known.
     pub(super) too_early: Cell<u64>,
-    /// Packets that the device refused.
+    /// The number of packets that the device refused.
     pub(super) refused: Cell<u64>,
     pub(super) pages: Cell<u64>,
     pub(super) empty_pages: Cell<u64>,
     pub(super) notifications: Cell<u64>,
-    /// Packets that were not delivered because the file of positions could not be written.
+    /// The number of packets that were not delivered because the position file could not be written.
     pub(super) unwritten: Cell<u64>,
 }
 
-/// Forged rows that no warning has counted yet, and the time of the last warning.
+/// The number of forged rows since the last warning, and the time of that warning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Forgeries {
     pub(super) unreported: u64,
@@ -104,7 +104,7 @@ impl Shared {
         self.settings.node
     }
 
-    /// Checks, once, that no pooler shares sessions: the settings of one session would affect others.
+    /// Checks once that no pooler shares sessions, because the settings of one session would affect others.
     pub(super) async fn own_sessions(&self) -> Result<(), DbError> {
         let look = || async {
             let shares = pooler::shares_sessions(&self.target).await;
@@ -117,25 +117,25 @@ impl Shared {
         self.own_sessions.get_or_try_init(|| within(PROBE, look())).await.copied()
     }
 
-    /// Returns the name that the database's list of sessions shows.
+    /// Returns the name for the database's list of sessions.
     pub(super) fn purpose(&self, what: &str) -> String {
         format!("{what} {} {}", self.settings.name, self.instance)
     }
 
-    /// Returns when this node's packets count as stored: by its own settings, else by the network's.
+    /// Returns the durability of this node's packets, from its own settings or else the network's.
     pub(super) fn durability(&self) -> Durability {
         let network = || Some(self.directory.borrow().as_ref()?.settings.current().durability);
         self.settings.durability.or_else(network).unwrap_or_default()
     }
 
-    /// Returns the serial number of the network's settings in force; 0 before the network is known.
+    /// Returns the serial number of the network's current settings, or 0 before the network is known.
     pub(super) fn serial(&self) -> i64 {
         let directory = self.directory.borrow();
         directory.as_ref().map_or(0, |directory| directory.settings.current().serial)
     }
 
-    /// Applies another state of the network: nodes that joined get streams, nodes that left lose them, and changed
-    /// settings end the epochs.
+    /// Applies a new state of the network. Nodes that have joined get streams, nodes that have left lose them, and
+    /// changed settings end the epochs.
     pub(super) fn update_directory(&self, directory: Directory) {
         let (addresses, subnets): (Vec<_>, _) = (
             self.settings.addresses.iter().map(ipnet::IpNet::addr).collect(),
@@ -174,7 +174,8 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// Ends the epochs under former settings. A leaf that would be kept too long, or is of another kind, ends with them.
+    /// Ends the epochs under old settings. A leaf that would be kept too long, or has another durability, is closed
+    /// too.
     fn renew(&self, sender: &mut Sender, former: &Directory, directory: &Directory) {
         let (old, new) = (self.config(former), self.config(directory));
         let volatile = |directory: &Directory| {
@@ -187,7 +188,7 @@ impl Shared {
         sender.reconfigure(new, new_leaf);
     }
 
-    /// Ends all epochs: one was opened under former settings.
+    /// Ends all epochs, because one was opened under old settings.
     pub(super) fn renew_epochs(&self) {
         let directory = self.directory.borrow().clone();
         if let (Some(sender), Some(directory)) = (&mut *self.sender.borrow_mut(), directory) {
@@ -206,8 +207,8 @@ impl Shared {
         }
     }
 
-    /// Tells the engines which keys of the network seal and which are accepted, if that has changed. Returns when it changes
-    /// next.
+    /// Sets the network's keys for sealing and accepting in the engines, if they have changed. Returns the time of the
+    /// next change.
     pub(super) fn turn_keys(&self) -> Option<Instant> {
         let (ring, at) = (self.ring.borrow(), now());
         let (sealing, oldest) = (ring.sealing(at).generation(), ring.oldest_accepted(at));

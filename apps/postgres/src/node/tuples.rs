@@ -1,4 +1,4 @@
-//! The rows of a COPY in the binary format as the parameters of an INSERT: both encode values alike (PostgreSQL
+//! Converts the rows of a binary COPY to the parameters of an INSERT. Both encode values in the same way (PostgreSQL
 //! documentation, "COPY", binary format).
 
 use std::error::Error;
@@ -6,7 +6,7 @@ use std::error::Error;
 use bytes::{Bytes, BytesMut};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-/// A value as the database encodes it, or null.
+/// A value in the database's encoding, or null.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Value(Option<Bytes>);
 
@@ -24,7 +24,8 @@ impl ToSql for Value {
     to_sql_checked!();
 }
 
-/// Converts all values of all rows, in order; `None` if these are no whole rows. `rows` is without header and trailer.
+/// Converts all values of all rows in order. `rows` has no header or trailer. Returns `None` if it does not consist of
+/// complete rows.
 pub(super) fn parameters(rows: &Bytes) -> Option<Vec<Value>> {
     let mut at = 0;
     let mut values = Vec::new();

@@ -31,8 +31,8 @@ use super::writer::Writer;
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::fault::Fault;
 
-/// The time limit of a commit. Its packets are too old to be delivered long before; after it the connection is
-/// closed.
+/// The time limit of a commit, after which the connection is closed. Long before, its packets are too old to be
+/// delivered.
 const COMMIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The time limit of any other query on this connection.
@@ -45,8 +45,8 @@ const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $
 
 const BEGIN_WRITING: &str = "SELECT held_by FROM adit.begin_writing()";
 
-/// The number of attempts to take a lock on one connection, and the pause between them: the lock of a killed process is
-/// free after a moment.
+/// The number of attempts to take a lock on one connection. The next one is the pause between them. The lock of a
+/// killed process becomes free after a moment.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -65,7 +65,7 @@ pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
                 let at = *at.get_or_insert_with(now);
                 match &mut *shared.sender.borrow_mut() {
                     Some(sender) => {
-                        // Use the current routes: they may have changed while the device was silent.
+                        // Use the current routes, which may have changed while the device was silent.
                         let to = destination(packet);
                         let stream = to.and_then(|to| shared.routes.borrow().to(to));
                         sender.push(at, stream, vnet, packet);
@@ -78,7 +78,7 @@ pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
             Fault::environment(format!("the device cannot be read any more: {error}"))
         })?;
         shared.work.notify_one();
-        // The task that reads the database has its turn.
+        // Let the task that reads from the database run.
         tokio::task::yield_now().await;
     }
 }
@@ -87,7 +87,7 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
     Ip::parse_super(packet).map(|ip| ip.destination)
 }
 
-/// Writes until the connection fails.
+/// Writes packets until the connection fails.
 pub(super) async fn write(shared: &Shared) -> Result<Infallible, DbError> {
     shared.own_sessions().await?;
     let link = Link::open(&shared.target, &shared.purpose("writer"), None).await?;
@@ -129,7 +129,7 @@ async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, DbError> {
     }
 }
 
-/// Sleeps until then; forever without a time.
+/// Sleeps until the given time, or forever without one.
 pub(super) async fn sleep_until(until: Option<Instant>) {
     match until {
         Some(until) => sleep(until.since(now())).await,
@@ -161,7 +161,8 @@ async fn batch(shared: &Shared, writer: &mut Writer<'_>) -> Result<(), DbError> 
     Ok(())
 }
 
-/// Signs everything committed since the last time, in the database first, so this node's record is never ahead of it.
+/// Signs everything committed since the last time. The signature is stored in the database first, so that this node's
+/// file is never ahead of it.
 async fn sign(
     shared: &Shared,
     writer: &Writer<'_>,
@@ -177,7 +178,7 @@ async fn sign(
     let signatures: Vec<&[u8]> = signatures.iter().map(<[u8; 64]>::as_slice).collect();
     within(LIMIT, writer.sign([&streams, &epochs, &seqs, &chains, &signatures])).await?;
     for one in unsigned {
-        // Without it the next epoch's record after a restart leaves more to the checkpoint.
+        // If this fails, the next epoch's record after a restart covers less, and the checkpoint more.
         let _ = shared.positions.borrow_mut().sign(one.stream, one.epoch, one.checkpoint);
     }
     if let Some(sender) = &mut *shared.sender.borrow_mut() {
@@ -217,7 +218,7 @@ async fn resume(
     Ok(())
 }
 
-/// Warns of numbers in the database that this node cannot have given, at most once in [`WARN_AGAIN`].
+/// Warns about numbers in the database that this node cannot have used, at most once in [`WARN_AGAIN`].
 fn warn_of_numbers(shared: &Shared, stream: StreamId, belief: ResumeOutcome) {
     let consequence = match belief {
         ResumeOutcome::Full => return,
@@ -249,8 +250,8 @@ async fn begin_writing(shared: &Shared, client: &Client) -> Result<(), DbError> 
     Err(cause)
 }
 
-/// Reports which session of this node's role writes. Ends a connection of this process that died in transit and that
-/// the database has not detected yet.
+/// Reports which session of this node's role writes. Ends a dead connection of this process that the database has not
+/// detected yet.
 async fn writer_conflict(shared: &Shared, client: &Client, pid: i32) -> Result<DbError, DbError> {
     let Some(row) = client.query_opt(HOLDER, &[&pid]).await? else {
         return Ok(DbError::new("another session writes this node's streams: waiting for its end"));

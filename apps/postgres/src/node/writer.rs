@@ -1,5 +1,4 @@
-//! Writes batches to the database, with one COPY or, for a few rows, one INSERT for all streams, followed by the
-//! wake-up.
+//! Writes batches to the database with one COPY per stream or, for a few rows, one INSERT, followed by the wake-up.
 
 use std::pin::pin;
 
@@ -16,8 +15,8 @@ use tokio_postgres::{Client, Statement};
 use super::db_error::DbError;
 use super::tuples;
 
-/// Wakes the readers and counts that. In a transaction of its own that is never waited for on disk: a NOTIFY holds a lock
-/// of all notifications of the whole database cluster until its commit is flushed.
+/// Wakes the readers and counts the wake-ups. This is a separate transaction that does not wait for the disk, because a
+/// NOTIFY holds a lock for all notifications of the whole database cluster until its commit is flushed.
 const WAKE: &str = "SELECT pg_notify(c, p), nextval(b::regclass), set_config('synchronous_commit', 'off', true) \
                     FROM unnest($1::text[], $2::text[], $3::text[]) n(c, p, b)";
 
@@ -27,7 +26,7 @@ const SIGN: &str = "SELECT adit.sign($1, $2, $3, $4, $5)";
 pub(super) struct Writer<'a> {
     client: &'a Client,
     me: NodeId,
-    /// The leaf that the statements are for.
+    /// The leaf to which the statements belong.
     leaf: LeafNo,
     statements: Statements,
     wake: Statement,
@@ -38,7 +37,7 @@ pub(super) struct Writer<'a> {
 #[derive(Default)]
 struct Statements {
     copy: Option<Statement>,
-    /// Indexed by the number of rows, less one.
+    /// The INSERT statements, indexed by the number of rows minus one.
     insert: [Option<Statement>; FEW_ROWS],
 }
 
@@ -55,14 +54,14 @@ impl<'a> Writer<'a> {
         Ok(Self { client, me, leaf: LeafNo(0), statements: Statements::default(), wake, sign })
     }
 
-    /// Stores checkpoints: streams, epochs, numbers, chains' values and signatures.
+    /// Stores checkpoints with their streams, epochs, numbers, chain values and signatures.
     pub(super) async fn sign(&self, checkpoints: [&(dyn ToSql + Sync); 5]) -> Result<(), DbError> {
         self.client.query_one(&self.sign, &checkpoints).await?;
         Ok(())
     }
 
-    /// Writes all of it in one statement and wakes the receivers. When it returns, all is committed as the durability
-    /// says, and the batch comes back for its buffers; after an error, it may be or not.
+    /// Writes the batch and wakes the receivers. On success, the batch is committed with the configured durability and
+    /// returned for its buffers. After an error, it may or may not be committed.
     pub(super) async fn commit(&mut self, mut batch: Batch) -> Result<Batch, DbError> {
         let Some(leaf) = batch.parts.first().map(|part| part.leaf) else { return Ok(batch) };
         if batch.parts.iter().any(|part| part.leaf != leaf) {
@@ -80,15 +79,15 @@ impl<'a> Writer<'a> {
             payloads.push(Hint { stream: part.stream, leaf: part.leaf }.to_string());
             bells.push(sql::wake_up_sequence(part.receiver));
         }
-        // Both are sent at once, in this order: whether the rows were refused is known only later, and a reader that is
-        // woken for nothing loses nothing.
+        // Both are sent at once in this order. Whether the rows were refused is known only later, but an unnecessary
+        // wake-up does no harm.
         let wake = async { self.client.query(&self.wake, &[&channels, &payloads, &bells]).await };
         let (written, notifications) =
             tokio::join!(write(self.client, &statement, rows, &all), wake);
         written?;
         notifications?;
         for (part, bytes) in batch.parts.iter_mut().zip(all) {
-            // This does not copy, since nothing else holds the bytes any more.
+            // This does not copy, because nothing else holds the bytes any more.
             part.bytes = bytes.into();
         }
         Ok(batch)

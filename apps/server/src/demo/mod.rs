@@ -1,4 +1,5 @@
-//! `adit demo`: server and client in two namespaces of this machine, real traffic, figures.
+//! `adit demo`, which runs a server and a client in two namespaces of this host, and measures real
+//! traffic between them.
 
 mod testbed;
 
@@ -20,83 +21,83 @@ use adit_runtime::demo::{
 use adit_runtime::fault::Fault;
 use testbed::Testbed;
 
-/// One ping that was answered.
+/// An answered ping.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ping {
-    /// Sent from this end: `client` or `server`.
+    /// The sending end: `client` or `server`.
     pub from: &'static str,
-    /// To this address.
+    /// The destination address.
     pub to: IpAddr,
-    /// Seconds until the answer.
+    /// The round-trip time in seconds.
     pub seconds: f64,
 }
 
-/// One bulk transfer.
+/// A bulk transfer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Transfer {
     /// `TCP` or `UDP`.
     pub protocol: &'static str,
     /// The sending end: `client` or `server`.
     pub from: &'static str,
-    /// Payload that arrived, Mb/s.
+    /// The received payload in Mb/s.
     pub megabits_per_second: f64,
-    /// CPU-seconds of the server process per Gb of payload.
+    /// The CPU-seconds of the server process per Gb of payload.
     pub server_cpu_per_gigabit: f64,
-    /// CPU-seconds of the client process per Gb of payload.
+    /// The CPU-seconds of the client process per Gb of payload.
     pub client_cpu_per_gigabit: f64,
-    /// Share of the datagrams that did not arrive.
+    /// The fraction of the datagrams that did not arrive.
     pub lost: f64,
 }
 
-/// The figures.
+/// The results of a demo.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DemoReport {
-    /// Pings both ways.
+    /// The pings in both directions.
     pub pings: Vec<Ping>,
-    /// Bulk transfers both ways.
+    /// The bulk transfers in both directions.
     pub transfers: Vec<Transfer>,
-    /// Median round trip through the idle tunnel, seconds.
+    /// The median round-trip time through the idle tunnel in seconds.
     pub round_trip_p50: f64,
-    /// 99th percentile of the same.
+    /// The 99th percentile of the round-trip time in seconds.
     pub round_trip_p99: f64,
-    /// Round trips measured.
+    /// The number of measured round trips.
     pub round_trips: usize,
-    /// Resident memory of the server process at the end, bytes.
+    /// The resident memory of the server process at the end, in bytes.
     pub server_memory: u64,
-    /// Resident memory of the client process at the end, bytes.
+    /// The resident memory of the client process at the end, in bytes.
     pub client_memory: u64,
 }
 
 /// Progress of the demo.
 #[derive(Clone, Debug)]
 pub enum Progress {
-    /// A step begins, is under way or is done.
+    /// A step begins, is in progress or is done.
     Step(Step),
-    /// All is measured.
+    /// All measurements are complete.
     Figures(Box<DemoReport>),
-    /// Everything is up until the user interrupts.
+    /// The demo keeps running until the user interrupts.
     Running(DemoEnvironment),
 }
 
-/// The commands for exploring the demo while it runs.
+/// The data for exploring the demo while it runs.
 #[derive(Clone, Debug)]
 pub struct DemoEnvironment {
-    /// Namespace of the server.
+    /// The namespace of the server.
     pub server: String,
-    /// Namespace of the client.
+    /// The namespace of the client.
     pub client: String,
     /// The server's tunnel addresses.
     pub server_addresses: Vec<IpAddr>,
     /// The client's tunnel addresses.
     pub client_addresses: Vec<IpAddr>,
-    /// Logs, keys and control sockets.
+    /// The directory with logs, keys and control sockets.
     pub folder: PathBuf,
 }
 
-/// Runs the demo and takes everything away again.
+/// Runs the demo, and removes everything that it has created.
 ///
 /// # Errors
-/// Something is missing on this machine, an end failed, or the user interrupted.
+/// Fails if this host lacks a requirement, an end failed, or the user interrupted.
 pub fn run(options: &DemoOptions, tell: &mut dyn FnMut(Progress)) -> Result<(), Fault> {
     check_machine()?;
     let interrupt = Interrupt::catch()?;
@@ -148,7 +149,7 @@ fn list(end: &End) -> String {
 /// Checks all requirements of a demo, and reports everything missing at once.
 ///
 /// # Errors
-/// Returns the missing programs and rights, with their remedies.
+/// Returns the missing programs and privileges, with their remedies.
 pub fn check_machine() -> Result<(), Fault> {
     let needed = doctor::for_a_tunnel();
     let missing: Vec<String> = needed

@@ -1,6 +1,7 @@
-//! The demo's testbed: two namespaces joined by a veth pair, keys, a server and a client.
+//! The demo's testbed, which consists of two namespaces joined by a veth pair, keys, a server and a
+//! client.
 //!
-//! Dropping it removes everything. The next start cleans up after a demo that was killed.
+//! Dropping the testbed removes everything. If a demo was killed, the next start cleans up.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,14 +23,14 @@ use adit_runtime::demo::interrupt::Interrupt;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::{Paths, make_folder, write_whole};
 
-/// Namespaces and folders of demos begin with this, then the process id.
+/// The prefix of the names of a demo's namespaces and directories. The process id follows it.
 const PREFIX: &str = "adit-demo";
-/// Root's own folder: no other user can put a name there beforehand.
+/// The directory of the demos. It belongs to root, so no other user can create the name beforehand.
 const ROOT: &str = "/run";
 
 const SERVER_OUTSIDE: &str = "192.0.2.1";
 const CLIENT_OUTSIDE: &str = "192.0.2.2";
-/// The tunnel's device, by the same name in either namespace.
+/// The name of the tunnel's device, which is the same in both namespaces.
 const DEVICE: &str = "adit0";
 
 #[derive(Debug)]
@@ -42,11 +43,11 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// Makes everything up to the profile; nothing runs yet.
+    /// Creates everything including the profile. No process runs yet.
     pub(crate) fn new() -> Result<Self, Fault> {
         sweep(PREFIX, Path::new(ROOT));
         let folder = Path::new(ROOT).join(format!("{PREFIX}-{}", std::process::id()));
-        // Half a world is taken away too.
+        // If a step fails, remove the directory too.
         let scrap = TempFolder(Some(folder.clone()));
         make_folder(&folder, 0o700)?;
         let paths = Paths::new(Some(&folder.join("server")))?;
@@ -76,7 +77,7 @@ impl Testbed {
         Ok(Self { server, client, folder, client_run, paths })
     }
 
-    /// Starts the server and waits until it can be asked.
+    /// Starts the server and waits until it answers requests.
     pub(crate) fn start_server(
         &mut self,
         program: &Path,
@@ -127,7 +128,7 @@ impl Drop for Testbed {
     }
 }
 
-/// A folder to remove unless kept.
+/// A directory that is removed unless it is kept.
 struct TempFolder(Option<PathBuf>);
 
 impl TempFolder {
@@ -151,7 +152,8 @@ fn make_server(paths: &Paths) -> Result<(Settings, String), Fault> {
         ..NewServer::default()
     };
     let planned = init(paths, &choices, true)?.settings;
-    // Without nft a server that keeps clients apart would not start; this one has a single client.
+    // Without nft, a server that isolates its clients would not start. This one has a single
+    // client.
     let settings = Settings {
         device: DEVICE.into(),
         client_to_client: firewall::listing().is_none(),

@@ -1,4 +1,4 @@
-//! Kernel checks: TUN, privileges, offloads, the clock.
+//! Checks of TUN, privileges, the kernel's offloads, and the clock.
 
 use std::fs;
 use std::io;
@@ -60,7 +60,7 @@ pub(super) fn offloads() -> Finding {
     judge_kernel(release.trim())
 }
 
-/// Reports which offloads a kernel has, and the releases in which one of them is broken.
+/// Reports the offloads that a kernel release supports, and those that are broken in it.
 fn judge_kernel(release: &str) -> Finding {
     let version = parse_version(release);
     if version < (5, 0, 0) {
@@ -111,7 +111,7 @@ pub(super) fn clock() -> Finding {
             .remedy("set it: timedatectl set-ntp true")
             .remedy("certificates seem not yet valid otherwise");
     }
-    // timesyncd makes its folder when it starts and the file when the clock was first set.
+    // timesyncd creates its directory when it starts, and the file when it first sets the clock.
     let folder = Path::new("/run/systemd/timesync");
     if folder.exists() && !folder.join("synchronized").exists() {
         return Finding::warning("clock", "the clock was not synchronised since boot")

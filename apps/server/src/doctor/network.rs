@@ -1,4 +1,4 @@
-//! Network checks: forwarding, firewall, MTU, DNS.
+//! Checks of forwarding, firewall, MTU and DNS.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +8,10 @@ use super::super::settings::Listen;
 use super::{Finding, Fix};
 use adit_runtime::host::Leftover;
 
-/// The maximum size of an IPv4 UDP packet with a full inner packet of OpenVPN's: a path must carry
-/// 1500 bytes to carry it whole.
+/// The maximum size of an IPv4 UDP packet with a full inner packet of OpenVPN. A path must carry
+/// 1500 bytes to carry it unfragmented.
 const FULL_MTU: u32 = 1500;
-/// IPv6 is not possible below this.
+/// The minimum MTU for IPv6.
 const LEAST_MTU: u32 = 1280;
 
 pub(super) fn forwarding() -> Finding {
@@ -40,7 +40,8 @@ fn read_only(mount: &str) -> bool {
     })
 }
 
-/// Finds foreign rule sets that affect the traffic of `device` or the ports that clients dial.
+/// Finds other programs' rule sets that affect the traffic of `device` or the ports that clients
+/// dial.
 pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
     let Some(listing) = firewall::listing() else {
         return vec![

@@ -1,4 +1,4 @@
-//! Server checks: port, address, network, keys.
+//! Checks of a managed server's port, address, network and keys.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use adit_runtime::control::{self, Request, Response, SharedProfile};
 use adit_runtime::netinfo;
 use adit_runtime::paths::Paths;
 
-/// Certificates that end sooner are mentioned.
+/// The number of days before its expiry from which on a certificate is reported.
 const SOON_DAYS: u64 = 30;
 
 pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
@@ -36,7 +36,7 @@ pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Profiles that two devices use, as the running server has seen.
+/// Finds profiles that two devices use, as reported by the running server.
 pub(super) fn shared_profiles(paths: &Paths) -> Vec<Finding> {
     let asked = control::request(&paths.control_socket(), &Request::Status);
     let Ok(Response::Status(report)) = asked else { return Vec::new() };
@@ -85,10 +85,11 @@ pub(super) fn port(listen: Listen, runs: bool) -> Finding {
     }
 }
 
-/// A listening TCP socket's state in /proc/net/tcp; a connection may have the same port.
+/// The state of a listening TCP socket in /proc/net/tcp, because a connection may have the same
+/// port.
 const LISTENS: &str = "0A";
 
-/// Finds the owner of a port: the socket's inode, then the process that holds it.
+/// Finds the process that owns a port, through the socket's inode.
 fn owner(listen: Listen) -> Option<String> {
     let wanted = format!(":{:04X}", listen.port);
     let stream = listen.transport == Transport::Tcp;
@@ -117,7 +118,7 @@ fn owner(listen: Listen) -> Option<String> {
     None
 }
 
-/// Checks whether clients that dial `host` reach this machine.
+/// Checks whether clients that dial `host` reach this host.
 fn host(settings: &Settings) -> Finding {
     let first = settings.listen.first().copied().unwrap_or(Listen::udp(1194));
     let (port, name) = (first.port, first.protocol().to_ascii_uppercase());
@@ -175,7 +176,7 @@ fn network(settings: &Settings) -> Finding {
     Finding::ok("network", "the tunnel's networks are free on this machine")
 }
 
-/// Checks the certificates of the authority and the server; clients renew their own.
+/// Checks the certificates of the authority and the server, but not those of clients.
 fn certificates(paths: &Paths) -> Finding {
     let store = match Store::open(&paths.data) {
         Ok(store) => store,
@@ -246,7 +247,7 @@ mod tests {
         let me = format!("(process {})", std::process::id());
         assert!(finding.what.contains(&me), "{}", finding.what);
         drop(taken);
-        // A program that another test is about to start has the socket, too, until its exec.
+        // A program that another test is starting has a copy of the socket until its exec.
         adit_testbed::test_process::until("the port is free", || {
             port(listen, false).level == Level::Fine
         });

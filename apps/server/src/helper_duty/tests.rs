@@ -1,4 +1,5 @@
-//! A managed server: every check, in a request of which everything else is allowed.
+//! Tests each check of a managed server's helper with a request in which everything else is
+//! allowed.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ use serde_json::json;
 use super::*;
 use crate::{NewServer, init};
 
-/// A server that was set up, and its policy.
+/// A configured server and its policy.
 struct Setup {
     dir: tempfile::TempDir,
     paths: Paths,
@@ -237,7 +238,7 @@ fn only_a_managed_server_prepares_the_machine_and_only_as_its_settings_say() {
     assert!(policy.check(&begin).is_err(), "there is one beginning");
 }
 
-/// An include with a mistake: the network process must be able to name it.
+/// The network process must be able to name an included file that contains a mistake.
 #[test]
 fn rules_with_a_mistake_stay_readable() {
     let setup = Setup::new();

@@ -51,17 +51,16 @@ pub struct ClientConfig {
     pub retry_auth: bool,
     /// `pull-filter`, `route-nopull`.
     pub pull_filters: PullFilters,
-    /// The keepalive that applies if `pull` brings no other.
+    /// The keepalive to use unless the server pushes another one.
     pub keepalive: Keepalive,
-    /// Whether to end after the TLS handshake, before the key exchange, which would end another
-    /// session of the same certificate. The client continues only if the server takes part in
-    /// checks.
+    /// Whether this is a check: the client stops after the TLS handshake, because a key exchange
+    /// would end another session with the same certificate. It goes further only if the server
+    /// supports checks.
     pub check: bool,
 }
 
 impl ClientConfig {
-    /// Makes the configuration of a client of these servers, with the defaults of the directives
-    /// above.
+    /// Creates a configuration for these servers, with the default values of the directives above.
     pub fn new(settings: Settings, tls: ClientTls, remotes: Vec<Remote>) -> Self {
         Self {
             settings,

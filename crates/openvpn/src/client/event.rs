@@ -14,10 +14,10 @@ use crate::tls::PeerIdentity;
 pub enum ClientEvent {
     /// The client dials `host:port`.
     Connecting(String),
-    /// The server answered, with this session id of its own: `TLS: Initial packet from ...`.
+    /// The server answered with this session id: `TLS: Initial packet from ...`.
     ServerAnswered(Link, SessionId),
     /// The server's host, or a router before it, reports by ICMP that our packets cannot arrive,
-    /// with the errno. Anyone on the path can forge that; the session continues.
+    /// with the errno. The session continues, because anyone on the path can forge such a report.
     Unreachable(Link, i32),
     /// TLS is complete and keys are exchanged; options are being requested.
     Authenticated {
@@ -28,11 +28,12 @@ pub enum ClientEvent {
     },
     /// A part of the server's PUSH_REPLY or PUSH_UPDATE, as it arrived but without its secrets.
     Pushed(String),
-    /// The driver applies this to the TUN and the routes, then traffic may flow. Repeated after a
-    /// reconnect, and equal to the former one if nothing changed.
+    /// The tunnel is up: the driver applies this configuration to the TUN device and the routes,
+    /// and traffic may flow. The event is repeated after a reconnect, with an equal configuration
+    /// if nothing changed.
     Up(Box<TunnelConfig>),
-    /// The server has changed the options of the present session: the driver applies this in place
-    /// of the former.
+    /// The server has changed the options of the current session: the driver replaces the previous
+    /// configuration with this one.
     Updated(Box<TunnelConfig>),
     /// A renegotiation has verified the server's certificate; a new key follows.
     Reverified {
@@ -60,12 +61,12 @@ pub enum ClientEvent {
     Path(PathReport),
 }
 
-/// The tunnel as negotiated and pushed.
+/// The negotiated and pushed configuration of a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunnelConfig {
     /// The data plane's peer.
     pub peer: Option<PeerId>,
-    /// Our address and network; a /32 with [`Self::far4`] if there is no network.
+    /// Our address and network; a /32 if there is no network but [`Self::far4`].
     pub ipv4: Option<Ipv4Net>,
     /// The other end of a link with two addresses and no network (`topology p2p`), which is reached
     /// through the tunnel.

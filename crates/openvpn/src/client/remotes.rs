@@ -7,12 +7,12 @@ use adit_engine::Transport;
 use super::config::Remote;
 use crate::p2p::RemotePolicy;
 
-/// The action after a failed attempt.
+/// The next step after a failed attempt.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Another attempt after a wait.
     After(Duration),
-    /// `connect-retry-max` rounds are over.
+    /// All rounds that `connect-retry-max` allows have failed.
     Exhausted,
 }
 
@@ -42,9 +42,9 @@ impl Remotes {
         }
     }
 
-    /// Keeps the waits before attempts over datagrams short. This is for an end that the other end
-    /// dials as well: it listens while it tries and not while it waits, and two ends with ever
-    /// longer waits could miss each other forever.
+    /// Keeps the waits before attempts over datagrams short. This is for two ends that dial each
+    /// other. Each listens only during an attempt, so with ever longer waits they could miss each
+    /// other forever.
     pub(crate) fn steady(self) -> Self {
         Self { steady: true, ..self }
     }
@@ -58,12 +58,12 @@ impl Remotes {
         self.rounds = 0;
     }
 
-    /// Returns the wait after a lost session: the same server again, soon.
+    /// Returns the short wait before the same server is tried again after a lost session.
     pub(crate) fn after_loss(&self) -> Duration {
         self.first_wait
     }
 
-    /// Moves on to the next server after a session was lost in a way that suggests a fault of its
+    /// Moves on to the next server after the loss of a session, if the loss suggests a fault in the
     /// server or transport. Returns the wait.
     pub(super) fn move_on(&mut self) -> Duration {
         self.at = self.at.saturating_add(1);
@@ -73,7 +73,7 @@ impl Remotes {
         self.first_wait
     }
 
-    /// Moves on after the current server did not work. Each full round doubles the wait.
+    /// Moves on to the next server after the current one failed. Each full round doubles the wait.
     pub(crate) fn advance(&mut self) -> Next {
         let transport = self.current().map(|remote| remote.target.transport);
         let grows = !self.steady || transport == Some(Transport::Tcp);

@@ -23,7 +23,7 @@ impl Directive {
         self.location.error(&self.name, problem, remedy)
     }
 
-    /// Checks the number of arguments, and that only what may be a block is one.
+    /// Checks the number of arguments, and refuses a block if the directive cannot have one.
     pub(super) fn check_shape(&self, spec: &Spec) -> Result<(), ConfigError> {
         let count = &spec.arity;
         let problem = match (self.inline.is_some(), self.args.len()) {
@@ -91,7 +91,7 @@ impl Directive {
         }
     }
 
-    /// Parses a port that can be listened on.
+    /// Parses a port that a socket can listen on.
     pub(super) fn reachable_port(&self, index: usize) -> Result<u16, ConfigError> {
         match self.port(index)? {
             0 => Err(self.error("port 0 cannot be reached", "write the port on which it listens")),
@@ -102,7 +102,7 @@ impl Directive {
     /// Parses `SECONDS [BYTES]`; `None` for zero seconds.
     pub(super) fn inactive(&self) -> Result<Option<Inactive>, ConfigError> {
         let after = self.seconds(0)?;
-        // As in openvpn, less than nothing is nothing.
+        // As in openvpn, a negative number means 0.
         let bytes = match self.get(1) {
             Some(_) => self.number::<i64>(1, i64::MIN..=i64::MAX)?.try_into().unwrap_or(0),
             None => 0,
@@ -159,8 +159,8 @@ impl Directive {
         }
     }
 
-    /// Returns the block, or the file named first. `None` for `[inline]`, which only says that a
-    /// block follows.
+    /// Returns the block, or the file in the first argument. Returns `None` for `[inline]`, which
+    /// only announces a block.
     pub(super) fn source(&self, name: &'static str, base: Option<&Path>) -> Option<Source> {
         if let Some(text) = &self.inline {
             return Some(Source::Inline { directive: name, text: text.clone() });

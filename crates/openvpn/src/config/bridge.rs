@@ -1,4 +1,4 @@
-//! Ethernet: `server-bridge`, `lladdr`, and what `dev tap` forbids.
+//! Ethernet mode: `server-bridge`, `lladdr`, and the conflicts with `dev tap`.
 
 use std::net::Ipv4Addr;
 
@@ -13,8 +13,8 @@ use crate::server::Network4;
 /// `server-bridge`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Bridge {
-    /// `server-bridge GATEWAY NETMASK FIRST LAST`: the server gives addresses of a network that is
-    /// bridged to its device, which has none itself.
+    /// `server-bridge GATEWAY NETMASK FIRST LAST`: the server assigns addresses from the network to
+    /// which its device is bridged. The device itself has no address.
     Pool {
         /// The gateway with the network's prefix length.
         gateway: Ipv4Net,
@@ -23,9 +23,9 @@ pub(super) enum Bridge {
         /// Last address for clients.
         last: Ipv4Addr,
     },
-    /// `server-bridge`: a DHCP server in the bridged network gives addresses and gateway.
+    /// `server-bridge`: a DHCP server in the bridged network assigns addresses and the gateway.
     Dhcp,
-    /// `server-bridge nogw`: it gives addresses.
+    /// `server-bridge nogw`: a DHCP server assigns addresses, but no gateway.
     DhcpWithoutGateway,
 }
 
@@ -138,7 +138,7 @@ impl RawConfig {
         self.options.device.kind == DeviceKind::Tap
     }
 
-    /// Returns the clients' network that `server-bridge` names; the server's address in it is the
+    /// Returns the clients' network in `server-bridge`, in which the server's address is the
     /// gateway's.
     pub(super) fn bridged(&self) -> Option<Network4> {
         match self.bridge {
@@ -150,7 +150,7 @@ impl RawConfig {
     }
 }
 
-/// Parses `ifconfig` of a client, or together with `server-bridge`: with a TAP device it contains a
+/// Parses `ifconfig` for a client, or next to `server-bridge`. With a TAP device it contains a
 /// netmask.
 pub(super) fn own_address(raw: &RawConfig) -> Result<Option<Ipv4Net>, ConfigError> {
     match &raw.ifconfig_pair {

@@ -1,5 +1,5 @@
-//! Ciphers of the data channel. As in openvpn, CBC is used only if it is named in `data-ciphers` or
-//! `data-ciphers-fallback`; `cipher` alone is only announced to the peer.
+//! The ciphers of the data channel. As in openvpn, a CBC cipher is used only if `data-ciphers` or
+//! `data-ciphers-fallback` names it. `cipher` alone is only announced to the peer.
 
 use super::ConfigError;
 use super::raw_config::RawConfig;
@@ -56,7 +56,7 @@ pub(super) fn allowed(raw: &mut RawConfig) -> Result<Vec<DataCipher>, ConfigErro
     Ok(found)
 }
 
-/// Applies `compat-mode` below 2.5: `cipher` may be negotiated.
+/// Applies `compat-mode` below 2.5, which allows the negotiation of `cipher`.
 fn compatible(raw: &mut RawConfig, found: &mut Vec<DataCipher>) {
     if raw.compatible_with.is_none_or(|version| version >= 20_500) {
         return;
@@ -70,7 +70,7 @@ fn compatible(raw: &mut RawConfig, found: &mut Vec<DataCipher>) {
     }
 }
 
-/// Warns of a `cipher` that is never used: openvpn negotiates by `data-ciphers` alone.
+/// Warns about a `cipher` that is never used, because openvpn negotiates with `data-ciphers` alone.
 pub(super) fn named_in_vain(raw: &mut RawConfig, found: &[DataCipher]) {
     let Some((name, location)) = raw.cipher.clone() else { return };
     if raw.fallback.is_some() || raw.secret.is_some() {
@@ -99,9 +99,10 @@ fn supported() -> String {
     DataCipher::names().collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the cipher of `data-ciphers-fallback`, for peers that negotiate nothing.
+/// Returns the cipher of `data-ciphers-fallback`, for peers that do not negotiate.
 ///
-/// Between two points `cipher` is a fallback too, as in openvpn: up to 2.5 there is no negotiation between them.
+/// In a point-to-point tunnel `cipher` is a fallback too, as in openvpn, because versions up to 2.5 do not negotiate
+/// there.
 pub(super) fn fallback(
     raw: &mut RawConfig,
     two_points: bool,
@@ -129,7 +130,7 @@ pub(super) fn fallback(
     Ok(found)
 }
 
-/// Ciphers that give away what they encrypt after some gigabytes (SWEET32).
+/// Returns whether a cipher has 64-bit blocks, which reveal plaintext after some gigabytes (SWEET32).
 fn has_small_blocks(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     ["BF-", "DES-", "DES3-", "CAST5-", "RC2-", "RC4-", "IDEA-"]
@@ -145,8 +146,8 @@ fn small_blocks(name: &str, directive: &str, location: &Location) -> ConfigError
     )
 }
 
-/// Ciphers other than AEADs are authenticated by the digest of `auth`, and must be: otherwise any host on the path
-/// could write into the tunnel.
+/// Checks that a cipher other than an AEAD has a digest from `auth`. Without one, any host on the path could inject
+/// packets into the tunnel.
 fn needs_digest(
     raw: &mut RawConfig,
     cipher: DataCipher,
@@ -172,7 +173,7 @@ fn needs_digest(
     Ok(())
 }
 
-/// Returns the cipher that the options string names: it enables nothing by itself.
+/// Returns the cipher for the options string. Its presence there does not enable it.
 pub(super) fn named(raw: &RawConfig) -> String {
     match (&raw.fallback, &raw.cipher) {
         (Some((name, _)), _) | (None, Some((name, _))) => name.to_ascii_uppercase(),

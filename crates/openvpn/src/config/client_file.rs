@@ -1,4 +1,4 @@
-//! Files of single clients (`client-config-dir`): what one client gets besides what all get.
+//! The files of single clients (`client-config-dir`), with one client's settings in addition to those for all clients.
 
 use adit_engine::auth;
 use ipnet::{IpNet, Ipv4Net};
@@ -8,18 +8,18 @@ use super::directives::{self, Spec, Support};
 use super::push_filter::PushRules;
 use super::reader::{self, Directive};
 
-/// Largest file, bytes.
+/// The maximum size of a file in bytes.
 pub(super) const MAX_CLIENT_FILE: usize = 64 << 10;
 
-/// Most warnings of one file.
+/// The maximum number of warnings for one file.
 const MAX_WARNINGS: usize = 8;
 
-/// The rules of the server's own configuration for its clients' files.
+/// The rules that the server's configuration sets for its clients' files.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ClientRules {
     /// `max-routes-per-client`.
     pub max_routes: u32,
-    /// `ifconfig-push-constraint`: where addresses of `ifconfig-push` must lie.
+    /// `ifconfig-push-constraint`: the network that must contain the addresses of `ifconfig-push`.
     pub constraint: Option<Ipv4Net>,
     /// The options that may be pushed.
     pub push: PushRules,
@@ -34,7 +34,7 @@ impl Default for ClientRules {
 /// One client's file.
 #[derive(Clone, Debug, Default)]
 pub struct ClientFile {
-    /// `disable`: this client may not in.
+    /// `disable`: this client may not connect.
     pub disabled: bool,
     /// The client's parameters.
     pub grant: auth::ClientParams,
@@ -42,9 +42,9 @@ pub struct ClientFile {
 
 /// Returns the name of a client's file in the directory, or `None` if this name cannot have a file.
 ///
-/// Letters and digits of any script and a few signs are allowed: nothing that leads out of the
-/// directory, hides the file, or means something to a shell. Other names are not mapped to these, as
-/// two clients would then share a file.
+/// Letters and digits of any script and a few signs are allowed. Characters that could lead out of the directory, hide
+/// the file or be special in a shell are not. Names with other characters are not mapped to allowed ones, because two
+/// clients could then share a file.
 pub fn client_file_name(common_name: &str) -> Option<&str> {
     let allowed = |c: char| c.is_alphanumeric() || " _-.@+=,:()~'&".contains(c);
     let plain = !common_name.is_empty()
@@ -58,7 +58,7 @@ impl ClientFile {
     /// Parses the contents of a client's file; `name` is for messages.
     ///
     /// # Errors
-    /// The first thing that is wrong, with file and line.
+    /// Returns the first error, with its file and line.
     pub fn parse(name: &str, bytes: &[u8], rules: &ClientRules) -> Result<Self, ConfigError> {
         let mut raw = RawClientFile::new(*rules);
         for directive in reader::read_alone(name, bytes)? {
@@ -78,7 +78,7 @@ impl ClientFile {
     }
 }
 
-/// A file while it is read.
+/// A file while it is being read.
 pub(super) struct RawClientFile {
     pub(super) file: ClientFile,
     pub(super) rules: ClientRules,
@@ -97,7 +97,7 @@ impl RawClientFile {
                 d.check_shape(spec)?;
                 take(self, d)
             }
-            // Files are shared with servers of openvpn.
+            // openvpn may read the same file, so accept its directives.
             Some(Spec { support: Support::NoEffect(why), .. }) => {
                 self.warn(d, &format!("{} has no effect: {why}", d.name));
                 Ok(())
@@ -171,7 +171,7 @@ mod tests {
         let rule = Inactive { after: Duration::from_secs(600), bytes: 5000 };
         assert_eq!(grant.inactive, Some(rule));
         assert_eq!(grant.session_timeout, Some(Duration::from_secs(86_400)));
-        // The settings for all clients do not hold for this one.
+        // The settings for all clients do not apply to this client.
         let off = parse("inactive 0\nsession-timeout 0\n").unwrap().grant;
         assert!(off.inactive.is_some_and(|rule| rule.after.is_zero()));
         assert_eq!(off.session_timeout, Some(Duration::ZERO));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// CVE-2026-84790, CVE-2024-5594: whatever a certificate contains, the file is a plain one of the directory.
+        /// CVE-2026-84790, CVE-2024-5594: no name in a certificate leads to a file outside the directory.
         #[test]
         fn a_name_never_leaves_the_directory(name in "\\PC{0,40}|[./\\\\\\x00a]{0,12}|(\\.\\./){1,3}[a-z]*") {
             let folder = std::path::Path::new("/ccd");

@@ -1,18 +1,18 @@
 use std::fmt;
 
-/// Why a configuration is refused. Always the operator's: it names the place and what to write instead.
+/// The reason why a configuration is refused, with its location and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The file, or `command line`.
     pub file: String,
-    /// The line in it, from 1; for the command line the number of the argument; 0 where the whole
-    /// configuration is meant.
+    /// The line in the file, or the argument's position on the command line, counted from 1. It is 0 if the error
+    /// concerns the whole configuration.
     pub line: usize,
-    /// The directive; empty where none can be named.
+    /// The directive; empty if the error concerns none in particular.
     pub directive: String,
     /// The problem.
     pub problem: String,
-    /// The remedy; empty if the problem says it.
+    /// The remedy; empty if the problem makes it clear.
     pub remedy: String,
 }
 

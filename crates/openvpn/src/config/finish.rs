@@ -1,4 +1,5 @@
-//! From what the directives say to [`Options`]: roles, helpers, defaults and what must fit together.
+//! Turns the parsed directives into [`Options`]: determines the role, expands helpers, fills in defaults and checks
+//! combinations.
 
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ fn is_server(raw: &RawConfig) -> Result<bool, ConfigError> {
     Ok(server)
 }
 
-/// Refuses the other role's directives, or warns of them where openvpn lets them be.
+/// Refuses directives of the other role, or warns about them if openvpn tolerates them.
 fn check_role(raw: &mut RawConfig, server: bool) -> Result<(), ConfigError> {
     let (other, this) = if server { ("clients", "server") } else { ("servers", "client") };
     let tap = raw.is_ethernet();
@@ -147,7 +148,7 @@ fn device(raw: &mut RawConfig) -> Result<(), ConfigError> {
         "null" => (DeviceKind::Null, None),
         "tun" => (DeviceKind::Tun, None),
         "tap" => (DeviceKind::Tap, None),
-        // As in openvpn, any name that begins like a type has that type.
+        // As in openvpn, a name that begins with a type's name has that type.
         _ if name.starts_with("tun") => (DeviceKind::Tun, Some(name.clone())),
         _ if name.starts_with("tap") => (DeviceKind::Tap, Some(name.clone())),
         _ if raw.device_type.is_some() => (DeviceKind::Tun, Some(name.clone())),
@@ -171,7 +172,7 @@ fn keepalive(raw: &RawConfig, server: bool) -> Result<Keepalive, ConfigError> {
                 return Err(raw.error(name, "keepalive sets it already", "remove one of the two"));
             }
         }
-        // The server waits twice as long, so that it is the client that notices and reconnects.
+        // The server waits twice as long, so that the client notices a lost connection first and reconnects.
         let timeout = if server { timeout.saturating_mul(2) } else { timeout };
         return Ok(Keepalive { interval, timeout });
     }
@@ -182,7 +183,7 @@ fn keepalive(raw: &RawConfig, server: bool) -> Result<Keepalive, ConfigError> {
     })
 }
 
-/// Returns the wrapping. `tls_server`: this end is the TLS server.
+/// Returns the wrapping. `tls_server` is true if this end is the TLS server.
 fn wrap(raw: &mut RawConfig, tls_server: bool) -> Result<Wrap, ConfigError> {
     let shared = match std::mem::replace(&mut raw.options.wrap, Wrap::None) {
         Wrap::TlsAuth { key, .. } => Wrap::TlsAuth { key, direction: raw.key_direction },
@@ -299,7 +300,7 @@ fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
                 .into(),
         );
     }
-    // A client ignores the file, and need not have it.
+    // A client ignores the file, which need not exist.
     tls.dh = tls.dh.filter(|_| server);
     Ok(Tls { identity, require_client_cert: true, ..tls })
 }

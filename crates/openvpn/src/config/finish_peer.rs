@@ -1,5 +1,4 @@
-//! Tunnels between two points: what there is when a configuration names neither a server's network
-//! nor `client`.
+//! Point-to-point tunnels, for configurations that contain neither a server's network nor `client`.
 
 use adit_crypto::{BlockCipher, Digest};
 
@@ -12,7 +11,7 @@ use crate::data_format::BlockSuite;
 use crate::p2p::{Ifconfig4, TunnelAddrs};
 use crate::server::Topology;
 
-/// Returns whether the configuration is of this kind.
+/// Returns whether this is the configuration of a point-to-point tunnel.
 pub(super) fn is_peer(raw: &RawConfig) -> Result<bool, ConfigError> {
     let helper = raw.server4.is_some() || raw.server6.is_some() || raw.bridge.is_some();
     let server = helper || raw.mode_server;
@@ -51,7 +50,7 @@ pub(super) fn is_peer(raw: &RawConfig) -> Result<bool, ConfigError> {
     Ok(raw.tls_client || raw.tls_server)
 }
 
-/// Refuses what has no place here.
+/// Refuses directives that a point-to-point tunnel does not support.
 pub(super) fn check_role(raw: &RawConfig) -> Result<(), ConfigError> {
     for spec in directives::all().filter(|spec| raw.seen.contains_key(spec.name)) {
         if spec.roles.p2p == DirectiveEffect::Refused {
@@ -191,12 +190,13 @@ fn suite(raw: &mut RawConfig) -> Result<BlockSuite, ConfigError> {
     Ok(BlockSuite { cipher, digest })
 }
 
-/// Returns whether `ifconfig` names a network and not the other end: Ethernet always has one.
+/// Returns whether `ifconfig` contains a network instead of the other end's address. With Ethernet
+/// it always does.
 fn is_net(raw: &RawConfig) -> bool {
     raw.is_ethernet() || raw.topology == Some(Topology::Subnet)
 }
 
-/// Returns the addresses inside.
+/// Returns the addresses inside the tunnel.
 fn tunnel_addrs(raw: &RawConfig) -> Result<TunnelAddrs, ConfigError> {
     let ipv4 = match &raw.ifconfig_pair {
         None => None,

@@ -1,4 +1,4 @@
-//! The server's helpers: networks, pools, what is pushed.
+//! The server's helper directives, networks, pools and pushed options.
 
 use std::net::Ipv4Addr;
 
@@ -67,7 +67,7 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
     })
 }
 
-/// Returns the other end of the server's own address: the second word of `ifconfig`, or the next address.
+/// Returns the far end's address for the server: the second argument of `ifconfig`, or the address after the server's.
 fn far_end(raw: &RawConfig, network: &Network4) -> Option<Ipv4Addr> {
     if network.topology == Topology::Subnet {
         return None;
@@ -79,8 +79,8 @@ fn far_end(raw: &RawConfig, network: &Network4) -> Option<Ipv4Addr> {
     }
 }
 
-/// Returns the routes that `server` pushes if clients' addresses are not in one network: to the server, and with
-/// client-to-client to each other.
+/// Returns the route that `server` pushes if the clients' addresses are not in one network. It leads to the server or,
+/// with client-to-client, to the whole network.
 fn route_to_server(raw: &RawConfig) -> Option<String> {
     let (net, _) = raw.server4.as_ref()?;
     let server = first_host(*net)?;
@@ -92,7 +92,7 @@ fn route_to_server(raw: &RawConfig) -> Option<String> {
     }
 }
 
-/// Returns the address of a network's own end: its first.
+/// Returns a network's first host address, which is the server's.
 fn first_host(net: Ipv4Net) -> Option<Ipv4Net> {
     let address = u32::from(net.network()).checked_add(1)?;
     Ipv4Net::new(address.into(), net.prefix_len()).ok()
@@ -116,7 +116,8 @@ fn network4(raw: &mut RawConfig) -> Result<Option<Network4>, ConfigError> {
             location.error("server", "the network has no room for clients", "write a larger one")
         };
         let server = first_host(net).ok_or_else(too_small)?;
-        // If each client has four addresses, the server's own four and the last four are not given out.
+        // If each client has a block of four addresses, the first block is the server's and the last one is not
+        // assigned.
         let (below, above) = if topology == Topology::Subnet { (2, 1) } else { (4, 4) };
         let first = u32::from(net.network()).checked_add(below).ok_or_else(too_small)?;
         let last = u32::from(net.broadcast()).checked_sub(above).ok_or_else(too_small)?;
@@ -167,7 +168,7 @@ fn in_network(raw: &mut RawConfig, network: Network4) -> Result<Network4, Config
         return Ok(network);
     };
     let net: Ipv4Net = network.server;
-    // A server with a single address, whose clients have single ones too, has no network.
+    // With a single address for the server and for each client, there is no network.
     let has_network = net.prefix_len() < 32;
     for address in [first, last] {
         let edge = address == net.network() || address == net.broadcast();
@@ -194,7 +195,7 @@ fn network6(raw: &RawConfig) -> Result<Option<Network6>, ConfigError> {
         u128::from(net.network()).checked_add(offset).map(std::net::Ipv6Addr::from)
     };
     if let Some((net, location)) = &raw.server6 {
-        // openvpn leaves space for fixed addresses if the network is large enough.
+        // If the network is large enough, openvpn leaves space for fixed addresses.
         let offset = if net.prefix_len() < 112 { 0x1000 } else { 2 };
         let made = at(net, 1)
             .and_then(|address| Ipv6Net::new(address, net.prefix_len()).ok())
@@ -227,8 +228,8 @@ fn network6(raw: &RawConfig) -> Result<Option<Network6>, ConfigError> {
     }
 }
 
-/// Checks the `push` lines: a client cannot use its session if the server pushes something that the data channel does
-/// not support.
+/// Checks the `push` lines, because a client cannot use its session if the server pushes an option that the data
+/// channel does not support.
 fn push(raw: &mut RawConfig) -> Result<Vec<String>, ConfigError> {
     let rules = push_rules(raw);
     let mut kept = Vec::new();

@@ -1,6 +1,6 @@
-//! Words of a line, by the reference implementation's rules of quoting.
+//! Splits a line into words by OpenVPN's quoting rules.
 
-/// Why a line has no words.
+/// The reason why a line cannot be split into words.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LexError {
     UnclosedQuote(char),
@@ -35,8 +35,8 @@ pub(crate) fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t'..='\r')
 }
 
-/// Splits a line. Quotes count at the beginning of a word only, `#` and `;` likewise; a backslash
-/// makes a space, a quote or a backslash ordinary, but not within single quotes.
+/// Splits a line into words. Quotes, `#` and `;` are special only at the beginning of a word. A
+/// backslash escapes a space, a quote or a backslash, except within single quotes.
 pub(crate) fn words(line: &str) -> Result<Vec<String>, LexError> {
     let mut words = Vec::new();
     let mut chars = line.chars().peekable();
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(ok("  remote\tvpn.example.org  1194 "), ["remote", "vpn.example.org", "1194"]);
         assert!(ok("").is_empty());
         assert_eq!(ok("a\u{b}b\u{c}c\r"), ["a", "b", "c"]);
-        // White space of Unicode is part of a word.
+        // Unicode white space is part of a word.
         assert_eq!(ok("route\u{a0}10.0.0.0\u{2003}x"), ["route\u{a0}10.0.0.0\u{2003}x"]);
         assert_eq!(words("a\\\u{a0}b"), Err(LexError::BadEscape('\u{a0}')));
     }

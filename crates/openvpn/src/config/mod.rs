@@ -1,8 +1,8 @@
-//! Command line and config files of the reference implementation, parsed into types.
+//! Parses OpenVPN's command line and config files into types.
 //!
-//! [`parse`] takes the arguments of `openvpn` and gives [`Options`], or the [`ConfigError`] that
-//! names file, line, directive and remedy. It reads config files by [`Files`] only; key material
-//! that is named by path stays a [`Source::File`] for the caller to read.
+//! [`parse`] takes the arguments of `openvpn` and returns [`Options`], or a [`ConfigError`] with the file, the line,
+//! the directive and the remedy. It reads config files only through [`Files`]. A key file that is named by its path
+//! becomes a [`Source::File`], which the caller reads.
 
 #![cfg_attr(
     not(test),
@@ -55,7 +55,7 @@ pub trait Files {
     /// Reads a config file.
     ///
     /// # Errors
-    /// As the file system says.
+    /// Returns the file system's error.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 }
 
@@ -96,7 +96,7 @@ impl Files for Disk {
 /// ```
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// Returns the first error.
 pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError> {
     let directives = reader::read(args, files)?;
     let base = directives.last().and_then(|last| last.directory.clone());
@@ -108,12 +108,12 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
     finish::finish(raw)
 }
 
-/// Returns the directives in force with their arguments and what they do, for `--help`.
+/// Returns the supported directives with their arguments and effects, for `--help`.
 pub fn help() -> String {
     directives::help()
 }
 
-/// Returns the configuration's log target, as far as it can be determined for one that is refused.
+/// Returns the log target of a configuration that is refused, as far as it can be determined.
 pub fn log_target(args: &[String], files: &dyn Files) -> Option<LogTo> {
     let mut target = None;
     for d in reader::read_leniently(args, files) {
@@ -129,7 +129,7 @@ pub fn log_target(args: &[String], files: &dyn Files) -> Option<LogTo> {
     target
 }
 
-/// Fuzzes the reader with a config file that may include itself.
+/// Parses a config file that may include itself, for the fuzzer.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     struct One<'a>(&'a [u8]);

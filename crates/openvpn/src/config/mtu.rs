@@ -6,7 +6,7 @@ use super::ConfigError;
 use super::raw_config::RawConfig;
 use crate::negotiate::link_overhead;
 
-/// Checks `fragment`, which is for datagrams only: TCP segments its data by itself.
+/// Checks `fragment`, which is only for datagrams because TCP segments its data itself.
 pub(super) fn check(raw: &RawConfig) -> Result<(), ConfigError> {
     if raw.options.session.fragment.is_none() {
         return Ok(());
@@ -23,8 +23,8 @@ pub(super) fn check(raw: &RawConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Works out `tun-mtu` from `link-mtu` as openvpn does: by the cipher that is configured, which need not be
-/// the one that is negotiated.
+/// Computes `tun-mtu` from `link-mtu` as openvpn does, with the configured cipher, even if a different one is
+/// negotiated later.
 pub(super) fn from_link_mtu(raw: &mut RawConfig) -> Result<(), ConfigError> {
     let Some(link_mtu) = raw.link_mtu else { return Ok(()) };
     if raw.seen.contains_key("tun-mtu") {

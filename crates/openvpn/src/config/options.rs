@@ -24,13 +24,13 @@ pub use process::{Log, LogTo, Process, Remap, Status};
 pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
 pub use tls::{AskPass, Identity, NameKind, Tls, TlsVersion, Usage, VerifyName, Wrap};
 
-/// A whole configuration: command line and files, helpers expanded, defaults filled in, checked.
+/// A complete, checked configuration from the command line and files, with helpers expanded and defaults filled in.
 ///
-/// Relative paths in it are relative to the directory that the process was started in: `cd` is
-/// already joined to them, so the process need not change its directory.
+/// Relative paths are relative to the directory in which the process was started. They already include the directory of
+/// `cd`, so the process need not change its directory.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Client, server or one of two points, with what only that role has.
+    /// The role with its own options: client, server or point-to-point end.
     pub role: Role,
     /// The TUN device.
     pub device: Device,
@@ -40,12 +40,12 @@ pub struct Options {
     pub tls: Tls,
     /// Control channel wrapping.
     pub wrap: Wrap,
-    /// The engines' settings. Their wrapping is without keys: the caller reads the keys of [`Self::wrap`]
-    /// ([`Self::settings`]).
+    /// The engines' settings. The wrapping in them has no keys yet: the caller reads the keys of [`Self::wrap`] and
+    /// passes them to [`Self::settings`].
     pub session: Settings,
     /// `setenv` of other names, for scripts; a value set later replaces an earlier one.
     pub environment: Vec<(String, String)>,
-    /// Routes into the tunnel, of this side's configuration.
+    /// The routes into the tunnel from this end's configuration.
     pub routes: Routes,
     /// Options of the process, such as the user and the pid file.
     pub process: Process,
@@ -53,15 +53,15 @@ pub struct Options {
     pub log: Log,
     /// `status`.
     pub status: Option<Status>,
-    /// `management PATH unix` or `management ADDRESS PORT`, as written. There is no such interface
-    /// yet; a warning says so.
+    /// `management PATH unix` or `management ADDRESS PORT`, as written. The interface does not exist yet, which a
+    /// warning reports.
     pub management: Option<Vec<String>>,
-    /// Warnings for the operator at the start: directives without effect here, deprecated ones, and those
-    /// skipped by `setenv opt` or `ignore-unknown-option`. One line each, with file and line.
+    /// The warnings for the operator at startup: directives without effect, deprecated ones, and those skipped because
+    /// of `setenv opt` or `ignore-unknown-option`. Each is one line with a file and a line number.
     pub warnings: Vec<String>,
-    /// Every directive that is in force, as written, for the log; blocks and passwords are left out.
+    /// All directives that are in force, as written, for the log, without blocks and passwords.
     pub directives: Vec<String>,
-    /// `echo`: for the log.
+    /// `echo`: texts for the log.
     pub echo: Vec<String>,
 }
 
@@ -95,7 +95,7 @@ impl Options {
     }
 }
 
-/// Client, server or one of two points.
+/// The role of this end, with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// `client`, or `tls-client` with `pull`.
@@ -111,9 +111,9 @@ pub enum Role {
 pub struct PeerOptions {
     /// The source of the keys.
     pub keys: PeerKeys,
-    /// The targets to dial. No remotes: the other end is the host that proves it.
+    /// The targets to dial. If there are no remotes, the other end is whichever host authenticates.
     pub dial: DialOptions,
-    /// `proto tcp-server`: connections are waited for, from these addresses (`remote`); empty: from any.
+    /// `proto tcp-server`: wait for connections from these addresses (`remote`), or from any address if empty.
     pub accepts: Option<Vec<IpAddr>>,
     /// `ifconfig` and `ifconfig-ipv6`.
     pub tunnel_addrs: TunnelAddrs,
@@ -124,11 +124,11 @@ pub struct PeerOptions {
 /// The source of the keys of a point-to-point tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerKeys {
-    /// `secret`. [`Options::tls`] is empty.
+    /// `secret`; [`Options::tls`] is empty.
     Static {
         /// The key file.
         key: Source,
-        /// `key-direction`, or the second argument of `secret`; `None`: one key for both ways.
+        /// `key-direction`, or the second argument of `secret`; `None`: one key for both directions.
         direction: Option<u8>,
         /// `cipher` and `auth`.
         suite: BlockSuite,
@@ -139,25 +139,25 @@ pub enum PeerKeys {
     TlsClient,
 }
 
-/// The way in which a client, or a point that dials, reaches the other end.
+/// The dial options of a client, or of a point-to-point end that dials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialOptions {
-    /// `remote` lines and `<connection>` blocks in their order; never empty on a client.
+    /// The `remote` lines and `<connection>` blocks in their order; never empty for a client.
     pub remotes: Vec<Target>,
     /// `remote-random`: shuffle before use.
     pub remote_random: bool,
-    /// `connect-retry`: first and longest wait between rounds.
+    /// `connect-retry`: the first and the longest wait between rounds.
     pub connect_retry: (Duration, Duration),
-    /// `connect-retry-max`: rounds before giving up.
+    /// `connect-retry-max`: the number of rounds before the client gives up.
     pub connect_retry_max: Option<u32>,
     /// The time limit for the other end to answer: `server-poll-timeout`, `connect-timeout`; for a point-to-point end
     /// `hand-window`.
     pub connect_timeout: Duration,
-    /// `resolv-retry`: how long to repeat a failing name lookup; `None` forever, zero: once.
+    /// `resolv-retry`: how long to repeat a failing name lookup; `None`: forever; zero: one lookup.
     pub resolv_retry: Option<Duration>,
-    /// `http-proxy`, `socks-proxy`: what servers are reached through; each of `remotes` has its index.
+    /// `http-proxy`, `socks-proxy`: the proxies; each entry in `remotes` contains the index of its proxy.
     pub proxies: Vec<Proxy>,
-    /// `remote-random-hostname`: look names up with a random label before them.
+    /// `remote-random-hostname`: put a random label in front of each name before its lookup.
     pub random_hostname: bool,
 }
 
@@ -181,13 +181,13 @@ impl Default for DialOptions {
 pub struct ClientOptions {
     /// The targets to dial.
     pub dial: DialOptions,
-    /// `pull`: ask for the server's options. Always so for now; a client without is refused.
+    /// `pull`: ask for the server's options. Currently always true, because a client without `pull` is refused.
     pub pull: bool,
-    /// `ifconfig` of our own, with a TAP device, where the server pushes none.
+    /// Our own `ifconfig`, for a TAP device if the server pushes none.
     pub ifconfig4: Option<Ipv4Net>,
-    /// `ifconfig-ipv6` of our own, likewise.
+    /// Our own `ifconfig-ipv6`, for a TAP device if the server pushes none.
     pub ifconfig6: Option<Ipv6Net>,
-    /// `pull-filter` lines in their order.
+    /// The `pull-filter` lines in their order.
     pub pull_filters: Vec<PullFilter>,
     /// `route-nopull`: take no routes and no DNS from the server.
     pub route_nopull: bool,
@@ -204,12 +204,11 @@ pub struct ClientOptions {
 pub struct ServerOptions {
     /// `server` (or `ifconfig` and `ifconfig-pool`).
     pub network4: Option<Network4>,
-    /// Where clients' addresses are in no network of the device (`topology net30`, `p2p`): the other end
-    /// of its own address, which is no client's.
+    /// With `topology net30` or `p2p`, the far end's address of the server's device, which belongs to no client.
     pub far4: Option<Ipv4Addr>,
     /// `server-ipv6` (or `ifconfig-ipv6` and `ifconfig-ipv6-pool`).
     pub network6: Option<Network6>,
-    /// `push` lines in their order, those of helpers left out that the engine makes itself.
+    /// The `push` lines in their order, without those from helper directives that the engine generates itself.
     pub push: Vec<String>,
     /// `ping` and `ping-restart` for clients, from `keepalive` or from `push`.
     pub push_keepalive: Option<Keepalive>,
@@ -225,22 +224,23 @@ pub struct ServerOptions {
     pub pool_persist: Option<PoolPersist>,
     /// `tls-crypt-v2 ... force-cookie`.
     pub force_cookie: bool,
-    /// `client-config-dir`: each client's [`super::ClientFile`], to be read when it connects.
+    /// `client-config-dir`: the directory of the [`super::ClientFile`]s, each of which is read when its client
+    /// connects.
     pub client_config_dir: Option<PathBuf>,
-    /// `ccd-exclusive`: a client without a file of its own may not in.
+    /// `ccd-exclusive`: a client without its own file may not connect.
     pub ccd_exclusive: bool,
-    /// `filter`: rules for what passes through the tunnel. Not a directive of the reference
-    /// implementation: where a file is for both, `setenv opt` goes before it.
+    /// `filter`: the file with the rules for packets in the tunnel. OpenVPN does not have this directive. In a file
+    /// that OpenVPN reads too, write `setenv opt` before it.
     pub filter: Option<PathBuf>,
-    /// The rules for these files.
+    /// The rules for the files in `client_config_dir`.
     pub client_rules: super::ClientRules,
     /// `compress migrate`.
     pub compress_migrate: bool,
-    /// `server-bridge`: the device is for a bridge, and has no address of [`Self::network4`] itself.
+    /// `server-bridge`: the device belongs to a bridge and has no address from [`Self::network4`] itself.
     pub bridged: bool,
-    /// `ifconfig` in addition, which the device then has.
+    /// The device's address, if `ifconfig` is configured together with `server-bridge`.
     pub bridged_address: Option<Ipv4Net>,
-    /// `stale-routes-check` with a TAP device: how long a station that is silent is remembered.
+    /// `stale-routes-check` with a TAP device: the time after which a silent station is forgotten.
     pub station_age: Option<Duration>,
 }
 
@@ -275,7 +275,7 @@ impl Default for ServerOptions {
 pub struct PoolPersist {
     /// The file.
     pub path: PathBuf,
-    /// The interval at which it is written (default 600 s); zero: it is only read.
+    /// The interval at which the file is written (default 600 s); zero: it is only read.
     pub every: Duration,
 }
 
@@ -284,7 +284,7 @@ pub struct PoolPersist {
 pub struct Device {
     /// The kind of device.
     pub kind: DeviceKind,
-    /// Its name; `None` for the first free `tunN` or `tapN`.
+    /// The device's name; `None` for the first free `tunN` or `tapN`.
     pub name: Option<String>,
     /// `lladdr` of a TAP device.
     pub mac: Option<[u8; 6]>,
@@ -304,21 +304,23 @@ pub enum DeviceKind {
     Tun,
     /// `tap`, `tapN` or, with `dev-type tap`, any name: Ethernet frames.
     Tap,
-    /// `null`: none at all.
+    /// `null`: no device.
     Null,
 }
 
 /// The local side of the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// The addresses to listen on, or to send from: one entry per `local`, or one with no host. Empty with `nobind`.
+    /// The addresses to listen on or to send from. There is one entry per `local`, or one without a host if there is no
+    /// `local`; none with `nobind`.
     pub listen: Vec<Listen>,
-    /// Whether a client's streams are bound to that address and port too: openvpn binds them only with `local`,
+    /// Whether a client's streams are also bound to this address and port. openvpn binds them only with `local`,
     /// `lport`, `port` or `bind`.
     pub bind_streams: bool,
     /// `tcp-queue-limit`: packets that may wait for a full stream.
     pub queue_limit: u32,
-    /// `multihome`: answer from the address that was spoken to. (We always do; kept for `status`.)
+    /// `multihome`: answer from the address to which the packet was sent. adit always does so; the flag is kept for
+    /// `status`.
     pub multihome: bool,
     /// `sndbuf`, bytes.
     pub send_buffer: Option<u32>,
@@ -326,7 +328,7 @@ pub struct Socket {
     pub receive_buffer: Option<u32>,
     /// `mark`.
     pub mark: Option<u32>,
-    /// `bind-dev`: the interface, as of a VRF, that all sockets are bound to.
+    /// `bind-dev`: the interface, such as one of a VRF, to which all sockets are bound.
     pub device: Option<String>,
 }
 
@@ -363,7 +365,7 @@ pub struct Listen {
 /// A file named in the configuration, or its content in the configuration itself.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Source {
-    /// To be read by the caller.
+    /// A path, which the caller reads.
     File(PathBuf),
     /// `<name> ... </name>`.
     Inline {
@@ -374,7 +376,7 @@ pub enum Source {
     },
 }
 
-// By hand: an inline key never reaches a log.
+// Implemented manually: an inline key must not reach a log.
 impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Source({self})")
@@ -390,21 +392,21 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// `port-share`: where connections go that are not the tunnel's.
+/// `port-share`: the destination of connections that are not OpenVPN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortShare {
-    /// Name or address.
+    /// The name or address.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
 }
 
 /// `auth-user-pass`.
 #[derive(Clone, PartialEq, Eq)]
 pub enum UserPass {
-    /// Ask for both on the terminal.
+    /// Ask for the user name and password on the terminal.
     Prompt,
-    /// A file with one line each; where the second is missing the password is asked for.
+    /// A file with one line for each. If the second line is missing, the password is read from the terminal.
     Source(Source),
 }
 
@@ -417,19 +419,19 @@ impl std::fmt::Debug for UserPass {
     }
 }
 
-/// `auth-retry`: after AUTH_FAILED.
+/// `auth-retry`: the reaction to AUTH_FAILED.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum AuthRetry {
-    /// End.
+    /// End the client.
     #[default]
     None,
     /// Try again with the same password.
     NoInteract,
-    /// Ask again.
+    /// Ask for the credentials again.
     Interact,
 }
 
-/// Routes of this side's configuration.
+/// The routes of this end's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// `route`.
@@ -448,18 +450,18 @@ pub struct Routes {
     pub redirect_private: Option<Vec<String>>,
     /// `block-ipv6`.
     pub block_ipv6: bool,
-    /// `policy-routing on|off`, a directive of adit's own: carry out `redirect-gateway` by a routing
-    /// table that is consulted before the main one; `None`: as the program does by default.
+    /// `policy-routing on|off`, which only adit has: implement `redirect-gateway` with a routing table that is
+    /// consulted before the main one. `None`: the program's default.
     pub policy: Option<bool>,
-    /// `allow-lan`, of adit's own: private networks that the machine is on stay outside.
+    /// `allow-lan`, which only adit has: traffic to private networks of the host stays outside the tunnel.
     pub allow_lan: bool,
-    /// `kill-switch`, of adit's own: traffic stays in when the client ends.
+    /// `kill-switch`, which only adit has: traffic cannot leave outside the tunnel, even after the client ends.
     pub kill_switch: bool,
-    /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
+    /// `allow-recursive-routing`: packets that carry the tunnel may themselves be routed into it.
     pub allow_recursive: bool,
     /// `route-noexec`: leave routes to another program.
     pub noexec: bool,
-    /// `dhcp-option` and `dns` of this side.
+    /// `dhcp-option` and `dns` of this end's configuration.
     pub dns: DnsOptions,
     /// `dns-updown`: whether DNS settings are applied; `None`: not configured.
     pub apply_dns: Option<bool>,

@@ -12,7 +12,7 @@ use super::reader::Directive;
 /// The default port of a SOCKS proxy (RFC 1928).
 const SOCKS_PORT: u16 = 1080;
 
-/// The proxies of all servers, or of a `<connection>` block; the directives may come in any order.
+/// The proxies for all servers, or for a `<connection>` block. The directives may come in any order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Proxies {
     http: Option<HttpProxy>,
@@ -79,7 +79,7 @@ pub(super) fn socks(
     Ok(())
 }
 
-/// Sets the kind of authentication, in the third argument or the fourth.
+/// Sets the authentication method from the third or the fourth argument.
 fn method(d: &Directive) -> Result<(), ConfigError> {
     match d.get(3) {
         None | Some("none" | "basic") => Ok(()),
@@ -104,7 +104,7 @@ pub(super) fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigE
         "VERSION" => return Err(d.error("it is no version of HTTP/1", "write 1.0 or 1.1")),
         "AGENT" => proxies.agent = Some(d.arg(1).to_owned()),
         "CUSTOM-HEADER" => {
-            // "Name: value" in one argument, or both.
+            // "Name: value" is one argument or two.
             let (name, value) = match d.get(2) {
                 Some(value) => (d.arg(1).trim_end_matches(':'), value),
                 None => d.arg(1).split_once(':').unwrap_or((d.arg(1), "")),
@@ -122,7 +122,7 @@ pub(super) fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigE
 }
 
 impl Proxies {
-    /// Returns the HTTP proxy of a block or of all, with the settings for all where the block has none.
+    /// Returns a block's HTTP proxy or else the common one. Settings that the block lacks come from the common ones.
     fn http(&self, all: &Self) -> Option<HttpProxy> {
         let http = self.http.clone()?;
         let headers = if self.headers.is_empty() { &all.headers } else { &self.headers };
@@ -138,8 +138,8 @@ impl Proxies {
     }
 }
 
-/// Returns the proxy before one server, as its index in the list of all proxies: that of its own
-/// block, or the common one.
+/// Returns the proxy of a server as an index into the list of all proxies. It is the proxy of the server's block or
+/// else the common one.
 pub(super) fn before(
     raw: &RawConfig,
     own: &Proxies,
@@ -175,7 +175,7 @@ pub(super) fn before(
     u8::try_from(at).map(Some).map_err(many)
 }
 
-/// Checks that a port is shared only where connections are accepted.
+/// Checks that `port-share` is used only with a listener for TCP.
 pub(super) fn check_share(
     raw: &RawConfig,
     role: &Role,

@@ -1,20 +1,21 @@
-//! Which options may be pushed to clients, by the server's file or by the file of a single client.
+//! Decides which options a server may push to its clients, from its own configuration or from the file of a single
+//! client.
 
 use crate::data_format::Framing;
 use crate::negotiate::compression;
 use crate::server::Topology;
 
-/// Longest option that fits into a PUSH_REPLY.
+/// The length of the longest option that fits into a PUSH_REPLY.
 const MAX_PUSH: usize = 980;
 
-/// The server's own settings, which a pushed option must fit.
+/// The server's own settings, with which a pushed option must be consistent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PushRules {
-    /// The framing of packets.
+    /// The packet framing.
     pub framing: Framing,
     /// The topology of IPv4 addresses.
     pub topology: Topology,
-    /// Whether each client gets an IPv6 address of its own.
+    /// Whether each client gets its own IPv6 address.
     pub ipv6: bool,
 }
 
@@ -24,26 +25,26 @@ impl Default for PushRules {
     }
 }
 
-/// The outcome for an option that does not stop the start.
+/// The outcome for an option that does not prevent the server from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
-    /// It is pushed.
+    /// The option is pushed.
     Kept,
-    /// The server pushes it anyway.
+    /// The server pushes the option anyway.
     Implied,
-    /// It is not pushed; the warning says why.
+    /// The option is not pushed; the warning gives the reason.
     LeftOut(String),
 }
 
 impl PushRules {
-    /// Judges an option. An error is the problem and the remedy.
+    /// Evaluates an option. An error consists of the problem and the remedy.
     pub(super) fn evaluate(&self, option: &str) -> Result<Pushed, (String, String)> {
         let mut words = option.split_whitespace();
         let (word, rest) = (words.next().unwrap_or_default(), words.next());
-        // Commas and control characters are an error whatever the option is about.
+        // Commas and control characters are an error in every option.
         check_text(option)?;
         if compression(word, rest.unwrap_or_default()) == Some((self.framing, true)) {
-            // The form that compresses nothing is pushed in its stead, as the configuration has it.
+            // The configuration sets the framing without compression, which is pushed instead.
             return Ok(Pushed::LeftOut(format!(
                 "push \"{option}\": clients must frame packets and compress none"
             )));
@@ -55,8 +56,8 @@ impl PushRules {
         Ok(if word == "topology" { Pushed::Implied } else { Pushed::Kept })
     }
 
-    /// Returns the reason why a pushed option means nothing to clients: in openvpn too, a later option for the
-    /// individual client overrides it.
+    /// Returns the reason why a pushed option has no effect on clients, if a later option for the individual client
+    /// overrides it. It does so in openvpn too.
     fn overridden(&self, word: &str, rest: Option<&str>) -> Option<&'static str> {
         Some(match word {
             "ifconfig" => {

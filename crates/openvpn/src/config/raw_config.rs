@@ -1,4 +1,4 @@
-//! The directives as they were read, before helpers are expanded and combinations are checked.
+//! The directives as they were read, before helper directives are expanded and combinations are checked.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -15,11 +15,11 @@ use super::transport::{Proto, Sockets};
 use super::{ConfigError, proxies};
 use crate::server::Topology;
 
-/// Why a directive was not taken.
+/// The reason why a directive was not accepted.
 pub(super) enum Rejection {
-    /// Unknown or unsupported: may be skipped where the configuration says so.
+    /// The directive is unknown or not supported. The configuration may allow it to be skipped.
     Skippable(ConfigError),
-    /// Wrong.
+    /// The directive is wrong.
     Wrong(ConfigError),
 }
 
@@ -29,7 +29,7 @@ impl From<ConfigError> for Rejection {
     }
 }
 
-/// A `remote` line or `<connection>` block; what is `None` comes from the lines outside.
+/// A `remote` line or `<connection>` block. Values for fields that are `None` come from the lines outside the block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Remote {
     pub(super) host: Option<String>,
@@ -50,11 +50,11 @@ pub(super) struct Pool {
     pub(super) netmask: Option<Ipv4Addr>,
 }
 
-/// The configuration while directives are read.
+/// The configuration while its directives are being read.
 ///
 /// Values that a directive determines by itself go directly into [`Self::options`] and the parts of the roles. The
-/// other fields are resolved once all directives are known: they depend on the role, on other directives, or on the
-/// order of preference among them.
+/// other fields are resolved once all directives are known, because they depend on the role, on other directives, or on
+/// the precedence among directives.
 #[derive(Debug, Default)]
 pub(super) struct RawConfig {
     pub(super) options: Options,
@@ -63,7 +63,7 @@ pub(super) struct RawConfig {
     pub(super) client: ClientOptions,
     pub(super) server: ServerOptions,
 
-    /// The directory of `cd`.
+    /// The directory set by `cd`.
     pub(super) base: Option<PathBuf>,
     /// The last location of each directive.
     pub(super) seen: HashMap<String, Location>,
@@ -73,7 +73,7 @@ pub(super) struct RawConfig {
     pub(super) ignored: Vec<String>,
     /// `setenv FORWARD_COMPATIBLE 1`.
     pub(super) forward_compatible: bool,
-    /// Warnings without their place, each given once.
+    /// The warnings already given, without their locations.
     warned: HashSet<String>,
     /// `compat-mode`: the version as one number, 20407 for 2.4.7.
     pub(super) compatible_with: Option<u32>,
@@ -94,11 +94,11 @@ pub(super) struct RawConfig {
 
     pub(super) device: Option<String>,
     pub(super) device_type: Option<DeviceKind>,
-    /// `link-mtu`, `udp-mtu`
+    /// `link-mtu`, `udp-mtu`.
     pub(super) link_mtu: Option<u16>,
-    /// As written; where options are pushed the server's word counts.
+    /// The configured topology. A topology that the server pushes overrides it.
     pub(super) topology: Option<Topology>,
-    /// Both words as addresses: the second is a netmask or the far end.
+    /// Both arguments as addresses. The second one is a netmask or the far end's address.
     pub(super) ifconfig_pair: Option<(Ipv4Addr, Ipv4Addr, Location)>,
     pub(super) ifconfig6: Option<(Ipv6Net, Location)>,
     /// `route-gateway dhcp`.
@@ -140,7 +140,7 @@ impl RawConfig {
         raw
     }
 
-    /// Takes a directive, or skips it where the configuration allows that.
+    /// Processes a directive, or skips it if the configuration allows that.
     pub(super) fn take(&mut self, directive: &Directive) -> Result<(), ConfigError> {
         let name = directive.name.as_str();
         let fault = match self.dispatch(directive) {
@@ -225,7 +225,8 @@ impl RawConfig {
         Ok(())
     }
 
-    /// Directives for the whole tunnel may be in `<connection>` blocks if all blocks agree.
+    /// Checks a directive for the whole tunnel in a `<connection>` block. All blocks that contain the directive must
+    /// agree.
     fn shared_by_connections(&mut self, block: usize, d: &Directive) -> Result<(), ConfigError> {
         match self.shared.get(&d.name) {
             Some((other, first))
@@ -243,9 +244,9 @@ impl RawConfig {
         }
     }
 
-    /// Returns a server's topology; by default openvpn's default up to 2.6.
+    /// Returns a server's topology. The default is that of openvpn up to 2.6.
     pub(super) fn topology(&self) -> Topology {
-        // Frames find their way by themselves.
+        // Ethernet frames need no topology.
         if self.is_ethernet() {
             return Topology::Subnet;
         }
@@ -253,14 +254,14 @@ impl RawConfig {
     }
 
     pub(super) fn warn(&mut self, d: &Directive, text: &str) {
-        // Once, however often the directive is repeated.
+        // Warn only once, even if the directive is repeated.
         if self.warned.insert(format!("{} {text}", d.name)) {
             let warning = format!("{}:{}: {} {text}", d.location.file, d.location.line, d.name);
             self.options.warnings.push(warning);
         }
     }
 
-    /// Returns an error about a directive that was taken, or about the configuration as a whole.
+    /// Returns an error about a directive that was processed earlier, or about the configuration as a whole.
     pub(super) fn error(
         &self,
         directive: &str,
@@ -279,7 +280,7 @@ impl RawConfig {
         }
     }
 
-    /// Returns the block's remote, made on first use.
+    /// Returns the block's remote, which is created on first use.
     fn connection(&mut self, block: usize) -> Option<&mut Remote> {
         if self.connections.len() <= block {
             self.connections.resize_with(block.saturating_add(1), Remote::default);

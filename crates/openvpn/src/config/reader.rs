@@ -1,4 +1,4 @@
-//! From the command line and files to a list of directives, each with its place.
+//! Reads the command line and files into a list of directives with their locations.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,11 +10,13 @@ use super::{ConfigError, Files};
 
 /// The maximum depth of nested `config` directives.
 const MAX_DEPTH: usize = 10;
-/// Most files: a file that includes itself twice would otherwise be read two to the depth times.
+/// The maximum number of files. Without it, a file that includes itself twice would be read 2^depth
+/// times.
 const MAX_FILES: usize = 100;
-/// Largest config file, in bytes: room for inline certificates and a long revocation list.
+/// The maximum size of a config file in bytes, with room for inline certificates and a long
+/// revocation list.
 const MAX_FILE: usize = 16 << 20;
-/// Most directives over all files.
+/// The maximum number of directives in all files.
 const MAX_DIRECTIVES: usize = 100_000;
 
 /// The position of a directive.
@@ -44,21 +46,21 @@ impl Location {
 /// A directive as written.
 #[derive(Clone, Debug)]
 pub(super) struct Directive {
-    /// Name and arguments; never empty.
+    /// The name; never empty.
     pub(super) name: String,
     pub(super) args: Vec<String>,
     /// The text between `<name>` and `</name>`.
     pub(super) inline: Option<Zeroizing<String>>,
-    /// `setenv opt` stood before it.
+    /// Whether `setenv opt` precedes the directive.
     pub(super) optional: bool,
     /// The `<connection>` block that contains it, counted from 0.
     pub(super) connection: Option<usize>,
-    /// The directory of `cd` directives so far.
+    /// The directory set by the `cd` directives so far.
     pub(super) directory: Option<PathBuf>,
     pub(super) location: Location,
 }
 
-/// Reads everything, in the order in which it takes effect.
+/// Reads all directives in the order in which they take effect.
 pub(super) fn read(args: &[String], files: &dyn Files) -> Result<Vec<Directive>, ConfigError> {
     let mut reader = Reader {
         files,
@@ -73,7 +75,7 @@ pub(super) fn read(args: &[String], files: &dyn Files) -> Result<Vec<Directive>,
     Ok(reader.out)
 }
 
-/// Reads as much as can be read.
+/// Reads directives up to the first error.
 pub(super) fn read_leniently(args: &[String], files: &dyn Files) -> Vec<Directive> {
     let mut reader = Reader {
         files,
@@ -84,18 +86,18 @@ pub(super) fn read_leniently(args: &[String], files: &dyn Files) -> Vec<Directiv
         depth: 0,
         read: 0,
     };
-    // The text after the first error is not checked.
+    // Keep the directives that precede the first error.
     let _ = reader.command_line(args);
     reader.out
 }
 
 impl Directive {
-    /// Formats the directive as written, with its location; without the content of blocks, and
+    /// Formats the directive as written, with its location, but without the content of blocks and
     /// without passwords.
     pub(super) fn shown(&self) -> String {
         let mut text = format!("{}:{}: {}", self.location.file, self.location.line, self.name);
         let secret = matches!(self.name.as_str(), "auth-token" | "setenv" | "setenv-safe");
-        // The variable's name is none.
+        // The name of a variable is not secret.
         let open = if secret { usize::from(self.name.starts_with("setenv")) } else { usize::MAX };
         for (index, arg) in self.args.iter().enumerate() {
             text.push(' ');
@@ -141,7 +143,7 @@ pub(super) fn read_alone(name: &str, bytes: &[u8]) -> Result<Vec<Directive>, Con
 
 struct Reader<'a> {
     files: &'a dyn Files,
-    /// Neither `config` nor `cd` means anything.
+    /// Whether `config` and `cd` have no effect.
     alone: bool,
     out: Vec<Directive>,
     directory: Option<PathBuf>,
@@ -216,7 +218,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Splits a text into lines. `offset`: the number of the line before the first.
+    /// Splits a text into lines. `offset` is the number of the line before the first one.
     fn lines(
         &mut self,
         lines: &[&str],
@@ -325,8 +327,8 @@ impl Reader<'_> {
     }
 }
 
-/// Decodes UTF-8 without the mark that some editors put before it; other encodings are taken byte
-/// by byte, so that a comment in Latin-1 does no harm.
+/// Decodes UTF-8 and removes a byte order mark. In other encodings each byte becomes a character,
+/// so a comment in Latin-1 does no harm.
 fn decode(
     path: &Path,
     bytes: &[u8],

@@ -323,12 +323,12 @@ fn unknown_directives_are_skipped_only_where_allowed() {
     let options = client("setenv opt new-thing 1\nignore-unknown-option newer up\nnewer\nup x\n");
     assert_eq!(options.warnings.len(), 3, "{:?}", options.warnings);
     assert!(options.warnings[0].starts_with("x.conf:8: new-thing: unknown directive"));
-    // Only from there on.
+    // `ignore-unknown-option` has no effect on earlier lines.
     assert!(parse_file(&format!("newer\nignore-unknown-option newer\n{CLIENT}")).is_err());
     assert_eq!(client("setenv FORWARD_COMPATIBLE 1\nnewer\n").warnings.len(), 1);
-    // A known directive that is not supported is not from the future.
+    // FORWARD_COMPATIBLE does not allow known directives that are not supported.
     assert!(client_error("setenv FORWARD_COMPATIBLE 1\nchroot /x\n").problem.contains("supported"));
-    // Known ciphers are used, allowed or not.
+    // `ignore-unknown-option` and `setenv opt` do not disable a known directive.
     let options =
         client("ignore-unknown-option data-ciphers\nsetenv opt data-ciphers AES-128-GCM\n");
     assert_eq!(options.session.ciphers, [Cipher::Aes128Gcm]);
@@ -403,7 +403,7 @@ fn files_that_include_each_other_end() {
     let files = files(&[("x.conf", "config x.conf\n")]);
     let error = parse(&args("x.conf"), &files).unwrap_err();
     assert!(error.problem.contains("include each other"), "{error}");
-    // Side by side, without depth.
+    // Included one after the other, so not nested.
     let many = "config y.conf\n".repeat(200);
     let files = self::files(&[("x.conf", many.as_str()), ("y.conf", "verb 3\n")]);
     let error = parse(&args("x.conf"), &files).unwrap_err();
@@ -435,7 +435,7 @@ fn inline_blocks_and_the_old_mark_for_them() {
         as_client(&options).auth_user_pass,
         Some(UserPass::Source(Source::Inline { .. }))
     ));
-    // No secret in Debug.
+    // Debug output contains no secret.
     let shown = format!("{:?}", client("<tls-crypt>\nsesame\n</tls-crypt>\n"));
     assert!(!shown.contains("sesame"), "{shown}");
 }
@@ -496,7 +496,7 @@ fn cbc_is_for_who_asks_for_it_by_name() {
         assert_eq!(error.directive, directive, "{text}");
         assert!(error.to_string().contains(word), "{text}: {error}");
     }
-    // AEADs need no digest.
+    // AEAD ciphers need no digest.
     assert_eq!(client("auth none\n").session.auth, "none");
 }
 
@@ -583,7 +583,7 @@ fn only_a_server_names_a_rule_file() {
     assert_eq!(as_server(&server("")).filter, None);
     let options = server("cd /etc/vpn\nfilter rules.nft\n");
     assert_eq!(as_server(&options).filter.as_deref(), Some(Path::new("/etc/vpn/rules.nft")));
-    // As in a file that openvpn reads too.
+    // This form also works in a file that openvpn reads.
     let options = server("setenv opt filter /etc/rules.nft\n");
     assert_eq!(as_server(&options).filter.as_deref(), Some(Path::new("/etc/rules.nft")));
     assert!(options.warnings.is_empty(), "{:?}", options.warnings);
@@ -648,10 +648,11 @@ fn compression_means_stubs() {
     assert_eq!(as_server(&server("comp-lzo no\npush \"comp-lzo no\"\n")).push, ["comp-lzo no"]);
 }
 
-/// A configuration that names what openvpn accepts and refuses must be judged alike here.
+/// adit must know every directive of openvpn.
 #[test]
 fn every_directive_of_openvpn_is_known() {
-    // Names only: from `openvpn --help` (2.6), and the headings of the manual of 2.7.
+    // The lists contain only names, from `openvpn --help` (2.6) and the headings of the manual of
+    // 2.7.
     let lists =
         [include_str!("fixtures/directives-2.6.txt"), include_str!("fixtures/directives-2.7.txt")];
     for name in lists.into_iter().flat_map(str::split_whitespace) {
@@ -777,7 +778,7 @@ fn a_proxy_stands_before_every_remote_and_takes_tcp_only() {
     assert_eq!((socks.host.as_str(), socks.port, socks.login), ("192.0.2.9", 1080, None));
 }
 
-/// The manual's example: directly over UDP, over TCP, and through proxies.
+/// The example in OpenVPN's manual: directly over UDP, over TCP, and through proxies.
 #[test]
 fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
     let text = "http-proxy-option AGENT all\n<connection>\nremote a 1194 udp\nconnect-timeout 3\n\
@@ -795,7 +796,7 @@ fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
         panic!("{:?}", parsed.dial.proxies)
     };
     assert_eq!((http.port, http.agent.as_deref(), socks.port), (8080, Some("all"), 1080));
-    // The proxy of all is for the blocks without one.
+    // The common proxy is for the blocks without their own.
     let mixed = format!(
         "{}proto tcp\nsocks-proxy all\n",
         "<connection>\nremote a\n</connection>\n<connection>\nremote b\nhttp-proxy own 1\n</connection>\n"

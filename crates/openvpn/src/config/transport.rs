@@ -1,4 +1,4 @@
-//! Directives about sockets: protocols, addresses to listen on, servers to dial.
+//! Directives for sockets: protocols, addresses to listen on, servers to dial.
 
 use adit_engine::{Family, Target, Transport};
 
@@ -11,15 +11,15 @@ use super::reader::Directive;
 
 /// The default port of openvpn.
 const PORT: u16 = 1194;
-/// Addresses to listen on.
+/// The maximum number of addresses to listen on.
 const MAX_LISTENERS: usize = 1024;
 
-/// A name after `proto`.
+/// The argument of `proto`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Proto {
     pub(super) transport: Transport,
     pub(super) family: Family,
-    /// `tcp-server` and `tcp-client` say which end this is; `tcp` leaves it to the role.
+    /// The end that `tcp-server` or `tcp-client` names. With `tcp`, the role determines the end.
     side: Option<Side>,
 }
 
@@ -29,7 +29,7 @@ enum Side {
     Client,
 }
 
-/// A `local` line; what is `None` comes from `port` and `proto`.
+/// A `local` line. Values for fields that are `None` come from `port` and `proto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Local {
     host: Option<String>,
@@ -43,7 +43,7 @@ pub(super) struct Sockets {
     locals: Vec<Local>,
     /// `proto-force`.
     pub(super) force: Option<Transport>,
-    /// `tcp-nodelay`: tell the clients too.
+    /// `tcp-nodelay`, which a server also pushes to its clients.
     pub(super) nodelay: bool,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn local(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigErro
         port: d.get(1).map(|_| d.port(1)).transpose()?,
         proto: d.get(2).map(|_| parse_proto(d, 2)).transpose()?,
     };
-    // Connection blocks repeat it.
+    // Several connection blocks may contain the same line.
     if !raw.sockets.locals.contains(&local) {
         raw.sockets.locals.push(local);
     }
@@ -155,7 +155,7 @@ fn listen(raw: &RawConfig, default: Proto) -> Result<Vec<Listen>, ConfigError> {
     Ok(entries)
 }
 
-/// Refuses `tcp-client` in a server's configuration, and the reverse.
+/// Refuses `tcp-client` in a server's configuration, and `tcp-server` in a client's.
 pub(super) fn sides(raw: &RawConfig, server: bool) -> Result<(), ConfigError> {
     let wrong = if server { Side::Client } else { Side::Server };
     let of = |proto: &Option<Proto>| proto.is_some_and(|proto| proto.side == Some(wrong));
@@ -173,7 +173,7 @@ pub(super) fn sides(raw: &RawConfig, server: bool) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns whether one of two points is the end of a stream that listens; `None` without streams.
+/// Returns whether a point-to-point end listens for TCP connections; `None` without TCP.
 pub(super) fn listening_end(raw: &RawConfig) -> Result<Option<bool>, ConfigError> {
     let remotes = raw.remotes.iter().chain(&raw.connections).map(|remote| remote.proto);
     let locals = raw.sockets.locals.iter().map(|local| local.proto);

@@ -14,7 +14,7 @@ pub const DYNAMIC_TLS_CRYPT_LABEL: &[u8] = b"EXPORTER-OpenVPN-dynamic-tls-crypt"
 /// The length of both exports in bytes.
 pub const EXPORTED_LEN: usize = StaticKey::LEN;
 
-/// The end of a session that we are.
+/// Our end of a session.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 pub enum Role {
     /// The end that sent the first packet.
@@ -48,14 +48,14 @@ pub struct PrfInput<'a> {
 }
 
 impl DataKeys {
-    /// Derives the keys from the TLS exporter ([`DATA_KEYS_LABEL`]): IV_PROTO bit 3,
-    /// `key-derivation tls-ekm`.
+    /// Derives the keys from the TLS exporter ([`DATA_KEYS_LABEL`]). Peers negotiate this with
+    /// IV_PROTO bit 3 and `key-derivation tls-ekm`.
     pub fn from_exporter(exported: &[u8; EXPORTED_LEN], role: Role) -> Self {
         Self::split(&StaticKey::new(*exported), role)
     }
 
-    /// Derives the keys from the key method 2 messages by the PRF of TLS 1.0, for peers that do not
-    /// offer the exporter.
+    /// Derives the keys from the key method 2 messages with the PRF of TLS 1.0, for peers that do
+    /// not offer the exporter.
     ///
     /// # Errors
     /// Fails if the cryptographic library refuses, which is our fault or the machine's and never
@@ -83,7 +83,7 @@ impl DataKeys {
         Ok(Self::split(&StaticKey::new(*block), role))
     }
 
-    /// Splits a key into its halves. The client sends with key 0, the reverse of tls-crypt.
+    /// Splits a key into its halves. The client sends with key 0. In tls-crypt it is the server.
     fn split(key: &StaticKey, role: Role) -> Self {
         let (seal, open) = key.directed(match role {
             Role::Client => Direction::Normal,

@@ -1,4 +1,4 @@
-//! The key method 2 message, which is the first that each end sends over TLS.
+//! The key method 2 message, which is the first message that each end sends over TLS.
 //!
 //! ```text
 //! 0 4 | method 1 | pre-master 48 (client only) | random 32 | random 32 | options | user | password | peer info
@@ -13,8 +13,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::data::Role;
 
-/// The maximum length of a message in bytes: the size of OpenVPN's buffer for a TLS record of this
-/// kind.
+/// The maximum length of a message in bytes, which is the size of OpenVPN's buffer for a TLS record of this kind.
 pub const MAX_MESSAGE_LEN: usize = 2048;
 /// The maximum length of a string in bytes without its NUL.
 const MAX_STRING_LEN: usize = 1536;
@@ -117,10 +116,9 @@ impl KeyMethod2 {
     /// Encodes the message, to be sent as one TLS record.
     ///
     /// # Errors
-    /// Fails, through a fault of the operator's, if a string is too long or contains characters
-    /// that the peer would refuse.
+    /// Fails if a string is too long or contains characters that the peer would refuse. The fault is the operator's.
     pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, KeyMethod2Error> {
-        // Reserve all of it now: growing would leave copies of the secrets behind.
+        // Reserve the full size now, because growing the vector would leave copies of the secrets behind.
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_MESSAGE_LEN));
         out.extend_from_slice(&[0, 0, 0, 0, 2]);
         if let Some(pre_master) = &self.pre_master {
@@ -150,7 +148,7 @@ impl fmt::Debug for KeyMethod2 {
     }
 }
 
-/// A string of the message: its name in errors, and whether it consists of lines.
+/// A string of the message.
 #[derive(Copy, Clone)]
 struct Field {
     name: &'static str,
@@ -198,11 +196,11 @@ fn take_bytes<'a>(bytes: &mut &'a [u8], field: Field) -> Result<&'a [u8], KeyMet
     }
 }
 
-/// Takes a user name or password. Control characters are replaced, as in OpenVPN: a client that
-/// sends such a name is usually not an attacker, but has a token with unexpected contents.
+/// Takes a user name or password. Control characters are replaced, as in OpenVPN, because a client that sends them is
+/// usually not an attacker but has a token with unexpected contents.
 fn take_login(bytes: &mut &[u8], field: Field) -> Result<Zeroizing<String>, KeyMethod2Error> {
     let string = take_bytes(bytes, field)?;
-    // The string ends at its first NUL, as for a reader in C.
+    // As in C, the string ends at its first NUL.
     let string = string.split(|byte| *byte == 0).next().unwrap_or_default();
     let read = Zeroizing::new(String::from_utf8_lossy(string).into_owned());
     let mut text = Zeroizing::new(String::with_capacity(read.len()));

@@ -5,7 +5,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::file::{self, KeyFileError};
 
-/// 2048 bits of shared key: two halves, each with 64 bytes for a cipher and 64 bytes for a MAC.
+/// A shared key of 2048 bits, in two halves, each with 64 bytes for a cipher and 64 bytes for a
+/// MAC.
 ///
 /// It is the key of tls-auth and tls-crypt (`openvpn --genkey secret`), and the Kc of tls-crypt-v2.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
@@ -92,8 +93,8 @@ impl StaticKey {
         }
     }
 
-    /// Combines two keys by byte-wise exclusive or: dynamic tls-crypt mixes its exported key with
-    /// the configured one.
+    /// Combines two keys by byte-wise exclusive or. Dynamic tls-crypt mixes its exported key with
+    /// the configured one in this way.
     pub(crate) fn xor(&self, other: &Self) -> Self {
         let mut mixed = self.clone();
         for (byte, mask) in mixed.0.iter_mut().zip(&other.0) {

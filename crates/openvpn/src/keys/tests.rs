@@ -17,8 +17,8 @@ pub(crate) fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Key files: `UNIT_*` are those of the reference implementation's unit tests (test_pkt.c,
-/// test_tls_crypt.c); `STOCK_*` were written by `openvpn --genkey` 2.6.14.
+/// Key files. Those in `UNIT_*` are from OpenVPN's unit tests (test_pkt.c, test_tls_crypt.c).
+/// `openvpn --genkey` 2.6.14 wrote those in `STOCK_*`.
 pub(crate) mod vectors {
     pub(crate) const UNIT_STATIC: &str = include_str!("vectors/unit-static.key");
     pub(crate) const UNIT_SERVER: &str = include_str!("vectors/unit-server.pem");
@@ -110,10 +110,10 @@ mod files {
         assert_eq!(error, KeyFileError::NotBase64);
         let error = ServerKey::parse(&UNIT_SERVER.replace("AAECAwQF", "AAEC")).unwrap_err();
         assert_eq!(error, KeyFileError::Length { found: 125, wanted: 128 });
-        // Three bytes within the wrapped key are lost, which its length field reveals.
+        // Three bytes within the wrapped key are missing, which its length field reveals.
         let error = ClientKey::parse(&UNIT_CLIENT.replace("8PHy", "")).unwrap_err();
         assert_eq!(error, KeyFileError::WrappedKey(296));
-        // A correct length field of bytes that cannot be a wrapped key.
+        // The length field is correct, but the bytes cannot be a wrapped key.
         let kc = [&[7; 256][..], &[0, 2]].concat();
         let pem = file::encode_pem(&kc, "OpenVPN tls-crypt-v2 client key");
         assert_eq!(ClientKey::parse(&pem).unwrap_err(), KeyFileError::WrappedKey(2));
@@ -166,7 +166,7 @@ mod wrapped {
     #[test]
     fn keys_wrapped_by_the_reference_implementation_unwrap() {
         let cases = [
-            // Made with the metadata "AABBCCDD", read as base64.
+            // Made with the metadata "AABBCCDD", which is decoded as base64.
             (UNIT_SERVER, UNIT_CLIENT_USER, Some(Metadata::User(unhex("0000410820c3")))),
             (STOCK_SERVER, STOCK_CLIENT, Some(Metadata::Timestamp(1_795_167_079))),
             (STOCK_SERVER, STOCK_CLIENT_USER, Some(Metadata::User(b"adit test".to_vec()))),
@@ -246,7 +246,7 @@ mod wrapped {
         }
     }
 
-    /// Only the length field is wrong; the MAC covers the field as sent.
+    /// Only the length field is wrong. The MAC covers the value that was sent.
     #[test]
     fn the_length_field_must_be_right_even_if_authentic() {
         let server = ServerKey::new(&[1; 128]);
@@ -268,7 +268,7 @@ mod wrapped {
         for len in 0..client.wkc.len() {
             assert_eq!(server.unwrap(&client.wkc[..len]).unwrap_err(), UnwrapError::BadLength);
         }
-        // Authentic, with a correct length field, and one byte too long.
+        // The key is authentic, with a correct length field, but one byte too long.
         let (server, wkc) = wrap_raw(&[0; MAX_METADATA_LEN + 1]);
         assert_eq!(server.unwrap(&wkc).unwrap_err(), UnwrapError::BadLength);
         let (server, wkc) = wrap_raw(&[0; MAX_METADATA_LEN]);
@@ -280,7 +280,7 @@ mod wrapped {
         fn arbitrary_bytes_do_not_unwrap(bytes in prop::collection::vec(any::<u8>(), 0..1100)) {
             let server = ServerKey::new(&[1; 128]);
             prop_assert!(server.unwrap(&bytes).is_err());
-            // With a correct length field, the MAC refuses it.
+            // With a corrected length field, the MAC check fails.
             let mut sized = bytes;
             sized.resize(sized.len().clamp(290, 1024), 0);
             let len = sized.len();
@@ -506,7 +506,7 @@ mod data {
         std::array::from_fn(|i| u8::try_from(i).unwrap())
     }
 
-    /// The client sends with key 0.
+    /// The client's sending key is key 0.
     #[test]
     fn exported_keys_are_split_by_role() {
         let client = DataKeys::from_exporter(&ascending(), Role::Client);

@@ -52,8 +52,8 @@ impl DataCipher {
         matches!(self, Self::Aead(_))
     }
 
-    /// Returns the packet format: for an AEAD the ordinary one or, with `epoch`, that of 2.7; for
-    /// other ciphers CBC with the digest that `auth` names.
+    /// Returns the packet format. For an AEAD it is the ordinary one or, with `epoch`, the one of
+    /// 2.7. For other ciphers it is CBC with the digest that `auth` names.
     pub fn protection(self, auth: &str, epoch: bool) -> Protection {
         match self {
             Self::Aead(cipher) if epoch => Protection::Epoch(cipher),
@@ -117,7 +117,7 @@ impl fmt::Display for CipherRefused {
 
 impl std::error::Error for CipherRefused {}
 
-/// Returns the server's choice: the first cipher of its own list that the client supports.
+/// Returns the server's choice, which is the first cipher in its own list that the client supports.
 ///
 /// `occ` is the `cipher` of the client's options string. A client that cannot negotiate supports
 /// only that one; `fallback` (`data-ciphers-fallback`) replaces it if the client names none.
@@ -181,7 +181,7 @@ mod tests {
     fn the_servers_order_decides() {
         let got = choose("IV_CIPHERS=CHACHA20-POLY1305:AES-128-GCM\n", None, None);
         assert_eq!(got, Ok(Cipher::Aes128Gcm.into()));
-        // A 2.4 client
+        // A client of version 2.4.
         assert_eq!(choose("IV_NCP=2\n", Some("BF-CBC"), None), Ok(Cipher::Aes256Gcm.into()));
     }
 
@@ -216,7 +216,7 @@ mod tests {
         const CBC: DataCipher = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
         let info = |text| PeerInfo::parse(text).unwrap();
         let both = [DataCipher::Aead(Cipher::Aes256Gcm), CBC];
-        // `cipher` of an old client, in its options string.
+        // The options string of an old client contains its `cipher`.
         assert_eq!(choose_cipher(&both, &info(""), Some("AES-256-CBC"), None), Ok(CBC));
         assert!(choose_cipher(&both[..1], &info(""), Some("AES-256-CBC"), None).is_err());
         assert_eq!(choose_cipher(&both[..1], &info(""), Some("AES-256-CBC"), Some(CBC)), Ok(CBC));

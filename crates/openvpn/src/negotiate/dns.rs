@@ -1,4 +1,4 @@
-//! DNS settings: `dns` of openvpn 2.7 and the older `dhcp-option`, read into one structure.
+//! DNS settings from `dns` of openvpn 2.7 and the older `dhcp-option`, read into one structure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ pub const MAX_DNS_ADDRESSES: usize = 8;
 pub const MAX_DNS_SERVERS: usize = 16;
 /// The maximum number of domains in each list.
 pub const MAX_DNS_DOMAINS: usize = 64;
-/// The port of a server that is configured without one.
+/// The port of a server without a configured one.
 const DNS_PORT: u16 = 53;
 
 /// `transport`: the protocol of queries to a server.
@@ -70,7 +70,7 @@ pub struct DnsSettings {
     pub addresses: Vec<SocketAddr>,
     /// The domains that complete names without a dot.
     pub search_domains: Vec<DomainName>,
-    /// The server resolves only names below these. Empty: all names.
+    /// The domains to whose names the server is restricted. Empty: all names.
     pub resolve_domains: Vec<DomainName>,
     /// `dnssec`.
     pub dnssec: Option<Dnssec>,
@@ -112,7 +112,7 @@ impl fmt::Display for DnsError {
 
 impl std::error::Error for DnsError {}
 
-/// Returns a word of the peer's in a form suitable for a log.
+/// Parses a domain name. An error contains the text in a form suitable for a log.
 fn domain(text: &str) -> Result<DomainName, DnsError> {
     DomainName::parse(text).ok_or_else(|| DnsError::Name(bounded(text)))
 }

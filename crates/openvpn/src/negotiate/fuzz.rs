@@ -7,7 +7,7 @@ use super::{
     apply_update, build_push_reply, choose_cipher, updates,
 };
 
-/// Runs every parser of peers' text in this module.
+/// Runs every parser in this module that reads a peer's text.
 pub fn fuzz(bytes: &[u8]) {
     for message in ControlMessage::parse_record(bytes).flatten() {
         let again = message.encode();
@@ -48,7 +48,7 @@ fn assembled<T: PushItem>(part: &str) -> Result<Option<Vec<T>>, super::PushError
     PushAssembler::default().add(PushPart::lex(part))
 }
 
-/// Checks that options that are bundled again are complete.
+/// Bundles the options again and checks that no option is lost.
 fn rebuilt(part: &str, items: &[ReplyItem]) {
     let text = |item: &&str| {
         let option = PushedOption::parse(item);
@@ -83,8 +83,8 @@ const KINDS: [Kind; 7] = [
     ),
 ];
 
-/// Pushes options through filters and checks that the result is the unfiltered one, masked, however
-/// the server spells its options.
+/// Pushes options through filters. Checks that the result equals the unfiltered one without the
+/// filtered kinds, in whatever form the server writes its options.
 ///
 /// The first byte selects the kinds to leave out, or `route-nopull`; the first line after it is a
 /// PUSH_REPLY, each further one a PUSH_UPDATE.

@@ -8,13 +8,13 @@ pub const MAX_MESSAGE: usize = 2048;
 /// A text message on the TLS channel after the key exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMessage {
-    /// `PUSH_REQUEST`
+    /// `PUSH_REQUEST`.
     PushRequest,
     /// `PUSH_REPLY`, with the text after its comma, which is input for a [`super::PushAssembler`].
     PushReply(String),
     /// `PUSH_UPDATE`, with the text after its comma.
     PushUpdate(String),
-    /// `AUTH_FAILED`
+    /// `AUTH_FAILED`.
     AuthFailed(AuthFailed),
     /// `AUTH_PENDING[,timeout N]`: the server asks the user first.
     AuthPending(Option<Duration>),
@@ -24,9 +24,9 @@ pub enum ControlMessage {
     InfoPre(String),
     /// `CR_RESPONSE,...`: the response to a challenge, in base64.
     ChallengeResponse(String),
-    /// `RESTART[,...]`
+    /// `RESTART[,...]`.
     Restart(Restart),
-    /// `HALT[,...]`: the order to end for good, with its reason.
+    /// `HALT[,...]`: the client must end for good, with the reason.
     Halt(String),
     /// `EXIT`: the other end disconnects.
     Exit,
@@ -34,7 +34,7 @@ pub enum ControlMessage {
     Unknown(String),
 }
 
-/// `AUTH_FAILED[,...]`
+/// `AUTH_FAILED[,...]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuthFailed {
     /// `TEMP`: try again later, with the same password.

@@ -2,31 +2,31 @@ use std::fmt;
 
 use crate::data_format::Framing;
 
-/// The parameters of our options string. It goes to the peer in key method 2; peers before 2.5
-/// compare it with theirs and warn, and some take the cipher from it.
+/// The parameters of our options string. Key method 2 carries it to the peer. Peers before 2.5
+/// compare it with their own and warn about differences, and some take the cipher from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsString<'a> {
     /// Whether we are the TLS server.
     pub server: bool,
     /// Whether we accept the stream's connection instead of dialling it.
     pub listens: bool,
-    /// `dev tap`
+    /// `dev tap`.
     pub ethernet: bool,
     /// Whether packets travel over a stream.
     pub stream: bool,
-    /// `tun-mtu`
+    /// `tun-mtu`.
     pub tun_mtu: u16,
     /// The name in `cipher`; OpenVPN's default is `BF-CBC`.
     pub cipher: &'a str,
-    /// Whether that cipher is among `data-ciphers` (or is the fallback); it is announced only then.
+    /// Whether `cipher` is in `data-ciphers` or is the fallback. Only such a cipher is announced.
     pub announce: bool,
-    /// The name in `auth`; AEAD ciphers make it `[null-digest]`.
+    /// The name in `auth`. With an AEAD cipher the string contains `[null-digest]` instead.
     pub auth: &'a str,
-    /// Compression framing.
+    /// The compression framing.
     pub framing: Framing,
     /// Whether packets carry a fragment header.
     pub fragment: bool,
-    /// The value announced as `tun-mtu` instead.
+    /// The value to announce as `tun-mtu` instead of [`Self::tun_mtu`].
     pub told_mtu: Option<u16>,
     /// Whether tls-auth is in use.
     pub tls_auth: bool,
@@ -61,8 +61,8 @@ impl RemoteOptions {
         self.items.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns a warning, in OpenVPN's wording, if the peer's device is of another kind than ours.
-    /// None of its packets can be interpreted in that case.
+    /// Returns a warning in OpenVPN's wording if the peer's kind of device differs from ours. In
+    /// that case we cannot interpret any of its packets.
     pub fn device_mismatch(&self, ethernet: bool) -> Option<String> {
         let (ours, theirs) = (device_type(ethernet), self.get("dev-type")?);
         (theirs != ours).then(|| {
@@ -83,7 +83,7 @@ impl RemoteOptions {
 impl fmt::Display for OptionsString<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shape = CipherParams::of(self.cipher);
-        // OpenVPN writes v4 over IPv6 too, so that both ends' strings agree.
+        // OpenVPN writes v4 for IPv6 too. Do the same, so that both ends' strings agree.
         let proto = match (self.stream, self.listens) {
             (false, _) => "UDPv4",
             (true, true) => "TCPv4_SERVER",
@@ -118,8 +118,8 @@ impl fmt::Display for OptionsString<'_> {
 }
 
 impl OptionsString<'_> {
-    /// Returns the size of the largest packet as old versions of OpenVPN count it. No packet has
-    /// that size any more, but peers compare the number.
+    /// Returns the size of the largest packet as old versions of OpenVPN compute it. Packets no
+    /// longer have that size, but peers compare the number.
     fn link_mtu(&self, shape: &CipherParams) -> u32 {
         let digest = if shape.aead { 0 } else { digest_size(self.auth) };
         let framing = match self.framing {
@@ -136,11 +136,11 @@ impl OptionsString<'_> {
     }
 }
 
-/// Returns the bytes of a datagram without its packet, as OpenVPN subtracts them from `link-mtu`.
+/// Returns the overhead of a datagram in bytes that OpenVPN subtracts from `link-mtu`.
 pub(crate) fn link_overhead(cipher: &str, auth: &str, stream: bool) -> u32 {
     let shape = CipherParams::of(cipher);
     let digest = if shape.aead { 0 } else { digest_size(auth) };
-    // OpenVPN counts the packet id of CBC with the packet.
+    // OpenVPN counts the packet id of CBC as a part of the packet, not as overhead.
     let packet_id = if shape.aead || cipher.eq_ignore_ascii_case("none") { 0 } else { 4 };
     shape.overhead.saturating_sub(packet_id).saturating_add(digest).saturating_add(if stream {
         STREAM_LENGTH
@@ -154,17 +154,17 @@ pub(crate) fn device_type(ethernet: bool) -> &'static str {
     if ethernet { "tap" } else { "tun" }
 }
 
-/// The bytes of a frame beyond its payload, as OpenVPN counts them.
+/// The bytes that OpenVPN adds for an Ethernet frame.
 pub(crate) const ETHERNET_EXTRA: u32 = 32;
 
-/// The length field before each packet on a stream.
+/// The length of the length field before each packet on a stream, in bytes.
 pub(crate) const STREAM_LENGTH: u32 = 2;
 
-/// The parameters of a cipher, supported or not, in the options string.
+/// The parameters of a cipher in the options string, even if the cipher is not supported.
 struct CipherParams {
     aead: bool,
     key_bits: u32,
-    /// The bytes of opcode, packet id, IV, padding and tag.
+    /// The total length of the opcode, packet id, IV, padding and tag, in bytes.
     overhead: u32,
 }
 
@@ -314,7 +314,7 @@ mod tests {
         assert!(warning.ends_with("local='dev-type tap', remote='dev-type tun'"), "{warning}");
     }
 
-    /// As above, with `--dev tap`, and then with `--compress stub`.
+    /// The same test with `--dev tap`, and with `--compress stub` as well.
     #[test]
     fn options_strings_of_frames_are_those_of_openvpn() {
         let plain = OptionsString {
@@ -343,7 +343,7 @@ mod tests {
         );
     }
 
-    /// As above, with `--proto tcp-client` and `--proto tcp-server`.
+    /// The same test with `--proto tcp-client` and `--proto tcp-server`.
     #[test]
     fn options_strings_over_streams_are_those_of_openvpn() {
         let client = OptionsString {

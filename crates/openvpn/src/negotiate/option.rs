@@ -8,13 +8,14 @@ use crate::config::{is_space, words};
 const MAX_SHOWN: usize = 120;
 /// The maximum length of the start of a malformed option in a note or an error, in characters.
 const MAX_START: usize = 32;
-/// Options whose values must not reach logs: tokens substitute for passwords, and `echo` carries
-/// arbitrary data for the programs of a provider's clients.
+/// Options whose values must not reach logs. A token is equivalent to a password, and `echo`
+/// carries arbitrary data for a provider's own client programs.
 const SECRET: [&str; 2] = ["auth-token", "echo"];
 
 /// A pushed option: its name and its arguments, after quotes and escapes have been resolved.
 ///
-/// The original text is not kept: filters, parsers, removals and logs all use the same words.
+/// The original text is not kept, so that filters, parsers, removals and logs all use the same
+/// words.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PushedOption {
     name: String,

@@ -16,9 +16,9 @@ pub struct IvProto(pub u32);
 impl IvProto {
     /// The peer accepts a peer-id and DATA_V2.
     pub const DATA_V2: Self = Self(1 << 1);
-    /// The peer will request its options: the server need not wait for PUSH_REQUEST.
+    /// The peer wants pushed options, so the server need not wait for PUSH_REQUEST.
     pub const REQUEST_PUSH: Self = Self(1 << 2);
-    /// The peer derives data keys by the TLS exporter.
+    /// The peer derives data keys with the TLS exporter.
     pub const TLS_EKM: Self = Self(1 << 3);
     /// The peer understands keywords in AUTH_PENDING.
     pub const AUTH_PENDING: Self = Self(1 << 4);
@@ -112,7 +112,7 @@ impl LocalInfo<'_> {
             let _ = writeln!(out, "IV_TCPNL=1");
             let _ = writeln!(out, "IV_MTU={}", self.max_mtu);
         }
-        // A server of 2.4 only understands IV_NCP, which promises both of these.
+        // A server of version 2.4 only understands IV_NCP, which announces both of these ciphers.
         if [Cipher::Aes256Gcm, Cipher::Aes128Gcm]
             .iter()
             .all(|c| self.ciphers.contains(&(*c).into()))
@@ -268,7 +268,7 @@ mod tests {
         };
         let info = PeerInfo::parse(&local.encode()).unwrap();
         assert_eq!(info.skipped(), 0);
-        // The bits of openvpn 2.6, of the DNS settings of 2.7, and of updates of options.
+        // The bits of openvpn 2.6, and those for the DNS settings and PUSH_UPDATE of 2.7.
         assert_eq!(info.get("IV_PROTO"), Some("8158"));
         assert_eq!(info.ciphers(), ["AES-256-GCM", "AES-128-GCM", "CHACHA20-POLY1305"]);
         assert_eq!(info.max_mtu(), Some(1600));
@@ -283,11 +283,11 @@ mod tests {
 
     #[test]
     fn old_peers() {
-        // 2.4
+        // Version 2.4.
         let info = PeerInfo::parse("IV_VER=2.4.12\nIV_PLAT=linux\nIV_PROTO=2\nIV_NCP=2\n").unwrap();
         assert_eq!(info.ciphers(), ["AES-256-GCM", "AES-128-GCM"]);
         assert!(info.proto().has(IvProto::DATA_V2) && !info.proto().has(IvProto::REQUEST_PUSH));
-        // 2.3, or nothing at all
+        // Version 2.3, or a peer without any peer info.
         let info = PeerInfo::parse("").unwrap();
         assert!(info.ciphers().is_empty());
         assert_eq!(info.proto(), IvProto(0));

@@ -75,7 +75,7 @@ impl PullFilters {
     }
 }
 
-/// The options that `route-nopull` leaves out. The gateways are kept, for routes of our own
+/// The options that `route-nopull` leaves out. The gateways are kept for the routes in our own
 /// configuration.
 const ROUTES_AND_DNS: [&str; 7] = [
     "route",

@@ -3,7 +3,8 @@ use std::fmt;
 use super::option::PushItem;
 use crate::config::is_space;
 
-/// The maximum length of a PUSH_REPLY that is sent, in bytes with its NUL: OpenVPN's bundle size.
+/// The maximum length of a PUSH_REPLY that we send, in bytes including its NUL. OpenVPN uses the
+/// same limit.
 const MAX_BUNDLE: usize = 1024;
 /// The space reserved for `,push-continuation 2` and the NUL.
 const RESERVE: usize = 24;
@@ -135,9 +136,9 @@ impl fmt::Display for PushTooLong {
 
 impl std::error::Error for PushTooLong {}
 
-/// Bundles options into the PUSH_REPLY messages to send, each at most 1024 bytes with its NUL: all
-/// but the last end in `push-continuation 2`, and the last, if it is not the only one, in
-/// `push-continuation 1`.
+/// Bundles options into the PUSH_REPLY messages of at most 1024 bytes, including the NUL. All
+/// messages but the last end in `push-continuation 2`. The last one ends in `push-continuation 1`,
+/// unless it is the only one.
 ///
 /// # Errors
 /// [`PushTooLong`]
@@ -176,8 +177,8 @@ fn bundles(start: &str, options: &[String]) -> Result<Vec<String>, PushTooLong> 
     Ok(bundles)
 }
 
-/// Returns the maximum length of an option that is added, with its comma, to a bundle of this
-/// length.
+/// Returns the maximum length of an option that can be added, with its comma, to a bundle of length
+/// `used`.
 const fn room(used: usize) -> usize {
     MAX_BUNDLE.saturating_sub(RESERVE).saturating_sub(used).saturating_sub(1)
 }

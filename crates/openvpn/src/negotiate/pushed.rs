@@ -37,7 +37,7 @@ pub(crate) fn compression(name: &str, word: &str) -> Option<(Framing, bool)> {
 pub struct PushedOptions {
     /// `ifconfig`: our address and network.
     pub ipv4: Option<Ipv4Net>,
-    /// The far end if there is no network: [`Self::ipv4`] is then a /32.
+    /// The far end if there is no network. In this case [`Self::ipv4`] is a /32.
     pub far4: Option<Ipv4Addr>,
     /// `ifconfig-ipv6`: our address and network.
     pub ipv6: Option<Ipv6Net>,
@@ -45,39 +45,39 @@ pub struct PushedOptions {
     pub gateway4: Option<Ipv4Addr>,
     /// The far end in `ifconfig-ipv6`, or `route-ipv6-gateway`.
     pub gateway6: Option<Ipv6Addr>,
-    /// `route`
+    /// `route`.
     pub routes4: Vec<RouteSpec<Ipv4Net, Ipv4Addr>>,
-    /// `route-ipv6`
+    /// `route-ipv6`.
     pub routes6: Vec<RouteSpec<Ipv6Net, Ipv6Addr>>,
-    /// `route-metric`
+    /// `route-metric`.
     pub route_metric: Option<u32>,
-    /// `redirect-gateway` flags, of all such lines.
+    /// `redirect-gateway` flags, combined from all such options.
     pub redirect_gateway: Option<Vec<String>>,
     /// `redirect-private` flags.
     pub redirect_private: Option<Vec<String>>,
-    /// `block-ipv6`
+    /// `block-ipv6`.
     pub block_ipv6: bool,
-    /// `ping`
+    /// `ping`.
     pub ping: Option<Duration>,
-    /// `ping-restart` or `ping-exit`
+    /// `ping-restart` or `ping-exit`.
     pub ping_timeout: Option<Duration>,
-    /// Whether it was `ping-exit`.
+    /// Whether [`Self::ping_timeout`] is from `ping-exit`.
     pub exit_on_timeout: bool,
     /// `dhcp-option` and `dns`.
     pub dns: DnsOptions,
-    /// `peer-id`, 24 bits; `None` also for 0xFFFFFF.
+    /// `peer-id`, 24 bits; also `None` if it is 0xFFFFFF.
     pub peer_id: Option<u32>,
-    /// `cipher`
+    /// `cipher`.
     pub cipher: Option<DataCipher>,
-    /// `key-derivation tls-ekm` or `protocol-flags tls-ekm`
+    /// `key-derivation tls-ekm` or `protocol-flags tls-ekm`.
     pub tls_ekm: bool,
-    /// `protocol-flags cc-exit`
+    /// `protocol-flags cc-exit`.
     pub cc_exit: bool,
-    /// `protocol-flags dyn-tls-crypt`
+    /// `protocol-flags dyn-tls-crypt`.
     pub dyn_tls_crypt: bool,
     /// `protocol-flags aead-epoch`: the data format of 2.7.
     pub epoch: bool,
-    /// `tun-mtu`
+    /// `tun-mtu`.
     pub tun_mtu: Option<u16>,
     /// `auth-token`: replaces the password from now on, also in rekeys.
     pub auth_token: Option<Zeroizing<String>>,
@@ -85,7 +85,7 @@ pub struct PushedOptions {
     pub auth_token_user: Option<String>,
     /// `explicit-exit-notify`: the number of attempts.
     pub exit_notify: Option<u8>,
-    /// `reneg-sec`
+    /// `reneg-sec`.
     pub reneg_sec: Option<Duration>,
     /// `sndbuf`: bytes.
     pub send_buffer: Option<u32>,
@@ -93,7 +93,7 @@ pub struct PushedOptions {
     pub receive_buffer: Option<u32>,
     /// `comp-lzo no`, `compress stub|stub-v2`: replaces the configured framing.
     pub framing: Option<Framing>,
-    /// `fragment` with its arguments. It cannot be pushed, and is only reported.
+    /// `fragment` with its arguments. A server cannot push it, so it is only reported.
     pub fragment: Option<String>,
     /// `session-timeout`: the session ends after this time.
     pub session_timeout: Option<Duration>,
@@ -119,8 +119,8 @@ impl fmt::Debug for PushedOptions {
 /// The reason why a session cannot continue with the pushed options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PushRefused {
-    /// The option changes the packets on the wire and is not supported: each end would discard the
-    /// other's packets. Ends the client for good.
+    /// The option changes the packets on the wire and is not supported, so each end would discard
+    /// the other's packets. The client ends for good.
     Unsupported {
         /// The option.
         option: String,
@@ -208,7 +208,8 @@ impl PushedOptions {
         reader.finish()
     }
 
-    /// Returns the values of the words in the routes, once the server's address is known.
+    /// Returns the addresses for the words in routes, such as `vpn_gateway`, with the server's
+    /// address `remote`.
     pub fn route_context(&self, remote: Option<IpAddr>) -> RouteContext {
         RouteContext {
             remote,
@@ -253,7 +254,8 @@ impl OptionReader<'_> {
 #[derive(Default)]
 struct Reader {
     out: PushedOptions,
-    /// `ifconfig` as pushed: its second word is a netmask or the far end, depending on `topology`.
+    /// `ifconfig` as pushed: its second argument is a netmask or the far end, depending on
+    /// `topology`.
     ifconfig: Option<(Ipv4Addr, Ipv4Addr)>,
     subnet: bool,
 }
@@ -414,8 +416,9 @@ impl Reader {
     fn timers(&mut self, name: &str, w: &OptionReader<'_>) -> Result<bool, PushRefused> {
         match name {
             "ping" => self.out.ping = Some(w.seconds()?),
-            // Servers push both halves; only an update may contain the whole. OpenVPN ignores it in
-            // a reply, so a malformed one must not end the session.
+            // Servers push `ping` and `ping-restart` instead; only an update may contain
+            // `keepalive`. OpenVPN ignores it in a reply, so a malformed one must not end the
+            // session.
             "keepalive" => {
                 let timeout = w.parse::<u32>(1, "two numbers of seconds");
                 if let (Ok(ping), Ok(timeout)) = (w.seconds(), timeout) {
@@ -468,7 +471,7 @@ impl Reader {
             }
             "sndbuf" => self.out.send_buffer = Some(w.parse(0, "a size in bytes")?),
             "rcvbuf" => self.out.receive_buffer = Some(w.parse(0, "a size in bytes")?),
-            // These have no meaning for us, and merit no note.
+            // These options have no effect here and do not need a note.
             "tun-ipv6" | "persist-key" | "persist-tun" | "verb" | "mute" | "echo"
             | "socket-flags" | "tcp-nodelay" | "block-outside-dns" | "register-dns"
             | "ip-win32" => {}
@@ -485,7 +488,8 @@ impl Reader {
         let Some((local, other)) = self.ifconfig else { return Ok(self.out) };
         let mask = Ipv4Net::with_netmask(local, other).ok().filter(|net| net.prefix_len() > 0);
         match mask {
-            // Old servers omit the topology if it is subnet; a far end never looks like a netmask.
+            // Old servers do not push `topology subnet`. A far end's address never looks like a
+            // netmask.
             Some(net) => self.out.ipv4 = Some(net),
             None if !self.subnet => {
                 self.out.ipv4 = Some(Ipv4Net::from(local));

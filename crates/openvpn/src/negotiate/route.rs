@@ -17,7 +17,7 @@ pub(crate) const REDIRECT_FLAGS: [&str; 9] = [
     "ipv4",
 ];
 
-/// A `route` or `route-ipv6` as written: its words may denote addresses that are known only once
+/// A `route` or `route-ipv6` as written. Its words may denote addresses that are known only once
 /// the tunnel is up.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RouteSpec<N, G> {
@@ -43,7 +43,7 @@ pub enum Destination<N> {
 /// A route's gateway.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Via<G> {
-    /// The gateway of the tunnel: `vpn_gateway`, `default` or no word.
+    /// `vpn_gateway`, `default` or no argument: the gateway of the tunnel.
     Tunnel,
     /// `net_gateway`: the gateway outside the tunnel.
     Outside,

@@ -4,8 +4,8 @@ use super::PushRefused;
 use super::option::{Change, PushedOption};
 use super::pull_filter::{FilterAction, PullFilters};
 
-/// The options that may change within a session: those on addresses, routes, name servers and
-/// sizes, and none that both ends must agree on packet by packet. They are those of openvpn 2.7,
+/// The options that may change within a session. They concern addresses, routes, name servers and
+/// sizes, and exclude options that change the format of packets. The list is that of openvpn 2.7
 /// and the ping times.
 const UPDATABLE: [&str; 19] = [
     "block-ipv6",
@@ -29,8 +29,7 @@ const UPDATABLE: [&str; 19] = [
     "register-dns",
 ];
 
-/// The options that our server changes within the session of a client whose program it does not
-/// know.
+/// The options that our server changes within a session if it does not know the client's program.
 const OFFERED: [&str; 11] = [
     "block-ipv6",
     "block-outside-dns",
@@ -48,8 +47,8 @@ const OFFERED: [&str; 11] = [
 /// The maximum number of options that a session may have after updates.
 const MAX_OPTIONS: usize = 4096;
 
-/// Returns the changes from a client's options to those it should have: for each kind that differs,
-/// all new options, which replace the old ones, or `-kind` if there are none.
+/// Returns the changes from a client's old options to the new ones. For each kind of option that
+/// differs, these are all new options, which replace the old ones, or `-kind` if there are none.
 pub fn updates(old: &[String], new: &[String]) -> Vec<String> {
     let of = |options: &[String], kind: &str| -> Vec<String> {
         let named = |option: &&String| PushedOption::parse(option).is_ok_and(|o| o.name() == kind);

@@ -9,14 +9,14 @@ use crate::keys::{Direction, Role, StaticKey};
 use crate::session::Settings;
 use crate::tls::{ClientTls, ServerTls};
 
-/// How to find and reach the other end.
+/// The policy by which this end finds and reaches the other end.
 #[derive(Clone, Debug)]
 pub struct RemotePolicy {
-    /// The `remote`s in the order to try. Empty: the sender of the first authentic packets is the
-    /// other end, and may move.
+    /// The `remote`s in the order to try. If it is empty, the sender of the first authentic packets
+    /// is the other end, whose address may change.
     pub remotes: Vec<Remote>,
-    /// `tcp-server`: accept connections from these addresses; empty: from any. `None`: an end
-    /// without `remotes` waits for datagrams.
+    /// `tcp-server`: accept connections from these addresses, or from any if empty. With `None`, an
+    /// end without `remotes` waits for datagrams.
     pub accepts: Option<Vec<IpAddr>>,
     /// `connect-retry`: the first and the longest wait between rounds.
     pub connect_retry: (Duration, Duration),
@@ -25,7 +25,7 @@ pub struct RemotePolicy {
 }
 
 impl RemotePolicy {
-    /// Makes a policy with these remotes and OpenVPN's default waits.
+    /// Creates a policy with these remotes and OpenVPN's default waits.
     pub fn new(remotes: Vec<Remote>) -> Self {
         Self {
             remotes,
@@ -55,7 +55,7 @@ pub struct TunnelAddrs {
 }
 
 impl TunnelAddrs {
-    /// Returns a tunnel with these addresses and nothing else.
+    /// Returns the configuration of a tunnel with these addresses and no further settings.
     pub(super) fn tunnel(&self) -> TunnelConfig {
         let (ipv4, gateway4) = match self.ipv4 {
             Some(Ifconfig4::Pair(local, remote)) => (Some(local.into()), Some(remote)),
@@ -75,7 +75,7 @@ impl TunnelAddrs {
 /// The configuration of a [`super::StaticEngine`].
 #[derive(Clone, Debug)]
 pub struct StaticConfig {
-    /// The common settings; those of TLS have no effect.
+    /// The common settings. Those for TLS have no effect.
     pub settings: Settings,
     /// `secret`.
     pub key: StaticKey,
@@ -89,7 +89,7 @@ pub struct StaticConfig {
     pub tunnel_addrs: TunnelAddrs,
 }
 
-/// The end of TLS that we are, with its certificates.
+/// Our role in TLS, with our certificates.
 #[derive(Clone, Debug)]
 pub enum PeerTls {
     /// `tls-client`.

@@ -1,9 +1,9 @@
-//! Point-to-point tunnels: there is no server and no client, no options are pushed, and both ends
-//! have addresses of their own.
+//! Point-to-point tunnels between two equal ends. No options are pushed, and both ends have
+//! configured addresses.
 //!
 //! [`StaticEngine`] is for a shared key without TLS (`secret`), [`PeerEngine`] for TLS
-//! (`tls-server`, `tls-client` without `pull`). Both report the client's events
-//! ([`crate::client::ClientEvent`]): to the rest of the program each end is a client of the other.
+//! (`tls-server`, `tls-client` without `pull`). Both report a client's events
+//! ([`crate::client::ClientEvent`]), so the rest of the program treats each end as a client.
 
 mod config;
 mod negotiate;

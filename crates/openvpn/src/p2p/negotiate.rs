@@ -1,5 +1,5 @@
 //! The parameters that two ends agree on without a server. Both compute them from the same facts,
-//! and so reach the same result without a message: this is the "P2P NCP" of OpenVPN 2.6.
+//! and so reach the same result without a message. This is the "P2P NCP" of OpenVPN 2.6.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub(super) struct SessionParams {
     pub(super) epoch: bool,
 }
 
-/// The ends have no cipher in common.
+/// The error that the ends have no cipher in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoCipher {
     offered: Vec<String>,
@@ -52,7 +52,8 @@ impl fmt::Display for NoCipher {
 /// Computes the agreed parameters from the data of both ends.
 ///
 /// # Errors
-/// Fails for a malformed peer info. The inner error is for the operator.
+/// The outer error means that the peer info is malformed. The inner error is a configuration
+/// problem for the operator.
 pub(super) fn agree(
     role: Role,
     settings: &Settings,
@@ -66,7 +67,7 @@ pub(super) fn agree(
     let offered = info.ciphers();
     let theirs =
         |cipher: &DataCipher| offered.iter().any(|n| DataCipher::from_name(n) == Some(*cipher));
-    // At both ends, the TLS server's preference decides.
+    // Both ends use the TLS server's order of preference.
     let common = match role {
         Role::Server => settings.ciphers.iter().copied().find(theirs),
         Role::Client => offered

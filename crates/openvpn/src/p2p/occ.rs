@@ -1,5 +1,5 @@
-//! The options strings of point-to-point tunnels, which name the addresses inside. Peers compare
-//! them with their own and warn.
+//! The options strings of point-to-point tunnels, which contain the addresses inside the tunnel.
+//! Peers compare them with their own and warn about differences.
 
 use std::fmt::Write as _;
 
@@ -14,8 +14,9 @@ const OCC_REQUEST: u8 = 0;
 /// OCC: the reply.
 const OCC_REPLY: u8 = 1;
 
-/// Returns the items about the inside of the tunnel, each after a comma. Of a pair each end names
-/// the other's address first, so that both strings differ in that alone.
+/// Returns the items about the addresses inside the tunnel, each after a comma. For a pair of
+/// addresses, each end names the other's address first, so the two strings differ only in the
+/// order.
 fn inside(tunnel_addrs: &TunnelAddrs) -> String {
     let mut items = String::new();
     if tunnel_addrs.ipv6.is_some() {
@@ -47,9 +48,9 @@ pub(super) fn with_inside(options: &str, tunnel_addrs: &TunnelAddrs) -> String {
 
 /// Returns the options string of a static key.
 pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
-    /// The bytes of packet id and time.
+    /// The length of the packet id and the time in bytes.
     const LONG_ID: u32 = 8;
-    /// The bytes of IV and padding under CBC.
+    /// The length of the IV and the padding of CBC in bytes.
     const CBC: u32 = 32;
     let suite = &config.suite;
     let digest = suite.digest.map_or(0, |digest| u32::try_from(digest.output_len()).unwrap_or(0));
@@ -63,7 +64,7 @@ pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
         .saturating_add(if config.settings.fragment.is_some() { 4 } else { 0 })
         .saturating_add(if config.settings.ethernet { ETHERNET_EXTRA } else { 0 });
     let link_mtu = link_mtu.saturating_add(if stream { STREAM_LENGTH } else { 0 });
-    // OpenVPN writes v4 over IPv6 too, so that both ends' strings agree.
+    // OpenVPN writes v4 for IPv6 too. Do the same, so that both ends' strings agree.
     let proto = match (stream, config.remote_policy.accepts.is_some()) {
         (false, _) => "UDPv4",
         (true, true) => "TCPv4_SERVER",

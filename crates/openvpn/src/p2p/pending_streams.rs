@@ -1,8 +1,8 @@
-//! Connections to an end that listens, until one proves to be the other end's.
+//! Connections to an end that listens, until one proves that it belongs to the other end.
 //!
-//! A connection is the other end's once an authentic and new packet has arrived on it. Until then
-//! it waits here, in parallel to the connection in use: it takes nothing from that one, and little
-//! from us.
+//! The proof is an authentic and new packet on the connection. Until one arrives, the connection
+//! waits in this table. It takes nothing away from the connection in use and consumes few
+//! resources.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Link};
 
-/// The maximum number of connections that wait.
+/// The maximum number of waiting connections.
 const MAX_WAITING: usize = 16;
-/// The maximum number of those from one address or /64, which allows for the other end's former
-/// attempts.
+/// The maximum number of waiting connections from one address or /64, which leaves room for the
+/// other end's earlier attempts.
 const MAX_OF_ONE: usize = 4;
 /// The share of one /48, as a multiple of an address's share.
 const SITE: usize = 2;
-/// A younger connection is not ended for a newcomer from another network.
+/// The age up to which a newcomer from another network cannot displace a connection.
 const PROTECTED: Duration = Duration::from_secs(5);
 
 /// The place for a newcomer.
@@ -41,11 +41,11 @@ pub(super) struct Occupant {
 }
 
 impl Vacancy {
-    /// Finds a place among the present entries, the oldest first, whose numbers in all and per
-    /// address are limited. A network that has used up its share replaces its own oldest. In a full
-    /// table a newcomer replaces the oldest entry that has proven nothing, or else the oldest of
-    /// all unless that is still young: unauthenticated senders cannot evict a handshake before it
-    /// had time to finish.
+    /// Finds a place among the entries, which are ordered by age, the oldest first. Their number is
+    /// limited in total and per address. If a network has used up its share, its newcomer replaces
+    /// its own oldest entry. In a full table a newcomer replaces the oldest entry that has proven
+    /// nothing, or else the oldest of all entries unless it is still young. So unauthenticated
+    /// senders cannot evict a handshake before it has had time to finish.
     pub(super) fn find(
         now: Instant,
         link: Link,
@@ -85,7 +85,7 @@ fn is_near(a: IpAddr, b: IpAddr, length: u32) -> bool {
     }
 }
 
-/// The error that there is no place.
+/// The error for a full table.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct QueueFull;
 
@@ -97,13 +97,13 @@ pub(super) struct PendingStreams {
 }
 
 impl PendingStreams {
-    /// Creates a table in which a connection may wait this long.
+    /// Creates a table in which a connection may wait for the time `patience`.
     pub(super) fn new(patience: Duration) -> Self {
         Self { waiting: VecDeque::new(), patience }
     }
 
-    /// Admits a connection. Returns the one that must be ended for it. `proven` tells for each
-    /// connection whether a handshake has begun on it.
+    /// Admits a connection. Returns the one that must be ended for it. `proven` returns whether a
+    /// handshake has begun on a connection.
     pub(super) fn admit(
         &mut self,
         now: Instant,
@@ -148,7 +148,7 @@ impl PendingStreams {
         if *since + self.patience > now { None } else { self.pop() }
     }
 
-    /// Returns when the next connection has waited too long.
+    /// Returns the time at which the next connection will have waited too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|(_, since)| *since + self.patience)
     }
@@ -204,7 +204,7 @@ mod tests {
         // A handshake has begun on the first three.
         let begun = |link: Link| link.remote().ip() < IpAddr::from([192, 0, 2, 3]);
         assert_eq!(pending.admit(at(11), link(20, 20), begun), Ok(Some(link(3, 3))));
-        // A handshake has begun on all.
+        // A handshake has begun on all connections.
         assert_eq!(pending.admit(at(14), link(21, 21), |_| true), Err(QueueFull));
         assert_eq!(pending.admit(at(15), link(21, 21), |_| true), Ok(Some(link(0, 0))));
         assert_eq!(pending.waiting.len(), MAX_WAITING);

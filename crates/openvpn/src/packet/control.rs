@@ -1,6 +1,6 @@
 use super::{Header, Opcode, PacketError, SessionId};
 
-/// The ids of acknowledged messages, at most [`Acks::MAX`].
+/// The ids of up to [`Acks::MAX`] acknowledged messages.
 #[derive(Copy, Clone, Default, Eq, PartialEq)]
 pub struct Acks {
     ids: [u32; Self::MAX],
@@ -11,16 +11,16 @@ impl Acks {
     /// The number of acknowledgements that fit into one packet.
     pub const MAX: usize = 8;
 
-    /// No acknowledgements.
+    /// An empty list of acknowledgements.
     pub const NONE: Self = Self { ids: [0; Self::MAX], len: 0 };
 
-    /// Makes a list of up to [`Self::MAX`] ids; `None` if there are more.
+    /// Creates a list of up to [`Self::MAX`] ids. Returns `None` if there are more.
     pub fn from_slice(ids: &[u32]) -> Option<Self> {
         let mut acks = Self::NONE;
         ids.iter().all(|&id| acks.push(id)).then_some(acks)
     }
 
-    /// Appends an id; returns false if there was no room.
+    /// Appends an id. Returns false if the list is full.
     #[must_use]
     pub fn push(&mut self, id: u32) -> bool {
         match self.ids.get_mut(usize::from(self.len)) {
@@ -48,8 +48,8 @@ impl Acks {
         self.ids.into_iter().take(self.len())
     }
 
-    /// Returns the bytes on the wire of `count` acknowledgements and the fields that accompany
-    /// them.
+    /// Returns the length on the wire of `count` acknowledgements and their accompanying fields, in
+    /// bytes.
     const fn wire_len(count: usize) -> usize {
         let ids = count.saturating_mul(4).saturating_add(1);
         if count == 0 { ids } else { ids.saturating_add(SessionId::LEN) }
@@ -77,12 +77,12 @@ pub struct Control<'a> {
     pub remote: Option<SessionId>,
     /// The packet's number among the sender's messages; absent only in ACK_V1.
     pub message: Option<u32>,
-    /// TLS bytes; early-negotiation TLVs in a hard reset.
+    /// The TLS bytes or, in a hard reset, the early-negotiation TLVs.
     pub payload: &'a [u8],
 }
 
 impl<'a> Control<'a> {
-    /// The length of opcode, key id and session id, which every wrapping leaves in clear at the
+    /// The length of the opcode, key id and session id, which every wrapping leaves in clear at the
     /// front.
     pub(crate) const FRONT_LEN: usize = 1 + SessionId::LEN;
 
@@ -113,7 +113,7 @@ impl<'a> Control<'a> {
         }
         let remote = if acks.is_empty() { None } else { Some(take_session(&mut rest)?) };
         let (message, payload) = match header.opcode {
-            // Nothing may follow; the reference implementation does not check it.
+            // No bytes should follow, but OpenVPN does not check that.
             Opcode::AckV1 => (None, &[][..]),
             _ => (Some(take_u32(&mut rest)?), rest),
         };
@@ -151,7 +151,7 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Returns the bytes of an unwrapped packet without its payload.
+    /// Returns the length of an unwrapped packet without its payload, in bytes.
     pub const fn overhead(opcode: Opcode, acks: usize) -> usize {
         let message = if matches!(opcode, Opcode::AckV1) { 0 } else { 4 };
         Self::FRONT_LEN.saturating_add(Acks::wire_len(acks)).saturating_add(message)

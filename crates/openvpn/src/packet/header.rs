@@ -9,7 +9,7 @@ pub const KEY_ID_MASK: u8 = 0x07;
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
-    /// The start of a rekey.
+    /// The packet that starts a rekey.
     SoftResetV1 = 3,
     /// TLS bytes.
     ControlV1 = 4,
@@ -69,7 +69,7 @@ impl Opcode {
         matches!(self, Self::HardResetClientV3 | Self::ControlWkcV1)
     }
 
-    /// Returns the name in the reference implementation's logs.
+    /// Returns the name in OpenVPN's logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SoftResetV1 => "P_CONTROL_SOFT_RESET_V1",

@@ -27,10 +27,10 @@ pub enum PacketError {
     /// The packet ends too early.
     #[error("the packet is too short")]
     TooShort,
-    /// The opcode does not exist, is obsolete (1 and 2), or does not belong here.
+    /// The opcode does not exist, is obsolete (1 and 2), or is not allowed in this place.
     #[error("opcode {0} is unknown or out of place")]
     BadOpcode(u8),
-    /// A hard reset with a key id other than 0.
+    /// The packet is a hard reset with a key id other than 0.
     #[error("a reset with key id {0} instead of 0")]
     BadKeyId(u8),
     /// The session id is all zeros.
@@ -47,7 +47,7 @@ pub fn fuzz(bytes: &[u8]) {
     if let Ok(control) = Control::parse(bytes) {
         let mut again = Vec::new();
         control.encode(&mut again);
-        // Trailing bytes of an ACK_V1 are ignored, as in the reference implementation.
+        // Trailing bytes of an ACK_V1 are ignored, as in OpenVPN.
         let kept = bytes.get(..again.len());
         assert_eq!(kept, Some(again.as_slice()), "a parsed packet is written back as it was");
         assert!(again.len() == bytes.len() || control.opcode == Opcode::AckV1);

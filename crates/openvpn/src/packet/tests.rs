@@ -61,7 +61,7 @@ fn truncated_at_every_length_is_too_short() {
     assert_eq!(Control::parse(&cut), Err(PacketError::TooShort));
 }
 
-/// The reference implementation does not check the bytes that follow, and neither do we.
+/// OpenVPN does not check the bytes that follow, and neither do we.
 #[test]
 fn an_acknowledgement_has_no_message_and_no_payload() {
     let bytes = unhex("28aeb9afe1f01d79c8 01 00000000 dd85db535623b02e 00000007 160301");
@@ -175,7 +175,7 @@ proptest! {
         fuzz(&bytes);
     }
 
-    /// Arbitrary bytes after a valid front reach more of the parser.
+    /// With a valid front, arbitrary bytes exercise more of the parser.
     #[test]
     fn nearly_packets_do_not_panic(
         number in 3..12_u8,

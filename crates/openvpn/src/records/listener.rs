@@ -18,7 +18,7 @@ use crate::wrap::WrapConfig;
 
 /// The maximum number of handshakes in progress.
 const MAX_HANDSHAKES: usize = 1024;
-/// Each network may have one handshake for this many free places.
+/// The number of free places for which a network may have one more handshake.
 const FREE_PER_HANDSHAKE: usize = 7;
 
 /// Accepts sessions over datagrams.

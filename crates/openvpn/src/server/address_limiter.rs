@@ -1,8 +1,8 @@
-//! Budgets for unauthenticated senders, per network that their packets claim to come from.
+//! Budgets for unauthenticated senders, one for each network that their packets claim to come from.
 //!
-//! The reference implementation has one global counter, so that one attacker who stays at the limit
-//! locks out all clients. Here each /32 and /64 has its own bucket, in a table of fixed size. A
-//! part of the table takes memory once a packet has charged a bucket in it.
+//! OpenVPN has one global counter, so a single attacker who stays at the limit locks out all
+//! clients. Here each /32 and /64 has its own bucket, in a table of fixed size. A part of the table
+//! uses memory only after a packet has charged one of its buckets.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Network, Rate, TokenBucket};
 
-/// The number of buckets; networks that collide share one.
+/// The number of buckets. Networks with the same hash share one.
 const BUCKETS: usize = 16_384;
-/// The number of buckets that are allocated together: a page of 4 KiB.
+/// The number of buckets that are allocated together, which fill a page of 4 KiB.
 const SHELF: usize = 512;
 /// The time in which an empty bucket refills.
 const REFILL: Duration = Duration::from_secs(10);
@@ -26,8 +26,8 @@ pub(crate) struct AddressLimiter<H = RandomState> {
 }
 
 impl AddressLimiter<RandomState> {
-    // The hash key comes from the system and not from the engine's seed: it only decides which
-    // networks share a bucket, and an attacker must not be able to compute that.
+    // The hash key comes from the system and not from the engine's seed. It only determines which
+    // networks share a bucket, and an attacker must not be able to predict that.
     /// Creates buckets with this capacity each.
     pub(crate) fn new(burst: u32) -> Self {
         Self { shelves: NONE, hasher: RandomState::new(), rate: Rate::new(burst.into(), REFILL) }
@@ -64,7 +64,8 @@ impl<H: BuildHasher> AddressLimiter<H> {
         }
     }
 
-    /// Returns whether the bucket of `address` allows one more, and if so counts it.
+    /// Returns whether the bucket of `address` allows one more answer, and charges the bucket if it
+    /// does.
     pub(crate) fn allow(&mut self, now: Instant, address: IpAddr) -> bool {
         let rate = self.rate;
         self.bucket(address).is_some_and(|bucket| bucket.take_whole(now, rate).is_ok())

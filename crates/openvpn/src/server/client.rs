@@ -15,12 +15,12 @@ use crate::tls::PeerIdentity;
 /// A peer that has proved its address.
 pub(super) struct Client {
     pub(super) control_channel: ControlChannel,
-    /// The peer's session id, which together with its address is the key to its packets.
+    /// The peer's session id, which together with its address identifies its packets.
     pub(super) session: SessionId,
     pub(super) stage: Stage,
     /// Its time in the timer table.
     pub(super) scheduled: Option<Instant>,
-    /// The work that it may still cause.
+    /// The amount of work that the peer may still cause.
     pub(super) budget: Budget,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Stage {
     Negotiating,
     /// The client's certificate is authenticated, and the authorization request is pending.
     Authorizing { ticket: auth::RequestId, until: Instant, negotiated: Box<NegotiatedClient> },
-    /// The client was refused; it stays until it acknowledges that.
+    /// The client was refused, and is kept until it acknowledges the refusal.
     Refused { until: Instant, reason: Reason },
     /// The client has a session.
     Connected(Box<ConnectedClient>),
@@ -38,7 +38,7 @@ pub(super) enum Stage {
     Replaced(Box<ReplacedClient>),
 }
 
-/// The notification of a client whose session was replaced, and its progress.
+/// The state of the notification of a client whose session was replaced.
 pub(super) struct ReplacedClient {
     /// The time by which the client must acknowledge.
     pub(super) until: Instant,
@@ -47,7 +47,8 @@ pub(super) struct ReplacedClient {
     pub(super) by: SocketAddr,
     /// Whether the client understands `AUTH_FAILED,TEMP` with a back-off.
     pub(super) knows_backoff: bool,
-    /// Whether the first message was sent, whose acknowledgement shows that the device is present.
+    /// Whether the first message has been sent. Its acknowledgement shows that the device is
+    /// present.
     pub(super) asked: bool,
 }
 
@@ -67,12 +68,12 @@ pub(super) struct ConnectedClient {
     pub(super) info: ClientInfo,
     pub(super) data: DataChannel,
     pub(super) lease: Lease,
-    /// The parameters particular to this client.
+    /// The parameters for this client alone.
     pub(super) grant: auth::ClientParams,
-    /// The prefixes that the client owns in the data plane.
+    /// The prefixes that the data plane routes to this client.
     pub(super) prefixes: Vec<IpNet>,
     pub(super) framing: Framing,
-    /// Its options, against which an update is computed.
+    /// The client's current options, with which an update is computed.
     pub(super) options: Vec<String>,
     /// The bundles of its PUSH_REPLY, kept because the client may request them again.
     pub(super) push: Vec<String>,
@@ -88,20 +89,21 @@ impl Client {
         }
     }
 
-    /// Returns when the client's timers next need attention.
+    /// Returns the time at which the client's next timer expires.
     pub(super) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let stage = match &self.stage {
             Stage::Negotiating => None,
             Stage::Authorizing { until, .. } => Some((*until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
-            // Each acknowledged message is followed at once by the next one or by the end.
+            // After each acknowledged message, the next one is sent at once or the client is
+            // removed.
             Stage::Replaced(_) if self.control_channel.all_acknowledged() => {
                 Some((Instant::default(), "replaced"))
             }
             Stage::Replaced(notified) => Some((notified.until, "replaced")),
             Stage::Connected(connected) => connected.data.deadline(),
         };
-        // Only a connected client's delayed work is performed: that of a client being replaced
+        // Delayed work is performed only for connected clients. For a client being replaced, it
         // would stay due forever.
         let delayed = self.connected().and_then(|_| self.budget.deadline());
         [stage, self.control_channel.deadline(), delayed].into_iter().flatten().min()

@@ -14,7 +14,7 @@ pub enum Topology {
     Subnet,
     /// `net30`: a network of four addresses for each client; `ifconfig ADDRESS FAR-END`.
     Net30,
-    /// `p2p`: single addresses with the server's as far end.
+    /// `p2p`: a single address for each client, with the server's address as the far end.
     P2p,
 }
 
@@ -34,8 +34,8 @@ impl Topology {
 pub struct Network4 {
     /// The server's own address with the network's prefix length.
     pub server: Ipv4Net,
-    /// The first and last address of the pool. Without one, a client has an address only if its
-    /// authorization response contains one.
+    /// The first and last address of the pool. Without a pool, a client has an address only if its authorization
+    /// response contains one.
     pub pool: Option<(Ipv4Addr, Ipv4Addr)>,
     /// The topology of the clients' addresses.
     pub topology: Topology,
@@ -44,7 +44,7 @@ pub struct Network4 {
 }
 
 impl Network4 {
-    /// Makes a network with `topology subnet`.
+    /// Creates a network with `topology subnet`.
     pub const fn subnet(server: Ipv4Net, first: Ipv4Addr, last: Ipv4Addr) -> Self {
         Self { server, pool: Some((first, last)), topology: Topology::Subnet, netmask: None }
     }
@@ -70,35 +70,34 @@ pub struct ServerConfig {
     pub network4: Option<Network4>,
     /// The IPv6 network inside the tunnel.
     pub network6: Option<Network6>,
-    /// `push` lines, in order, in addition to those that the engine makes itself (ifconfig,
-    /// peer-id, cipher, topology, route-gateway, ping, ping-restart).
+    /// `push` lines, in order, in addition to those that the engine generates itself (ifconfig, peer-id, cipher,
+    /// topology, route-gateway, ping, ping-restart).
     pub push: Vec<String>,
     /// `ping` and `ping-restart` to push.
     pub push_keepalive: Option<Keepalive>,
     /// `max-clients`.
     pub max_clients: u32,
-    /// `duplicate-cn`: a second session of a name does not end the first.
+    /// `duplicate-cn`: a second session with the same name does not end the first.
     pub duplicate_cn: bool,
-    /// Leases to keep if possible: common name to address.
+    /// The leases to keep if possible, as common names with addresses.
     pub leases: Vec<(String, IpNet)>,
     /// `tls-crypt-v2 ... force-cookie`: refuse clients that cannot take part in the stateless handshake.
     pub force_cookie: bool,
     /// Whether a client needs a response to [`adit_engine::auth::Request::Authorize`] before it is
     /// accepted.
     pub authorize: bool,
-    /// `compress migrate`: clients that are configured with compression get a stub instead, by
-    /// which their packets are framed and not compressed.
+    /// `compress migrate`: clients with compression in their configuration get the stub framing instead, in which
+    /// packets are not compressed.
     pub compress_migrate: bool,
 }
 
 /// The configuration that a running server may change without affecting existing sessions.
 #[derive(Clone, Debug, Default)]
 pub struct ReloadableConfig {
-    /// As [`ServerConfig::push`].
+    /// See [`ServerConfig::push`].
     pub push: Vec<String>,
-    /// As [`ServerConfig::max_clients`]; sessions beyond it continue.
+    /// See [`ServerConfig::max_clients`]. Existing sessions beyond the limit continue.
     pub max_clients: u32,
-    /// As [`ServerConfig::leases`]: kept for their names from now on, in addition to the known
-    /// ones.
+    /// See [`ServerConfig::leases`]. They are reserved from now on, in addition to the known ones.
     pub leases: Vec<(String, IpNet)>,
 }

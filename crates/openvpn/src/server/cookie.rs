@@ -1,7 +1,7 @@
-//! The stateless part of the handshake: a server session id that proves the client's address.
+//! The stateless part of the handshake, in which a server session id proves the client's address.
 //!
-//! The id is a MAC over the time slot, the client's address and its session id. A server that
-//! answers a reset therefore keeps no state about it: the third packet returns the id.
+//! The id is a MAC over the time slot, the client's address and its session id. The third packet
+//! returns the id, so a server that answers a reset keeps no state about it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,11 +11,10 @@ use adit_engine::Instant;
 
 use crate::packet::{Control, SessionId};
 
-/// The number of former time slots in which a cookie is still valid, in addition to the current
-/// one.
+/// The number of past time slots whose cookies are still valid, in addition to the current one.
 const FORMER_SLOTS: u64 = 2;
-/// The highest message id and acknowledged id of a client's packet that may return a cookie: its
-/// reset is message 0, and its first TLS bytes are message 1.
+/// The highest message id and acknowledged id of a client's packet that may return a cookie. The
+/// client's reset is message 0, and its first TLS bytes are message 1.
 const HIGHEST_ID: u32 = 1;
 
 pub(crate) struct Cookies {
@@ -45,7 +44,7 @@ impl Cookies {
         self.cookie(self.slot_at(now), address, client)
     }
 
-    /// Returns whether a packet returns a cookie that we recently gave to this client at this
+    /// Returns whether a packet returns a cookie that we recently sent to this client at this
     /// address.
     pub(crate) fn returned(&self, now: Instant, address: SocketAddr, packet: &Control<'_>) -> bool {
         let Some(returned) = packet.remote else { return false };
@@ -126,7 +125,7 @@ mod tests {
         assert!(c.returned(NOW, address(), &bare));
     }
 
-    // Each field wrong by itself. CVE-2025-13086: the comparison was inverted.
+    // Tests each wrong field separately. In CVE-2025-13086 the comparison was inverted.
     #[test]
     fn is_bound_to_address_port_and_session() {
         let c = cookies();

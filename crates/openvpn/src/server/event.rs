@@ -14,13 +14,14 @@ use crate::tls::PeerIdentity;
 /// An event that the server reports to its driver.
 #[derive(Clone, Debug)]
 pub enum ServerEvent {
-    /// A stream was accepted; its first packet is pending. At most a few a second are reported.
+    /// A stream was accepted; its first packet is pending. At most a few such events a second are
+    /// reported.
     Accepted(Link),
-    /// A peer proved its address with this session id of its own; a handshake begins.
+    /// A peer with this session id proved its address, and a handshake begins.
     HandshakeStarted(Link, SessionId),
     /// A control message was sent to a peer.
     Told {
-        /// The peer; while it is being refused, it is not yet a client, or no longer.
+        /// The peer. While it is being refused, it is not a client.
         peer: PeerId,
         /// The link to it.
         link: Link,
@@ -29,8 +30,8 @@ pub enum ServerEvent {
         /// The message.
         message: String,
     },
-    /// The addresses of a client inside the tunnel, from the next output on. It is reported before
-    /// the data plane is configured, so that a table of addresses by name has them before the first
+    /// The tunnel addresses that a client has from the next output on. The event precedes the data
+    /// plane's configuration, so a table of addresses by name can be updated before the first
     /// packet.
     Addresses(Box<PeerAddresses>),
     /// A client is authenticated and has its options.
@@ -39,17 +40,17 @@ pub enum ServerEvent {
     ClientDown(PeerId, Reason, Counters),
     /// A handshake ended without a session.
     HandshakeFailed(Link, Reason),
-    /// An authenticated client was refused for this reason, and has left.
+    /// An authenticated client was refused for this reason and has disconnected.
     Refused(Link, Box<PeerIdentity>, Reason),
     /// An unauthenticated packet arrived. At most a few a second are reported; the address may be
     /// forged.
     Unauthentic(Link),
-    /// A device whose session was replaced is still present: two devices use one profile.
+    /// A device whose session was replaced is still present, so two devices use the same profile.
     UsedElsewhere(Box<UsedElsewhere>),
     /// A client moved to another address.
     Floated(PeerId, Link),
-    /// A renegotiation has verified a client's certificate: the certificate, TLS version and suite.
-    /// A new key follows.
+    /// A renegotiation has verified a client's certificate. Contains the certificate and the TLS
+    /// version and suite. A new key follows.
     Reverified(PeerId, Box<PeerIdentity>, String),
     /// The findings about the path to a client, and the sizes derived from them.
     Path(PeerId, PathReport),
@@ -70,7 +71,7 @@ pub struct UsedElsewhere {
     pub former: SocketAddr,
     /// The device that has the session now.
     pub newer: SocketAddr,
-    /// The number of times this has happened.
+    /// The number of times that this has happened.
     pub count: u32,
 }
 
@@ -83,7 +84,7 @@ pub struct ClientInfo {
     pub identity: PeerIdentity,
     /// Its user name, if it sent one.
     pub username: Option<String>,
-    /// The link that it connects by.
+    /// The link over which it is connected.
     pub link: Link,
     /// Its IPv4 tunnel address.
     pub ipv4: Option<Ipv4Addr>,
@@ -99,6 +100,6 @@ pub struct ClientInfo {
     pub tls: String,
     /// The time when it connected.
     pub since: UnixTime,
-    /// Whether this is a check, in addition to the session of its name if there is one.
+    /// Whether this is a check, which may exist in addition to a session with the same name.
     pub check: bool,
 }

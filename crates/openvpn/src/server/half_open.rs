@@ -1,9 +1,10 @@
 //! The only state that a server keeps about an unauthenticated sender.
 //!
-//! A tls-crypt-v2 client older than 2.6 sends its wrapped key only with its reset. Without the key
-//! its next packet cannot be read, so the key is kept from the reset on: in a small table, with few
-//! entries for each network. One datagram from any address takes an entry, so a full table evicts
-//! its oldest key for a new one: a client needs its key for one round trip only.
+//! A tls-crypt-v2 client older than 2.6 sends its wrapped key only with its reset. The server
+//! cannot read its next packet without the key, so it keeps the key from the reset on, in a small
+//! table with few entries per network. A single datagram from any address takes an entry. So a full
+//! table evicts its oldest key for a new one, which does little harm because a client needs its key
+//! only for one round trip.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +17,8 @@ use crate::wrap::Wrapper;
 
 /// The maximum number of keys kept at once.
 const MAX_HALF_OPEN: usize = 256;
-/// Each network may have one key for this many free entries: a /32 or /64 has 16 in an empty table.
+/// The number of free entries for which a network may have one more key. A /32 or /64 can have 16
+/// keys in an otherwise empty table.
 const FREE_PER_KEY: usize = 15;
 
 type Key = (SocketAddr, SessionId);

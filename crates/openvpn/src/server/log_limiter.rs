@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 
-/// The number of unauthenticated senders that are logged in one [`WINDOW`].
+/// The number of unauthenticated senders that are logged per [`WINDOW`].
 const NAMED: u32 = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// Limits how often unauthenticated senders are logged.
 ///
-/// Anyone can send such packets from any address, at any rate: a log that named each would be a way
-/// to fill a disk. The counters include all of them.
+/// Anyone can send packets from any address at any rate, and could fill the disk if each sender
+/// were logged. The counters include all packets.
 #[derive(Debug, Default)]
 pub(super) struct LogLimiter {
     window: Option<Instant>,

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::config::{Network4, Network6, Topology};
 
-/// The maximum number of names whose former address is recorded.
+/// The maximum number of names whose last address is recorded.
 const MAX_REMEMBERED: usize = 65_536;
 
 /// A name that no certificate has.
@@ -26,7 +26,7 @@ pub(super) struct Lease {
 pub(super) struct Fixed {
     pub(super) ipv4: Option<Ipv4Addr>,
     pub(super) ipv6: Option<Ipv6Addr>,
-    /// Whether they may be outside the server's networks.
+    /// Whether the addresses may be outside the server's networks.
     pub(super) anywhere: bool,
 }
 
@@ -80,7 +80,8 @@ impl Pool {
         }
     }
 
-    /// Gives `peer` its addresses: the fixed ones, else those that `name` had, else free ones.
+    /// Gives `peer` its addresses. They are the fixed ones, or else those that `name` had last, or
+    /// else free ones.
     pub(super) fn lease(
         &mut self,
         peer: PeerId,
@@ -111,7 +112,7 @@ impl Pool {
         for address in lease.addresses() {
             self.taken.insert(address, peer);
         }
-        // An address that is fixed elsewhere need not be recorded here.
+        // The configuration already contains a fixed address, so it need not be recorded here.
         let lent = Lease {
             ipv4: ipv4.filter(|_| fixed.ipv4.is_none()),
             ipv6: ipv6.filter(|_| fixed.ipv6.is_none()),
@@ -139,8 +140,8 @@ impl Pool {
         }
     }
 
-    /// Shrinks the tables to their contents. The names are kept on purpose, so that each gets its
-    /// address back.
+    /// Shrinks the tables to their contents. The names are kept, so that each gets its address
+    /// back.
     pub(super) fn release_memory(&mut self) {
         self.taken.shrink_to_fit();
         self.remembered.shrink_to_fit();
@@ -196,7 +197,7 @@ impl Pool {
         if let Some(former) = former.filter(|&a| usable(a) && !self.taken.contains_key(&a.into())) {
             return Ok(former);
         }
-        // There are more candidates than can be taken at once, so one of them is free.
+        // There are more candidates than taken addresses, so one of them is free.
         let attempts = self.taken.len() as u128 + 2;
         let first = u128::from(network.first);
         let address = (0..attempts)

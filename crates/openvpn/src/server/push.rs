@@ -9,7 +9,7 @@ use super::pool::Lease;
 use crate::data_format::Framing;
 use crate::negotiate::{IvProto, PeerInfo};
 
-/// The client that options are made for.
+/// The client for which options are generated.
 pub(super) struct Recipient<'a> {
     pub(super) peer: PeerId,
     pub(super) grant: &'a auth::ClientParams,
@@ -19,12 +19,12 @@ pub(super) struct Recipient<'a> {
     pub(super) info: &'a PeerInfo,
 }
 
-/// Returns the options of one client: the configured ones, its own, then those that the server
-/// makes.
+/// Returns the options for one client. These are the configured ones, the client's own ones, and
+/// those that the server generates.
 ///
 /// `push-remove` excludes common options that begin with its text; `push-reset` excludes all common
-/// options. The indispensable ones stay: the client's addresses with their topology, and the
-/// results of negotiation.
+/// options. The client's addresses with their topology and the results of negotiation are always
+/// included.
 pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<String> {
     let (grant, proto) = (to.grant, to.info.proto());
     let removed = |option: &str| grant.push_remove.iter().any(|start| option.starts_with(start));
@@ -71,9 +71,9 @@ pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<S
     push
 }
 
-/// Returns whether this is a route to a network behind the very client that would get it
-/// (`iroute`), which would lead into the tunnel, and from the server back to the client. A route
-/// with a gateway or metric is kept, as in OpenVPN.
+/// Returns whether this is a route to a network behind the same client (`iroute`). With it, the
+/// client would send packets for the network into the tunnel, and the server would send them back.
+/// A route with a gateway or metric is kept, as in OpenVPN.
 fn leads_home(option: &str, behind: &[IpNet]) -> bool {
     let words: Vec<&str> = option.split_whitespace().collect();
     let to: Option<IpNet> = match words.as_slice() {
@@ -90,7 +90,7 @@ fn leads_home(option: &str, behind: &[IpNet]) -> bool {
     to.is_some_and(|to| behind.contains(&to))
 }
 
-/// Returns both words after `ifconfig`.
+/// Returns both arguments of `ifconfig`.
 fn ifconfig4(network: Option<&Network4>, to: &Recipient<'_>) -> Option<(Ipv4Addr, Ipv4Addr)> {
     if to.grant.ifconfig4.is_some() {
         return to.grant.ifconfig4;
@@ -104,8 +104,8 @@ fn ifconfig4(network: Option<&Network4>, to: &Recipient<'_>) -> Option<(Ipv4Addr
     Some((address, other))
 }
 
-/// Returns the server's end of a client's four addresses: the second of them, where the client has
-/// the third.
+/// Returns the server's address in a client's block of four, which is the second one. The client
+/// has the third.
 pub(super) fn far_end(address: Ipv4Addr) -> Ipv4Addr {
     ((u32::from(address) & !3) | 1).into()
 }
@@ -143,15 +143,15 @@ fn key_derivation(proto: IvProto, cipher: DataCipher) -> Option<String> {
     Some(flags)
 }
 
-/// Returns whether a client gets the epoch data format: it supports the format and the flag for it,
-/// and the cipher is an AEAD.
+/// Returns whether a client gets the epoch data format. It does if it supports the format and the
+/// flag for it, and the cipher is an AEAD.
 pub(super) fn uses_epochs(proto: IvProto, cipher: DataCipher) -> bool {
     let all = IvProto(IvProto::CC_EXIT.0 | IvProto::TLS_EKM.0 | IvProto::DATA_EPOCH.0);
     cipher.is_aead() && proto.has(all)
 }
 
-/// Returns the framing of one client's packets: with `compress migrate` a stub for a client that is
-/// configured with compression, else the common one.
+/// Returns the framing of one client's packets. With `compress migrate` it is a stub for a client
+/// with compression in its configuration, otherwise the common one.
 pub(super) fn framing(config: &ServerConfig, compressed: bool, client: &PeerInfo) -> Framing {
     if !config.compress_migrate {
         return config.settings.framing;

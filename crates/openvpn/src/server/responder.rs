@@ -1,13 +1,14 @@
 //! The stateless part of a handshake over datagrams, which answers resets and checks returned
-//! cookies. A server has one, and so has the point-to-point end that waits for handshakes.
+//! cookies. A server has a responder, and so does the end of a point-to-point tunnel that waits for
+//! handshakes.
 //!
 //! There are three budgets. Each is charged according to what a packet has proven, so that no
 //! forged packet uses up what a client needs:
 //!
 //! 1. A packet that is not authentic, or returns no cookie of ours, charges the budget of bad
 //!    packets of the network it claims to come from. This budget is large. Once it is used up, most
-//!    packets of that network are dropped unchecked, but not all: a client whose address is forged
-//!    is delayed, and not locked out.
+//!    packets of that network are dropped unchecked, but not all, so a client whose address is
+//!    forged is delayed but not locked out.
 //! 2. An authentic reset charges the budget of answers. Without a wrapping every well-formed reset
 //!    is authentic, so a forger can delay the answer to a reset.
 //! 3. A valid cookie, which proves the address, charges the budget of starts. A forged packet never
@@ -25,12 +26,12 @@ use crate::packet::{Acks, Control, Opcode, SessionId};
 use crate::session::{RESEND_WRAPPED_KEY, Settings};
 use crate::wrap::{FirstPacket, WrapError, WrapServer, Wrapper};
 
-/// The number of bad packets of one network that are checked in a burst, and in 10 s.
+/// The number of bad packets from one network that are checked in a burst, and in 10 s.
 const BAD_PACKETS: u32 = 50_000;
-/// Beyond that budget, one packet in this many is checked.
+/// Beyond that budget, one in this many packets is checked.
 const CHECKED_BEYOND: u32 = 4;
-/// The number of answers to resets of one network in a burst, and in 10 s; those that lead to a
-/// session do not count.
+/// The number of answers to resets from one network in a burst, and in 10 s. Answers that lead to a
+/// session are refunded.
 const ANSWERS: u32 = 500;
 
 /// The reason why an unauthenticated sender's packet is refused.
@@ -40,11 +41,11 @@ pub(crate) enum Refused {
     Unchecked,
     /// The packet is malformed or not authentic.
     Unauthentic,
-    /// The packet is authentic, under a client's key of an age that is not accepted.
+    /// The packet is authentic, but the client's key has an age that is not accepted.
     KeyAge(WrapError),
     /// The packet is authentic, but does not begin a handshake.
     NoReset,
-    /// Too many resets of its network were answered.
+    /// Too many resets from its network were answered.
     AnswersUsedUp,
     /// The packet is from an old client whose key is not kept.
     KeyNotKept,
@@ -52,7 +53,7 @@ pub(crate) enum Refused {
     BadCookie,
     /// The cookie has started a handshake already.
     UsedCookie,
-    /// Too many handshakes of its network, or of all, have started.
+    /// Too many handshakes have started, from its network or in total.
     StartsUsedUp,
     /// Too many handshakes are in progress.
     NoRoom,
@@ -93,7 +94,7 @@ impl Responder {
         })
     }
 
-    /// Returns the one answer to an unauthenticated sender's reset, and keeps no state about it.
+    /// Returns the answer to an unauthenticated sender's reset, and keeps no state about it.
     pub(crate) fn reset(
         &mut self,
         now: Instant,
@@ -130,8 +131,8 @@ impl Responder {
         Ok(frame)
     }
 
-    /// Unwraps the reset that a stream begins with. TCP has proven its address, so it may start a
-    /// handshake. `room` reserves a place among those in progress.
+    /// Unwraps the reset at the beginning of a stream. TCP has proven the client's address, so the
+    /// reset may start a handshake. `room` reserves a place among the handshakes in progress.
     pub(crate) fn stream_reset<'p>(
         &mut self,
         now: Instant,
@@ -146,7 +147,7 @@ impl Responder {
         Ok((control, wrapper))
     }
 
-    /// Charges a start, and reserves a place if there is one.
+    /// Charges the budget for a start, and reserves a place if there is one.
     fn start(
         &mut self,
         now: Instant,
@@ -188,8 +189,8 @@ impl Responder {
         Ok((control, wrapper, early_negotiation))
     }
 
-    /// Unwraps a packet that may return a cookie. It starts a handshake if it does, and if `room`
-    /// reserves a place among those in progress.
+    /// Unwraps a packet that may return a cookie. If it does, and if `room` reserves a place among
+    /// the handshakes in progress, it starts a handshake.
     pub(crate) fn third_packet<'p>(
         &mut self,
         now: Instant,
@@ -253,12 +254,12 @@ impl Responder {
     }
 
     fn bad(&mut self, now: Instant, address: IpAddr, refused: Refused) -> Refused {
-        // Beyond the budget there is nothing left to charge.
+        // If the budget is used up, there is nothing left to charge.
         let _ = self.bad_packets.allow(now, address);
         refused
     }
 
-    /// Refunds a handshake that ended in a session: its reset and its start do not count.
+    /// Refunds the reset and the start of a handshake that led to a session.
     pub(crate) fn refund(&mut self, link: Link) {
         if !link.is_stream() {
             self.answers.refund(link.remote().ip());
@@ -346,8 +347,8 @@ mod tests {
         assert!((0..100).all(|_| answer(&mut r, 2, &good).is_ok()), "another network");
     }
 
-    /// Tests each field that makes a packet not a reset, by itself, over datagrams and over
-    /// streams.
+    /// Tests separately each field that prevents a packet from being a reset, over datagrams and
+    /// over streams.
     #[test]
     fn a_reset_with_another_message_key_or_acknowledgement_is_refused() {
         let acks = Acks::from_slice(&[0]).expect("one fits");

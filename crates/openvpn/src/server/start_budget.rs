@@ -8,19 +8,19 @@ use adit_engine::{AddressQuota, Instant};
 
 use crate::packet::SessionId;
 
-/// The number of handshakes that may start in any [`WINDOW`]; those that end in a session do not
-/// count.
+/// The number of handshakes that may start in any [`WINDOW`]; those that led to a session are
+/// refunded.
 const MAX_STARTS: usize = 5000;
-/// Each network may start one handshake for this many that are left: an IPv4 address or a /64 has
-/// 500.
+/// The number of remaining starts for which a network may start one handshake. An IPv4 address or a
+/// /64 can start 500.
 const LEFT_PER_START: usize = 9;
 /// The period in which starts are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 /// The maximum number of used cookies that are recorded.
 const MAX_USED: usize = 16_384;
 
-/// The budget of handshakes by proven addresses: a handshake costs a signature and more on the one
-/// control thread.
+/// The budget for handshakes from proven addresses. It exists because each handshake costs the
+/// single control thread at least a signature.
 #[derive(Debug)]
 pub(crate) struct StartBudget {
     shares: AddressQuota,
@@ -70,8 +70,8 @@ impl StartBudget {
 
 /// The cookies that have started a handshake, until they expire.
 ///
-/// A full table evicts the oldest: that cookie could then start another handshake, which its own
-/// network's [`StartBudget`] pays for. No client is refused because of it.
+/// A full table evicts the oldest cookie. That cookie could start another handshake, for which its
+/// network's [`StartBudget`] is charged. No client is refused for this reason.
 #[derive(Debug)]
 pub(crate) struct UsedCookies {
     used: HashSet<SessionId>,

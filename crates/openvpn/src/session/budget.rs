@@ -1,10 +1,9 @@
-//! The budget of work that one authenticated peer may cause on the control thread.
+//! The budget for work that one authenticated peer may cause on the control thread.
 //!
-//! A peer with a valid certificate can request work at line rate: TLS handshakes, push replies,
-//! moves to another address, log lines. One thread does that work for all peers, so each peer has a
-//! budget of its own. Work beyond the budget is delayed if the peer needs its result
-//! (renegotiations, push replies, moves), and counted if it has none (control messages that have no
-//! meaning here). No excess ends a session.
+//! A peer with a valid certificate can request work at line rate: TLS handshakes, push replies, moves to another
+//! address, log lines. One thread does this work for all peers, so each peer has its own budget. Work beyond the budget
+//! is delayed if the peer needs its result (renegotiations, push replies, moves), and otherwise only counted
+//! (unexpected control messages). Exceeding the budget never ends a session.
 
 use std::time::Duration;
 
@@ -12,24 +11,24 @@ use adit_engine::{Instant, Link, Rate, TokenBucket};
 
 use crate::data_format::Outbox;
 
-/// Key renegotiations of one session, begun by either end. Each is a TLS handshake with one
-/// signature and one check of the peer's certificate chain. `reneg-bytes` on a fast path requests
-/// more; the former key then stays in use a little longer.
+/// The rate of key renegotiations in one session, begun by either end. Each is a TLS handshake with one signature and
+/// one check of the peer's certificate chain. `reneg-bytes` on a fast path may request more. In that case the old key
+/// stays in use a little longer.
 pub const RENEGOTIATIONS: Rate = Rate::one_in(Duration::from_secs(1), 2);
-/// Repeated push requests that are answered. OpenVPN's clients repeat theirs every 5 s.
+/// The rate at which repeated push requests are answered. OpenVPN's clients repeat theirs every 5 s.
 pub const PUSH_REPLIES: Rate = Rate::one_in(Duration::from_secs(2), 2);
-/// Moves to another address that the engine follows. Of several moves within the interval it follows the
-/// last one.
+/// The rate at which the engine follows a peer to new addresses. If the peer moves several times within the interval,
+/// the engine follows only the last move.
 pub const MOVES: Rate = Rate::one_in(Duration::from_secs(1), 4);
-/// Events about the peer's messages: unknown or malformed control messages, findings about the
+/// The rate of events about the peer's messages, such as unknown or malformed control messages and findings about the
 /// path.
 pub const REPORTS: Rate = Rate::one_in(Duration::from_secs(2), 8);
-/// TLS records with control messages that are read.
+/// The rate at which TLS records with control messages are read.
 pub const RECORDS: Rate = Rate::one_in(Duration::from_millis(50), 32);
-/// Control messages in one TLS record that are read.
+/// The maximum number of control messages that are read from one TLS record.
 pub const MESSAGES_PER_RECORD: usize = 32;
 
-/// The budget of one peer, and the work that waits until the budget allows it.
+/// The budget of one peer, and the work that is delayed until the budget allows it.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     records: TokenBucket,
@@ -62,7 +61,7 @@ impl Budget {
         })
     }
 
-    /// Reports a message or an action of the peer, if the budget allows it.
+    /// Reports a message or an action of the peer if the budget allows it.
     pub(crate) fn report_event<E>(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The end of a session that this end announces to the peer (`explicit-exit-notify`).
+//! The end of a session with an exit notice to the peer (`explicit-exit-notify`).
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ const EVERY: Duration = Duration::from_millis(200);
 /// The time to wait for the acknowledgement of EXIT on the control channel, for each attempt.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The announcement of an end: EXIT on the control channel, which the peer acknowledges, or repeated notices on the data
-/// channel.
+/// The announcement that this end exits. It is EXIT on the control channel, which the peer acknowledges, or repeated
+/// notices on the data channel.
 #[derive(Debug)]
 pub(crate) struct ExitNotices {
     left: u8,
     next: Instant,
-    /// Why the engine ends.
+    /// The reason why the engine ends.
     pub(crate) reason: Reason,
 }
 
 impl ExitNotices {
-    /// Begins with the first notice at the next tick.
+    /// Sends notices on the data channel, the first one at the next tick.
     pub(crate) fn on_data_channel(now: Instant, attempts: u8, reason: Reason) -> Self {
         Self { left: attempts.max(1), next: now, reason }
     }
@@ -35,7 +35,7 @@ impl ExitNotices {
         Self { left: 0, next: now + patience, reason }
     }
 
-    /// Sends the notice that is due. Returns whether the time of the last one is over.
+    /// Sends the notice that is due. Returns whether the wait after the last notice is over.
     pub(crate) fn tick<E>(&mut self, now: Instant, peer: PeerId, out: &mut Outbox<E>) -> bool {
         if self.next > now {
             return false;

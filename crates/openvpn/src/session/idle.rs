@@ -1,6 +1,6 @@
-//! `inactive`, `session-timeout` and `ping-exit`: sessions that end by themselves.
+//! `inactive`, `session-timeout` and `ping-exit`, which end sessions by themselves.
 //!
-//! The data plane is queried for its traffic at intervals, so that packets incur no cost.
+//! The data plane is asked for its traffic counters at intervals, so that packets incur no cost.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use super::common::overhead;
 use super::settings::{Limits, Settings};
 use crate::data_format::{Command, Outbox, Protection};
 
-/// The maximum delay in detecting a silent session, as a divisor of its time.
+/// The maximum delay in the detection of a silent session, as a fraction 1 / `GRAIN` of its time
+/// limit.
 const GRAIN: u32 = 16;
 /// The bounds of the interval at which the data plane is queried.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -23,16 +24,16 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub(crate) struct Idle {
     rule: Inactive,
     peer: PeerId,
-    /// The bytes that encapsulation adds to a packet.
+    /// The number of bytes that encapsulation adds to a packet.
     overhead: u16,
-    /// The traffic when the time last started: packets of the tunnel and their bytes.
+    /// The number of tunnelled packets and their bytes when the timer last started.
     seen: (u64, u64),
     since: Instant,
     next: Instant,
 }
 
 impl Idle {
-    /// Starts watching now; returns `None` if there is no such rule.
+    /// Starts the timer now. Returns `None` if `inactive` is not configured.
     pub(crate) fn watch(
         now: Instant,
         rule: Option<Inactive>,
@@ -47,8 +48,8 @@ impl Idle {
         Some(idle)
     }
 
-    /// Restarts the time, ignoring earlier traffic, for a peer of the data plane that outlives its
-    /// sessions.
+    /// Restarts the timer and ignores earlier traffic, for a peer of the data plane that outlives
+    /// its sessions.
     pub(crate) fn begin_anew(&mut self, now: Instant) {
         self.since = now;
         self.plan(now);
@@ -70,7 +71,7 @@ impl Idle {
         }
     }
 
-    /// Processes the data plane's traffic counters. Returns true if the time is over.
+    /// Processes the data plane's traffic counters. Returns true if the timer has expired.
     pub(crate) fn record_traffic(&mut self, now: Instant, traffic: Traffic) -> bool {
         let around = traffic.packets.saturating_mul(self.overhead.into());
         let bytes = traffic.bytes.saturating_sub(around).saturating_sub(traffic.in_band_bytes);
@@ -84,13 +85,13 @@ impl Idle {
     }
 }
 
-/// Returns when a session that begins now ends by `session-timeout`.
+/// Returns the time at which `session-timeout` ends a session that begins now.
 pub(crate) fn session_end(now: Instant, limit: Option<Duration>) -> Option<Instant> {
     limit.filter(|limit| !limit.is_zero()).map(|limit| now + limit)
 }
 
-/// Returns when a program without a session, which would receive pings, ends by `ping-exit` unless
-/// an earlier event intervenes.
+/// Returns the time at which `ping-exit` ends a program that has no session and so receives no
+/// pings, unless an earlier event intervenes.
 pub(crate) fn silence_end(now: Instant, limits: &Limits, keepalive: Keepalive) -> Option<Instant> {
     let wanted = limits.exit_when_silent && !keepalive.timeout.is_zero();
     wanted.then(|| now + keepalive.timeout)
@@ -117,7 +118,8 @@ mod tests {
         Idle::watch(START, Some(rule), PeerId(7), to).expect("a rule")
     }
 
-    /// Returns counters of this many packets with this many bytes inside, and of additional pings.
+    /// Returns counters for this many packets with this many inner bytes each, and for additional
+    /// pings.
     fn traffic(packets: u64, size: u64, pings: u64) -> Traffic {
         Traffic {
             packets: packets + pings,

@@ -1,4 +1,4 @@
-//! The packet sizes of one session, by which findings about the path reach the data plane.
+//! The packet sizes of one session. Passes findings about the path to the data plane.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::path_mtu::{CEILING, PathMtu};
 use super::settings::Settings;
 use crate::data_format::{Command, Notice, Outbox, Protection};
 
-/// OCC: the lengths of the longest datagrams that the sender has received and sent.
+/// The OCC message with the lengths of the longest datagrams that the sender has received and sent.
 const OCC_MTU_REPLY: u8 = 5;
 
 /// The findings about the path to a peer.
@@ -18,9 +18,9 @@ pub struct PathReport {
     /// The largest IP packet that the path carries unfragmented, at most 1500; `None` if the peer
     /// does not answer probes.
     pub mtu: Option<u16>,
-    /// The largest TCP segment that is let through over IPv4; 0: any.
+    /// The maximum TCP segment size over IPv4; 0: unlimited.
     pub mss4: u16,
-    /// The largest TCP segment that is let through over IPv6; 0: any.
+    /// The maximum TCP segment size over IPv6; 0: unlimited.
     pub mss6: u16,
 }
 
@@ -43,8 +43,8 @@ pub(crate) struct PacketSizes {
     peer: PeerId,
     link: Link,
     protection: Protection,
-    /// The path MTU search; `None` where datagrams are never too large: over TCP, and with
-    /// `fragment`.
+    /// The path MTU search; `None` over TCP and with `fragment`, where datagrams are never too
+    /// large.
     path: Option<PathMtu>,
     told: Option<PathReport>,
 }
@@ -98,7 +98,7 @@ impl PacketSizes {
         self.tell(settings, out)
     }
 
-    /// Restarts the search because the peer is reached by another path.
+    /// Restarts the search because packets to the peer take another path.
     pub(crate) fn moved(&mut self, now: Instant, link: Link) {
         self.link = link;
         if let Some(path) = &mut self.path {

@@ -1,9 +1,8 @@
-//! Path MTU discovery (RFC 8899): which sizes to probe, when, and what the answers mean.
+//! Path MTU discovery (RFC 8899), which decides when to probe which sizes, and evaluates the answers.
 //!
-//! A probe is a message that the peer answers if it arrives, in an IP packet with DF set. Only
-//! answers count. ICMP only suggests what to try next: an attacker who forges it costs us a few
-//! probes and nothing else, and one who drops our probes reduces the size to [`FLOOR4`] or
-//! [`FLOOR6`] until the next search.
+//! A probe is a message in an IP packet with DF set, which the peer answers if it arrives. The result depends on
+//! answers alone. ICMP only suggests which size to try next, so an attacker who forges it costs us a few probes. An
+//! attacker who drops our probes reduces the size to [`FLOOR4`] or [`FLOOR6`] until the next search.
 //!
 //! ```text
 //! Resting ──> the ceiling? ──answered──> Resting (found: the ceiling)
@@ -17,33 +16,33 @@ use std::time::Duration;
 use adit_engine::command::ProbeResult;
 use adit_engine::{Instant, Link};
 
-/// The size of the largest IP packet that is probed: that of Ethernet. Larger ones gain nothing for
-/// a `tun-mtu` of 1500.
+/// The size of the largest IP packet that is probed, which is the MTU of Ethernet. With a `tun-mtu` of 1500, larger
+/// packets have no advantage.
 pub(crate) const CEILING: u16 = 1500;
-/// The minimum path MTU over IPv4, whatever is lost: every IPv4 host must accept it.
+/// The minimum path MTU over IPv4, even if probes of this size are lost, because every IPv4 host must accept such
+/// packets.
 pub(crate) const FLOOR4: u16 = 576;
-/// The minimum path MTU over IPv6: every IPv6 link must carry it.
+/// The minimum path MTU over IPv6, because every IPv6 link must carry such packets.
 pub(crate) const FLOOR6: u16 = 1280;
 
-/// The delay before the first search, in which the peer gets its keys.
+/// The delay before the first search, during which the peer gets its keys.
 const START: Duration = Duration::from_secs(2);
-/// Searches begin at multiples of this, so that one timer serves the peers that connected at about
-/// the same time.
+/// Searches begin at multiples of this interval, so that one timer serves peers that connected at about the same time.
 const TOGETHER: Duration = Duration::from_millis(250);
 /// The maximum time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The number of times that probes of the ceiling, of the floor and of a size found before are
-/// sent: loss must not be mistaken for a narrow path.
+/// The number of times that probes of the ceiling, of the floor and of a previously found size are sent, so that packet
+/// loss is not mistaken for a small MTU.
 const MANY_TRIES: u8 = 4;
 /// The number of times that other probes are sent.
 const FEW_TRIES: u8 = 2;
 /// The interval at which the size that was found is probed again.
 const CONFIRM: Duration = Duration::from_secs(120);
-/// The interval at which larger sizes are probed after a search that did not reach the ceiling, and
-/// at which a mute peer is probed.
+/// The interval at which larger sizes are probed after a search that did not reach the ceiling, and at which a peer
+/// that does not answer is probed.
 const RAISE: Duration = Duration::from_secs(600);
 
-/// The common MTUs of links, which are tried before anything between them.
+/// The common MTUs of links, which are tried before other sizes.
 const USUAL: [u16; 16] =
     [576, 1006, 1280, 1300, 1350, 1380, 1400, 1420, 1428, 1440, 1452, 1454, 1460, 1472, 1480, 1492];
 
@@ -52,9 +51,9 @@ const USUAL: [u16; 16] =
 pub(crate) struct PathMtu {
     floor: u16,
     found: Option<u16>,
-    /// Whether the last search had no answer.
+    /// Whether the last search got no answer.
     mute: bool,
-    /// When the ceiling is tried again.
+    /// The time at which the ceiling is tried again.
     raise: Instant,
     state: State,
 }
@@ -71,9 +70,9 @@ struct Search {
     low: u16,
     /// The smallest size that was not answered.
     high: u16,
-    /// The size that ICMP or the device reported, until it is tried.
+    /// The size that ICMP or the device reported, until it has been tried.
     hint: u16,
-    /// The size that is being tried.
+    /// The size that is being probed.
     size: u16,
     tries: u8,
     /// The time when the answer is overdue.
@@ -81,7 +80,7 @@ struct Search {
 }
 
 impl PathMtu {
-    /// Starts with a peer behind `link` that has keys from now on.
+    /// Creates the search for a peer behind `link`, which has just got its keys.
     pub(crate) fn new(now: Instant, link: Link) -> Self {
         let v4 = link.remote().ip().to_canonical().is_ipv4();
         Self {
@@ -93,8 +92,8 @@ impl PathMtu {
         }
     }
 
-    /// Returns the largest IP packet that the path was found to carry, at most [`CEILING`]; `None`
-    /// while that is unknown, because the peer does not answer or was not probed yet.
+    /// Returns the largest IP packet that the path was found to carry, at most [`CEILING`]; `None` while the size is
+    /// unknown, because the peer does not answer or was not probed yet.
     pub(crate) fn found(&self) -> Option<u16> {
         self.found
     }
@@ -104,7 +103,7 @@ impl PathMtu {
         self.found.is_none() && !self.mute || matches!(self.state, State::Searching(_))
     }
 
-    /// Returns when to call [`PathMtu::tick`].
+    /// Returns the time at which to call [`PathMtu::tick`].
     pub(crate) fn deadline(&self) -> Instant {
         match &self.state {
             State::Resting { until } => *until,
@@ -153,15 +152,15 @@ impl PathMtu {
         if probed.kernel >= self.floor && probed.kernel < search.high {
             search.hint = probed.kernel;
         }
-        // The probe is too large for the first link: there will be no answer.
+        // The probe is too large for the first link, so there will be no answer.
         if probed.size == 0 && probed.kernel != 0 && probed.kernel < search.size {
             return self.failed(now);
         }
         None
     }
 
-    /// Processes the peer's answer to a probe. `received` is the longest datagram that it received
-    /// from us, with its headers: a lower value answers an earlier, smaller probe.
+    /// Processes the peer's answer to a probe. `received` is the length of the longest datagram that the peer received
+    /// from us, with its headers. A value below that of the current probe answers an earlier, smaller one.
     pub(crate) fn answered(&mut self, now: Instant, received: u16) -> Option<u16> {
         let State::Searching(search) = &mut self.state else { return None };
         if received < search.size {
@@ -175,7 +174,7 @@ impl PathMtu {
         self.next(now)
     }
 
-    /// Restarts the search because the peer is reached by another path.
+    /// Restarts the search because packets to the peer take another path.
     pub(crate) fn moved(&mut self, now: Instant, link: Link) {
         let found = self.found;
         *self = Self { found, ..Self::new(now, link) };
@@ -185,7 +184,7 @@ impl PathMtu {
         let State::Searching(search) = &mut self.state else { return None };
         let confirming = self.found == Some(search.size) && now < self.raise;
         if confirming {
-            // The path has become narrower, or the peer is gone.
+            // The path MTU has become smaller, or the peer is gone.
             self.raise = now;
         }
         search.high = search.size;
@@ -237,7 +236,7 @@ impl Search {
         if above >= high {
             return None;
         }
-        // A common link MTU is usually the path's own.
+        // If the size is a common link MTU, it is usually the path MTU.
         if self.size == low && (USUAL.contains(&low) || low == hint) {
             return Some(above);
         }
@@ -255,9 +254,9 @@ mod tests {
     struct World {
         path: PathMtu,
         now: Instant,
-        /// The size that the path carries.
+        /// The MTU of the path.
         mtu: u16,
-        /// The size that the first link carries.
+        /// The MTU of the first link.
         first: u16,
         /// The size that routers report in ICMP, or that a forger reports instead.
         icmp: Option<u16>,

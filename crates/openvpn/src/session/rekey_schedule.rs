@@ -1,9 +1,9 @@
-//! The life cycle of data keys: installed, used, replaced, retired.
+//! The life cycle of data keys, which are installed, used, replaced and erased.
 //!
-//! Both ends decrypt with two keys at a time. A new key is installed as the secondary one. It
-//! becomes the one that encrypts when the peer has shown that it has the key (by a packet under
-//! it), or else after the time that the reference implementation waits (`min(hand-window,
-//! reneg/2)`). So no packet is ever sent under a key that the peer cannot have.
+//! Both ends decrypt with two keys at a time. A new key is installed as the secondary one. It is
+//! used for encryption once the peer has sent a packet under it, which shows that the peer has the
+//! key, or else after the same time as in OpenVPN (`min(hand-window, reneg/2)`). So no packet is
+//! sent under a key that the peer cannot have yet.
 
 use std::time::Duration;
 
@@ -24,11 +24,12 @@ pub(crate) struct RekeySchedule {
     hand_window: Duration,
     tran_window: Duration,
     primary: u8,
-    /// The newer key, installed but not yet used for sending, and the time from which it will be.
+    /// The newer key, which is installed but not yet used for sending, and the time from which on
+    /// it will be used.
     coming: Option<(u8, Instant)>,
-    /// When the former key is erased.
+    /// The time at which the previous key is erased.
     retire: Option<Instant>,
-    /// When to negotiate again.
+    /// The time of the next negotiation.
     rekey: Option<Instant>,
 }
 
@@ -59,7 +60,8 @@ impl RekeySchedule {
         schedule
     }
 
-    /// Installs the key of a renegotiation. It decrypts at once and encrypts later.
+    /// Installs the key of a renegotiation, which is used for decryption at once and for encryption
+    /// later.
     pub(crate) fn install_next<E>(
         &mut self,
         now: Instant,
@@ -68,7 +70,7 @@ impl RekeySchedule {
         keys: DataKeys,
         out: &mut Outbox<E>,
     ) {
-        // A key that still waits must be used now: there are two slots.
+        // There are only two slots, so a key that is not used for sending yet must be used now.
         self.switch(now, out);
         self.install(KeySlot::Secondary, key_id, keys, out);
         self.retire = None;
@@ -99,7 +101,7 @@ impl RekeySchedule {
         }
     }
 
-    /// Does what is due. Returns true when a new negotiation should begin.
+    /// Performs the steps that are due. Returns true if a new negotiation should begin.
     fn tick<E>(&mut self, now: Instant, out: &mut Outbox<E>) -> bool {
         if self.coming.is_some_and(|(_, at)| at <= now) {
             self.switch(now, out);
@@ -119,9 +121,9 @@ impl RekeySchedule {
         }
     }
 
-    /// Does what is due, as [`RekeySchedule::tick`], but returns true only when this end must begin
-    /// a negotiation on `control_channel` now: the peer has not begun one already, and the budget
-    /// of renegotiations allows another one.
+    /// Performs the steps that are due, like [`RekeySchedule::tick`]. Returns true only if this end
+    /// must begin a negotiation on `control_channel` now, that is, if the peer has not begun one
+    /// already and the budget for renegotiations allows another one.
     pub(crate) fn wants_key<E>(
         &mut self,
         now: Instant,

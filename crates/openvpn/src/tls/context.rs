@@ -33,17 +33,18 @@ pub(super) struct Context {
     pub(super) warnings: Vec<String>,
 }
 
-/// Everything a client needs to open TLS sessions; cheap to clone.
+/// A client's configuration for TLS sessions; cheap to clone.
 #[derive(Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
     warnings: Arc<[String]>,
 }
 
-/// Everything a server needs to accept TLS sessions; cheap to clone.
+/// A server's configuration for TLS sessions; cheap to clone.
 #[derive(Clone)]
 pub struct ServerTls {
-    // Shared by all sessions: the library allocates a table of 256 entries with each config.
+    // Shared by all sessions, because the library allocates a table of 256 entries with each
+    // config.
     config: Arc<ServerConfig>,
     warnings: Arc<[String]>,
 }
@@ -92,15 +93,15 @@ impl ClientTls {
         Self { config: Arc::new(config), warnings: self.warnings.clone() }
     }
 
-    /// Returns warnings for the operator that do not prevent the start, such as that our
-    /// certificate has expired.
+    /// Returns warnings for the operator that do not prevent startup, such as an expired
+    /// certificate of our own.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
     pub(super) fn connection(&self) -> Result<Connection, TlsError> {
-        // OpenVPN's servers are identified by `verify-x509-name`; rustls requires a name though it
-        // neither sends nor compares it.
+        // OpenVPN's servers are identified by `verify-x509-name`; rustls requires a name, although
+        // it neither sends nor compares it here.
         let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
         ClientConnection::new(self.config.clone(), name)
             .map(Connection::Client)
@@ -144,12 +145,12 @@ impl ServerTls {
     }
 }
 
-/// Makes the error for a condition that loading the options has already excluded.
+/// Creates the error for a condition that was already excluded when the options were loaded.
 fn missing(what: &str) -> TlsConfigError {
     TlsConfigError::new("tls", what)
 }
 
-/// Our one certificate, whatever preferences the peer states.
+/// Presents our only certificate, whatever preferences the peer has.
 #[derive(Debug)]
 pub(super) struct OwnCertificate(pub(super) Arc<CertifiedKey>);
 

@@ -1,7 +1,7 @@
 use std::fmt;
 
 /// The reason why a TLS configuration cannot be used. The fault is the operator's; each text says
-/// how to correct it.
+/// how to correct the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfigError {
     source: String,
@@ -18,8 +18,8 @@ impl TlsConfigError {
         Self { source: source.into(), text: text.into(), wrong_password: true }
     }
 
-    /// Returns where the unusable material came from: a file's path, `[inline] <ca>`, or a
-    /// directive's name.
+    /// Returns the origin of the unusable data: a file's path, `[inline] <ca>`, or a directive's
+    /// name.
     pub fn origin(&self) -> &str {
         &self.source
     }
@@ -52,7 +52,7 @@ pub enum TlsError {
     Protocol(String),
     /// The caller wrote more than fits, or requested an operation that the state does not allow.
     Misuse(&'static str),
-    /// Our side or this machine failed (no randomness, no clock).
+    /// This program or this host failed (no randomness, no clock).
     Ours(String),
 }
 
@@ -104,19 +104,19 @@ pub enum CertificateProblem {
     Malformed,
     /// A name contains a NUL or another control character.
     BadName,
-    /// The certificate is of X.509 version 1 or 2.
+    /// The certificate has X.509 version 1 or 2.
     Version,
     /// The certificate is signed with SHA-1 or MD5.
     WeakSignature,
     /// The key is below the accepted size, or of an unsupported kind.
     WeakKey,
-    /// notAfter is in the past.
+    /// The certificate's notAfter is in the past.
     Expired,
-    /// notBefore is in the future.
+    /// The certificate's notBefore is in the future.
     NotYetValid,
     /// There is no path to one of our CAs, or a signature on the path is wrong.
     UnknownCa,
-    /// The CA's own validity is over or has not begun.
+    /// The CA certificate has expired or is not valid yet.
     CaNotValidNow,
     /// A path-length, name or other constraint of a CA on the path forbids it.
     Constraint,
@@ -128,7 +128,7 @@ pub enum CertificateProblem {
     CrlMissing,
     /// The peer presented a CA certificate as its own.
     IsCa,
-    /// Key usage does not fit `remote-cert-tls`.
+    /// The key usage does not fit `remote-cert-tls`.
     KeyUsage,
     /// The extended key usage does not fit.
     ExtendedKeyUsage,
@@ -136,6 +136,6 @@ pub enum CertificateProblem {
     NameMismatch,
     /// The fingerprint is not among those in `peer-fingerprint`.
     Fingerprint,
-    /// An extension that we do not know is marked critical.
+    /// An unknown extension is marked critical.
     CriticalExtension,
 }

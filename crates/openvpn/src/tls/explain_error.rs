@@ -15,8 +15,8 @@ use super::error::CertificateProblem as Problem;
 use super::identity::format_name;
 use super::trust::{Anchor, VERSION_REMEDY, date};
 
-/// Returns which check refused `leaf`, and what to do. `stale` is a CA of ours that would lead to
-/// it except for its dates.
+/// Returns the check that refused `leaf`, and the remedy. `stale` is one of our CAs, which would be
+/// accepted as its issuer if its validity period were different.
 pub(super) fn sentence(
     error: &E,
     leaf: &X509Certificate<'_>,

@@ -15,7 +15,7 @@ use x509_parser::x509::X509Name;
 
 use super::fingerprint::{fingerprint, hex};
 
-/// The maximum length of a common name in bytes: the bound of X.509 and of OpenVPN.
+/// The maximum length of a common name in bytes, as in X.509 and OpenVPN.
 const MAX_COMMON_NAME: usize = 64;
 /// The maximum length of a stored subject in bytes.
 const MAX_SUBJECT: usize = 2048;
@@ -33,12 +33,13 @@ pub struct PeerIdentity {
     pub fingerprint: String,
     /// The end of validity in seconds since 1970.
     pub not_after: u64,
-    /// Key and signature in OpenVPN's form, `256 bits ECprime256v1, signature: ecdsa-with-SHA256`.
+    /// The key and signature in OpenVPN's form, `256 bits ECprime256v1, signature:
+    /// ecdsa-with-SHA256`.
     pub key: String,
     /// The subject's organizational units that can be names of groups, at most
     /// [`adit_engine::MAX_GROUPS`].
     pub units: Vec<String>,
-    /// The weaknesses of the certificate despite which it was accepted; usually empty.
+    /// The weaknesses of an accepted certificate; usually empty.
     pub weakness: String,
     /// The subjects of the CAs on the path, from the issuer's to the root's.
     pub issuers: Vec<String>,
@@ -83,8 +84,8 @@ const SHORT_NAMES: &[(&str, &str)] = &[
 pub(super) struct BadName(pub(super) &'static str);
 
 /// Formats `name` in OpenVPN's form: `C=DE, O=x + OU=y, CN=z`, with control characters and
-/// backslashes escaped. An equals sign that would make a value read as a further attribute (`CN=x,
-/// O\3Dy`) is escaped too: different names have different texts.
+/// backslashes escaped. An equals sign that would make a value look like a further attribute
+/// (`CN=x, O\3Dy`) is escaped too, so different names have different texts.
 pub(super) fn format_name(name: &X509Name<'_>) -> Result<String, BadName> {
     let mut text = String::new();
     for rdn in name.iter() {
@@ -117,8 +118,8 @@ fn escape(value: &str, out: &mut String) {
             c if c.is_ascii_control() => {
                 let _ = write!(out, "\\{:02X}", u32::from(c));
             }
-            // Also characters beyond ASCII: some log viewers treat a line separator as a line
-            // break.
+            // These include line separators beyond ASCII, which some log viewers treat as line
+            // breaks.
             c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
                 let _ = write!(out, "\\{{{:X}}}", u32::from(c));
             }
@@ -139,7 +140,7 @@ fn attribute_text(value: &Any<'_>) -> Result<String, BadName> {
     let text = match value.header.tag().0 {
         // UTF8String, NumericString, PrintableString, IA5String, VisibleString.
         12 | 18 | 19 | 22 | 26 => std::str::from_utf8(data).map_err(|_| ODD)?.to_owned(),
-        // TeletexString: in practice it holds Latin-1.
+        // TeletexString, which in practice contains Latin-1.
         20 => data.iter().map(|byte| char::from(*byte)).collect(),
         // BMPString.
         30 => {
@@ -189,8 +190,8 @@ fn common_name(name: &X509Name<'_>) -> Result<String, BadName> {
     Ok(text)
 }
 
-/// Returns the units of a certificate, each once. A unit that is not a valid name is omitted; it is
-/// no reason to refuse the certificate.
+/// Returns the units of a certificate, each once. A unit that is not a valid group name is omitted,
+/// but the certificate is still accepted.
 fn units(name: &X509Name<'_>) -> Vec<String> {
     let mut units: Vec<String> = Vec::new();
     let texts = name.iter_organizational_unit().map(|unit| attribute_text(unit.attr_value()));
@@ -206,7 +207,7 @@ impl PeerIdentity {
     pub(super) fn new(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Self, BadName> {
         let subject = certificate.subject();
         let serial = certificate.raw_serial();
-        // DER's sign byte is not part of the number.
+        // Skip DER's sign byte, which is not part of the number.
         let serial = match serial {
             [0, rest @ ..] if !rest.is_empty() => rest,
             all => all,
@@ -256,8 +257,7 @@ fn describe_key(certificate: &X509Certificate<'_>) -> String {
         Ok(PublicKey::EC(point)) => {
             let curve = spki.algorithm.parameters.as_ref().and_then(|any| any.as_oid().ok());
             let curve = curve.map(|oid| oid.to_id_string()).unwrap_or_default();
-            // The point's size is that of its coordinates, which for P-521 is not a whole number of
-            // bytes.
+            // The point has whole bytes, but a coordinate of P-521 does not.
             let bits = if curve == "1.3.132.0.35" { 521 } else { point.key_size() };
             format!("{bits} bits EC{}", short(CURVES, &curve))
         }

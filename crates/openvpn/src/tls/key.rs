@@ -1,4 +1,4 @@
-//! Private keys in every form that openssl writes.
+//! Private keys in every form that openssl can write.
 
 #![deny(
     clippy::indexing_slicing,
@@ -109,13 +109,13 @@ fn pkcs8(pem: &Pem, der: &[u8], password: &str) -> Result<Zeroizing<Vec<u8>>, Tl
             &pem.origin,
             format!("the key is encrypted with an algorithm that is not supported; {convert}"),
         )),
-        // Bad padding, or bytes that are not a key: the result of a wrong password.
+        // A wrong password leads to bad padding, or to bytes that are not a key.
         Err(_) => Err(wrong(pem)),
     }
 }
 
-/// Decrypts `Proc-Type: 4,ENCRYPTED`: CBC with a key that OpenSSL's EVP_BytesToKey derives by one
-/// round of MD5.
+/// Decrypts a key with `Proc-Type: 4,ENCRYPTED`, which is CBC with a key that OpenSSL's
+/// EVP_BytesToKey derives with one round of MD5.
 fn traditional(
     pem: &Pem,
     header: &str,
@@ -144,7 +144,7 @@ fn traditional(
         "AES-256-CBC" => cbc_decrypt::<cbc::Decryptor<aes::Aes256>>(32, &iv, password, &mut buffer),
         _ => return Err(unsupported()),
     };
-    // One wrong password in 256 results in valid padding; the plaintext is then not a DER sequence.
+    // One in 256 wrong passwords results in valid padding, but the plaintext is not a DER sequence.
     match plain {
         Some(plain) if is_sequence(&plain) => Ok(plain),
         _ => Err(wrong(pem)),
@@ -180,7 +180,7 @@ fn bytes_to_key(password: &[u8], salt: &[u8; 8], len: usize) -> Zeroizing<Vec<u8
     key
 }
 
-/// Returns whether `der` is exactly one SEQUENCE, by its outer length.
+/// Returns whether `der` is exactly one SEQUENCE according to its outer length.
 fn is_sequence(der: &[u8]) -> bool {
     x509_parser::der_parser::ber::parse_ber_any(der)
         .is_ok_and(|(rest, any)| rest.is_empty() && any.header.tag().0 == 16)

@@ -205,7 +205,7 @@ fn own(
     Ok(Some(Arc::new(own)))
 }
 
-/// Checks our own certificate: refuses it if our TLS library cannot use it, and warns if peers will
+/// Checks our own certificate. Refuses it if our TLS library cannot use it, and warns if peers will
 /// refuse it.
 fn check_own(
     cert: &Pem,

@@ -1,9 +1,9 @@
 //! TLS on the control channel: certificates, verification, and a session that is fed with bytes.
 //!
-//! [`ClientTls`] and [`ServerTls`] are made once from the operator's material (PEM of CAs,
-//! certificate, key, revocation lists); each handshake is a [`TlsSession`]. There are no tickets,
-//! no session cache and no early data: every key negotiation is a full handshake, so that
-//! certificates are checked again.
+//! [`ClientTls`] and [`ServerTls`] are created once from the operator's PEM files (CAs,
+//! certificate, key, revocation lists). Each handshake is a [`TlsSession`]. There are no tickets,
+//! no session cache and no early data. Every key negotiation is a full handshake, which checks the
+//! certificates again.
 
 mod context;
 mod error;

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use rustls::time_provider::TimeProvider;
 use zeroize::Zeroizing;
 
-/// The operator's material with its name in messages.
+/// PEM data from the operator, with its name for messages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
     /// A file's path, or `[inline] <ca>`.
     pub origin: String,
-    /// The file's content: PEM, with any text around the blocks.
+    /// The file's content, which is PEM with any text around the blocks.
     pub bytes: Zeroizing<Vec<u8>>,
 }
 
 impl Pem {
-    /// Makes material from `bytes`, which the operator knows as `origin`.
+    /// Creates PEM data from `bytes`, which messages call `origin`.
     pub fn new(origin: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
         Self { origin: origin.into(), bytes: Zeroizing::new(bytes.into()) }
     }
@@ -38,12 +38,12 @@ pub enum NameType {
     NamePrefix,
 }
 
-/// `remote-cert-tls`: the role that the peer's certificate must be for.
+/// `remote-cert-tls`: the role for which the peer's certificate must be valid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RemoteCertTls {
-    /// The peer's certificate must be one for TLS servers.
+    /// The peer's certificate must be valid for TLS servers.
     Server,
-    /// The peer's certificate must be one for TLS clients.
+    /// The peer's certificate must be valid for TLS clients.
     Client,
 }
 
@@ -52,7 +52,7 @@ pub enum RemoteCertTls {
 pub enum ClientCertificates {
     /// The certificate is not requested.
     None,
-    /// The certificate is requested; a client without one passes TLS.
+    /// The certificate is requested, but TLS accepts a client without one.
     Optional,
     /// The certificate is required.
     #[default]
@@ -74,9 +74,9 @@ pub enum CertProfile {
     /// RSA keys of 2048 bits or more, signatures with SHA-256 or better.
     #[default]
     Preferred,
-    /// RSA keys of 1024 bits or more: OpenVPN's default.
+    /// RSA keys of 1024 bits or more, as in OpenVPN's default.
     Legacy,
-    /// As `Legacy`, and signatures with SHA-1.
+    /// The same as `Legacy`, and signatures with SHA-1.
     Insecure,
 }
 
@@ -91,8 +91,8 @@ pub struct VerifyOptions {
     /// `ns-cert-type`: requires a matching ExtendedKeyUsage or, in certificates without one, the
     /// Netscape type.
     pub netscape: Option<RemoteCertTls>,
-    /// `remote-cert-ku`: the KeyUsage must have all bits of one of these, the first bit of the
-    /// extension (digitalSignature) being 0x80. An empty list requires a KeyUsage with any bits.
+    /// `remote-cert-ku`: the KeyUsage must have all bits of one of these values. The first bit of
+    /// the extension (digitalSignature) is 0x80. An empty list requires a KeyUsage with any bits.
     pub key_usage: Option<Vec<u8>>,
     /// `verify-hash`: the certificate that signed the peer's must have one of these fingerprints.
     pub issuer: Option<IssuerHash>,
@@ -101,9 +101,9 @@ pub struct VerifyOptions {
 /// Fingerprints of certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuerHash {
-    /// Whether they are SHA-1 rather than SHA-256.
+    /// Whether the fingerprints are SHA-1 and not SHA-256.
     pub sha1: bool,
-    /// Lower-case hex without separators.
+    /// The fingerprints in lower-case hex without separators.
     pub fingerprints: Vec<String>,
 }
 
@@ -111,9 +111,9 @@ pub struct IssuerHash {
 /// them.
 #[derive(Clone, Default)]
 pub struct CommonTlsOptions {
-    /// `ca`: certificates of the authorities, at least one; may be absent with `peer_fingerprints`.
+    /// `ca`: the certificates of one or more authorities; may be absent with `peer_fingerprints`.
     pub ca: Option<Pem>,
-    /// `cert`: our certificate, then its intermediates, if any.
+    /// `cert`: our certificate, followed by its intermediates, if any.
     pub cert: Option<Pem>,
     /// `extra-certs`: further intermediates to send.
     pub extra_certs: Option<Pem>,
@@ -124,15 +124,16 @@ pub struct CommonTlsOptions {
     /// `crl-verify`: revocation lists of every authority in a peer's chain. An empty `Pem` is
     /// refused.
     pub crl: Option<Pem>,
-    /// The lists of `capath`: each applies to its authority, and an authority may have none.
+    /// The revocation lists of `capath`. Each applies to its authority, and an authority may have
+    /// none.
     pub known_crl: Option<Pem>,
     /// The requirements on the peer's certificate.
     pub verify: VerifyOptions,
     /// `tls-cert-profile`.
     pub profile: CertProfile,
-    /// `peer-fingerprint`: SHA-256 of the accepted certificates in lower-case hex; empty to accept
-    /// all that the CA signed. With it `ca` may be absent: then no other part of the certificate
-    /// matters, not even its dates, as in OpenVPN.
+    /// `peer-fingerprint`: the SHA-256 hashes of the accepted certificates in lower-case hex; empty
+    /// to accept all that the CA signed. With fingerprints, `ca` may be absent. In that case no
+    /// other part of the certificate matters, not even its validity period, as in OpenVPN.
     pub peer_fingerprints: Vec<String>,
     /// `tls-version-min`; 1.2 if `None`.
     pub min_version: Option<TlsVersion>,

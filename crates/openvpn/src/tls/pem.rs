@@ -1,4 +1,5 @@
-//! PEM as in operators' files: blocks within any text, with or without encryption headers.
+//! Reads PEM from operators' files, which may contain any text around the blocks, and blocks with
+//! or without encryption headers.
 
 #![deny(
     clippy::indexing_slicing,
@@ -31,7 +32,7 @@ pub(super) struct Block {
     pub(super) der: Zeroizing<Vec<u8>>,
 }
 
-/// Returns every block of `pem`; text around blocks is skipped.
+/// Returns every block of `pem`. Text around blocks is skipped.
 pub(super) fn blocks(pem: &Pem) -> Result<Vec<Block>, TlsConfigError> {
     let fail = |line: usize, text: String| {
         Err(TlsConfigError::new(&pem.origin, format!("line {line}: {text}")))
@@ -98,7 +99,7 @@ fn marker(line: &str) -> Option<Marker<'_>> {
     begin.or_else(|| inner.strip_prefix("END ").map(Marker::End))
 }
 
-/// Returns the DER of every certificate in `pem`, at least one.
+/// Returns the DER of every certificate in `pem`. It must contain at least one.
 pub(super) fn certificates(pem: &Pem) -> Result<Vec<Vec<u8>>, TlsConfigError> {
     let mut found = Vec::new();
     let mut others = Vec::new();

@@ -1,8 +1,8 @@
 //! Revocation lists.
 //!
-//! `openssl ca -gencrl` makes lists of version 1, or without extensions, unless its configuration says
-//! otherwise. OpenVPN takes them; webpki reads only lists of version 2 with extensions. This module checks the
-//! others ([`PlainList`]) by the same rules, on the bytes that were received.
+//! By default, `openssl ca -gencrl` creates lists of version 1, or without extensions. OpenVPN accepts them, but webpki
+//! reads only lists of version 2 with extensions. This module checks the others ([`PlainList`]) with the same rules,
+//! using the original bytes.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -30,7 +30,7 @@ pub(super) struct RevocationLists {
 /// A list without extensions.
 #[derive(Debug)]
 struct PlainList {
-    /// The authority's name, without the header of its sequence, as in all names here.
+    /// The authority's name. Like all names here, it lacks the header of its sequence.
     issuer: Vec<u8>,
     next_update: UnixTime,
     /// The serial numbers of revoked certificates, without leading zeros.
@@ -43,7 +43,7 @@ struct PlainList {
 }
 
 impl RevocationLists {
-    /// Adds the lists of another file.
+    /// Adds the lists from another file.
     pub(super) fn extend(&mut self, other: Self) {
         self.lists.extend(other.lists);
         self.plain.extend(other.plain);
@@ -54,8 +54,8 @@ impl RevocationLists {
         self.plain.is_empty()
     }
 
-    /// Checks the certificates of a path by the lists that webpki does not read. With `deny`, every certificate needs a list,
-    /// here or there.
+    /// Checks the certificates of a path against the lists that webpki does not read. With `deny`, every certificate
+    /// needs a list, either here or in webpki.
     pub(super) fn check(
         &self,
         path: &VerifiedPath<'_>,
@@ -94,8 +94,8 @@ impl RevocationLists {
         Ok(())
     }
 
-    /// Returns whether webpki has a list for the certificate. One that is restricted to some of its authority's certificates
-    /// does not count.
+    /// Returns whether webpki has a list for the certificate. A list that is restricted to some of its authority's
+    /// certificates does not count.
     fn covers(&self, certificate: &Cert<'_>) -> bool {
         self.lists.iter().any(|list| {
             list.issuer() == certificate.issuer() && list.issuing_distribution_point().is_none()
@@ -115,14 +115,14 @@ fn check_key_usage(issuer: &Cert<'_>) -> Result<(), Error> {
 }
 
 impl PlainList {
-    /// Reads a list without extensions. Returns `None` if it has some, or is no such list.
+    /// Reads a list without extensions. Returns `None` if the list has extensions or cannot be parsed.
     fn read(der: &[u8]) -> Option<Result<Self, Error>> {
         let Ok(([], parsed)) = x509_parser::parse_x509_crl(der) else { return None };
         if !parsed.extensions().is_empty() {
             return None;
         }
         let revoked = || parsed.iter_revoked_certificates();
-        // Such an extension names another authority, or is not known.
+        // A critical extension names another authority or is unknown.
         if revoked().any(|entry| entry.extensions().iter().any(|extension| extension.critical)) {
             return Some(Err(Error::UnsupportedIndirectCrl));
         }
@@ -147,7 +147,8 @@ impl PlainList {
         }))
     }
 
-    /// Verifies the signature by the authority's key: a SubjectPublicKeyInfo without the header of its sequence.
+    /// Verifies the signature with the authority's key, which is a SubjectPublicKeyInfo without the header of its
+    /// sequence.
     fn check_signature(
         &self,
         key: &[u8],
@@ -186,7 +187,7 @@ fn canonical(serial: &[u8]) -> &[u8] {
     serial.get(zeros..).unwrap_or_default()
 }
 
-/// Returns every list in `crl`, at least one.
+/// Returns every list in `crl`. It must contain at least one.
 pub(super) fn read_revocation_lists(
     crl: &Pem,
     now: i64,

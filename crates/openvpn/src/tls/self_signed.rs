@@ -1,8 +1,9 @@
 //! TLS between two ends that know each other by their keys, without authorities.
 //!
-//! Both present a certificate. It is a fixed form around an Ed25519 key, signed by that key: it has
-//! no names and no dates, and a certificate of another form is refused without being parsed. The
-//! client accepts one key. The server accepts any, and its caller decides what the key may do.
+//! Both ends present a certificate. It is a fixed template with an Ed25519 key and a signature by
+//! that key, without variable names or dates. A certificate that does not match the template is
+//! refused without being parsed. The client accepts one key. The server accepts any key, and its
+//! caller decides what the key may do.
 
 #![deny(
     clippy::indexing_slicing,
@@ -52,14 +53,14 @@ const OUTER_HEADER: usize = 3;
 /// The PKCS#8 form of an Ed25519 key up to its seed.
 const PKCS8: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
 
-/// The key of one end, from which it makes TLS configurations; cheap to clone.
+/// The key of one end, which creates TLS configurations; cheap to clone.
 #[derive(Clone)]
 pub struct SelfSigned {
     own: Arc<CertifiedKey>,
     hash: KeyHash,
 }
 
-/// One end's TLS for all key negotiations of a session; cheap to clone.
+/// One end's TLS configuration for all key negotiations of a session; cheap to clone.
 #[derive(Clone)]
 pub enum RecordTls {
     /// The end that sends the first packet.
@@ -69,7 +70,7 @@ pub enum RecordTls {
 }
 
 impl SelfSigned {
-    /// Makes the certificate of a key.
+    /// Creates the certificate of a key.
     ///
     /// # Errors
     /// The cryptographic library failed.
@@ -91,10 +92,11 @@ impl SelfSigned {
         self.hash
     }
 
-    /// Makes the TLS of a client that accepts one server key and speaks one protocol (ALPN).
+    /// Creates the configuration of a client that accepts one server key and uses one protocol
+    /// (ALPN).
     ///
     /// # Errors
-    /// The TLS library refuses, which is our fault.
+    /// Fails if the TLS library refuses the configuration, which is our fault.
     pub fn client(&self, expected: KeyHash, protocol: &[u8]) -> Result<RecordTls, TlsError> {
         let mut config = ClientConfig::builder_with_details(provider(), Arc::new(NoTime))
             .with_protocol_versions(&[&TLS13])
@@ -108,10 +110,11 @@ impl SelfSigned {
         Ok(RecordTls::Client(Arc::new(config)))
     }
 
-    /// Makes the TLS of a server that accepts any key and speaks these protocols (ALPN).
+    /// Creates the configuration of a server that accepts any key and supports these protocols
+    /// (ALPN).
     ///
     /// # Errors
-    /// The TLS library refuses, which is our fault.
+    /// Fails if the TLS library refuses the configuration, which is our fault.
     pub fn server(&self, protocols: &[&[u8]]) -> Result<RecordTls, TlsError> {
         let mut config = ServerConfig::builder_with_details(provider(), Arc::new(NoTime))
             .with_protocol_versions(&[&TLS13])
@@ -130,7 +133,7 @@ impl RecordTls {
         let failed = |error: Error| TlsError::Ours(error.to_string());
         Ok(match self {
             Self::Client(config) => {
-                // The library requires a name, though it neither sends nor compares it.
+                // The library requires a name, although it neither sends nor compares it here.
                 let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
                 let connection = ClientConnection::new(config.clone(), name);
                 Connection::Client(connection.map_err(failed)?)
@@ -178,14 +181,14 @@ fn certificate(key: &SigningKey) -> Result<Vec<u8>, adit_crypto::CryptoError> {
     Ok(certificate)
 }
 
-/// Both ends are ours, so the one group and the one signature scheme are not negotiable.
+/// Both ends run our program, so the only group and signature scheme are fixed.
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     let mut provider = default_provider();
     provider.kx_groups = vec![kx_group::X25519MLKEM768];
     Arc::new(provider)
 }
 
-/// The certificates have no dates to compare with a clock.
+/// A fixed clock, because the certificates have no dates to check.
 #[derive(Debug)]
 struct NoTime;
 
@@ -195,7 +198,7 @@ impl TimeProvider for NoTime {
     }
 }
 
-/// Refuses a peer's certificate in such a way that the session's error explains it.
+/// Refuses a peer's certificate, and makes the session's error explain why.
 fn refuse(problem: CertificateProblem, detail: &str) -> Error {
     let (subject, detail) = (String::new(), detail.to_owned());
     verify::report(Err(CertificateError { problem, subject, detail }));
@@ -405,7 +408,7 @@ mod tests {
         assert!(error.is_some() && server.protocol().is_none());
     }
 
-    /// An end that shows another end's certificate cannot sign for it.
+    /// An end that presents another end's certificate cannot sign the handshake with its key.
     #[test]
     fn a_certificate_without_its_key_is_refused() {
         let (a, b) = (end(1), end(2));

@@ -20,8 +20,8 @@ use super::verify;
 
 /// The maximum length of a message in bytes, which is the capacity of a TLS record.
 pub const MAX_MESSAGE: usize = 16_384;
-/// The maximum length of a record with its header in bytes: RFC 5246 allows 2048 more than the
-/// plaintext.
+/// The maximum length of a record with its header in bytes. RFC 5246 allows 2048 bytes more than
+/// the plaintext.
 const MAX_RECORD: usize = MAX_MESSAGE + 2048 + RECORD_HEADER;
 const RECORD_HEADER: usize = 5;
 /// The maximum number of bytes that a peer may send before its handshake is complete. A chain of
@@ -33,7 +33,7 @@ const MAX_UNREAD: usize = 32;
 /// peer requests.
 const MAX_OUTGOING: usize = 128 * 1024;
 
-/// Returns what an alert of the peer means for this end.
+/// Returns the meaning of a peer's alert for this end.
 fn meaning(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::CertificateRevoked => {
@@ -52,8 +52,8 @@ fn meaning(alert: AlertDescription) -> &'static str {
 /// A TLS handshake and the channel that follows it.
 ///
 /// [`feed`](Self::feed) takes received bytes, in order and in portions of any size, and
-/// [`pull`](Self::pull) returns the bytes to send. OpenVPN's peers rely on one message being one
-/// TLS record: [`write`](Self::write) makes one, [`read`](Self::read) returns one.
+/// [`pull`](Self::pull) returns the bytes to send. OpenVPN's peers expect each message in one TLS
+/// record. [`write`](Self::write) writes one record and [`read`](Self::read) returns one.
 pub struct TlsSession {
     connection: Connection,
     /// The result of checking the peer's certificate.
@@ -149,8 +149,8 @@ impl TlsSession {
         Ok(())
     }
 
-    /// Returns the number of bytes that are missing from the header or, once that is complete, from
-    /// the record.
+    /// Returns the number of bytes that are missing from the header or, once the header is
+    /// complete, from the record.
     fn missing(&self) -> Result<usize, TlsError> {
         let have = self.partial.len();
         let Some([_, _, _, high, low]) = self.partial.first_chunk::<RECORD_HEADER>() else {
@@ -305,8 +305,8 @@ impl TlsSession {
         self.closed
     }
 
-    /// Exports keying material for `label` by RFC 5705, without context. Fails before the end of
-    /// the handshake.
+    /// Exports keying material for `label` without context (RFC 5705). Fails before the end of the
+    /// handshake.
     pub fn export(&self, label: &[u8], out: &mut [u8]) -> Result<(), TlsError> {
         self.export_keys(label, None, out)
     }
@@ -333,8 +333,8 @@ impl TlsSession {
             .map_err(|error| TlsError::Ours(error.to_string()))
     }
 
-    /// Returns the hash of the peer's key once the handshake is complete; `None` before that, and
-    /// if the peer's certificate is not a self-signed one of [`SelfSigned`](super::SelfSigned).
+    /// Returns the hash of the peer's key once the handshake is complete; `None` before that, or if
+    /// the peer's certificate is not a [`SelfSigned`](super::SelfSigned) one.
     pub fn peer_key(&self) -> Option<KeyHash> {
         let complete = !self.is_handshaking() && self.failed.is_none();
         let chain = self.connection.peer_certificates().filter(|_| complete)?;
@@ -342,13 +342,13 @@ impl TlsSession {
     }
 
     /// Returns the identity in the peer's certificate once the handshake is complete; `None` before
-    /// that, and if the peer has none.
+    /// that, or if the peer has no certificate.
     pub fn peer(&self) -> Option<&PeerIdentity> {
         if self.is_handshaking() { None } else { self.verdict.as_ref()?.as_ref().ok() }
     }
 
-    /// Returns version, suite and group in the wording of OpenVPN's log: `TLSv1.3, cipher TLSv1.3
-    /// TLS_AES_256_GCM_SHA384, group X25519MLKEM768`.
+    /// Returns the version, suite and group in the wording of OpenVPN's log: `TLSv1.3, cipher
+    /// TLSv1.3 TLS_AES_256_GCM_SHA384, group X25519MLKEM768`.
     pub fn description(&self) -> String {
         let version = match self.connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",

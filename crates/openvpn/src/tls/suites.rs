@@ -1,11 +1,11 @@
-//! Names of cipher suites and groups.
+//! The names of cipher suites and groups.
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
 
 use super::error::TlsConfigError;
 
-/// The suites that can be negotiated: (IANA number, OpenSSL's name, IANA's name).
+/// The suites that can be negotiated, as (IANA number, OpenSSL's name, IANA's name).
 pub(super) const SUITES: &[(CipherSuite, &str, &str)] = &[
     (CipherSuite::TLS13_AES_256_GCM_SHA384, "TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"),
     (CipherSuite::TLS13_AES_128_GCM_SHA256, "TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"),
@@ -50,7 +50,7 @@ pub(super) const SUITES: &[(CipherSuite, &str, &str)] = &[
 pub const GROUP_NAMES: [&str; 5] =
     ["X25519MLKEM768", "SecP256r1MLKEM768", "X25519", "secp256r1", "secp384r1"];
 
-/// Returns the suites of TLS 1.3 and those of TLS 1.2 by OpenVPN's names, most preferred first.
+/// Returns the suites of TLS 1.3 and those of TLS 1.2 under OpenVPN's names, most preferred first.
 pub fn suite_names() -> (Vec<String>, Vec<String>) {
     let names = |tls13: bool| {
         let name = |suite: SupportedCipherSuite| {
@@ -63,7 +63,7 @@ pub fn suite_names() -> (Vec<String>, Vec<String>) {
     (names(true), names(false))
 }
 
-/// Returns OpenSSL's name of a suite, which OpenVPN logs.
+/// Returns OpenSSL's name of a suite, which is the one in OpenVPN's log.
 pub(super) fn openssl_name(suite: CipherSuite) -> String {
     SUITES
         .iter()
@@ -91,8 +91,8 @@ fn supported(tls13: bool) -> Vec<SupportedCipherSuite> {
 
 /// Returns the suites that `list` names, in its order; all of them if there is no list.
 ///
-/// OpenSSL's keywords that exclude none of our suites (`DEFAULT`, `HIGH`, `!aNULL`) are understood;
-/// names of suites that we do not have are omitted with a warning, as long as one suite remains.
+/// OpenSSL's keywords that exclude none of our suites (`DEFAULT`, `HIGH`, `!aNULL`) are accepted.
+/// Names of suites that we do not support are omitted with a warning, as long as one suite remains.
 pub(super) fn choose(
     directive: &'static str,
     list: Option<&str>,
@@ -126,7 +126,7 @@ pub(super) fn choose(
             }
         }
     }
-    // TLS 1.3 has its own suites: as long as it is allowed, an outdated list leaves those.
+    // TLS 1.3 has its own suites, so while it is allowed, an outdated list still leaves those.
     if chosen.is_empty() && !tls13 {
         warnings.push(format!(
             "{directive}: no suite in \"{list}\" is supported: TLS 1.2 is not offered, TLS 1.3 is"
@@ -155,8 +155,8 @@ fn named(suite: SupportedCipherSuite, name: &str) -> bool {
     })
 }
 
-/// Returns the groups that `list` names, in its order. The default is the TLS library's, hybrid
-/// first.
+/// Returns the groups that `list` names, in its order. The default is the TLS library's order, with
+/// the hybrid group first.
 pub(super) fn groups(
     list: &str,
     warnings: &mut Vec<String>,

@@ -1,4 +1,5 @@
-//! The requirements on peers' certificates: the CAs, the revocation lists, and the checks in order.
+//! The requirements on peers' certificates, which are the CAs, the revocation lists, and the checks
+//! in their order.
 
 #![deny(
     clippy::indexing_slicing,
@@ -40,7 +41,7 @@ const MAX_CHAIN_BYTES: usize = 32 * 1024;
 /// The explanation for a certificate that cannot be read.
 const NOT_DER: &str = "it is not valid DER";
 
-/// The OIDs of server and client authentication in EKU, without tag and length.
+/// The OIDs of server and client authentication in ExtendedKeyUsage, without tag and length.
 const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
@@ -48,19 +49,20 @@ const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 struct Path {
     /// The subjects on the path.
     names: Vec<String>,
-    /// SHA-1 and SHA-256 of the certificate that signed the peer's, if `verify-hash` is configured;
-    /// of each candidate if several may have signed it.
+    /// The SHA-1 and SHA-256 hashes of the certificate that signed the peer's, if `verify-hash` is
+    /// configured. If several certificates may have signed it, these are the hashes of each.
     issuer: Vec<[String; 2]>,
 }
 
-/// The CAs, revocation lists and requirements that peers' certificates are checked against.
+/// The CAs, revocation lists and requirements against which peers' certificates are checked.
 #[derive(Debug)]
 pub(super) struct Trust {
     anchors: Vec<Anchor>,
-    /// The certificates of the CA file that are not self-issued: steps on a path, not its end.
+    /// The certificates in the CA file that are not self-issued. They can be intermediates on a
+    /// path, but not its trust anchor.
     intermediates: Vec<CertificateDer<'static>>,
     revocation_lists: Option<RevocationLists>,
-    /// The policy for a certificate whose authority has no list here.
+    /// The policy for a certificate without a revocation list from its authority.
     unlisted: UnknownStatusPolicy,
     verify: VerifyOptions,
     profile: CertProfile,
@@ -115,7 +117,7 @@ impl Trust {
                 others.push((anchor, CertificateDer::from(der)));
             }
         }
-        // Without a root, the certificates that the operator named are the trust anchors.
+        // If there is no root, the configured intermediate certificates are the trust anchors.
         let intermediates = if anchors.is_empty() {
             anchors.extend(others.into_iter().map(|(anchor, _)| anchor));
             Vec::new()
@@ -146,11 +148,12 @@ impl Trust {
         })
     }
 
-    /// Returns whether a certificate of our own leads to one of these CAs with the intermediates
-    /// that we send.
+    /// Returns whether there is a path from our own certificate through the intermediates that we
+    /// send to one of these CAs.
     pub(super) fn leads_to(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
         let Some((leaf, sent)) = chain.split_first() else { return true };
-        // The role that the certificate is not for ends the search earlier, which proves nothing.
+        // Try both roles. For the wrong one, the search may end with a different error, which
+        // proves nothing.
         ![true, false].into_iter().any(|server| {
             matches!(
                 self.check_path(leaf, sent, server, now, true),
@@ -165,7 +168,7 @@ impl Trust {
         self
     }
 
-    /// Creates the trust for peers that are identified by their certificates' fingerprints alone.
+    /// Creates a trust that identifies peers by the fingerprints of their certificates alone.
     pub(super) fn of_fingerprints(
         fingerprints: Vec<String>,
         (verify, profile): (VerifyOptions, CertProfile),
@@ -216,7 +219,7 @@ impl Trust {
         }
         for der in intermediates {
             match parse(der) {
-                // A root sent with the chain proves nothing and is not checked.
+                // A root that the peer sends proves nothing and is not checked.
                 Some(one) if one.subject().as_raw() == one.issuer().as_raw() => {}
                 Some(one) => check_form(&one, self.profile)?,
                 None => {
@@ -270,11 +273,13 @@ impl Trust {
         let complete = found.is_none_or(RevocationLists::is_complete);
         let revocation = match found {
             Some(_) if complete || !lists.is_empty() => Some(
-                // Loading refuses an empty list of lists. If there were one, no peer may pass.
+                // Loading already refuses a configuration without lists. If there still are none,
+                // no peer may be accepted.
                 RevocationOptionsBuilder::new(&lists)
                     .map_err(|_| webpki::Error::UnknownRevocationStatus)?
                     .with_depth(RevocationCheckDepth::Chain)
-                    // If there are other lists, they decide about certificates without one here.
+                    // If there are plain lists too, they decide about certificates that these lists
+                    // do not cover.
                     .with_status_policy(if complete {
                         self.unlisted
                     } else {
@@ -285,8 +290,8 @@ impl Trust {
             ),
             _ => None,
         };
-        // "If present": issuers usually lack this extension. The further requirements of
-        // `remote-cert-tls` on the leaf are checked before.
+        // Require the extension only if it is present, because issuers usually lack it. The further
+        // requirements of `remote-cert-tls` on the leaf have already been checked.
         let usage =
             KeyUsage::required_if_present(if peer_is_server { SERVER_AUTH } else { CLIENT_AUTH });
         let deny = self.unlisted == UnknownStatusPolicy::Deny;
@@ -306,7 +311,7 @@ impl Trust {
         let steps: Vec<_> = path.intermediate_certificates().map(|step| step.der()).collect();
         let names = steps.iter().filter_map(|der| parse(der).map(|step| subject(&step)));
         let mut names: Vec<String> = names.collect();
-        // A CA that was reissued with the same key appears twice as the same anchor.
+        // The certificates of a CA that was reissued with the same key are the same anchor.
         let mut ends = self.anchors.iter().filter(|anchor| {
             let (have, found) = (&anchor.anchor, path.anchor());
             have.subject == found.subject
@@ -322,7 +327,7 @@ impl Trust {
         Ok(Path { names, issuer })
     }
 
-    /// Returns the CA outside its validity that alone prevents a path from being found.
+    /// Returns the CA whose validity period is the only obstacle to a path.
     fn stale_anchor(
         &self,
         error: &webpki::Error,

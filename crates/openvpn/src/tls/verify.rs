@@ -18,9 +18,9 @@ use super::options::ClientCertificates;
 use super::trust::Trust;
 
 thread_local! {
-    /// The last verdict of this thread, until the session that requested it takes it. It is kept
-    /// outside the TLS library, whose errors have no room for a sentence if the peer is to get the
-    /// right alert, and which does not pass the session to the verifier that all sessions share.
+    /// The last verdict on this thread, until the session that requested it takes it. It cannot
+    /// pass through the TLS library. An error that leads to the right alert has no room for a text,
+    /// and the library does not tell the shared verifier which session it works for.
     static LAST: Cell<Option<Result<PeerIdentity, CertificateError>>> = const { Cell::new(None) };
 }
 

@@ -1,7 +1,7 @@
-//! Signatures by RSA keys of 1024 to 2047 bits, and with SHA-1, for `tls-cert-profile legacy` and
-//! `insecure`.
+//! Verification of signatures by RSA keys of 1024 to 2047 bits, and with SHA-1, for
+//! `tls-cert-profile legacy` and `insecure`.
 //!
-//! The TLS library refuses both. Its own algorithms still verify longer keys.
+//! The TLS library refuses both. Its own algorithms still verify signatures by longer keys.
 
 #![deny(
     clippy::indexing_slicing,
@@ -27,9 +27,10 @@ use super::options::CertProfile;
 
 /// The minimum size of an RSA modulus in bits under `tls-cert-profile legacy`.
 pub(super) const LEAST_BITS: u64 = 1024;
-/// The size from which on the library's own algorithms verify.
+/// The minimum size of an RSA modulus in bits for the library's own algorithms.
 const STRONG_BITS: u64 = 2048;
-/// The maximum size of the public exponent of a weak key: all common ones are 3, 17 or 65537.
+/// The maximum size of the public exponent of a weak key in bits. Common exponents are 3, 17 and
+/// 65537.
 const MAX_EXPONENT_BITS: u64 = 33;
 
 /// `sha1WithRSAEncryption`, for which the library has no name.
@@ -44,7 +45,7 @@ enum Padding {
     Pss(&'static digest::Algorithm),
 }
 
-/// Verifies signatures by keys of any length from [`LEAST_BITS`] on.
+/// Verifies signatures by keys of [`LEAST_BITS`] or more.
 #[derive(Debug)]
 struct AnyRsa {
     id: AlgorithmIdentifier,
@@ -90,8 +91,8 @@ impl SignatureVerificationAlgorithm for AnyRsa {
     }
 }
 
-/// Verifies by RSASSA-PSS-VERIFY with MGF1 and a salt as long as the hash (RFC 8017, 8.1.2 and
-/// 9.1.2). All of its input is public.
+/// Verifies a signature with RSASSA-PSS-VERIFY, MGF1 and a salt as long as the hash (RFC 8017,
+/// 8.1.2 and 9.1.2). All its input is public.
 fn verify_pss(
     modulus: &BigUint,
     exponent: &BigUint,
@@ -114,7 +115,7 @@ fn verify_pss(
     let encoded = signed.modpow(exponent, modulus).to_bytes_be();
     let mut padded = vec![0; length.checked_sub(encoded.len())?];
     padded.extend(encoded);
-    // maskedDB | H | 0xbc
+    // The block is maskedDB | H | 0xbc.
     let hash_len = hash.output_len();
     let (rest, trailer) = padded.split_last().map(|(last, rest)| (rest, *last))?;
     let (masked, digest) = rest.split_at_checked(rest.len().checked_sub(hash_len)?)?;
@@ -127,7 +128,7 @@ fn verify_pss(
     let mut block = masked.to_vec();
     mask(&mut block, hash, digest);
     *block.first_mut()? &= used;
-    // zeros | 0x01 | salt
+    // The unmasked DB is zeros | 0x01 | salt.
     let (zeros, salt) = block.split_at_checked(block.len().checked_sub(hash_len)?)?;
     let (one, zeros) = zeros.split_last()?;
     if *one != 1 || zeros.iter().any(|byte| *byte != 0) {
@@ -140,7 +141,7 @@ fn verify_pss(
     (context.finish().as_ref() == digest).then_some(())
 }
 
-/// Combines `block` with MGF1 of `seed` by exclusive or.
+/// Applies MGF1 of `seed` to `block` with exclusive or.
 fn mask(block: &mut [u8], hash: &'static digest::Algorithm, seed: &[u8]) {
     for (counter, part) in (0_u32..).zip(block.chunks_mut(hash.output_len())) {
         let mut context = digest::Context::new(hash);
@@ -165,8 +166,8 @@ pub(super) fn algorithms(
     }
 }
 
-/// Returns the library's algorithms with ours before them: the first that fits decides. Created
-/// once per process.
+/// Returns the library's algorithms with ours before them, because the first one that fits decides.
+/// The list is created once per process.
 fn extended(sha1: bool) -> WebPkiSupportedAlgorithms {
     let usual = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
     let strong = |id: AlgorithmIdentifier| {
@@ -198,7 +199,7 @@ fn extended(sha1: bool) -> WebPkiSupportedAlgorithms {
         ),
     ];
     if sha1 {
-        // For certificates only: no handshake is signed with it.
+        // This algorithm is only for certificates. No handshake is signed with it.
         let padding = Padding::Pkcs1(&signature::RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY);
         ours.push(new(RSA_PKCS1_SHA1, None, padding));
     }

@@ -10,9 +10,10 @@ use super::{WrapConfig, WrapError, Wrapper};
 use crate::keys::{Metadata, Role, ServerKey, UnwrapError, split_wkc};
 use crate::packet::{Control, Header, Opcode, PacketError, split_front};
 
-/// A server's unwrapping of packets from unauthenticated senders, which keeps no state about them.
+/// Unwraps a server's packets from unauthenticated senders, without keeping state about them.
 pub struct WrapServer {
-    /// The key for all clients or no wrapping; absent where every client must bring its own key.
+    /// The wrapping for all clients, which may be none; absent if every client must bring its own
+    /// key.
     shared: Option<Mode>,
     /// Unwraps the keys of clients that bring their own.
     wrapped: Option<TlsCryptV2Server>,
@@ -31,7 +32,7 @@ pub struct FirstPacket<'a> {
     /// Whether the client can resend its wrapped key and so take part in the stateless handshake
     /// (opcode 10 of tls-crypt-v2 clients from 2.6 on).
     pub early_negotiation: bool,
-    /// The wrapper for this client, which has the client's key and has recorded this packet as
+    /// The wrapper for this client, which contains the client's key and has recorded this packet as
     /// seen.
     pub wrapper: Wrapper,
     /// The metadata of the wrapped key.
@@ -73,7 +74,7 @@ impl WrapServer {
         };
         match first.metadata {
             _ if !first.wrapper.has_key_of_its_own() => Ok(()),
-            // A time in the future counts as no age; OpenVPN accepts such keys too.
+            // A time in the future counts as age zero. OpenVPN accepts such keys too.
             Some(Metadata::Timestamp(made)) if now.0.saturating_sub(made) <= max_age.as_secs() => {
                 Ok(())
             }

@@ -7,8 +7,8 @@
 //! tls-crypt-v2 the same under the client's own key; opcodes 10 and 11 are followed by that key, wrapped for the server
 //! ```
 //!
-//! Directions: in tls-crypt the server sends with the first half of the key. In tls-auth
-//! `key-direction` selects the halves; without it both ends use the first half in both directions.
+//! In tls-crypt, the server sends with the first half of the key. In tls-auth, `key-direction` selects the halves.
+//! Without it, both ends use the first half in both directions.
 
 #![deny(
     clippy::indexing_slicing,
@@ -62,7 +62,7 @@ pub enum WrapConfig {
     TlsCryptV2Server {
         /// The key that unwraps the clients' keys.
         key: ServerKey,
-        /// `tls-crypt-v2-max-age`: clients' keys that are older or have no time stamp are refused.
+        /// `tls-crypt-v2-max-age`: refuse clients' keys that are older or have no time stamp.
         max_age: Option<Duration>,
         /// `tls-auth` or `tls-crypt` for clients that bring no key of their own.
         shared: Option<Box<Self>>,
@@ -70,8 +70,7 @@ pub enum WrapConfig {
 }
 
 impl WrapConfig {
-    /// Returns the `tls-crypt-v2` of a server that accepts clients' keys of any age, and no other
-    /// clients.
+    /// Returns the `tls-crypt-v2` of a server that accepts clients' keys of any age, and no clients without such a key.
     pub fn tls_crypt_v2_server(key: ServerKey) -> Self {
         Self::TlsCryptV2Server { key, max_age: None, shared: None }
     }
@@ -90,10 +89,10 @@ impl WrapConfig {
 /// The reason why a packet was not wrapped or unwrapped. Each variant is one check.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WrapError {
-    /// The bytes are not a control packet: a fault of the peer or of an unauthenticated sender.
+    /// The bytes are not a control packet. The fault is the peer's or an unauthenticated sender's.
     #[error(transparent)]
     Malformed(#[from] PacketError),
-    /// The packet does not authenticate: an unauthenticated sender, or the wrong key.
+    /// The packet does not authenticate, because of an unauthenticated sender or the wrong key.
     #[error("the packet does not authenticate: another key or direction, or it was altered")]
     BadMac,
     /// An authentic packet arrived a second time or too late.
@@ -102,10 +101,10 @@ pub enum WrapError {
     /// The wrapped client key is missing, malformed or not ours.
     #[error(transparent)]
     BadWkc(#[from] UnwrapError),
-    /// The client key is authentic and older than `tls-crypt-v2-max-age`.
+    /// The client key is authentic but older than `tls-crypt-v2-max-age`.
     #[error("the tls-crypt-v2 client key is older than tls-crypt-v2-max-age allows")]
     KeyTooOld,
-    /// The client key is authentic and its age unknown, where `tls-crypt-v2-max-age` limits it.
+    /// The client key is authentic but has no time stamp, which `tls-crypt-v2-max-age` requires.
     #[error("the tls-crypt-v2 client key has no time stamp, which tls-crypt-v2-max-age requires")]
     KeyWithoutTime,
     /// The wrapped key differs from the one that the session began with.
@@ -114,17 +113,16 @@ pub enum WrapError {
     /// This end has wrapped 2^32 packets. The session must end.
     #[error("the control channel's packet ids are used up")]
     IdsExhausted,
-    /// A server's key was given to a client or the reverse: our fault.
+    /// A client got a server's key, or a server got a client's key. The fault is ours.
     #[error("this end cannot use the other end's kind of tls-crypt-v2 key")]
     WrongRole,
-    /// The cryptographic library failed: our fault or the machine's.
+    /// The cryptographic library failed. The fault is ours or the host's.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// Opens arbitrary bytes, for the fuzzer, as an unauthenticated packet and within a session under
-/// every wrapping. The first byte chooses; the rest is the packet. Returns the result of the
-/// unauthenticated packet.
+/// Opens arbitrary bytes, for the fuzzer, as an unauthenticated packet and within a session under every wrapping. The
+/// first byte selects the wrapping, and the rest is the packet. Returns the result of the unauthenticated packet.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) -> Result<(), WrapError> {
     let short = PacketError::TooShort;
@@ -141,7 +139,7 @@ pub fn fuzz(bytes: &[u8]) -> Result<(), WrapError> {
     }
     let mut copy = packet.to_vec();
     let mut first = WrapServer::new(&config)?.open_first(&mut copy)?;
-    // Within the session the same bytes are a replay, or pass where the wrapping has no packet ids.
+    // Within the session the same bytes are a replay, but are accepted if the wrapping has no packet ids.
     let again = first.wrapper.open(&mut packet.to_vec()).map(|_| ());
     match config {
         WrapConfig::None => assert_eq!(again, Ok(())),

@@ -1,4 +1,4 @@
-//! The wrappings themselves, without counters.
+//! The wrappings, without their packet counters.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::WrapError;
 use crate::keys::{Direction, Role, StaticKey};
 use crate::packet::{Control, PacketError};
 
-/// Packet id and time stamp. Exactly those wrappings that authenticate packets have them.
+/// A packet id and time stamp, which every wrapping that authenticates packets has.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Stamp {
     pub id: u32,
@@ -50,7 +50,7 @@ impl CryptHalf {
     }
 }
 
-/// Makes a key for `digest`. OpenVPN's HMAC keys are as long as the digest.
+/// Creates a key for `digest`. OpenVPN's HMAC keys are as long as the digest.
 fn auth_key(digest: Digest, half: &DirectionKey) -> Result<HmacKey, CryptoError> {
     HmacKey::new(digest, half.hmac.get(..digest.output_len()).ok_or(CryptoError)?)
 }
@@ -72,8 +72,8 @@ impl Mode {
         Ok(Self::Auth(Arc::new(AuthKeys { base: key.clone(), seal, open })))
     }
 
-    /// Makes a tls-crypt wrapping. The server sends with the first half, the reverse of the data
-    /// channel.
+    /// Creates a tls-crypt wrapping. The server sends with the first half of the key. On the data
+    /// channel it is the client.
     pub(super) fn crypt(key: &StaticKey, role: Role) -> Result<Self, CryptoError> {
         let (seal, open) = key.directed(match role {
             Role::Server => Direction::Normal,
@@ -92,7 +92,7 @@ impl Mode {
         }
     }
 
-    /// Returns the bytes that this wrapping adds.
+    /// Returns the number of bytes that this wrapping adds.
     pub(super) fn overhead(&self) -> usize {
         match self {
             Self::None => 0,

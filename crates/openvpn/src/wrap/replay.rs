@@ -1,12 +1,11 @@
-/// The distance behind the newest id at which a packet may arrive: OpenVPN's default `replay-window`.
+/// The maximum distance behind the newest id at which a packet is accepted, which is OpenVPN's default `replay-window`.
 const WINDOW: u32 = 64;
 
-/// The packet was seen before, or is too old to be distinguished from a replay.
+/// The error for a packet that was seen before, or is too old to be distinguished from a replay.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Replayed;
 
-/// The replay window of the control channel: ids count up within a time stamp, and a later time
-/// stamp starts over.
+/// The replay window of the control channel. Ids count up within a time stamp and start over with a later one.
 ///
 /// Only authenticated packets may be passed to [`Self::accept`], which records them.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +13,7 @@ pub struct ReplayWindow {
     time: u32,
     /// The highest id seen under `time`; 0 before the first packet.
     newest: u32,
-    /// Bit n: `newest - n` was seen.
+    /// Bit n is set if id `newest - n` was seen.
     seen: u64,
 }
 

@@ -305,7 +305,7 @@ mod sessions {
             let from_client = c.open(&mut seal(&mut c_clone(&client), &control)).map(|_| ());
             let from_server =
                 s.open(&mut seal(&mut s_clone(&client, &server), &control)).map(|_| ());
-            // The directions are indistinguishable where both ends use the same half, or no key.
+            // If both ends use the same half, or no key, the directions are indistinguishable.
             let told =
                 !matches!(client, WrapConfig::None | WrapConfig::TlsAuth { direction: None, .. });
             assert_eq!(from_client == Err(WrapError::BadMac), told, "{client:?}");
@@ -338,7 +338,7 @@ mod sessions {
                 let fits = matches!(
                     (client, server),
                     (None, None) | (Some(Normal), Some(Inverse)) | (Some(Inverse), Some(Normal))
-                    // Without a direction the client sends with the half that an inverse server
+                    // Without a direction, a client sends with the half that an inverse server
                     // expects.
                     | (None, Some(Inverse)) | (Some(Normal), None)
                 );
@@ -443,7 +443,7 @@ mod sessions {
         for (client, server) in pairs() {
             let (mut c, mut s) = introduce(&client, &server);
             for opcode in Opcode::ALL {
-                // The right end seals it, so that only the opcode can be at fault.
+                // The correct end seals the packet, so that only its opcode can be at fault.
                 let control = Control { key_id: 0, ..message(opcode, b"whatever") };
                 let mut to_client = Vec::new();
                 let mut to_server = Vec::new();
@@ -555,7 +555,7 @@ mod crypt_v2 {
             (90, made + 90 * DAY + 1, Err(WrapError::KeyTooOld)),
             (1, made + DAY + 1, Err(WrapError::KeyTooOld)),
             (90, u64::MAX, Err(WrapError::KeyTooOld)),
-            // From the future, which OpenVPN accepts.
+            // OpenVPN accepts a time in the future.
             (90, made - 1000 * DAY, Ok(())),
             (90, 0, Ok(())),
         ] {
@@ -598,7 +598,7 @@ mod crypt_v2 {
                 s.set_next_id(2);
                 assert_eq!(c.open(&mut seal(&mut s, &answer)), Ok(answer));
             }
-            // Each client's packets are accepted under its own kind of key only.
+            // A client's packets are accepted only with its own kind of key.
             let server = WrapServer::new(&both).unwrap();
             for (client, other) in [(&own, Opcode::ControlV1), (&with_shared, Opcode::ControlWkcV1)]
             {
@@ -609,7 +609,8 @@ mod crypt_v2 {
             let mut c = Wrapper::client(&WrapConfig::None).unwrap();
             let mut packet = seal(&mut c, &reset(&WrapConfig::None));
             assert!(server.open_first(&mut packet).is_err());
-            // A client has one of the two, and a server's second key cannot be a client's.
+            // A client has only one of the two keys, and a server's shared key cannot be a
+            // client's.
             assert_eq!(Wrapper::client(&both).unwrap_err(), WrapError::WrongRole);
             let nested = WrapConfig::TlsCryptV2Server {
                 key: server_key(),
@@ -649,7 +650,7 @@ mod crypt_v2 {
         let mut packet = seal(&mut c, &reset(&client));
         assert_eq!(packet[9..13], [0x0f, 0, 0, 1]);
         assert!(server.open_first(&mut packet).unwrap().early_negotiation);
-        // 2.5 starts at 1.
+        // Version 2.5 starts at 1.
         for (id, early) in
             [(1, false), (0x0f00_0000, true), (0x1f00_0001, true), (0x0e00_0001, false)]
         {
@@ -678,7 +679,7 @@ mod crypt_v2 {
             let opened = open(packet);
             assert!(matches!(opened, Err(WrapError::BadWkc(_))), "byte {index}: {opened:?}");
         }
-        // Length fields that point elsewhere.
+        // Wrong length fields.
         for len in [0, 1, 289, 1025, u16::MAX, u16::try_from(whole.len()).unwrap() + 1] {
             let mut packet = whole.clone();
             packet.truncate(whole.len() - 2);
@@ -692,7 +693,7 @@ mod crypt_v2 {
             .unwrap();
         let swapped = [&whole[..body], &other.wkc].concat();
         assert_eq!(open(swapped), Err(WrapError::BadMac));
-        // Only the wrapped key after an opcode and a session id.
+        // The wrapped key directly after an opcode and a session id.
         let bare = [&whole[..9], &key.wkc[..]].concat();
         assert_eq!(open(bare), Err(PacketError::TooShort.into()));
     }
@@ -709,7 +710,7 @@ mod crypt_v2 {
             packet[index] ^= 1;
             assert_eq!(s.open(&mut packet).unwrap_err(), WrapError::WkcChanged, "byte {index}");
         }
-        // Another wrapped key of the same server with the same Kc.
+        // A different wrapped key from the same server with the same Kc.
         let server_key = ServerKey::parse(UNIT_SERVER).unwrap();
         let rewrapped = server_key.wrap(&key.kc, Some(&Metadata::Timestamp(1))).unwrap();
         let mut packet = [&whole[..body], &rewrapped].concat();
@@ -740,7 +741,7 @@ mod renegotiation {
             let (c, s) = introduce(&client, &server);
             let mut rc = c.renegotiation(&exported).unwrap();
             let mut rs = s.renegotiation(&exported).unwrap();
-            // Long enough for every MAC.
+            // The payload is long enough for every MAC.
             let payload = &[7; 80];
             let soft = Control { key_id: 1, payload, ..message(Opcode::SoftResetV1, b"client01") };
             let packet = seal(&mut rc, &soft);
@@ -748,7 +749,7 @@ mod renegotiation {
             assert_eq!(rs.open(&mut packet.clone()), Ok(soft));
             assert_eq!(rs.open(&mut packet.clone()).unwrap_err(), WrapError::Replayed);
             assert_eq!(rc.open(&mut seal(&mut rs, &soft)), Ok(soft));
-            // The packet opens neither under the first key nor under an export alone.
+            // The packet opens neither with the first key alone nor with the export alone.
             if !matches!(client, WrapConfig::None) {
                 let (_, mut s) = introduce(&client, &server);
                 assert_eq!(s.open(&mut packet.clone()).unwrap_err(), WrapError::BadMac);
@@ -892,7 +893,7 @@ mod window {
     }
 
     proptest! {
-        /// Compared with a naive set: no packet is accepted twice, and none within the window is
+        /// Compared with a simple set, no packet is accepted twice, and none within the window is
         /// refused the first time.
         #[test]
         fn as_a_set_remembers(
@@ -977,7 +978,7 @@ mod properties {
             let _ = fuzz(&bytes);
         }
 
-        /// Arbitrary bytes after a valid front reach more of the parser.
+        /// With a valid front, arbitrary bytes exercise more of the parser.
         #[test]
         fn nearly_packets_do_not_panic(
             choice in 0..4_u8,

@@ -55,11 +55,11 @@ pub struct Wrapper {
 
 /// The wrapped key after packets with opcode 10 or 11.
 pub(super) enum WrappedKey {
-    /// There is none: such packets are refused.
+    /// There is no wrapped key, and such packets are refused.
     None,
     /// A client appends this key.
     Append(Arc<[u8]>),
-    /// A server checks that the key does not change; this is its SHA-256.
+    /// A server checks that the key with this SHA-256 does not change.
     Expect([u8; 32]),
 }
 
@@ -88,8 +88,9 @@ impl Wrapper {
         Ok(wrapper)
     }
 
-    /// Creates the wrapper of a point-to-point end that speaks first as the server. Returns `None`
-    /// under tls-crypt-v2, where the client's key is not known before the client has sent a packet.
+    /// Creates the wrapper of a point-to-point end that is the server and sends the first packet.
+    /// Returns `None` with tls-crypt-v2, because the client's key is unknown until the client has
+    /// sent a packet.
     ///
     /// # Errors
     /// Fails if the configuration is a client's or the cryptographic library failed.
@@ -110,8 +111,8 @@ impl Wrapper {
     }
 
     /// Creates the wrapper of this session's renegotiations under dynamic tls-crypt (IV_PROTO bit
-    /// 9), for all packets with a key id other than 0. `exported` comes from the first TLS session,
-    /// under [`crate::keys::DYNAMIC_TLS_CRYPT_LABEL`]. Packet ids start over.
+    /// 9), for all packets with a key id other than 0. `exported` is exported from the first TLS
+    /// session with [`crate::keys::DYNAMIC_TLS_CRYPT_LABEL`]. Packet ids start over.
     ///
     /// # Errors
     /// Fails if the cryptographic library failed.
@@ -128,7 +129,7 @@ impl Wrapper {
         matches!(self.wrapped_key, WrappedKey::Expect(_))
     }
 
-    /// Returns whether packets are authenticated: without a wrapping, anyone who can read the
+    /// Returns whether packets are authenticated. Without a wrapping, anyone who can read the
     /// traffic can forge it.
     pub(crate) fn authenticates(&self) -> bool {
         !matches!(self.mode, Mode::None)
@@ -140,7 +141,7 @@ impl Wrapper {
         self.next_id = Some(id);
     }
 
-    /// Returns the bytes of a wrapped packet without its payload, for that opcode and number of
+    /// Returns the length of a wrapped packet without its payload, for this opcode and number of
     /// acknowledgements.
     pub fn overhead(&self, opcode: Opcode, acks: usize) -> usize {
         let wkc = match &self.wrapped_key {
@@ -153,7 +154,8 @@ impl Wrapper {
     /// Wraps a packet under the next id. `out` is cleared first.
     ///
     /// # Errors
-    /// Fails if all ids are used or the cryptographic library failed: the session cannot continue.
+    /// Fails if all ids are used or the cryptographic library failed. In both cases the session
+    /// cannot continue.
     pub fn seal(
         &mut self,
         control: &Control<'_>,
@@ -161,7 +163,8 @@ impl Wrapper {
         out: &mut Vec<u8>,
     ) -> Result<(), WrapError> {
         out.clear();
-        // Stamps have 32 bits; they only must not go backwards within a few hours.
+        // Time stamps have 32 bits. The only requirement is that they do not go backwards within a
+        // few hours.
         let now = u32::try_from(now.0 & u64::from(u32::MAX)).unwrap_or_default();
         let time = *self.time.get_or_insert(now);
         let id = self.next_id.ok_or(WrapError::IdsExhausted)?;
@@ -175,7 +178,7 @@ impl Wrapper {
         Ok(())
     }
 
-    /// Unwraps a packet of this session: authenticates it, decrypts it in place, refuses replays,
+    /// Unwraps a packet of this session. Authenticates it, decrypts it in place, refuses replays,
     /// and parses it.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Two ends over TCP, one that listens and one that dials, and unauthenticated senders, in virtual
-//! time.
+//! Two ends over TCP, one of which listens while the other dials, and unauthenticated senders, in
+//! virtual time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::points::{self, Config, End, Packet, Plane, Taken};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const DELAY: Duration = Duration::from_millis(10);
-/// The index of the end that listens; `D` is the one that dials.
+/// The index of the listening end. `D` is the dialling end.
 pub(crate) const L: usize = 0;
 pub(crate) const D: usize = 1;
 
@@ -26,8 +26,8 @@ pub(crate) struct Node {
     pub sent: Vec<Packet>,
 }
 
-/// A connection with each end's link; an unauthenticated sender's has no engine at the dialling
-/// end.
+/// A connection with each end's link. An unauthenticated sender's connection has no engine at the
+/// dialling end.
 pub(crate) struct Connection {
     pub at: [Option<Link>; 2],
     /// The receiver, the time of arrival and the packet.
@@ -39,7 +39,7 @@ pub(crate) struct World {
     pub nodes: [Node; 2],
     pub connections: BTreeMap<u64, Connection>,
     next: u64,
-    /// The number of times that an end was created: each has its own randomness.
+    /// The number of times that an end was created. Each time it gets a different random seed.
     lives: u8,
 }
 
@@ -133,7 +133,7 @@ impl World {
             Taken::Notices(notices) => {
                 notices.into_iter().for_each(|notice| self.feed(n, Input::Notice(notice)));
             }
-            // As the data plane treats a stream.
+            // The data plane closes such a stream too.
             Taken::Refused => self.cut(id),
             Taken::Elsewhere => {}
         }
@@ -162,7 +162,7 @@ impl World {
         self.perform(n, out);
     }
 
-    /// Changes the network of an end; `stale`: its address is gone.
+    /// Changes the network of an end. With `stale`, the end's address is gone.
     pub(crate) fn path_changed(&mut self, n: usize, stale: bool) {
         let mut out = Outbox::new();
         let engine = self.nodes[n].engine.as_mut().expect("alive");
@@ -252,7 +252,7 @@ impl World {
         assert!(self.passes());
     }
 
-    /// Kills an end; `quietly`: the other end does not notice it.
+    /// Kills an end. With `quietly`, the other end does not notice it.
     pub(crate) fn kill(&mut self, n: usize, quietly: bool) {
         self.nodes[n].engine = None;
         self.nodes[n].plane = Plane::default();

@@ -4,7 +4,7 @@ use adit_engine::command::{Counters, KeySlot, Traffic};
 use adit_engine::{Link, PeerId};
 use adit_openvpn::data_format::{Command, DataKey, Notice};
 
-/// A data packet: the peer-id in it, and the key that sealed it.
+/// A data packet, with its peer-id and the key that sealed it.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
     pub wire_id: Option<u32>,
@@ -12,7 +12,7 @@ pub(crate) struct Datagram {
     pub key: [u8; 64],
 }
 
-/// A data plane that manages keys like the real one, and moves no bytes.
+/// A data plane that manages keys like the real one, but moves no bytes.
 #[derive(Default)]
 pub(crate) struct PlaneModel {
     pub peers: HashMap<PeerId, Peer>,

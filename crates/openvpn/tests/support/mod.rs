@@ -1,5 +1,5 @@
-//! A server, its clients and the links between them, in virtual time: hours of protocol in
-//! milliseconds.
+//! A server, its clients and the links between them, in virtual time, which simulates hours of
+//! protocol in milliseconds.
 
 // `to_server` and `to_client` are directions here, not conversions.
 #![allow(dead_code, unused_imports, clippy::wrong_self_convention)]
@@ -44,7 +44,7 @@ pub(crate) struct ClientNode {
     pub address: SocketAddr,
     pub up: Pipe<Packet>,
     pub down: Pipe<Packet>,
-    /// Whether it exchanges a data packet in each direction every 10 ms.
+    /// Whether the client exchanges a data packet in each direction every 10 ms.
     pub traffic: bool,
     seed: u8,
     impairment: Impairment,
@@ -52,7 +52,7 @@ pub(crate) struct ClientNode {
     pub stream: Option<u64>,
     /// The targets that it dialled, in order.
     pub dialled: Vec<adit_engine::Target>,
-    /// The bytes of control packets that reached the server, and that the server sent.
+    /// The numbers of bytes in control packets that reached the server, and that the server sent.
     pub control: (u64, u64),
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct World {
     pub clients: Vec<ClientNode>,
     /// The response of the registry to each request.
     pub reply: auth::Response,
-    /// Whether the registry is slow: its requests then wait here for the test to answer.
+    /// Whether the registry is slow, in which case requests wait here until the test answers them.
     pub slow_registry: bool,
     pub asked: Vec<auth::RequestId>,
     /// The password in the last authorization request.
@@ -75,7 +75,7 @@ pub(crate) struct World {
     next_stream: u64,
     /// Whether there is no listener for streams.
     pub no_streams: bool,
-    /// The links that the server ended.
+    /// The links that the server closed.
     pub hung_up: Vec<Link>,
     /// Copies of the latest control packets, if a test requests them.
     pub wiretap: Option<Wiretap>,
@@ -237,7 +237,7 @@ impl World {
         clients.chain([self.server.deadline().map(|(at, _)| at)]).flatten().min()
     }
 
-    /// Performs everything that is due now.
+    /// Performs all work that is due now.
     fn step(&mut self) {
         self.exchange_traffic();
         if self.server.deadline().is_some_and(|(at, _)| at <= self.now) {
@@ -432,7 +432,7 @@ impl World {
         }
         let id = self.next_stream;
         self.next_stream += 1;
-        // Packets in transit on the former stream are lost with it, except for its end.
+        // Packets in transit on the previous stream are lost with it, except for its end.
         while let Some(packet) = self.clients[n].up.pop(self.now + Duration::from_secs(3600)) {
             if matches!(packet, Packet::Fin(_)) {
                 self.server_receives(n, packet);
@@ -450,7 +450,7 @@ impl World {
         self.to_client(n, Input::LinkUp(Link::stream(id, server_address())));
     }
 
-    /// Breaks the connection: both ends notice it, and packets in transit are lost.
+    /// Breaks the connection. Both ends notice it, and packets in transit are lost.
     pub(crate) fn cut(&mut self, n: usize) {
         let (server, client) = (self.server_link(n), self.client_link(n));
         while self.clients[n].up.pop(self.now + Duration::from_secs(3600)).is_some() {}
@@ -477,7 +477,7 @@ impl World {
         }
     }
 
-    /// Delivers a packet of an unauthenticated sender at `address`, and returns the server's
+    /// Delivers a packet from an unauthenticated sender at `address`, and returns the server's
     /// answers.
     pub(crate) fn stranger(&mut self, address: SocketAddr, packet: &[u8]) -> Vec<Vec<u8>> {
         let link = Link::datagram(Default::default(), None, address);
@@ -523,7 +523,7 @@ impl World {
             .collect()
     }
 
-    /// Returns how often the client has connected.
+    /// Returns the number of times that the client has connected.
     pub(crate) fn ups(&self, n: usize) -> usize {
         self.clients[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
     }

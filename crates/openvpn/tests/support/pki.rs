@@ -69,7 +69,7 @@ pub(crate) fn client_tls_named(name: &str) -> ClientTls {
     ClientTls::new(ClientTlsOptions { common: common(name) }).expect("a client's TLS")
 }
 
-/// Returns a client whose certificate comes from an authority with the same name and another key.
+/// Returns a client whose certificate comes from an authority with the same name but another key.
 pub(crate) fn foreign_client_tls(name: &str) -> ClientTls {
     let common = issued_by(&Pki::new(), name);
     ClientTls::new(ClientTlsOptions { common }).expect("a client's TLS")

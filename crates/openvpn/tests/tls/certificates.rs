@@ -16,7 +16,8 @@ fn judge_at(pair: &Pair, offset: i64) -> Result<PeerIdentity, TlsError> {
 fn a_common_name_without_alternative_names_is_enough() {
     let server = ca().server("/C=US/ST=CA/O=x, y\\\\z/OU=a+OU=b/CN=Tést/emailAddress=a@b.c");
     let identity = judge(&server).unwrap();
-    // `openvpn` logs this certificate in this form: commas are kept, backslashes are doubled.
+    // `openvpn` logs this certificate in the same form, in which commas are kept and backslashes
+    // are doubled.
     assert_eq!(
         identity.subject,
         "C=US, ST=CA, O=x, y\\\\z, OU=a + OU=b, CN=Tést, emailAddress=a@b.c"
@@ -96,7 +97,7 @@ fn validity_periods_hold_on_both_sides() {
 
 #[test]
 fn a_certificate_from_the_future_is_refused_by_its_own_date() {
-    // The authority is older than the certificate: only the certificate's own date can be the
+    // The authority is older than the certificate, so only the certificate's own date can be the
     // reason for refusal.
     let issuer = rcgen_ca(2020);
     let (cert, key) = issuer.leaf(|params| {
@@ -115,7 +116,7 @@ fn a_certificate_from_the_future_is_refused_by_its_own_date() {
 #[test]
 fn one_that_was_let_in_before_is_refused_when_its_time_or_that_of_its_authority_is_over() {
     let seconds = |year| rcgen::date_time_ymd(year, 7, 1).unix_timestamp() as u64;
-    // An authority until 2120, and one until 2030.
+    // One authority is valid until 2120, and one until 2030.
     for (founded, last, refusal) in
         [(2020, 2035, Problem::Expired), (1930, 2029, Problem::CaNotValidNow)]
     {
@@ -268,7 +269,7 @@ fn intermediates_come_from_the_peer_or_from_the_ca_file() {
     let mut common = options(ca(), None);
     common.ca = Some(Pem::new("bundle", [ca().pair.cert.as_str(), &sub.pair.cert].concat()));
     client_verdict(common, &pair.cert, &pair.key).unwrap();
-    // Sent by our own end from `extra-certs`.
+    // Our own end sends this certificate from `extra-certs`.
     let mut server = options(ca(), Some(&pair));
     server.extra_certs = Some(Pem::new("extra", sub.pair.cert.as_str()));
     let client = ca().client("/CN=client");
@@ -297,7 +298,7 @@ fn long_chains_are_not_read() {
 
 #[test]
 fn large_chains_are_not_read() {
-    // Few certificates with many bytes.
+    // The chain has few certificates with many bytes.
     let bulk = "00".repeat(34_000);
     let ext = format!("{SERVER_EXT}1.2.3.4=DER:{bulk}\n");
     let pair = ca().issue("/CN=server", Kind::P256, &ext, &[]);
@@ -316,8 +317,8 @@ fn a_handshake_of_more_than_64_kib_is_cut_off() {
     assert!(text.contains("more than 65536 bytes"), "{text}");
 }
 
-/// The text of a subject does not show where a value ends, and an authority may sign a value that
-/// looks like two attributes.
+/// An authority may sign a value that looks like two attributes. The text of a subject must not
+/// confuse the two.
 #[test]
 fn a_common_name_that_reads_as_two_attributes_is_not_taken_for_them() {
     for (subject, wanted, fits) in [
@@ -362,7 +363,8 @@ fn names_are_compared_as_the_directive_says() {
     }
 }
 
-/// CVE-2026-84790: a NUL within a name ended the name early, and one client was taken for another.
+/// CVE-2026-84790: a NUL within a name ended the name early, so one client was mistaken for
+/// another.
 #[test]
 fn cve_2026_84790_hostile_names_are_refused() {
     let issuer = rcgen_ca(2020);
@@ -378,7 +380,8 @@ fn cve_2026_84790_hostile_names_are_refused() {
     };
     use rcgen::DnType::{CommonName, OrganizationName, OrganizationalUnitName};
     assert_eq!(judge(&[(CommonName, "good")]).unwrap().subject, "CN=good");
-    // Units that can be groups are; other units do not invalidate the certificate.
+    // Units that are valid group names become groups. Other units do not invalidate the
+    // certificate.
     let unit = |unit: &str| judge(&[(OrganizationalUnitName, unit), (CommonName, "good")]).unwrap();
     assert_eq!(unit("staff").units, ["staff"]);
     for odd in ["the staff", "a/b", "-x", "a\nb", "", &"x".repeat(65)] {
@@ -409,13 +412,13 @@ fn the_revocation_list_decides() {
     let mut without = common.clone();
     without.crl = None;
     client_verdict(without, &bad.cert, &bad.key).unwrap();
-    // After its next update, the list admits no client.
+    // After the date of its next update, the list admits no client.
     common.time = clock(11 * DAY);
     assert!(client_tls(common.clone()).warnings()[0].contains("expired"));
     assert_eq!(problem(client_verdict(common, &good.cert, &good.key)), Problem::CrlExpired);
 }
 
-/// `openssl ca -gencrl` makes such lists by default, and OpenVPN accepts them.
+/// `openssl ca -gencrl` creates such lists by default, and OpenVPN accepts them.
 #[test]
 fn a_revocation_list_of_version_1_decides_too() {
     for kind in [Kind::P256, Kind::Rsa2048] {
@@ -432,7 +435,7 @@ fn a_revocation_list_of_version_1_decides_too() {
             let list = ca.crl_of_old(&[&bad], reason);
             verdict(list.clone(), &good).unwrap();
             assert_eq!(problem(verdict(list.clone(), &bad)), Problem::Revoked);
-            // In the authority's name, but not signed by it.
+            // The list has the authority's name, but not its signature.
             let forged = twin.crl_of_old(&[&bad], reason);
             assert_eq!(problem(verdict(forged, &good)), Problem::CrlMissing);
             common.crl = Some(Pem::new("crl.pem", list));
@@ -449,7 +452,7 @@ fn a_missing_revocation_list_admits_no_client() {
     let mut common = options(&one, None);
     common.crl = Some(Pem::new("crl.pem", other.crl(&[])));
     assert_eq!(problem(client_verdict(common.clone(), &pair.cert, &pair.key)), Problem::CrlMissing);
-    // A list in the authority's name that it did not sign.
+    // A list with the authority's name but not its signature.
     let twin = Ca::new("/CN=One", Kind::P256);
     common.crl = Some(Pem::new("crl.pem", twin.crl(&[])));
     assert_eq!(problem(client_verdict(common.clone(), &pair.cert, &pair.key)), Problem::CrlMissing);
@@ -475,7 +478,8 @@ fn an_intermediate_needs_a_list_too() {
     assert_eq!(problem(client_verdict(common, &chain, &pair.key)), Problem::Revoked);
 }
 
-/// Lists of version 1 are checked apart from the others, and together they must cover the chain.
+/// Lists of version 1 are checked separately from the others, and together they must cover the
+/// chain.
 #[test]
 fn an_intermediate_needs_a_list_of_either_version() {
     let root = Ca::new("/CN=Root", Kind::P256);
@@ -537,7 +541,7 @@ fn a_server_wants_a_client_certificate_as_configured() {
 fn a_client_certificate_is_held_to_the_same_checks() {
     let server = ca().server("/CN=server");
     let tls = server_tls(options(ca(), Some(&server)));
-    // A server's certificate cannot be a client's.
+    // A server's certificate is not valid for a client.
     let pair = connect(&client_tls(options(ca(), Some(&ca().server("/CN=x")))), &tls);
     let Some(TlsError::Certificate(error)) = pair.server_error else { panic!() };
     assert_eq!(error.problem, Problem::ExtendedKeyUsage);
@@ -580,8 +584,8 @@ struct RcgenCa {
     pem: String,
 }
 
-/// Makes an authority valid for a century from `year`, with rcgen because openssl's command line
-/// refuses it.
+/// Creates an authority that is valid for a century from `year`, with rcgen because openssl's
+/// command line refuses it.
 fn rcgen_ca(year: i32) -> RcgenCa {
     let mut params = rcgen::CertificateParams::default();
     params.not_before = rcgen::date_time_ymd(year, 1, 1);
@@ -619,7 +623,7 @@ fn pinned(pair: &Pair) -> String {
     judge(pair).unwrap().fingerprint
 }
 
-/// Returns a server's certificate that no authority of ours signed, and its fingerprint.
+/// Returns a server's certificate that none of our authorities signed, and its fingerprint.
 fn stranger() -> (Pair, String) {
     let ca = Ca::new("/CN=Nobody", Kind::P256);
     let pair = ca.server("/CN=stranger");
@@ -674,7 +678,8 @@ fn what_else_is_demanded_is_demanded_of_a_pinned_certificate_too() {
     let mut common = of_fingerprint(&fingerprint);
     common.verify.remote_cert_tls = Some(RemoteCertTls::Client);
     assert_eq!(problem(client_verdict(common, &pair.cert, &pair.key)), Problem::ExtendedKeyUsage);
-    // Its dates are not checked, as in OpenVPN: a fingerprint identifies this certificate.
+    // As in OpenVPN, the certificate's dates are not checked, because the fingerprint identifies
+    // it.
     let mut common = of_fingerprint(&fingerprint);
     common.time = clock(100 * 365 * 86_400);
     assert!(client_verdict(common, &pair.cert, &pair.key).is_ok());

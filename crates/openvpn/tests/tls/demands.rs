@@ -1,5 +1,4 @@
-//! The requirements on a certificate's signer and key usage, and revocation lists that may be
-//! missing.
+//! Requirements on a certificate's signer and key usage, and optional revocation lists.
 
 use adit_openvpn::tls::CertificateProblem as Problem;
 use adit_openvpn::tls::*;
@@ -8,7 +7,7 @@ use super::support::*;
 
 const SUB_CA: &str = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign\n";
 
-/// Returns the fingerprint that openssl prints, in the form of the options.
+/// Returns the fingerprint that openssl prints, in the format of the options.
 fn fingerprint(cert: &str, sha1: bool) -> String {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("cert"), cert).unwrap();
@@ -52,7 +51,7 @@ fn the_signer_must_be_the_one_named_whether_it_is_the_root_or_not() {
             assert!(refused.as_ref().unwrap_err().to_string().contains("verify-hash"));
             assert_eq!(problem(refused), Problem::Fingerprint);
         }
-        // The other kind of hash gives another fingerprint.
+        // The other kind of hash gives a different fingerprint.
         let other = fingerprint(&base_cert(&base), !sha1);
         assert!(verdict(&[&other], &direct.cert, &direct.key).is_err());
     }
@@ -119,7 +118,7 @@ fn a_list_that_may_be_missing_holds_where_it_is_there() {
     client_verdict(common.clone(), &good.cert, &good.key).unwrap();
     assert_eq!(problem(client_verdict(common.clone(), &bad.cert, &bad.key)), Problem::Revoked);
     client_verdict(common.clone(), &foreign.cert, &foreign.key).unwrap();
-    // A list that was configured by name is required of all authorities.
+    // If a list is configured explicitly, all authorities need one.
     common.crl = common.known_crl.take();
     let refused = client_verdict(common.clone(), &foreign.cert, &foreign.key);
     assert_eq!(problem(refused), Problem::CrlMissing);

@@ -221,7 +221,7 @@ fn a_record_that_cannot_be_is_refused_by_its_header() {
 fn a_handshake_message_without_end_is_cut_off() {
     let server = ca().server("/CN=server");
     let mut session = TlsSession::server(&server_tls(options(ca(), Some(&server)))).unwrap();
-    // A ClientHello that claims 65000 bytes, then endless padding records.
+    // A ClientHello that announces 65000 bytes, followed by endless padding records.
     let mut record = vec![0x16, 3, 1, 0x40, 0x00, 1, 0x00, 0xfd, 0xe8];
     record.resize(5 + 0x4000, 0);
     let mut fed = 0;

@@ -68,7 +68,7 @@ fn encrypted_keys_open_with_their_password_only() {
 
 #[test]
 fn a_wrong_password_is_never_a_key() {
-    // One in 256 wrong passwords leaves valid padding; none may get further.
+    // One in 256 wrong passwords results in valid padding, but must still be refused.
     let ec = ca().client("/CN=ec");
     let key = convert(&ec, &["ec", "-aes128", "-passout", "pass:right"]);
     for n in 0..600 {
@@ -106,7 +106,7 @@ mod hostile {
     use super::*;
     use proptest::prelude::*;
 
-    /// Generates text that is nearly PEM.
+    /// Generates text that resembles PEM.
     fn nearly_pem() -> impl Strategy<Value = Vec<u8>> {
         let line = prop_oneof![
             "-----(BEGIN|END) (CERTIFICATE|X509 CRL|(EC |RSA |ENCRYPTED )?PRIVATE KEY)-----",

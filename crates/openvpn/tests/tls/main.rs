@@ -1,4 +1,4 @@
-//! TLS of the control channel with certificates made by openssl and Easy-RSA.
+//! TLS on the control channel, with certificates made by openssl and Easy-RSA.
 
 mod certificates;
 mod demands;

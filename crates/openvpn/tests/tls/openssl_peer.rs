@@ -103,7 +103,7 @@ fn openssl_as_server_gets_the_same_keys() {
         std::fs::write(dir.path().join(name), text).unwrap();
     }
     for version in ["-tls1_2", "-tls1_3"] {
-        // A port that was free a moment ago; openssl cannot choose one and report it.
+        // The port was free a moment ago. openssl cannot choose a port and report it.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let address = format!("127.0.0.1:{port}");
         let mut peer = Peer(
@@ -131,7 +131,7 @@ fn openssl_as_server_gets_the_same_keys() {
         let listener = std::thread::spawn(move || {
             stdout.lines().map_while(Result::ok).for_each(|line| lines.send(line).unwrap());
         });
-        // It prints its keys only if the handshake is over before its input arrives.
+        // openssl prints its keys only if the handshake is complete before its input arrives.
         let mut shown = Vec::new();
         drive(&mut session, &mut stream, |_| {
             shown.extend(heard.try_iter());

@@ -1,4 +1,5 @@
-//! Our name of a certificate equals that of openvpn, which operators copy into `verify-x509-name`.
+//! Our form of a certificate's name equals that of openvpn, which operators copy into
+//! `verify-x509-name`.
 
 use std::fs::File;
 use std::net::UdpSocket;

@@ -68,7 +68,7 @@ pub(crate) struct Ca {
 }
 
 impl Ca {
-    /// Makes a self-signed authority, valid for 3650 days.
+    /// Creates a self-signed authority that is valid for 3650 days.
     pub(crate) fn new(name: &str, kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let key = new_key(dir.path(), kind);
@@ -112,7 +112,7 @@ impl Ca {
         self.issue(subject, Kind::P256, CLIENT_EXT, &[])
     }
 
-    /// Issues a certificate with the extensions `ext` (none: version 1) and `extra` arguments to
+    /// Issues a certificate with the extensions `ext` (none: version 1) and `extra` arguments for
     /// `openssl x509`.
     pub(crate) fn issue(&self, subject: &str, kind: Kind, ext: &str, extra: &[&str]) -> Pair {
         let dir = tempfile::tempdir_in(self.path()).unwrap();
@@ -134,7 +134,8 @@ impl Ca {
                 "csr",
             ],
         );
-        // Counted here: tests run concurrently, and openssl's serial file is not locked.
+        // Count serial numbers here, because tests run concurrently and openssl does not lock its
+        // serial file.
         static SERIAL: AtomicU32 = AtomicU32::new(0x4000_0001);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed).to_string();
         let mut args = vec![
@@ -162,7 +163,7 @@ impl Ca {
         Pair { cert: std::fs::read_to_string(dir.path().join("crt")).unwrap(), key }
     }
 
-    /// Makes an authority signed by this one.
+    /// Creates an authority that this one signs.
     pub(crate) fn intermediate(&self, name: &str, kind: Kind, ext: &str) -> Self {
         let pair = self.issue(name, kind, ext, &[]);
         let dir = tempfile::tempdir().unwrap();
@@ -171,13 +172,13 @@ impl Ca {
         Self { dir, pair }
     }
 
-    /// Makes a revocation list of `revoked`, valid for ten days.
+    /// Creates a revocation list with `revoked`, which is valid for ten days.
     pub(crate) fn crl(&self, revoked: &[&Pair]) -> String {
         self.crl_with("crlnumber=crlnumber\ncrl_extensions=x\n", revoked, &[])
     }
 
-    /// Makes a list in openssl's default form: of version 1, or with reasons of version 2 without
-    /// extensions.
+    /// Creates a list in openssl's default form, which has version 1 or, with reasons, version 2
+    /// without extensions.
     pub(crate) fn crl_of_old(&self, revoked: &[&Pair], reason: bool) -> String {
         self.crl_with("", revoked, if reason { &["-crl_reason", "keyCompromise"] } else { &[] })
     }
@@ -215,7 +216,7 @@ pub(crate) fn ca() -> &'static Ca {
     CA.get_or_init(|| Ca::new("/C=US/O=Adit tests/CN=Test CA", Kind::P256))
 }
 
-/// A clock that is offset from the system's by this many seconds.
+/// A clock with an offset in seconds from the system's.
 #[derive(Debug)]
 pub(crate) struct Clock(i64);
 
@@ -277,7 +278,7 @@ impl Outcome {
     }
 }
 
-/// Moves bytes between two sessions in pieces of `piece` until both are silent.
+/// Moves bytes between two sessions in pieces of `piece` until neither has more.
 pub(crate) fn pump(outcome: &mut Outcome, piece: usize) {
     loop {
         let up = outcome.client.pull(piece);
@@ -322,7 +323,7 @@ impl rustls::server::ResolvesServerCert for FixedCertResolver {
     }
 }
 
-/// Returns the client's verdict on a server that presents `chain`, whatever that is.
+/// Returns the client's verdict on a server that presents `chain`, which need not be valid.
 pub(crate) fn client_verdict(
     common: CommonTlsOptions,
     chain: &str,
@@ -333,7 +334,7 @@ pub(crate) fn client_verdict(
     verdict_on(&client_tls(common), chain, key)
 }
 
-/// Returns the same for a client that may have met that server before.
+/// Does the same for a client that may have connected to the server before.
 pub(crate) fn client_verdict_again(
     client: &ClientTls,
     chain: &str,
@@ -344,7 +345,7 @@ pub(crate) fn client_verdict_again(
     verdict_on(client, chain, key)
 }
 
-/// Returns the same for one certificate that need not be valid DER.
+/// Does the same for one certificate that need not be valid DER.
 pub(crate) fn client_verdict_der(
     common: CommonTlsOptions,
     der: Vec<u8>,

@@ -15,7 +15,7 @@ fn with(ca: &Ca, profile: CertProfile) -> CommonTlsOptions {
     CommonTlsOptions { profile, ..options(ca, None) }
 }
 
-/// Returns our server's verdict on openssl as a client with this certificate.
+/// Returns our server's verdict on an openssl client with this certificate.
 fn server_verdict(
     common: CommonTlsOptions,
     client: &Pair,
@@ -90,7 +90,7 @@ fn keys_of_1024_bits_are_accepted_by_the_legacy_profile_alone() {
 
 #[test]
 fn a_signature_with_a_weak_key_must_be_right() {
-    // Two authorities of one name: the other's signature does not verify.
+    // Two authorities have the same name, and the other's signature does not verify.
     let [weak, other] = [(); 2].map(|()| Ca::new("/CN=Weak root", Kind::Rsa1024));
     let pair = other.server("/CN=server");
     let verdict = client_verdict(with(&weak, CertProfile::Legacy), &pair.cert, &pair.key);
@@ -139,7 +139,7 @@ fn a_certificate_of_another_authority_is_warned_of() {
     );
     let own = ca().client("/CN=client");
     assert_eq!(client_tls(options(ca(), Some(&own))).warnings(), [""; 0]);
-    // Intermediates that the peer sends lead there too.
+    // The path may also contain intermediates that the peer sends.
     let sub = ca().intermediate("/CN=Sub", Kind::P256, "basicConstraints=critical,CA:TRUE\n");
     let below = sub.client("/CN=below");
     let mut common = options(ca(), Some(&below));

@@ -1,22 +1,23 @@
-//! Writes and strictly reads the canonical encodings: big-endian numbers and length-prefixed bytes.
+//! Writes and strictly reads the canonical encodings, which consist of big-endian numbers and length-prefixed bytes.
 
 use ipnet::IpNet;
 
 use crate::NodeId;
 
-/// Appends fields.
+/// Encodes fields by appending them.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder(Vec<u8>);
 
 impl Encoder {
-    /// Begins with a label for the kind of encoding, so that bytes of one kind are never taken for another.
+    /// Creates an encoder that begins with a label for the kind of encoding, so that bytes of one kind cannot be
+    /// mistaken for another.
     pub(crate) fn new(kind: &[u8]) -> Self {
         let mut encoder = Self(Vec::with_capacity(256));
         encoder.fixed(kind);
         encoder
     }
 
-    /// Appends bytes whose length both sides know.
+    /// Appends bytes of a length that both sides know.
     pub(crate) fn fixed(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -39,7 +40,7 @@ impl Encoder {
 
     /// Appends length-prefixed bytes.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        // Nothing here is longer than 4 GiB. A longer field would at least not get the length of another one.
+        // No field is longer than 4 GiB. A longer one would at least not get another field's length.
         self.fixed(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
         self.fixed(bytes);
     }
@@ -52,8 +53,8 @@ impl Encoder {
         Some(())
     }
 
-    /// Appends the readers of wraps, each with the hash of its wrap. The caller writes their number before, in its
-    /// record's own width.
+    /// Appends the readers of wraps, each with the hash of its wrap. The caller writes their number first, in the width
+    /// that its record uses.
     pub(crate) fn wraps(&mut self, wraps: &[(NodeId, [u8; 32])]) {
         for (reader, hash) in wraps {
             self.i32(reader.0);
@@ -61,7 +62,7 @@ impl Encoder {
         }
     }
 
-    /// Appends optional bytes; a missing value differs from an empty one.
+    /// Appends optional bytes. A missing value differs from an empty one.
     pub(crate) fn maybe(&mut self, bytes: Option<&[u8]>) {
         match bytes {
             None => self.u8(0),
@@ -72,7 +73,7 @@ impl Encoder {
         }
     }
 
-    /// Appends an address with the length of its network's prefix; the host's bits stay.
+    /// Appends an address with its prefix length. The host bits are kept.
     pub(crate) fn net(&mut self, net: Option<IpNet>) {
         match net {
             None => self.u8(0),
@@ -94,7 +95,7 @@ impl Encoder {
     }
 }
 
-/// Takes fields off the front of an encoding.
+/// Decodes the fields of an encoding from the front.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoder<'a>(&'a [u8]);
 
@@ -139,14 +140,14 @@ impl<'a> Decoder<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// Reads what [`Encoder::tag`] wrote.
+    /// Reads a tag that [`Encoder::tag`] wrote.
     pub(crate) fn tag(&mut self) -> Option<String> {
         let len = self.u8()?;
         let tag = self.take(usize::from(len))?;
         std::str::from_utf8(tag).ok().filter(|_| is_tag(tag)).map(str::to_owned)
     }
 
-    /// Reads this many entries that [`Encoder::wraps`] wrote. The caller has bounded the number.
+    /// Reads `count` entries that [`Encoder::wraps`] wrote. The caller has limited `count`.
     pub(crate) fn wraps(&mut self, count: usize) -> Option<Vec<(NodeId, [u8; 32])>> {
         (0..count).map(|_| Some((NodeId(self.i32()?), self.array()?))).collect()
     }

@@ -4,8 +4,9 @@
 //!   signed:  "adit-pg2 checkpoint" | hash of the epoch's record and signature | seq | chain
 //! ```
 //!
-//! The next epoch's record vouches for the end of the one before. Until there is one, every reader of the epoch could
-//! rewrite it together with the database: they have its secret. A checkpoint leaves them about a second's rows.
+//! The next epoch's record authenticates the end of the previous epoch. Without a checkpoint, every reader of an epoch
+//! could until then rewrite it together with the database, because readers have its secret. With checkpoints, this is
+//! possible only for about the last second's rows.
 
 use adit_crypto::CryptoError;
 
@@ -14,7 +15,7 @@ use crate::Seq;
 
 const SIGNED: &[u8] = b"adit-pg2 checkpoint";
 
-/// A sender's signature over an epoch up to a packet: a row of the table `checkpoint`.
+/// A sender's signature over an epoch up to a packet, which is a row of the table `checkpoint`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The number of a batch's last row.
@@ -28,7 +29,8 @@ impl Checkpoint {
         [SIGNED, epoch_hash, &self.seq.0.to_be_bytes(), &self.chain].concat()
     }
 
-    /// Signs the checkpoint for the epoch whose record and signature have that hash ([`super::epoch::EpochRecord::hash`]).
+    /// Signs the checkpoint for the epoch whose record and signature have the hash `epoch_hash`
+    /// ([`super::epoch::EpochRecord::hash`]).
     ///
     /// # Errors
     /// Fails if the cryptographic library fails.
@@ -36,7 +38,7 @@ impl Checkpoint {
         keys.signing().sign(&self.message(epoch_hash))
     }
 
-    /// Returns whether `sender` signed the checkpoint for that epoch.
+    /// Returns whether `sender` signed the checkpoint for the epoch.
     #[must_use]
     pub fn is_signed(&self, sender: &NodePublic, epoch_hash: &[u8; 32], signature: &[u8]) -> bool {
         sender.signed(&self.message(epoch_hash), signature)

@@ -1,5 +1,5 @@
-//! An epoch: the part of a stream under one key. Its record gives its position in the stream and the epoch before, its
-//! sender signs it, and its secret is wrapped to each reader.
+//! Epochs, which are the parts of a stream under one key. An epoch's record contains its position in the stream and the
+//! previous epoch. The sender signs the record, and the secret is wrapped to each reader.
 //!
 //! ```text
 //!   record:  "adit-pg2 epoch" | len tag | stream | sender | receiver | no | leaf | first_seq | audit | opened
@@ -21,17 +21,18 @@ const SIGNED: &[u8] = b"adit-pg2 signed epoch";
 const WRAPPED: &[u8] = b"adit-pg2 wrap";
 const HASHED: &[u8] = b"adit-pg2 epoch hash";
 
-/// The scheme that wraps the secret: HPKE with X-Wing as in draft-connolly-cfrg-xwing-kem, HKDF-SHA256 and AES-256-GCM.
-/// The KEM is not in RFC 9180's registry, so the record names it; other numbers are refused.
+/// The number of the scheme that wraps the secret, which is HPKE with X-Wing as in draft-connolly-cfrg-xwing-kem,
+/// HKDF-SHA256 and AES-256-GCM. The KEM is not in RFC 9180's registry, so the record contains this number. Other
+/// numbers are refused.
 const SUITE: u8 = 1;
 
-/// Most readers of an epoch; the database enforces the same bound.
+/// The maximum number of readers of an epoch. The database enforces the same limit.
 pub const MAX_READERS: usize = 4;
 
-/// Length of an encapsulated key in bytes.
+/// The length of an encapsulated key in bytes.
 pub const ENC_LEN: usize = 1120;
 
-/// Length of a sealed secret in bytes.
+/// The length of a sealed secret in bytes.
 pub const SEALED_LEN: usize = 48;
 
 /// The position of an epoch: the fields of its record other than the readers.
@@ -45,37 +46,37 @@ pub struct Epoch {
     pub sender: NodeId,
     /// The node that receives.
     pub receiver: NodeId,
-    /// The epoch's number; a reader accepts only increasing numbers.
+    /// The epoch's number. A reader accepts only increasing numbers.
     pub no: EpochNo,
-    /// The leaf with its rows.
+    /// The leaf that contains its rows.
     pub leaf: LeafNo,
     /// The number of its first packet.
     pub first_seq: Seq,
-    /// The columns that its rows show in the clear.
+    /// The columns that its rows contain in the clear.
     pub audit: Audit,
-    /// When its rows count as stored. A crash of the database may empty a volatile leaf.
+    /// The durability of its rows. A crash of the database may empty a volatile leaf.
     pub durability: Durability,
     /// The time of opening, by the sender's clock.
     pub opened: UnixTime,
-    /// The serial number of the network's settings under which it was opened.
+    /// The serial number of the network's settings when it was opened.
     pub settings: i64,
-    /// The end of the previous epoch, as its sender knew it.
+    /// The end of the previous epoch, as far as the sender knew it.
     pub previous: Option<PreviousEpoch>,
-    /// The generation of the network's key for its wraps.
+    /// The generation of the network's key with which its secret is wrapped.
     pub generation: Generation,
 }
 
-/// The end of an epoch, as a sender knew it when it opened the next.
+/// The end of an epoch, as far as the sender knew it when it opened the next one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PreviousEpoch {
     /// The epoch's number.
     pub no: EpochNo,
-    /// The last acknowledged packet. There may be more rows: packets in flight are in doubt.
+    /// The last acknowledged packet. There may be more rows, because packets in flight are in doubt.
     pub last_seq: Seq,
-    /// The chain's value with that packet; [`EpochRecord::hash`] if no batch had been acknowledged. `None`: the sender
-    /// has been started again and had signed nothing of that epoch, so that `last_seq` is the database's word.
+    /// The chain's value at that packet, or [`EpochRecord::hash`] if no batch had been acknowledged. It is `None` if
+    /// the sender was restarted and had not signed any part of that epoch, so that `last_seq` comes from the database.
     pub chain: Option<[u8; 32]>,
-    /// When that epoch was opened, if the sender still knows.
+    /// The time at which that epoch was opened, if the sender still knows it.
     pub opened: Option<UnixTime>,
 }
 
@@ -88,7 +89,7 @@ pub struct EpochRecord {
     pub readers: Vec<(NodeId, [u8; 32])>,
 }
 
-/// An epoch's secret for one reader: a row of the table `wrap`.
+/// An epoch's secret for one reader, which is a row of the table `wrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrap {
     /// The reader's number.
@@ -101,7 +102,7 @@ pub struct Wrap {
 
 impl Wrap {
     pub(super) fn hash(&self) -> [u8; 32] {
-        // The lengths are included: moving a byte from one field to the other gives another wrap.
+        // The lengths are included, so that moving a byte from one field to the other gives a different hash.
         let len = u64::try_from(self.enc.len()).unwrap_or(u64::MAX).to_be_bytes();
         sha256(&[WRAPPED, &len, &self.enc, &self.sealed])
     }
@@ -110,11 +111,11 @@ impl Wrap {
 /// The rows for the database, and the values that the sender keeps.
 #[derive(Debug)]
 pub struct OpenedEpoch {
-    /// Column `record`.
+    /// The column `record`.
     pub record: Vec<u8>,
-    /// Column `signature`.
+    /// The column `signature`.
     pub signature: [u8; 64],
-    /// Rows of `wrap`, ascending by reader.
+    /// The rows of `wrap`, in ascending order of readers.
     pub wraps: Vec<Wrap>,
     /// The secret from which the packets' keys are derived.
     pub secret: EpochSecret,
@@ -144,7 +145,7 @@ pub enum EpochError {
     /// The bytes are not a record.
     #[error("the record is not one")]
     Malformed,
-    /// The signature does not match: another key signed the record, or it was changed.
+    /// The signature does not match, because another key signed the record or it was changed.
     #[error("the sender has not signed the record")]
     Signature,
     /// The record belongs to another network.
@@ -153,22 +154,22 @@ pub enum EpochError {
     /// The record belongs to another stream.
     #[error("the record is of another stream")]
     Stream,
-    /// The record names another sender.
+    /// The record contains another sender.
     #[error("the record names another sender")]
     Sender,
-    /// The record names another receiver.
+    /// The record contains another receiver.
     #[error("the record names another receiver")]
     Receiver,
     /// The record has no wrap for this reader.
     #[error("the epoch is not for this reader")]
     NotAReader,
-    /// The wrap differs from the one that the record names.
+    /// The wrap's hash differs from the one in the record.
     #[error("the wrapped secret is not the one that was signed")]
     Wrap,
-    /// The network's key of that generation is not available, or no longer.
+    /// The network's key of this generation is not available or no longer accepted.
     #[error("the epoch is under a key of the network that this reader does not have")]
     Generation,
-    /// The wrap does not open: it was made with another key, or for another network.
+    /// The wrap does not open, because it was made with another key or for another network.
     #[error("the wrapped secret does not open with this key")]
     Key,
     /// The cryptographic library failed.
@@ -181,7 +182,7 @@ pub enum EpochError {
 pub struct Expected<'a> {
     /// The network's tag.
     pub network: &'a str,
-    /// The stream in which it was found.
+    /// The stream in which the record was found.
     pub stream: StreamId,
     /// The sender of that stream.
     pub sender: &'a NodePublic,
@@ -290,7 +291,7 @@ impl EpochRecord {
         Ok(out.done())
     }
 
-    /// Parses a record strictly: encoding the result must give the same bytes.
+    /// Parses a record strictly, so that encoding the result gives the same bytes.
     ///
     /// # Errors
     /// Returns [`EpochError::Malformed`].
@@ -336,7 +337,8 @@ fn durability_number(durability: Durability) -> u8 {
     }
 }
 
-/// Returns the data that a wrap is bound to: epoch and reader. (The record's hashes of wraps cannot be part of it.)
+/// Returns the data to which a wrap is bound, which are the epoch and the reader. The hashes of wraps in the record
+/// cannot be included.
 fn wrap_info(epoch: Encoder, reader: NodeId) -> Vec<u8> {
     let mut info = epoch;
     info.fixed(WRAPPED);
@@ -344,7 +346,7 @@ fn wrap_info(epoch: Encoder, reader: NodeId) -> Vec<u8> {
     info.done()
 }
 
-/// Opens an epoch: creates a new secret, wraps it to the readers, and signs the record as the sender.
+/// Opens an epoch. Creates a new secret, wraps it to the readers, and signs the record as the sender.
 ///
 /// # Errors
 /// Fails if the readers or a field are invalid, or the library fails.
@@ -375,7 +377,7 @@ pub fn open(
     Ok(OpenedEpoch { record, signature, wraps, secret, hash })
 }
 
-/// Checks that the sender signed the record for that stream.
+/// Checks that the sender signed the record for this stream.
 ///
 /// # Errors
 /// Each check has its own error.
@@ -406,12 +408,12 @@ pub fn check(
 
 /// Calls [`check`], and then opens the reader's wrap that came with the record from the database.
 ///
-/// The columns `no`, `leaf` and `first_seq` next to the record are not signed: the returned record counts. Nor is
-/// it known here which epochs the reader has seen: one whose number is not greater than the last is a repetition. Any key of
-/// the ring opens: whether new rows may still be under it is the receiver's to know.
+/// The columns `no`, `leaf` and `first_seq` next to the record are not signed, so use the returned record instead. The
+/// caller must check that the epoch's number is greater than the last, because otherwise it is a repetition. Any key of
+/// the ring opens the wrap. The receiver decides whether new rows may still be under that key.
 ///
 /// # Errors
-/// Each check has its own.
+/// Each check has its own error.
 pub fn accept(
     reader: Reader<'_>,
     ring: &KeyRing,

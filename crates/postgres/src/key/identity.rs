@@ -1,4 +1,4 @@
-//! A node's keys and an auditor's.
+//! The keys of a node and of an auditor.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,12 +12,12 @@ use super::NetworkKey;
 use super::wrap;
 use crate::NodeId;
 
-/// The bytes are not a valid key.
+/// The error for bytes that are not a valid key.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a key: {0}")]
 pub struct KeyError(pub(super) &'static str);
 
-/// The secret that opens the wraps of epochs' secrets: the seed of an X-Wing key (ML-KEM-768 and X25519).
+/// The secret that opens the wraps of epochs' secrets, which is the seed of an X-Wing key (ML-KEM-768 and X25519).
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealSecret(Zeroizing<[u8; Self::LEN]>);
 
@@ -51,7 +51,7 @@ impl SealSecret {
     }
 }
 
-// Implemented by hand, because keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for SealSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SealSecret(..)")
@@ -85,7 +85,7 @@ impl SealPublic {
         &self.0
     }
 
-    /// Returns a short digest to store and compare: the value pinned for an auditor.
+    /// Returns a short digest to store and compare, with which an auditor is pinned.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(sha256(&[b"adit-pg1 auditor", &self.0]))
     }
@@ -122,7 +122,7 @@ impl NodeKeys {
         Self::from_bytes(&bytes)
     }
 
-    /// Returns the keys with these bytes: the signing seed, then the seed for opening wraps.
+    /// Returns the keys with these bytes, which are the signing seed followed by the seed for opening wraps.
     ///
     /// # Errors
     /// Fails if the cryptographic library fails.
@@ -143,7 +143,7 @@ impl NodeKeys {
         out
     }
 
-    /// Returns the public keys by which other nodes know this one.
+    /// Returns the public keys by which other nodes identify this one.
     ///
     /// # Errors
     /// Fails if the cryptographic library fails.
@@ -161,7 +161,7 @@ impl NodeKeys {
     }
 }
 
-/// A reader that opens wraps: a node or the auditor.
+/// A reader that opens wraps, which is a node or the auditor.
 #[derive(Copy, Clone, Debug)]
 pub struct Reader<'a> {
     pub(super) id: NodeId,
@@ -169,12 +169,12 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the number under which its wraps are stored.
+    /// Returns the number under which the reader's wraps are stored.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// Returns its public key, as in the database; `None` if the library failed.
+    /// Returns the reader's public key as stored in the database, or `None` if the library failed.
     pub fn public(&self) -> Option<Vec<u8>> {
         self.seal.public().ok().map(|public| public.as_bytes().to_vec())
     }
@@ -185,9 +185,9 @@ impl Reader<'_> {
 pub struct NodePublic {
     /// The node's number.
     pub id: NodeId,
-    /// Verifies its records: an Ed25519 key.
+    /// The Ed25519 key that verifies the node's records.
     pub sign: [u8; 32],
-    /// Wraps secrets for it.
+    /// The key that wraps secrets for the node.
     pub seal: SealPublic,
 }
 
@@ -203,7 +203,7 @@ impl NodePublic {
     }
 }
 
-/// The digest of a node's keys that is pinned, written in hexadecimal digits.
+/// The digest of a node's keys that is pinned, formatted as hexadecimal digits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub [u8; 32]);
 
@@ -230,9 +230,9 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// The secrets of an auditor, which reads every stream and knows the nodes by the network's key.
+/// The secrets of an auditor, which reads every stream and authenticates the nodes with the network's key.
 ///
-/// Its holder could also vouch for a node, as any node can: keep it where no one else can read it.
+/// The holder could also admit a node, as any node can, so keep it where no one else can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditorKey {
     seal: SealSecret,
@@ -240,15 +240,15 @@ pub struct AuditorKey {
 }
 
 impl AuditorKey {
-    /// First line of the auditor's file.
+    /// The first line of the auditor's file.
     const TITLE: &str = "adit postgres auditor key 1";
 
-    /// Generates an auditor for the network of this key.
+    /// Generates an auditor for the network with this key.
     pub fn generate(network: &NetworkKey, random: &mut Random) -> Self {
         Self { seal: SealSecret::generate(random), network: network.clone() }
     }
 
-    /// Returns the public key that the network's record names.
+    /// Returns the public key for the network's settings.
     ///
     /// # Errors
     /// Fails if the cryptographic library fails.
@@ -261,12 +261,12 @@ impl AuditorKey {
         Reader { id: NodeId::AUDITOR, seal: &self.seal }
     }
 
-    /// Returns the network's key at the time when this auditor was made.
+    /// Returns the network's key at the time when this auditor was created.
     pub fn network(&self) -> &NetworkKey {
         &self.network
     }
 
-    /// Writes its file: a title and one line of text.
+    /// Formats the auditor's file, which is a title and one line of text.
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut secrets = Zeroizing::new(Vec::with_capacity(68));
         secrets.extend_from_slice(self.seal.as_bytes());
@@ -275,7 +275,7 @@ impl AuditorKey {
         Zeroizing::new(format!("{}\n{}\n", Self::TITLE, *line))
     }
 
-    /// Reads its file.
+    /// Parses the auditor's file.
     ///
     /// # Errors
     /// Fails if the file has another format or is damaged.

@@ -8,9 +8,9 @@ use zeroize::Zeroizing;
 
 use crate::Generation;
 
-/// A secret that all nodes of a network share and the database never sees.
-/// It authenticates the rows of the network and of its nodes.
-/// A network has one at a time; [`super::KeyRing`] also holds the former ones.
+/// A secret that all nodes of a network share and the database never sees. It authenticates the
+/// rows of the network and of its nodes. A network has one key at a time. [`super::KeyRing`] also
+/// holds the previous ones.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NetworkKey {
     generation: Generation,
@@ -29,7 +29,7 @@ impl NetworkKey {
         Self::drawn(Generation::FIRST, random)
     }
 
-    /// Generates a key of the next generation; `None` if no generation number is left.
+    /// Generates a key of the next generation. Returns `None` if no generation number is left.
     pub fn successor(&self, random: &mut Random) -> Option<Self> {
         Some(Self::drawn(self.generation.next()?, random))
     }
@@ -55,7 +55,7 @@ impl NetworkKey {
         &self.secret
     }
 
-    /// Encodes generation and secret, for sealing.
+    /// Encodes the generation and the secret, for sealing.
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
         let mut out = Zeroizing::new(Vec::with_capacity(Self::ENCODED_LEN));
         out.extend_from_slice(&self.generation.0.to_be_bytes());
@@ -63,7 +63,7 @@ impl NetworkKey {
         out
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Decodes the result of [`Self::encode`].
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (generation, secret) = bytes.split_first_chunk()?;
         let generation = Generation(i32::from_be_bytes(*generation));
@@ -71,8 +71,8 @@ impl NetworkKey {
         (generation >= Generation::FIRST).then(|| Self::new(generation, secret))
     }
 
-    /// Derives a key. The key is uniformly random, so it serves as HKDF's pseudorandom key directly
-    /// (RFC 5869, 3.3).
+    /// Derives a key. The network's key is uniformly random, so it is HKDF's pseudorandom key
+    /// directly (RFC 5869, 3.3).
     fn derive(&self, label: &[u8]) -> Result<Zeroizing<[u8; 32]>, CryptoError> {
         let mut out = Zeroizing::new([0; 32]);
         hkdf_expand_sha256(&*self.secret, &[b"adit-pg1 ", label], &mut *out)?;
@@ -100,7 +100,7 @@ impl NetworkKey {
     }
 }
 
-// Implemented by hand, because keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for NetworkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("NetworkKey(..)")

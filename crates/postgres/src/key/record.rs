@@ -1,6 +1,6 @@
-//! The canonical encodings of the rows of the network and its nodes, under MACs of the network's key.
+//! The canonical encodings of the rows of the network and its nodes, which MACs with the network's key authenticate.
 //!
-//! The database may withhold a row or show an old one; it can neither invent nor change one.
+//! The database may withhold a row or present an old one, but it can neither invent nor change one.
 
 use adit_crypto::CryptoError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -9,10 +9,10 @@ use super::bytes::Encoder;
 use super::{NetworkKey, NodePublic, SealPublic};
 use crate::NodeId;
 
-/// Longest name of a node in bytes.
+/// The maximum length of a node's name in bytes.
 pub const MAX_NAME: usize = 24;
 
-/// Most subnets of a node.
+/// The maximum number of subnets of a node.
 pub const MAX_SUBNETS: usize = 256;
 
 /// The reason why a record from the database is rejected.
@@ -21,7 +21,7 @@ pub enum RecordError {
     /// The MAC was not made with the network's key.
     #[error("its MAC is wrong: it was changed without the network's key")]
     Mac,
-    /// The name has other characters or is too long.
+    /// The name is empty or too long, or contains other characters.
     #[error("a name is 1 to 24 lower-case letters, digits and underscores")]
     Name,
     /// The number is not valid; numbers start at 1.
@@ -41,12 +41,12 @@ pub enum RecordError {
     Crypto(#[from] CryptoError),
 }
 
-/// A node's row, for which the network vouches.
+/// A node's row, which the network's key authenticates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRecord {
     /// The node's number.
     pub id: NodeId,
-    /// 1 to 24 of `a-z`, `0-9`, `_`.
+    /// The name, of 1 to 24 characters `a-z`, `0-9`, `_`.
     pub name: String,
     /// Its IPv4 address, with the length of the network's prefix.
     pub address4: Option<Ipv4Net>,
@@ -63,7 +63,7 @@ pub struct NodeRecord {
 }
 
 impl NodeRecord {
-    /// Makes a node's record from its own keys, for registration.
+    /// Creates a node's record from its own keys, for registration.
     pub fn new(
         public: &NodePublic,
         name: &str,
@@ -107,7 +107,8 @@ impl NodeRecord {
         first_32(key.node_mac()?.sign(&[&self.encode()]).as_bytes())
     }
 
-    /// Checks that a holder of the network's key wrote the record and that its values are valid; returns the node's keys.
+    /// Checks that a holder of the network's key wrote the record and that its values are valid. Returns the node's
+    /// keys.
     ///
     /// # Errors
     /// Fails if the MAC does not match or a value is out of bounds.
@@ -118,7 +119,7 @@ impl NodeRecord {
         self.unproven()
     }
 
-    /// Returns the node's keys in the record without verifying its MAC, for a caller without the network's key.
+    /// Returns the node's keys without verifying the record's MAC, for a caller without the network's key.
     ///
     /// # Errors
     /// Fails if a value is out of bounds.
@@ -141,13 +142,13 @@ impl NodeRecord {
     }
 }
 
-/// Returns whether the name is valid for a node: it becomes part of a role's name and of log lines.
+/// Returns whether the name is valid for a node. It becomes part of a role's name and of log lines.
 pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// The constants of a network: its row. Its settings are [`super::settings::NetworkSettings`].
+/// The constants of a network, which are in its row. Its settings are [`super::settings::NetworkSettings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRecord {
     /// The version of the schema.

@@ -1,4 +1,4 @@
-//! A rekey: a new key of the network for exactly the nodes that are in it.
+//! Rekeys, each of which gives a new key to exactly the current nodes of the network.
 //!
 //! ```text
 //!   record:  "adit-pg2 rekey" | len tag | generation | made | highest node | members
@@ -6,9 +6,9 @@
 //!   wrap:    HPKE to the member's own key; pre-shared key from the network's key before; bound to the record and to the owner
 //! ```
 //!
-//! The network's owner, the node that made it, signs the record. The others take the key if they have pinned the owner's keys
-//! and if it is of the generation after theirs. So neither the database nor another node can make one up, show one twice or put
-//! one back; and a node that was removed cannot open the new key.
+//! The network's owner, which is the node that created it, signs the record. Another node accepts the key if it has
+//! pinned the owner's keys and the key has the generation after its own. So neither the database nor another node can
+//! invent, repeat or revert a rekey, and a removed node cannot open the new key.
 
 use adit_crypto::CryptoError;
 use adit_engine::{Random, UnixTime};
@@ -23,7 +23,7 @@ const KIND: &[u8] = b"adit-pg2 rekey";
 const SIGNED: &[u8] = b"adit-pg2 signed rekey";
 const WRAPPED: &[u8] = b"adit-pg2 rekey wrap";
 
-/// Most members: the nodes that a network can have, and the auditor.
+/// The maximum number of members, which are the nodes of a network and the auditor.
 pub const MAX_MEMBERS: usize = PEERS + 1;
 
 /// The fields of a record other than the members.
@@ -35,7 +35,7 @@ pub struct Rekey {
     pub generation: Generation,
     /// When it was made, by the owner's clock.
     pub made: UnixTime,
-    /// The highest number that a node has had.
+    /// The highest number that a node has ever had.
     pub highest: NodeId,
 }
 
@@ -55,13 +55,13 @@ pub struct RekeyRows {
     pub record: Vec<u8>,
     /// Column `signature`.
     pub signature: [u8; 64],
-    /// Rows of `rekey_wrap`, ascending by reader.
+    /// The rows of `rekey_wrap`, in ascending order of readers.
     pub wraps: Vec<Wrap>,
     /// The new key.
     pub key: NetworkKey,
 }
 
-/// A new key that may be taken with [`KeyRing::take`].
+/// A new key that can be accepted with [`KeyRing::take`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewal {
     /// The key.
@@ -72,7 +72,7 @@ pub struct Renewal {
     pub made: UnixTime,
 }
 
-/// The reason why no new key can be made.
+/// The reason why no new key can be created.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RekeyError {
     /// There is no member, more than [`MAX_MEMBERS`], a duplicate, a number above the highest, or the owner is missing.
@@ -92,22 +92,22 @@ pub enum RekeyRejection {
     /// The bytes are not a record.
     #[error("its record is not one")]
     Malformed,
-    /// The signature does not match: another key signed the record, or it was changed.
+    /// The signature does not match, because another key signed the record or it was changed.
     #[error("the network's owner has not signed it")]
     Signature,
     /// The record belongs to another network.
     #[error("it is of another network")]
     Network,
-    /// The generation is not the next one: it is older, repeated, or further ahead.
+    /// The generation is not the next one, but older, repeated, or further ahead.
     #[error("it is not the next one")]
     Order,
-    /// The new key was made without this node.
+    /// The new key is not for this node.
     #[error("it was made without this node, which was removed from the network")]
     NotAMember,
-    /// The wrap is missing, or differs from the one that the record names.
+    /// The wrap is missing, or its hash differs from the one in the record.
     #[error("the wrapped key is not the one that was signed")]
     Wrap,
-    /// The wrap does not open: it was made with another key, or for another network.
+    /// The wrap does not open, because it was made with another key or for another network.
     #[error("the wrapped key does not open with this node's keys")]
     Key,
     /// The cryptographic library failed.
@@ -164,7 +164,7 @@ impl RekeyRecord {
         Ok(out.done())
     }
 
-    /// Parses a record strictly: encoding the result must give the same bytes.
+    /// Parses a record strictly, so that encoding the result gives the same bytes.
     ///
     /// # Errors
     /// Returns [`RekeyRejection::Malformed`].
@@ -181,7 +181,8 @@ impl RekeyRecord {
     }
 }
 
-/// Returns the data that a wrap is bound to: record, owner's keys and reader. (The hashes of wraps cannot be part of it.)
+/// Returns the data to which a wrap is bound, which are the record, the owner's keys and the reader. The hashes of
+/// wraps cannot be included.
 fn wrap_info(rekey: &Rekey, owner: &NodePublic, reader: NodeId) -> Option<Vec<u8>> {
     let mut info = rekey.encode()?;
     info.fixed(WRAPPED);
@@ -190,7 +191,7 @@ fn wrap_info(rekey: &Rekey, owner: &NodePublic, reader: NodeId) -> Option<Vec<u8
     Some(info.done())
 }
 
-/// Makes the key after `current`, wrapped to the members and signed by the owner.
+/// Creates the key after `current`, wrapped to the members and signed by the owner.
 ///
 /// # Errors
 /// Fails if the members or a field are invalid, or the library fails.
@@ -219,8 +220,7 @@ pub fn make(
     Ok(RekeyRows { record, signature, wraps, key })
 }
 
-/// Checks a record and opens the reader's wrap. The caller must have checked the keys of the `owner` against
-/// its pins.
+/// Checks a record and opens the reader's wrap. The caller must have compared the keys of the `owner` with its pins.
 ///
 /// # Errors
 /// Each check has its own error.
@@ -301,7 +301,7 @@ mod tests {
         make(rekey(next), &keys(11), current, &members, &mut random(5)).unwrap()
     }
 
-    /// The arguments of an acceptance by node 3.
+    /// The arguments with which node 3 accepts a rekey.
     struct AcceptArguments {
         ring: KeyRing,
         tag: &'static str,
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    /// The attacker has the network's former key, its own keys, and everything that the database ever had.
+    /// The attacker has the network's previous key, its own keys, and everything that the database ever contained.
     #[test]
     fn a_removed_member_cannot_open_the_new_generation() {
         let rekeyed = rekey_rows(&first());
@@ -370,7 +370,7 @@ mod tests {
                 ..AcceptArguments::new()
             };
             assert_eq!(attempt.accept(), Err(RekeyRejection::NotAMember));
-            // Nor as another node, because the attacker does not have its keys.
+            // It does not open as another node either, because the attacker does not have that node's keys.
             attempt.me = wrap.reader.0;
             assert_eq!(attempt.accept(), Err(RekeyRejection::Key));
         }
@@ -381,14 +381,14 @@ mod tests {
         }
     }
 
-    /// Each check of `accept`, with everything else right.
+    /// Tests each check of `accept`, with everything else correct.
     #[test]
     fn each_check_refuses_alone() {
         assert!(AcceptArguments::new().accept().is_ok());
         let cases: [(RekeyRejection, Edit<AcceptArguments>); 15] = [
             (RekeyRejection::Signature, |t| t.signature[0] ^= 1),
             (RekeyRejection::Signature, |t| t.signature.truncate(63)),
-            // The database, or another node, signs with its own key.
+            // The database or another node signs with its own key.
             (RekeyRejection::Signature, |t| t.owner = keys(13).public(NodeId(1)).unwrap()),
             (RekeyRejection::Signature, |t| {
                 t.signature = keys(11).signing().sign(&t.record).unwrap().to_vec();
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(attempt.ring.generation(), Generation(3));
     }
 
-    /// A current or removed member with the former key and the database's help signs a key that it made.
+    /// A current or removed member has the previous key and controls the database, and signs its own new key.
     #[test]
     fn no_other_node_signs_a_rekey() {
         for node in [2, 3] {
@@ -510,7 +510,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(RekeyRecord::parse(&bytes[..len]), Err(RekeyRejection::Malformed), "{len}");
         }
-        // A count that promises more than there is.
+        // The count is higher than the number of entries.
         let mut endless = bytes;
         endless.truncate(KIND.len() + 3 + 16);
         endless.extend(i32::MAX.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The network's keys, one for each generation, and which of them counts for what.
+//! The network's keys, one for each generation, and the purposes for which each is valid.
 //!
 //! ```text
 //!   taken          KEY_DELAY later        KEY_GRACE later
@@ -7,8 +7,8 @@
 //!     └─ MACs over rows of nodes and the network: the new key at once
 //! ```
 //!
-//! Former keys stay for reading old rows. A generation is never taken back: a database that is put back to an earlier state
-//! shows this node rows that it no longer believes.
+//! Old keys are kept for reading old rows. A generation is never reverted. If a database is restored to an earlier
+//! state, this node no longer accepts its rows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,20 +27,20 @@ use crate::{Generation, NodeId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRing {
     newest: NetworkKey,
-    /// The known keys, at most [`GENERATIONS`].
+    /// The known keys; at most [`GENERATIONS`].
     former: BTreeMap<Generation, NetworkKey>,
-    /// The nodes that got the newest key; `None` if it is the first one here.
+    /// The nodes that got the newest key; `None` if this node has only had one key.
     members: Option<Members>,
-    /// Keys that were accepted recently, in order; at most [`GENERATIONS`].
+    /// The keys that were accepted recently, in order; at most [`GENERATIONS`].
     taken: VecDeque<AcceptedKey>,
 }
 
-/// A key that was taken while this process ran.
+/// A key that was accepted while this process ran.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct AcceptedKey {
     generation: Generation,
     at: Instant,
-    /// The time from which epochs open under it.
+    /// The time from which on epochs are opened under the key.
     seals: Instant,
 }
 
@@ -52,23 +52,23 @@ pub struct Members {
 }
 
 impl Members {
-    /// Creates the set of these `nodes`, of all that have a number up to `highest`.
+    /// Creates the set of these `nodes`, out of all that have had a number up to `highest`.
     pub fn new(highest: NodeId, nodes: impl IntoIterator<Item = NodeId>) -> Self {
         Self { highest, nodes: nodes.into_iter().filter(|node| node.0 > 0).collect() }
     }
 
-    /// Returns whether the node existed and was left out. No number is assigned twice, so those above the highest are
-    /// newer.
+    /// Returns whether the node existed and was left out. No number is assigned twice, so nodes with numbers above the
+    /// highest are newer.
     pub fn left_out(&self, node: NodeId) -> bool {
         node <= self.highest && !self.nodes.contains(&node)
     }
 }
 
-/// A line of the file of keys is invalid.
+/// The error for an invalid line in the key file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct RingError {
-    /// Which, from 1.
+    /// The number of the line, counted from 1.
     pub line: usize,
     why: &'static str,
 }
@@ -85,12 +85,12 @@ impl KeyRing {
         &self.newest
     }
 
-    /// Returns its generation.
+    /// Returns the newest key's generation.
     pub fn generation(&self) -> Generation {
         self.newest.generation()
     }
 
-    /// Returns the key of that generation, to read old rows.
+    /// Returns the key of a generation, to read old rows.
     pub fn get(&self, generation: Generation) -> Option<&NetworkKey> {
         if generation == self.newest.generation() {
             return Some(&self.newest);
@@ -98,20 +98,20 @@ impl KeyRing {
         self.former.get(&generation)
     }
 
-    /// Returns whether the newest key was made when the node was in the network, and without it: it was removed.
+    /// Returns whether the node was removed, that is, existed when the newest key was created but did not get it.
     pub fn left_out(&self, node: NodeId) -> bool {
         self.members.as_ref().is_some_and(|members| members.left_out(node))
     }
 
-    /// Accepts the next key. `unix` is this machine's time; the record says when the key was created. A key of any
-    /// other generation changes nothing.
+    /// Accepts the next key. `unix` is this host's wall-clock time. The record contains the time when the key was
+    /// created. A key of any other generation has no effect.
     pub fn take(&mut self, now: Instant, unix: UnixTime, renewal: Renewal) {
         let Renewal { key, members, made } = renewal;
         if Some(key.generation()) != self.generation().next() {
             debug_assert!(false, "a generation was left out");
             return;
         }
-        // A clock that is behind must not hold the key back for longer.
+        // A clock that is behind must not delay the key for longer.
         let passed = Duration::from_secs(unix.0.saturating_sub(made.0));
         let seals = later(now, KEY_DELAY.saturating_sub(passed));
         self.taken.retain(|taken| now.since(taken.at) < KEY_GRACE);
@@ -131,7 +131,7 @@ impl KeyRing {
         }
     }
 
-    /// Returns the key for epochs that open now.
+    /// Returns the key for epochs that are opened now.
     pub fn sealing(&self, now: Instant) -> &NetworkKey {
         let mut generation = self.generation();
         for taken in self.taken.iter().rev() {
@@ -143,7 +143,7 @@ impl KeyRing {
         self.get(generation).unwrap_or(&self.newest)
     }
 
-    /// Returns the oldest generation that new rows may still be under.
+    /// Returns the oldest generation whose key new rows may still use.
     pub fn oldest_accepted(&self, now: Instant) -> Generation {
         let mut generation = self.generation();
         for taken in self.taken.iter().rev() {
@@ -161,9 +161,9 @@ impl KeyRing {
         self.taken.iter().flat_map(ends).filter(|at| *at > now).min()
     }
 
-    /// Returns the file of keys, secret: a line for each key, and the nodes that received the newest one.
+    /// Returns the secret key file, which has a line for each key, and the nodes that received the newest one.
     pub fn to_text(&self) -> Zeroizing<String> {
-        // The capacity suffices for all of it: a string that grows leaves copies behind.
+        // The capacity is sufficient for the whole text, because a string that grows leaves copies behind.
         let nodes = self.members.as_ref().map_or(0, |members| members.nodes.len());
         let lines = self.former.len().saturating_add(3);
         let capacity = lines.saturating_mul(80).saturating_add(nodes.saturating_mul(12));
@@ -181,10 +181,11 @@ impl KeyRing {
         text
     }
 
-    /// Reads the file of keys of a node that joined with the key `first`. There is no grace for what was taken before.
+    /// Parses the key file of a node that joined with the key `first`. There is no grace period for keys that were
+    /// accepted earlier.
     ///
     /// # Errors
-    /// A line is none, generations do not rise, or the file does not go with that key.
+    /// Fails if a line is invalid, generations do not increase, or the file does not belong to that key.
     pub fn from_text(first: NetworkKey, text: &str) -> Result<Self, RingError> {
         let mut ring: Option<Self> = None;
         let mut first = Some(first);
@@ -216,7 +217,7 @@ impl KeyRing {
                 _ => return Err(bad("neither a key nor a list of nodes")),
             }
         }
-        // Enough further keys that the node's first one is forgotten.
+        // There are enough further keys that the node's first one is forgotten.
         let forgotten = |ring: &Self| {
             first.as_ref().is_none_or(|own| {
                 ring.former.len() == GENERATIONS
@@ -260,7 +261,7 @@ mod tests {
         Renewal { key, members, made: MADE }
     }
 
-    /// Returns a ring with a second key, taken at 1000 s, a second after it was made.
+    /// Returns a ring with a second key, which was accepted at 1000 s, a second after its creation.
     fn renewed() -> KeyRing {
         let mut ring = KeyRing::from(first());
         let renewal = renewal(&ring, &[1, 3]);
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(back.oldest_accepted(at(1001)), Generation(2));
         assert_eq!(back.sealing(at(1001)).generation(), Generation(2));
         assert_eq!(*back.to_text(), *text);
-        // A node that joined with the second key knows nothing of the first.
+        // A node that joined with the second key does not have the first one.
         let joined = KeyRing::from(back.newest().clone());
         let again = KeyRing::from_text(back.newest().clone(), &joined.to_text()).unwrap();
         assert_eq!(again.get(Generation(1)), None);

@@ -1,4 +1,4 @@
-//! The network's settings, signed by its owner: the node that made the network.
+//! The network's settings, signed by its owner, which is the node that created the network.
 //!
 //! ```text
 //!   signed:  "adit-pg2 settings" | len tag | serial | made | packet_size | audit | durability | retention_bytes
@@ -6,9 +6,9 @@
 //!   hash:    SHA-256("adit-pg2 settings hash" | len signed | signed | signature)
 //! ```
 //!
-//! Each change is a row of its own. Serial numbers count from 1, and each row names the hash of the row before it, so the newest
-//! signature covers all of them. A reader remembers the serial number and the hash of the newest row that it has seen, and
-//! refuses a database that shows an older row or another one under the same number.
+//! Each change is a separate row. Serial numbers count from 1, and each row contains the hash of the previous row, so
+//! the newest signature covers all of them. A reader stores the serial number and the hash of the newest row that it
+//! has seen, and refuses a database whose newest row is older, or differs from the one with the same number.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{Audit, Durability};
 const SIGNED: &[u8] = b"adit-pg2 settings";
 const HASHED: &[u8] = b"adit-pg2 settings hash";
 
-/// Most rows of settings; the database knows the same bound.
+/// The maximum number of settings rows. The database enforces the same limit.
 pub const MAX_SETTINGS: usize = 1024;
 
 /// The settings that the owner chooses for all nodes.
@@ -31,17 +31,17 @@ pub const MAX_SETTINGS: usize = 1024;
 pub struct NetworkSettings {
     /// The serial number, counted from 1.
     pub serial: i64,
-    /// When the owner signed it, by the owner's clock.
+    /// The time at which the owner signed the row, by the owner's clock.
     pub made: UnixTime,
-    /// Longest IP packet in a row in bytes.
+    /// The maximum length of an IP packet in a row in bytes.
     pub packet_size: i32,
     /// The columns that are stored in the clear.
     pub audit: Audit,
-    /// When a packet counts as stored.
+    /// The guarantee for a packet when its peer can read it.
     pub durability: Durability,
     /// The size limit of all leaves together in bytes.
     pub retention_bytes: i64,
-    /// The age limit in whole seconds; a fraction is cut off.
+    /// The age limit in whole seconds. A fraction is cut off.
     pub retention_age: Duration,
     /// The auditor's X-Wing key, 1216 bytes.
     pub auditor_key: Option<Vec<u8>>,
@@ -73,13 +73,13 @@ pub enum SettingsError {
     /// There is no row.
     #[error("there are none")]
     None,
-    /// More than [`MAX_SETTINGS`] rows.
+    /// There are more than [`MAX_SETTINGS`] rows.
     #[error("there are more than 1024 rows")]
     TooMany,
-    /// The rows do not count from 1.
+    /// A serial number is missing, although they count from 1.
     #[error("row {serial} is missing")]
     Gap {
-        /// The first number that is missing.
+        /// The first missing number.
         serial: i64,
     },
     /// A row was altered.
@@ -97,18 +97,18 @@ pub enum SettingsError {
     /// This reader has already seen newer settings.
     #[error("the newest row is {found}, and row {seen} was seen before")]
     Older {
-        /// The newest serial number that there is.
+        /// The newest serial number in the database.
         found: i64,
         /// The newest serial number that was seen.
         seen: i64,
     },
-    /// This reader has seen another row of the same number.
+    /// This reader has seen a different row with the same number.
     #[error("row {serial} is not the one that was seen before")]
     Changed {
         /// The serial number.
         serial: i64,
     },
-    /// A value out of bounds, under the owner's signature.
+    /// A value in a row that the owner signed is out of bounds.
     #[error("a value in row {serial} is out of bounds")]
     Bounds {
         /// The serial number.
@@ -145,7 +145,7 @@ impl NetworkSettings {
         Ok(SignedSettings { settings: self.clone(), signature })
     }
 
-    /// Returns the auditor's key; `None` if there is no auditor or the key is invalid.
+    /// Returns the auditor's key, or `None` if there is no auditor or the key is invalid.
     pub fn auditor(&self) -> Option<SealPublic> {
         self.auditor_key.as_deref().and_then(|key| SealPublic::from_bytes(key).ok())
     }
@@ -160,7 +160,7 @@ impl NetworkSettings {
 }
 
 impl SignedSettings {
-    /// Returns the serial number and the hash that a reader remembers of this row.
+    /// Returns the serial number and the hash of this row, which a reader stores.
     pub fn pin(&self, tag: &str) -> SettingsPin {
         SettingsPin { serial: self.settings.serial, hash: self.hash(tag) }
     }
@@ -181,8 +181,8 @@ pub struct History {
 }
 
 impl History {
-    /// Checks the rows of the table `settings`, which are in ascending order: `owner` signed the newest one, it names all
-    /// before it, and none of them is older than what this reader has `seen`.
+    /// Checks the rows of the table `settings`, which are in ascending order. `owner` must have signed the newest one,
+    /// the hashes must cover all earlier rows, and the rows must include the one that this reader has `seen`.
     ///
     /// # Errors
     /// Each check has its own error.
@@ -228,12 +228,12 @@ impl History {
         Ok(Self { first, later: all.collect(), seen: SettingsPin { serial, hash } })
     }
 
-    /// Returns the settings in force.
+    /// Returns the current settings.
     pub fn current(&self) -> &NetworkSettings {
         self.later.last().unwrap_or(&self.first)
     }
 
-    /// Returns the settings with that serial number.
+    /// Returns the settings with this serial number.
     pub fn at(&self, serial: i64) -> Option<&NetworkSettings> {
         self.all().find(|settings| settings.serial == serial)
     }
@@ -243,13 +243,13 @@ impl History {
         std::iter::once(&self.first).chain(&self.later)
     }
 
-    /// Returns the serial number and the hash that a reader remembers of the newest row.
+    /// Returns the serial number and the hash of the newest row, which a reader stores.
     pub fn pin(&self) -> SettingsPin {
         self.seen
     }
 
-    /// Signs the settings that follow those in force, after `change` has edited them. The number, the time and the hash of
-    /// the previous row are set here.
+    /// Signs a successor of the current settings, which `change` has edited. The number, the time and the hash of the
+    /// previous row are set here.
     ///
     /// # Errors
     /// Fails if a value is out of bounds, there are too many rows, or the library fails.
@@ -311,7 +311,7 @@ mod tests {
         History::verify("t1", &owner(), rows, seen)
     }
 
-    /// Creates rows as the owner does, each with twice the retention.
+    /// Creates rows like the owner, each with twice the retention of the previous one.
     fn rows(count: usize) -> Vec<SignedSettings> {
         let mut rows = vec![first().sign("t1", &keys(2)).unwrap()];
         while rows.len() < count {
@@ -380,7 +380,7 @@ mod tests {
         let seen = Some(verify(&good, None).unwrap().pin());
         assert!(verify(&good, seen).is_ok());
         assert_eq!(verify(&good[..2], seen), Err(SettingsError::Older { found: 2, seen: 3 }));
-        // The owner itself cannot give the number twice.
+        // The owner itself cannot use the number twice.
         let history = verify(&good[..2], None).unwrap();
         let change = NetworkSettings { audit: Audit::Full, ..history.current().clone() };
         let other = history.next("t1", &keys(2), UnixTime(1_800_000_000), change).unwrap();
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(verify(&many, None), Err(SettingsError::TooMany));
     }
 
-    /// The encoding is in databases for years: these numbers never change under this version.
+    /// Databases contain the encoding for years, so these numbers never change in this version.
     #[test]
     fn known_answers_of_the_encoding() {
         let row = first().sign("t1", &keys(2)).unwrap();

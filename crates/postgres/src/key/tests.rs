@@ -1,4 +1,4 @@
-//! Each field altered alone, each check alone.
+//! Alters each field, and tests each check, separately.
 
 use adit_crypto::sha256;
 use adit_engine::{Random, UnixTime};
@@ -10,7 +10,7 @@ use super::epoch::{
 use super::*;
 use crate::{Audit, Durability, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
 
-/// One thing done to a good one.
+/// A change to a valid value.
 type Edit<T> = fn(&mut T);
 
 fn random(seed: u8) -> Random {
@@ -86,7 +86,7 @@ fn each_field_of_a_node_altered_alone_is_refused() {
     }
 }
 
-/// Everybody with the network's key can write a MAC: what is under it is looked at nevertheless.
+/// Every holder of the network's key can write a MAC, so the values under it are checked too.
 #[test]
 fn a_record_out_of_bounds_is_refused_in_spite_of_its_mac() {
     let unfit: [(RecordError, Edit<NodeRecord>); 10] = [
@@ -138,7 +138,7 @@ fn a_nodes_mac_is_never_a_networks() {
     );
 }
 
-/// The encodings stay in databases for years: these numbers never change under this version.
+/// Databases contain the encodings for years, so these numbers never change in this version.
 #[test]
 fn known_answers_of_every_encoding() {
     assert_eq!(hex(&node().mac(&network()).unwrap()), KNOWN_NODE);
@@ -303,7 +303,7 @@ fn two_epochs_share_nothing() {
     assert_ne!(first.hash, second.hash);
 }
 
-/// Each check of `accept`, with everything else right.
+/// Tests each check of `accept`, with everything else correct.
 #[test]
 fn each_check_refuses_alone() {
     assert_eq!(AcceptArguments::new().refusal(), None);
@@ -311,7 +311,7 @@ fn each_check_refuses_alone() {
         (EpochError::Signature, |t| t.signature[0] ^= 1),
         (EpochError::Signature, |t| t.signature.truncate(63)),
         (EpochError::Signature, |t| t.sender = keys(6).public(NodeId(7)).unwrap()),
-        // Signed unchanged, without the words that state its purpose.
+        // The record is signed unchanged, but without the label that states its purpose.
         (EpochError::Signature, |t| {
             t.signature = keys(2).signing().sign(&t.record).unwrap().to_vec();
         }),
@@ -321,7 +321,7 @@ fn each_check_refuses_alone() {
         (EpochError::Sender, |t| t.sender.id = NodeId(9)),
         (EpochError::Receiver, |t| t.receiver = NodeId(9)),
         (EpochError::NotAReader, |t| t.me = NodeId(9)),
-        // Another reader's wrap, whole and genuine.
+        // The wrap is genuine, but another reader's.
         (EpochError::Wrap, |t| t.wrap = opened().wraps[1].clone()),
         (EpochError::Wrap, |t| t.wrap.enc[7] ^= 1),
         (EpochError::Wrap, |t| t.wrap.sealed[7] ^= 1),
@@ -332,7 +332,7 @@ fn each_check_refuses_alone() {
             let second = network().successor(&mut random(3)).unwrap();
             t.ring = second.into();
         }),
-        // The signer itself names a reader whose wrap was made for another epoch.
+        // The signer includes a reader whose wrap was made for another epoch.
         (EpochError::Key, |t| {
             let mut record = EpochRecord::parse(&t.record).unwrap();
             record.epoch.opened.0 += 1;
@@ -368,8 +368,8 @@ fn a_bit_of_the_record_changed_anywhere_is_refused() {
     }
 }
 
-/// The wrap is bound to the epoch's position: a record with any changed field, re-signed by the sender itself, no
-/// longer opens.
+/// The wrap is bound to the epoch's position. If any field of the record is changed, the wrap no longer opens, even if
+/// the sender signs the record again.
 #[test]
 fn a_wrap_opens_for_its_own_epoch_only() {
     let alterations: [(&str, Edit<Epoch>); 9] = [
@@ -426,11 +426,12 @@ fn a_record_that_could_be_written_in_two_ways_is_none() {
     }
 }
 
-/// The same bounds from the reading side: bytes that no `encode` of ours writes.
+/// Tests the same limits for reading, with bytes that our `encode` never writes.
 #[test]
 fn a_record_out_of_range_is_refused_by_the_reader_too() {
     let record = opened().record;
-    // Offsets in the known record: after the kind (14) and the tag (3) six numbers, then audit, time, previous.
+    // Offsets in the known record. The kind (14) and the tag (3) are followed by six numbers, then audit, time and
+    // previous.
     let fields = [("stream", 17), ("sender", 21), ("receiver", 25), ("no", 29), ("leaf", 33)];
     for (what, at) in fields {
         let mut bad = record.clone();
@@ -503,7 +504,7 @@ fn secrets_read_back_and_stand_in_no_debug() {
     assert_ne!(bytes[..32], bytes[32..]);
     let shown = format!("{keys:?} {:?} {:?} {:?}", network(), auditor(), keys.reader(NodeId(7)));
     for secret in [&bytes[..], &network().as_bytes()[..]] {
-        // As hexadecimal, as a list of numbers.
+        // The secret must not appear in hexadecimal or as a list of numbers.
         assert!(
             !shown.contains(&hex(&secret[..4]))
                 && !shown.contains(&format!("{}, {}", secret[0], secret[1]))
@@ -544,7 +545,7 @@ fn a_checkpoint_is_its_senders_for_one_epoch_row_and_value() {
     assert!(!checkpoint.is_signed(&sender, &[5; 32], &signature[..63]));
 }
 
-/// After a rekey a reader opens what was written before it, and what is written under the new key.
+/// After a rekey, a reader opens rows that were written before it, and rows under the new key.
 #[test]
 fn an_old_epoch_opens_with_the_ring_and_a_new_one_only_with_the_new_key() {
     let renewed = renewed();
@@ -565,10 +566,10 @@ fn an_old_epoch_opens_with_the_ring_and_a_new_one_only_with_the_new_key() {
     assert_eq!(accept(&renewed, &opened()), Ok(()));
     assert_eq!(accept(&renewed, &new), Ok(()));
     assert_eq!(accept(&network().into(), &new), Err(EpochError::Generation));
-    // Under one key's number, and another's wraps.
+    // The record contains one key's generation, and wraps under another key.
     let forged = NetworkKey::new(Generation(2), network().as_bytes());
     assert_eq!(accept(&forged.into(), &new), Err(EpochError::Key));
-    // No epoch is made under another key than it names.
+    // An epoch cannot be created under a different key than its record states.
     let wrong = open(self::epoch(), &keys(2), &second, &readers, &mut random(5));
     assert!(matches!(wrong, Err(EpochOpenError::Field)));
 }

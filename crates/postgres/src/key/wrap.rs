@@ -1,5 +1,6 @@
-//! HPKE (RFC 9180) with X-Wing, HKDF-SHA256 and AES-256-GCM, with a pre-shared key. A log is kept for years: a quantum
-//! computer must not open it later, and a party that was never admitted to the network must not open it at all.
+//! HPKE (RFC 9180) with X-Wing, HKDF-SHA256 and AES-256-GCM, with a pre-shared key. A log is kept for years, so a
+//! quantum computer must not be able to open it later. The pre-shared key keeps out any party that was never admitted
+//! to the network.
 
 use std::convert::Infallible;
 
@@ -15,7 +16,7 @@ type PrivateKey = <XWing as Kem>::PrivateKey;
 type PublicKey = <XWing as Kem>::PublicKey;
 type Encapsulated = <XWing as Kem>::EncappedKey;
 
-/// Identifies the pre-shared key; there is only one.
+/// The identifier of the pre-shared key, of which there is only one.
 const PSK_ID: &[u8] = b"adit-pg1 network";
 
 /// Adapts the injected randomness to HPKE's interface.
@@ -38,10 +39,10 @@ impl TryRng for HpkeRandom<'_> {
     }
 }
 
-// Uses ChaCha20 with a seed from the operating system.
+// The generator is ChaCha20 with a seed from the operating system.
 impl TryCryptoRng for HpkeRandom<'_> {}
 
-/// Returns the public key of a seed.
+/// Returns the public key for a seed.
 pub(super) fn public(seed: &[u8; 32]) -> Option<Vec<u8>> {
     let secret = PrivateKey::from_bytes(seed).ok()?;
     Some(XWing::sk_to_pk(&secret).to_bytes().to_vec())
@@ -52,7 +53,7 @@ pub(super) fn is_public(bytes: &[u8]) -> bool {
     PublicKey::from_bytes(bytes).is_ok()
 }
 
-/// Wraps `secret` for the holder of the key `to`; returns the encapsulated key and the sealed secret.
+/// Wraps `secret` for the holder of the key `to`. Returns the encapsulated key and the sealed secret.
 pub(crate) fn wrap(
     secret: &[u8],
     to: &[u8],
@@ -74,7 +75,7 @@ pub(crate) fn wrap(
     Some((encapsulated.to_bytes().to_vec(), sealed))
 }
 
-/// Opens what [`wrap`] made.
+/// Opens the result of [`wrap`].
 pub(crate) fn unwrap(
     seed: &[u8; 32],
     psk: &[u8; 32],

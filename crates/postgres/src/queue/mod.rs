@@ -1,7 +1,7 @@
-//! Packets that wait for a commit: whole super-packets, a queue per stream, bounded together.
+//! Queues of packets that wait for a commit. They contain whole super-packets, one queue per stream, and share a limit.
 //!
-//! A queue that is full drops the oldest of the longest, so that one stream that cannot be written takes no space from
-//! the others; a standing queue is shortened by CoDel (RFC 8289) when it is emptied.
+//! If the queues are full, the oldest packet of the longest queue is dropped, so a stream that cannot be written takes
+//! no space from the others. CoDel (RFC 8289) shortens a standing queue when packets are taken from it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use adit_wire::VnetHeader;
 use crate::StreamId;
 use crate::limits::{EXPIRED_MS, QUEUE_BYTES, SUPER_PACKET};
 
-/// Packets that were not sent, by reason.
+/// The numbers of packets that were not sent, by reason.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts {
-    /// Dropped because the queues were full: the oldest packets of the longest queue.
+    /// Dropped from the front of the longest queue because the queues were full.
     pub full: u64,
     /// Dropped by CoDel (RFC 8289), because the queue was long for too long.
     pub codel: u64,
@@ -23,7 +23,8 @@ pub struct DropCounts {
     pub old: u64,
     /// Dropped because no node owns the destination.
     pub no_route: u64,
-    /// No IP packet, longer than the packet size, or not to be cut as the device says.
+    /// Dropped because it is not an IP packet, is longer than the packet size, or cannot be segmented as the device
+    /// requests.
     pub malformed: u64,
     /// Dropped because the stream was removed, or refused by the seal.
     pub closed: u64,
@@ -34,16 +35,16 @@ pub(crate) fn count(counter: &mut u64) {
     *counter = counter.saturating_add(1);
 }
 
-/// Returns the time `by` after `at`; both saturate.
+/// Returns the time `by` after `at`, with saturation.
 pub(crate) fn later(at: Instant, by: Duration) -> Instant {
     let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
     Instant::from_nanos(at.as_nanos().saturating_add(by))
 }
 
-/// Sizes of buffers. With a single size, a queue of small packets would take a multiple of their bytes.
+/// The sizes of buffers. With a single size, a queue of small packets would take a multiple of their length.
 const CLASSES: [usize; 4] = [256, 2048, 16384, SUPER_PACKET.next_power_of_two()];
 
-/// A super-packet that waits.
+/// A waiting super-packet.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     at: Instant,
@@ -52,11 +53,11 @@ pub(crate) struct Waiting {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Buffers, in use by waiting packets or kept for later ones.
+/// The buffers, which waiting packets use or which are kept for later ones.
 #[derive(Debug)]
 struct Pool {
     free: [Vec<Vec<u8>>; CLASSES.len()],
-    /// The memory of all buffers, lent and free; never more than `limit`.
+    /// The memory of all buffers, in use or free; never more than `limit`.
     memory: usize,
     limit: usize,
 }
@@ -96,7 +97,7 @@ struct Flow {
     /// The memory of these packets' buffers.
     memory: usize,
     codel: Codel,
-    /// Whether CoDel has let the first one pass already: it did not fit into the batch.
+    /// Whether CoDel has already accepted the first packet, which did not fit into the batch.
     passed: bool,
 }
 
@@ -117,7 +118,7 @@ pub(crate) struct CodelParams {
 }
 
 impl CodelParams {
-    /// Returns parameters for commits of this duration: packets that arrive during a commit wait for its end, and then
+    /// Returns parameters for commits of this duration. Packets that arrive during a commit wait for its end, and then
     /// for their own commit.
     pub(crate) fn for_commits_of(commit: Duration) -> Self {
         let target = commit.saturating_mul(2).max(Duration::from_millis(5));
@@ -125,10 +126,10 @@ impl CodelParams {
     }
 }
 
-/// RFC 8289, section 5.
+/// The state of CoDel (RFC 8289, section 5).
 #[derive(Debug, Default)]
 struct Codel {
-    /// When the queue will have been above target for an interval.
+    /// The time at which the queue will have been above target for an interval.
     first_above: Option<Instant>,
     dropping: bool,
     drop_next: Instant,
@@ -137,7 +138,7 @@ struct Codel {
 }
 
 impl Codel {
-    /// Returns whether a packet that waited for `sojourn` may be dropped, and `left` bytes are behind it.
+    /// Returns whether a packet may be dropped that waited for `sojourn` with `left` bytes behind it.
     fn may_drop(
         &mut self,
         now: Instant,
@@ -177,7 +178,7 @@ impl Codel {
             return true;
         }
         self.dropping = true;
-        // Not long ago: continue at the rate that was right then.
+        // The last drops were recent, so continue at their rate.
         let delta = self.count.saturating_sub(self.last_count);
         let recent = now.since(self.drop_next) < interval.saturating_mul(16);
         self.count = if delta > 1 && recent { delta } else { 1 };
@@ -246,7 +247,7 @@ impl Queues {
         }
     }
 
-    /// Makes room: the oldest packet of the stream whose packets take most.
+    /// Makes room by dropping the oldest packet of the stream whose packets take the most memory.
     fn drop_oldest(&mut self) -> bool {
         let longest = self.flows.values_mut().max_by_key(|flow| flow.memory);
         let Some(oldest) = longest.and_then(Flow::pop) else { return false };
@@ -255,7 +256,7 @@ impl Queues {
         true
     }
 
-    /// Drops packets that no receiver would deliver any more.
+    /// Drops packets that are too old for any receiver to deliver.
     pub(crate) fn age(&mut self, now: Instant) {
         for flow in self.flows.values_mut() {
             while flow.waiting.front().is_some_and(|first| is_old(now, first)) {

@@ -19,7 +19,7 @@ fn queues() -> Queues {
     queues
 }
 
-/// Returns the first four bytes of each packet that `settle` and `pop` let through.
+/// Returns the first four bytes of each packet that is not dropped.
 fn take(queues: &mut Queues, now: Instant, stream: StreamId, params: CodelParams) -> Option<u32> {
     queues.drop_expired(now, stream, params)?;
     let waiting = queues.pop(stream).unwrap();
@@ -80,7 +80,7 @@ fn packets_that_waited_longer_than_anybody_would_deliver_them_go() {
     let mut queues = queues();
     put(&mut queues, ms(0), A, 1, 100);
     put(&mut queues, ms(1), A, 2, 100);
-    // Found by a reader that takes them, and by one that only looks.
+    // Both a caller that takes packets and one that only checks the queue drop them.
     let mut other = queues_with_two();
     assert_eq!(take(&mut queues, ms(EXPIRED_MS + 1), A, NO_DROPS), Some(2));
     assert_eq!(queues.dropped.old, 1);
@@ -120,7 +120,7 @@ fn standing(
     let mut dropped = Vec::new();
     for now in from..to {
         put(queues, ms(now), A, now as u32, 60_000);
-        // Except for the drops, as many leave as arrive.
+        // Except for drops, as many packets leave as arrive.
         if now >= from + standing {
             let before = queues.dropped.codel;
             take(queues, ms(now), A, params);
@@ -139,7 +139,7 @@ fn a_queue_that_stands_is_shortened_faster_and_faster_until_it_is_short() {
     );
     let mut queues = queues();
     let dropped = standing(&mut queues, 0, 1000, 30, params);
-    // The first after an interval above target, the next by the law of the square root.
+    // The first drop is after an interval above target. The next ones follow the square root law.
     assert_eq!(dropped[0], 30 + 100);
     assert_eq!(dropped[1] - dropped[0], 100);
     assert!((70..=71).contains(&(dropped[2] - dropped[1])), "{dropped:?}");
@@ -152,7 +152,7 @@ fn a_short_wait_or_a_last_packet_is_never_shortened() {
     let params = CodelParams::for_commits_of(Duration::ZERO);
     let mut short = queues();
     assert!(standing(&mut short, 0, 3000, 4, params).is_empty());
-    // One super-packet and nothing behind it, however late.
+    // A single super-packet with no packets behind it is not dropped, however late it is.
     let mut last = queues();
     for now in (0..100).map(|n| n * 1000) {
         put(&mut last, ms(now), A, 1, 60_000);
@@ -174,7 +174,7 @@ fn a_packet_that_did_not_fit_is_not_judged_again() {
     let mut queues = queues();
     (0..50).for_each(|id| put(&mut queues, ms(0), A, id, 60_000));
     queues.drop_expired(ms(50), A, params).unwrap();
-    // Looked at again and again while the batch is in flight: as if once.
+    // Checking repeatedly while the batch is in flight has the same effect as checking once.
     (50..1000).for_each(|now| _ = queues.drop_expired(ms(now), A, params).unwrap());
     assert_eq!(queues.dropped.codel, 0);
 }

@@ -1,11 +1,11 @@
-//! The receiving side: one incoming stream, read from its leaves in order and never twice.
+//! The receiving side, which reads one incoming stream from its leaves in order and never twice.
 //!
 //! ```text
 //!   wake (notification), look (Watch) ─► query: Epochs, Page, Skip ─► epochs | page | skipped ─► packets
 //! ```
 //!
-//! The driver asks [`Receiver::query`] after each call and when [`Receiver::deadline`] has come, runs the one query
-//! that it gets, and answers it with the call named there, or with [`Receiver::gone`] or [`Receiver::lost`].
+//! The driver calls [`Receiver::query`] after each call and at the [`Receiver::deadline`]. It runs the returned query,
+//! and answers it with the method in the query's documentation, or with [`Receiver::gone`] or [`Receiver::lost`].
 
 mod types;
 mod wake_up_monitor;
@@ -31,27 +31,27 @@ pub struct Receiver {
     position: Position,
     /// The oldest key of the network under which new rows are accepted.
     oldest_key: Generation,
-    /// The epoch that is read; its number is the position's. `None` until one is known.
+    /// The epoch that is being read, whose number is that of the position; `None` until one is known.
     reading: Option<Epoch>,
-    /// The epochs after it, ascending; at most [`EPOCHS_AHEAD`].
+    /// The later epochs in ascending order; at most [`EPOCHS_AHEAD`].
     ahead: VecDeque<Epoch>,
-    /// The row up to which a starting reader still looks for the newest authentic one.
+    /// The row up to which a starting reader still searches for the newest authentic one.
     starting: Option<Seq>,
-    /// The row after which the next page begins: the position, unless forged rows are being passed.
+    /// The row after which the next page begins, which is the position unless forged rows are being skipped.
     scan: Seq,
-    /// According to the database, all packets up to here are too old.
+    /// The row up to which all packets are too old, according to the database.
     skipped_to: Option<Seq>,
     /// The number of pages without an authentic row since the last pause.
     forged_pages: u32,
-    /// A page had rows of unknown epochs, and the epochs have been queried since.
+    /// Whether a page had rows of unknown epochs, and the epochs have been queried since.
     unknown_asked: bool,
-    /// Whether the leaf that is read is missing.
+    /// Whether the leaf that is being read is missing.
     leaf_gone: bool,
-    /// Whether a notification arrived without an authentic row since.
+    /// Whether a notification has arrived, and no authentic row since.
     woken: bool,
     wants: WantedQueries,
     asked: Option<Query>,
-    /// The time when the stream is looked at without a notification.
+    /// The time at which the stream is polled without a notification.
     poll: Instant,
     /// The time before which epochs are not queried again, because the last query found none.
     no_epochs_before: Instant,
@@ -68,7 +68,7 @@ struct WantedQueries {
     epochs: bool,
     page: bool,
     skip: bool,
-    /// The next page is not bounded by the window, because a gap is longer than it.
+    /// Whether the next page is not limited to the window, because a gap is longer than the window.
     far: bool,
 }
 
@@ -90,28 +90,28 @@ enum RowCheck {
     Authentic(usize),
     Repeated,
     Forged,
-    /// The row's epoch is under a key of the network whose grace is over.
+    /// The row's epoch uses a key of the network whose grace period is over.
     OldKey,
-    /// The row's epoch is not known (yet).
+    /// The row's epoch is not known, or not known yet.
     Unknown,
 }
 
-/// The polling interval of a stream with unfinished work: while packets arrive, and after [`ACTIVE`] without packets.
+/// The polling intervals of a stream with unfinished work, while packets arrive and after [`ACTIVE`] without packets.
 const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 const ACTIVE: Duration = Duration::from_secs(2);
 
-/// The polling interval of any other stream, of which notifications and [`WakeUpMonitor`] report new rows.
+/// The polling interval of any other stream, for which notifications and [`WakeUpMonitor`] report new rows.
 const QUIET: Duration = Duration::from_secs(3600);
 
 /// The interval between two queries for epochs if the first found none.
 const EPOCHS_PAUSE: Duration = Duration::from_millis(5);
 
-/// The number of rows among which a starting reader looks for the newest authentic one.
+/// The number of rows among which a starting reader searches for the newest authentic one.
 const NEWEST_ROWS: u32 = 64;
 
 impl Receiver {
-    /// Creates a reader that had reached `position` when the process last stopped (zeros if it is not known). `seed` is
-    /// only for the jitter of its polls.
+    /// Creates a reader that had reached `position` when the process last stopped (zeros if unknown). `seed` is only
+    /// for the jitter of its polls.
     pub fn new(now: Instant, stream: StreamId, position: Position, seed: impl Into<Seed>) -> Self {
         Self {
             stream,
@@ -137,7 +137,7 @@ impl Receiver {
         }
     }
 
-    /// Handles a notification of something new in `leaf`; any role may have sent it.
+    /// Handles a notification about new data in `leaf`, which any role may have sent.
     pub fn wake(&mut self, leaf: LeafNo) {
         let known = self.reading.iter().chain(&self.ahead).any(|epoch| epoch.leaf == leaf);
         self.wants.epochs |= !known || self.leaf_gone;
@@ -145,7 +145,7 @@ impl Receiver {
         self.woken = true;
     }
 
-    /// Rejects rows of epochs under the network's keys before `oldest` from now on: their grace period has ended.
+    /// From now on, rejects rows of epochs under the network's keys before `oldest`, whose grace period has ended.
     pub fn retire(&mut self, oldest: Generation) {
         self.oldest_key = self.oldest_key.max(oldest);
     }
@@ -158,7 +158,7 @@ impl Receiver {
         self.poll = self.next_poll(now);
     }
 
-    /// Returns the next query; `None` while a query is outstanding or nothing is due.
+    /// Returns the next query, or `None` while a query is outstanding or nothing is due.
     pub fn query(&mut self, now: Instant) -> Option<Query> {
         if self.asked.is_some() {
             return None;
@@ -182,12 +182,12 @@ impl Receiver {
     fn next_query(&self, now: Instant) -> Option<Query> {
         if self.wants.epochs && now >= self.no_epochs_before {
             let newest = self.ahead.back().or(self.reading.as_ref()).map(|epoch| epoch.no);
-            // Before the first page, the epoch of the position is also needed, for its key.
+            // Before the first page, the key of the position's epoch is also needed.
             let after = newest.unwrap_or(EpochNo(self.position.epoch.0.saturating_sub(1)));
             return Some(Query::Epochs { after, limit: EPOCHS_AHEAD as u32 });
         }
         let leaf = self.reading.as_ref()?.leaf;
-        // There are rows of an unknown epoch: query the epochs first.
+        // There are rows of an unknown epoch, so query the epochs first.
         if self.leaf_gone || (self.unknown_asked && self.wants.epochs) {
             return None;
         }
@@ -230,7 +230,7 @@ impl Receiver {
     }
 
     /// Answers [`Query::Epochs`] with the epochs whose record, signature and wrap were valid, in any order. `refused`
-    /// is the number of the others.
+    /// is the number of other epochs.
     pub fn epochs(&mut self, now: Instant, found: impl IntoIterator<Item = Epoch>, refused: u64) {
         if !matches!(self.asked, Some(Query::Epochs { .. })) {
             return;
@@ -243,7 +243,7 @@ impl Receiver {
         let retired = all.saturating_sub(found.len()) as u64;
         self.stats.epochs_refused = self.stats.epochs_refused.saturating_add(retired);
         found.sort_by_key(|epoch| epoch.no);
-        // Of the rows that exist when the reader starts, only the newest epoch is read, and none of its packets.
+        // When the reader starts, it reads only the newest existing epoch, and delivers none of its packets.
         let first = self.starting.is_some() && self.reading.is_none();
         if first && found.is_empty() && refused == 0 {
             self.starting = None;
@@ -251,7 +251,7 @@ impl Receiver {
         let mut news = false;
         for epoch in found {
             let newest = self.ahead.back().or(self.reading.as_ref());
-            // The first may be the one of the position; all others must be newer than any known.
+            // The first epoch may be that of the position. All others must be newer than any known one.
             let newer =
                 newest.map_or(epoch.no >= self.position.epoch, |newest| epoch.no > newest.no);
             if !newer || epoch.first_seq.0 < 1 {
@@ -308,7 +308,7 @@ impl Receiver {
         true
     }
 
-    /// Answers [`Query::Page`]: appends the packets to deliver to `out`.
+    /// Answers [`Query::Page`], and appends the packets to deliver to `out`.
     pub fn page<'a>(
         &mut self,
         now: Instant,
@@ -362,7 +362,7 @@ impl Receiver {
         }
     }
 
-    /// Opens a row if nothing in it is behind the position, and moves the position to it.
+    /// Opens a row unless it is behind the position, and moves the position to it.
     fn check_row(&mut self, leaf: LeafNo, row: &Row<'_>, out: &mut Vec<u8>) -> RowCheck {
         let Some(reading) = &self.reading else { return RowCheck::Forged };
         if row.epoch < reading.no {
@@ -383,7 +383,7 @@ impl Receiver {
             return RowCheck::Unknown;
         };
         let Some(next) = self.ahead.get(index) else { return RowCheck::Unknown };
-        // A row of a later leaf would make the reader pass over all that is before it there.
+        // A row of a later leaf would make the reader skip all earlier rows in that leaf.
         if next.leaf != leaf {
             return RowCheck::Forged;
         }
@@ -412,7 +412,8 @@ impl Receiver {
         self.position.seq = seq;
     }
 
-    /// Delivers an authentic packet if it may come from its sender to this node; the holder of a node's keys holds no others'.
+    /// Delivers an authentic packet if its sender and this node own its addresses. The holder of one node's keys cannot
+    /// send with another node's addresses.
     fn deliver(&mut self, start: usize, len: usize, routes: &Routes, out: &mut Delivery) {
         let packet = out.bytes.get(start..).and_then(|rest| rest.get(..len)).unwrap_or_default();
         let verdict = match Ip::parse(packet) {
@@ -438,14 +439,14 @@ impl Receiver {
         }
     }
 
-    /// Processes a page of the newest rows: the first authentic row is the newest.
+    /// Processes a page of the newest rows, in which the first authentic row is the newest.
     fn started(&mut self, seen: &PageSummary, limit: u32, until: Seq) {
         self.wants.page = true;
         self.scan = self.position.seq;
         match seen.lowest {
             Some(lowest) if seen.authentic == 0 && seen.rows >= limit => {
                 self.stats.forged = self.stats.forged.saturating_add(seen.unknown);
-                // The lowest number may have more rows: query it again, unless it is the only one here.
+                // The lowest number may have more rows, so query it again, unless it is the only one in the page.
                 let below = if lowest < until { lowest } else { Seq(lowest.0.saturating_sub(1)) };
                 self.starting = Some(below);
                 self.pause_if_forged();
@@ -454,7 +455,7 @@ impl Receiver {
         }
     }
 
-    /// Decides what to do after a page.
+    /// Decides the next step after a page.
     fn page_done(&mut self, now: Instant, seen: &PageSummary, limit: u32, until: Seq) {
         if let Some(average) = seen.bytes.checked_div(seen.rows as usize) {
             self.row_bytes = average.max(1);
@@ -485,14 +486,14 @@ impl Receiver {
             self.scan = self.position.seq;
             self.forged_pages = 0;
         }
-        // The sender had ended this epoch before it opened the next one, which was known when the page was queried.
+        // The next epoch was known when the page was queried, and the sender had ended this one before opening it.
         if !full {
             self.advance();
         }
         self.poll = self.poll.min(self.next_poll(now));
     }
 
-    /// Pauses the stream if forged rows arrive, so that the other streams' packets come first.
+    /// Pauses the stream if forged rows arrive, so that other streams' packets are read first.
     fn pause_if_forged(&mut self) {
         self.forged_pages = self.forged_pages.saturating_add(1);
         if self.forged_pages >= FORGED_PAGES {
@@ -508,14 +509,14 @@ impl Receiver {
         }
         self.asked = None;
         self.wants.page = true;
-        // The page begins with that row: if it is authentic, the position moves.
+        // The next page begins with that row. If it is authentic, the position moves.
         if let Some(newest) = newest.filter(|newest| *newest > self.scan) {
             self.scan = Seq(newest.0.saturating_sub(1));
             self.skipped_to = Some(newest);
         }
     }
 
-    /// Handles a missing leaf of a [`Query::Page`] or [`Query::Skip`]: `undefined_table`.
+    /// Handles a missing leaf (`undefined_table`) in a [`Query::Page`] or [`Query::Skip`].
     pub fn gone(&mut self) {
         if let Some(Query::Page { .. } | Query::Skip { .. }) = self.asked {
             self.asked = None;
@@ -529,7 +530,7 @@ impl Receiver {
     }
 
     /// Handles a query that failed or will not be answered because the connection is lost. Call it when a connection is
-    /// established again: the stream is checked at once.
+    /// established again. The stream is checked at once.
     pub fn lost(&mut self) {
         self.asked = None;
         self.wants = WantedQueries { epochs: true, page: true, ..WantedQueries::default() };
@@ -537,8 +538,8 @@ impl Receiver {
         (self.forged_pages, self.unknown_asked) = (0, false);
     }
 
-    /// Returns the latest time to call [`Self::query`]; an instant in the past: at once. `None` while a query is
-    /// outstanding.
+    /// Returns the latest time to call [`Self::query`], which is at once if it is in the past. Returns `None` while a
+    /// query is outstanding.
     pub fn deadline(&self) -> Option<Instant> {
         if self.asked.is_some() {
             return None;
@@ -555,13 +556,13 @@ impl Receiver {
         self.position
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 }
 
-/// Returns a random duration between three and five quarters of the interval.
+/// Returns a random duration between 3/4 and 5/4 of the interval.
 fn jittered(random: &mut Random, interval: Duration) -> Duration {
     let quarter = interval.checked_div(4).unwrap_or(interval);
     let jitter = quarter.mul_f64(f64::from(random.below(2049)) / 1024.0);

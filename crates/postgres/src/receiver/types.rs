@@ -6,21 +6,21 @@ use crate::row::Row;
 use crate::seal::Opener;
 use crate::{EpochNo, Generation, LeafNo, Seq, StreamId};
 
-/// An epoch whose record and signature were found right, with its key. All of it from the record, none from the table's
-/// columns but the age.
+/// An epoch with a valid record and signature, and its key. All fields come from the record, except the age, which
+/// comes from the table.
 #[derive(Debug)]
 pub struct Epoch {
-    /// Its number.
+    /// The epoch's number.
     pub no: EpochNo,
-    /// Its leaf.
+    /// The epoch's leaf.
     pub leaf: LeafNo,
-    /// The number of its first packet.
+    /// The number of the epoch's first packet.
     pub first_seq: Seq,
-    /// The generation of the network's key that it is under.
+    /// The generation of the network's key under which it was opened.
     pub generation: Generation,
-    /// The time since it was opened, by the database's clock alone.
+    /// The time since it was opened, by the database's clock.
     pub age_ms: u64,
-    /// Opens its packets.
+    /// The opener for the epoch's packets.
     pub open: Opener,
 }
 
@@ -29,7 +29,7 @@ pub struct Epoch {
 pub struct AgedRow<'a> {
     /// The row.
     pub row: Row<'a>,
-    /// `statement_timestamp() - ts`: how old, by the database's clock alone; negative counts as 0.
+    /// The row's age (`statement_timestamp() - ts`) by the database's clock. A negative value counts as 0.
     pub age_ms: i64,
 }
 
@@ -50,15 +50,16 @@ pub enum Query {
         leaf: LeafNo,
         /// Only rows behind this one.
         after: Seq,
-        /// Only rows up to this one.
+        /// Returns only rows up to this one.
         until: Seq,
         /// The maximum number of results.
         limit: u32,
-        /// `ORDER BY seq DESC` instead of `ORDER BY seq`: a starting reader looks for the newest.
+        /// Whether to use `ORDER BY seq DESC` instead of `ORDER BY seq`, because a starting reader searches for the
+        /// newest row.
         newest_first: bool,
     },
-    /// `SELECT max(seq)` of the rows with `seq > after` that are older than [`crate::limits::EXPIRED_MS`]: a backlog
-    /// is not read row by row. Answer: [`super::Receiver::skipped`].
+    /// `SELECT max(seq)` of the rows with `seq > after` that are older than [`crate::limits::EXPIRED_MS`], so that a
+    /// backlog is not read row by row. Answer: [`super::Receiver::skipped`].
     Skip {
         /// The leaf.
         leaf: LeafNo,
@@ -67,7 +68,7 @@ pub enum Query {
     },
 }
 
-/// The position of a reader: every packet up to it was delivered, skipped or lost, and is never delivered again.
+/// The position of a reader. Every packet up to it was delivered, skipped or lost, and is never delivered again.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The epoch that was read last.
@@ -76,7 +77,7 @@ pub struct Position {
     pub seq: Seq,
 }
 
-/// A notification: which stream has something new, and in which leaf.
+/// A notification about new rows in a leaf of a stream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// The stream.
@@ -86,7 +87,7 @@ pub struct Hint {
 }
 
 impl Hint {
-    /// Reads a payload `STREAM.LEAF`; both positive, without signs, spaces or leading zeros.
+    /// Parses a payload `STREAM.LEAF`. Both numbers must be positive, without signs, spaces or leading zeros.
     pub fn parse(payload: &str) -> Option<Self> {
         let (stream, leaf) = payload.split_once('.')?;
         let number = |digits: &str| {
@@ -104,7 +105,7 @@ impl std::fmt::Display for Hint {
     }
 }
 
-/// Packets to write to the device, in order, in one reused buffer.
+/// The packets to write to the device, in order, in one reused buffer.
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
     pub(super) bytes: Vec<u8>,
@@ -127,40 +128,41 @@ impl Delivery {
         self.ranges.is_empty()
     }
 
-    /// Forgets them and keeps the memory.
+    /// Removes all packets, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ranges.clear();
     }
 }
 
-/// Counters of a receiver.
+/// The counters of a receiver.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Packets delivered.
+    /// The number of delivered packets.
     pub packets: u64,
-    /// Their bytes.
+    /// The number of bytes in these packets.
     pub bytes: u64,
-    /// Pages read.
+    /// The number of pages read.
     pub pages: u64,
-    /// Epochs taken.
+    /// The number of accepted epochs.
     pub epochs: u64,
-    /// Authentic rows that were too old to be delivered, as far as they were read individually.
+    /// The number of authentic rows that were read individually and too old to be delivered.
     pub expired: u64,
-    /// Rows that are not authentic, or belong to an epoch that is not.
+    /// The number of rows that are not authentic, or belong to an epoch that is not.
     pub forged: u64,
-    /// Rows behind the position: repeated, or in the wrong order.
+    /// The number of rows behind the position, which are repeated or in the wrong order.
     pub repeated: u64,
-    /// Authentic packets whose inner source is not the sender's.
+    /// The number of authentic packets whose inner source does not belong to the sender.
     pub wrong_source: u64,
-    /// Authentic packets to another node.
+    /// The number of authentic packets to another node.
     pub wrong_destination: u64,
-    /// Numbers that were passed over unread, because rows behind them were too old already.
+    /// The count of packet numbers that were skipped unread, because later rows were already too old.
     pub skipped: u64,
-    /// Numbers that are missing between two packets of an epoch.
+    /// The count of packet numbers that are missing between two packets of an epoch.
     pub missing: u64,
-    /// Rows of epochs under a former key of the network, after its grace.
+    /// The number of rows in epochs under an old key of the network after its grace period.
     pub old_key: u64,
-    /// Epochs older than the position, beyond what is kept, or under a former key of the network after its grace.
+    /// The number of epochs that are older than the position, exceed the limit, or use an old key of the network after
+    /// its grace period.
     pub epochs_refused: u64,
 }

@@ -1,7 +1,7 @@
-//! Finds lost wake-ups: one question for all streams of a node instead of a poll per stream.
+//! Finds lost wake-ups with one query for all streams of a node, instead of one poll per stream.
 //!
-//! The database counts the wake-ups that it sends to a node. A reader that has heard as many as were counted has missed
-//! nothing, whichever streams they were of.
+//! The database counts the wake-ups that it sends to a node. If a reader has received as many as were counted, it has
+//! missed none, whatever streams they belong to.
 
 use std::time::Duration;
 
@@ -10,38 +10,39 @@ use adit_engine::{Instant, Random, Seed};
 use super::jittered;
 use crate::queue::later;
 
-/// The interval between two queries while packets arrive, and otherwise.
+/// The interval between two queries, while packets arrive and otherwise.
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// The minimum interval between two checks of all streams because of a lost wake-up.
 const ALL_PAUSE: Duration = Duration::from_millis(500);
 
-/// All streams are looked at this often without any reason.
+/// The interval at which all streams are checked without any other reason.
 const ALL_AGAIN: Duration = Duration::from_secs(600);
 
-/// The streams that a reader queries.
+/// The streams that a reader must check.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum QueryScope {
-    /// None: every wake-up was heard.
+    /// No stream, because every wake-up was received.
     None,
-    /// Streams that packets have arrived in lately.
+    /// The streams in which packets have arrived recently.
     Active,
-    /// All.
+    /// All streams.
     All,
 }
 
-/// Compares the wake-ups that a node hears with those that the database counts.
+/// Compares the wake-ups that a node receives with those that the database counts.
 #[derive(Debug)]
 pub struct WakeUpMonitor {
     due: Instant,
     asked: bool,
-    /// The database's count at the last answer; none before the first on a connection.
+    /// The database's count in the last answer; `None` before the first one on a connection.
     counted: Option<i64>,
-    /// Wake-ups that were counted at the last answer and had not been heard by then: they may be on their way.
+    /// The number of wake-ups that the last answer counted and that had not been received by then. They may be in
+    /// transit.
     pending: u64,
-    /// Wake-ups heard since.
+    /// The number of wake-ups received since the last answer.
     heard: u64,
-    /// A look at all streams that had to wait.
+    /// Whether a check of all streams was postponed.
     owed: bool,
     all_before: Instant,
     all_due: Instant,
@@ -49,7 +50,7 @@ pub struct WakeUpMonitor {
 }
 
 impl WakeUpMonitor {
-    /// Asks at once. `seed` is for the jitter of its questions alone.
+    /// Creates a monitor, which queries at once. `seed` is only for the jitter of its queries.
     pub fn new(now: Instant, seed: impl Into<Seed>) -> Self {
         Self {
             due: now,
@@ -71,20 +72,20 @@ impl WakeUpMonitor {
         self.due = self.due.min(soon);
     }
 
-    /// Returns whether to query the count now. Pass the result to [`Self::answer`]; each connection needs a monitor of
-    /// its own.
+    /// Returns whether to query the count now. Pass the result to [`Self::answer`]. Each connection needs its own
+    /// monitor.
     pub fn ask(&mut self, now: Instant) -> bool {
         let ask = !self.asked && now >= self.due;
         self.asked |= ask;
         ask
     }
 
-    /// Returns when to call [`Self::ask`] again; `None` while a query is outstanding.
+    /// Returns the time at which to call [`Self::ask`] again, or `None` while a query is outstanding.
     pub fn deadline(&self) -> Option<Instant> {
         (!self.asked).then_some(self.due)
     }
 
-    /// Processes the database's count. `active`: packets have recently arrived in some stream.
+    /// Processes the database's count. `active` is true if packets have recently arrived in some stream.
     pub fn answer(&mut self, now: Instant, count: i64, active: bool) -> QueryScope {
         self.asked = false;
         let new = count.saturating_sub(self.counted.unwrap_or(count));

@@ -1,4 +1,4 @@
-//! The columns that are read from a packet's headers.
+//! Reads the values of columns from a packet's headers.
 
 use adit_wire::ip::{ICMP, ICMPV6, Ip, TCP, UDP};
 
@@ -9,7 +9,7 @@ const UDP_LITE: u8 = 136;
 const SCTP: u8 = 132;
 const DCCP: u8 = 33;
 
-// RFC 8200, 4; RFC 4302; RFC 6275; RFC 7401; RFC 5533.
+// The numbers of extension headers (RFC 8200, 4; RFC 4302; RFC 6275; RFC 7401; RFC 5533).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -19,7 +19,7 @@ const MOBILITY: u8 = 135;
 const HOST_IDENTITY: u8 = 139;
 const SHIM6: u8 = 140;
 
-/// Extension headers that are looked behind. No honest packet has more.
+/// The maximum number of extension headers that are skipped. No legitimate packet has more.
 const MAX_EXTENSIONS: usize = 8;
 
 /// The offset of the flags in a TCP header.
@@ -27,8 +27,8 @@ const TCP_FLAGS: usize = 13;
 
 /// Returns the columns of a packet that the policy includes and the packet has.
 ///
-/// For data that is no IP packet, only the length is set. A fragment has no ports, not even the first one, so that a
-/// packet's fragments look alike. A truncated header has the fields that are present.
+/// For data that is not an IP packet, only the length is set. No fragment has ports, not even the first one, so that
+/// all fragments of a packet are treated alike. For a truncated header, only the complete fields are set.
 #[must_use]
 pub fn columns(audit: Audit, packet: &[u8]) -> Columns {
     let len = i32::try_from(packet.len()).ok();
@@ -68,7 +68,7 @@ struct TransportHeader<'a> {
     bytes: &'a [u8],
 }
 
-/// Walks IPv6 extension headers; stops at what it does not know and where the bytes end.
+/// Skips IPv6 extension headers, up to an unknown header or the end of the bytes.
 fn behind_extensions(first: u8, bytes: &[u8]) -> TransportHeader<'_> {
     let mut inside = TransportHeader { proto: first, fragment: false, bytes };
     for _ in 0..MAX_EXTENSIONS {
@@ -76,7 +76,7 @@ fn behind_extensions(first: u8, bytes: &[u8]) -> TransportHeader<'_> {
         let (Some(&next), Some(rest)) = (inside.bytes.first(), inside.bytes.get(len..)) else {
             break;
         };
-        // A fragment that is the whole packet (RFC 6946) is none.
+        // A fragment that contains the whole packet (RFC 6946) does not count as a fragment.
         let piece = inside.proto == FRAGMENT
             && inside
                 .bytes
@@ -90,7 +90,7 @@ fn behind_extensions(first: u8, bytes: &[u8]) -> TransportHeader<'_> {
     inside
 }
 
-/// Returns the length of the extension header at the start; `None` if there is none or it is cut short.
+/// Returns the length of the extension header at the start, or `None` if there is none or it is truncated.
 fn extension_len(inside: &TransportHeader<'_>) -> Option<usize> {
     let stated = usize::from(*inside.bytes.get(1)?);
     match inside.proto {
@@ -149,7 +149,7 @@ mod tests {
         tcp
     }
 
-    /// Returns the columns that describe a packet: protocol, ports, flags.
+    /// Returns the protocol, ports and flags of a packet.
     fn described_columns(packet: &[u8]) -> (Option<i16>, Option<i32>, Option<i32>, Option<i16>) {
         let columns = columns(Audit::Headers, packet);
         assert_eq!(columns.len, Some(packet.len() as i32));

@@ -1,5 +1,6 @@
-//! Rows as `COPY ... WITH (FORMAT binary)` takes them: <https://www.postgresql.org/docs/15/sql-copy.html>, "Binary
-//! Format". Fields are encoded as in binary parameters of a statement, so a row can be taken apart again for an INSERT.
+//! Encodes rows for `COPY ... WITH (FORMAT binary)`; see "Binary Format" in
+//! <https://www.postgresql.org/docs/15/sql-copy.html>. Fields are encoded like a statement's binary parameters, so a
+//! row can be split again for an INSERT.
 
 use std::net::IpAddr;
 
@@ -12,24 +13,24 @@ pub const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// The bytes after the last row.
 pub const TRAILER: &[u8] = &(-1i16).to_be_bytes();
 
-/// Fields of a row: [`crate::sql::SENT_COLUMNS`].
+/// The number of fields in a row, which are [`crate::sql::SENT_COLUMNS`].
 pub const FIELDS: usize = 13;
 
-/// The fields' values in the encoding of binary parameters, none for null.
+/// The fields' values in the encoding of binary parameters; `None` for null.
 pub type Fields<'a> = [Option<&'a [u8]>; FIELDS];
 
-/// The most bytes that a row takes in addition to its payload: both addresses IPv6, and with a chain value.
+/// The maximum number of bytes of a row in addition to its payload, for two IPv6 addresses and a chain value.
 pub const MAX_OVERHEAD: usize =
     2 + FIELDS * 4 + 8 + 5 * 4 + 2 * 2 + 2 * 20 + TAG_LEN + super::CHAIN_LEN;
 
 /// The length of a field that is null.
 const NULL: [u8; 4] = (-1i32).to_be_bytes();
 
-/// PostgreSQL's own numbers for the families (`utils/inet.h`), the same on every machine.
+/// PostgreSQL's own numbers for the address families (`utils/inet.h`), which are the same on every platform.
 pub(super) const FAMILY_4: u8 = 2;
 pub(super) const FAMILY_6: u8 = 3;
 
-/// Appends the number of fields and all of them up to `dst`; `tag`, `chain` and `payload` are to follow.
+/// Appends the number of fields, and the fields up to `dst`. The caller appends `tag`, `chain` and `payload`.
 pub(crate) fn head(
     out: &mut Vec<u8>,
     seq: Seq,
@@ -62,7 +63,7 @@ pub(crate) fn field<const N: usize>(out: &mut Vec<u8>, value: Option<[u8; N]>) {
     }
 }
 
-/// Appends a host's address: family, prefix length, whether it is a `cidr`, length, bytes.
+/// Appends a host's address, as the family, prefix length, `cidr` flag, length and bytes.
 fn inet(out: &mut Vec<u8>, value: Option<IpAddr>) {
     match value {
         Some(IpAddr::V4(address)) => {
@@ -77,9 +78,9 @@ fn inet(out: &mut Vec<u8>, value: Option<IpAddr>) {
     }
 }
 
-/// Takes the first row off `rows`: its fields and what follows. Also works on foreign bytes.
+/// Splits `rows` into the fields of the first row and the remaining bytes. It accepts arbitrary bytes.
 ///
-/// Returns `None` where there is no whole row of [`FIELDS`] fields, such as at the [`TRAILER`].
+/// Returns `None` if there is no complete row with [`FIELDS`] fields, as at the [`TRAILER`].
 #[must_use]
 pub fn split_row(rows: &[u8]) -> Option<(Fields<'_>, &[u8])> {
     let (count, mut rest) = rows.split_first_chunk::<2>()?;

@@ -1,5 +1,5 @@
-//! Rows from the binary values of their columns, as a SELECT hands them out. The database may lie: each value has
-//! exactly the length of its type, or there is no row.
+//! Decodes rows from the binary values that a SELECT returns. The database is not trusted, so a value whose length does
+//! not match its type is refused.
 
 use std::net::IpAddr;
 
@@ -7,13 +7,13 @@ use super::copy::{FAMILY_4, FAMILY_6, Fields};
 use super::{Columns, Row};
 use crate::{EpochNo, Seq, StreamId};
 
-/// The reason why values are not a row.
+/// The reason why values do not form a row.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
-    /// A column that is never null is.
+    /// A column that must not be null is null.
     #[error("{0} is null")]
     Null(&'static str),
-    /// A value is not one of its column's type.
+    /// A value does not have its column's type.
     #[error("{0} is not a value of its type")]
     Malformed(&'static str),
 }
@@ -21,7 +21,7 @@ pub enum RowError {
 /// Decodes a row from these values, in the order of [`crate::sql::SENT_COLUMNS`].
 ///
 /// # Errors
-/// They are none; says which column.
+/// Fails with the column if the values do not form a row.
 pub fn row(values: Fields<'_>) -> Result<Row<'_>, RowError> {
     let [seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload] =
         values;
@@ -65,7 +65,7 @@ fn optional<T>(
     value.map(|value| parse(value).ok_or(RowError::Malformed(name))).transpose()
 }
 
-/// Decodes a host's address from the binary value of an `inet`; `None` for anything else, such as a network.
+/// Decodes a host's address from the binary value of an `inet`. Returns `None` for anything else, such as a network.
 #[must_use]
 pub fn inet(value: &[u8]) -> Option<IpAddr> {
     match value.split_first_chunk::<4>()? {
@@ -84,7 +84,7 @@ mod tests {
         "chain", "payload",
     ];
 
-    /// Returns a value of each column, and whether it has to be there.
+    /// Returns a value for each column, and whether the column must not be null.
     fn values() -> [(Vec<u8>, bool); 13] {
         let v6 = [&[3, 128, 0, 16][..], &[0xfd; 16]].concat();
         [
@@ -152,7 +152,7 @@ mod tests {
             for wrong in [&value[1..], &[&value[..], &[0]].concat()[..], &[]] {
                 let mut fields = fields(&values);
                 fields[at] = Some(wrong);
-                // The lengths of these are looked at where they are used.
+                // The lengths of these columns are checked where they are used.
                 let expected = match *name {
                     "tag" | "chain" | "payload" => None,
                     name => Some(RowError::Malformed(name)),

@@ -1,4 +1,4 @@
-//! A packet as a row.
+//! The representation of a packet as a row.
 
 mod columns;
 pub mod copy;
@@ -12,35 +12,35 @@ use crate::{EpochNo, Seq, StreamId};
 pub use columns::columns;
 pub use rebuild::rebuild;
 
-/// Length of the AEAD's tag, bytes.
+/// The length of the AEAD's tag in bytes.
 pub const TAG_LEN: usize = 16;
 
-/// Length of the chain's value, bytes.
+/// The length of the chain's value in bytes.
 pub const CHAIN_LEN: usize = 32;
 
-/// The columns that tell about a packet; which of them are given is the audit policy's.
+/// The columns that describe a packet. The audit policy determines which of them are set.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
-    /// Length of the IP packet.
+    /// The length of the IP packet.
     pub len: Option<i32>,
-    /// Source port of TCP, UDP, UDP-Lite, SCTP, DCCP.
+    /// The source port of TCP, UDP, UDP-Lite, SCTP or DCCP.
     pub sport: Option<i32>,
-    /// Destination port of these; type and code of ICMP as `type << 8 | code`.
+    /// The destination port of these protocols, or the type and code of ICMP as `type << 8 | code`.
     pub dport: Option<i32>,
-    /// IP protocol, behind extension headers.
+    /// The IP protocol after any extension headers.
     pub proto: Option<i16>,
-    /// TCP flags.
+    /// The TCP flags.
     pub flags: Option<i16>,
-    /// Source address.
+    /// The source address.
     pub src: Option<IpAddr>,
-    /// Destination address.
+    /// The destination address.
     pub dst: Option<IpAddr>,
 }
 
 /// A row from the database, which is not trusted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// Its number.
+    /// The row's number.
     pub seq: Seq,
     /// The epoch of its key.
     pub epoch: EpochNo,
@@ -48,10 +48,10 @@ pub struct Row<'a> {
     pub stream: StreamId,
     /// The columns in the clear.
     pub columns: Columns,
-    /// The AEAD's tag; any length.
+    /// The AEAD's tag, which may have any length.
     pub tag: &'a [u8],
-    /// Padding, on the last row of a batch; any length.
+    /// The chain's value, on the last row of a batch, which may have any length.
     pub chain: Option<&'a [u8]>,
-    /// The packet, sealed or (audit policy full) in the clear.
+    /// The packet, sealed or (with audit policy full) in the clear.
     pub payload: &'a [u8],
 }

@@ -1,4 +1,4 @@
-//! The headers of a packet that is sealed, from the columns that are not.
+//! Rebuilds the headers of a sealed packet from the columns in the clear.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use super::Columns;
 
 const IPV4_HEADER: u16 = 20;
 const IPV6_HEADER: u16 = 40;
-/// The TTL of a rebuilt packet if the original is unknown: the default of most systems.
+/// The TTL of a rebuilt packet, which is the default of most systems, because the original is unknown.
 const TTL: u8 = 64;
-/// Data offset of a TCP header without options, 20 bytes.
+/// The data offset of a TCP header without options (20 bytes).
 const TCP_OFFSET: u8 = 5 << 4;
 
-/// Appends what the columns tell of a packet as that packet's first bytes; what they do not tell is zero. Nothing is
-/// appended, and `None` returned, if they do not tell of an IP packet. Otherwise the whole packet's length, bytes.
+/// Appends the headers of a packet, rebuilt from its columns, with zeros for unknown fields. Returns the length of the
+/// whole packet in bytes. If the columns do not describe an IP packet, appends nothing and returns `None`.
 pub fn rebuild(columns: &Columns, out: &mut Vec<u8>) -> Option<u32> {
     let Columns { len: Some(len), proto: Some(proto), src: Some(src), dst: Some(dst), .. } =
         *columns
@@ -56,7 +56,7 @@ fn transport(columns: &Columns, proto: u8, inner: u16) -> Vec<u8> {
     let port = |port: Option<i32>| u16::try_from(port.unwrap_or(0)).unwrap_or(0).to_be_bytes();
     let (source, destination) = (port(columns.sport), port(columns.dport));
     match (proto, columns.sport, columns.dport) {
-        // Type and code.
+        // The type and code.
         (ICMP | ICMPV6, _, Some(_)) => destination.to_vec(),
         (TCP, Some(_), _) => {
             let flags = columns.flags.and_then(|flags| u8::try_from(flags).ok()).unwrap_or(0);
@@ -98,7 +98,7 @@ mod tests {
                 (icmp, (None, Some(0x0800))),
                 (132, (Some(5), Some(6))),
                 (47, (None, None)),
-                // A fragment.
+                // The packet is a fragment.
                 (6, (None, None)),
             ] {
                 let columns_before = rebuilt(1400, proto, ports, v6);
@@ -108,7 +108,7 @@ mod tests {
                 packet.resize(1400, 0);
                 let mut after = columns(Audit::Headers, &packet);
                 if ports == (None, None) {
-                    // Zeros where no one knows.
+                    // Unknown fields are zero.
                     (after.sport, after.dport, after.flags) = (None, None, None);
                 }
                 assert_eq!(after, columns_before, "protocol {proto}");

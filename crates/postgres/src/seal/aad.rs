@@ -1,15 +1,16 @@
-//! The authenticated data of a row other than its packet.
+//! The authenticated data of a row, except its packet.
 
 use std::net::IpAddr;
 
 use crate::row::Columns;
 use crate::{Audit, EpochNo, Seq, StreamId};
 
-/// Length in bytes: always the same, so that no two rows have the same bytes.
+/// The length in bytes, which is fixed, so that different rows have different bytes.
 pub(super) const LEN: usize = 8 + 1 + 4 + 4 + 8 + 3 * 5 + 2 * 3 + 2 * 17;
 
-/// Encodes a label, then stream, epoch, number and each column in the order of the table, all in network order. Each
-/// column is preceded by a byte: 0 if it is null (and zeros for its value), else 1, or 4 and 6 for an address.
+/// Encodes a label, the stream, the epoch, the number and each column in the order of the table, all in network byte
+/// order. A byte precedes each column. It is 0 if the column is null (its value is encoded as zeros), 4 or 6 for an
+/// address, and otherwise 1.
 pub(super) fn of(
     audit: Audit,
     stream: StreamId,

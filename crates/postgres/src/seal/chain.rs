@@ -9,12 +9,12 @@ use crate::{Audit, EpochNo, Seq, StreamId};
 /// The chain value in a batch's last row.
 pub type ChainValue = [u8; CHAIN_LEN];
 
-/// HMAC-SHA256 over the previous value, the number of the batch's first row, all of every row (stream, epoch, number,
-/// columns, payload and tag), and the number of the last. The value before an epoch's first batch is the hash of its
-/// record and signature.
+/// The chain of an epoch. Each value is an HMAC-SHA256 over the previous value, the number of the batch's first row,
+/// the full content of every row (stream, epoch, number, columns, payload and tag), and the number of the last row. The
+/// value before an epoch's first batch is the hash of its record and signature.
 ///
-/// The tag alone would not do: AES-GCM does not commit to its input, so a reader of the epoch can make another row with the
-/// same tag. SHA-256 commits, also for one who knows the key.
+/// The tag alone would not be sufficient. AES-GCM does not commit to its input, so a reader of the epoch can make
+/// another row with the same tag. SHA-256 commits to its input, even for a holder of the key.
 #[derive(Debug)]
 pub struct Chain {
     key: HmacKey,
@@ -33,10 +33,10 @@ struct Batch {
 }
 
 impl Chain {
-    /// Creates the chain of an epoch, at its start.
+    /// Creates the chain of an epoch in its initial state.
     ///
     /// # Errors
-    /// The crypto library refused to work.
+    /// Fails if the cryptographic library fails.
     pub fn new(
         secret: &EpochSecret,
         audit: Audit,
@@ -54,7 +54,7 @@ impl Chain {
         self.add_row(seq, &aad, payload, tag);
     }
 
-    /// Does the same as [`Self::add`] with authenticated data that the caller has made already.
+    /// Does the same as [`Self::add`], with authenticated data that the caller has already encoded.
     pub(super) fn add_row(
         &mut self,
         seq: Seq,
@@ -68,7 +68,7 @@ impl Chain {
             mac.update(&seq.0.to_be_bytes());
             Batch { mac, last: seq, rows: 0 }
         });
-        // The rest has a fixed length.
+        // The other fields have a fixed length.
         let len = u64::try_from(payload.len()).unwrap_or(u64::MAX).to_be_bytes();
         batch.mac.update(aad);
         batch.mac.update(&len);
@@ -78,7 +78,7 @@ impl Chain {
         batch.rows = batch.rows.saturating_add(1);
     }
 
-    /// Ends the batch and returns the value for its last row; `None` if it has no rows.
+    /// Ends the batch and returns the value for its last row, or `None` if it has no rows.
     pub fn close(&mut self) -> Option<ChainValue> {
         let Batch { mut mac, last, .. } = self.batch.take()?;
         mac.update(&last.0.to_be_bytes());
@@ -86,8 +86,8 @@ impl Chain {
         Some(self.value)
     }
 
-    /// Ends the batch and says whether this is the value of it. Goes on from what it was claimed to be, where that can be,
-    /// so that one altered batch is one finding.
+    /// Ends the batch and returns whether its value is `claimed`. Continues with the claimed value if it has the right
+    /// length, so that one altered batch causes one finding.
     #[must_use]
     pub fn check(&mut self, claimed: &[u8]) -> bool {
         let right = self.close().is_some_and(|value| constant_time_eq(&value, claimed));
@@ -97,7 +97,7 @@ impl Chain {
         right
     }
 
-    /// Returns the value of the last batch that was closed, or the start's.
+    /// Returns the value of the last closed batch, or the initial value.
     #[must_use]
     pub fn value(&self) -> ChainValue {
         self.value

@@ -1,7 +1,7 @@
-//! For tests: another row with the same tag, as anyone who knows an epoch's secret can make one.
+//! Builds a different row with the same tag, for tests. Anyone who knows an epoch's secret can do this.
 //!
-//! AES-GCM authenticates with GHASH, a polynomial over the authenticated data and the ciphertext. For one who knows its key
-//! it is linear: one block of ciphertext that may have any value makes up for all that was changed elsewhere.
+//! AES-GCM authenticates with GHASH, a polynomial over the authenticated data and the ciphertext. For a holder of its
+//! key GHASH is linear, so one freely chosen block of ciphertext can compensate for all other changes.
 
 use adit_crypto::Aes256Ctr;
 use adit_crypto::{Digest, hkdf_expand_sha256, hmac};

@@ -1,9 +1,10 @@
-//! Packets into authenticated rows and back.
+//! Converts packets to authenticated rows and back.
 //!
-//! An epoch's secret gives two keys. AES-256-GCM under one seals each packet: the nonce is four zero bytes and the
-//! row's number, and the authenticated data are stream, epoch, number and every column with its presence. Under
-//! audit policy `full` the packet is in the clear, before these, in the authenticated data, and nothing is sealed.
-//! HMAC-SHA256 under the other chains the batches, over all of each row: see [`Chain`].
+//! An epoch's secret gives two keys. AES-256-GCM with the first key seals each packet. The nonce is four zero bytes and
+//! the row's number. The authenticated data consist of the stream, the epoch, the number, and every column with a flag
+//! for its presence. With audit policy `full`, the packet is in the clear at the start of the authenticated data, and
+//! nothing is sealed. HMAC-SHA256 with the second key chains the batches over the full content of their rows; see
+//! [`Chain`].
 
 mod aad;
 mod chain;

@@ -12,21 +12,21 @@ use crate::{Audit, EpochNo, StreamId};
 /// The reason why a row is not delivered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// It belongs to another stream or epoch.
+    /// The row belongs to another stream or epoch.
     #[error("a row of another stream or epoch")]
     Misplaced,
-    /// Longer than any packet.
+    /// The row is longer than any packet.
     #[error("longer than any packet")]
     TooLong,
-    /// Packet, number or a column are not what the sender wrote.
+    /// The packet, the number or a column is not what the sender wrote.
     #[error("not what the sender wrote")]
     Forged,
-    /// The sender wrote it, but its columns describe another packet: the log would be wrong.
+    /// The sender wrote the row, but its columns describe another packet, so the log would be wrong.
     #[error("the columns are not this packet's")]
     Untrue,
 }
 
-/// Opens the rows of one epoch of a stream. The order of rows is the reader's to see to.
+/// Opens the rows of one epoch of a stream. The reader must check their order.
 #[derive(Debug)]
 pub struct Opener {
     key: CounterKey,
@@ -36,10 +36,10 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Creates an opener for an epoch whose record was verified; `record_hash` is the SHA-256 of record and signature.
+    /// Creates an opener for an epoch with a verified record. `record_hash` is the SHA-256 of the record and signature.
     ///
     /// # Errors
-    /// The crypto library refused to work.
+    /// Fails if the cryptographic library fails.
     pub fn new(
         secret: &EpochSecret,
         audit: Audit,
@@ -53,7 +53,7 @@ impl Opener {
     /// Appends the packet to `out` and returns its length in bytes.
     ///
     /// # Errors
-    /// See [`OpenError`]; then `out` is as it was.
+    /// See [`OpenError`]. After an error, `out` is unchanged.
     pub fn open(&self, row: &Row<'_>, out: &mut Vec<u8>) -> Result<usize, OpenError> {
         if (row.stream, row.epoch) != (self.stream, self.epoch) {
             return Err(OpenError::Misplaced);
@@ -95,13 +95,13 @@ impl Opener {
         Ok(packet.len())
     }
 
-    /// Returns the columns that the sender wrote, if only columns were altered since; explains a row that
-    /// [`Self::open`] refuses.
+    /// Returns the columns that the sender wrote, if only columns were altered. This explains why [`Self::open`]
+    /// refuses a row.
     #[must_use]
     pub fn authentic_columns(&self, row: &Row<'_>) -> Option<Columns> {
         let mut packet = row.payload.to_vec();
         if self.audit != Audit::Full {
-            // Counter mode undoes itself. The result is trusted only if the row opens with it below.
+            // Encryption in counter mode is its own inverse. The result is trusted only if the row opens with it below.
             let counter = u64::try_from(row.seq.0).ok()?;
             self.key.seal(counter, &[], &mut packet).ok()?;
         }

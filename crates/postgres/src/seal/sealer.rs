@@ -15,16 +15,16 @@ pub enum SealError {
     /// The row would not fit into a page.
     #[error("the packet is longer than a row may hold")]
     TooLong,
-    /// Policy `none` pads, and the receiver could not tell the packet from its padding.
+    /// Policy `none` pads packets, and the receiver could not distinguish the packet from its padding.
     #[error("not an IP packet")]
     NotIp,
-    /// The number is not the one after the last.
+    /// The number does not follow the last one.
     #[error("rows are numbered one after the other")]
     OutOfOrder,
-    /// This key has sealed enough: open a new epoch.
+    /// The key has reached its limit, so a new epoch must be opened.
     #[error("this epoch's key is used up")]
     Exhausted,
-    /// Ours or the machine's fault.
+    /// The cryptographic library failed. The fault is ours or the host's.
     #[error("the cryptographic library failed")]
     Library,
 }
@@ -40,15 +40,15 @@ pub struct Sealer {
     epoch: EpochNo,
     last: Option<Seq>,
     pub(super) left: u64,
-    /// Length of the last row's payload, if that row is to get the chain's value.
+    /// The length of the last row's payload, if that row can get the chain's value.
     payload_len: Option<usize>,
 }
 
 impl Sealer {
-    /// Creates a sealer for an epoch just opened; `record_hash` is the SHA-256 of its record and signature.
+    /// Creates a sealer for an epoch that was just opened. `record_hash` is the SHA-256 of its record and signature.
     ///
     /// # Errors
-    /// The crypto library refused to work.
+    /// Fails if the cryptographic library fails.
     pub fn new(
         secret: &EpochSecret,
         audit: Audit,
@@ -69,11 +69,11 @@ impl Sealer {
         })
     }
 
-    /// Appends one whole row of a COPY to `out`: at most [`copy::MAX_OVERHEAD`] bytes more than the packet and its
-    /// padding. `seq` is one more than the last, so that no number is used twice under the key.
+    /// Appends one complete row of a COPY to `out`, which has at most [`copy::MAX_OVERHEAD`] bytes more than the packet
+    /// and its padding. `seq` must be the last number plus one, so that no number is used twice with the key.
     ///
     /// # Errors
-    /// See [`SealError`]; then `out` is as it was.
+    /// See [`SealError`]. After an error, `out` is unchanged.
     pub fn seal_into(
         &mut self,
         seq: Seq,
@@ -99,7 +99,7 @@ impl Sealer {
         copy::field::<CHAIN_LEN>(out, None);
         out.extend_from_slice(&(payload_len as u32).to_be_bytes());
         let payload_at = out.len();
-        // A copy and sealing in place is no more than filling with zeros and sealing out of place would be.
+        // Copying and sealing in place costs no more than filling with zeros and sealing out of place.
         out.extend_from_slice(packet);
         let end = payload_at.saturating_add(payload_len);
         out.resize(end, 0);
@@ -133,12 +133,12 @@ impl Sealer {
         }
     }
 
-    /// Ends the batch: writes the chain's value into its last row, which must be the last thing in `out`. Returns the
-    /// value, or `None` (and does nothing) if no row was sealed since the last batch.
+    /// Ends the batch and writes the chain's value into its last row, which must be at the end of `out`. Returns the
+    /// value. If no row was sealed since the last batch, does nothing and returns `None`.
     pub fn end_batch(&mut self, out: &mut Vec<u8>) -> Option<ChainValue> {
         let payload_len = self.payload_len.take()?;
         let value = self.chain.close()?;
-        // The length of the chain's field, and that of the payload, precede the payload.
+        // The lengths of the chain's field and of the payload precede the payload.
         let field_at = out.len().checked_sub(payload_len.checked_add(8)?)?;
         let rest = field_at.checked_add(4)?..out.len();
         out.extend_from_slice(&[0; CHAIN_LEN]);
@@ -161,7 +161,7 @@ impl Sealer {
         self.chain.value()
     }
 
-    /// Returns the SHA-256 of the epoch's record and signature, which a checkpoint is bound to.
+    /// Returns the SHA-256 of the epoch's record and signature, to which checkpoints are bound.
     #[must_use]
     pub fn record_hash(&self) -> [u8; 32] {
         self.record_hash

@@ -1,4 +1,4 @@
-//! An epoch's secret, and the keys it gives.
+//! An epoch's secret, and the keys derived from it.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::Audit;
 
-/// 32 random bytes that only the readers of an epoch learn.
+/// The secret of an epoch, which is 32 random bytes that only its readers get.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct EpochSecret([u8; Self::LEN]);
 
@@ -26,8 +26,8 @@ impl EpochSecret {
         &self.0
     }
 
-    /// Derives the key of the packets. The hash of the epoch's record and signature is an input, together with the
-    /// audit policy: a reader that accepted a forged record can open nothing.
+    /// Derives the key of the packets. The hash of the epoch's record and signature and the audit policy are inputs, so
+    /// a reader that accepted a forged record could not open any packet.
     pub(super) fn packet_key(
         &self,
         audit: Audit,
@@ -53,7 +53,7 @@ impl EpochSecret {
     }
 }
 
-// By hand: keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for EpochSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EpochSecret(..)")

@@ -1,4 +1,4 @@
-//! Rows are opened by whom they are for, and not when anything in them is another.
+//! Tests that the intended readers can open rows, and that no altered row opens.
 
 use std::net::IpAddr;
 
@@ -135,7 +135,7 @@ fn a_row_altered_anywhere_is_refused() {
     }
 }
 
-/// A column that the policy leaves null may not be filled in: who reads the log would believe it.
+/// A column that the policy leaves null must not be filled in, because a reader of the log would believe it.
 #[test]
 fn a_column_that_should_be_null_is_refused() {
     let packet = packet(300);
@@ -184,7 +184,7 @@ fn every_altered_bit_of_payload_and_tag_is_seen() {
     }
 }
 
-/// The chain is for `verify`: what it says does not keep a packet from being delivered.
+/// The chain is only for `verify`, and does not prevent a packet from being delivered.
 #[test]
 fn a_chain_value_is_no_part_of_a_packet() {
     let bytes = sealed(Audit::Headers, &[packet(60)]);
@@ -201,7 +201,7 @@ fn other_secrets_records_policies_streams_and_epochs_open_nothing() {
     let other = EpochSecret::new([0xa4; 32]);
     let open = |secret: &EpochSecret, audit, stream, epoch, hash| {
         let opener = Opener::new(secret, audit, stream, epoch, hash).unwrap();
-        // Open the row as an attacker would place it.
+        // Open the row where an attacker would insert it.
         opener.open(&Row { stream, epoch, ..row }, &mut Vec::new())
     };
     let (headers, forged) = (Audit::Headers, Err(OpenError::Forged));
@@ -215,7 +215,7 @@ fn other_secrets_records_policies_streams_and_epochs_open_nothing() {
     }
 }
 
-/// Seals a row as a modified program with the epoch's secret would write it.
+/// Seals a row like a modified program that has the epoch's secret.
 fn lying(audit: Audit, columns: Columns, packet: &[u8]) -> Result<Vec<u8>, OpenError> {
     let key = secret().packet_key(audit, &HASH).unwrap();
     let mut payload = packet.to_vec();
@@ -286,7 +286,7 @@ fn what_cannot_be_sealed_leaves_buffer_and_number_alone() {
     assert_eq!(first.seal_into(Seq(-1), &packet(60), &mut Vec::new()), Err(SealError::OutOfOrder));
 }
 
-/// Batches of one epoch, as `verify` sees them: do all chain values hold?
+/// Returns whether all chain values of an epoch's batches are correct, as `verify` checks them.
 fn chained(rows: &[Row<'_>]) -> bool {
     let mut chain = Chain::new(&secret(), Audit::Headers, STREAM, EPOCH, HASH).unwrap();
     let mut right = true;
@@ -354,7 +354,7 @@ fn the_chain_shows_rows_and_batches_removed_repeated_and_exchanged() {
     ] {
         assert!(!chained(&rows), "{what}");
     }
-    // The end alone is not seen to be missing: the next epoch's record tells of it.
+    // The chain alone does not reveal that the end is missing. The next epoch's record does.
     assert!(chained(&[first, second].concat()));
 }
 
@@ -379,7 +379,7 @@ fn a_batch_with_another_tag_or_value_is_one_finding() {
     assert!(!chain.check(&[]), "no value");
 }
 
-/// The same tags under other columns, other payloads or another place give another value.
+/// The same tags with different columns, payloads or positions give a different value.
 #[test]
 fn the_chain_is_over_all_of_a_row() {
     let bytes = batches();
@@ -431,7 +431,7 @@ fn a_secret_is_not_printed() {
     assert!(!text.contains("165"), "a byte of the secret: {text}");
 }
 
-/// The longest tuple on a page of 8 KiB, after `MaxHeapTupleSize` of `access/htup_details.h`.
+/// The size of the largest tuple on a page of 8 KiB, according to `MaxHeapTupleSize` in `access/htup_details.h`.
 const MAX_TUPLE: usize = 8192 - 24 - 8;
 
 /// Returns the size of a row on a page, as in `heap_compute_data_size` of `access/heaptuple.c`, with bytea columns
@@ -448,7 +448,7 @@ fn tuple_len(row: &Row<'_>) -> usize {
     for bytes in [Some(row.tag), row.chain, Some(row.payload)].into_iter().flatten() {
         data = align(data, 4) + 4 + bytes.len();
     }
-    // 23 bytes, and a bit for each of 14 columns if one of them is null.
+    // The header has 23 bytes, and a bit for each of 14 columns if one of them is null.
     align(23 + 2, 8) + data
 }
 

@@ -1,4 +1,5 @@
-//! The sending side: packets wait per stream, are cut, sealed and handed out in batches that clock themselves on commits.
+//! The sending side. Packets wait in a queue per stream, and are segmented, sealed and returned in batches. Each commit
+//! triggers the next batch.
 //!
 //! ```text
 //!   push ──► queue of its stream ──► batch (DRR over the streams, CoDel, cut, seal) ──► COPY, COMMIT ──► committed
@@ -7,8 +8,8 @@
 //!          Sign ─► signed: how far the chain is vouched for
 //! ```
 //!
-//! The driver asks [`Sender::next_action`] again after each call that changed something, and whenever the instant in
-//! [`Action::Wait`] has come. Each action is given once; it is answered by one call, or by [`Sender::lost`].
+//! The driver calls [`Sender::next_action`] again after each call that changed something, and at the instant in
+//! [`Action::Wait`]. Each action is returned once, and answered with one call or with [`Sender::lost`].
 
 mod sealing;
 mod stream;
@@ -33,10 +34,11 @@ use crate::queue::{CodelParams, Queues, count, later};
 use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
-/// Memory kept for batches.
+/// The maximum memory of buffers kept for batches.
 const SPARE_BYTES: usize = 4 * BATCH_BYTES;
 
-/// Committed rows are signed when the first of them has waited this long: within a second, with the time that it takes.
+/// The time for which the first committed row waits before rows are signed. Together with the time for signing, this is
+/// less than a second.
 const SIGN_AFTER: Duration = Duration::from_millis(750);
 
 /// The outgoing streams of a node.
@@ -49,12 +51,12 @@ pub struct Sender {
     flight: Option<Flight>,
     /// Whether an [`Action::Sign`] is unanswered.
     signing: bool,
-    /// The stream whose turn is over: the next batch, or the search for something to open, begins after it.
+    /// The stream that was served last. The next batch, or the search for an epoch to open, begins after it.
     last_served: StreamId,
     last_opened: StreamId,
-    /// Whether an epoch was wanted last: a batch comes first now.
+    /// Whether the last action was to open an epoch, so that a batch comes first now.
     batch_first: bool,
-    /// Buffers of former batches, of [`SPARE_BYTES`] at most.
+    /// The buffers of previous batches, with a total of at most [`SPARE_BYTES`].
     spare: Vec<Vec<u8>>,
     spare_parts: Vec<BatchPart>,
     stats: Stats,
@@ -68,7 +70,7 @@ struct Flight {
 }
 
 impl Sender {
-    /// Creates a sender without any stream.
+    /// Creates a sender without streams.
     pub fn new(config: Config) -> Self {
         Self {
             leaves: Leaves { config, newest: None, refused: None },
@@ -85,9 +87,9 @@ impl Sender {
         }
     }
 
-    /// Adds the stream to `receiver`. `kept` is where it had come before the process started, as far as it was kept
-    /// ([`Self::given`], [`Self::signed`]), else zeros: numbers up to it are not given again. Nothing happens if the stream is
-    /// there already or there are [`PEERS`] of them.
+    /// Adds the stream to `receiver`. `kept` is the stream's saved state from before the process started
+    /// ([`Self::given`], [`Self::signed`]), or zeros. Numbers up to it are not used again. Does nothing if the stream
+    /// exists or there are [`PEERS`] streams.
     pub fn add(&mut self, stream: StreamId, receiver: NodeId, kept: SavedState) {
         if self.streams.len() >= PEERS || self.streams.contains_key(&stream) {
             return;
@@ -115,7 +117,8 @@ impl Sender {
         self.queues.remove(stream);
     }
 
-    /// Takes a packet from the device, copied as it is. `stream` is where it goes, `None` if no one owns its destination.
+    /// Copies a packet from the device into a queue. `stream` is the stream to its destination, or `None` if no node
+    /// owns the destination.
     pub fn push(
         &mut self,
         now: Instant,
@@ -125,7 +128,7 @@ impl Sender {
     ) {
         match stream {
             None => count(&mut self.queues.dropped.no_route),
-            // It would not fit into any batch.
+            // The packet would not fit into any batch.
             Some(_) if cost(&vnet, packet.len()) > BATCH_BYTES => {
                 count(&mut self.queues.dropped.malformed);
             }
@@ -133,7 +136,8 @@ impl Sender {
         }
     }
 
-    /// Handles a new key of the network: every open epoch ends, and the next packet of its stream waits for another one.
+    /// Handles a new key of the network. Every open epoch ends, and the next packet of its stream waits for a new
+    /// epoch.
     pub fn renew(&mut self) {
         for stream in self.streams.values_mut() {
             if let State::Open { used_up, .. } = &mut stream.state {
@@ -142,9 +146,8 @@ impl Sender {
         }
     }
 
-    /// Returns the next action. [`Action::Resume`] and [`Action::Open`] are given once each, and a batch that can be sent
-    /// comes between
-    /// two of them: a stream that is not open yet holds up no other.
+    /// Returns the next action. [`Action::Resume`] and [`Action::Open`] are returned once each, with a batch between
+    /// two of them if one can be sent. So a stream that is not open yet does not delay the others.
     pub fn next_action(&mut self, now: Instant, unix: UnixTime) -> Action {
         self.queues.age(now);
         let batch = self.flight.is_none()
@@ -174,19 +177,19 @@ impl Sender {
         if batch { Action::Batch } else { Action::Wait(until) }
     }
 
-    /// Returns when the first committed row must be signed.
+    /// Returns the time at which the first committed row must be signed.
     fn unsigned_until(&self) -> Option<Instant> {
         let since = self.streams.values().filter_map(|stream| stream.unsigned).min();
         since.filter(|_| !self.signing).map(|since| later(since, SIGN_AFTER))
     }
 
-    /// Returns all unsigned ends at once: signing them costs one round trip.
+    /// Returns all unsigned checkpoints at once, because signing them takes one round trip.
     fn sign(&mut self) -> Action {
         self.signing = true;
         Action::Sign(self.streams.iter().filter_map(|(id, stream)| stream.to_sign(*id)).collect())
     }
 
-    /// Answers [`Action::Sign`]: the signatures are in the database.
+    /// Answers [`Action::Sign`] after the signatures have been stored in the database.
     pub fn signed(&mut self, now: Instant, signed: &[UnsignedCheckpoint]) {
         self.signing = false;
         for UnsignedCheckpoint { stream, epoch, checkpoint, .. } in signed {
@@ -196,7 +199,7 @@ impl Sender {
         }
     }
 
-    /// Returns what one stream wants to be opened, or until when it waits for that.
+    /// Returns the action that one stream needs to open an epoch, or the time until which it waits.
     fn stream_action(&mut self, now: Instant, unix: UnixTime, id: StreamId) -> Action {
         let waiting = self.queues.is_waiting(id);
         let flying = self
@@ -217,9 +220,9 @@ impl Sender {
                 return Action::Resume { stream: id, receiver: stream.receiver };
             }
             State::Known(found) => *found,
-            // While its rows are in doubt no record can tell how the epoch ended.
+            // While rows are in flight, the end of the epoch is unknown, so no new record can be written.
             State::Open { .. } if flying => return Action::Wait(None),
-            // The first stream that finds the leaf full begins the next one; the others follow when they have packets.
+            // The first stream whose leaf is full begins the next leaf. The others follow when they have packets.
             State::Open { used_up, leaf, .. } => {
                 let newest = self.leaves.newest.filter(|newest| newest.no == *leaf);
                 let full = newest.is_some() && self.leaves.is_full(now);
@@ -238,13 +241,13 @@ impl Sender {
             stream.refuse(now);
             return Action::Wait(None);
         };
-        // From now on: whether the database will have it is not known before it answers.
+        // Reserve the number now, because until the database answers it is unknown whether the epoch was stored.
         stream.given.0 = opening.epoch;
         stream.state = State::Opening(opening.clone(), continued);
         Action::Open(opening)
     }
 
-    /// Answers [`Action::Resume`] and returns what becomes of the numbers that the database has.
+    /// Answers [`Action::Resume`], and returns how far the database's numbers are trusted.
     pub fn resumed(&mut self, stream: StreamId, found: ResumeRow) -> ResumeOutcome {
         let Some(stream) = self.streams.get_mut(&stream) else { return ResumeOutcome::Full };
         if matches!(stream.state, State::Resuming) {
@@ -257,7 +260,7 @@ impl Sender {
         }
     }
 
-    /// Answers [`Action::Open`]: the epoch is in the database, `seal` has its key.
+    /// Answers [`Action::Open`] after the epoch has been stored in the database. `seal` has its key.
     pub fn opened(&mut self, now: Instant, stream: StreamId, seal: Sealer) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         let State::Opening(opening, continued) = &stream.state else { return };
@@ -266,7 +269,7 @@ impl Sender {
             return stream.refuse(now);
         }
         self.leaves.opened(now, opening.leaf, *continued);
-        // The record vouches for the epoch before.
+        // The record authenticates the previous epoch.
         (stream.record_hash, stream.unsigned) = (seal.record_hash(), None);
         stream.committed = Some(PreviousEpoch {
             epoch: opening.epoch,
@@ -280,8 +283,8 @@ impl Sender {
         count(&mut self.stats.epochs);
     }
 
-    /// Handles a refused [`Action::Resume`] or [`Action::Open`] on a connection that goes on: the stream is tried again
-    /// later, from `resume` on, in a new leaf.
+    /// Handles a refused [`Action::Resume`] or [`Action::Open`] on a connection that stays open. The stream is tried
+    /// again later, from `resume` on, in a new leaf.
     pub fn failed(&mut self, now: Instant, stream: StreamId) {
         if let Some(Stream { state: State::Opening(opening, continued), .. }) =
             self.streams.get(&stream)
@@ -291,8 +294,8 @@ impl Sender {
         self.delayed(now, stream);
     }
 
-    /// Does the same as [`Self::failed`], but because of something other than the leaf: the stream is tried again later, in the
-    /// same one.
+    /// Does the same as [`Self::failed`], but for a reason other than the leaf, so the stream is tried again later in
+    /// the same leaf.
     pub fn delayed(&mut self, now: Instant, stream: StreamId) {
         if let Some(stream) = self.streams.get_mut(&stream)
             && matches!(stream.state, State::Resuming | State::Opening(..))
@@ -301,7 +304,7 @@ impl Sender {
         }
     }
 
-    /// Returns the next batch; `None` if one is in flight or nothing can be sent.
+    /// Returns the next batch, or `None` if one is in flight or nothing can be sent.
     pub fn batch(&mut self, now: Instant) -> Option<Batch> {
         if self.flight.is_some() {
             return None;
@@ -315,7 +318,7 @@ impl Sender {
             let Some(stream) = self.streams.get_mut(&part.stream) else { return false };
             let State::Open { seal, next, .. } = &mut stream.state else { return false };
             let Some(chain) = seal.end_batch(&mut part.bytes) else {
-                // Nothing in it was fit.
+                // None of its packets could be sealed.
                 keep(&mut self.spare, std::mem::take(&mut part.bytes));
                 return false;
             };
@@ -335,7 +338,7 @@ impl Sender {
         Some(batch)
     }
 
-    /// Fills the batch by deficit round robin over the streams with an open epoch, until nothing waits or the next
+    /// Fills the batch with deficit round robin over the streams with an open epoch, until no packet waits or the next
     /// packet does not fit.
     fn fill(&mut self, now: Instant, batch: &mut Batch) {
         let params = CodelParams::for_commits_of(self.stats.commit);
@@ -407,7 +410,7 @@ impl Sender {
         }
     }
 
-    /// Handles the commit of the batch in flight. Give the batch back: its buffers are used again.
+    /// Handles the commit of the batch in flight. The caller returns the batch, whose buffers are reused.
     pub fn committed(&mut self, now: Instant, mut batch: Batch) {
         for part in batch.parts.drain(..) {
             keep(&mut self.spare, part.bytes);
@@ -431,15 +434,15 @@ impl Sender {
         };
     }
 
-    /// Handles a lost connection or a refused batch: what was in flight is in doubt and is not sent again; all epochs end,
-    /// every action is void, and every stream with packets must resume.
+    /// Handles a lost connection or a refused batch. Packets in flight are in doubt and are not sent again. All epochs
+    /// end, every action is void, and every stream with packets must resume.
     pub fn lost(&mut self) {
         self.signing = false;
         if let Some(flight) = self.flight.take() {
             self.stats.in_doubt = self.stats.in_doubt.saturating_add(flight.rows);
         }
         for stream in self.streams.values_mut() {
-            // Whether it was about this leaf is not known; another one is safe.
+            // It is unknown whether this leaf was the cause. A different leaf is safe.
             if let State::Opening(opening, continued) = &stream.state {
                 self.leaves.refuse(opening.leaf, continued.is_some());
             }
@@ -448,8 +451,8 @@ impl Sender {
         }
     }
 
-    /// Applies changed settings of the network: every open epoch ends, and the packets behind go into epochs under the
-    /// new ones; with `new_leaf` into a new leaf.
+    /// Applies changed settings of the network. Every open epoch ends, and later packets go into epochs under the new
+    /// settings. With `new_leaf`, these are in a new leaf.
     pub fn reconfigure(&mut self, config: Config, new_leaf: bool) {
         self.leaves.config = config;
         if let Some(leaf) = self.leaves.newest.as_mut().filter(|_| new_leaf) {
@@ -458,9 +461,8 @@ impl Sender {
         self.renew();
     }
 
-    /// Returns the last epoch and number given out in a stream, to be kept for [`Self::add`] after a restart, best
-    /// when an epoch was
-    /// opened.
+    /// Returns the last epoch and packet number of a stream, which the caller saves for [`Self::add`] after a restart,
+    /// preferably when an epoch was opened.
     pub fn given(&self, stream: StreamId) -> Option<(EpochNo, Seq)> {
         self.streams.get(&stream).map(|stream| stream.given)
     }

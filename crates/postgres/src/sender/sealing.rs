@@ -1,4 +1,4 @@
-//! Splits and seals super-packets into rows.
+//! Segments and seals super-packets into rows.
 
 use adit_wire::ip::Ip;
 use adit_wire::split::Segments;
@@ -11,9 +11,9 @@ use crate::queue::{DropCounts, Waiting, count};
 use crate::row::copy::MAX_OVERHEAD;
 use crate::seal::{SealError, Sealer};
 
-/// Headers of a segment, at most; see [`adit_wire::split`].
+/// The maximum length of a segment's headers; see [`adit_wire::split`].
 const SEGMENT_HEADER: usize = 192;
-/// A packet on its way into a part.
+/// The context in which packets are sealed into a part of a batch.
 pub(super) struct BatchSealer<'a> {
     pub(super) seal: &'a mut Sealer,
     pub(super) next: &'a mut Seq,
@@ -24,7 +24,7 @@ pub(super) struct BatchSealer<'a> {
 }
 
 impl BatchSealer<'_> {
-    /// Cuts a super-packet and seals what comes out.
+    /// Segments a super-packet and seals the segments.
     pub(super) fn all(
         &mut self,
         waiting: &mut Waiting,
@@ -46,7 +46,7 @@ impl BatchSealer<'_> {
                     stats.bytes = stats.bytes.saturating_add(segment.len() as u64);
                 }
                 Err(SealError::TooLong | SealError::NotIp) => count(&mut dropped.malformed),
-                // The next epoch has another key.
+                // A new epoch, which has another key, is needed.
                 Err(SealError::OutOfOrder | SealError::Exhausted | SealError::Library) => {
                     *self.used_up = true;
                     return count(&mut dropped.closed);
@@ -65,7 +65,7 @@ impl BatchSealer<'_> {
     }
 }
 
-/// Returns the maximum number of bytes that the rows of a super-packet take.
+/// Returns the maximum size in bytes of the rows of a super-packet.
 pub(super) fn cost(vnet: &VnetHeader, len: usize) -> usize {
     let segments = match vnet.gso {
         Gso::None => 1,

@@ -10,16 +10,16 @@ use crate::queue::later;
 use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
-/// Epochs are numbered by the clock from here, 2026-01-01, if that is more than the next number: a database that was
-/// restored from a backup, and a sender that was started again, know nothing of the numbers used since. (That
-/// helps while fewer than one epoch begins in a second; a sender that kept its numbers needs no clock.)
+/// The time 2026-01-01, from which epochs are numbered by the clock if that gives more than the next number. A database
+/// that was restored from a backup, and a sender that was restarted, do not know the numbers used since. (This helps
+/// while fewer than one epoch begins per second. A sender that saved its numbers needs no clock.)
 const CLOCK_ZERO: u64 = 1_767_225_600;
 
-/// But a clock that is wrong leaves half of the numbers over.
+/// The maximum number from the clock, so that a wrong clock leaves half of the numbers unused.
 const CLOCK_MAX: u64 = 1 << 30;
 
-/// The highest numbers that are trusted of a database. They leave as many again: since no number is given twice, a
-/// forged row with the highest number there is would otherwise end the stream for good.
+/// The highest numbers from a database that are trusted. They leave as many numbers unused. Otherwise a forged row with
+/// the highest possible number would end the stream permanently, because no number is used twice.
 const MOST: ResumeRow = ResumeRow {
     last_seq: 1 << 62,
     last_epoch: (1 << 30) + (1 << 24),
@@ -27,28 +27,29 @@ const MOST: ResumeRow = ResumeRow {
     open_leaf: None,
 };
 
-/// Pauses after a refusal, the first and the longest.
+/// The first and the longest pause after a refusal.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
 
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) receiver: NodeId,
     pub(super) state: State,
-    /// The highest epoch and number that were ever given out; no others are given but higher ones.
+    /// The highest epoch and packet number that were ever used. Only higher ones are used from now on.
     pub(super) given: (EpochNo, Seq),
-    /// The last epoch that rows were written under before this process started.
+    /// The last epoch with rows from before this process started.
     pub(super) written: EpochNo,
-    /// The last checkpoint of the processes before.
+    /// The last checkpoint of earlier processes.
     pub(super) kept: Option<(EpochNo, Checkpoint)>,
-    /// The last that this process knows to be committed.
+    /// The last epoch and packet that this process knows to be committed.
     pub(super) committed: Option<PreviousEpoch>,
     /// The hash of the record of the epoch in `committed`.
     pub(super) record_hash: [u8; 32],
-    /// Since when there are committed rows that nothing signed covers.
+    /// The time since which there are committed rows without a signature.
     pub(super) unsigned: Option<Instant>,
-    /// Refusals one after the other.
+    /// The number of consecutive refusals.
     pub(super) failures: u32,
-    /// Bytes that it may still have in this batch, and the part that it has; both count only while one is built.
+    /// The number of bytes that the stream may still add to the current batch, and the index of its part. Both are used
+    /// only while a batch is built.
     pub(super) credit: usize,
     pub(super) part: Option<usize>,
 }
@@ -57,11 +58,11 @@ pub(super) struct Stream {
 pub(super) enum State {
     /// The database's state is unknown.
     Down,
-    /// [`Action::Resume`] was given.
+    /// [`Action::Resume`] was returned.
     Resuming,
     /// The state that the database reports.
     Known(ResumeRow),
-    /// [`Action::Open`] was given, for this leaf.
+    /// [`Action::Open`] was returned, for this leaf.
     Opening(NewEpoch, Option<Leaf>),
     Open {
         seal: Sealer,
@@ -69,7 +70,7 @@ pub(super) enum State {
         used_up: bool,
         leaf: LeafNo,
     },
-    /// The database refused; try again then.
+    /// The database refused. The stream is tried again at this time.
     Refused(Instant),
 }
 
@@ -78,14 +79,14 @@ pub(super) enum State {
 pub(super) struct Leaf {
     pub(super) no: LeafNo,
     pub(super) bytes: u64,
-    /// The time from which it is old.
+    /// The time at which the leaf is too old.
     pub(super) due: Instant,
-    /// The database refused further rows in it.
+    /// Whether the database refused further rows in the leaf.
     pub(super) unfit: bool,
 }
 
 impl Stream {
-    /// Returns the epoch after the open one, or after the state that the database reports, with the leaf that it
+    /// Returns the epoch after the open one, or after the state that the database reports, and the leaf in which it
     /// continues.
     pub(super) fn opening(
         &self,
@@ -120,9 +121,9 @@ impl Stream {
         Some((opening, continued))
     }
 
-    /// Returns `found` without the numbers that no sender can have given, or `None` if nothing else is known. An own
-    /// number takes the place of such a sequence number or epoch. A leaf has none: the next leaf's number must follow
-    /// the one that the database has.
+    /// Returns `found` with implausibly high packet and epoch numbers replaced by this process's own numbers. Returns
+    /// `None` if there are no own numbers, or if the leaf's number is too high. A leaf's number cannot be replaced,
+    /// because the next leaf must follow the one in the database.
     pub(super) fn plausible_state(&self, leaves: &Leaves, found: &ResumeRow) -> Option<ResumeRow> {
         let own = self.own_knowledge(leaves);
         if found.last_leaf > MOST.last_leaf.max(own.last_leaf) {
@@ -138,8 +139,8 @@ impl Stream {
         Some(believed)
     }
 
-    /// Returns the end of the epoch before this process: as a former process signed it, if that is known; otherwise as
-    /// the database reports it, but no epoch before the last one with rows.
+    /// Returns the end of the last epoch before this process. It comes from an earlier process's signature, if that is
+    /// known, or else from the database, but is not before the last epoch with rows.
     fn before_the_start(&self, found: &ResumeRow) -> Option<PreviousEpoch> {
         if let Some((epoch, Checkpoint { seq, chain })) = self.kept
             && epoch == self.written
@@ -166,7 +167,7 @@ impl Stream {
         !*used_up && leaves.newest.is_some_and(|newest| newest.no == *leaf)
     }
 
-    /// Returns the answer that `resume` would give, from this process's own knowledge.
+    /// Returns the result that `resume` would give according to this process's own numbers.
     pub(super) fn own_knowledge(&self, leaves: &Leaves) -> ResumeRow {
         ResumeRow {
             last_seq: self.given.1.0,
@@ -182,12 +183,12 @@ impl Stream {
 pub(super) struct Leaves {
     pub(super) config: Config,
     pub(super) newest: Option<Leaf>,
-    /// A leaf of a former process in which an epoch was refused.
+    /// A leaf of an earlier process in which an epoch was refused.
     pub(super) refused: Option<LeafNo>,
 }
 
 impl Leaves {
-    /// Returns the leaf with that number if an epoch may open in it: a leaf of this process or of an earlier one.
+    /// Returns the leaf with this number, of this process or an earlier one, if an epoch may be opened in it.
     fn continued(&self, now: Instant, no: LeafNo, found: Option<OpenLeaf>) -> Option<Leaf> {
         let leaf = match self.newest {
             Some(leaf) if leaf.no == no => leaf,
@@ -202,8 +203,8 @@ impl Leaves {
         (!leaf.is_full(now, self.config.leaf_bytes)).then_some(leaf)
     }
 
-    /// Handles an epoch in that leaf that the database refused: another leaf is safe. `continued`: the leaf existed
-    /// before.
+    /// Records that the database refused an epoch in this leaf, so that the next one is in another leaf. `continued` is
+    /// true if the leaf existed before.
     pub(super) fn refuse(&mut self, no: LeafNo, continued: bool) {
         match &mut self.newest {
             Some(leaf) if leaf.no == no => leaf.unfit = true,
@@ -212,7 +213,7 @@ impl Leaves {
         }
     }
 
-    /// Records that an epoch was opened in that leaf.
+    /// Records that an epoch was opened in this leaf.
     pub(super) fn opened(&mut self, now: Instant, no: LeafNo, continued: Option<Leaf>) {
         if self.newest.is_none_or(|leaf| leaf.no < no) {
             let due = later(now, self.config.leaf_age);

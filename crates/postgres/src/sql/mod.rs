@@ -1,8 +1,8 @@
-//! SQL statements. Values are always parameters; names are built here from numbers.
+//! SQL statements. Values are always parameters, and names are built here from numbers.
 
 use crate::{LeafNo, NodeId};
 
-/// The tables, functions and privileges; [`schema`] fills in `{owner}` and the other placeholders.
+/// The SQL text of the tables, functions and privileges. [`schema`] fills in `{owner}` and the other placeholders.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// The version of the schema.
@@ -35,11 +35,11 @@ pub fn schema(tag: &str) -> Result<String, TagError> {
 }
 
 /// Returns the statements that create the roles which [`schema`] needs. They run before it, in the same transaction.
-/// `member` says whether the executing role must become a member of the owner's role (a superuser is a member of
-/// every role). Needs CREATEROLE.
+/// `member` is true if the executing role must become a member of the owner's role (a superuser is a member of every
+/// role). The role needs CREATEROLE.
 ///
 /// # Errors
-/// As [`schema`].
+/// See [`schema`].
 pub fn roles(tag: &str, member: bool) -> Result<String, TagError> {
     schema(tag)?;
     let (owner, nodes, guests, auditors) =
@@ -55,7 +55,7 @@ pub fn roles(tag: &str, member: bool) -> Result<String, TagError> {
     ))
 }
 
-/// The tag is invalid.
+/// The error for an invalid tag.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a tag is 1 to 16 lower-case letters and digits")]
 pub struct TagError;

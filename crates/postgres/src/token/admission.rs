@@ -1,4 +1,4 @@
-//! Hands the network's key to a node that joins. No invitation contains the key.
+//! Passes the network's key to a joining node. No invitation contains the key.
 //!
 //! ```text
 //!   invite:  invitation key = HMAC(secret, ..)          token: secret, role
@@ -8,15 +8,14 @@
 //!            a pre-shared key of the invitation's)
 //! ```
 //!
-//! The private key lives as long as the command `join`. A used token therefore opens nothing, whatever copies of the
-//! database exist; and the database, which has no invitation key, can neither ask nor answer.
+//! The private key exists only while the command `join` runs. So a used token opens nothing, whatever copies of the
+//! database exist. The database has no invitation key and can neither send a request nor answer one.
 //!
-//! An invitation is bound to the network's key at the time of the invitation: after a rekey no node answers it.
-//! Otherwise a holder of the former key, such as a removed node, could forge an invitation and obtain the new
-//! key.
+//! An invitation is bound to the network's key at the time of the invitation, so after a rekey no node answers it.
+//! Otherwise a holder of the old key, such as a removed node, could forge an invitation and obtain the new key.
 //!
-//! An offline invitation is for a network without a running node. The network's key is then in the database, sealed
-//! under the invitation's key, until the node has registered. A token together with a copy of the database from
+//! An offline invitation is for a network without a running node. In this case the network's key is in the database,
+//! sealed with the invitation's key, until the node has registered. A token together with a copy of the database from
 //! that time opens it.
 
 use std::fmt;
@@ -32,19 +31,19 @@ use crate::key::{NetworkKey, SealPublic, SealSecret, wrap};
 const TAG: usize = 16;
 const SALT: usize = 16;
 
-/// A key derived from an invitation's secret, apart from the password. Only the holder of the token and the nodes know
-/// it.
+/// A key that, like the password, is derived from an invitation's secret. Only the holder of the token and the nodes
+/// know it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinKey(Zeroizing<[u8; Self::LEN]>);
 
-// By hand: keys never reach a log.
+// Implemented manually: keys must not reach a log.
 impl fmt::Debug for JoinKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JoinKey(..)")
     }
 }
 
-/// A node's answer: the table `invitation`, columns `enc` and `sealed`.
+/// A node's answer, in the columns `enc` and `sealed` of the table `invitation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// The encapsulated key.
@@ -53,19 +52,19 @@ pub struct Admission {
     pub sealed: Vec<u8>,
 }
 
-/// The reason why a node does not answer.
+/// The reason why a node does not answer a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
-    /// Made without the network's key, or for another network.
+    /// The invitation was created without the network's key, or for another network.
     #[error("no node has made this invitation")]
     Invitation,
-    /// Too old by this node's clock.
+    /// The invitation is too old according to this node's clock.
     #[error("the invitation is too old")]
     Old,
     /// The request was made without the invitation's key.
     #[error("the request was made without the invitation")]
     Request,
-    /// Our own library.
+    /// The cryptographic library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
@@ -84,10 +83,10 @@ impl JoinKey {
         Ok(out)
     }
 
-    /// Seals this key and its expiry for the nodes, under the network's key.
+    /// Seals this key and its expiry for the nodes, with the network's key.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the library fails.
     pub fn for_nodes(
         &self,
         network: &NetworkKey,
@@ -113,11 +112,11 @@ impl JoinKey {
         Some((Self(Zeroizing::new(*key)), until))
     }
 
-    /// Seals the network's key for the joiner under this one, for a time when no node is running. Call it once: nothing
-    /// else is sealed under the key that this derives.
+    /// Seals the network's key for the joiner with this key, for a time when no node runs. Call it only once, because
+    /// the derived key must not seal anything else.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the library fails.
     pub fn offline(&self, network: &NetworkKey, tag: &str) -> Result<Vec<u8>, CryptoError> {
         let mut text = network.encode();
         let key = CounterKey::new(&*self.derive(b"offline")?).map_err(|_| CryptoError)?;
@@ -125,7 +124,7 @@ impl JoinKey {
         Ok([&text[..], &seal].concat())
     }
 
-    /// Opens what [`Self::offline`] made.
+    /// Opens the result of [`Self::offline`].
     #[must_use]
     pub fn open_offline(&self, tag: &str, sealed: &[u8]) -> Option<NetworkKey> {
         let (text, seal) = sealed.split_last_chunk::<TAG>()?;
@@ -138,14 +137,14 @@ impl JoinKey {
     /// Returns the proof that a request comes from the invited node, and not from the database.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the library fails.
     pub fn prove(&self, tag: &str, role: &str, key: &SealPublic) -> Result<[u8; 32], CryptoError> {
         let mac = HmacKey::new(Digest::Sha256, &*self.derive(b"request")?)?
             .sign(&[&request(tag, role, key)]);
         mac.as_bytes().try_into().map_err(|_| CryptoError)
     }
 
-    /// Opens a node's answer with the private key that was asked with.
+    /// Opens a node's answer with the private key for the request.
     #[must_use]
     pub fn open_admission(
         &self,
@@ -161,7 +160,7 @@ impl JoinKey {
     }
 }
 
-/// Returns the encoding of a request, which also binds the answer.
+/// Returns the encoding of a request, to which the answer is bound too.
 fn request(tag: &str, role: &str, key: &SealPublic) -> Vec<u8> {
     let mut out = b"adit-pg2 request".to_vec();
     for part in [tag.as_bytes(), role.as_bytes(), key.as_bytes()] {
@@ -182,18 +181,18 @@ fn invitation_key(network: &NetworkKey, salt: &[u8; SALT]) -> Result<CounterKey,
 pub struct Request<'a> {
     /// The invitation's role.
     pub role: &'a str,
-    /// The invitation that [`JoinKey::for_nodes`] made.
+    /// The invitation that [`JoinKey::for_nodes`] created.
     pub invitation: &'a [u8],
-    /// The joiner's public key, and [`JoinKey::prove`].
+    /// The joiner's public key.
     pub key: &'a [u8],
-    /// The proof.
+    /// The proof from [`JoinKey::prove`].
     pub proof: &'a [u8],
 }
 
 /// Answers a request with the network's key.
 ///
 /// # Errors
-/// The invitation or the request is not what it must be.
+/// Fails if the invitation or the request is invalid.
 pub fn admit(
     request: &Request<'_>,
     network: &NetworkKey,
@@ -236,7 +235,7 @@ mod tests {
 
     fn scene() -> Fixture {
         let mut random = Random::new([3; 32]);
-        // After a rekey: the generation comes with the key.
+        // After a rekey, the generation is passed together with the key.
         let network = NetworkKey::generate(&mut random).successor(&mut random).unwrap();
         let secret = JoinSecret::generate(&mut random);
         let key = secret.key().unwrap();
@@ -269,7 +268,8 @@ mod tests {
         assert_eq!(got, Some(scene.network));
     }
 
-    /// Everything that the database ever had, and the token, do not open the network's key without the joiner's own key.
+    /// Everything that the database ever contained, together with the token, does not open the network's key without
+    /// the joiner's private key.
     #[test]
     fn a_used_token_and_a_copy_of_the_database_open_nothing() {
         let mut scene = scene();
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(key.open_offline("t1", &answer.sealed), None);
         let made_up = NetworkKey::new(Generation::FIRST, &key.0);
         assert_eq!(JoinKey::from_nodes(&made_up, "t1", &scene.invitation), None);
-        // Nor is the key in what is in the database.
+        // The database does not contain the key itself either.
         let secret = scene.network.as_bytes();
         for bytes in [&scene.invitation, &answer.enc, &answer.sealed] {
             assert!(!bytes.windows(8).any(|window| secret.windows(8).any(|part| part == window)));
@@ -300,7 +300,7 @@ mod tests {
             ),
             (AdmissionError::Request, NOW, |_, proof| proof[0] ^= 1),
             (AdmissionError::Request, NOW, |scene, _| {
-                // The database asks with a key of its own.
+                // The database sends a request with its own key.
                 scene.joiner = SealSecret::generate(&mut scene.random);
             }),
             (AdmissionError::Invitation, NOW, |scene, _| scene.invitation[0] ^= 1),
@@ -314,7 +314,7 @@ mod tests {
             edit(&mut scene, &mut proof);
             assert_eq!(scene.admit(&proof, now), Err(refusal));
         }
-        // Another role's request, and another network's.
+        // Requests for another role and another network are refused.
         let mut scene = scene();
         let key = scene.joiner.public().unwrap();
         for (role, tag) in [("adit_t1_join_other", "t1"), (ROLE, "t2")] {

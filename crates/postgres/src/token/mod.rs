@@ -1,5 +1,5 @@
-//! The invitation token: a text that an operator copies once to the joining node. It holds a one-time secret and
-//! nothing that lives longer: see [`JoinKey`].
+//! The invitation token, which is a text that an operator copies once to the joining node. It contains only a one-time
+//! secret; see [`JoinKey`].
 //!
 //! ```text
 //!   adit1-BASE64URL(version 2 | secret, 24 bytes | invitation's role | checksum, 4 bytes)
@@ -22,18 +22,18 @@ const PREFIX: &str = "adit1-";
 const VERSION: u8 = 2;
 const DOMAIN: &[u8] = b"adit-pg1 text";
 
-/// Longest name of a role in PostgreSQL, bytes.
+/// The maximum length of a role's name in PostgreSQL in bytes.
 pub const MAX_ROLE: usize = 63;
 
-/// Longest text that is looked at.
+/// The maximum length of a text that is parsed.
 const MAX_TEXT: usize = 256;
 
-/// An invitation's one-time password.
+/// The one-time secret of an invitation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinSecret(Zeroizing<[u8; Self::LEN]>);
 
 impl JoinSecret {
-    /// Length, bytes.
+    /// The length in bytes.
     pub const LEN: usize = 24;
 
     /// Generates a new secret.
@@ -51,41 +51,41 @@ impl JoinSecret {
     /// Derives the key that opens and proves the rest of the invitation.
     ///
     /// # Errors
-    /// The library failed.
+    /// Fails if the library fails.
     pub fn key(&self) -> Result<JoinKey, CryptoError> {
         JoinKey::of(self)
     }
 }
 
-// By hand: secrets never reach a log.
+// Implemented manually: secrets must not reach a log.
 impl fmt::Debug for JoinSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JoinSecret(..)")
     }
 }
 
-/// A token that admits one more node. Its `Display` is the secret text itself, for the person who asked for it alone.
+/// A token that admits one more node. Its `Display` is the secret text itself, which only the requesting user may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The role that may join once.
     pub role: String,
-    /// Its password.
+    /// The secret, from which its password is derived.
     pub secret: JoinSecret,
 }
 
 /// The reason why a text is not a token.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Something else altogether.
+    /// The text is not a token.
     #[error("a token begins with adit1-")]
     Prefix,
-    /// Typed or cut wrongly.
+    /// The text was mistyped or truncated.
     #[error("the token is damaged: copy all of it, to its last character")]
     Damaged,
-    /// By a later adit.
+    /// A later version of adit created the token.
     #[error("the token is of a version that this adit does not know")]
     Version,
-    /// A role's name that is none.
+    /// The role's name is invalid.
     #[error("the token names no invitation")]
     Role,
 }
@@ -129,7 +129,7 @@ pub(crate) fn checked_text(bytes: &[u8]) -> Zeroizing<String> {
     text::encode(DOMAIN, bytes)
 }
 
-/// Reads a text that [`checked_text`] wrote.
+/// Decodes the result of [`checked_text`].
 pub(crate) fn from_checked_text(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     text::decode(DOMAIN, text, MAX_TEXT)
 }
@@ -153,7 +153,7 @@ mod tests {
         assert!(TEXT.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
     }
 
-    /// The encoding never changes under this prefix, whatever bytes are drawn.
+    /// With this prefix, the encoding never changes, whatever bytes are generated.
     #[test]
     fn a_token_of_another_build_reads_and_writes_back() {
         let text = "adit1-AjhVU6ojoksU2LvC3_YGJ39ETgSXl65-BGFkaXRfdDFfam9pbl8wYTFiMmMzZJQByg8";

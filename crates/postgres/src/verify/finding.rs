@@ -16,9 +16,9 @@ pub enum GapPosition {
     Batch,
     /// Between two batches.
     Between,
-    /// After the last row: something that the sender signed says that there were more.
+    /// After the last row, according to a signature of the sender.
     End(Signed),
-    /// Between an epoch and the next: more than a lost batch accounts for.
+    /// Between an epoch and the next one, and more than a lost batch can explain.
     Given,
 }
 
@@ -43,111 +43,111 @@ impl fmt::Display for Signed {
 /// The difference between an epoch and the network's settings.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum SettingsConflict {
-    /// The network never had settings of that number.
+    /// The network never had settings with this number.
     Unknown,
-    /// The epoch before it was opened under newer ones.
+    /// The previous epoch was opened under newer settings.
     Back {
-        /// Their number.
+        /// The number of those settings.
         before: i64,
     },
-    /// Another audit policy.
+    /// The audit policy differs from that of the settings.
     Audit {
-        /// The epoch's.
+        /// The policy of the epoch.
         is: Audit,
-        /// The settings'.
+        /// The policy of the settings.
         said: Audit,
     },
-    /// The auditor was left out, or there was none.
+    /// The secret is not wrapped to the auditor, or is wrapped to one although there was none.
     Auditor {
         /// Whether the epoch's secret is wrapped to an auditor.
         read: bool,
     },
-    /// It was opened more than an hour after newer settings were signed.
+    /// The epoch was opened more than an hour after newer settings were signed.
     Late,
 }
 
-/// Something that the sender did not do.
+/// A difference between the log and what its sender wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// An epoch's record is not its sender's, or not of this stream.
+    /// An epoch's record is not from its sender, or not for this stream.
     Epoch {
-        /// Which.
+        /// The epoch.
         epoch: EpochNo,
-        /// Why.
+        /// The reason.
         why: EpochError,
     },
     /// The columns next to an epoch's record differ from it.
     Columns {
-        /// Which.
+        /// The epoch.
         epoch: EpochNo,
         /// The column.
         column: &'static str,
     },
-    /// An epoch's secret does not open though it is for this reader.
+    /// An epoch's secret does not open, although it is for this reader.
     Secret {
-        /// Which.
+        /// The epoch.
         epoch: EpochNo,
-        /// Why; `None`: there is no wrap.
+        /// The reason; `None`: there is no wrap.
         why: Option<EpochError>,
     },
-    /// Epochs that a record names are not there.
+    /// Epochs to which a record refers are missing.
     EpochsMissing {
-        /// The one that names them.
+        /// The epoch whose record refers to them.
         epoch: EpochNo,
-        /// The one named.
+        /// The epoch to which it refers.
         named: EpochNo,
     },
     /// The dropped rows are younger than the network's retention, and the log is far from full.
     Early {
-        /// The epoch, if its record is still there; else the one whose record names it.
+        /// The epoch if its record still exists, or else the one whose record refers to it.
         epoch: EpochNo,
-        /// The one named.
+        /// The epoch to which it refers.
         named: Option<EpochNo>,
-        /// When the dropped one was opened, by its sender.
+        /// The time at which the dropped epoch was opened, according to its sender.
         opened: UnixTime,
     },
-    /// An epoch has been dropped though an older one has not.
+    /// An epoch has been dropped although an older one has not.
     OutOfTurn {
-        /// Which.
+        /// The epoch.
         epoch: EpochNo,
     },
-    /// A record leaves out an epoch that has rows, or does not know of any before it.
+    /// A record skips an epoch that has rows, or refers to no previous epoch although there is one.
     Predecessor {
-        /// The one whose record it is.
+        /// The epoch with this record.
         epoch: EpochNo,
-        /// The one named.
+        /// The epoch to which it refers.
         named: Option<EpochNo>,
-        /// The one before it.
+        /// The actual previous epoch.
         found: EpochNo,
     },
-    /// Rows that were there are not.
+    /// Rows that existed are missing.
     Missing {
         /// The epoch.
         epoch: EpochNo,
-        /// The first.
+        /// The first missing row.
         from: Seq,
-        /// The last.
+        /// The last missing row.
         to: Seq,
         /// The position of the rows.
         place: GapPosition,
     },
-    /// A number occurs twice.
+    /// A packet number occurs twice.
     Twice {
         /// The epoch.
         epoch: EpochNo,
-        /// Which.
+        /// The number.
         seq: Seq,
     },
-    /// A row that is no value of the table's types, or of no epoch.
+    /// A row whose values do not have the table's types, or that belongs to no epoch.
     Stray {
-        /// Its number.
+        /// The row's number.
         seq: Seq,
     },
-    /// Packet, tag or number differ from what the sender wrote, and the original cannot be determined.
+    /// The packet, tag or number differs from what the sender wrote, and the original cannot be determined.
     Altered {
         /// The epoch.
         epoch: EpochNo,
-        /// Which.
+        /// The row.
         seq: Seq,
     },
     /// A column is not what the sender wrote.
@@ -159,23 +159,23 @@ pub enum Finding {
         /// The name of each column, its value, and the value that the sender wrote.
         columns: Vec<(&'static str, String, String)>,
     },
-    /// The sender itself wrote columns that are not the packet's.
+    /// The sender itself wrote columns that do not match the packet.
     Untrue {
         /// The epoch.
         epoch: EpochNo,
         /// The row.
         seq: Seq,
     },
-    /// The chain does not go through a batch whose rows are all there.
+    /// The chain's value of a batch is wrong, although all its rows are present.
     Chain {
         /// The epoch.
         epoch: EpochNo,
         /// The batch's first row.
         from: Seq,
-        /// Its last.
+        /// The batch's last row.
         to: Seq,
     },
-    /// Rows at an epoch's end that no batch ends with.
+    /// Rows at an epoch's end belong to a batch without an end.
     Unfinished {
         /// The epoch.
         epoch: EpochNo,
@@ -184,25 +184,25 @@ pub enum Finding {
         /// The last.
         to: Seq,
     },
-    /// The chain is not what the sender signed.
+    /// The chain's value differs from the one that the sender signed.
     Vouched {
         /// The epoch.
         epoch: EpochNo,
         /// The row.
         seq: Seq,
-        /// The record that says so.
+        /// The record with the signature.
         by: Signed,
     },
-    /// A checkpoint is not the sender's.
+    /// A checkpoint is not from the sender.
     Checkpoint {
         /// The epoch.
         epoch: EpochNo,
     },
-    /// An epoch does not keep to the network's settings, or not to those of its time.
+    /// An epoch does not conform to the network's settings, or not to those of its time.
     Settings {
-        /// Which.
+        /// The epoch.
         epoch: EpochNo,
-        /// Number of the settings that its record names.
+        /// The number of the settings in its record.
         serial: i64,
         /// The difference.
         why: SettingsConflict,
@@ -332,7 +332,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// `row 5 is`, `rows 5 to 7 are`.
+/// Formats a range of rows, such as `row 5 is` or `rows 5 to 7 are`.
 struct Rows(Seq, Seq, &'static str, &'static str);
 
 impl fmt::Display for Rows {
@@ -347,7 +347,7 @@ impl fmt::Display for Rows {
     }
 }
 
-/// Returns the columns in which two rows differ: name, actual value, expected value.
+/// Returns the columns in which two rows differ, with their names, actual values and expected values.
 pub(super) fn differences(now: &Columns, was: &Columns) -> Vec<(&'static str, String, String)> {
     fn word<T: fmt::Display>(value: Option<T>) -> String {
         value.map_or_else(|| "nothing".to_owned(), |value| value.to_string())

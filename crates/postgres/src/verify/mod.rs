@@ -1,16 +1,18 @@
-//! Verifies that a stream's log is what its sender wrote: epochs and rows go in, in order; findings come out.
+//! Verifies that a stream's log is what its sender wrote. The caller passes epochs and rows in order, and gets
+//! findings.
 //!
-//! A sender numbers rows one after the other within an epoch and seals each; it chains its batches; within a second it signs
-//! a checkpoint of the chain; and its next epoch's record says how far the one before was acknowledged, and with which value
-//! of the chain. So, with a key, no one can alter, add or remove a row unnoticed, except for those behind the last signature:
-//! these are counted as unsigned. What was in flight when a connection was lost may be there or not: either is as it should
-//! be. A database that withholds the newest rows and the signatures on them is not noticed; what has expired is judged by
-//! the network's retention, as far as its sender's signed times go.
+//! Within an epoch, a sender numbers rows consecutively, seals each row and chains its batches. Within a second it
+//! signs a checkpoint of the chain. The record of its next epoch states how far the previous epoch was acknowledged,
+//! and the chain's value there. So with a key, the verifier notices every altered, added or removed row, except those
+//! after the last signature, which are counted as unsigned. Rows that were in flight when a connection was lost may
+//! exist or not, and both cases are correct. The verifier cannot notice a database that withholds the newest rows
+//! together with their signatures. It checks dropped rows against the network's retention, as far as the sender signed
+//! their times.
 //!
-//! Each epoch names the network's settings that it was opened under, so its audit policy and its readers are judged by these,
-//! and what has expired by all settings that were in force since it was opened.
+//! Each epoch's record contains the number of the network's settings at its opening. The epoch's audit policy and
+//! readers are compared with these settings, and its expiry with all settings that were in force since.
 //!
-//! Without a key only the numbers, the signatures and the records' order are looked at.
+//! Without a key, only the numbers, the signatures and the order of the records are checked.
 
 mod finding;
 mod retention;
@@ -34,13 +36,15 @@ use crate::row::{Row, TAG_LEN, decode};
 use crate::seal::{self, Chain, ChainValue, Opener};
 use crate::{Durability, EpochNo, NodeId, Seq};
 
-/// Ends of batches that are remembered for what the next epoch's record says of them. One commit is in flight at a time.
+/// The number of recent batch ends that are kept, because the next epoch's record refers to one of them. One commit is
+/// in flight at a time.
 const ENDS: usize = 8;
 
-/// For so long a younger leaf may have been dropped while an older one was being read.
+/// The time for which a younger leaf may have been dropped although an older one exists, because the older one was
+/// being read.
 const OUT_OF_TURN: Duration = Duration::from_secs(3 * 3600);
 
-/// A node may be so late with new settings: it reads them within a minute of their change while it is connected.
+/// The maximum delay with which a node may apply new settings. While it is connected, it reads them within a minute.
 const LATE: Duration = Duration::from_secs(3600);
 
 /// The verifier of one stream.
@@ -48,16 +52,16 @@ const LATE: Duration = Duration::from_secs(3600);
 pub struct Verifier<'k> {
     stream: Stream,
     key: Option<(Reader<'k>, &'k KeyRing)>,
-    /// The auditor's key that the settings name, if an auditor reads.
+    /// The auditor's key in the settings, if the reader is an auditor.
     auditor: Option<Vec<u8>>,
     /// The serial number of the previous epoch's settings.
     settings: i64,
     current: Option<CurrentEpoch>,
-    /// The newest epoch that has rows, or had.
+    /// The newest epoch that has or had rows.
     with_rows: Option<EpochNo>,
     /// Whether there was an epoch that has not expired.
     kept: bool,
-    /// The highest number that a row or a record names.
+    /// The highest number in a row or a record.
     highest: Seq,
     findings: Vec<Finding>,
     summary: Summary,
@@ -75,25 +79,25 @@ struct CurrentEpoch {
     /// The number of the next row.
     next: Seq,
     keys: Option<(Opener, Chain)>,
-    /// The first row of the batch that is not ended yet.
+    /// The first row of the current batch.
     batch: Option<Seq>,
-    /// Whether something of this batch was found already: its chain cannot be right.
+    /// Whether there was already a finding about the current batch, so that its chain cannot be correct.
     damaged: bool,
-    /// The rows opened in whole batches of a right chain, and in the batch that is not ended yet.
+    /// The number of opened rows in complete batches with a correct chain, and in the current batch.
     opened: u64,
     opened_in_batch: u64,
     /// The number of rows of any kind.
     rows: u64,
     ends: VecDeque<BatchEnd>,
-    /// Ends at these rows are remembered, however many follow.
+    /// The rows whose batch ends are kept, however many follow.
     asked: [Option<Seq>; 2],
     remembered: Vec<BatchEnd>,
     checkpoint: Option<Checkpoint>,
-    /// The last missing rows, about which there is no other finding.
+    /// The last missing rows, which are reported only once.
     gap: Option<(Seq, Seq)>,
 }
 
-/// An end of a batch: its last row, the chain's value there, and the rows that were opened up to it.
+/// The end of a batch, with its last row, the chain's value there, and the number of rows opened up to it.
 #[derive(Copy, Clone, Debug)]
 struct BatchEnd {
     seq: Seq,
@@ -102,7 +106,7 @@ struct BatchEnd {
 }
 
 impl<'k> Verifier<'k> {
-    /// Begins with a stream; without a `key`, fewer checks are possible.
+    /// Creates the verifier of a stream. Without a `key`, fewer checks are possible.
     pub fn new(stream: Stream, key: Option<(Reader<'k>, &'k KeyRing)>) -> Self {
         let auditor = key.filter(|(reader, _)| reader.id() == NodeId::AUDITOR);
         Self {
@@ -130,8 +134,8 @@ impl<'k> Verifier<'k> {
         self.summary
     }
 
-    /// Returns the highest number that a row has, or that a record names as given; zero without any. `None` if the
-    /// end has expired or may have been lost in a crash: nothing is known of it.
+    /// Returns the highest number in a row, or in a record as used; zero if there is none. Returns `None` if the end
+    /// has expired or may have been lost in a crash, so that it is unknown.
     pub fn highest(&self) -> Option<Seq> {
         let known = self.current.as_ref().is_none_or(|current| {
             let emptied = current.durability == Durability::Volatile && current.rows == 0;
@@ -145,7 +149,7 @@ impl<'k> Verifier<'k> {
         self.findings.push(finding);
     }
 
-    /// Takes the next epoch, in the order of their numbers; its rows follow.
+    /// Processes the next epoch. Epochs must be in the order of their numbers, each followed by its rows.
     pub fn epoch(&mut self, row: &EpochRow<'_>) {
         let record = match self.accepted_record(row) {
             Ok(record) => Some(record),
@@ -202,7 +206,7 @@ impl<'k> Verifier<'k> {
         self.kept |= row.expired.is_none();
     }
 
-    /// Takes the checkpoint, if its sender signed it.
+    /// Returns the checkpoint if its sender signed it.
     fn checkpoint(
         &mut self,
         epoch: EpochNo,
@@ -219,7 +223,7 @@ impl<'k> Verifier<'k> {
         signed
     }
 
-    /// Checks whether the dropped rows can have expired.
+    /// Checks whether the dropped rows may have expired.
     fn check_settings(&mut self, row: &EpochRow<'_>, said: Option<&Epoch>) {
         let Some(retention) = self.stream.retention.clone() else { return };
         let (Some(dropped), Some(said)) = (row.expired, said) else { return };
@@ -258,8 +262,8 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Checks that the epoch follows the one that its record names. Epochs without rows may be between: their opening was
-    /// in doubt. The first one that exists may follow others: they have expired, if the retention has nothing against it.
+    /// Checks that the epoch follows the one in its record. Epochs without rows may be in between, because their
+    /// opening was in doubt. The first existing one may follow others that have expired, if the retention allows it.
     fn follows(&mut self, epoch: EpochNo, previous: Option<&PreviousEpoch>) {
         let last = self.current.as_ref().map(|current| current.no);
         match (previous, last) {
@@ -289,7 +293,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Checks that the epoch keeps to the settings that it names, and that it could name them at its time.
+    /// Checks that the epoch conforms to the settings in its record, and that these were valid at its time.
     fn check_settings_of(&mut self, epoch: EpochNo, record: &EpochRecord) {
         let Some(history) = self.stream.settings.clone() else { return };
         let (serial, opened) = (record.epoch.settings, record.epoch.opened);
@@ -322,8 +326,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Returns whether the epoch belongs to another auditor: its secret was wrapped under the same number to another
-    /// key.
+    /// Returns whether the epoch belongs to another auditor, with the same reader number but a different key.
     fn is_anothers(&self, record: &EpochRecord) -> bool {
         let Some((own, history)) = self.auditor.as_ref().zip(self.stream.settings.as_ref()) else {
             return false;
@@ -332,7 +335,7 @@ impl<'k> Verifier<'k> {
         settings.is_some_and(|settings| settings.auditor_key.as_ref() != Some(own))
     }
 
-    /// Returns the opener and the chain of an epoch. `hash` is that of record and signature.
+    /// Returns the opener and the chain of an epoch. `hash` is the hash of its record and signature.
     fn keys(
         &mut self,
         row: &EpochRow<'_>,
@@ -368,9 +371,8 @@ impl<'k> Verifier<'k> {
         Some((opener, Chain::new(&secret, epoch.audit, epoch.stream, epoch.no, hash).ok()?))
     }
 
-    /// Takes the next row from the values of its columns. What is no host's address counts as none: the row is
-    /// then explained as
-    /// altered.
+    /// Processes the next row from the values of its columns. A value that is not a host's address counts as null, so
+    /// the row is reported as altered.
     pub fn values(&mut self, mut values: Fields<'_>) {
         let seq = values.first().copied().flatten().and_then(|seq| seq.try_into().ok());
         let parsed = decode::row(values).or_else(|_| {
@@ -387,7 +389,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Takes the next row, in the order of their numbers.
+    /// Processes the next row. Rows must be in the order of their numbers.
     pub fn row(&mut self, row: &Row<'_>) {
         self.summary.rows = self.summary.rows.saturating_add(1);
         let Some(mut current) = self.current.take() else {
@@ -447,7 +449,7 @@ impl<'k> Verifier<'k> {
         (current.batch, current.damaged, current.opened_in_batch) = (None, false, 0);
     }
 
-    /// Opens a row, and reports what of it was altered if it does not open.
+    /// Opens a row. If it does not open, reports what was altered.
     fn check_authenticity(&mut self, current: &mut CurrentEpoch, row: &Row<'_>) {
         let epoch = current.no;
         let Some((opener, chain)) = &mut current.keys else {
@@ -476,7 +478,7 @@ impl<'k> Verifier<'k> {
                         Some(Finding::Column { epoch, seq: row.seq, columns })
                     }
                     None => {
-                        // The chain cannot be right over what the sender did not write.
+                        // The chain cannot be correct if the sender did not write the row.
                         current.damaged = true;
                         Some(Finding::Altered { epoch, seq: row.seq })
                     }
@@ -493,12 +495,12 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Ends the verification: there are no more epochs.
+    /// Ends the verification after the last epoch.
     pub fn finish(&mut self) {
         self.close(None);
     }
 
-    /// Ends an epoch, with the previous-epoch fields of the next one's record.
+    /// Ends an epoch, using the previous-epoch fields in the next epoch's record.
     fn close(&mut self, next: Option<&Epoch>) {
         let Some(current) = self.current.take() else { return };
         if !current.expired {
@@ -520,7 +522,7 @@ impl<'k> Verifier<'k> {
         let vouchers = vouchers.into_iter().filter_map(|(by, said)| Some((by, said?)));
         let mut findings = Vec::new();
         let crashed = current.durability == Durability::Volatile && current.rows == 0;
-        // The highest number that the sender says was there.
+        // The highest number that the sender reported.
         let most = vouchers.clone().max_by_key(|(_, (seq, _))| *seq);
         let lost = most.filter(|(_, (seq, _))| *seq > last);
         match lost {
@@ -555,7 +557,7 @@ impl<'k> Verifier<'k> {
             let from = lost.map_or(current.next, |(_, (seq, _))| Seq(seq.0.saturating_add(1)));
             let to = Seq(next.first_seq.0.saturating_sub(1));
             let given = to.0.saturating_sub(from.0).saturating_add(1);
-            // An epoch that is missing between them is found elsewhere.
+            // Another check reports an epoch that is missing between them.
             if given > BATCH_ROWS && next.previous.is_some_and(|previous| previous.no <= epoch) {
                 findings.push(Finding::Missing { epoch, from, to, place: GapPosition::Given });
             }
@@ -564,8 +566,8 @@ impl<'k> Verifier<'k> {
     }
 }
 
-/// Returns how many rows a signature on that value of the chain at that row vouches for; `None` if the chain
-/// did not have it there.
+/// Returns the number of rows that a signature of this chain value at this row authenticates. Returns `None` if the
+/// chain had a different value there.
 fn rows_vouched_for(current: &CurrentEpoch, seq: Seq, chain: ChainValue) -> Option<u64> {
     if seq < current.first_seq {
         return (chain == current.hash).then_some(0);

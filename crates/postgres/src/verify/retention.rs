@@ -1,4 +1,4 @@
-//! Judges what was dropped by the network's settings over time.
+//! Checks dropped rows against the network's settings over time.
 
 use std::time::Duration;
 
@@ -6,36 +6,38 @@ use adit_engine::UnixTime;
 
 use crate::key::settings::History;
 
-/// A dropped leaf is judged with this to spare, and an eighth of the age: clocks differ, and a leaf lasts for a sixteenth.
+/// The tolerance for the age of a dropped leaf, in addition to an eighth of the retention age. Clocks differ, and a
+/// leaf covers a sixteenth of the age.
 const SLACK: Duration = Duration::from_secs(300);
 
-/// The log is far from full when it takes no more than this part of the retention.
+/// The divisor of the retention size below which the log is far from full.
 const FAR_FROM_FULL: u64 = 16;
 
-/// The rows that may have expired: the bounds of the network's settings over time, and the size of the log.
+/// The data that determine which rows may have expired, which are the limits in the network's settings over time, and
+/// the size of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Now, by this machine's clock.
+    /// The current time, by this host's clock.
     pub now: UnixTime,
-    /// The bounds one after the other, the newest last.
+    /// The limits in order, the newest last.
     pub kept: Vec<RetentionPeriod>,
-    /// Bytes that the leaves take, the database reports.
+    /// The size of all leaves in bytes, as reported by the database.
     pub used: u64,
 }
 
-/// The bounds of the network's settings for a time.
+/// The limits in the network's settings for a period.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RetentionPeriod {
-    /// Since when they were in force, by the owner's clock.
+    /// The time at which they came into force, by the owner's clock.
     pub since: UnixTime,
     /// The time for which packets were kept.
     pub age: Duration,
-    /// Bytes that all leaves together could take.
+    /// The maximum total size of all leaves in bytes.
     pub bytes: u64,
 }
 
 impl Retention {
-    /// Collects the bounds of the network's settings, from the first to those in force.
+    /// Collects the limits in the network's settings, from the first to the current ones.
     pub fn of(history: &History, now: UnixTime, used: u64) -> Self {
         let kept = history.all().map(|settings| RetentionPeriod {
             since: settings.made,
@@ -45,11 +47,11 @@ impl Retention {
         Self { now, kept: kept.collect(), used }
     }
 
-    /// Returns whether an epoch that was opened then cannot have expired under any bounds in force since.
+    /// Returns whether an epoch that was opened at this time cannot have expired under any limits in force since.
     pub(super) fn rules_out_expiry(&self, opened: UnixTime) -> bool {
         let ends = self.kept.iter().skip(1).map(|next| next.since).chain([self.now]);
         let mut since = self.kept.iter().zip(ends).filter(|(_, end)| {
-            // Clocks differ.
+            // Allow for different clocks.
             end.0.saturating_add(SLACK.as_secs()) >= opened.0
         });
         since.all(|(kept, end)| kept.rules_out_expiry(opened, end, self.used))
@@ -57,7 +59,7 @@ impl Retention {
 }
 
 impl RetentionPeriod {
-    /// Returns whether an epoch that was opened then cannot have expired before `end`.
+    /// Returns whether an epoch that was opened at this time cannot have expired before `end`.
     fn rules_out_expiry(&self, opened: UnixTime, end: UnixTime, used: u64) -> bool {
         let until = opened.0.saturating_add(self.age.as_secs());
         let slack = SLACK.saturating_add(self.age.checked_div(8).unwrap_or(SLACK));

@@ -1,4 +1,4 @@
-//! A log, one change to it, and the findings.
+//! Tests that make one change to a log and check the findings.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ const STREAM: StreamId = StreamId(3);
 const SENDER: NodeId = NodeId(7);
 const RECEIVER: NodeId = NodeId(8);
 
-/// One thing done to a good one.
+/// A change to a valid value.
 type Edit<T> = fn(&mut T);
 
 fn random(seed: u8) -> Random {
@@ -37,12 +37,12 @@ fn auditor() -> AuditorKey {
     AuditorKey::generate(&network(), &mut random(9))
 }
 
-/// Bounds since this many days after 1970.
+/// Returns limits that came into force this many days after 1970.
 fn period(since: u64, days: u64, bytes: u64) -> RetentionPeriod {
     RetentionPeriod { since: UnixTime(since * DAY), age: Duration::from_secs(days * DAY), bytes }
 }
 
-/// Creates settings that were signed this many seconds ago: audit policy, and the auditor's key.
+/// Creates settings from tuples of their age in seconds, the audit policy and the auditor's key.
 fn history(all: &[(u64, Audit, Option<&AuditorKey>)]) -> History {
     let owner = keys(4);
     let mut rows: Vec<SignedSettings> = Vec::new();
@@ -73,7 +73,7 @@ fn history_of(rows: &[SignedSettings]) -> History {
     History::verify("t1", &keys(4).public(NodeId::OWNER).unwrap(), rows, None).unwrap()
 }
 
-/// A row as the database keeps it.
+/// A row as the database stores it.
 #[derive(Clone)]
 struct Stored {
     seq: i64,
@@ -97,7 +97,7 @@ struct StoredEpoch {
     expired: Option<UnixTime>,
 }
 
-/// The log of a stream, as its sender writes it.
+/// The log of a stream, as written by its sender.
 struct Log {
     audit: Audit,
     epochs: Vec<StoredEpoch>,
@@ -109,14 +109,14 @@ struct Log {
     durability: Durability,
     opened: UnixTime,
     retention: Option<Retention>,
-    /// The network's key that epochs open under.
+    /// The network's key under which epochs are opened.
     key: NetworkKey,
     /// The auditor's keys.
     ring: KeyRing,
-    /// The network's settings, and the number of those that epochs are opened under.
+    /// The network's settings, and the number of those under which epochs are opened.
     settings: Option<History>,
     serial: i64,
-    /// Whose key epochs are wrapped to.
+    /// The auditor to whose key epochs are wrapped.
     auditor: AuditorKey,
 }
 
@@ -226,7 +226,7 @@ impl Log {
         (secret, EpochRecord::hash(record, signature))
     }
 
-    /// Writes chain values as a reader of the first epoch computes them for the present rows.
+    /// Writes chain values for the current rows, as a reader of the first epoch can compute them.
     fn chain_again(&mut self) {
         let (secret, hash) = self.secret(0);
         let mut chain = Chain::new(&secret, self.audit, STREAM, EpochNo(1), hash).unwrap();
@@ -262,7 +262,7 @@ impl Log {
         self.rows.retain(|row| !seqs.contains(&row.seq));
     }
 
-    /// Returns the findings, and what was verified.
+    /// Returns the findings and the summary.
     fn verified(&self, with_key: bool) -> (Vec<String>, Summary) {
         let auditor = auditor();
         let stream = Stream {
@@ -326,7 +326,8 @@ fn packet(number: i64) -> Vec<u8> {
     packet
 }
 
-/// Creates a log: rows 1 to 5 in two batches; 6 to 10 in two, the second of which is in doubt; 11 to 13 in one.
+/// Creates a log with three epochs. Rows 1 to 5 are in two batches, rows 6 to 10 in two batches, the second of which is
+/// in doubt, and rows 11 to 13 in one.
 fn log() -> Log {
     Log::new(Audit::Headers).epoch(1, &[3, 2], 0).epoch(2, &[3, 2], 1).epoch(3, &[3], 0)
 }
@@ -341,7 +342,7 @@ fn what_the_sender_wrote_is_no_finding_under_any_policy() {
             .epoch(4, &[1], 0);
         let (findings, summary) = log.verified(true);
         assert_eq!(findings, [""; 0], "{audit}");
-        // No signature covers the rows in doubt, nor the last epoch yet.
+        // No signature covers the rows in doubt or the last epoch yet.
         assert_eq!((summary.epochs, summary.rows), (4, 9), "{audit}");
         assert_eq!((summary.proven, summary.unsigned), (6, 3), "{audit}");
         let (findings, summary) = log.verified(false);
@@ -459,11 +460,11 @@ fn an_altered_packet_or_tag_is_named() {
         edit(log.at(2));
         assert_eq!(log.findings(), [altered(2)], "edit {number}");
     }
-    // Without a key no one sees that: the summary says that nothing was proven.
+    // Without a key this is not noticed, but the summary reports that nothing was proven.
     let mut log = log();
     log.at(2).payload[0] ^= 1;
     assert_eq!(log.verified(false).0, [""; 0]);
-    // Two rows that change places.
+    // Two rows are exchanged.
     let mut log = self::log();
     (log.at(1).seq, log.at(2).seq) = (-2, -1);
     (log.at(-2).seq, log.at(-1).seq) = (2, 1);
@@ -481,7 +482,7 @@ fn an_added_row_is_named() {
     let made_up = Stored { seq: 14, ..log.at(13).clone() };
     log.rows.push(made_up);
     assert_eq!(log.findings(), ["epoch 3: row 14 was altered: it is not what the sender wrote"]);
-    // Before the first epoch.
+    // A row before the first epoch.
     let mut log = self::log();
     let made_up = Stored { seq: 0, ..log.at(1).clone() };
     log.rows.push(made_up);
@@ -492,7 +493,7 @@ fn an_added_row_is_named() {
 fn a_broken_chain_is_named() {
     let mut log = log();
     log.at(3).chain.as_mut().unwrap()[0] ^= 1;
-    // The next batch begins with the right value, which is not the one in the log.
+    // The next batch begins with the correct value, which is not the one in the log.
     assert_eq!(
         log.findings(),
         [
@@ -511,7 +512,7 @@ fn a_broken_chain_is_named() {
     assert_eq!(log.findings(), ["epoch 3: the chain is broken at the batch of rows 11 to 13"]);
 }
 
-/// Builds a longer packet, to one port or another.
+/// Builds a longer packet to the given port.
 fn long_packet(dport: u16, text: &[u8]) -> Vec<u8> {
     let mut packet = packet(0);
     packet.truncate(28);
@@ -552,7 +553,8 @@ fn with_a_collision() -> Log {
     log
 }
 
-/// AES-GCM's tag commits to nothing for a holder of its key: a reader of the epoch, the sender, the auditor. The chain does.
+/// AES-GCM's tag does not commit to the row for a holder of its key, such as a reader of the epoch, the sender or the
+/// auditor. The chain does.
 #[test]
 fn another_row_under_the_same_tag_breaks_the_chain() {
     let log = with_a_collision();
@@ -561,7 +563,7 @@ fn another_row_under_the_same_tag_breaks_the_chain() {
     assert_eq!((summary.proven, summary.unsigned), (2, 0));
 }
 
-/// The forger has the epoch's secret and writes the chain again too: it contradicts the sender's signature.
+/// The forger has the epoch's secret and rewrites the chain too, which contradicts the sender's signature.
 #[test]
 fn a_chain_that_a_reader_wrote_is_not_what_the_sender_signed() {
     let mut log = with_a_collision();
@@ -569,11 +571,11 @@ fn a_chain_that_a_reader_wrote_is_not_what_the_sender_signed() {
     let (findings, summary) = log.verified(true);
     assert_eq!(findings, ["epoch 1: the chain at row 5 is not what the sender's checkpoint says"]);
     assert_eq!((summary.proven, summary.unsigned), (0, 5));
-    // Without the checkpoint nothing is signed yet, and `verify` says no more than that.
+    // Without the checkpoint nothing is signed yet, so `verify` only reports that.
     log.epochs[0].checkpoint = None;
     let (findings, summary) = log.verified(true);
     assert_eq!((findings, summary.proven, summary.unsigned), (vec![], 0, 5));
-    // Until the next epoch's record.
+    // The next epoch's record reveals the forgery.
     let log = log.epoch(2, &[1], 0);
     let (findings, summary) = log.verified(true);
     assert_eq!(findings, ["epoch 1: the chain at row 5 is not what the next epoch's record says"]);
@@ -617,13 +619,13 @@ fn a_checkpoint_vouches_for_what_is_before_it() {
         edit(log.epochs[0].checkpoint.as_mut().unwrap());
         assert_eq!(log.findings(), ["epoch 1: the sender has not signed the checkpoint"]);
     }
-    // Another epoch's.
+    // The checkpoint of another epoch is refused.
     let mut log = Log::new(Audit::Headers).epoch(1, &[2], 0).signed().epoch(2, &[2], 0);
     log.epochs[1].checkpoint = log.epochs[0].checkpoint.take();
     assert_eq!(log.findings(), ["epoch 2: the sender has not signed the checkpoint"]);
 }
 
-/// A checkpoint may be far behind the end, and so may be what a restarted sender remembers.
+/// A checkpoint may be far behind the end, and so may the saved state of a restarted sender.
 #[test]
 fn what_was_signed_many_batches_before_the_end_is_found() {
     let mut log = Log::new(Audit::Headers).epoch(1, &[1; 40], 39).signed();
@@ -641,12 +643,12 @@ fn what_was_signed_many_batches_before_the_end_is_found() {
     );
 }
 
-/// Numbers that the sender has given out are in the log except for one batch.
+/// All numbers that the sender has used are in the log, except for one batch.
 #[test]
 fn what_was_cut_off_before_a_restart_is_noticed_by_the_numbers() {
     let restarted = |lost: i64| {
         let mut log = Log::new(Audit::Headers).epoch(1, &[3, 2], 0);
-        // The sender was started again, had signed nothing, and believed the database.
+        // The sender was restarted, had signed nothing, and trusted the database.
         let previous = log.previous.as_mut().unwrap();
         (previous.chain, previous.opened) = (None, None);
         log.next += lost;
@@ -659,7 +661,7 @@ fn what_was_cut_off_before_a_restart_is_noticed_by_the_numbers() {
             "epoch 1: rows 6 to 16390 are missing (before the next epoch: more than were on their way when it began)"
         ]
     );
-    // Not twice.
+    // Missing rows are not reported twice.
     let mut log = Log::new(Audit::Headers).epoch(1, &[3, 2], 0);
     log.next += BATCH_ROWS;
     let mut log = log.epoch(2, &[1], 0);
@@ -684,7 +686,7 @@ fn a_crash_empties_a_volatile_epoch_and_no_other() {
         let mut log = log.epoch(2, &[1], 0);
         log.remove(rows);
         let (found, summary) = log.verified(true);
-        // The numbers after a crash begin far behind, so that is found too where a row is left.
+        // The numbers after a crash begin much higher, so the gap is found too if a row is left.
         let expected =
             if durability == Durability::Volatile && findings == 1 { 2 } else { findings };
         assert_eq!((found.len(), summary.emptied), (expected, emptied), "{durability}: {found:?}");
@@ -729,7 +731,7 @@ fn epochs_out_of_their_order_are_named() {
     log.epochs.remove(1);
     log.remove(6..=10);
     assert_eq!(log.findings(), ["epoch 3: it follows epoch 2, which is missing"]);
-    // The sender leaves out an epoch with rows.
+    // The sender's record skips an epoch with rows.
     let mut log = Log::new(Audit::Headers).epoch(1, &[1], 0);
     let first = log.previous;
     log = log.epoch(2, &[1], 0);
@@ -802,7 +804,7 @@ fn what_cannot_have_expired_yet_is_named() {
              the log is far from full"
         )]
     );
-    // Without the network's row there is nothing to judge by.
+    // Without the network's row, the retention is unknown.
     log.retention = None;
     assert_eq!(log.findings(), [""; 0]);
 }
@@ -811,13 +813,13 @@ fn what_cannot_have_expired_yet_is_named() {
 fn what_has_expired_is_judged_by_all_bounds_since_it_was_opened() {
     let today = NOW.0 / DAY;
     let cases = [
-        // Shortened a week ago: what was older than a day went at once.
+        // The retention was shortened a week ago, and rows older than a day expired at once.
         (vec![period(0, 30, 1 << 30), period(today - 7, 1, 1 << 30)], 0),
         // The retention was extended a week ago: rows older than a day had expired before.
         (vec![period(0, 1, 1 << 30), period(today - 7, 30, 1 << 30)], 0),
-        // Short for a time, which ended before the epoch was opened.
+        // The retention was short for a time, which ended before the epoch was opened.
         (vec![period(0, 1, 1 << 30), period(today - 12, 30, 1 << 30)], 1),
-        // Small for a time since.
+        // The size limit was small for a time since then.
         (
             vec![
                 period(0, 30, 1 << 30),
@@ -875,7 +877,7 @@ fn an_epoch_keeps_to_the_settings_that_it_names() {
         &["epoch 2: it was opened under settings 1, and the epoch before it under settings 2"],
         log.epoch(2, &[2], 0),
     );
-    // Without settings that are trusted there is nothing to judge by.
+    // Without trusted settings there is nothing to compare with.
     let mut log = old(Audit::Full, 3, 3600);
     log.settings = None;
     with(&[], log);
@@ -895,11 +897,11 @@ fn an_auditor_reads_from_when_it_was_added_until_it_was_removed() {
     let mut log = log.epoch(1, &[3], 0);
     (log.auditor, log.opened, log.serial) = (own.clone(), NOW, 3);
     let log = log.epoch(2, &[2], 0).signed();
-    // The epoch of the former auditor is none of this one's.
+    // The previous auditor's epoch is not checked for this auditor.
     let (findings, summary) = log.verified(true);
     assert_eq!(findings, [""; 0]);
     assert_eq!((summary.rows, summary.proven), (5, 2));
-    // A sender that wraps to an auditor whom the settings do not name.
+    // The sender wraps to an auditor that is not in the settings.
     let mut log = Log::new(Audit::Headers);
     log.settings = Some(history(&changes[..2]));
     (log.opened, log.serial) = (UnixTime(NOW.0 - 5 * DAY), 2);
@@ -982,7 +984,8 @@ fn an_address_that_is_a_network_is_an_altered_column() {
     assert_eq!(verifier.take_findings(), [Finding::Stray { seq: Seq(0) }]);
 }
 
-/// The network was given a new key between two epochs: with the ring both are proven, with the first key the second is named.
+/// The network got a new key between two epochs. With the ring both are proven, and with the first key alone the second
+/// one is reported.
 #[test]
 fn a_log_across_a_rekey_is_proven_with_both_keys() {
     let mut log = Log::new(Audit::Headers).epoch(1, &[2, 3], 0).signed();

@@ -17,7 +17,7 @@ pub struct Stream {
     pub network: String,
     /// Its number.
     pub id: StreamId,
-    /// The sender's keys; `None`: they are not trusted, and signatures are not looked at.
+    /// The sender's keys; `None`: they are not trusted, and signatures are not checked.
     pub sender: Option<NodePublic>,
     /// The receiver.
     pub receiver: NodeId,
@@ -30,52 +30,52 @@ pub struct Stream {
 /// A row of the table `checkpoint`.
 #[derive(Copy, Clone, Debug)]
 pub struct CheckpointRow<'a> {
-    /// Column `seq`.
+    /// The column `seq`.
     pub seq: Seq,
-    /// Column `chain`.
+    /// The column `chain`.
     pub chain: &'a [u8],
-    /// Column `signature`.
+    /// The column `signature`.
     pub signature: &'a [u8],
 }
 
 /// A row of the table `epoch`, with the wrap for this reader.
 #[derive(Copy, Clone, Debug)]
 pub struct EpochRow<'a> {
-    /// Column `no`.
+    /// The column `no`.
     pub no: EpochNo,
-    /// Column `leaf`.
+    /// The column `leaf`.
     pub leaf: LeafNo,
-    /// Column `first_seq`.
+    /// The column `first_seq`.
     pub first_seq: Seq,
-    /// Column `record`.
+    /// The column `record`.
     pub record: &'a [u8],
-    /// Column `signature`.
+    /// The column `signature`.
     pub signature: &'a [u8],
     /// The wrap that this reader opens.
     pub wrap: Option<&'a Wrap>,
-    /// Its checkpoint.
+    /// The epoch's checkpoint.
     pub checkpoint: Option<CheckpointRow<'a>>,
-    /// Column `record` of the next epoch of the stream: says at which row the chain will be asked for.
+    /// The column `record` of the stream's next epoch, which states at which row the chain's value is needed.
     pub next: Option<&'a [u8]>,
-    /// The time at which its leaf was dropped, according to the database: no rows, no wraps.
+    /// The time at which its leaf was dropped, according to the database. In this case there are no rows or wraps.
     pub expired: Option<UnixTime>,
 }
 
 /// Counts of the rows and epochs that were checked.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Epochs whose rows are there.
+    /// The number of epochs whose rows exist.
     pub epochs: u64,
-    /// Epochs whose rows have expired.
+    /// The number of epochs whose rows have expired.
     pub expired: u64,
-    /// Rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Rows that were opened, and that the sender has signed through the chain.
+    /// The number of rows that were opened, and that the sender has signed through the chain.
     pub proven: u64,
-    /// Rows that were opened and that follow the last signature in the chain.
+    /// The number of rows that were opened, and that follow the last signature in the chain.
     pub unsigned: u64,
-    /// Volatile epochs without rows: a crash may have emptied them.
+    /// The number of volatile epochs without rows, which a crash may have emptied.
     pub emptied: u64,
-    /// Findings.
+    /// The number of findings.
     pub findings: u64,
 }

@@ -17,11 +17,11 @@ use crate::fault::Fault;
 use crate::helper::files;
 use crate::log;
 
-/// Longest request or response, in bytes with its newline. A response with 10,000 peers fits.
+/// The maximum length of a request or response in bytes, including its newline. A response with 10,000 peers fits.
 pub const LINE_LIMIT: u64 = 16 << 20;
 
-/// Longest request: a rule file with 10,000 rules and all that it includes. Only the owner of the socket
-/// can send one.
+/// The maximum length of a request in bytes. A rule file with 10,000 rules and its includes fits. Only the owner of the
+/// socket can send requests.
 const REQUEST_LIMIT: u64 = 16 << 20;
 
 /// The number of connections served at a time; further ones wait to be accepted.
@@ -30,16 +30,16 @@ pub const CONNECTION_LIMIT: usize = 16;
 /// The number of requests that may wait for the control thread.
 const QUEUE_LIMIT: usize = 16;
 
-/// The number of connections that may wait to be accepted; the standard library uses the same.
+/// The number of connections that may wait to be accepted; the standard library uses the same number.
 const BACKLOG: i32 = 128;
 
-/// A connection without a request for this long is closed.
+/// The time after which a connection without a request is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The time that a client of the socket waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A request, and the channel for its answer.
+/// A request, and the channel for its response.
 pub type ControlRequest = (Request, oneshot::Sender<Response>);
 
 /// An open control socket; removed when dropped.
@@ -51,7 +51,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the socket. Creates its folder, and replaces a socket that a killed process left behind.
+    /// Opens the socket. Creates its directory, and replaces a socket that a killed process left behind.
     pub fn open(path: &Path) -> Result<Self, Fault> {
         let listener = files::control(path)?;
         // The peer credentials that a connecting program sees are this process's, not those of the helper that
@@ -75,7 +75,7 @@ impl Server {
     pub async fn next(&mut self) -> ControlRequest {
         match self.requests.recv().await {
             Some(asked) => asked,
-            // The acceptor lives as long as this value. Without it no request could arrive.
+            // The acceptor lives as long as this value, so this cannot happen.
             None => std::future::pending().await,
         }
     }
@@ -119,9 +119,9 @@ pub fn bind(path: &Path) -> Result<BlockingListener, Fault> {
     private_listener(path).map_err(|e| problem("cannot be opened", &e))
 }
 
-/// Binds a socket file that is private from the start: the file has the socket's mode when it is bound. Changing the
-/// mode afterwards would leave a gap, and the umask applies to all threads, so files that others create meanwhile would
-/// get it, too.
+/// Binds a socket file that is private from the start, because the file gets the socket's mode when it is bound.
+/// Changing the mode afterwards would leave a gap. Changing the umask would affect files that other threads create
+/// meanwhile.
 fn private_listener(path: &Path) -> io::Result<BlockingListener> {
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -144,7 +144,7 @@ fn in_use(path: &Path, holder: Option<u32>) -> Fault {
     ))
 }
 
-/// Returns the process that listens at the other end.
+/// Returns the id of the process that listens at the other end.
 pub fn listener_of(stream: &BlockingStream) -> Option<u32> {
     let credentials = net::sockopt::socket_peercred(stream).ok()?;
     u32::try_from(credentials.pid.as_raw_nonzero().get()).ok()
@@ -153,7 +153,7 @@ pub fn listener_of(stream: &BlockingStream) -> Option<u32> {
 /// Returns whether a process was stopped by a signal (SIGSTOP, Ctrl-Z).
 pub fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may contain anything.
+    // The name before the state may contain any characters.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
@@ -183,7 +183,7 @@ async fn accept(listener: UnixListener, requests: mpsc::Sender<ControlRequest>) 
                     drop(place);
                 });
             }
-            // Out of descriptors, for example: wait rather than spin.
+            // Descriptors may have run out, for example. Wait, to avoid a busy loop.
             Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
         }
     }
@@ -221,10 +221,10 @@ async fn ask(requests: &mpsc::Sender<ControlRequest>, request: Request) -> Respo
     }
 }
 
-/// Sends a request to a running process; blocks for up to ten seconds.
+/// Sends a request to a running process. Blocks for up to ten seconds.
 ///
 /// # Errors
-/// No process listens there, access is denied, or the answer is invalid.
+/// Fails if no process listens there, access is denied, or the response is invalid.
 pub fn request(path: &Path, request: &Request) -> Result<Response, Fault> {
     let stream = BlockingStream::connect(path).map_err(|e| {
         let hint = match e.kind() {
@@ -243,7 +243,7 @@ pub fn request(path: &Path, request: &Request) -> Result<Response, Fault> {
     })
 }
 
-/// Sends a request and reads the answer.
+/// Sends a request and reads the response.
 pub fn exchange(
     mut stream: BlockingStream,
     request: &Request,
@@ -259,8 +259,8 @@ pub fn exchange(
     read_response(&answer)
 }
 
-/// Reads an answer. It may come from another user's process and be printed on a terminal, so control characters are
-/// escaped, except for line feeds and tabs.
+/// Reads a response. It may come from another user's process and be printed on a terminal, so control characters other
+/// than line feeds and tabs are escaped.
 pub(super) fn read_response(answer: &[u8]) -> io::Result<Response> {
     let mut value: Value = serde_json::from_slice(answer).map_err(io::Error::other)?;
     make_printable(&mut value);
@@ -284,10 +284,10 @@ fn make_printable(value: &mut Value) {
     }
 }
 
-/// Returns the control sockets in a folder, by name; an absent folder has none.
+/// Returns the control sockets in a directory, sorted by name. A missing directory contains none.
 ///
 /// # Errors
-/// The folder cannot be read.
+/// Fails if the directory cannot be read.
 pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -341,7 +341,7 @@ mod tests {
         let endless = vec![b'x'; REQUEST_LIMIT as usize + 1];
         let _ = stream.write_all(&endless).await;
         let mut rest = Vec::new();
-        // Closed: an end of file, or a reset for what was not read.
+        // A closed connection is an end of file, or a reset if there was unread data.
         assert!(matches!(stream.read_to_end(&mut rest).await, Ok(0) | Err(_)));
     }
 

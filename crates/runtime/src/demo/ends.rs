@@ -1,4 +1,4 @@
-//! The ends of a demo: namespaces with a process each. The next start cleans up after a demo that was killed.
+//! The ends of a demo, each a namespace with a process. If a demo is killed, the next start cleans up.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use super::interrupt::Interrupt;
 use crate::fault::{Fault, file_fault};
 
-/// A child that hears of its parent's end reads this variable; see [`end_with_parent`].
+/// The environment variable with the parent's process id, which [`end_with_parent`] reads.
 const PARENT: &str = "ADIT_END_WITH_PARENT";
 
 const START_PATIENCE: Duration = Duration::from_secs(20);
@@ -25,26 +25,26 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The time limit for the helper of an ended process.
 const HELPER_PATIENCE: Duration = Duration::from_secs(1);
-/// Lines of a log that a failure quotes.
+/// The number of log lines that an error message quotes.
 const QUOTED_LINES: usize = 12;
 
 /// One end of the tunnel.
 #[derive(Debug)]
 pub struct End {
-    /// Its namespace.
+    /// The end's namespace.
     pub ns: NetNs,
-    /// Its address in the tunnel.
+    /// The end's IPv4 address in the tunnel.
     pub ipv4: Ipv4Addr,
-    /// The same, if there is one.
+    /// The end's IPv6 address in the tunnel, if there is one.
     pub ipv6: Option<Ipv6Addr>,
-    /// The process in it.
+    /// The process in the namespace.
     pub process: Option<Child>,
     /// The output of the process.
     pub log: PathBuf,
 }
 
 impl End {
-    /// Returns the process id; 0 for one that does not run.
+    /// Returns the process id, or 0 if the process does not run.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().map_or(0, Child::id)
     }
@@ -54,7 +54,7 @@ impl End {
         self.ns.name().unwrap_or_default()
     }
 
-    /// Returns its addresses in the tunnel.
+    /// Returns the end's addresses in the tunnel.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let six = self.ipv6.map(IpAddr::V6);
         std::iter::once(IpAddr::V4(self.ipv4)).chain(six)
@@ -63,7 +63,7 @@ impl End {
     /// Checks that the process runs.
     ///
     /// # Errors
-    /// It ended; with its output.
+    /// Fails with the output of the process if it has ended.
     pub fn alive(&mut self, what: &str) -> Result<(), Fault> {
         let Some(process) = &mut self.process else { return Ok(()) };
         match process.try_wait() {
@@ -88,7 +88,7 @@ impl End {
     pub fn end(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         let Ok(pid) = i32::try_from(process.id()).map(Pid::from_raw) else { return };
-        // The helper ends by itself after its network process, and may still write until then.
+        // The helper process ends by itself after its network process, and may still write output until then.
         let helpers = children(process.id());
         let _ = kill(pid, Signal::SIGTERM);
         let asked = Instant::now();
@@ -104,7 +104,7 @@ impl End {
     }
 }
 
-/// Returns the processes that a process has started; none if the kernel does not list them.
+/// Returns the processes that a process has started, or none if the kernel does not list them.
 fn children(pid: u32) -> Vec<u32> {
     let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     listed.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -113,14 +113,14 @@ fn children(pid: u32) -> Vec<u32> {
 /// Returns whether a process exists and has not ended.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the state may contain anything.
+    // The name before the state may contain any characters.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// Starts a process that writes to a log and ends with this one.
 ///
 /// # Errors
-/// The log or the program cannot be opened.
+/// Fails if the log or the program cannot be opened.
 pub fn spawn(mut command: Command, log: &Path) -> Result<Child, Fault> {
     let open = || File::options().create(true).append(true).open(log);
     let output = open().and_then(|file| Ok((file.try_clone()?, file)));
@@ -130,7 +130,7 @@ pub fn spawn(mut command: Command, log: &Path) -> Result<Child, Fault> {
         .stdout(out)
         .stderr(errors)
         .env(PARENT, std::process::id().to_string())
-        // Ctrl-C is for this process, which ends its children in order.
+        // Ctrl-C must only reach this process, which ends its children in the correct order.
         .process_group(0);
     command.spawn().map_err(|error| {
         let program = command.get_program().to_string_lossy().into_owned();
@@ -138,7 +138,7 @@ pub fn spawn(mut command: Command, log: &Path) -> Result<Child, Fault> {
     })
 }
 
-/// Waits until `ready`, the process ends, the user interrupts or patience does.
+/// Waits until `ready` returns true. Fails if the process ends, the user interrupts, or the time limit expires.
 pub fn wait(
     interrupt: &Interrupt,
     what: &str,
@@ -161,7 +161,7 @@ pub fn wait(
     )))
 }
 
-/// Gives a device of a namespace an address, usable at once (no duplicate address detection).
+/// Gives a device in a namespace an address that is usable at once, without duplicate address detection.
 pub fn address(ns: &NetNs, device: &str, net: IpNet) -> io::Result<()> {
     ns.configure(async |handle| {
         let link = handle.link(device).await?;
@@ -185,7 +185,7 @@ pub fn device_addresses(ns: &NetNs, device: &str) -> Vec<IpAddr> {
     found.unwrap_or_default()
 }
 
-/// Returns the fault of a namespace that cannot be made, with the remedy.
+/// Returns the fault for a namespace that cannot be created, with the remedy.
 pub fn namespace_fault(error: io::Error) -> Fault {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -196,8 +196,8 @@ pub fn namespace_fault(error: io::Error) -> Fault {
     Fault::environment(format!("cannot make the demo's namespaces: {error}{hint}"))
 }
 
-/// Removes what killed demos left behind: namespaces, and folders in `root`, whose names begin with `prefix` and the id
-/// of a process that no longer exists.
+/// Removes the namespaces, and the directories in `root`, that killed demos left behind. Their names begin with
+/// `prefix` and the id of a process that no longer exists.
 pub fn sweep(prefix: &str, root: &Path) {
     let _ = NetNs::sweep(prefix);
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
@@ -211,7 +211,7 @@ pub fn sweep(prefix: &str, root: &Path) {
     }
 }
 
-/// Makes a process that a demo started end with the demo, however that ends. Call it first in `main`.
+/// Makes a process that a demo started end together with the demo, even if the demo is killed. Call it first in `main`.
 pub fn end_with_parent() {
     let Some(parent) = std::env::var_os(PARENT) else { return };
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGTERM);

@@ -8,12 +8,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::fault::Fault;
 
-/// Whether SIGINT, SIGTERM or SIGHUP has arrived.
+/// A flag that SIGINT, SIGTERM or SIGHUP sets.
 #[derive(Clone, Debug)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Catches the signals for the rest of the process's life.
+    /// Catches the signals for the rest of the process's lifetime.
     pub fn catch() -> Result<Self, Fault> {
         let fault = |error: std::io::Error| Fault::environment(format!("signals: {error}"));
         let flag = Arc::new(AtomicBool::new(false));
@@ -58,7 +58,7 @@ impl Interrupt {
     /// Fails if a signal has arrived.
     ///
     /// # Errors
-    /// The user interrupted.
+    /// Fails if the user interrupted.
     pub fn check(&self) -> Result<(), Fault> {
         if self.came() { Err(Fault::environment("interrupted")) } else { Ok(()) }
     }

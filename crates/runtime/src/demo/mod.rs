@@ -1,5 +1,5 @@
-//! Code that the demos of several apps share: two ends in namespaces of this machine, traffic between them, and
-//! figures.
+//! Code that the demos of several apps share, for two ends in namespaces of this host, traffic between them, and
+//! measurements.
 
 pub mod ends;
 pub mod interrupt;
@@ -18,41 +18,42 @@ use ends::End;
 use interrupt::Interrupt;
 use traffic::Meter;
 
-/// The number of pings to try: ARP and neighbour discovery may lose the first ones.
+/// The number of pings to try, because the first ones may be lost during ARP and neighbour discovery.
 pub const PING_ATTEMPTS: u16 = 5;
 /// The duration of the round-trip measurement.
 const ROUND_TRIP_TIME: Duration = Duration::from_secs(1);
 /// The interval at which progress is shown.
 pub const TELL_EVERY: Duration = Duration::from_millis(250);
-/// The start of a transfer that is not measured: slow start is over by then.
+/// The time at the start of a transfer that is not measured, because of TCP's slow start.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// Options of a demo.
+/// The options of a demo.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
-    /// Whether to leave everything running until the user interrupts.
+    /// Whether to keep the tunnel running until the user interrupts.
     pub hold: bool,
     /// The duration of each bulk transfer.
     pub duration: Duration,
-    /// The program itself, which is server and client.
+    /// The path of this program, which is both server and client.
     pub program: PathBuf,
 }
 
 /// A step of a demo.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// This begins.
+    /// A stage begins.
     Stage(String),
     /// The stage is done, with this result.
     Done(String),
-    /// A transfer is under way: share of its time, Mb/s of the last moments.
+    /// A transfer is in progress, with the elapsed fraction of its time and the latest rate in Mb/s.
     Bulk(f64, f64),
 }
 
-/// Returns the time of the first ping that is answered. An address that is still being set up refuses at once.
+/// Returns the round-trip time of the first answered ping. While an address is still being set up, a ping to it fails
+/// at once.
 ///
 /// # Errors
-/// None of `attempts` pings was answered, or the user interrupted.
+/// Fails if none of `attempts` pings was answered, or the user interrupted.
 pub fn ping(
     end: &End,
     to: IpAddr,
@@ -76,10 +77,11 @@ pub fn ping(
     )))
 }
 
-/// Measures round trips of small datagrams: the median, the 99th percentile (seconds), and their number.
+/// Measures round trips of small datagrams. Returns the median and the 99th percentile in seconds, and the number of
+/// round trips.
 ///
 /// # Errors
-/// None came back, or the user interrupted.
+/// Fails if no datagram came back, or the user interrupted.
 pub fn round_trips(
     client: &End,
     server: &End,
@@ -104,18 +106,18 @@ pub fn round_trips(
     Ok((at(50), at(99), times.len()))
 }
 
-/// The figures of a transfer after its warm-up.
+/// The results of a transfer after its warm-up.
 pub struct Rates {
-    /// Payload that arrived, Mb/s.
+    /// The received payload in Mb/s.
     pub megabits_per_second: f64,
-    /// CPU-seconds of the two processes per Gb of payload.
+    /// The CPU-seconds of the two processes per Gb of payload.
     pub cpu_per_gigabit: [f64; 2],
 }
 
-/// Runs a transfer until it has been measured. `pids` are the processes whose CPU time it costs.
+/// Runs a transfer until it has been measured. `pids` are the processes whose CPU time is measured.
 ///
 /// # Errors
-/// The transfer failed, or the user interrupted.
+/// Fails if the transfer failed, or the user interrupted.
 pub fn transfer(
     what: &str,
     meter: &Meter,
@@ -138,7 +140,7 @@ pub fn transfer(
     Ok(rates)
 }
 
-/// Watches a running transfer after its warm-up.
+/// Measures a running transfer after its warm-up.
 fn measure(
     meter: &Meter,
     pids: [u32; 2],

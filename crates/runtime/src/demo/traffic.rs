@@ -1,7 +1,7 @@
-//! Generates traffic without further programs: pings, bulk TCP and UDP, round trips.
+//! Generates pings, bulk TCP and UDP transfers and round trips, without other programs.
 //!
-//! A socket remains in the namespace in which it was created, so sockets are created inside and
-//! used from ordinary threads.
+//! A socket remains in the namespace in which it was created, so each is created inside its
+//! namespace and used from an ordinary thread.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,12 +18,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 const PING_PATIENCE: Duration = Duration::from_secs(1);
 /// The size of one write of the bulk TCP sender.
 const TCP_CHUNK: usize = 128 << 10;
-/// The UDP payload. With all headers of tunnel and network, the packet fits into 1500 bytes.
+/// The size of the UDP payload. With all headers of the tunnel and the network, the packet fits
+/// into 1500 bytes.
 const UDP_PAYLOAD: usize = 1400;
 /// The number of datagrams per send call.
 const UDP_TRAIN: usize = 44;
-/// The maximum number of trains in flight, about 1 MB: the sender waits for the receiver, as a
-/// real-time application adapts its rate, instead of overflowing queues.
+/// The maximum number of trains in flight, which is about 1 MB. The sender waits for the receiver
+/// instead of overflowing queues, as a real-time application adapts its rate.
 const UDP_WINDOW: u64 = 16;
 /// The time without arrivals after which packets still in flight count as lost.
 const UDP_LOST_AFTER: Duration = Duration::from_millis(100);
@@ -31,17 +32,17 @@ const UDP_LOST_AFTER: Duration = Duration::from_millis(100);
 /// One direction of a transfer, shared between threads.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Bytes or datagrams sent.
+    /// The number of bytes or datagrams sent.
     pub sent: AtomicU64,
-    /// The same, received.
+    /// The number of bytes or datagrams received.
     pub received: AtomicU64,
-    /// The newest UDP train of which a datagram arrived, counted from 1.
+    /// The latest UDP train from which a datagram arrived, counted from 1.
     newest: AtomicU64,
     /// Set to end the transfer.
     pub stop: AtomicBool,
 }
 
-/// Returns an ICMP echo from within a namespace; how long the answer took.
+/// Sends an ICMP echo request from a namespace, and returns the time until the answer.
 pub fn ping(ns: &NetNs, to: IpAddr, sequence: u16) -> io::Result<Duration> {
     ns.run(|| ping_here(to, sequence))?
 }
@@ -73,7 +74,7 @@ fn ping_here(to: IpAddr, sequence: u16) -> io::Result<Duration> {
             Err(error) => return Err(error),
         };
         let data = buffer.get(..length).unwrap_or_default();
-        // A raw IPv4 socket shows the IP header too.
+        // A raw IPv4 socket also returns the IP header.
         let skip =
             if to.is_ipv4() { data.first().map_or(0, |b| usize::from(b & 15) * 4) } else { 0 };
         let icmp = data.get(skip..).unwrap_or_default();
@@ -187,7 +188,7 @@ fn receive_udp(socket: &udp::UdpSocket, meter: &Meter) -> io::Result<()> {
         let mut bytes = 0;
         for received in batch.datagrams_mut() {
             bytes += received.data.len();
-            // Several datagrams may be merged; the number of the first is sufficient.
+            // Several datagrams may be merged. The number of the first one is sufficient.
             if let Some(number) = received.data.first_chunk() {
                 meter.newest.fetch_max(u64::from_be_bytes(*number), Relaxed);
             }
@@ -209,7 +210,7 @@ fn until_stopped(meter: &Meter, mut step: impl FnMut() -> io::Result<()>) -> io:
                 ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::TimedOut => {
                     thread::sleep(Duration::from_micros(100));
                 }
-                // The other end has seen the stop first.
+                // The other end has stopped first.
                 _ if meter.stop.load(Relaxed) => {}
                 _ => {
                     meter.stop.store(true, Relaxed);
@@ -225,7 +226,8 @@ fn joined(handle: thread::ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()
     handle.join().unwrap_or_else(|_| Err(io::Error::other("a traffic thread panicked")))
 }
 
-/// Sends small datagrams there and back, one at a time, for `duration`; the times, sorted.
+/// Sends small datagrams back and forth, one at a time, for `duration`. Returns the sorted
+/// round-trip times.
 pub fn round_trips(
     client: &NetNs,
     server: &NetNs,
@@ -257,7 +259,7 @@ pub fn round_trips(
             let answered = socket.send(&data).and_then(|_| socket.recv(&mut data));
             match answered {
                 Ok(_) => times.push(sent.elapsed()),
-                // Lost: not a round trip.
+                // A lost datagram is not a round trip.
                 Err(_) => continue,
             }
         }
@@ -278,7 +280,7 @@ mod tests {
         assert_eq!(checksum(&[0xff]), !0xff00);
     }
 
-    /// The generator against itself, without a tunnel between.
+    /// The generator works without a tunnel.
     #[test]
     fn bytes_and_pings_cross_a_veth() {
         adit_testbed::needs_root!();

@@ -3,17 +3,17 @@
 use std::fs;
 use std::time::Duration;
 
-/// Clock ticks per second in /proc/PID/stat: fixed by the kernel's interface (`USER_HZ`).
+/// The clock ticks per second in /proc/PID/stat, which the kernel's interface fixes (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// Returns the user and system time so far.
+/// Returns the user and system time of a process so far.
 pub fn cpu(pid: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     Duration::from_millis(parse_ticks(&text).saturating_mul(1000) / TICKS)
 }
 
-/// Parses fields 14 and 15 of `stat`; the name in field 2 may contain anything, so they are counted
-/// from its end.
+/// Parses fields 14 and 15 of `stat`. They are counted from the end of the name in field 2, because
+/// the name may contain any characters.
 fn parse_ticks(stat: &str) -> u64 {
     let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
     rest.split_ascii_whitespace()

@@ -8,46 +8,47 @@ use adit_linux::udp::UdpSocket;
 
 use crate::fault::Fault;
 
-/// A data plane as the driver sees it: ours, a test's, or one day a kernel module.
+/// The driver's interface to a data plane, which is ours, a test's, or one day a kernel module.
 pub trait Backend {
     /// The data format of its packets.
     type Format: DataFormat;
 
-    /// Performs a verb. Never blocks.
+    /// Executes a command. Never blocks.
     fn apply(&self, op: Command<Self::Format>);
 
-    /// Receives from a further socket from now on.
+    /// Starts to receive from another socket.
     ///
     /// # Errors
-    /// The plane has no room for another, or has ended.
+    /// Fails if the data plane has no room for another socket, or has ended.
     fn add_socket(&self, id: SocketId, socket: Arc<UdpSocket>) -> io::Result<()>;
 
-    /// Forgets a socket.
+    /// Removes a socket.
     fn remove_socket(&self, id: SocketId);
 
     /// Serves another stream.
     ///
     /// # Errors
-    /// The plane has no room for it, or has ended.
+    /// Fails if the data plane has no room for it, or has ended.
     fn add_stream(&self, link: Link, stream: TcpStream) -> io::Result<()>;
 
     /// Closes a stream, after sending the packets of earlier calls of [`Self::send_control`].
     fn remove_stream(&self, link: Link);
 
-    /// Sends a control packet on a stream. False if there is no room, or no such stream.
+    /// Sends a control packet on a stream. Returns false if there is no room or no such stream.
     fn send_control(&self, link: Link, frame: &[u8]) -> bool;
 
-    /// Returns the reason why it will move no more packets, if there is one; the descriptor has become readable then.
+    /// Returns the reason why the data plane will move no more packets, if it has failed. The descriptor becomes
+    /// readable in this case.
     fn failure(&self) -> Option<Fault>;
 
     /// Returns a descriptor that becomes readable, or readable again, when [`Self::drain`] has something to deliver. It
     /// is watched edge-triggered.
     ///
     /// # Errors
-    /// No descriptor is available.
+    /// Fails if no descriptor is available.
     fn wakeup(&self) -> io::Result<OwnedFd>;
 
-    /// Gives everything that waits: notices and packets of known peers first.
+    /// Delivers all waiting items, starting with notices and packets from known peers.
     fn drain(&mut self, sink: &mut dyn FnMut(Upcall<Self::Format>));
 
     /// Does the same as [`Self::drain`], but items that arrive before the next drain need not make the descriptor

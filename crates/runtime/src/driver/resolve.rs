@@ -1,4 +1,4 @@
-//! Name resolution and the addresses known for each target.
+//! Name resolution, and the known addresses of each target.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,12 +17,11 @@ const TARGET_LIMIT: usize = 64;
 /// The maximum number of addresses of one name; further ones are ignored.
 const ADDRESS_LIMIT: usize = 16;
 
-/// Wait between two attempts at the same name (OpenVPN: 5 s).
+/// The wait between two attempts at the same name (OpenVPN: 5 s).
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Time limits of a look-up: with known addresses and a last session that worked; with known addresses; and
-/// without any.
-/// they are known; and if there are none.
+/// The time limit of a look-up if there are known addresses and the last session worked. The next ones apply if there
+/// are known addresses, and if there are none.
 const WITH_WORKING: Duration = Duration::from_secs(1);
 const WITH_ADDRESSES: Duration = Duration::from_secs(6);
 const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);
@@ -32,13 +31,13 @@ const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);
 pub enum ResolveRetry {
     /// Report a failure at once.
     Once,
-    /// Retry for this long.
+    /// Retry for this time.
     For(Duration),
-    /// Go on forever.
+    /// Retry forever.
     Forever,
 }
 
-/// A name lookup under way; dropping it ends it.
+/// A name look-up in progress. Dropping it cancels the look-up.
 #[derive(Debug)]
 pub(super) struct Lookup(pub(super) JoinHandle<()>);
 
@@ -48,11 +47,11 @@ impl Drop for Lookup {
     }
 }
 
-/// Chooses the next one of a name's addresses.
+/// Chooses the next address of a name.
 ///
-/// Dialling the same target again tries its next address; after the last the name is looked up
-/// again, since the reason may be that it has moved. The address that worked last comes first, and
-/// addresses that were once known serve where the name cannot be looked up.
+/// If the same target is dialled again, its next address is tried. After the last address, the name is looked up again,
+/// because the server may have moved. The address that worked last is tried first. Old addresses are used if the name
+/// cannot be looked up.
 #[derive(Debug, Default)]
 pub struct AddressBook {
     known: HashMap<Target, Entry>,
@@ -70,12 +69,12 @@ struct Entry {
 pub struct CachedAddresses {
     /// The addresses from earlier answers, the last one that worked first.
     pub addresses: Vec<SocketAddr>,
-    /// It worked just now.
+    /// Whether the last session at these addresses worked.
     pub worked: bool,
 }
 
-/// The addresses of the servers that worked in this process, the last server last. A client that
-/// begins again (SIGHUP) takes them over.
+/// The addresses of the servers that worked in this process, the latest server last. A client that restarts on SIGHUP
+/// takes them over.
 static WORKED: Mutex<Vec<(Target, Vec<SocketAddr>)>> = Mutex::new(Vec::new());
 
 impl AddressBook {
@@ -84,13 +83,13 @@ impl AddressBook {
         let worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = |(target, addresses): &(Target, Vec<SocketAddr>)| {
             let addresses = addresses.clone();
-            // The name is looked up first, since the server may have moved meanwhile.
+            // The name is looked up first, because the server may have moved in the meantime.
             (target.clone(), Entry { used: addresses.len(), addresses, worked: true })
         };
         Self { known: worked.iter().map(entry).collect() }
     }
 
-    /// Keeps a target's addresses for [`Self::saved_addresses`].
+    /// Saves a target's addresses for [`Self::saved_addresses`].
     pub fn save_addresses(&self, target: &Target) {
         let Some(entry) = self.known.get(target) else { return };
         let mut worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +108,7 @@ impl AddressBook {
         next
     }
 
-    /// Returns the addresses known for a look-up that [`Self::next`] requires.
+    /// Returns the known addresses for a look-up that [`Self::next`] requires.
     pub fn remembered(&mut self, target: &Target) -> CachedAddresses {
         self.known.get_mut(target).map_or_else(CachedAddresses::default, |entry| CachedAddresses {
             addresses: entry.addresses.clone(),
@@ -137,7 +136,8 @@ impl AddressBook {
         }
     }
 
-    /// Records that no route leads to this address any more, but one does to the other family: its addresses are next.
+    /// Records that there is no route to this address any more, but one to the other family, whose addresses are tried
+    /// next.
     pub fn unreachable(&mut self, target: &Target, address: SocketAddr) {
         if let Some(entry) = self.known.get_mut(target) {
             let same = |other: &SocketAddr| other.is_ipv6() == address.is_ipv6();
@@ -149,22 +149,22 @@ impl AddressBook {
     }
 }
 
-/// Applies `remote-random-hostname`: twelve random hex digits before the name, so that no resolver on the path has the
-/// answer cached.
+/// Applies `remote-random-hostname`, which puts twelve random hex digits before the name, so that no resolver has the
+/// answer in its cache.
 fn randomized(host: &str) -> String {
-    // Without randomness there is still the name.
+    // Without randomness, use the name as it is.
     let Ok(random) = crate::random::bytes::<6>() else { return host.to_owned() };
     let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{digits}.{host}")
 }
 
-/// Resolves a target's name, repeatedly as `retry` demands; with `random`, under another name each time.
+/// Resolves a target's name, with retries according to `retry`. With `random`, the name gets a random label each time.
 ///
-/// Addresses from before are used when no answer comes in time: after a session that worked very soon, since
-/// they probably work again.
+/// If no answer arrives in time, known addresses are used. After a session that worked, the time limit is short,
+/// because its addresses probably work again.
 ///
 /// # Errors
-/// One sentence of the resolver's.
+/// Returns one sentence from the resolver.
 pub async fn resolve(
     target: Target,
     retry: ResolveRetry,
@@ -228,7 +228,7 @@ pub async fn resolve(
     }
 }
 
-/// Queries the system's resolver if nothing is redirected, otherwise the access network's servers.
+/// Queries the system's resolver or, if traffic is redirected, the access network's servers.
 async fn look_up(
     host: &str,
     target: &Target,
@@ -241,7 +241,7 @@ async fn look_up(
         Ok(found) => return Ok(found.map(|address| address.ip()).collect()),
         Err(e) => e.to_string(),
     };
-    // A kill switch of an earlier connection may keep the system's resolver from the network.
+    // A kill switch from an earlier connection may block the system's resolver.
     match resolver.mark {
         Some(_) => resolver.look_up(host, target.family).await,
         None => Err(problem),
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(book.next(&target), None);
         assert_eq!(book.remembered(&target).addresses, addresses);
         assert_eq!(book.learn(&target, Vec::new()), None);
-        // The second worked: the name is looked up soon, and the second comes first.
+        // The second address worked. The name is looked up soon, and the second address is tried first.
         book.worked(&target, addresses[1]);
         assert_eq!(book.next(&target), None);
         let known = book.remembered(&target);
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(again.next(&target), None, "the name is looked up first");
         let known = CachedAddresses { addresses: vec![addresses[1], addresses[0]], worked: true };
         assert_eq!(again.remembered(&target), known);
-        // Bounded: the oldest are forgotten.
+        // The table is bounded and forgets the oldest entries.
         for number in 0..200 {
             let other = Target { port: number, ..target.clone() };
             book.learn(&other, addresses.clone());
@@ -340,7 +340,7 @@ mod tests {
             (book.next(&both), book.next(&both), book.next(&both)),
             (Some(v4), Some(v6), None)
         );
-        // The name may have got addresses of the other family meanwhile.
+        // The name may have got addresses of the other family in the meantime.
         book.learn(&both, vec![v6]);
         book.worked(&both, v6);
         book.unreachable(&both, v6);
@@ -376,7 +376,7 @@ mod tests {
         let nothing = CachedAddresses::default();
         let none = resolve(target.clone(), ResolveRetry::Once, false, resolver.clone(), nothing);
         assert!(none.await.unwrap_err().contains("names no DNS server"));
-        // A new answer takes precedence, and the address that worked is its first.
+        // A new answer takes precedence, and the address that worked becomes its first.
         std::fs::create_dir(root.path().join("etc")).unwrap();
         let hosts = "192.0.2.8 vpn.example\n192.0.2.1 vpn.example\n";
         std::fs::write(root.path().join("etc/hosts"), hosts).unwrap();

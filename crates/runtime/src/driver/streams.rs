@@ -1,4 +1,5 @@
-//! Streams before the data plane takes over: listening, accepting, dialling.
+//! Streams before the data plane takes them over, which are listened for, accepted and dialled
+//! here.
 
 use std::fmt;
 use std::io;
@@ -20,12 +21,12 @@ use crate::clock::now;
 use crate::port_share::{Kind, PortShare};
 use crate::proxy::{Association, Proxy};
 
-/// The pause before the next accept after the machine had no resources for a connection.
+/// The pause before the next accept after the host had no resources for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
-/// The minimum interval between logs of that.
+/// The minimum interval between log lines about this.
 const SHORTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// The number of connections on a shared port that were identified as the tunnel's and wait for the
-/// driver.
+/// The maximum number of connections on a shared port that were identified as the tunnel's and wait
+/// for the driver.
 const SORTED: usize = 64;
 
 /// An event of a stream.
@@ -33,9 +34,9 @@ const SORTED: usize = 64;
 pub(super) enum StreamEvent {
     /// A client's connection, with its address.
     Accepted(TcpStream, SocketAddr),
-    /// The dialled server's connection, or why there is none.
+    /// The connection to the dialled server, or the reason why there is none.
     Connected(Result<Connection, String>),
-    /// The proxy that relayed this link's datagrams does so no longer.
+    /// The proxy no longer relays this link's datagrams.
     RelayEnded(Link),
 }
 
@@ -48,20 +49,20 @@ pub(super) enum Connection {
     Relay(Association),
 }
 
-/// A server behind a proxy: its name and port as sent to the proxy.
+/// A server behind a proxy, with its name and port as sent to the proxy.
 #[derive(Clone, Debug)]
 pub(super) struct ProxyTarget {
     pub(super) proxy: std::sync::Arc<Proxy>,
     pub(super) host: String,
     pub(super) port: u16,
-    /// The tunnel's packets are datagrams.
+    /// Whether the tunnel's packets are datagrams.
     pub(super) datagrams: bool,
 }
 
 /// A connection and its address.
 type AcceptedStream = (TcpStream, SocketAddr);
 
-/// A shared port: connections are classified before they become events.
+/// A shared port, whose connections are classified before they become events.
 struct Classifier {
     share: PortShare,
     sorted: (mpsc::Sender<AcceptedStream>, mpsc::Receiver<AcceptedStream>),
@@ -69,17 +70,17 @@ struct Classifier {
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Connection, String>> + Send>>;
 
-/// The listeners, and the one connection that is being made.
+/// The listeners, and the single connection that is being opened.
 #[derive(Default)]
 pub(super) struct Streams {
     listeners: Vec<Listening>,
-    /// The listener to accept from next: a flood at one must not hold up the others.
+    /// The listener from which to accept next, so that a flood at one does not delay the others.
     turn: usize,
     pause: Option<Pin<Box<Sleep>>>,
     shortages: u64,
     said: Option<Instant>,
     connecting: Option<Connecting>,
-    /// The relay that the present session depends on.
+    /// The relay on which the current session depends.
     relay: Option<(Link, oneshot::Receiver<()>)>,
     classifier: Option<Classifier>,
 }
@@ -104,7 +105,7 @@ impl Streams {
         self.classifier = Some(Classifier { share, sorted: mpsc::channel(SORTED) });
     }
 
-    /// Connects to a server, or to the proxy in front of it, and gives up an earlier attempt.
+    /// Connects to a server or to the proxy in front of it, and abandons an earlier attempt.
     pub(super) fn connect(
         &mut self,
         options: TcpConnectOptions,
@@ -141,17 +142,18 @@ impl Streams {
         self.relay = Some((link, ended));
     }
 
-    /// Gives a connection up that is being made.
+    /// Abandons a connection that is being opened.
     pub(super) fn forget(&mut self) {
         self.connecting = None;
     }
 
-    /// Returns the number of times that the machine had no resources for a connection.
+    /// Returns the number of times that the host had no resources for a connection.
     pub(super) fn accept_failures(&self) -> u64 {
         self.shortages
     }
 
-    /// Waits for the next connection. Cancel-safe; waits forever if nothing listens or dials.
+    /// Waits for the next event, forever if there is no listener and no connection attempt.
+    /// Cancel-safe.
     pub(super) async fn next(&mut self) -> StreamEvent {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -168,7 +170,7 @@ impl Streams {
         {
             let link = *link;
             self.relay = None;
-            // A relay that this side gave up causes no event.
+            // A relay that this end closed causes no event.
             if ended.is_ok() {
                 return Poll::Ready(StreamEvent::RelayEnded(link));
             }
@@ -209,7 +211,8 @@ impl Streams {
         }
     }
 
-    /// Pauses after a lack of descriptors or memory: trying again at once would be a busy loop.
+    /// Pauses after a lack of descriptors or memory, because trying again at once would be a busy
+    /// loop.
     fn wait_for_resources(&mut self, e: &io::Error) {
         self.shortages = self.shortages.saturating_add(1);
         self.pause = Some(Box::pin(tokio::time::sleep(SHORTAGE_PAUSE)));
@@ -240,8 +243,8 @@ impl Classifier {
 }
 
 impl Listening {
-    /// Accepts a connection; `None` if none waits, or after an error that the next call would meet
-    /// too.
+    /// Accepts a connection. Returns `None` if none waits, or after an error that the next call
+    /// would get too.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Option<io::Result<(TcpStream, SocketAddr)>> {
         loop {
             let mut ready = match self.ready.poll_read_ready(cx) {
@@ -258,8 +261,8 @@ impl Listening {
     }
 }
 
-/// Returns whether an error of `accept` concerns only a connection that broke while it waited; the
-/// other errors are the listener's or the machine's, and the next call meets them too.
+/// Returns whether an error of `accept` concerns only a connection that broke while it waited.
+/// Other errors concern the listener or the host, and the next call gets them too.
 fn is_of_one_connection(e: &io::Error) -> bool {
     use nix::errno::Errno;
     matches!(
@@ -289,10 +292,10 @@ impl fmt::Debug for Streams {
     }
 }
 
-/// Connects to a server; the tunnel's first byte may be sent on the result.
+/// Connects to a server. The tunnel's first byte may be sent on the resulting stream.
 ///
 /// # Errors
-/// OpenVPN's message for the failure, also when connecting takes longer than `limit`.
+/// Returns OpenVPN's message for the failure, also if connecting takes longer than `limit`.
 async fn connect(options: &TcpConnectOptions, limit: Duration) -> Result<TcpStream, String> {
     let made = async {
         let stream = crate::helper::sockets::connect(options)?;
@@ -372,7 +375,7 @@ mod tests {
         assert_eq!(stream.local_addr().unwrap(), peer);
     }
 
-    /// Accepts the next connection and returns its request; `answer` is sent in reply.
+    /// Accepts the next connection, sends `answer` and returns the request.
     fn proxy_says(proxy: &std::net::TcpListener, answer: &str) -> (String, StdStream) {
         let (mut stream, _) = proxy.accept().unwrap();
         let mut asked = Vec::new();
@@ -443,7 +446,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_does_not_answer_is_given_up() {
-        // Its queue is full, so the kernel answers no more.
+        // The listener's queue is full, so the kernel no longer answers.
         let mut options = TcpListenOptions::new("127.0.0.1:0".parse().unwrap());
         options.backlog = 0;
         let listener = TcpListener::bind(&options).unwrap();

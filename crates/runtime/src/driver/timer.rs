@@ -8,7 +8,7 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// A timer on the boot clock. Tokio's own does not advance while the machine is suspended.
+/// A timer on the boot clock. Tokio's own timers do not advance while the host is suspended.
 #[derive(Debug)]
 pub(super) struct BootTimer {
     fd: AsyncFd<OwnedFd>,
@@ -22,9 +22,9 @@ impl BootTimer {
         Ok(Self { fd: super::watch(fd, tokio::io::Interest::READABLE)?, armed: None })
     }
 
-    /// Fires at `deadline` (at once if it has passed), or never. It may also fire early, at a deadline that was
-    /// replaced by a later one: most deadlines are postponed again and again, and a system call for each would cost
-    /// more than one extra wake-up.
+    /// Arms the timer for `deadline` (at once if it has passed), or for never. It may also fire early, at a deadline
+    /// that a later one replaced. Most deadlines are postponed again and again, and a system call for each would cost
+    /// more than an occasional extra wake-up.
     pub(super) fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         if self.armed == deadline || self.armed.is_some_and(|armed| deadline > Some(armed)) {
             return Ok(());
@@ -33,7 +33,7 @@ impl BootTimer {
         let nanos = deadline.map_or(0, |deadline| deadline.as_nanos().max(1));
         let value = Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-            // Below 1e9.
+            // The value is below 1e9.
             tv_nsec: (nanos % 1_000_000_000) as _,
         };
         let once = Timespec { tv_sec: 0, tv_nsec: 0 };

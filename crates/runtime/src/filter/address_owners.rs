@@ -1,10 +1,12 @@
-//! The last client of each address: connections belong to it, also while it is away.
+//! The last client of each address, to which the address's connections belong even while the client
+//! is away.
 
 use std::collections::HashMap;
 
 use ipnet::IpNet;
 
-/// Addresses that are remembered; beyond, all are forgotten and count as another client's.
+/// The maximum number of recorded addresses. Beyond it, all are forgotten and count as another
+/// client's.
 const MAX_OWNERS: usize = 1 << 16;
 
 /// The owners, by address or network.
@@ -12,7 +14,8 @@ const MAX_OWNERS: usize = 1 << 16;
 pub(super) struct AddressOwners {
     hosts: HashMap<IpNet, String>,
     networks: HashMap<IpNet, String>,
-    /// Some were forgotten: of an address that is not here nothing is known.
+    /// Whether addresses were forgotten. If so, the owner of an address without an entry is
+    /// unknown.
     forgotten: bool,
 }
 
@@ -51,7 +54,7 @@ impl AddressOwners {
 
     fn is_of_another(&self, name: &str, net: &IpNet) -> bool {
         let mut known = false;
-        // A single address contains no other networks, and there may be very many of them.
+        // A single address contains no other networks, and there may be very many addresses.
         if !is_host(net) {
             let mut parts = self.hosts.iter().chain(&self.networks);
             if parts.any(|(part, owner)| {
@@ -104,7 +107,7 @@ mod tests {
         assert_eq!(owners.claim("carol", &one), one);
         assert_eq!(owners.claim("alice", &wide), wide);
         assert_eq!(owners.of("carol"), []);
-        // A part of a network that moves leaves the rest with its owner.
+        // If a part of a network moves, the rest stays with its owner.
         assert_eq!(owners.claim("dave", &one), one);
         assert!(owners.claim("dave", &one).is_empty());
         let other = nets(&["10.50.9.9/32"]);

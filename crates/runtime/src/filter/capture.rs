@@ -1,4 +1,4 @@
-//! Packets of `log group` rules, for a program that asks for them again and again.
+//! Captures the packets of `log group` rules for a program that requests them repeatedly.
 
 use adit_filter::Nanos;
 use adit_filter::firewall::{Firewall, LogRecord};
@@ -10,10 +10,10 @@ use super::log_line;
 use crate::clock::{now, unix_time_nanos};
 use crate::control::{CaptureBatch, CapturedPacket};
 
-/// Packets that wait for the next question at most, and bytes of them.
+/// The maximum number of packets that wait for the next request, and of their bytes.
 const MAX_WAITING: usize = 8192;
 const MAX_BYTES: usize = 8 << 20;
-/// A capture without a request for this long has ended.
+/// The time without a request after which a capture ends, in nanoseconds.
 const PATIENCE: u64 = 10_000_000_000;
 
 /// The capture in progress; at most one at a time.
@@ -30,12 +30,12 @@ struct Running {
     waiting: Vec<LogRecord>,
     bytes: usize,
     lost: u64,
-    /// The number of packets that the queue had lost before.
+    /// The number of packets that the queue had lost before the capture began.
     lost_before: u64,
 }
 
 impl Capture {
-    /// Keeps one record until it is asked for.
+    /// Keeps a record until the next request.
     pub(super) fn keep(&mut self, record: LogRecord) {
         let Some(running) = &mut self.running else { return };
         let bytes = running.bytes.saturating_add(record.bytes.len());
@@ -47,10 +47,10 @@ impl Capture {
         running.waiting.push(record);
     }
 
-    /// Answers a question for packets.
+    /// Answers a request for packets.
     ///
     /// # Errors
-    /// Another program captures, or this capture has ended.
+    /// Fails if another program is capturing, or this capture has ended.
     pub(super) fn asked(
         &mut self,
         firewall: &Firewall,
@@ -73,7 +73,7 @@ impl Capture {
         if end {
             self.end(firewall);
         }
-        // The wall-clock time of the monotonic clock's zero, as of now.
+        // The current wall-clock time of the monotonic clock's zero.
         let zero = unix_time_nanos().saturating_sub(now().as_nanos());
         let packets = records.iter().map(|record| packet(record, zero)).collect();
         Ok(CaptureBatch { id, packets, lost })
@@ -101,7 +101,7 @@ impl Capture {
         }
     }
 
-    /// Ends a capture whose reader has gone.
+    /// Ends a capture whose reader is gone.
     pub(super) fn expire(&mut self, firewall: &Firewall, moment: Nanos) {
         let over = |running: &Running| moment.0.saturating_sub(running.asked.0) > PATIENCE;
         if self.running.as_ref().is_some_and(over) {

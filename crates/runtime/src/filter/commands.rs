@@ -1,4 +1,4 @@
-//! `adit filter show`, `reload`, `flush`, `element` and `capture`: asking a running process.
+//! `adit filter show`, `reload`, `flush`, `element` and `capture`, which send requests to a running process.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use crate::clock::unix_time_nanos;
 use crate::control::{self, CaptureBatch, FilterReport, Request, Response};
 use crate::fault::Fault;
 
-/// The interval at which a capture asks for packets.
+/// The interval at which a capture requests packets.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Queries the filter's state. `name` is that of a control socket; without one there must be a single process with a
-/// filter in the folder.
+/// Queries the filter's state. `name` is that of a control socket. Without one, there must be exactly one process with
+/// a filter in the directory.
 ///
 /// # Errors
-/// There is no such process, or there are several.
+/// Fails if there is no such process, or there are several.
 pub fn show(run: &Path, name: Option<&str>, flows: bool) -> Result<FilterReport, Fault> {
     find(run, name, Request::FilterShow { flows, brief: false }).map(|(_, report)| report)
 }
 
-/// Puts the rules of `file`, or of the file that is in force, into force in a running process. They are
-/// read by this process and sent over.
+/// Replaces the rules of a running process by those of `file`, or of its current rule file. This process reads the
+/// rules and sends them.
 ///
 /// # Errors
-/// What is wrong with them, with file, line and column: then the former rules stay in force.
+/// Returns the errors in the rules, with file, line and column. In this case the old rules stay in force.
 pub fn reload(run: &Path, name: Option<&str>, file: Option<&Path>) -> Result<FilterReport, Fault> {
     let (socket, report) = find(run, name, BRIEF)?;
     let path = match file {
@@ -46,10 +46,11 @@ pub fn reload(run: &Path, name: Option<&str>, file: Option<&Path>) -> Result<Fil
     }
 }
 
-/// Ends connections in a running process: of a client, of an address or network, or all. Returns its name and how many.
+/// Ends the connections of a client, of an address or network, or all connections in a running process. Returns the
+/// name of the process and the number of connections.
 ///
 /// # Errors
-/// There is no such process, no such client, or no such address.
+/// Fails if there is no such process, no such client, or no such address.
 pub fn flush(
     run: &Path,
     name: Option<&str>,
@@ -60,11 +61,11 @@ pub fn flush(
     ask(run, name, &Request::FilterFlush { client, address })
 }
 
-/// Adds elements to a set of a running process, or deletes them: all or none. Returns its name and how many elements
-/// are others now.
+/// Adds elements to a set of a running process, or deletes them, either all or none. Returns the name of the process
+/// and the number of changed elements.
 ///
 /// # Errors
-/// There is no such process or set, or what is wrong with the elements.
+/// Fails if there is no such process or set, or an element is wrong.
 pub fn element(
     run: &Path,
     name: Option<&str>,
@@ -74,7 +75,7 @@ pub fn element(
     ask(run, name, &Request::FilterElement { delete, text: text.to_owned() })
 }
 
-/// Asks a running process for something that ends in a number. Returns its name with that.
+/// Sends a request that is answered with a number to a running process. Returns the name of the process and the number.
 fn ask(run: &Path, name: Option<&str>, request: &Request) -> Result<(String, usize), Fault> {
     let (socket, report) = find(run, name, BRIEF)?;
     match control::request(&socket, request)? {
@@ -84,11 +85,11 @@ fn ask(run: &Path, name: Option<&str>, request: &Request) -> Result<(String, usi
     }
 }
 
-/// Writes the packets that `log group` rules log as pcapng into `out`, until Ctrl-C, SIGTERM, or until its reader
-/// closes it. Only packets of `group`, if there is one. Returns how many packets were written and lost.
+/// Writes the packets of `log group` rules to `out` as pcapng, until Ctrl-C, SIGTERM, or until the reader closes `out`.
+/// If `group` is given, writes only its packets. Returns the numbers of written and lost packets.
 ///
 /// # Errors
-/// There is no such process, it ended, or `out` cannot be written to.
+/// Fails if there is no such process, it ended, or writing to `out` failed.
 pub fn capture(
     run: &Path,
     name: Option<&str>,
@@ -123,7 +124,7 @@ impl Running {
         let mut bytes = Vec::new();
         self.writer = Some(Writer::new(&format!("adit {}", env!("CARGO_PKG_VERSION")), &mut bytes));
         self.ask(false, &mut bytes)?;
-        // The head at once, so that a reader of the pipe sees that something runs.
+        // Write the header at once, so that a reader of the pipe sees that the capture runs.
         let mut open = put(out, &mut bytes)?;
         let mut ticks = tokio::time::interval(EVERY);
         while open {
@@ -168,7 +169,7 @@ impl Running {
             let prefix = packet.prefix.trim_end();
             let space = if prefix.is_empty() { "" } else { " " };
             let comment = format!("{prefix}{space}(rule {}, to {})", packet.rule, packet.oif);
-            // Data that is no base64 did not come from adit; an empty packet shows that there was one.
+            // Data that is not base64 did not come from adit. Write an empty packet instead.
             let data = STANDARD.decode(&packet.bytes).unwrap_or_default();
             let captured = Captured {
                 time: packet.time,
@@ -184,7 +185,7 @@ impl Running {
     }
 }
 
-/// Writes and empties `bytes`; `false` if the reader has gone.
+/// Writes and clears `bytes`. Returns `false` if the reader is gone.
 fn put(out: &mut dyn Write, bytes: &mut Vec<u8>) -> Result<bool, Fault> {
     let written = out.write_all(bytes).and_then(|()| out.flush());
     bytes.clear();
@@ -195,7 +196,7 @@ fn put(out: &mut dyn Write, bytes: &mut Vec<u8>) -> Result<bool, Fault> {
     }
 }
 
-/// Asks which filter it is.
+/// The request for only the identity of a filter.
 const BRIEF: Request = Request::FilterShow { flows: false, brief: true };
 
 fn find(

@@ -1,4 +1,4 @@
-//! Rule files, read once with all that they include.
+//! Reads a rule file with all files that it includes, each once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -11,13 +11,13 @@ use crate::control::RuleFiles;
 use crate::fault::Fault;
 use crate::helper::files::open;
 
-/// Files that one rule file may be made of.
+/// The maximum number of files that a rule file may consist of.
 const MAX_FILES: usize = 256;
 
-/// Reads a rule file and what it includes, and parses it.
+/// Reads a rule file with its includes, and parses it.
 ///
 /// # Errors
-/// A file cannot be read, or every mistake in them, each with file, line and column.
+/// Fails if a file cannot be read. Otherwise returns all mistakes in the files, each with file, line and column.
 pub fn read(path: &Path) -> Result<(RuleFiles, Ruleset), Fault> {
     let mut texts = BTreeMap::new();
     let ruleset = read_into(path, &mut texts)?;
@@ -50,7 +50,7 @@ fn read_into(path: &Path, texts: &mut BTreeMap<String, String>) -> Result<Rulese
 /// Parses rules that another process has read.
 ///
 /// # Errors
-/// As [`read`].
+/// See [`read`].
 pub fn parse(files: &RuleFiles) -> Result<Ruleset, Fault> {
     let missing = || Fault::ours(format!("the text of {} was not sent", files.name));
     let text = files.texts.get(&files.name).ok_or_else(missing)?;
@@ -60,13 +60,13 @@ pub fn parse(files: &RuleFiles) -> Result<Ruleset, Fault> {
     parsed.map_err(|problems| Fault::operator(problems.to_string()))
 }
 
-/// Makes rules ready to evaluate.
+/// Compiles rules for evaluation.
 ///
 /// # Errors
-/// They contradict themselves.
+/// Fails if the rules contradict themselves.
 pub fn compile(name: &str, ruleset: Ruleset) -> Result<Filter, Fault> {
     let filter = Filter::compile(ruleset);
-    // Reading and compiling many rules takes many times what is kept of them.
+    // Reading and compiling many rules takes many times the memory of the result.
     adit_linux::memory::trim();
     filter.map_err(|error| Fault::operator(format!("{name}: {error}")))
 }
@@ -75,11 +75,11 @@ fn text_of(path: &Path) -> io::Result<String> {
     let most = lang::MAX_FILE as u64;
     let file = open(path)?;
     if !file.metadata()?.is_file() {
-        // A pipe would be waited for without end.
+        // Reading from a pipe might never end.
         return Err(io::Error::other("it is no plain file"));
     }
     let mut text = String::new();
-    // One byte more than is allowed, so that the parser sees it.
+    // Read one byte more than is allowed, so that the parser notices it.
     file.take(most.saturating_add(1)).read_to_string(&mut text)?;
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! The log lines of a plain `log` statement: one event, one line, at a limited rate.
+//! The log lines of plain `log` statements, one per event, at a limited rate.
 
 use adit_filter::firewall::LogRecord;
 use adit_filter::packet::{Layer, Network, Packet, Transport};
@@ -7,19 +7,19 @@ use adit_wire::VnetHeader;
 
 use crate::say;
 
-/// Lines in a second, over time, and at once.
+/// The maximum number of lines per second on average, and in a burst.
 const PER_SECOND: u64 = 10;
 const BURST: u64 = 50;
 const SECOND: u64 = 1_000_000_000;
 
-/// Writes lines within a rate.
+/// Writes lines at a limited rate.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// The time at which the lines so far are paid for (a generic cell rate algorithm).
+    /// The time until which the rate is used up (generic cell rate algorithm).
     paid: u64,
-    /// Lines that were too many, since the last word on that.
+    /// The number of omitted lines since the last report.
     left_out: u64,
-    /// The same since the start.
+    /// The number of omitted lines since the start.
     pub lost: u64,
     told: u64,
 }
@@ -43,7 +43,7 @@ impl Lines {
         within
     }
 
-    /// Says how many were left out, every ten seconds at most.
+    /// Logs the number of omitted lines, at most every ten seconds.
     pub(super) fn tell(&mut self, moment: Nanos) {
         if self.left_out > 0 && moment.0.saturating_sub(self.told) >= 10 * SECOND {
             self.told = moment.0;
@@ -62,7 +62,7 @@ fn text(record: &LogRecord) -> String {
     format!("{prefix}{space}{iif} > {oif}: {what}, {} bytes, rule {}", record.length, record.rule)
 }
 
-/// Returns an interface's name, `?` if there is none.
+/// Returns an interface's name, or `?` if there is none.
 pub(super) fn name(name: IfName) -> String {
     let bytes = name.0.to_be_bytes();
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -81,7 +81,7 @@ pub(super) fn on_the_wire(record: &LogRecord) -> Vec<u8> {
     [addresses, &[0x81, 0], &vlan.to_be_bytes(), rest].concat()
 }
 
-/// Summarizes a packet in a few words. Only its first bytes were kept: the rest does not matter here.
+/// Summarizes a packet in a few words. Only its first bytes were kept, which are sufficient.
 fn summary(record: &LogRecord) -> String {
     let mut bytes = record.bytes.to_vec();
     bytes.resize(record.length, 0);

@@ -1,14 +1,14 @@
-//! Says that the table of connections is full, at most once a minute.
+//! Logs that the table of connections is full, at most once a minute.
 
 use std::time::Duration;
 
 use adit_filter::Nanos;
 use adit_filter::conntrack::TrackStats;
 
-/// Between two such lines.
+/// The minimum interval between two such lines.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// The notices that were logged.
+/// The counters and the time of the last log line.
 #[derive(Debug, Default)]
 pub(super) struct TableFullLog {
     last: Option<Nanos>,
@@ -18,7 +18,7 @@ pub(super) struct TableFullLog {
 }
 
 impl TableFullLog {
-    /// Returns the line to write, if there is news and it is time.
+    /// Returns the line to log, if the counters have changed and the interval has passed.
     pub(super) fn line(&mut self, stats: &TrackStats, now: Nanos) -> Option<String> {
         if self.last.is_some_and(|last| now.since(last) < EVERY) {
             return None;

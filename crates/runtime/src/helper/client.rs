@@ -1,4 +1,4 @@
-//! The helper's client, in the network process.
+//! The client of the helper process, which runs in the network process.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,23 +17,23 @@ use crate::driver::watch;
 use crate::fault::Fault;
 use crate::host::{DnsInUse, HostEvent};
 
-/// The maximum number of requests that wait for their answers.
+/// The maximum number of requests without an answer.
 const PENDING_LIMIT: usize = 1024;
 
-/// The maximum number of events that wait to be read; beyond it, the oldest are dropped.
+/// The maximum number of unread events. Beyond it, the oldest are dropped.
 const EVENTS: usize = 16;
 
-/// The time that a call waits for its answer.
+/// The time for which a call waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The time that an orderly end waits for the helper to end.
+/// The time for which an orderly shutdown waits for the helper to exit.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The connection to the helper.
 #[derive(Debug)]
 pub struct Helper {
     channel: Channel,
-    /// The receiving thread, which started the helper.
+    /// The control thread, which started the helper and receives its messages.
     control: ThreadId,
     next: AtomicU64,
     pending: Mutex<HashMap<u64, Waiter>>,
@@ -50,7 +50,7 @@ pub struct Helper {
 /// The waiter for an answer.
 #[derive(Debug)]
 enum Waiter {
-    /// A thread, which may be the one that receives.
+    /// A thread, which may be the receiving one.
     Thread(mpsc::Sender<Result<(Answer, Vec<OwnedFd>), Problem>>),
     /// A task.
     Task(oneshot::Sender<Result<(Answer, Vec<OwnedFd>), Problem>>),
@@ -71,8 +71,8 @@ impl Helper {
         }
     }
 
-    /// Sends a request and waits for the answer. Meanwhile the control thread receives; other threads leave that to its
-    /// [`Watcher`].
+    /// Sends a request and waits for the answer. If the control thread calls it, it receives messages itself. For other
+    /// threads, the control thread's [`Watcher`] receives.
     pub fn call(
         &self,
         request: Request,
@@ -101,8 +101,8 @@ impl Helper {
         }
     }
 
-    /// Sends a request and waits for the answer, without a time limit, while a [`Watcher`] receives: routes and
-    /// programs have time limits themselves.
+    /// Sends a request and waits for the answer while a [`Watcher`] receives. There is no time limit, because routes
+    /// and programs have their own.
     pub async fn ask(&self, request: Request) -> Result<(Answer, Vec<OwnedFd>), Problem> {
         let (tx, rx) = oneshot::channel();
         self.send(request, &[], Waiter::Task(tx))?;
@@ -156,7 +156,7 @@ impl Helper {
         }
     }
 
-    /// Takes what has arrived.
+    /// Processes the messages that have arrived.
     fn receive(&self) {
         loop {
             match self.channel.receive(MESSAGE_LIMIT) {
@@ -175,7 +175,7 @@ impl Helper {
         match serde_json::from_slice(bytes) {
             Ok(HelperMessage::Answer { id, outcome }) => {
                 let outcome = outcome.map(|answer| (answer, descriptors));
-                // A request whose time limit has passed was removed.
+                // A request that has timed out is no longer in the table.
                 match self.pending().remove(&id) {
                     Some(Waiter::Thread(waiter)) => drop(waiter.send(outcome)),
                     Some(Waiter::Task(waiter)) => drop(waiter.send(outcome)),
@@ -188,7 +188,7 @@ impl Helper {
                     *locked(&self.dns) = change.in_use.clone();
                 }
                 let mut events = locked(&self.events);
-                // The last events describe the present state.
+                // The latest events describe the current state, so drop the oldest.
                 if events.len() >= EVENTS {
                     events.pop_front();
                 }
@@ -210,7 +210,7 @@ impl Helper {
         locked(&self.dns).clone()
     }
 
-    /// Fails all requests under way because the helper is gone.
+    /// Fails all pending requests because the helper is gone.
     fn lose(&self) {
         let waiting = {
             let mut pending = self.pending();
@@ -251,7 +251,7 @@ impl Helper {
         }
     }
 
-    /// Announces that no more requests follow, and waits until the helper has undone every change.
+    /// Tells the helper that no more requests follow, and waits until it has undone every change.
     pub(super) fn finish(&self) {
         let _ = self.channel.finish();
         let until = Instant::now() + FAREWELL;
@@ -278,15 +278,15 @@ fn gone() -> Problem {
     Problem::Fault(Fault::environment("helper: process ended"))
 }
 
-/// Receives from the helper in a task of the control thread, until dropped.
+/// Receives messages from the helper in a task on the control thread, until it is dropped.
 #[derive(Debug)]
 pub struct Watcher(tokio::task::JoinHandle<()>);
 
 impl Watcher {
-    /// Starts the client. Call it inside a tokio runtime.
+    /// Starts the receiving task. Call it inside a tokio runtime.
     ///
     /// # Errors
-    /// The channel cannot be watched.
+    /// Fails if the channel cannot be watched.
     pub fn start(helper: &'static Helper) -> Result<Self, Fault> {
         let watched = helper.channel.as_fd().try_clone_to_owned();
         let watched = watched.and_then(|fd| watch(fd, Interest::READABLE));

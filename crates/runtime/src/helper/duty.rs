@@ -1,4 +1,4 @@
-//! The helper's part of a command, which its app declares.
+//! The helper's part of a command, which the command's app defines.
 
 use std::fmt;
 use std::future::Future;
@@ -13,17 +13,17 @@ use super::policy::Policy;
 use super::protocol::{Answer, Problem};
 use crate::fault::Fault;
 
-/// An answer with the descriptors that go with it.
+/// An answer with its descriptors.
 pub type AnswerWithFds = (Answer, Vec<OwnedFd>);
 
-/// A kind of helper: the name of a command, and how its arguments are read.
+/// A kind of helper, with the name of its command and a parser for its arguments.
 ///
-/// The `adit` binary hands the kinds of all apps to [`super::main`]; a command names its own in [`super::start`].
+/// The `adit` binary passes the kinds of all apps to [`super::main`]. A command names its own kind in [`super::start`].
 #[derive(Copy, Clone)]
 pub struct DutyKind {
     /// The command's name, in the first request.
     pub name: &'static str,
-    /// Reads the command line that the network process passed to [`super::start`].
+    /// Parses the command line that the network process passed to [`super::start`].
     pub read: fn(Value) -> serde_json::Result<Box<dyn Duty>>,
 }
 
@@ -35,19 +35,20 @@ impl fmt::Debug for DutyKind {
 
 /// The helper's part of one command.
 pub trait Duty {
-    /// Returns the profile of system calls that the helper keeps.
+    /// Returns the profile of system calls that the helper may use.
     fn profile(&self) -> Profile {
         Profile::DaemonWithPrograms
     }
 
-    /// Reads the configuration, as root, and returns the requests that it permits. Called again at each reload.
-    /// `piped` has the content of config files that cannot be read twice; `network_process` is a process id.
+    /// Reads the configuration as root, and returns the requests that it permits. It is called again at each reload.
+    /// `piped` contains the config files that cannot be read twice, and `network_process` is the id of the network
+    /// process.
     ///
     /// # Errors
-    /// The configuration is wrong.
+    /// Fails if the configuration is wrong.
     fn policy(&self, piped: &[(PathBuf, Vec<u8>)], network_process: u32) -> Result<Policy, Fault>;
 
-    /// Carries out a request of this command alone. The policy has permitted it.
+    /// Carries out a request that only this command has. The policy has permitted it.
     fn carry_out(
         &mut self,
         request: Value,

@@ -1,4 +1,4 @@
-//! Files that the configuration names, opened by this process or, if it lacks the right, by the helper.
+//! Opens the files of the configuration, in this process or, if it lacks the permission, in the helper.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -29,7 +29,7 @@ pub fn contents(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Does the same as [`open`], without waiting for the other end of a pipe.
+/// Does the same as [`open`], but without waiting for the other end of a pipe.
 pub fn open_at_once(path: &Path) -> io::Result<File> {
     match root_files::read(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
@@ -40,16 +40,16 @@ pub fn open_at_once(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns size, times and inode of a file.
+/// Returns the size, times and inode of a file.
 pub fn metadata(path: &Path) -> io::Result<fs::Metadata> {
     match fs::metadata(path) {
-        // The file is in a folder that is closed to this user.
+        // The file is in a directory that this user cannot access.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => open(path)?.metadata(),
         data => data,
     }
 }
 
-/// Lists the names in a folder.
+/// Returns the names in a directory.
 pub fn list(path: &Path) -> io::Result<Vec<String>> {
     match root_files::list(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
@@ -72,12 +72,12 @@ pub fn write(path: &Path, begin: WriteMode) -> io::Result<File> {
     }
 }
 
-/// Opens and empties a file that all may read, before there is a helper.
+/// Opens and empties a world-readable file, before the helper exists.
 pub fn write_public(path: &Path) -> io::Result<File> {
     root_files::write(path, WriteMode::Empty, root_files::PUBLIC)
 }
 
-/// Replaces a file as a whole, or not at all.
+/// Replaces a file atomically.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write;
     match current() {
@@ -96,7 +96,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Removes a file that this process has made.
+/// Removes a file that this process has created.
 pub fn remove(path: &Path) -> io::Result<()> {
     match current() {
         Some(helper) => Ok(helper.call(Request::Remove(path.to_owned()), &[]).map(drop)?),
@@ -104,7 +104,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the control socket, whose folder is root's.
+/// Opens the control socket, whose directory belongs to root.
 pub fn control(path: &Path) -> Result<UnixListener, Fault> {
     match current() {
         Some(helper) => {

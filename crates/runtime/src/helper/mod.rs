@@ -1,15 +1,15 @@
-//! The privileged helper: a small process that performs privileged operations after the network process has
-//! dropped its own privileges.
+//! The privileged helper, a small process that performs privileged operations after the network process has dropped its
+//! own privileges.
 //!
 //! ```text
 //!   network process (unprivileged) ──requests, plain data──► helper (uid 0, few capabilities)
 //!                                  ◄─answers, descriptors──  checks each against the configuration
 //! ```
 //!
-//! The helper is this program again, started before the network process reads a packet or has a thread.
-//! It reads the same configuration itself and carries out nothing that this does not ask for: the command's app declares
-//! how ([`Duty`]), and every request is checked against the resulting [`Policy`].
-//! When the network process ends, in whatever way, the helper undoes what it changed and ends too.
+//! The helper is another instance of this program, which is started before the network process reads a packet or starts
+//! a thread. It reads the same configuration itself and carries out only requests that the configuration needs. The
+//! command's app defines these ([`Duty`]), and every request is checked against the resulting [`Policy`]. When the
+//! network process ends for any reason, the helper undoes its changes and ends too.
 
 mod client;
 mod duty;
@@ -39,17 +39,17 @@ pub use protocol::{
     Answer, DeviceRequest, OpenedDevice, Problem, Request, SocketRequest, WriteMode,
 };
 
-/// The name under which the program is the helper.
+/// The program name of the helper.
 pub const NAME: &str = "adit-helper";
 
-/// Tasks (processes and threads) that the helper adds to a service's limits: itself, one thread for
-/// files that are slow to open, and one program at a time.
+/// The number of tasks (processes and threads) that the helper adds to a service's limits. They are the helper itself,
+/// one thread for files that are slow to open, and one program at a time.
 pub const TASKS: u16 = 3;
 
 /// The directories in which the helper looks for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The variable with the address of the system's D-Bus, if it is not the default.
+/// The environment variable with the address of the system's D-Bus, if it is not the default.
 const BUS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 
 static HELPER: OnceLock<Helper> = OnceLock::new();
@@ -59,7 +59,7 @@ pub fn current() -> Option<&'static Helper> {
     HELPER.get()
 }
 
-/// Ends the helper in order when it is dropped.
+/// Shuts the helper down when it is dropped.
 #[derive(Debug)]
 pub struct Running(());
 
@@ -74,11 +74,11 @@ impl Drop for Running {
 /// Starts the helper for a command line, with the content of config files that cannot be read twice. Call it before
 /// any thread is started, while the process is still root.
 ///
-/// `None` if the process is not root, or if no helper can be started here; the reason is logged, and the
-/// network process does the work itself with the privileges that it needs.
+/// Returns `None` if the process is not root, or if no helper can be started here. The reason is logged, and the
+/// network process keeps the privileges that it needs and does the work itself.
 ///
 /// # Errors
-/// The helper cannot read the configuration.
+/// Fails if the helper cannot read the configuration.
 pub fn start(
     kind: &DutyKind,
     arguments: &impl Serialize,
@@ -111,12 +111,12 @@ pub fn start(
 
 fn spawn() -> io::Result<Channel> {
     let (ours, theirs) = Channel::pair(protocol::MESSAGE_LIMIT)?;
-    // The child is not waited for: it outlives this process, or its end is seen on the channel.
+    // Do not wait for the child, because it outlives this process, or its end is noticed on the channel.
     Command::new("/proc/self/exe")
         .arg0(NAME)
         .env_clear()
         .env("PATH", PATH)
-        // For the programs that manage DNS.
+        // The programs that manage DNS need it.
         .envs(std::env::var_os(BUS).map(|bus| (BUS, bus)))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
@@ -130,7 +130,7 @@ pub fn main(arguments: &[OsString], kinds: &[DutyKind]) -> Option<ExitCode> {
     (name == Path::new(NAME)).then(|| serve::main(kinds))
 }
 
-/// Handles a message that a compromised network process might send. For the fuzzer.
+/// Handles a message that a compromised network process might send, for the fuzzer.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(asked) = protocol::parse(bytes) {

@@ -1,6 +1,7 @@
 //! The helper's policy: the requests that the configuration permits.
 //!
-//! A command's [`super::Duty`] derives it in the helper itself, as root, from the operator's files.
+//! A command's [`super::Duty`] derives the policy from the operator's files, as root, in the helper
+//! itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,24 +15,25 @@ use super::protocol::{DeviceRequest, Request, SocketRequest};
 use crate::host::{Device, HostPlan};
 use crate::worker_count::MAX_WORKERS;
 
-/// Largest buffer of a socket, in bytes.
+/// The maximum buffer size of a socket in bytes.
 const BUFFER_LIMIT: usize = 1 << 30;
 
-/// The requests that the configuration allows. The default allows none that names a file, device or
-/// address.
+/// The requests that the configuration permits. The default permits no request that names a file,
+/// device or address.
 #[derive(Debug, Default)]
 pub struct Policy {
-    /// The device.
+    /// The device that may be opened.
     pub device: Option<Device>,
     /// The plans that may be applied.
     pub plans: Option<Box<dyn PlanCheck>>,
     /// The files that may be read.
     pub readable: BTreeSet<PathBuf>,
-    /// The folders that may be listed, and a predicate for the names in them that may be read.
+    /// The directories that may be listed, each with a predicate for the names in it that may be
+    /// read.
     pub folders: BTreeMap<PathBuf, fn(&str) -> bool>,
     /// The files that may be written.
     pub writable: BTreeSet<PathBuf>,
-    /// The files that may be replaced as a whole.
+    /// The files that may be replaced atomically.
     pub replaceable: BTreeSet<PathBuf>,
     /// The files that may be removed.
     pub removable: BTreeSet<PathBuf>,
@@ -39,13 +41,13 @@ pub struct Policy {
     pub control: BTreeSet<PathBuf>,
     /// The sockets that may be created.
     pub sockets: Sockets,
-    /// Whether other servers may be kept reachable.
+    /// Whether further servers may be kept reachable.
     pub remotes: bool,
-    /// The requests that only this command may make.
+    /// The check of the requests that only this command has.
     pub own: Option<Box<dyn RequestCheck>>,
 }
 
-/// Decides which plans the configuration permits.
+/// Checks whether the configuration permits a plan.
 pub trait PlanCheck: fmt::Debug {
     /// Checks a plan.
     ///
@@ -61,7 +63,7 @@ impl PlanCheck for HostPlan {
     }
 }
 
-/// Decides which requests of one command alone the configuration permits.
+/// Checks whether the configuration permits a request that only one command has.
 pub trait RequestCheck: fmt::Debug {
     /// Checks a request.
     ///
@@ -77,15 +79,15 @@ pub struct Sockets {
     pub mark: Option<u32>,
     /// The mark that the helper chose instead.
     chosen_mark: Option<u32>,
-    /// The device that the configuration binds them to.
+    /// The device to which the configuration binds them.
     pub device: Option<String>,
-    /// The addresses to listen on.
+    /// The addresses on which sockets may listen.
     pub listen: Vec<(Transport, SocketAddr)>,
-    /// Whether there is a server to dial.
+    /// Whether sockets may dial a server.
     pub dial: bool,
-    /// The address to dial from.
+    /// The local address for dialling.
     pub local: Option<IpAddr>,
-    /// The port to dial from.
+    /// The local port for dialling.
     pub port: u16,
 }
 
@@ -142,8 +144,8 @@ impl Policy {
         }
     }
 
-    /// Takes over the former policy, because files created under an earlier configuration may still
-    /// be removed.
+    /// Takes over the previous policy, because files that were created under an earlier
+    /// configuration may still be removed.
     pub(super) fn inherit(&mut self, former: &Self) {
         for path in &former.removable {
             self.readable.insert(path.clone());
@@ -151,7 +153,7 @@ impl Policy {
         }
     }
 
-    /// Returns the mark of the configuration.
+    /// Returns the configured mark.
     pub(super) fn mark(&self) -> Option<u32> {
         self.sockets.mark
     }
@@ -192,7 +194,7 @@ impl Policy {
         if self.readable.contains(path) {
             return true;
         }
-        // The name has no folders, so it cannot lead out of the folder.
+        // The name has a single component, so it cannot lead out of the directory.
         let Some((folder, name)) = path.parent().zip(path.file_name().and_then(|n| n.to_str()))
         else {
             return false;
@@ -203,7 +205,7 @@ impl Policy {
         self.folders.get(folder).is_some_and(|may_read| may_read(name))
     }
 
-    /// Returns a policy with one of everything.
+    /// Returns a policy that permits one of everything, for the fuzzer.
     pub(super) fn for_fuzzing() -> Self {
         Self {
             device: Some(Device::Tun(None)),
@@ -255,7 +257,7 @@ impl Sockets {
     }
 }
 
-/// Returns whether a single machine can have this address.
+/// Returns whether a single host can have this address.
 pub fn is_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast()
 }

@@ -1,4 +1,4 @@
-//! The protocol between the two processes: one JSON object per message.
+//! The protocol between the two processes, with one JSON object per message.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,47 +11,47 @@ use serde_json::Value;
 use crate::fault::Fault;
 use crate::host::{ApplyOutcome, Capture, Device, DnsInUse, HostEvent, HostPlan};
 
-/// Longest message in bytes: a plan with 5,000 routes fits.
+/// The maximum length of a message in bytes. A plan with 5,000 routes fits.
 pub(super) const MESSAGE_LIMIT: usize = 1 << 20;
 
-/// A request with the number that its answer carries.
+/// A request with the number that its answer repeats.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NumberedRequest {
-    /// Chosen by the network process.
+    /// The number, which the network process chooses.
     pub id: u64,
     /// The request.
     pub request: Request,
 }
 
-/// Everything that the network process can ask for.
+/// A request of the network process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// The first request, sent once: the configuration that the others are checked against. Config files that cannot be
-    /// read twice (pipes) are attached as descriptors, in this order.
+    /// Begin. This first request is sent once, with the configuration against which the others are checked. Config
+    /// files that cannot be read twice (pipes) are attached as descriptors, in the order of `piped`.
     Begin {
         /// The name of the command's [`super::DutyKind`].
         duty: String,
-        /// The part of the command line that the configuration depends on.
+        /// The part of the command line on which the configuration depends.
         arguments: Value,
-        /// Config files that are pipes.
+        /// The config files that are pipes.
         piped: Vec<PathBuf>,
     },
     /// Read the configuration again (SIGHUP).
     Reload,
     /// Open the device.
     Open(DeviceRequest),
-    /// Undo what killed processes left, and choose the mark of the transport's sockets.
+    /// Undo the changes of killed processes, and choose the mark of the transport's sockets.
     Prepare {
-        /// Whether a mark may be chosen where the configuration has none.
+        /// Whether a mark may be chosen if the configuration has none.
         may_mark: bool,
     },
-    /// Asks which part of the machine's traffic the tunnel carries.
+    /// Query which part of the host's traffic the tunnel carries.
     Capture,
     /// Apply a plan.
     Apply(Box<HostPlan>),
-    /// Apply another plan; changes that both plans make remain.
+    /// Apply another plan. Changes that both plans make remain.
     Change(Box<HostPlan>),
     /// Undo the plan.
     Undo,
@@ -61,16 +61,16 @@ pub enum Request {
     KeepReachable(IpAddr),
     /// Open a file for reading.
     Read(PathBuf),
-    /// List a folder.
+    /// List a directory.
     List(PathBuf),
-    /// Open a file for writing; it is created if it does not exist.
+    /// Open a file for writing. It is created if it does not exist.
     Write {
         /// The file.
         path: PathBuf,
         /// The treatment of its existing content.
         begin: WriteMode,
     },
-    /// Create a file next to this one, which [`Request::Commit`] renames to it.
+    /// Create a new file next to this one, which [`Request::Commit`] renames to this one's name.
     Replace(PathBuf),
     /// Rename the file of [`Request::Replace`] to its final name.
     Commit(PathBuf),
@@ -84,7 +84,7 @@ pub enum Request {
     Listen(SocketRequest),
     /// Create a TCP socket that will connect.
     Stream(SocketRequest),
-    /// A request of this command alone, which its [`super::Duty`] carries out.
+    /// A request that only this command has, which its [`super::Duty`] carries out.
     Own(Value),
 }
 
@@ -114,13 +114,13 @@ pub struct DeviceRequest {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteMode {
-    /// Truncate.
+    /// Truncate the file.
     Empty,
-    /// Truncate and append.
+    /// Truncate the file, and append.
     EmptyAppend,
-    /// Append.
+    /// Append to the file.
     Append,
-    /// Overwrite in place.
+    /// Overwrite the file in place.
     Keep,
 }
 
@@ -128,12 +128,12 @@ pub enum WriteMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SocketRequest {
-    /// Local address; of a stream that is to connect: that of any address of the right family, or the
+    /// The local address. For a stream that will connect, it is an unspecified address of the right family, or the
     /// operator's.
     pub bind: SocketAddr,
     /// Whether a stream is bound before it connects.
     pub bound: bool,
-    /// IPv6 only.
+    /// Whether the socket is for IPv6 only.
     pub v6only: bool,
     /// The number of sockets that share the port.
     pub count: u16,
@@ -141,9 +141,9 @@ pub struct SocketRequest {
     pub mark: Option<u32>,
     /// `SO_BINDTODEVICE`.
     pub device: Option<String>,
-    /// Buffers in bytes (receive, send).
+    /// The sizes of the receive and send buffers in bytes.
     pub buffers: (Option<usize>, Option<usize>),
-    /// Collect ICMP errors.
+    /// Whether to collect ICMP errors.
     pub icmp_errors: bool,
 }
 
@@ -151,7 +151,7 @@ pub struct SocketRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Answer {
-    /// Success; opened files follow as descriptors.
+    /// The request was carried out. Opened files follow as descriptors.
     Done,
     /// The device; `None` for `dev null`.
     Device(Option<OpenedDevice>),
@@ -159,9 +159,9 @@ pub enum Answer {
     Applied(ApplyOutcome),
     /// The mark of the transport's sockets.
     Mark(Option<u32>),
-    /// The share of the machine's traffic that the tunnel carries.
+    /// The part of the host's traffic that the tunnel carries.
     Capture(Capture),
-    /// Names of the files in a folder.
+    /// The names of the files in a directory.
     Names(Vec<String>),
     /// The answer to [`Request::Own`].
     Own(Value),
@@ -176,10 +176,10 @@ impl Answer {
         to_value(answer).map(Self::Own)
     }
 
-    /// Reads the answer to a request of one command alone.
+    /// Reads the answer to a request that only one command has.
     ///
     /// # Errors
-    /// It is another answer.
+    /// Fails if it is a different answer.
     pub fn into_own<T: DeserializeOwned>(self) -> Result<T, Fault> {
         match self {
             Self::Own(value) => serde_json::from_value(value).map_err(|_| unexpected()),
@@ -193,20 +193,20 @@ fn to_value(message: &impl Serialize) -> Result<Value, Fault> {
         .map_err(|e| Fault::ours(format!("helper: a message cannot be written: {e}")))
 }
 
-/// Returns the fault of an answer of the wrong kind.
+/// Returns the fault for an answer of the wrong kind.
 fn unexpected() -> Fault {
     Fault::ours("helper: answer not understood")
 }
 
-/// A device without its descriptors, as [`adit_linux::tun::TunParts`].
+/// A device without its descriptors, like [`adit_linux::tun::TunParts`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenedDevice {
-    /// Its name.
+    /// The name of the device.
     pub name: String,
-    /// Its index.
+    /// The index of the device.
     pub index: u32,
-    /// Checksums, TCP and UDP super-packets.
+    /// Whether checksum, TCP and UDP segmentation offloads are in use.
     pub offloads: [bool; 3],
     /// The number of flow queues of each queue.
     pub flow_queues: Vec<usize>,
@@ -216,11 +216,11 @@ pub struct OpenedDevice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Problem {
-    /// The configuration asks for no such thing.
+    /// The configuration does not permit the request.
     Refused(String),
-    /// It failed.
+    /// The operation failed with a fault.
     Fault(Fault),
-    /// The kernel's error number.
+    /// The operation failed with this error number of the kernel.
     System(i32),
 }
 
@@ -264,11 +264,11 @@ impl From<Problem> for io::Error {
     }
 }
 
-/// Everything that the helper sends.
+/// A message from the helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum HelperMessage {
-    /// The answer to the request of this number.
+    /// The answer to the request with this number.
     Answer {
         /// The number.
         id: u64,
@@ -277,13 +277,13 @@ pub(super) enum HelperMessage {
     },
     /// An event of the host.
     Event(HostEvent),
-    /// Whose DNS servers are in use; before the answer to the request that changed it.
+    /// The DNS servers in use. It is sent before the answer to the request that changed them.
     Dns(DnsInUse),
     /// A line for the log.
     Line {
-        /// 0 error, 1 warning, 2 everything else.
+        /// 0 for an error, 1 for a warning, 2 for any other line.
         level: u8,
-        /// As [`crate::say!`] counts.
+        /// The level of [`crate::say!`].
         verb: u64,
         /// The text.
         text: String,
@@ -293,7 +293,7 @@ pub(super) enum HelperMessage {
 /// Reads a request.
 ///
 /// # Errors
-/// The error in it.
+/// Returns the parse error.
 pub(super) fn parse(bytes: &[u8]) -> Result<NumberedRequest, String> {
     if bytes.len() > MESSAGE_LIMIT {
         return Err(format!("longer than {MESSAGE_LIMIT} bytes"));

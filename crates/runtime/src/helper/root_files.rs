@@ -1,4 +1,4 @@
-//! Files, as root opens them: no surprise by a link, explicit modes.
+//! Opens files as root, with explicit modes and without following other users' links.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -10,21 +10,21 @@ use nix::libc;
 
 use super::protocol::WriteMode;
 
-/// Bytes of the names in a folder that is listed.
+/// The maximum total length of the names in a listed directory, in bytes.
 const NAMES_LIMIT: usize = 512 << 10;
 
-/// Mode of files that name clients, addresses or keys.
+/// The mode of files that contain clients, addresses or keys.
 pub(super) const PRIVATE: u32 = 0o600;
 
-/// Mode of a file that contains only a number.
+/// The mode of a file that contains only a number.
 pub(super) const PUBLIC: u32 = 0o644;
 
-/// Opens a file for reading. Never waits for the other end of a pipe, nor does reading what it has.
+/// Opens a file for reading. Neither opening nor reading waits for the other end of a pipe.
 pub(super) fn read(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
-/// Lists the names in a folder.
+/// Returns the names in a directory.
 pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     let mut size = 0_usize;
@@ -39,21 +39,22 @@ pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Opens a file for writing, and makes it with this mode if it does not exist.
+/// Opens a file for writing, and creates it with this mode if it does not exist.
 pub(super) fn write(path: &Path, begin: WriteMode, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(mode).append(begin.appends());
     let file = open_careful(&options, path)?;
-    // Not by `O_TRUNC`, which appending excludes; a device or pipe has nothing to empty.
+    // Rust does not allow `O_TRUNC` together with appending. A device or pipe need not be
+    // truncated.
     if begin.empties() && file.metadata()?.is_file() {
         file.set_len(0)?;
     }
     Ok(file)
 }
 
-/// Opens a file and follows only links that root itself has made, such as /dev/stdout or a log in
-/// another place. In a folder that others may write to, a link of theirs could make root write
-/// anywhere.
+/// Opens a file and follows only links that root itself has created, such as /dev/stdout or a log
+/// in another place. In a directory that other users can write to, their links could make root
+/// write anywhere.
 fn open_careful(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NOCTTY;
     match options.clone().custom_flags(flags).open(path) {
@@ -72,10 +73,10 @@ fn open_careful(options: &OpenOptions, path: &Path) -> io::Result<File> {
     }
 }
 
-/// Creates a file next to the one that it is to replace, with the same mode and owner.
+/// Creates a file next to the one that it will replace, with the same mode and owner.
 pub(super) fn fresh(path: &Path) -> io::Result<File> {
     let fresh = fresh_name(path);
-    // Left by a process that was killed.
+    // Remove the file that a killed process left.
     let _ = fs::remove_file(&fresh);
     let former = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
     let mode = former.as_ref().map_or(PRIVATE, |data| data.mode() & 0o777);
@@ -83,13 +84,13 @@ pub(super) fn fresh(path: &Path) -> io::Result<File> {
     if let Some(former) = former {
         // The umask does not apply to the mode of an existing file.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
-        // Kept by its owner, who may be another one than root.
+        // The file keeps its owner, which may not be root.
         let _ = std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid()));
     }
     Ok(file)
 }
 
-/// Puts the file of [`fresh`] in place.
+/// Renames the file of [`fresh`] to its final name.
 pub(super) fn commit(path: &Path) -> io::Result<()> {
     fs::rename(fresh_name(path), path)
 }

@@ -31,29 +31,29 @@ use crate::log;
 
 /// The capabilities that the helper keeps, as far as it was started with them.
 const CAPABILITIES: [Capability; 6] = [
-    // Devices, addresses, routes, nft, marks.
+    // For devices, addresses, routes, nft and marks.
     Capability::CAP_NET_ADMIN,
-    // Sockets of a device, on kernels before 5.7.
+    // For sockets bound to a device, on kernels before 5.7.
     Capability::CAP_NET_RAW,
-    // Ports below 1024.
+    // For ports below 1024.
     Capability::CAP_NET_BIND_SERVICE,
-    // Files in folders of other users, which the configuration may name.
+    // For files in other users' directories, which the configuration may name.
     Capability::CAP_DAC_OVERRIDE,
-    // A file that is replaced keeps its owner.
+    // For files that keep their owner when they are replaced.
     Capability::CAP_CHOWN,
     Capability::CAP_FOWNER,
 ];
 
-/// Refused requests that are logged; of a process that asks for more, the rest is counted.
+/// The maximum number of refused requests that are logged. Further ones are counted.
 const REFUSALS_LOGGED: u64 = 20;
 
-/// Servers that a client may keep reachable at a time.
+/// The maximum number of servers that a client may keep reachable at a time.
 const REMOTES_LIMIT: usize = 1024;
 
-/// Requests about files that may wait while a file system hangs.
+/// The maximum number of file requests that may wait while a file system hangs.
 const FILES_WAITING: usize = 256;
 
-/// Threads that open files: one that hangs must not hold up routes.
+/// The number of threads that open files, so that a file that hangs does not delay routes.
 const FILE_THREADS: usize = 1;
 
 pub(super) fn main(kinds: &[DutyKind]) -> ExitCode {
@@ -75,7 +75,7 @@ fn run(kinds: &[DutyKind]) -> Result<(), Fault> {
     })?);
     detach().map_err(failed("cannot leave the terminal"))?;
     forward_log(&channel);
-    // Before it can end: another one would be the parent then.
+    // Read the parent's id before the parent can end, because later it would be another process.
     let parent = nix::unistd::getppid().as_raw().unsigned_abs();
     let (id, duty, piped) = beginning(&channel, kinds)?;
     let began = duty.policy(&piped, parent);
@@ -113,7 +113,8 @@ fn run(kinds: &[DutyKind]) -> Result<(), Fault> {
             refused: 0,
         };
         server.serve().await;
-        // The network process is gone. In order: then there is nothing left to undo. Or killed.
+        // The network process is gone. If it was killed, there are changes to undo. After an orderly end there are
+        // none.
         if let Some(host) = server.host.take() {
             host.abandon().await;
         }
@@ -127,19 +128,18 @@ fn run(kinds: &[DutyKind]) -> Result<(), Fault> {
     })
 }
 
-/// Detaches from the terminal, whose Ctrl-C is for the network process, and from the channel as
-/// standard input, which programs would inherit.
+/// Detaches from the terminal, because its Ctrl-C is for the network process, and from the channel on standard input,
+/// which started programs would inherit.
 fn detach() -> io::Result<()> {
-    // Fails only for the leader of a group, which a process that was just started is not.
+    // This fails only for a group leader, which a newly started process is not.
     let _ = nix::unistd::setsid();
     let _ = nix::sys::prctl::set_name(c"adit-helper");
     protect_memory()?;
     Ok(nix::unistd::dup2_stdin(File::open("/dev/null")?)?)
 }
 
-/// Catches the signals that a service manager sends to both processes, because the helper must end
-/// only when the network process ends. They are caught and not ignored, because programs would
-/// inherit that.
+/// Catches the signals that a service manager sends to both processes, because the helper must end only when the
+/// network process ends. They are caught and not ignored, because started programs would inherit ignored signals.
 fn outlive_signals() -> io::Result<Vec<unix::Signal>> {
     let kinds = [
         SignalKind::interrupt(),
@@ -152,7 +152,7 @@ fn outlive_signals() -> io::Result<Vec<unix::Signal>> {
     kinds.into_iter().map(unix::signal).collect()
 }
 
-/// Sends what is logged to the network process, whose log it is. Without one it goes to standard error.
+/// Sends log lines to the network process, which writes the log. Without a network process they go to standard error.
 fn forward_log(channel: &Arc<Channel>) {
     let channel = Arc::clone(channel);
     log::forward(move |level, verb, text| {
@@ -209,7 +209,7 @@ fn beginning(
     Ok((id, duty, contents))
 }
 
-/// Keeps few capabilities, and the system calls of a daemon that starts programs or opens ports.
+/// Drops all but a few capabilities, and all system calls but those of a daemon that starts programs or opens ports.
 fn drop_privileges(duty: &dyn Duty) -> Result<(), Fault> {
     let held = adit_linux::privileges::held().map_err(|e| Fault::environment(e.to_string()))?;
     let keep = CAPABILITIES.into_iter().filter(|capability| held.contains(capability)).collect();
@@ -236,12 +236,12 @@ impl MessageSender {
             if e.raw_os_error() == Some(nix::libc::EMSGSIZE) {
                 let HelperMessage::Answer { id, .. } = told else { return };
                 let told = HelperMessage::Answer { id: *id, outcome: Err(Problem::of(&e)) };
-                // It is short, and the other one was not sent.
+                // The error answer is short enough, and the original one was not sent.
                 let _ = serde_json::to_vec(&told).map(|bytes| self.channel.send(&bytes, &[]));
                 return;
             }
             if e.kind() != io::ErrorKind::WouldBlock {
-                // The end of the network process is seen where requests are received.
+                // The receiving side notices the end of the network process.
                 return;
             }
             let Ok(mut ready) = self.watched.writable().await else { return };
@@ -257,16 +257,16 @@ struct Server {
     policy: Policy,
     files: Arc<Semaphore>,
     host: Option<Host>,
-    /// Its process id.
+    /// The id of the network process.
     network_process: u32,
-    /// Servers that are kept reachable.
+    /// The servers that are kept reachable.
     remotes: HashSet<IpAddr>,
     /// The mark of the transport's sockets.
     mark: Option<u32>,
     refused: u64,
 }
 
-/// Waits for an event of the device, if there is one.
+/// Waits for an event of the host, if there is a device.
 async fn wait_for_event(host: &mut Option<Host>) -> HostEvent {
     match host {
         Some(host) => host.event().await,
@@ -279,7 +279,7 @@ impl Server {
     async fn serve(&mut self) {
         loop {
             match self.sender.channel.receive(MESSAGE_LIMIT) {
-                // Only the first request comes with descriptors.
+                // Only the first request has descriptors.
                 Ok(Received::Message(bytes, _)) => self.take(&bytes).await,
                 Ok(Received::End) => return,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -400,7 +400,7 @@ impl Server {
         }
     }
 
-    /// Sends which DNS servers are in use, before the answer.
+    /// Reports the DNS servers in use, before the answer.
     async fn tell_dns(&self) {
         if let Some(host) = &self.host {
             self.sender.send(&HelperMessage::Dns(host.dns_in_use().clone()), &[]).await;
@@ -431,8 +431,8 @@ impl Server {
         host.clean_up_dns().await;
         self.host = Some(host);
         let Some(device) = device else { return Ok((Answer::Device(None), Vec::new())) };
-        // The descriptors are closed here as soon as they are sent: the device goes with the network
-        // process.
+        // The helper closes the descriptors as soon as they are sent, so the device disappears together with the
+        // network process.
         let (parts, descriptors) = device.into_parts();
         let TunOffloads { csum, tso, uso } = parts.offloads;
         let opened = OpenedDevice {
@@ -452,10 +452,10 @@ async fn reply(sender: &MessageSender, id: u64, done: Result<AnswerWithFds, Prob
     }
 }
 
-/// A file operation, run on a thread of its own: a file system may block it.
+/// A file operation, which runs on a separate thread because a file system may block it.
 type FileWork = Box<dyn FnOnce() -> Result<AnswerWithFds, Problem> + Send>;
 
-/// Returns the file operation that a request asks for, if it asks for one.
+/// Returns the file operation of a request, if it is a file request.
 fn file_work(request: &Request) -> Option<FileWork> {
     let one = |opened: io::Result<File>| match opened {
         Ok(file) => Ok((Answer::Done, vec![OwnedFd::from(file)])),

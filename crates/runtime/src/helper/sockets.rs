@@ -1,4 +1,5 @@
-//! Sockets, created by this process or by its helper: marks, devices, low ports and large buffers need privileges.
+//! Creates sockets in this process or in its helper, because marks, devices, low ports and large buffers need
+//! privileges.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +10,7 @@ use adit_linux::udp::{UdpOptions, UdpSocket};
 use super::current;
 use super::protocol::{Request, SocketRequest};
 
-/// Makes a UDP socket.
+/// Creates a UDP socket.
 pub fn udp(options: &UdpOptions) -> io::Result<UdpSocket> {
     if current().is_none() {
         return UdpSocket::bind(options);
@@ -18,7 +19,7 @@ pub fn udp(options: &UdpOptions) -> io::Result<UdpSocket> {
     group.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Makes UDP sockets that share a port.
+/// Creates UDP sockets that share a port.
 pub fn udp_group(options: &UdpOptions, count: u16) -> io::Result<Vec<UdpSocket>> {
     let Some(helper) = current() else {
         return UdpSocket::bind_group(options, count.into());
@@ -37,7 +38,7 @@ pub fn udp_group(options: &UdpOptions, count: u16) -> io::Result<Vec<UdpSocket>>
     descriptors.into_iter().map(|fd| UdpSocket::from_fd(fd, options)).collect()
 }
 
-/// Makes a TCP listener.
+/// Creates a TCP listener.
 pub fn listen(options: &TcpListenOptions) -> io::Result<TcpListener> {
     let Some(helper) = current() else { return TcpListener::bind(options) };
     let wish = SocketRequest {
@@ -79,7 +80,7 @@ fn first(descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {
     descriptors.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Does the helper's part of [`udp_group`].
+/// Performs the helper's part of [`udp_group`].
 pub(super) fn make_datagrams(wish: &SocketRequest) -> io::Result<Vec<OwnedFd>> {
     let mut options = UdpOptions::new(wish.bind);
     options.v6only = wish.v6only;
@@ -93,7 +94,7 @@ pub(super) fn make_datagrams(wish: &SocketRequest) -> io::Result<Vec<OwnedFd>> {
     Ok(group.into_iter().map(OwnedFd::from).collect())
 }
 
-/// Does the helper's part of [`listen`].
+/// Performs the helper's part of [`listen`].
 pub(super) fn make_listener(wish: &SocketRequest) -> io::Result<OwnedFd> {
     let mut options = TcpListenOptions::new(wish.bind);
     options.v6only = wish.v6only;
@@ -103,9 +104,9 @@ pub(super) fn make_listener(wish: &SocketRequest) -> io::Result<OwnedFd> {
     TcpListener::bind(&options).map(OwnedFd::from)
 }
 
-/// Does the helper's part of [`connect`].
+/// Performs the helper's part of [`connect`].
 pub(super) fn make_stream(wish: &SocketRequest) -> io::Result<OwnedFd> {
-    // Only the address family of the destination counts.
+    // Only the address family of the destination matters here.
     let mut options = TcpConnectOptions::new(wish.bind);
     options.from = wish.bound.then_some(wish.bind);
     options.fwmark = wish.mark;

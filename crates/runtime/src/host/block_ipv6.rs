@@ -1,8 +1,10 @@
-//! IPv6 kept in by unreachable routes of the main table, where policy routing is not available.
+//! Blocks IPv6 outside the tunnel with unreachable routes in the main table, if policy routing is
+//! not available.
 //!
-//! Two halves of the address space lead nowhere, and so does each more specific route that the
-//! machine has: by a route to the same network with a lower metric. Link-local addresses stay. Host
-//! routes to the servers stay too, since a mark means nothing without rules.
+//! Two unreachable routes cover the halves of the address space. For each more specific route of
+//! the host, there is an unreachable route to the same network with a lower metric. Link-local
+//! addresses stay reachable. So do the servers, by host routes, because a mark has no effect
+//! without rules.
 
 use std::net::IpAddr;
 
@@ -16,7 +18,7 @@ use super::routes::way_to;
 /// The metric of unreachable routes. Routers and the kernel use higher ones.
 const METRIC: u32 = 1;
 
-/// Networks that are made unreachable one by one at most.
+/// The maximum number of networks that are made unreachable individually.
 const NETWORKS: usize = 256;
 
 /// The loopback interface's index.
@@ -27,11 +29,11 @@ const LOOPBACK: u32 = 1;
 pub(super) struct BlockIpv6 {
     /// Whether to block IPv6 outside the tunnel.
     on: bool,
-    /// Whether it is.
+    /// Whether all necessary routes are in force.
     complete: bool,
-    /// The server of the plan.
+    /// The plan's server.
     remote: Option<IpAddr>,
-    /// Routes that this tunnel has added.
+    /// The routes that this tunnel has added.
     routes: Vec<Route>,
 }
 
@@ -58,7 +60,7 @@ fn wanted(
     let mut ways = Vec::new();
     for server in servers.iter().filter(|server| server.is_ipv6()) {
         let Some(hop) = way_to(*server, present, &own) else { continue };
-        // The kernel looks a gateway up before it takes a route by it.
+        // The kernel looks up a gateway before it accepts a route through it.
         let gateway = hop.gateway.filter(|gateway| match gateway {
             IpAddr::V6(ip) => !ip.is_unicast_link_local(),
             IpAddr::V4(_) => false,
@@ -87,11 +89,11 @@ fn wanted(
 }
 
 impl Host {
-    /// Makes IPv6 unreachable outside the tunnel except for its transport, and keeps it so as the
-    /// machine's routes change.
+    /// Makes IPv6 unreachable outside the tunnel, except for the transport, and keeps it
+    /// unreachable when the host's routes change.
     ///
     /// # Errors
-    /// A route could not be added or removed. The rules in force stay.
+    /// Fails if a route could not be added or removed. The current routes stay.
     pub(super) async fn block_ipv6(&mut self, remote: Option<IpAddr>) -> Result<(), String> {
         (self.block6.on, self.block6.remote) = (true, remote);
         let blocked = self.try_block().await;
@@ -99,7 +101,7 @@ impl Host {
         blocked
     }
 
-    /// Follows the machine's routes.
+    /// Updates the blocking routes after the host's routes have changed.
     pub(super) async fn block_again(&mut self) {
         if self.block6.on {
             match self.block_ipv6(self.block6.remote).await {
@@ -120,7 +122,7 @@ impl Host {
         let (ways, nowhere) = wanted(&present, self.own_routes(), &servers);
         let mut failed = (nowhere.len() >= NETWORKS)
             .then(|| format!("this machine has routes to {NETWORKS} IPv6 networks or more"));
-        // The transport first: it must not be cut off for a moment.
+        // Add the transport's routes first, because it must not be interrupted.
         for route in ways.iter().chain(&nowhere) {
             if let Err(why) = self.put(route).await {
                 failed.get_or_insert(why);
@@ -141,14 +143,15 @@ impl Host {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Adds a route, also where it should be there: the kernel removes routes with their interface.
+    /// Adds a route, even if it should already exist, because the kernel removes routes together
+    /// with their interface.
     async fn put(&mut self, route: &Route) -> Result<(), String> {
         let known = self.block6.routes.contains(route);
         if !known {
             self.undo_log.add(route);
             self.block6.routes.push(*route);
         }
-        // On another network the same server has another gateway.
+        // On another network, the same server has a different gateway.
         let same = |other: &Route| {
             other.kind == RouteKind::Unicast && other.to == route.to && other != route
         };
@@ -161,7 +164,7 @@ impl Host {
         match put {
             Ok(()) => Ok(()),
             Err(e) => {
-                // One that exists is another tunnel's or another program's.
+                // An existing route belongs to another tunnel or program.
                 if !known {
                     self.forget(route);
                 }
@@ -181,7 +184,7 @@ impl Host {
         self.undo_log.remove(route);
     }
 
-    /// Ends it: unreachable routes go first, so that the server is never cut off.
+    /// Ends the blocking. Unreachable routes are removed first, so that the server stays reachable.
     pub(super) async fn unblock_ipv6(&mut self) {
         (self.block6.on, self.block6.complete) = (false, false);
         for route in self.block6.routes.clone().iter().rev() {
@@ -223,7 +226,7 @@ mod tests {
             ["::/1", "8000::/1", "2001:db8::/64", "2001:db8:9::/48", "2001:db8:5::5/128"]
         );
         assert!(nowhere.iter().all(|route| route.kind == RouteKind::Unreachable));
-        // Many routes of one network must not use up the limit.
+        // Many routes to one network must not use up the limit.
         let many: Vec<Route> = (0..1000).map(|n| Route { metric: Some(n), ..present[1] }).collect();
         assert_eq!(wanted(&many, |_| false, &[]).1.len(), 3);
     }

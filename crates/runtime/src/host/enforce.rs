@@ -1,8 +1,8 @@
 //! Brings policy routing into force, and keeps it in force when the kernel refuses a change.
 //!
-//! New rules and routes are added before old ones go. The rule that takes a family's packets is
-//! added after the table has an unreachable default route for them. A failed change therefore
-//! leaves traffic in, and is tried again with growing pauses.
+//! New rules and routes are added before old ones are removed. The rule that captures a family's packets is added after
+//! the table has an unreachable default route for them. So after a failed change no traffic leaves outside the tunnel,
+//! and the change is tried again after growing pauses.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,23 +24,23 @@ use super::policy_routing::{
 use super::undo_log;
 use crate::say;
 
-/// Pause before a failed change is tried again; it doubles up to the limit.
+/// The pause before a failed change is tried again, which doubles up to the limit.
 const RETRY: Duration = Duration::from_millis(250);
 const RETRY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The rules and routes in force.
+/// The current rules and routes.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyRouting {
     slot: Slot,
-    /// Rules that the kernel has, or may have if an attempt was interrupted.
+    /// The rules that the kernel has, or may have if an attempt was interrupted.
     rules: Vec<Rule>,
     routes: Vec<Route>,
     pub(super) capture: Capture,
-    /// The plan in force; it is kept while the tunnel reconnects.
+    /// The current plan, which is kept while the tunnel reconnects.
     pub(super) plan: HostPlan,
 }
 
-/// A change that the kernel refused, and when it is tried again.
+/// A change that the kernel refused, and the time of the next attempt.
 #[derive(Clone, Debug)]
 pub(super) struct FailedChange {
     /// The error.
@@ -49,15 +49,15 @@ pub(super) struct FailedChange {
     pub(super) retry: Instant,
 }
 
-/// Failures of one attempt. The first attempt of a tunnel ends with the first failure; a later one
-/// goes as far as it gets, since former state is in force.
+/// The failures of one attempt. The first attempt of a tunnel ends with its first failure. A later one continues as far
+/// as possible, because the previous state is in force.
 struct Attempt {
     first: bool,
     failed: Option<String>,
 }
 
 impl Attempt {
-    /// Records one step's result; returns whether it succeeded.
+    /// Records the result of one step, and returns whether it succeeded.
     fn step(&mut self, done: Result<(), String>) -> Result<bool, String> {
         match done {
             Ok(()) => Ok(true),
@@ -70,18 +70,17 @@ impl Attempt {
     }
 }
 
-/// Returns whether this machine has IPv6 at all; without it nothing can leak.
+/// Returns whether this host has IPv6. Without it, no IPv6 traffic can leak.
 pub(super) fn has_ipv6() -> bool {
     Path::new("/proc/thread-self/net/if_inet6").exists()
 }
 
 impl Host {
-    /// Brings the rules and routes of a plan into force, without a moment in between at which a
-    /// packet could get past them.
+    /// Applies the rules and routes of a plan, so that at no moment a packet can bypass them.
     ///
     /// # Errors
-    /// Policy routing is not available, and was not in force. Where it is in force a failure leaves
-    /// traffic in and is tried again.
+    /// Fails if policy routing is not available and was not in force. If it is in force, no traffic leaves outside the
+    /// tunnel after a failure, and the change is tried again.
     pub(super) async fn enter_policy(&mut self, plan: &HostPlan) -> Result<(), String> {
         let Some((name, index)) = self.link() else { return Ok(()) };
         let first = self.policy.is_none();
@@ -127,7 +126,7 @@ impl Host {
         self.drop_stale(&wanted, slot, &mut attempt).await?;
         if let Some(policy) = &mut self.policy {
             policy.plan = plan.clone();
-            // The former state is still in force, whatever else failed.
+            // The previous state is still in force, whatever else failed.
             if attempt.failed.is_none() {
                 policy.capture = wanted.capture;
             }
@@ -136,7 +135,7 @@ impl Host {
     }
 
     /// Returns the parts of the access network that bypass the tunnel. If they cannot be determined, no network
-    /// bypasses it, and the routers stay the same.
+    /// bypasses the tunnel, and the routers stay the same.
     async fn around(
         &self,
         plan: &HostPlan,
@@ -165,14 +164,13 @@ impl Host {
         Ok(around)
     }
 
-    /// Adds the rules and routes of a plan. Existing ones are added again, since another program may have
-    /// removed it.
+    /// Adds the rules and routes of a plan. Known ones are added again, because another program may have removed them.
     async fn put_wanted(
         &mut self,
         wanted: &DesiredRouting,
         attempt: &mut Attempt,
     ) -> Result<(), String> {
-        // Families whose table may lack its last route.
+        // The address families whose table may lack the unreachable route.
         let mut open = BTreeSet::new();
         for route in &wanted.routes {
             let known = self.policy.as_ref().is_some_and(|p| p.routes.contains(route));
@@ -192,8 +190,8 @@ impl Host {
         Ok(())
     }
 
-    /// Removes what a plan does not want: exemptions first, and what keeps traffic in only when
-    /// everything else has succeeded.
+    /// Removes the rules and routes that are not in a plan. Exemptions are removed first. Those that block traffic
+    /// outside the tunnel are removed only after everything else has succeeded.
     async fn drop_stale(
         &mut self,
         wanted: &DesiredRouting,
@@ -262,9 +260,9 @@ impl Host {
             self.undo_log.add(route);
             self.policy.iter_mut().for_each(|policy| policy.routes.push(*route));
         }
-        // The kernel removes routes by an interface with its last address, and a gateway may change.
+        // The kernel removes an interface's routes together with its last address, and a gateway may change.
         let put = match route.kind {
-            // An exemption may have been closed.
+            // An unreachable route may have replaced an exemption.
             RouteKind::Unicast | RouteKind::Throw => self.net.replace_route(route).await,
             RouteKind::Unreachable => self.net.add_route(route).await,
         };
@@ -319,7 +317,7 @@ impl Host {
         self.undo_log.remove(route);
     }
 
-    /// Records that the plan in force is not applied completely and must be tried again.
+    /// Records that the current plan is not applied completely and must be tried again.
     pub(super) fn unfinished(&mut self, why: String) {
         let attempts = self.unfinished.as_ref().map_or(0, |unfinished| unfinished.attempts);
         let pause = RETRY.saturating_mul(1 << attempts.min(16)).min(RETRY_LIMIT);
@@ -342,9 +340,9 @@ impl Host {
         }
     }
 
-    /// Reverse path filtering would drop the transport's replies, since it looks up their source without the
-    /// mark. So they are marked, and `src_valid_mark` is set. A strict filter always needs this, a loose one
-    /// while the table has no usable route.
+    /// Marks the transport's replies and sets `src_valid_mark`. Otherwise reverse path filtering would look up their
+    /// source without the mark and drop them. A strict filter always needs this, a loose one only while the table has
+    /// no usable route.
     fn mark_replies(&mut self, mark: u32) -> Result<(), String> {
         let failed = |e: std::io::Error| format!("rp_filter needs marked replies: {e}");
         if self.replies.is_none() {
@@ -353,11 +351,11 @@ impl Host {
         self.undo_log.set_sysctl("net.ipv4.conf.all.src_valid_mark", "1").map_err(failed)
     }
 
-    /// Takes a table that is no one's. The kernel decides between two that ask at once.
+    /// Reserves a free table. If two processes try at once, the kernel decides between them.
     async fn reserve(&mut self, plan: &HostPlan, mark: u32) -> Result<Slot, String> {
         let rules = self.net.rules().await.map_err(|e| e.to_string())?;
         if has_ipv6() && capture(plan).ipv6 != CaptureMode::No {
-            // A kernel may have rules for one family alone, and one table for the other.
+            // A kernel may have rules for only one family, and only one table for the other.
             self.net.rules_of(true).await.map_err(|e| e.to_string())?;
         }
         let routes = self.net.all_routes().await.map_err(|e| e.to_string())?;
@@ -394,7 +392,7 @@ impl Host {
         Err(format!("the routing tables {BASE} to {} are all in use", BASE + SLOTS - 1))
     }
 
-    /// Returns private networks on other interfaces, and the multicast and broadcast addresses of a link.
+    /// Returns the private networks on other interfaces, and the multicast and broadcast addresses of a link.
     async fn lan(&self, device: u32) -> Result<Vec<IpNet>, NetError> {
         let addresses = self.net.addresses().await?;
         let others = addresses.iter().filter(|address| address.link != device);
@@ -404,7 +402,7 @@ impl Host {
         Ok(lan)
     }
 
-    /// Returns the routers that the machine needs, with its own addresses on their links.
+    /// Returns the routers that the host needs, with its own addresses on their links.
     async fn routers(&self, device: u32) -> Result<BTreeSet<(IpAddr, IpAddr)>, NetError> {
         let routes = self.net.routes().await?;
         let addresses = self.net.addresses().await?;
@@ -417,7 +415,7 @@ impl Host {
         let mut routers = BTreeSet::new();
         for route in routes.iter().filter(leads) {
             let hop = route.via.or(remote.filter(|_| !route.is_default()));
-            // IPv6 has no such filter.
+            // IPv6 has no reverse path filter.
             let Some(hop) = hop.filter(IpAddr::is_ipv4) else { continue };
             let own = addresses
                 .iter()
@@ -427,15 +425,15 @@ impl Host {
         Ok(routers.into_iter().take(ROUTERS).collect())
     }
 
-    /// Ends policy routing; with the kill switch only the way into the tunnel goes.
+    /// Ends policy routing. With the kill switch, only the routes into the tunnel are removed.
     pub(super) async fn leave_policy(&mut self) {
         if !self.undo_log.is_kept() {
             self.clear_policy().await;
         }
     }
 
-    /// Removes all rules and routes, rules first. Entries that cannot be removed stay in the undo log, for the
-    /// next start.
+    /// Removes all rules and routes, the rules first. Entries that cannot be removed stay in the undo log for the next
+    /// start.
     async fn clear_policy(&mut self) {
         if self.unfinished.take().is_some() {
             self.undo_log.set_problem(None);
@@ -451,7 +449,7 @@ impl Host {
     }
 }
 
-/// Returns whether the kernel filters by source on any interface other than the tunnel's, or on an interface that may
+/// Returns whether the kernel filters by source on any interface other than the tunnel's, including interfaces that may
 /// be added.
 fn filters_sources(device: &str) -> bool {
     let Ok(interfaces) = std::fs::read_dir("/proc/sys/net/ipv4/conf") else { return false };
@@ -463,7 +461,7 @@ fn filters_sources(device: &str) -> bool {
         let text = std::fs::read_to_string(entry.path().join("rp_filter")).ok()?;
         text.trim().parse::<u8>().ok()
     };
-    // The higher number of "all" and the interface's own counts.
+    // The kernel uses the higher value of "all" and the interface's own.
     others.filter_map(value).any(|value| value != 0)
 }
 

@@ -10,12 +10,12 @@ use super::watch::HostEvent;
 use crate::fault::Fault;
 use crate::helper::{self, Answer, DeviceRequest, Helper, OpenedDevice, Request, Watcher};
 
-/// The machine's side of a tunnel, which the helper process changes, if there is one.
+/// The host's side of a tunnel. If there is a helper process, it makes the changes.
 #[derive(Debug)]
 pub enum HostHandle {
-    /// This process changes it.
+    /// This process makes the changes.
     Own(Box<Host>),
-    /// The helper changes it.
+    /// The helper makes the changes.
     Helper(Box<Remote>),
 }
 
@@ -29,10 +29,10 @@ pub struct Remote {
 }
 
 impl HostHandle {
-    /// As [`Host::open`].
+    /// See [`Host::open`].
     ///
     /// # Errors
-    /// As [`Host::open`].
+    /// See [`Host::open`].
     pub fn open(
         device: &Device,
         offloads: TunOffloads,
@@ -77,10 +77,10 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::apply`].
+    /// See [`Host::apply`].
     ///
     /// # Errors
-    /// As [`Host::apply`].
+    /// See [`Host::apply`].
     pub async fn apply(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         match self {
             Self::Own(host) => host.apply(plan).await,
@@ -88,10 +88,10 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::change`].
+    /// See [`Host::change`].
     ///
     /// # Errors
-    /// As [`Host::change`].
+    /// See [`Host::change`].
     pub async fn change(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         match self {
             Self::Own(host) => host.change(plan).await,
@@ -99,7 +99,7 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::undo`].
+    /// See [`Host::undo`].
     pub async fn undo(&mut self) {
         match self {
             Self::Own(host) => host.undo().await,
@@ -110,7 +110,7 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::close`].
+    /// See [`Host::close`].
     pub async fn close(self) {
         match self {
             Self::Own(host) => host.close().await,
@@ -118,7 +118,7 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::prepare`].
+    /// See [`Host::prepare`].
     pub async fn prepare(&mut self, own: Option<u32>, may_mark: bool) -> Option<u32> {
         match self {
             Self::Own(host) => host.prepare(own, may_mark).await,
@@ -133,7 +133,7 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::capture`].
+    /// See [`Host::capture`].
     pub async fn capture(&self) -> Capture {
         match self {
             Self::Own(host) => host.capture(),
@@ -144,7 +144,7 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::keep_reachable`].
+    /// See [`Host::keep_reachable`].
     pub async fn keep_reachable(&mut self, address: IpAddr) {
         match self {
             Self::Own(host) => host.keep_reachable(address).await,
@@ -152,10 +152,10 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::event`].
+    /// See [`Host::event`].
     ///
     /// # Errors
-    /// The helper is gone, without which the tunnel cannot continue.
+    /// Fails if the helper is gone, because the tunnel cannot continue without it.
     pub async fn event(&mut self) -> Result<HostEvent, Fault> {
         match self {
             Self::Own(host) => Ok(host.event().await),
@@ -166,7 +166,7 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::dns_in_use`].
+    /// See [`Host::dns_in_use`].
     pub fn dns_in_use(&self) -> DnsInUse {
         match self {
             Self::Own(host) => host.dns_in_use().clone(),
@@ -174,14 +174,14 @@ impl HostHandle {
         }
     }
 
-    /// As [`Host::clean_up_dns`]; the helper does it when it opens the device.
+    /// See [`Host::clean_up_dns`]. The helper does this when it opens the device.
     pub async fn clean_up_dns(&self) {
         if let Self::Own(host) = self {
             host.clean_up_dns().await;
         }
     }
 
-    /// Returns when the helper is gone, without which the tunnel cannot continue. Cancel-safe.
+    /// Waits until the helper is gone, without which the tunnel cannot continue. Cancel-safe.
     pub async fn lost(&self) -> Fault {
         match self {
             Self::Own(_) => std::future::pending().await,
@@ -204,7 +204,7 @@ impl Remote {
         }
     }
 
-    /// Performs a request whose only answer is that it is done.
+    /// Sends a request whose answer contains no data.
     async fn order(&self, request: Request) {
         if let Err(problem) = self.helper.ask(request).await {
             tracing::warn!("{}", Fault::from(problem));

@@ -1,10 +1,10 @@
-//! The kernel's routing tables as a tunnel reads and changes them. Tests make any operation fail.
+//! The interface to the kernel's routing tables. Tests can make any operation fail.
 
 use std::ops::Deref;
 
 use adit_linux::net::{Address, Link, Net, NetError, Route, Rule, RuleInUse};
 
-/// [`Net`], with failures that tests inject.
+/// A wrapper of [`Net`] in which tests can inject failures.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
     net: Net,
@@ -12,7 +12,7 @@ pub(super) struct Kernel {
     pub(super) faults: faults::Faults,
 }
 
-/// An operation, as tests choose it to fail.
+/// An operation that tests can make fail.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     List,
@@ -133,8 +133,8 @@ pub(super) mod faults {
     }
 
     impl Faults {
-        /// Makes the operations fail for which `chooses` returns an error number. It receives the
-        /// number of operations since then.
+        /// Makes the operations fail for which `chooses` returns an error number. Its argument
+        /// counts the operations since this call.
         pub(in crate::host) fn set(
             &self,
             chooses: impl FnMut(usize, Operation) -> Option<i32> + Send + 'static,
@@ -143,7 +143,7 @@ pub(super) mod faults {
             *plan = Plan { operations: 0, chooses: Some(Box::new(chooses)) };
         }
 
-        /// Makes no operation fail any more; returns how many there were.
+        /// Stops the failures. Returns the number of operations since [`Self::set`].
         pub(in crate::host) fn clear(&self) -> usize {
             std::mem::take(&mut *self.0.lock().unwrap()).operations
         }

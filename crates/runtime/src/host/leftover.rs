@@ -1,4 +1,4 @@
-//! Leftovers of ended processes in this network namespace, for `adit doctor` and `adit connect --release`.
+//! Finds changes that ended processes left in this network namespace, for `adit doctor` and `adit connect --release`.
 
 use std::io;
 
@@ -7,19 +7,18 @@ use adit_linux::net::{Net, Rule};
 use super::dns::Dns;
 use super::{orphan_rules, undo_log};
 
-/// A leftover of an ended process.
+/// Changes that an ended process left.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Leftover {
-    /// A kill switch keeps traffic in.
+    /// A kill switch blocks traffic outside the tunnel.
     KillSwitch,
     /// The process was killed before it could undo its changes.
     Killed,
-    /// Rules keep traffic in, and no process that can be seen here has written them down.
+    /// Rules block traffic outside the tunnel, and no visible undo log contains them.
     Unclaimed,
 }
 
-/// Returns the changes to undo, by ended process, and the rules that belong to no process. Call outside of a
-/// tokio runtime.
+/// Returns the changes of ended processes, and the rules that belong to no process. Call it outside a tokio runtime.
 pub fn leftovers() -> Vec<Leftover> {
     let kind = |kept| if kept { Leftover::KillSwitch } else { Leftover::Killed };
     let pages = undo_log::dead();
@@ -34,29 +33,29 @@ fn unclaimed() -> io::Result<Vec<Rule>> {
     runtime.block_on(async { Ok(orphan_rules::rules(&Net::open()?).await) })
 }
 
-/// Returns the reasons why running tunnels do not have the rules and routes that they ask for.
+/// Returns the reasons why running tunnels lack rules and routes that they need.
 pub fn unfinished() -> Vec<String> {
     undo_log::problems()
 }
 
-/// Undoes what ended processes left of their DNS settings.
+/// Undoes the DNS settings that ended processes left.
 ///
 /// # Errors
-/// No runtime can be started.
+/// Fails if no runtime can be started.
 pub fn clean_up_dns() -> io::Result<()> {
     let dns = Dns::default();
     if dns.is_left() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Its threads end with it.
+        // The runtime's threads end with it.
         runtime.block_on(dns.clean_up());
     }
     Ok(())
 }
 
-/// Undoes all of it, kill switches too; returns what was removed.
+/// Undoes all leftover changes, including kill switches. Returns the removed entries.
 ///
 /// # Errors
-/// No netlink socket can be opened.
+/// Fails if no netlink socket can be opened.
 pub fn release() -> io::Result<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! The process and network namespace that a file of /run/adit belongs to.
+//! Determines the process and network namespace to which a file in /run/adit belongs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use adit_linux::netns;
 
-/// A file that a process keeps in the folder.
+/// A file that a process keeps in the directory.
 pub(super) struct StateFile {
     pub(super) path: PathBuf,
     pub(super) pid: u32,
 }
 
-/// Returns the files of a folder that are named PID-NUMBER-NAMESPACE and `suffix`, for one namespace, including those
-/// without a namespace in their names.
+/// Returns the files in a directory whose names are PID-NUMBER-NAMESPACE and `suffix`, for one namespace. Includes
+/// those without a namespace in their names.
 pub(super) fn files(
     folder: &Path,
     suffix: &'static str,
@@ -29,18 +29,19 @@ pub(super) fn files(
     })
 }
 
-/// Identifies the network namespace of the calling thread, which is what counts for netlink: by its cookie, since a new
-/// namespace may have the inode of one that is gone, and would inherit its kill switch. By the inode on Linux before 5.14.
+/// Returns an id of the calling thread's network namespace, which is the one that netlink uses. It is the cookie,
+/// because a new namespace may reuse the inode of an old one and would inherit its kill switch. On Linux before 5.14 it
+/// is the inode.
 pub(super) fn namespace() -> u64 {
     netns::cookie()
         .unwrap_or_else(|_| fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino()))
 }
 
-/// Returns when a process began, in clock ticks since boot (field 22 of /proc/PID/stat); `None` for a process that is
-/// gone, even if its parent has not noticed.
+/// Returns the start time of a process in clock ticks since boot (field 22 of /proc/PID/stat). Returns `None` for a
+/// process that has ended, even if its parent has not noticed.
 pub(super) fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain anything.
+    // The name in parentheses may contain any characters.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     if fields.next().is_none_or(|state| matches!(state, "Z" | "X")) {
@@ -60,7 +61,7 @@ mod tests {
             Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         assert!(began(child.id()).is_some());
         drop(child.stdin.take());
-        // Its end closes the pipe, a moment before it is a zombie.
+        // The end of the process closes the pipe, shortly before the process is a zombie.
         std::io::Read::read_to_end(&mut child.stdout.take().unwrap(), &mut Vec::new()).unwrap();
         while began(child.id()).is_some() {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Computes the kernel's routes from a tunnel's request.
+//! Computes the kernel's routes from a tunnel's plan.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,20 +8,20 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::plan::{HostPlan, PlannedRoute, Redirect, Via};
 use super::policy_routing::{CaptureMode, capture};
 
-/// The routes of the machine to the outside world before the tunnel.
+/// The host's routes to the outside world before the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutsideRoutes {
     /// The IPv4 default route.
     pub default4: Option<NextHop>,
     /// The IPv6 default route.
     pub default6: Option<NextHop>,
-    /// The route to the server in particular.
+    /// The route to the server.
     pub remote: Option<NextHop>,
-    /// Networks on the interface of the default route, which `block-local` needs.
+    /// The networks on the interface of the default route, which `block-local` needs.
     pub local: Vec<IpNet>,
 }
 
-/// A gateway on an interface; without a gateway the destination is on the link itself.
+/// A gateway on an interface. Without a gateway, the destination is on the link itself.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The gateway.
@@ -33,13 +33,14 @@ pub struct NextHop {
 /// A route in the form that the kernel needs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
-    /// Destination.
+    /// The destination.
     pub net: IpNet,
     /// The gateway, if any.
     pub gateway: Option<IpAddr>,
-    /// The interface: the tunnel's, another, or the one through which the gateway is reached.
+    /// The interface, which is the tunnel's, another, or the one through which the gateway is
+    /// reached.
     pub through: RouteInterface,
-    /// Priority; `None`: the kernel's default.
+    /// The priority; `None`: the kernel's default.
     pub metric: Option<u32>,
 }
 
@@ -54,8 +55,8 @@ pub enum RouteInterface {
     Gateway,
 }
 
-/// Returns the next hop that the main table has for an address, without the routes that `own`
-/// names.
+/// Returns the next hop for an address in the main table, without the routes for which `own`
+/// returns true.
 pub(super) fn way_to(
     to: IpAddr,
     routes: &[Route],
@@ -73,7 +74,8 @@ pub(super) fn way_to(
     Some(NextHop { gateway: best.via, interface: best.link? })
 }
 
-/// Returns the default route of a family in the main table, without the routes that `own` names.
+/// Returns the default route of a family in the main table, without the routes for which `own`
+/// returns true.
 pub(super) fn default_way(
     v6: bool,
     routes: &[Route],
@@ -106,7 +108,7 @@ pub fn expand(
         let v6 = matches!(route.net, IpNet::V6(_));
         let (gateway, through) = match route.via {
             Via::Tunnel(_) if policy && carries_transport(plan, route) => continue,
-            // The device is point-to-point: IPv6 needs no gateway there (OpenVPN omits it too).
+            // The device is point-to-point, so IPv6 needs no gateway. OpenVPN omits it too.
             Via::Tunnel(_) if v6 => (None, RouteInterface::Tunnel),
             Via::Tunnel(gateway) => (gateway, RouteInterface::Tunnel),
             Via::Gateway(gateway) => (Some(gateway), RouteInterface::Gateway),
@@ -126,8 +128,8 @@ pub fn expand(
     (routes, notes)
 }
 
-/// Returns whether a route would lead the transport's own packets, which the main table decides on,
-/// into the tunnel. All other packets go there by the table of policy routing.
+/// Returns whether a route would lead the transport's own packets, which use the main table, into
+/// the tunnel. All other packets reach the tunnel through the table of policy routing.
 fn carries_transport(plan: &HostPlan, route: &PlannedRoute) -> bool {
     let capture = capture(plan);
     let captured = if matches!(route.net, IpNet::V6(_)) { capture.ipv6 } else { capture.ipv4 };
@@ -141,8 +143,8 @@ fn covered(plan: &HostPlan, remote: IpAddr) -> bool {
     plan.routes.iter().any(leads)
 }
 
-/// Adds the host route to the server by the old gateway. Without it the tunnel would carry its own
-/// packets.
+/// Adds the host route to the server through the old gateway. Without it, the tunnel would carry
+/// its own packets.
 fn keep_server_reachable(
     plan: &HostPlan,
     redirect: &Redirect,
@@ -159,7 +161,7 @@ fn keep_server_reachable(
         return;
     }
     match outside.remote {
-        // The server is on the link: the interface's own network is more specific than the routes
+        // The server is on the link. The interface's own network is more specific than the routes
         // that we add.
         Some(NextHop { gateway: None, .. }) if !covered(plan, remote) => {}
         Some(hop) => routes.push(KernelRoute {
@@ -174,8 +176,8 @@ fn keep_server_reachable(
     }
 }
 
-/// Implements `block-local`: routes the local networks through the tunnel, in halves that are more
-/// specific than the interface's own route; only the gateway itself stays.
+/// Implements `block-local`. Routes the local networks through the tunnel, in halves that are more
+/// specific than the interface's own route. Only the gateway stays reachable.
 fn block_local(redirect: &Redirect, outside: &OutsideRoutes, routes: &mut Vec<KernelRoute>) {
     let gateways = [outside.default4, outside.default6];
     for hop in gateways.into_iter().flatten() {
@@ -206,9 +208,8 @@ fn block_local(redirect: &Redirect, outside: &OutsideRoutes, routes: &mut Vec<Ke
 
 /// Adds the two halves of the IPv4 default route, and the routes of IPv6.
 ///
-/// Without `def1` the reference implementation deletes the default route and puts it back at its
-/// end; killed in between it leaves the machine offline. The halves have the same effect and vanish
-/// with the device.
+/// Without `def1`, OpenVPN deletes the default route and restores it at its end. If it is killed in
+/// between, the host stays offline. The halves have the same effect and disappear with the device.
 fn split_default_route(
     redirect: &Redirect,
     routes: &mut Vec<KernelRoute>,
@@ -216,7 +217,8 @@ fn split_default_route(
 ) {
     const V4: [(Ipv4Addr, u8); 2] =
         [(Ipv4Addr::new(0, 0, 0, 0), 1), (Ipv4Addr::new(128, 0, 0, 0), 1)];
-    // Global unicast and unique local addresses, each more specific than a default route.
+    // The global unicast and unique local addresses, in networks more specific than a default
+    // route.
     const V6: [(Ipv6Addr, u8); 4] = [
         (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 3),
         (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 4),
@@ -319,7 +321,7 @@ mod tests {
         };
         let routes = vec![over("198.51.100.0/25"), over("203.0.113.0/24"), over("2001:db8::/32")];
         let both = HostPlan { routes, ..plan("def1") };
-        // On the link too.
+        // The server is on the link too.
         let on_link = NextHop { gateway: None, interface: 2 };
         let outside = OutsideRoutes { remote: Some(on_link), ..outside() };
         assert_eq!(text(&both, &outside)[0], "198.51.100.7/32 Interface(2)");
@@ -328,7 +330,7 @@ mod tests {
             expand(plan, &outside, true).0.iter().map(|route| route.net.to_string()).collect()
         };
         assert_eq!(nets(&by_rules), ["203.0.113.0/24", "2001:db8::/32"]);
-        // A family that the table does not lead into the tunnel has its routes in the main one.
+        // A family that policy routing does not capture has its routes in the main table.
         let six = HostPlan { remote: Some("[2001:db8::7]:1".parse().unwrap()), ..by_rules };
         assert_eq!(nets(&six), ["198.51.100.0/25", "203.0.113.0/24", "2001:db8::/32"]);
     }

@@ -1,4 +1,4 @@
-//! Kernel settings of the network, by their names in /proc/sys.
+//! Kernel settings of the network, identified by their names in /proc/sys.
 
 use std::path::PathBuf;
 use std::{fs, io};

@@ -1,4 +1,4 @@
-//! Follows the machine's own path to the server while a tunnel is up: interfaces, addresses, routes.
+//! Follows the host's path to the server while a tunnel is up, that is, its interfaces, addresses and routes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use super::apply::{Change, Host, kernel_route};
 use super::dns::{DnsEvent, DnsInUse};
 use super::routes::{NextHop, OutsideRoutes, RouteInterface, expand};
 
-/// The time after a change at which it is processed. Changes arrive in bursts: a link, its address, its route.
+/// The delay before a change is processed, because changes arrive in bursts (a link, its address, its route).
 const SETTLE: Duration = Duration::from_millis(150);
 
-/// The maximum number of servers kept reachable by host routes; further ones replace the oldest.
+/// The maximum number of servers kept reachable by host routes. Further ones replace the oldest.
 const DETOURS: usize = 16;
 
 /// An event of the host that concerns the client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostEvent {
-    /// The path to the server has changed, or exists again.
+    /// The path to the server has changed or is available again.
     PathChanged {
-        /// The addresses of its interface. A socket that is bound to another address no longer works.
+        /// The addresses of the path's interface. A socket that is bound to another address no longer works.
         sources: Vec<IpAddr>,
     },
-    /// There is no path to the server any more.
+    /// There is no longer a path to the server.
     PathLost {
-        /// Whether the other address family has one.
+        /// Whether the other address family has a path.
         alternative: bool,
     },
     /// Another program changed the DNS settings.
     Dns(DnsEvent),
-    /// Why the rules and routes are not those that the tunnel needs; `None` once they are again.
+    /// The reason why the tunnel lacks rules or routes that it needs; `None` once it has them.
     Routing(Option<String>),
 }
 
@@ -46,16 +46,16 @@ pub(super) struct ServerPath {
     alternative: bool,
 }
 
-/// Waits for changes, and holds the state that they are compared with.
+/// Waits for changes, and holds the state with which they are compared.
 #[derive(Debug, Default)]
 pub(super) struct NetworkWatcher {
     watch: Option<NetWatch>,
-    /// When the changes so far will be processed.
+    /// The time at which the pending changes will be processed.
     settled: Option<Instant>,
     /// The destination of the transport's packets.
     remote: Option<IpAddr>,
     way: ServerPath,
-    /// Further servers that are kept reachable.
+    /// The further servers that are kept reachable.
     pub(super) detours: Vec<IpAddr>,
     /// The last [`HostEvent::Routing`].
     routing: Option<String>,
@@ -79,7 +79,7 @@ impl NetworkWatcher {
 }
 
 impl Host {
-    /// Waits for the next event that concerns the client. Cancel-safe; waits forever if there is nothing to watch.
+    /// Waits for the next event that concerns the client, forever if there is nothing to watch. Cancel-safe.
     pub async fn event(&mut self) -> HostEvent {
         loop {
             let routing = self.unfinished.as_ref().map(|unfinished| unfinished.why.clone());
@@ -136,12 +136,12 @@ impl Host {
     fn settle_time(&self, change: NetChange) -> Option<Duration> {
         let concerns = match change {
             NetChange::Unknown => true,
-            // The kernel removes the routes into the tunnel's own interface when that goes down.
+            // The kernel removes the routes into the tunnel's own interface when the interface goes down.
             NetChange::Link(index) => {
                 self.policy.is_some() || self.link().is_none_or(|(_, own)| own != index)
             }
             NetChange::Route(IpNet::V6(_), MAIN_TABLE) if self.block6.is_on() => {
-                // The route may lead around the tunnel.
+                // The route may bypass the tunnel.
                 return Some(Duration::ZERO);
             }
             NetChange::Route(to, table) => {
@@ -171,7 +171,7 @@ impl Host {
             let outside = self.look_outside(&plan).await;
             self.refresh(outside).await;
         }
-        // The machine may be in other networks, with other routers.
+        // The host may be in other networks now, with other routers.
         if let Some(plan) = self.policy.as_ref().map(|policy| policy.plan.clone())
             && let Err(e) = self.enter_policy(&plan).await
         {
@@ -200,7 +200,7 @@ impl Host {
         };
         let alternative = default(!v6).is_some();
         let Some(found) = hop else { return ServerPath { alternative, ..ServerPath::default() } };
-        // An interface without carrier leads nowhere, although its routes exist.
+        // An interface without carrier cannot transmit, although its routes exist.
         let link = self.net.link_by_index(found.interface).await;
         if !link.is_ok_and(|link| link.running) {
             return ServerPath { alternative, ..ServerPath::default() };
@@ -228,8 +228,8 @@ impl Host {
         }
     }
 
-    /// Replaces the routes by other interfaces than the tunnel's after the network has changed, and
-    /// adds those again that the kernel removed together with an interface.
+    /// Replaces the routes through interfaces other than the tunnel's after the network has changed. Adds those again
+    /// that the kernel removed together with an interface.
     async fn refresh(&mut self, outside: OutsideRoutes) {
         let Some(((name, index), plan)) = self.link().zip(self.plan().cloned()) else { return };
         let mut wanted: Vec<_> = expand(&plan, &outside, self.redirects_by_policy(&plan))
@@ -272,7 +272,7 @@ impl Host {
     }
 }
 
-/// Returns whether an address has a meaning on its own link alone.
+/// Returns whether a network is link-local.
 pub(super) fn is_link_local(net: &IpNet) -> bool {
     match net {
         IpNet::V4(net) => net.addr().is_link_local(),

@@ -1,8 +1,8 @@
-//! Limits on log lines that others can cause: unauthenticated senders and clients.
+//! Limits for log lines that unauthenticated senders and clients can cause.
 //!
-//! No key is freely chosen by a peer. Unauthenticated senders are counted by network ([`Network`]: an IPv4
-//! address, a /64 and its /48), clients by certificate, each with a fixed [`Kind`] of event. Suppressed events
-//! are counted, and the count is logged once per [`PERIOD`].
+//! No peer can choose the key of a counter freely. Unauthenticated senders are counted by network ([`Network`]: an IPv4
+//! address, a /64 and its /48), clients by certificate, and both by a fixed [`Kind`] of event. Suppressed events are
+//! counted, and the count is logged once per [`PERIOD`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,16 +12,17 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Network};
 
-/// The time for which lines are counted. A limit holds for each such period.
+/// The period in which lines are counted. Each limit applies to one period.
 pub const PERIOD: Duration = Duration::from_secs(60);
 
-/// Pairs of source and kind with a counter of their own in one period. Further ones share a single counter.
+/// The maximum number of counters in one period, one for each pair of source and kind. Further pairs share a single
+/// counter.
 pub const SOURCE_LIMIT: usize = 1024;
-/// Share of IPv6 networks among them: a single sender can own any number.
+/// The maximum number of counters for IPv6 networks, because a single sender can own any number of them.
 pub const IPV6_SOURCE_LIMIT: usize = SOURCE_LIMIT / 2;
-/// Events of all unauthenticated senders together that are logged in one period.
+/// The maximum number of events from all unauthenticated senders that are logged in one period.
 pub const UNAUTHENTICATED_EVENTS: u32 = 1000;
-/// Summary lines at the end of a period. One more line counts the rest.
+/// The maximum number of summary lines at the end of a period. One more line counts the rest.
 pub const SUMMARY_LINES: usize = 16;
 
 /// A kind of event that a peer can cause.
@@ -46,7 +47,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Events of this kind that one source may have logged in one period.
+    /// Returns the number of events of this kind that are logged for one source in one period.
     #[must_use]
     pub const fn limit(self) -> u32 {
         match self {
@@ -92,13 +93,13 @@ pub enum Source {
     Unauthenticated(IpAddr),
     /// The client with this common name.
     Client(String),
-    /// All clients without a session together.
+    /// All clients without a session.
     Pending,
-    /// No peer in particular.
+    /// The server itself, without a particular peer.
     Server,
 }
 
-/// The key of a counter: of fixed size, whatever a peer sends.
+/// The key of a counter, which has a fixed size whatever a peer sends.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Network(Network),
@@ -112,13 +113,13 @@ enum Key {
 #[derive(Debug, Default)]
 pub struct LogLimiter {
     counts: HashMap<(Key, Kind), Count>,
-    /// The number of IPv6 networks among these.
+    /// The number of IPv6 networks among the counters.
     ipv6: usize,
     /// The period of the counts.
     period: u64,
-    /// Events of unauthenticated senders logged in this period.
+    /// The number of events from unauthenticated senders that were logged in this period.
     unauthenticated: u32,
-    /// Suppressed events without a counter of their own.
+    /// The number of suppressed events without their own counter.
     unlisted: u64,
     names: RandomState,
 }
@@ -138,16 +139,16 @@ struct Count {
 pub enum LogDecision {
     /// Log it.
     Log,
-    /// Count it only.
+    /// Only count it.
     Suppress,
 }
 
 /// Events that were suppressed in a past period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suppressed {
-    /// Their source, printable; `None`: several.
+    /// The printable source of the events; `None`: several sources.
     pub source: Option<String>,
-    /// Their kind; `None`: several.
+    /// The kind of the events; `None`: several kinds.
     pub kind: Option<Kind>,
     /// The number of events.
     pub count: u64,
@@ -169,7 +170,7 @@ impl fmt::Display for Suppressed {
 impl LogLimiter {
     /// Counts an event, and decides whether it is logged. `text` is its log line.
     pub fn count(&mut self, now: Instant, source: &Source, kind: Kind, text: &str) -> LogDecision {
-        // `overdue` reports what was suppressed before the period changed.
+        // `overdue` reports the events suppressed before the period changed.
         if Self::period_of(now) != self.period && self.counts.is_empty() {
             self.begin(now);
         }
@@ -196,7 +197,7 @@ impl LogLimiter {
             return false;
         }
         let site = network.site();
-        // A site with more networks than its limit uses up no more counts than that.
+        // Do not create more counters for a site than its limit allows.
         let of_site = self.counts.get(&(Key::Network(site), kind));
         let full = of_site.is_some_and(|count| count.logged >= 2 * kind.limit());
         if site != network && full {
@@ -212,7 +213,7 @@ impl LogLimiter {
         if site != network {
             let key = (Key::Network(site), kind);
             let name = || Some(site.to_string());
-            // Differing texts: of a site it is the number that counts.
+            // Pass a different text each time, because for a site only the number of events matters.
             let differing = u64::from(self.unauthenticated).wrapping_add(1);
             if !self.admit(key, 2 * kind.limit(), differing, name) {
                 return false;
@@ -253,7 +254,8 @@ impl LogLimiter {
         true
     }
 
-    /// Takes what was suppressed in a past period; empty during the period. Call it about once a second.
+    /// Takes the events that were suppressed in a past period. Returns none during the period. Call it about once a
+    /// second.
     pub fn overdue(&mut self, now: Instant) -> Vec<Suppressed> {
         if Self::period_of(now) == self.period {
             return Vec::new();
@@ -283,7 +285,7 @@ impl LogLimiter {
     }
 
     fn begin(&mut self, now: Instant) {
-        // Nothing else would make it smaller.
+        // A new map, because nothing else shrinks the old one.
         self.counts = HashMap::new();
         (self.ipv6, self.unauthenticated, self.unlisted) = (0, 0, 0);
         self.period = Self::period_of(now);
@@ -302,7 +304,7 @@ mod tests {
         Source::Unauthenticated(address.parse().unwrap())
     }
 
-    /// Returns the number of 5000 events that are logged in one period.
+    /// Returns how many of 5000 events are logged in one period.
     fn logged(kind: Kind, event: impl Fn(u16) -> (Source, String)) -> usize {
         let mut repeats = LogLimiter::default();
         let events = (0..5000).map(event);
@@ -345,7 +347,7 @@ mod tests {
         }
     }
 
-    /// A subject is chosen by an unauthenticated sender.
+    /// An unauthenticated sender can choose a certificate's subject.
     #[test]
     fn texts_that_a_stranger_chooses_make_no_lines() {
         let subject =

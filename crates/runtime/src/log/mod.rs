@@ -1,8 +1,8 @@
-//! Logging: one line per event; text from a peer is escaped.
+//! Logging with one line per event, in which text from a peer is escaped.
 //!
-//! Everything goes through `tracing`; the macro [`crate::say!`] gives an event the level (`verb`) that
-//! the reference implementation gives it. [`start`] installs the one subscriber, in OpenVPN's format for `adit
-//! openvpn` or in a plain one. A second [`start`] (SIGHUP) changes it in place.
+//! All lines go through `tracing`. The macro [`crate::say!`] gives an event the same level (`verb`) as in OpenVPN.
+//! [`start`] installs the only subscriber, in OpenVPN's format for `adit openvpn` or in a plain one. A second [`start`]
+//! (SIGHUP) changes it in place.
 
 pub mod limiter;
 mod sink;
@@ -38,19 +38,19 @@ macro_rules! say {
     };
 }
 
-/// The form of the lines.
+/// The format of the lines.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// As `openvpn` writes them.
+    /// The format of `openvpn`.
     OpenVpn {
-        /// Unless `suppress-timestamps`.
+        /// Whether lines have a time, that is, `suppress-timestamps` is not set.
         timestamps: bool,
         /// `machine-readable-output`: seconds since 1970 and flags instead of a date.
         machine_readable: bool,
     },
     /// A date and the message; warnings and errors have a prefix.
     Plain {
-        /// Unless something else (journald) writes them.
+        /// Whether lines have a date, unless journald or another program adds it.
         timestamps: bool,
     },
 }
@@ -62,9 +62,9 @@ pub enum Target {
     Stdout,
     /// Standard error.
     Stderr,
-    /// A file, truncated at the start.
+    /// A file, which is truncated at startup.
     File(PathBuf),
-    /// A file, appended to.
+    /// A file to which lines are appended.
     Append(PathBuf),
     /// The system log, under this name.
     Syslog(String),
@@ -73,18 +73,18 @@ pub enum Target {
 /// The settings of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The form.
+    /// The format.
     pub style: Style,
-    /// Lines above this level are left out.
+    /// The maximum level of lines that are written.
     pub verb: u8,
-    /// The maximum number of consecutive lines from one place; `None`: no limit.
+    /// The maximum number of consecutive lines from one place in the code; `None`: no limit.
     pub mute: Option<u32>,
     /// The destination.
     pub target: Target,
 }
 
 impl Settings {
-    /// Logs human-readable lines to standard error; each `-v` adds to the level.
+    /// Returns settings for human-readable lines on standard error. Each `-v` raises the level.
     pub fn friendly(verbose: u8) -> Self {
         // journald adds timestamps itself; this variable indicates it (systemd.exec(5)).
         let timestamps = std::env::var_os("JOURNAL_STREAM").is_none();
@@ -99,7 +99,7 @@ impl Settings {
 
 static LOG: OnceLock<Arc<Mutex<Writer>>> = OnceLock::new();
 
-/// Lines of [`crate::say!`] above this level are never written, so they are not even formatted.
+/// The maximum level of lines that are written. [`crate::say!`] does not format lines above it.
 static VERB: AtomicU8 = AtomicU8::new(u8::MAX);
 
 /// Returns whether a line of this level may be written.
@@ -108,16 +108,16 @@ pub fn wanted(verb: u64) -> bool {
     verb <= u64::from(VERB.load(Ordering::Relaxed))
 }
 
-/// Bytes of lines that are gathered at most.
+/// The maximum number of bytes of lines that are gathered.
 const GATHERED_LIMIT: usize = 16 * 1024;
 
 /// The prefixes of the names of threads that move packets.
 const WORKERS: [&str; 2] = ["plane-", "bridge-"];
 
-/// Begins to log, or changes how.
+/// Starts logging, or changes its settings.
 ///
 /// # Errors
-/// The target cannot be opened. The former target stays in force.
+/// Fails if the target cannot be opened. The previous target stays in use.
 pub fn start(settings: Settings) -> std::io::Result<()> {
     let sink = Sink::open(&settings.target)?;
     let verb = settings.verb;
@@ -133,7 +133,7 @@ pub fn start(settings: Settings) -> std::io::Result<()> {
             let layer = LogLayer(Arc::clone(&shared));
             if LOG.set(shared).is_ok() {
                 log_panics();
-                // Fails only if a test has its own subscriber; then that one gets the events.
+                // This fails only if a test has its own subscriber, which gets the events instead.
                 let _ = tracing::subscriber::set_global_default(Registry::default().with(layer));
             }
         }
@@ -142,9 +142,9 @@ pub fn start(settings: Settings) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives each line to `send` with its level, instead of writing it: another process writes the log.
+/// Passes each line to `send` with its level instead of writing it, because another process writes the log.
 pub fn forward(send: impl Fn(Level, u64, &str) + Send + Sync + 'static) {
-    // Fails only where something logs already.
+    // This fails only if there is already a subscriber.
     let layer = Forwarded(Box::new(send));
     let _ = tracing::subscriber::set_global_default(Registry::default().with(layer));
 }
@@ -164,12 +164,12 @@ impl<S: Subscriber> Layer<S> for Forwarded {
     }
 }
 
-/// Returns whether a record is wanted: only warnings and errors of libraries are.
+/// Returns whether a record is logged. From libraries, only warnings and errors are.
 fn heard(metadata: &Metadata<'_>) -> bool {
     metadata.target().starts_with("adit") || *metadata.level() <= Level::WARN
 }
 
-/// Splits a line into level, `verb` and text.
+/// Returns the level, `verb` and text of an event.
 fn read(event: &Event<'_>) -> (Level, u64, String) {
     let mut fields = text::Fields::default();
     event.record(&mut fields);
@@ -184,9 +184,8 @@ fn read(event: &Event<'_>) -> (Level, u64, String) {
     (level, verb, fields.message())
 }
 
-/// Puts panics into the log, and ends the process if it was not the control thread that panicked: a
-/// data plane without its worker would look alive and carry nothing, while a service manager starts
-/// a dead process again.
+/// Writes panics to the log, and aborts the process if another thread than the control thread panicked. A data plane
+/// without its worker would appear to run but carry no packets, while a service manager restarts a dead process.
 fn log_panics() {
     let control = std::thread::current().id();
     let former = std::panic::take_hook();
@@ -202,7 +201,7 @@ fn log_panics() {
     }));
 }
 
-/// Logs an error of several lines, such as those of a rule file with its carets: each is a line of the log.
+/// Logs an error with several lines, such as one in a rule file with its carets. Each becomes a line of the log.
 pub fn error(text: &str) {
     text.lines().for_each(|line| tracing::error!("{line}"));
 }
@@ -216,7 +215,7 @@ fn lock(shared: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The layer: formats events and writes them.
+/// The layer that formats events and writes them.
 struct LogLayer(Arc<Mutex<Writer>>);
 
 struct Writer {
@@ -227,8 +226,8 @@ struct Writer {
     gathering: bool,
     gathered: String,
     stamps: TimestampCache,
-    /// A person reads this on a terminal, and not a program in a file or pipe, which expects one
-    /// line for each event.
+    /// Whether a person reads the lines on a terminal. A program that reads a file or pipe expects one line for each
+    /// event.
     terminal: bool,
 }
 
@@ -237,7 +236,7 @@ struct Writer {
 #[must_use]
 pub struct LineBatch(());
 
-/// Begins to gather the lines of one event.
+/// Starts gathering the lines of one event.
 pub fn gather() -> LineBatch {
     if let Some(shared) = LOG.get() {
         lock(shared).gathering = true;
@@ -255,7 +254,7 @@ impl Drop for LineBatch {
     }
 }
 
-/// Consecutive lines from one place in the code, for `mute`.
+/// A run of consecutive lines from one place in the code, for `mute`.
 #[derive(Default)]
 struct RepeatRun {
     place: Option<tracing::callsite::Identifier>,
@@ -293,8 +292,8 @@ impl Writer {
 
     fn flush(&mut self) {
         if !self.gathered.is_empty() {
-            // Free the buffer: an allocation kept from a session's start would fragment the heap after that
-            // client is gone.
+            // Free the buffer, because an allocation that is kept from a session's start would fragment the heap after
+            // the client is gone.
             self.sink.write(&std::mem::take(&mut self.gathered));
         }
     }
@@ -358,7 +357,7 @@ impl Writer {
         } else {
             line.push('\n');
         }
-        // A process that is about to abort must still log why, and the lines before it.
+        // A process that is about to abort must still log the reason and the lines before it.
         if !self.gathering || level == Level::ERROR || self.gathered.len() >= GATHERED_LIMIT {
             self.flush();
         }

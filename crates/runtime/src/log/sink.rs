@@ -10,7 +10,7 @@ use crate::helper::files::{self, WriteMode};
 /// The socket of the system log (syslog(3)).
 const SYSLOG_SOCKET: &str = "/dev/log";
 
-/// LOG_DAEMON, shifted as in the wire form (RFC 5424, 6.2.1).
+/// LOG_DAEMON, shifted as in the wire format (RFC 5424, 6.2.1).
 const FACILITY_DAEMON: u8 = 3 << 3;
 
 /// An open [`Target`].
@@ -26,14 +26,14 @@ impl Sink {
         Ok(match target {
             Target::Stdout => Self::Stdout,
             Target::Stderr => Self::Stderr,
-            // Appending nevertheless: after logrotate's copytruncate the file begins at its beginning.
+            // Append even here, so that after logrotate's copytruncate writing continues at the start of the file.
             Target::File(path) => Self::File(files::write(path, WriteMode::EmptyAppend)?),
             Target::Append(path) => Self::File(files::write(path, WriteMode::Append)?),
             Target::Syslog(name) => Self::Syslog(Syslog::new(name)),
         })
     }
 
-    /// Writes a whole line. A log that cannot be written (a full disk, a closed pipe) stops nothing.
+    /// Writes a whole line. Errors (a full disk, a closed pipe) are ignored, because they must not stop the program.
     pub(super) fn write(&mut self, line: &str) {
         let _ = match self {
             Self::Stdout => {
@@ -47,7 +47,7 @@ impl Sink {
     }
 }
 
-/// A connection to the system log, opened when needed and again when it was restarted.
+/// A connection to the system log, which is opened when it is needed, and again after the log daemon restarts.
 pub(super) struct Syslog {
     name: String,
     socket: Option<UnixDatagram>,
@@ -81,12 +81,12 @@ impl Syslog {
 fn connect() -> Option<UnixDatagram> {
     let socket = UnixDatagram::unbound().ok()?;
     socket.connect(SYSLOG_SOCKET).ok()?;
-    // A log daemon that hangs must not hang the tunnel.
+    // A log daemon that hangs must not block the tunnel.
     socket.set_nonblocking(true).ok()?;
     Some(socket)
 }
 
-/// Formats the local form: priority, tag, pid; the daemon adds the time.
+/// Formats a message in the local format with priority, tag and process id. The daemon adds the time.
 fn frame(severity: u8, name: &str, pid: u32, message: &str) -> String {
     format!("<{}>{name}[{pid}]: {message}", FACILITY_DAEMON | severity)
 }

@@ -3,20 +3,20 @@ use std::fmt::{self, Write};
 use time::OffsetDateTime;
 use tracing::field::{Field, Visit};
 
-/// Longest line, in bytes; a longer one is truncated with a marker.
+/// The maximum length of a line in bytes. A longer line is truncated with a marker.
 pub const LINE_LIMIT: usize = 4096;
 
-/// Makes any text one printable line: control characters and the Unicode characters that reorder
-/// or end lines become escapes, and what is longer than [`LINE_LIMIT`] is cut.
+/// Turns any text into one printable line. Control characters and the Unicode characters that reorder or end lines are
+/// escaped, and text beyond [`LINE_LIMIT`] is cut.
 pub fn clean(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     push_clean(&mut line, text);
     line
 }
 
-/// Appends what [`clean`] makes of a text.
+/// Appends the result of [`clean`] for a text.
 pub(super) fn push_clean(line: &mut String, text: &str) {
-    // Most lines are such already.
+    // Most lines need no change.
     if text.len() <= LINE_LIMIT && text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return line.push_str(text);
     }
@@ -46,7 +46,7 @@ fn push_printable(text: &mut String, c: char) {
     }
 }
 
-/// Makes a text of several lines printable: as [`clean`], but line feeds and tabs stay, and nothing is cut.
+/// Makes a text of several lines printable, like [`clean`], but keeps line feeds and tabs and cuts nothing.
 pub fn clean_lines(text: &mut String) {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | b'\t')) {
         return;
@@ -61,20 +61,20 @@ pub fn clean_lines(text: &mut String) {
     *text = printable;
 }
 
-/// Characters that reorder, hide or break what a terminal shows.
+/// Returns whether a character can reorder, hide or break text on a terminal.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Formats `YYYY-MM-DD HH:MM:SS` in the machine's time zone, for seconds since 1970.
+/// Formats seconds since 1970 as `YYYY-MM-DD HH:MM:SS` in the host's time zone.
 pub fn stamp(unix: u64) -> String {
-    // Tests compare with dates of one zone, whatever the machine's.
+    // Tests expect dates in a fixed zone, whatever the host's zone is.
     let offset = if cfg!(test) { 0 } else { adit_linux::clock::local_offset(unix) };
     date(unix, offset)
 }
 
-/// [`stamp`], made once for all lines of a second.
+/// A cache for [`stamp`], which formats the time once for all lines of a second.
 #[derive(Debug, Default)]
 pub(super) struct TimestampCache {
     of: u64,
@@ -116,7 +116,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// Formats the message, then other fields as `name=value`.
+    /// Formats the message, followed by the other fields as `name=value`.
     pub(super) fn message(self) -> String {
         if self.rest.is_empty() { self.text } else { format!("{}{}", self.text, self.rest) }
     }
@@ -149,12 +149,12 @@ impl Visit for Fields {
     }
 }
 
-/// Formats `1.5 GB`: powers of a thousand, as network figures are.
+/// Formats a number of bytes, such as `1.5 GB`, in powers of a thousand as is usual for networks.
 pub fn bytes(count: u64) -> String {
     scaled(count, &["B", "kB", "MB", "GB", "TB", "PB"])
 }
 
-/// Formats `1.5 Gb/s`.
+/// Formats a rate, such as `1.5 Gb/s`.
 pub fn rate(bits_per_second: u64) -> String {
     scaled(bits_per_second, &["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s"])
 }

@@ -1,4 +1,4 @@
-//! Traffic as one line a second from `verb 5` on, where OpenVPN prints a letter for each packet.
+//! Logs traffic as one line a second from `verb 5` on, where OpenVPN prints a letter for each packet.
 
 use adit_dataplane::format::Format;
 use adit_dataplane::{DropReason, Plane, Totals};
@@ -7,17 +7,17 @@ use adit_engine::Instant;
 use super::wanted;
 use crate::say;
 
-/// The verbosity from which traffic is counted in the log.
+/// The verbosity from which on traffic is logged.
 const TRAFFIC: u8 = 5;
 
-/// The counters at the last look.
+/// The counters at the last call.
 #[derive(Debug, Default)]
 pub struct Traffic {
     seen: Option<(Instant, Totals)>,
 }
 
 impl Traffic {
-    /// Logs what has passed since the last look. Asks the data plane for its totals only where the line is wanted.
+    /// Logs the traffic since the last call. Reads the data plane's totals only if the line is needed.
     pub fn tick<F: Format>(&mut self, now: Instant, plane: &Plane<F>) {
         if !wanted(TRAFFIC.into()) {
             self.seen = None;
@@ -33,7 +33,8 @@ impl Traffic {
     }
 }
 
-/// Formats packets by openvpn's letters, and drops by reason; `None` if nothing has moved.
+/// Formats the numbers of packets by openvpn's letters, and the drops by reason. Returns `None` if there was no
+/// traffic.
 fn passed(before: &Totals, now: &Totals) -> Option<String> {
     let since = |then: u64, now: u64| now.saturating_sub(then);
     let [r_upper, w_upper, r_lower, w_lower] = [

@@ -1,10 +1,10 @@
-//! Lines for a terminal.
+//! Formats lines for a terminal.
 
-/// Columns that any terminal has.
+/// The number of columns that any terminal has.
 pub const WIDTH: usize = 80;
 
-/// Formats a log line with the date `head` before it. An indented line of a file, or carets beneath one, remain as they
-/// are.
+/// Formats a log line with the date `head` before it. Quoted lines of a file, which are indented, and the carets
+/// beneath them are not wrapped.
 pub(super) fn log_line(head: &str, text: &str) -> String {
     if text.starts_with(' ') || text.contains("  ") {
         format!("{head}{text}\n")
@@ -13,8 +13,7 @@ pub(super) fn log_line(head: &str, text: &str) -> String {
     }
 }
 
-/// Words in lines of at most 80 columns: the first begins with `head`, the others with as many
-/// spaces.
+/// Wraps a text into lines of at most 80 columns. The first begins with `head`, the others with as many spaces.
 #[must_use]
 pub fn wrapped(head: &str, words: &str) -> String {
     let indent = head.chars().count();
@@ -37,8 +36,8 @@ pub fn wrapped(head: &str, words: &str) -> String {
     text
 }
 
-/// Formats a fault: wrapped between words for people, on a single line for programs. The carets beneath an error in a
-/// file must keep their position.
+/// Formats a fault, wrapped between words for people, or on a single line for programs. The carets beneath an error in
+/// a file keep their position.
 #[must_use]
 pub fn fault_line(fault: &str, terminal: bool) -> String {
     if !terminal || fault.contains("\n") && fault.contains('^') {
@@ -69,7 +68,7 @@ mod tests {
         );
         let rule = "        tcp dport 22 accept  # and a comment that is longer than the terminal is wide, by far";
         assert_eq!(log_line("", rule), format!("{rule}\n"));
-        // A word that is longer than a line, such as a path, is not broken.
+        // A word longer than a line, such as a path, is not broken.
         let path = "x".repeat(100);
         assert_eq!(log_line("", &path), format!("{path}\n"));
     }

@@ -1,18 +1,17 @@
-//! HTTP's Digest authentication (RFC 7616) towards a proxy: the password stays here, and with it what a listener could
-//! use elsewhere.
+//! HTTP's Digest authentication (RFC 7616) to a proxy, in which the password is not sent.
 
 use adit_crypto::{Digest, hash};
 use zeroize::Zeroizing;
 
 use super::Login;
 
-/// A proxy's challenge, as far as it is supported.
+/// A proxy's challenge with the supported parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     algorithm: Digest,
-    /// `MD5-sess`: one more round with both nonces.
+    /// Whether the algorithm is a session variant such as `MD5-sess`, with one more round over both nonces.
     session: bool,
-    /// Whether the answer has `qop=auth`, with a count and a nonce of ours.
+    /// Whether the response contains `qop=auth`, with a count and our nonce.
     counted: bool,
     realm: String,
     nonce: String,
@@ -25,11 +24,11 @@ pub(super) struct Offer {
     /// The strongest digest challenge.
     pub(super) digest: Option<Challenge>,
     pub(super) basic: bool,
-    /// The names of all, for messages.
+    /// The names of all offered schemes, for messages.
     pub(super) names: Vec<String>,
 }
 
-/// Parses the values of `Proxy-Authenticate` in an answer.
+/// Parses the `Proxy-Authenticate` headers of a response.
 pub(super) fn offer(answer: &str) -> Offer {
     let mut offer = Offer::default();
     for line in answer.lines().skip(1) {
@@ -62,7 +61,7 @@ struct Raw<'a> {
     parameters: Vec<(&'a str, &'a str)>,
 }
 
-/// Most challenges and parameters that are looked at.
+/// The maximum number of challenges and parameters that are parsed.
 const MAX_ITEMS: usize = 64;
 
 /// Splits `Basic realm="a", Digest realm="b, c", nonce=d`.
@@ -127,7 +126,7 @@ impl Raw<'_> {
         };
         let counted = match self.get("qop") {
             None => false,
-            // There is no body whose integrity could be asked for.
+            // `auth-int` is not supported, because there is no body to protect.
             Some(offered) => {
                 let auth = |word: &str| word.trim().eq_ignore_ascii_case("auth");
                 if !offered.split(',').any(auth) {
@@ -207,7 +206,7 @@ mod tests {
         offer(&format!("HTTP/1.1 407 x\r\nProxy-Authenticate: {value}\r\n\r\n"))
     }
 
-    /// As another implementation of the hashes makes them, by the formulas of RFC 7616, 3.4.
+    /// The values were computed with another implementation of the hashes, by the formulas of RFC 7616, 3.4.
     #[test]
     fn answers_are_those_of_the_standard() {
         let nonce = &[1, 2, 3, 4];

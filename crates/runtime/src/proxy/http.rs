@@ -1,4 +1,4 @@
-//! HTTP's CONNECT (RFC 9110, 9.3.6), with Basic (RFC 7617) and Digest authentication (RFC 7616).
+//! HTTP's CONNECT (RFC 9110, 9.3.6) with Basic (RFC 7617) and Digest authentication (RFC 7616).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,19 +8,19 @@ use zeroize::Zeroizing;
 use super::digest::{Challenge, Offer, offer};
 use super::{Login, Wire, read};
 
-/// Longest answer that is read: status line and headers.
+/// The maximum length of a response's status line and headers in bytes.
 const MAX_ANSWER: usize = 8192;
-/// Bytes of a nonce of ours.
+/// The length of our nonces in bytes.
 const NONCE: usize = 16;
 
 /// `http-proxy` with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpProxy {
-    /// Host.
+    /// The host.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
-    /// For authentication.
+    /// The credentials.
     pub login: Option<Login>,
     /// The authentication scheme.
     pub scheme: Scheme,
@@ -28,33 +28,34 @@ pub struct HttpProxy {
     pub version: String,
     /// `http-proxy-option AGENT`.
     pub agent: Option<String>,
-    /// `http-proxy-option CUSTOM-HEADER`: names and values.
+    /// `http-proxy-option CUSTOM-HEADER`, as names and values.
     pub headers: Vec<(String, String)>,
 }
 
-/// The last word of `http-proxy`.
+/// The last argument of `http-proxy`, which is the authentication scheme.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
     /// Basic, with the first request.
     #[default]
     Basic,
-    /// `auto`: what the proxy asks for, by preference not Basic, which shows the password to anyone who listens.
+    /// `auto`: a scheme that the proxy offers. Basic is the last choice, because it reveals the password to anyone who
+    /// listens.
     Auto,
-    /// `auto-nct`: what the proxy asks for, and never Basic.
+    /// `auto-nct`: a scheme that the proxy offers, but never Basic.
     Hidden,
 }
 
-/// The authentication that an HTTP proxy demands, on another connection.
+/// The authentication that an HTTP proxy demands, for use on another connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Authentication {
-    /// The password as it is.
+    /// Basic, with the password itself.
     Basic,
-    /// A digest of it.
+    /// Digest, with the proxy's challenge.
     Digest(Challenge),
 }
 
 impl HttpProxy {
-    /// Asks for a way; `Some` where the proxy first wants to know who asks.
+    /// Requests a connection. Returns `Some` if the proxy demands authentication first.
     pub(super) async fn pass(
         &self,
         wire: &mut impl Wire,
@@ -74,7 +75,7 @@ impl HttpProxy {
         }
     }
 
-    /// Chooses the authentication scheme to use for an offer.
+    /// Chooses one of the offered authentication schemes.
     fn choose(&self, offer: Offer) -> Result<Authentication, String> {
         if self.login.is_none() {
             return Err("it asks for a user name and a password (407): give http-proxy a file with both, or \
@@ -135,7 +136,7 @@ fn basic(Login { username, password }: &Login) -> Zeroizing<String> {
     Zeroizing::new(format!("Basic {}", encoded.as_str()))
 }
 
-/// Reads the proxy's answer up to the empty line, byte by byte, because the bytes after it belong to the tunnel.
+/// Reads the proxy's response up to the empty line, byte by byte, because the bytes after it belong to the tunnel.
 async fn answer(wire: &mut impl Wire) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") && !bytes.ends_with(b"\n\n") {
@@ -147,11 +148,11 @@ async fn answer(wire: &mut impl Wire) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The meaning of an answer.
+/// The meaning of a response.
 enum Verdict {
-    /// From here on the connection is the tunnel's.
+    /// The proxy has connected to the server.
     Open,
-    /// Not without authentication.
+    /// The proxy demands authentication.
     Unknown(Offer),
 }
 
@@ -187,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Returns the proxy's input and the result, for an answer followed by a byte of the tunnel.
+    /// Returns the proxy's input and the result, for a response that is followed by a byte of the tunnel.
     async fn pass(
         proxy: HttpProxy,
         answer: &[u8],

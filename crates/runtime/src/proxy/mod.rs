@@ -1,7 +1,7 @@
 //! Proxies for clients: HTTP (CONNECT, for streams) and SOCKS 5 (for datagrams too).
 //!
-//! Once a proxy has agreed, the connection carries the tunnel's bytes and nothing else. The name of the server is given to
-//! the proxy as it is: a client behind a proxy often cannot resolve it.
+//! Once a proxy has agreed, the connection carries only the tunnel's bytes. The proxy gets the server's name
+//! unresolved, because a client behind a proxy often cannot resolve it.
 
 mod digest;
 mod http;
@@ -31,13 +31,13 @@ pub enum Proxy {
 /// The credentials for a proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
-    /// User name.
+    /// The user name.
     pub username: String,
-    /// Password.
+    /// The password.
     pub password: Zeroizing<String>,
 }
 
-// By hand: passwords never reach a log.
+// Implemented manually: passwords must not reach a log.
 impl std::fmt::Debug for Login {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Login {
 }
 
 impl Proxy {
-    /// Returns the address of the proxy: host and port.
+    /// Returns the host and port of the proxy.
     pub fn address(&self) -> (&str, u16) {
         match self {
             Self::Http(proxy) => (&proxy.host, proxy.port),
@@ -55,10 +55,10 @@ impl Proxy {
 
     /// Asks the proxy, at the other end of a connected stream, for a connection to `host`.
     ///
-    /// `Some` if the proxy demands authentication: pass it as `wanted` on another connection.
+    /// Returns `Some` if the proxy demands authentication. Pass it as `wanted` on another connection.
     ///
     /// # Errors
-    /// The proxy refused, or did not answer within `limit`; the stream is unusable then.
+    /// Fails if the proxy refused or did not answer within `limit`. The stream is unusable in this case.
     pub async fn pass(
         &self,
         stream: &TcpStream,
@@ -79,7 +79,7 @@ impl Proxy {
     /// Asks the proxy to relay datagrams to `host`, for as long as the connection exists.
     ///
     /// # Errors
-    /// As [`Proxy::pass`]; an HTTP proxy has none.
+    /// See [`Proxy::pass`]. An HTTP proxy cannot relay datagrams.
     pub async fn associate(
         &self,
         stream: TcpStream,
@@ -97,7 +97,7 @@ impl Proxy {
         };
         let (relay, header) = self.within(limit, asked).await?;
         let peer = stream.peer_addr().map_err(broken)?;
-        // A proxy that names no address of its own means the one that it was asked at.
+        // If the proxy sends no relay address, it means the address at which it was reached.
         let relay = relay.filter(|relay| relay.port() != 0).ok_or_else(|| {
             let (proxy, at) = self.address();
             format!("proxy {proxy}:{at}: it sent no relay address")
@@ -135,7 +135,7 @@ fn copy(stream: &TcpStream) -> Result<tokio::net::TcpStream, String> {
 trait Wire: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
 
-/// Reads exactly this many bytes: what comes behind the proxy's answer is the tunnel's.
+/// Reads exactly this number of bytes, because the bytes after the proxy's response belong to the tunnel.
 async fn read<const N: usize>(wire: &mut impl Wire) -> Result<[u8; N], String> {
     let mut bytes = [0; N];
     wire.read_exact(&mut bytes).await.map_err(|e| match e.kind() {
@@ -145,14 +145,14 @@ async fn read<const N: usize>(wire: &mut impl Wire) -> Result<[u8; N], String> {
     Ok(bytes)
 }
 
-/// Fuzzes the answers of a proxy. The first byte chooses the request.
+/// Processes a proxy's responses, for the fuzzer. The first byte selects the request.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     let Some((&choice, answer)) = bytes.split_first() else { return };
     let has = |bit: u8| choice & bit != 0;
     let password = Zeroizing::new("secret-password".to_owned());
     let login = has(1).then(|| Login { username: "a\"n\\n".into(), password });
-    // Never pending: the proxy's answer is available from the beginning.
+    // This never waits, because the proxy's response is available from the beginning.
     let mut wire = tokio::io::join(answer, Vec::new());
     let host = if has(2) { "2001:db8::1" } else { "vpn.example" };
     if has(4) {
@@ -178,7 +178,7 @@ pub fn fuzz(bytes: &[u8]) {
     let mut again = tokio::io::join(answer, Vec::new());
     let _ = at_once(proxy.pass(&mut again, (host, 443), Some(&wanted)));
     let request = String::from_utf8_lossy(again.writer());
-    // No answer of a proxy adds a line to the request or has the password shown where it must not be.
+    // No response of a proxy can add a line to the request or reveal the password.
     assert_eq!(request.lines().count(), 4, "{request}");
     assert!(!request.contains("secret-password"), "{request}");
     assert!(!(scheme == Scheme::Hidden && request.contains(": Basic ")), "{request}");

@@ -1,8 +1,8 @@
 //! Datagrams through a SOCKS 5 proxy (RFC 1928, section 7).
 //!
-//! Each datagram to and from the proxy begins with the address of its other end. The data plane knows
-//! nothing of that: it uses a socket of ours on the loopback interface, and a separate thread adds and removes
-//! the headers, train by train.
+//! Each datagram to and from the proxy begins with the address of its other end. The data plane does not handle these
+//! headers. It sends to our socket on the loopback interface, and a separate thread adds and removes the headers, one
+//! train at a time.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,15 +18,15 @@ use tokio::sync::oneshot;
 
 use super::socks::{IPV4, IPV6, NAME};
 
-/// Trains received at once.
+/// The number of trains received at once.
 const SLOTS: usize = 16;
 
-/// A proxy's consent to carry datagrams. It ends with its TCP connection, and when it is dropped.
+/// A proxy's agreement to relay datagrams. It ends with its TCP connection, or when it is dropped.
 #[derive(Debug)]
 pub struct Association {
     near: SocketAddr,
     relay: SocketAddr,
-    /// Our end of the connection that keeps the association alive.
+    /// The local address of the connection that keeps the association alive.
     control: SocketAddr,
     client: Arc<OnceLock<SocketAddr>>,
     ended: Option<oneshot::Receiver<()>>,
@@ -40,9 +40,9 @@ struct RelayThread {
     near: UdpSocket,
     far: UdpSocket,
     relay: SocketAddr,
-    /// The data plane's socket. Until it is named, nothing is carried.
+    /// The address of the data plane's socket. Nothing is relayed until it is set.
     client: Arc<OnceLock<SocketAddr>>,
-    /// Before each datagram to the proxy.
+    /// The header before each datagram to the proxy.
     header: Vec<u8>,
     batch: RecvBatch,
     scratch: SendScratch,
@@ -56,7 +56,7 @@ const CONTROL: u64 = 2;
 const STOP: u64 = 3;
 
 impl Association {
-    /// Carries datagrams to the server that `header` names, through `relay`, while `control` is open.
+    /// Starts relaying datagrams through `relay` to the server in `header`, while `control` is open.
     pub(super) fn start(
         control: TcpStream,
         relay: SocketAddr,
@@ -97,7 +97,7 @@ impl Association {
         let thread = std::thread::Builder::new().name("socks-udp".into()).spawn(move || {
             if let Err(e) = pump.run() {
                 tracing::warn!("proxy: relay for datagrams ended: {e}");
-                // Fails only when the client is gone.
+                // This fails only if the client is gone.
                 let _ = end.send(());
             }
         })?;
@@ -112,30 +112,31 @@ impl Association {
         })
     }
 
-    /// Resolves when the proxy ends the association, and fails when this is dropped. The first call gets it.
+    /// Returns a receiver that resolves when the proxy ends the association, and fails when the association is dropped.
+    /// Only the first call returns it.
     pub fn ended(&mut self) -> Option<oneshot::Receiver<()>> {
         self.ended.take()
     }
 
-    /// Returns our end of the connection to the proxy; the proxy relays only while that connection lasts.
+    /// Returns the local address of the connection to the proxy. The proxy relays only while that connection exists.
     pub fn control(&self) -> SocketAddr {
         self.control
     }
 
-    /// Sets the local address of the data plane's socket: datagrams of other sockets on this machine are not carried.
+    /// Sets the local address of the data plane's socket. Datagrams from other sockets on this host are not relayed.
     pub fn serve(&self, socket: SocketAddr) {
-        // A socket that is bound to no address sends from that of the loopback.
+        // A socket without a bound address sends from the loopback address.
         let ip = if socket.ip().is_unspecified() { self.near.ip() } else { socket.ip() };
-        // It is logged once, when the socket is opened.
+        // This is set once, when the socket is opened.
         let _ = self.client.set(SocketAddr::new(ip, socket.port()));
     }
 
-    /// Returns the address that the data plane sends to.
+    /// Returns the address to which the data plane sends.
     pub fn near(&self) -> SocketAddr {
         self.near
     }
 
-    /// Returns the first hop of the datagrams: the proxy's relay.
+    /// Returns the first hop of the datagrams, which is the proxy's relay.
     pub fn relay(&self) -> SocketAddr {
         self.relay
     }
@@ -164,7 +165,7 @@ impl RelayThread {
                     NEAR => self.outward(),
                     FAR => self.inward(),
                     CONTROL => match self.control.recv(&mut [0; 64]) {
-                        // The proxy sends nothing here but the end of the stream.
+                        // The proxy sends only the end of the stream here.
                         Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
                         Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
                         Ok(_) | Err(_) => {}
@@ -175,7 +176,8 @@ impl RelayThread {
         }
     }
 
-    /// Relays packets from the data plane to the proxy. Packets that the sockets do not take are lost, as on any path.
+    /// Relays packets from the data plane to the proxy. Packets that the sockets do not accept are lost, as on any
+    /// path.
     fn outward(&mut self) {
         let Self { near, far, relay, client, header, batch, scratch, train, .. } = self;
         let Ok(_) = near.recv_burst(batch) else { return };
@@ -205,7 +207,7 @@ impl RelayThread {
             let mut segment = 0;
             for datagram in received.data.chunks(received.segment.max(1)) {
                 let Some(inner) = payload(datagram) else { continue };
-                // All behind the first are as long, but perhaps the last.
+                // All datagrams of a train are as long as the first, except that the last may be shorter.
                 if segment != 0 && inner.len() > segment {
                     send(near, client, segment, train, scratch);
                     train.clear();
@@ -240,15 +242,15 @@ fn send(
     let Ok(segment) = u16::try_from(segment) else { return };
     let train = Train { to, from: None, segment, payload };
     if socket.send_trains(&[train], scratch).is_err() && usize::from(segment) < payload.len() {
-        // The device may not cut trains, or the path may be narrower than they are.
+        // The device may not support segmentation, or the segments may exceed the path MTU.
         for datagram in payload.chunks(segment.into()) {
             let _ = socket.send_to(to, None, datagram);
         }
     }
 }
 
-/// Returns the payload of a datagram from the proxy; `None` if the header is incomplete, or if the datagram is a
-/// fragment: fragments are optional, and no proxy sends them.
+/// Returns the payload of a datagram from the proxy. Returns `None` if the header is incomplete, or if the datagram is
+/// a fragment. Fragments are optional, and no proxy sends them.
 fn payload(datagram: &[u8]) -> Option<&[u8]> {
     let (head, rest) = datagram.split_first_chunk::<4>()?;
     let [0, 0, 0, kind] = *head else { return None };
@@ -266,7 +268,8 @@ fn payload(datagram: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// A program on the same machine finds the port first, and goes on sending: what is carried is the data plane's.
+    /// If a program on the same host finds the port first and keeps sending, still only the data plane's datagrams are
+    /// relayed.
     #[test]
     fn only_the_data_planes_socket_is_served() {
         use std::net::{TcpListener, UdpSocket as StdUdp};

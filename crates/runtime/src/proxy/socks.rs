@@ -1,4 +1,4 @@
-//! SOCKS 5 (RFC 1928) with user name and password (RFC 1929): CONNECT and UDP ASSOCIATE.
+//! SOCKS 5 (RFC 1928) with user name and password (RFC 1929), for CONNECT and UDP ASSOCIATE.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
 const USERNAME_PASSWORD: u8 = 2;
 const NONE_ACCEPTABLE: u8 = 0xff;
-/// Version of the sub-negotiation.
+/// The version of the sub-negotiation.
 const LOGIN_VERSION: u8 = 1;
 const CONNECT: u8 = 1;
 const UDP_ASSOCIATE: u8 = 3;
@@ -22,11 +22,11 @@ pub(super) const IPV6: u8 = 4;
 /// `socks-proxy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocksProxy {
-    /// Host.
+    /// The host.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
-    /// The credentials, in case the proxy asks for them.
+    /// The credentials, in case the proxy requests them.
     pub login: Option<Login>,
 }
 
@@ -44,7 +44,8 @@ impl SocksProxy {
         reply(wire).await.map(|_| ())
     }
 
-    /// Asks for a way for datagrams: where to send them, and what to write before each.
+    /// Requests an association for datagrams. Returns the relay's address, and the header before
+    /// each datagram.
     pub(super) async fn associate(
         &self,
         wire: &mut impl Wire,
@@ -97,7 +98,7 @@ impl SocksProxy {
     }
 }
 
-/// Encodes an address as in requests and before datagrams.
+/// Encodes an address for requests and datagram headers.
 fn address(host: &str, port: u16) -> Result<Vec<u8>, String> {
     let mut bytes = match host.parse() {
         Ok(IpAddr::V4(v4)) => [&[IPV4], &v4.octets()[..]].concat(),
@@ -116,7 +117,8 @@ fn length(text: &str, what: &str) -> Result<u8, String> {
     u8::try_from(text.len()).map_err(|_| format!("{what} is longer than 255 bytes"))
 }
 
-/// Reads the whole reply: what comes behind is the tunnel's. The address in it, where it is one.
+/// Reads exactly one reply, because the bytes after it belong to the tunnel. Returns the address in
+/// it, unless it is a name.
 async fn reply(wire: &mut impl Wire) -> Result<Option<SocketAddr>, String> {
     let [version, code, _, kind] = read::<4>(wire).await?;
     if version != VERSION {

@@ -1,4 +1,4 @@
-//! A node of a network in a database: every check, in a request of which everything else is allowed.
+//! Tests each check of a node's helper with a request in which everything else is allowed.
 
 use std::fs;
 
@@ -38,7 +38,7 @@ fn wish(bind: &str) -> SocketRequest {
     }
 }
 
-/// Creates a node's files, and the duty of `adit postgres up` there.
+/// Creates a node's files, and the duty of `adit postgres up` for them.
 fn node() -> (tempfile::TempDir, NodeDuty) {
     let dir = tempfile::tempdir().unwrap();
     let paths = Paths::new(Some(dir.path()), "vpn").unwrap();
@@ -92,7 +92,7 @@ fn a_nodes_plan_is_the_settings_one_with_routes_to_other_nodes() {
         change(&mut plan);
         assert!(apply(&policy, plan).unwrap_err().contains("plan: "), "{at}");
     }
-    // This node's own networks, and what would take traffic from them.
+    // This node's own networks, and networks that would take traffic from them.
     for net in ["192.168.7.0/24", "192.168.7.9/32", "192.168.0.0/16", "10.9.0.7/32", "0.0.0.0/0"] {
         let plan = HostPlan { routes: vec![route(net)], ..node_plan() };
         assert!(apply(&policy, plan).unwrap_err().contains(net), "{net}");

@@ -19,8 +19,8 @@ impl ClientEngine {
             return;
         };
         let elsewhere = !same_path(control_channel.link, link);
-        // `float`: a server with several addresses may send its first answer from another one.
-        // Within a session the data plane detects moves, by authentic packets.
+        // `float`: a server with several addresses may send its first answer from a different one.
+        // Once a session is up, the data plane detects a new address from authentic packets.
         let first = !up && control_channel.remote().is_none();
         let streams = control_channel.link.is_stream() || link.is_stream();
         if elsewhere && !(first && self.config.settings.float && !streams) {
@@ -57,7 +57,7 @@ impl ClientEngine {
         match settled {
             Ok(false) => {}
             Ok(true) => self.dropped = self.dropped.saturating_add(1),
-            // An established session continues without the new key until its end.
+            // The current key of an established session stays in use until it expires.
             Err(reason)
                 if self.config.settings.limits.exit_on_tls_failure
                     && matches!(self.state, State::Connecting(_)) =>
@@ -124,7 +124,7 @@ impl ClientEngine {
         }
     }
 
-    /// Returns whether this is a check whose server does not take part in it.
+    /// Returns whether this is a check with a server that does not support checks.
     pub(super) fn ends_here(&self) -> bool {
         match &self.state {
             State::Connecting(attempt) => {

@@ -1,4 +1,4 @@
-//! The end of a client, with its exit notices.
+//! Ending a client, with its exit notices.
 
 use adit_engine::Instant;
 

@@ -26,8 +26,8 @@ type Out = Outbox<ClientEvent>;
 /// The interval at which PUSH_REQUEST is repeated, as OpenVPN's servers expect.
 const PUSH_REQUEST_EVERY: Duration = Duration::from_secs(5);
 
-/// The time to wait for a late alert: in TLS 1.3 a server reads the client's certificate after the
-/// client has finished.
+/// The time to wait for a late alert. In TLS 1.3 a server reads the client's certificate only after
+/// the client has finished its handshake.
 const ALERT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An OpenVPN client.
@@ -39,7 +39,7 @@ pub struct ClientEngine {
     state: State,
     /// The configured credentials, while a token replaces them.
     own_credentials: Option<Credentials>,
-    /// The work that the server may still cause.
+    /// The amount of work that the server may still cause.
     budget: Budget,
     /// The number of packets dropped because they were not authentic or did not belong to the
     /// session.
@@ -75,14 +75,14 @@ impl State {
 /// An attempt, from the first reset to the pushed options.
 struct Attempt {
     control_channel: ControlChannel,
-    /// The time by which the server must answer; `None` once it has.
+    /// The time by which the server must answer; `None` once it has answered.
     answer_by: Option<Instant>,
     /// `ping-exit`: when the program ends unless a packet arrives.
     silent_at: Option<Instant>,
     /// `session-timeout`.
     ends: Option<Instant>,
     pull: Option<PullRequest>,
-    /// The time until which a check that goes no further waits for an alert.
+    /// The time until which a check with a server that does not support checks waits for an alert.
     checked_at: Option<Instant>,
 }
 
@@ -196,7 +196,7 @@ impl ClientEngine {
                 NoticeOutcome::Nothing => {}
                 NoticeOutcome::KeyNearLimit => self.tick(now, out),
                 NoticeOutcome::Inactive => self.end(now, Reason::Inactive, out),
-                // The server's answers are what finds the path.
+                // The server's answers to MTU probes cause these notices.
                 NoticeOutcome::Path(report) => {
                     if self.budget.report(now, String::new).is_some() {
                         out.event(ClientEvent::Path(report));
@@ -267,7 +267,7 @@ impl ClientEngine {
 }
 
 /// Returns whether a packet from one link may be answered to a control channel on the other. For a
-/// stream, it must be the very same connection.
+/// stream, both must be the same connection.
 fn same_path(ours: Link, link: Link) -> bool {
     if ours.is_stream() || link.is_stream() {
         ours == link
@@ -280,7 +280,8 @@ fn same_path(ours: Link, link: Link) -> bool {
 const MAX_AUTH_PENDING: Duration = Duration::from_secs(600);
 
 impl ClientEngine {
-    /// Does the work in a separate function, so that its stack frame is below its caller's.
+    /// Handles the input in a separate function, so that the caller can scrub this stack frame
+    /// afterwards.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
@@ -293,7 +294,7 @@ impl ClientEngine {
             Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
                 self.failed(now, Reason::DialFailed(reason), out);
             }
-            // The end of a previous attempt's link has no meaning for this one.
+            // Ignore the end of a link that belonged to an earlier attempt.
             Input::LinkDown(link) => match &self.state {
                 State::Up(tunnel) if tunnel.control_channel.link == link => {
                     self.cut_off(now, out);
@@ -309,7 +310,7 @@ impl ClientEngine {
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
-        // The wait after the exit notice may end with its acknowledgement.
+        // Do not wait any longer once the exit notice is acknowledged.
         if let State::Exiting(leaving) = &self.state
             && leaving.tunnel.exit_by_control
             && leaving.tunnel.control_channel.all_acknowledged()

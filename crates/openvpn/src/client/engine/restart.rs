@@ -20,9 +20,10 @@ impl ClientEngine {
         self.lost(now, Reason::RestartRequested, out);
     }
 
-    /// Processes a change of the path to the server, or its recovery after an outage. A wait or an
-    /// attempt restarts at once; a session continues, and searches for the path's MTU. A stream
-    /// that is `stale`, because its own address is gone, ends.
+    /// Processes a change of the path to the server, or its recovery after an outage. During a wait
+    /// or an attempt the client restarts at once. A session continues and searches for the path's
+    /// MTU again. A session over a stream ends if the stream is `stale`, because its local address
+    /// is gone.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {
             State::Waiting { until } => *until = now,
@@ -61,7 +62,8 @@ impl ClientEngine {
     /// Ends a lost session and connects to the same server again.
     pub(super) fn lost(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         if matches!(self.state, State::Exiting(_)) {
-            // We were leaving anyway; an exit message that crossed ours must not make us reconnect.
+            // We were ending anyway. An exit message from the server that crossed ours must not
+            // make us reconnect.
             return self.gone(out);
         }
         self.leave(out);
@@ -69,8 +71,8 @@ impl ClientEngine {
         self.state = State::Waiting { until: now + self.remotes.after_loss() };
     }
 
-    /// Continues after the end of a session's stream with the next server, which may be the same
-    /// one by another transport.
+    /// Continues with the next server after the session's stream ended. The next server may be the
+    /// same one over another transport.
     pub(super) fn cut_off(&mut self, now: Instant, out: &mut Out) {
         let wait = self.remotes.move_on();
         self.lost(now, Reason::ConnectionReset, out);

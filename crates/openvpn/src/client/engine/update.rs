@@ -30,8 +30,8 @@ impl OptionUpdates {
 }
 
 impl ClientEngine {
-    /// Processes a part of an update. With the last part the whole update takes effect, or none of
-    /// it and the session restarts.
+    /// Processes a part of an update. After the last part, either the whole update takes effect, or
+    /// none of it does and the session restarts.
     pub(super) fn push_update(&mut self, now: Instant, part: &str, out: &mut Out) {
         let State::Up(tunnel) = &mut self.state else {
             let note = "an update of options is left out: there are none yet";
@@ -53,7 +53,7 @@ impl ClientEngine {
             Ok(applied) => applied,
             Err(error) => return self.lost(now, error.into(), out),
         };
-        // The notes on the options as a whole were reported when these arrived.
+        // The notes about the full set of options were reported when the options arrived.
         notes.into_iter().for_each(|note| out.event(ClientEvent::Note(note)));
         let state = &mut tunnel.update;
         state.options = options;

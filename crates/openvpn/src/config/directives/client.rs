@@ -1,4 +1,5 @@
-//! The role of this end, and what a client does with a server's options and questions.
+//! Directives for the role of this end, and for a client's reaction to a server's options and
+//! challenges.
 
 use super::{Roles, Spec, flag, used};
 use crate::config::ConfigError;

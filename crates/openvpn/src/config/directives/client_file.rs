@@ -1,4 +1,4 @@
-//! Directives of the files of single clients (`client-config-dir`).
+//! Directives in the files of single clients (`client-config-dir`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::config::client_file::{ClientRules, RawClientFile};
 use crate::config::push_filter::Pushed;
 use crate::config::reader::Directive;
 
-/// The directives that only such files may have.
+/// The directives that are allowed only in such files.
 pub(super) const TABLE: &[Spec] = &[
     only("disable", "", 0, |raw, _| {
         raw.file.disabled = true;
@@ -50,7 +50,7 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("An IPv6 network behind the client."),
     only("push-reset", "", 0, |raw, _| {
-        // Also the lines of this file before it.
+        // This removes earlier `push` lines of this file as well.
         raw.file.grant.push.clear();
         raw.file.grant.push_reset = true;
         Ok(())

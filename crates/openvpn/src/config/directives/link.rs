@@ -1,4 +1,4 @@
-//! The directives of the link to the other end: servers, proxies, sockets.
+//! Directives for the link to the other end: servers, proxies, sockets.
 
 use std::time::Duration;
 
@@ -244,7 +244,7 @@ fn socket_flags(_: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
             format!("there is no flag \"{other}\""),
             "write TCP_NODELAY, or nothing: it is always set",
         )),
-        // It is always set.
+        // TCP_NODELAY is always set.
         None => Ok(()),
     }
 }

@@ -1,9 +1,9 @@
-//! The table of directives. One row says all of a directive: its name, what is written behind it, in which roles and blocks
-//! it may be, its parser or field, what it does, and how far it is supported. Parser, role checks, help and docs/openvpn.md
-//! come from the rows.
+//! The table of directives. One row defines all properties of a directive: its name, its arguments, the roles and
+//! blocks that allow it, its parser or field, its effect, and its support level. The parser, the role checks, the help
+//! and docs/openvpn.md all use the rows.
 //!
-//! A new directive is a row in the module of its subject, a field of the configuration that the row's parser sets, and the
-//! code that uses the field.
+//! To add a directive, add a row to the module of its subject, a field of the configuration that the row's parser sets,
+//! and the code that uses the field.
 
 mod client;
 mod client_file;
@@ -28,7 +28,7 @@ use super::options::Source;
 use super::raw_config::{RawConfig, Remote};
 use super::reader::Directive;
 
-/// A row: everything about one directive.
+/// A row of the table, which defines one directive.
 #[derive(Clone)]
 pub(super) struct Spec {
     pub(super) name: &'static str,
@@ -36,11 +36,11 @@ pub(super) struct Spec {
     pub(super) args: &'static str,
     /// The allowed numbers of arguments.
     pub(super) arity: RangeInclusive<usize>,
-    /// Whether `<name>` and `</name>` around lines may take the place of the arguments.
+    /// Whether lines between `<name>` and `</name>` may replace the arguments.
     pub(super) block: bool,
     pub(super) roles: Roles,
     pub(super) in_connection: InConnection,
-    /// The parser of the line in the file of a single client.
+    /// The parser for the directive in the file of a single client.
     pub(super) in_client_file: Option<ClientFileParser>,
     pub(super) support: Support,
     /// Its effect, in one sentence; empty if it has none.
@@ -54,13 +54,13 @@ pub(super) enum Support {
     Used(Field),
     /// In force in the file of a single client, and refused elsewhere.
     ClientFile,
-    /// Accepted with a warning: what it would do, and why nothing is lost.
+    /// Accepted with a warning, which explains why the missing effect does no harm.
     NoEffect(&'static str),
-    /// Refused: why, and what to do instead.
+    /// Refused, with the reason and the remedy.
     Refused(&'static str, &'static str),
 }
 
-/// The field that the arguments go to.
+/// The field that stores the arguments.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Field {
     /// Set by the directive's presence.
@@ -73,7 +73,7 @@ pub(super) enum Field {
     Path(fn(&mut RawConfig) -> &mut Option<PathBuf>),
     /// A file, or its content in a block.
     Source(fn(&mut RawConfig) -> &mut Option<Source>),
-    /// The value that the function makes of them.
+    /// Set by a function that parses the arguments.
     Parsed(Parser),
 }
 
@@ -84,36 +84,36 @@ type ClientFileParser = fn(&mut RawClientFile, &Directive) -> Result<(), ConfigE
 /// The meaning of a directive in a `<connection>` block.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum InConnection {
-    /// It has no place there.
+    /// The directive is refused in a block.
     Refused,
-    /// It concerns the whole tunnel: all blocks that have it must agree.
+    /// The directive applies to the whole tunnel, so all blocks that contain it must agree.
     Shared,
-    /// It concerns the block alone.
+    /// The directive applies to this block alone.
     Own(ConnectionParser),
-    /// The same as outside.
+    /// The directive has the same effect as outside a block.
     Free,
 }
 
-/// The meaning of a directive to an end of the tunnel.
+/// The effect of a directive at one end of the tunnel.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum DirectiveEffect {
-    /// It is in force.
+    /// The directive is in force.
     Used,
-    /// It has no effect, which a warning says; as in openvpn.
+    /// The directive has no effect, and a warning is given, as in openvpn.
     Ignored,
-    /// It has no effect with a TUN device, likewise.
+    /// The directive has no effect with a TUN device, and a warning is given.
     IgnoredWithTun,
-    /// It is refused; as in openvpn.
+    /// The directive is refused, as in openvpn.
     Refused,
 }
 
-/// The meaning of a directive in each role.
+/// The effect of a directive in each role.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Roles {
     pub(super) client: DirectiveEffect,
     pub(super) server: DirectiveEffect,
     pub(super) p2p: DirectiveEffect,
-    /// Whether it needs TLS, which a tunnel with a static key is without.
+    /// Whether the directive needs TLS, which a tunnel with a static key does not use.
     pub(super) tls: bool,
 }
 
@@ -128,18 +128,18 @@ impl Roles {
     /// A server of many clients.
     const SERVER: Self =
         Self { client: DirectiveEffect::Refused, p2p: DirectiveEffect::Refused, ..Self::ANY };
-    /// A server; tolerated on clients.
+    /// A server; ignored on clients.
     const SERVER_LAX: Self = Self { client: DirectiveEffect::Ignored, ..Self::SERVER };
-    /// An end that options are pushed to.
+    /// An end that receives pushed options.
     const CLIENT: Self =
         Self { server: DirectiveEffect::Refused, p2p: DirectiveEffect::Refused, ..Self::ANY };
-    /// An end that options are pushed to; tolerated on servers.
+    /// An end that receives pushed options; ignored on servers.
     const CLIENT_LAX: Self = Self { server: DirectiveEffect::Ignored, ..Self::CLIENT };
     /// The ends that dial.
     const DIALS: Self = Self { server: DirectiveEffect::Refused, ..Self::ANY };
-    /// An end that dials; tolerated on servers.
+    /// An end that dials; ignored on servers.
     const DIALS_LAX: Self = Self { server: DirectiveEffect::Ignored, ..Self::ANY };
-    /// Either end of a tunnel between two points, and a server.
+    /// Either end of a point-to-point tunnel, and a server.
     const NOT_CLIENT: Self = Self { client: DirectiveEffect::Refused, ..Self::ANY };
     /// An end whose own addresses are configured.
     const OWN_ADDRESS: Self = Self { client: DirectiveEffect::IgnoredWithTun, ..Self::ANY };
@@ -190,13 +190,13 @@ impl Spec {
         self
     }
 
-    /// Formats the line as an operator would write it.
+    /// Formats the directive's syntax as an operator would write it.
     pub(super) fn usage(&self) -> String {
         format!("{} {}", self.name, self.args).trim_end().to_owned()
     }
 }
 
-/// Describes a directive that a parser handles.
+/// Defines a directive that a parser handles.
 const fn used(
     name: &'static str,
     args: &'static str,
@@ -206,17 +206,17 @@ const fn used(
     Spec { args, arity, ..Spec::new(name, Support::Used(Field::Parsed(parser))) }
 }
 
-/// Describes a directive without arguments that sets a flag.
+/// Defines a directive without arguments that sets a flag.
 const fn flag(name: &'static str, field: fn(&mut RawConfig) -> &mut bool) -> Spec {
     Spec::new(name, Support::Used(Field::Flag(field)))
 }
 
-/// Describes a directive whose one argument is stored as it is, or by its kind.
+/// Defines a directive with one argument, which is stored according to the kind of its field.
 const fn one(name: &'static str, args: &'static str, field: Field) -> Spec {
     Spec { args, arity: 1..=1, ..Spec::new(name, Support::Used(field)) }
 }
 
-/// Describes a directive that takes a file or a block.
+/// Defines a directive that takes a file or a block.
 const fn source(name: &'static str, field: fn(&mut RawConfig) -> &mut Option<Source>) -> Spec {
     one(name, "FILE", Field::Source(field)).or_block()
 }
@@ -230,7 +230,7 @@ const fn refused(name: &'static str, (why, instead): (&'static str, &'static str
 }
 
 impl Field {
-    /// Stores the arguments of a directive whose shape is checked.
+    /// Stores the arguments of a directive whose shape has been checked.
     pub(super) fn take(
         self,
         raw: &mut RawConfig,
@@ -270,7 +270,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
     .flatten()
 }
 
-/// Iterates over the directives that the file of a single client may have.
+/// Returns the directives that are allowed in the file of a single client.
 pub(super) fn in_client_file() -> impl Iterator<Item = &'static Spec> {
     all().filter(|spec| spec.in_client_file.is_some())
 }
@@ -285,7 +285,8 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let most = name.len().div_ceil(4).min(3);
     all()
         .map(|spec| spec.name)
-        // A difference in length is a lower bound, which also bounds the work for an absurdly long name.
+        // The difference in length is a lower bound of the distance. This check also limits the work for an absurdly
+        // long name.
         .filter(|known| known.len().abs_diff(name.chars().count()) <= most)
         .map(|known| (strsim::levenshtein(name, known), known))
         .filter(|(distance, _)| *distance <= most)

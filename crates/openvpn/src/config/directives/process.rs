@@ -1,4 +1,4 @@
-//! The process: configuration files, user, log, status, environment.
+//! Directives for the process: configuration files, user, log, status, environment.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
 
 pub(super) const TABLE: &[Spec] = &[
-    // The reader follows both.
+    // The reader has already processed both.
     used("config", "FILE", 1..=1, |_, _| Ok(())).doc("Reads another file at this place."),
     used("cd", "DIRECTORY", 1..=1, |_, _| Ok(())).doc("The directory that paths are relative to."),
     used("ignore-unknown-option", "NAME [NAME ...]", 1..=usize::MAX, |raw, d| {
@@ -45,7 +45,7 @@ pub(super) const TABLE: &[Spec] = &[
     used("remap-usr1", "SIGHUP|SIGTERM", 1..=1, remap_usr1)
         .doc("Treats SIGUSR1 as another signal."),
     used("script-security", "LEVEL", 1..=2, |raw, d| {
-        // Up to 1 no script of the user's runs in openvpn either.
+        // With a level of 0 or 1, openvpn does not run the user's scripts either.
         if d.number(0, 0..=3)? > 1 {
             raw.warn(d, "has no effect: it allows scripts, and none are run");
         }
@@ -64,7 +64,7 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The most messages of one kind in a row."),
-    // openvpn opens the log when it reads the directive, so only a `cd` before it counts.
+    // openvpn opens the log when it reads the directive, so only a `cd` before it has an effect.
     used("log", "FILE", 1..=1, |raw, d| {
         raw.options.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
         Ok(())
@@ -129,7 +129,7 @@ fn remap_usr1(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Allows the algorithms that an end of that version needs.
+/// Allows the algorithms that a peer of this version needs.
 fn compat_mode(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     let mut parts = d.arg(0).split('.').map(str::parse::<u32>);
     let mut part = || match parts.next() {

@@ -1,4 +1,4 @@
-//! A server's networks, pools, pushed options and clients.
+//! Directives for a server's networks, pools, pushed options and clients.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The directives that keep a session alive, end it, and schedule new keys.
+//! Directives that keep a session alive, end it, and schedule new keys.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ fn reneg_sec(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Parses a number; -1 means 0, no limit.
+/// Parses a number. -1 is read as 0, which means no limit.
 fn at_least_0(d: &Directive) -> Result<u64, ConfigError> {
     Ok(d.number::<i64>(0, -1..=i64::MAX)?.try_into().unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! The tables of docs/openvpn.md, and the table's own consistency.
+//! Checks the tables of docs/openvpn.md, and the consistency of the table of directives.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn ends(roles: Roles) -> String {
     }
 }
 
-/// Returns the other places where the directive may be, and its alternatives.
+/// Returns the other places that allow the directive, and its alternatives.
 fn places(spec: &Spec) -> String {
     let places = [
         (spec.block, "block"),
@@ -95,7 +95,7 @@ fn with_tables(page: &str) -> String {
     text + rest
 }
 
-/// `UPDATE_DOCS=1 cargo test -p adit-openvpn --lib directives` writes the tables.
+/// Run `UPDATE_DOCS=1 cargo test -p adit-openvpn --lib directives` to update the tables.
 #[test]
 fn the_page_about_directives_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openvpn.md");

@@ -1,4 +1,4 @@
-//! Certificates, keys, TLS, the control channel's wrapping, and ciphers.
+//! Directives for certificates, keys, TLS, the control channel's wrapping, and ciphers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
 use crate::tls::{CertProfile, IssuerHash};
 
-/// Seconds of a day.
+/// The seconds in a day.
 const DAY: u64 = 24 * 60 * 60;
 
 pub(super) const TABLE: &[Spec] = &[
@@ -149,7 +149,7 @@ pub(super) const TABLE: &[Spec] = &[
     .tls()
     .doc("The groups of TLS's key exchange."),
     used("ecdh-curve", "NAME:NAME", 1..=1, |raw, d| {
-        // The newer word wins.
+        // `tls-groups`, the newer directive, takes precedence.
         if !raw.seen.contains_key("tls-groups") {
             raw.options.tls.groups = Some(list(d)?);
         }
@@ -224,8 +224,8 @@ fn peer_fingerprint(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// Handles `verify-hash`. A block is of SHA-256; a lone argument, as in openvpn, of SHA-1. Further
-/// lines add to the list.
+/// Handles `verify-hash`. As in openvpn, a block contains SHA-256 hashes, and a single argument is
+/// a SHA-1 hash. Repeated directives add to the list.
 fn verify_hash(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     let sha1 = match (d.inline.is_some(), d.get(1)) {
         (true, _) | (_, Some("SHA256")) => false,
@@ -252,7 +252,7 @@ fn verify_hash(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Parses one fingerprint as an argument, or a block with one in each line, at least one.
+/// Parses one fingerprint from an argument, or one or more from the lines of a block.
 fn fingerprints(d: &Directive, sha1: bool) -> Result<Vec<String>, ConfigError> {
     let (name, flag, len) = if sha1 { ("SHA-1", "sha1", 20) } else { ("SHA-256", "sha256", 32) };
     let remedy =
@@ -272,7 +272,8 @@ fn fingerprints(d: &Directive, sha1: bool) -> Result<Vec<String>, ConfigError> {
     Ok(found)
 }
 
-/// Parses this many bytes in hex with colons between them into lower-case hex without colons.
+/// Parses `len` bytes in hex with colons between them, and returns them as lower-case hex without
+/// colons.
 fn fingerprint(text: &str, len: usize) -> Option<String> {
     let parts: Vec<&str> = text.split(':').collect();
     let whole = parts.len() == len
@@ -302,7 +303,8 @@ fn remote_cert_eku(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError
     Ok(())
 }
 
-/// Parses the values of `remote-cert-ku`, in hex: the first bit of the extension is 80.
+/// Parses the hexadecimal values of `remote-cert-ku`, in which 80 is the first bit of the
+/// extension.
 fn key_usage(d: &Directive) -> Result<Vec<u8>, ConfigError> {
     let value = |text: &String| {
         let digits = text.strip_prefix("0x").unwrap_or(text);
@@ -384,7 +386,7 @@ fn tls_auth(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     wrap(raw, d, key.map(|key| Wrap::TlsAuth { key, direction: None }))
 }
 
-/// Sets the second argument of `tls-auth` and `secret`.
+/// Sets the key direction from the second argument of `tls-auth` or `secret`.
 fn key_direction(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     if d.args.len() > 1 {
         raw.key_direction = Some(d.number(1, 0..=1)?);
@@ -473,7 +475,7 @@ fn data_ciphers(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns the reference implementation's spelling of a digest's name.
+/// Returns a digest's name as OpenVPN spells it.
 fn digest(d: &Directive) -> Result<String, ConfigError> {
     const KNOWN: [&str; 6] = ["SHA1", "SHA224", "SHA256", "SHA384", "SHA512", "MD5"];
     let asked = d.arg(0).to_ascii_uppercase();

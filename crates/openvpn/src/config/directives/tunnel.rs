@@ -1,4 +1,4 @@
-//! The inside of the tunnel: device, addresses, routes, DNS, sizes.
+//! Directives for the inside of the tunnel: device, addresses, routes, DNS, sizes.
 
 use super::InConnection::Shared;
 use super::{Roles, Spec, flag, used};
@@ -11,7 +11,7 @@ use crate::negotiate::{DnsError, REDIRECT_FLAGS, compression, parse_route4, pars
 use crate::server::Topology;
 use crate::session::{Fragment, Mssfix};
 
-/// The longest control packet that is sent, openvpn's default.
+/// The default maximum length of a sent control packet, as in openvpn.
 const CONTROL_PACKET: u16 = 1250;
 const DNS: &str = "server NUMBER OPTION VALUE... | search-domains DOMAIN...";
 
@@ -191,7 +191,7 @@ fn dev_type(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
 fn dev_node(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     match d.arg(0) {
         "/dev/net/tun" => {}
-        // Elsewhere it names an adapter.
+        // On other systems, the argument names an adapter.
         name if !name.contains('/') => {
             raw.warn(d, "has no effect: it names an adapter of Windows or macOS");
         }
@@ -228,7 +228,7 @@ fn redirect(flags: &mut Option<Vec<String>>, d: &Directive) -> Result<(), Config
 fn dns(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     match raw.options.routes.dns.add(&d.name, &d.words(), false) {
         Ok(()) => {}
-        // Options about time servers, for example, which openvpn leaves to scripts.
+        // openvpn leaves such options to scripts, for example those about time servers.
         Err(DnsError::Unknown(word)) if d.name == "dhcp-option" => {
             raw.warn(d, &format!("has no effect here: {word} is not about DNS"));
         }

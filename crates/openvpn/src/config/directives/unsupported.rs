@@ -1,5 +1,5 @@
-//! Directives that are accepted without effect, and directives that are refused: of openvpn 2.6 and 2.7, and some that
-//! older files carry.
+//! Directives that are accepted without effect, and directives that are refused. They come from openvpn 2.6 and 2.7,
+//! and from older files.
 
 use super::{Spec, no_effect, refused};
 
@@ -27,7 +27,7 @@ const STANDALONE: (&str, &str) = ("this mode of openvpn is not offered here", "u
 const ALONE: &str = "it is a command of its own, and no part of a configuration";
 const LIMITS: &str = "the limits here are per address and always on";
 
-/// One row a line, whatever its length.
+/// Each row is on one line, whatever its length.
 #[rustfmt::skip]
 pub(super) const TABLE: &[Spec] = &[
     no_effect("allow-deprecated-insecure-static-crypto", "it lets openvpn 2.7 take secret, which is taken without it"),

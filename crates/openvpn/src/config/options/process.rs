@@ -4,9 +4,9 @@ use std::time::Duration;
 /// Options of the process, such as the user and the pid file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// `cd`; already joined to every path.
+    /// `cd`; every path already includes it.
     pub directory: Option<PathBuf>,
-    /// `daemon [NAME]`: go to the background; the name for the system log.
+    /// `daemon [NAME]`: run in the background, with this name in the system log.
     pub daemon: Option<String>,
     /// `writepid`.
     pub pid_file: Option<PathBuf>,
@@ -40,9 +40,9 @@ pub struct Log {
     pub to: LogTo,
     /// `verb`, 0 to 11; default 1.
     pub verb: u8,
-    /// `mute`: at most this many consecutive messages of a kind.
+    /// `mute`: the maximum number of consecutive messages of the same kind.
     pub mute: Option<u32>,
-    /// Not `suppress-timestamps`.
+    /// Whether lines have a timestamp, that is, `suppress-timestamps` is not set.
     pub timestamps: bool,
     /// `machine-readable-output`.
     pub machine_readable: bool,
@@ -54,7 +54,7 @@ pub enum LogTo {
     /// Standard output, as in openvpn; the system log after `daemon`.
     #[default]
     Standard,
-    /// `log`: truncated at the start.
+    /// `log`: a file, which is truncated at startup.
     File(PathBuf),
     /// `log-append`.
     Append(PathBuf),
@@ -67,7 +67,8 @@ pub enum LogTo {
 pub struct Status {
     /// The file.
     pub path: PathBuf,
-    /// The interval at which it is written; default 60 s. Zero: it is only read at the start.
+    /// The interval at which the file is written; default 60 s. Zero: the file is only read at
+    /// startup.
     pub every: Duration,
     /// `status-version`, 1 to 3.
     pub version: u8,

@@ -12,17 +12,17 @@ pub enum Proxy {
 /// `http-proxy`, `http-proxy-option`, `http-proxy-user-pass`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpProxy {
-    /// Name or address.
+    /// The name or address.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
-    /// User name and password, one line each, or from the terminal.
+    /// The user name and password from a file with one line for each, or from the terminal.
     pub login: Option<UserPass>,
     /// The authentication scheme.
     pub scheme: ProxyScheme,
     /// The version of HTTP: 1.0 or 1.1.
     pub version: String,
-    /// User agent.
+    /// The user agent.
     pub agent: Option<String>,
     /// Further headers.
     pub headers: Vec<(String, String)>,
@@ -31,11 +31,11 @@ pub struct HttpProxy {
 /// `socks-proxy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocksProxy {
-    /// Name or address.
+    /// The name or address.
     pub host: String,
-    /// Port.
+    /// The port.
     pub port: u16,
-    /// User name and password, one line each, or from the terminal.
+    /// The user name and password from a file with one line for each, or from the terminal.
     pub login: Option<UserPass>,
 }
 
@@ -45,8 +45,8 @@ pub enum ProxyScheme {
     /// Basic.
     #[default]
     Basic,
-    /// `auto`: as the proxy wants it, Digest rather than Basic.
+    /// `auto`: the method that the proxy offers; Digest is preferred to Basic.
     Auto,
-    /// `auto-nct`: as the proxy wants it, but not Basic.
+    /// `auto-nct`: the method that the proxy offers, except Basic.
     AutoNct,
 }

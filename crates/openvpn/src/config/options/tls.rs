@@ -7,33 +7,34 @@ use crate::tls::{CertProfile, IssuerHash};
 /// Certificates and TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// `ca`; with [`Self::peer_fingerprints`] there may be none.
+    /// `ca`; optional with [`Self::peer_fingerprints`].
     pub ca: Option<Source>,
     /// `capath`: a directory with authorities and revocation lists, named by their hashes.
     pub ca_path: Option<PathBuf>,
-    /// `peer-fingerprint`: SHA-256 of the certificates that may in, lower-case hex.
+    /// `peer-fingerprint`: the SHA-256 hashes of the accepted certificates, in lower-case hex.
     pub peer_fingerprints: Vec<String>,
-    /// `cert` and `key`; a client may have none if it has a user name.
+    /// `cert` and `key`; optional for a client with a user name.
     pub identity: Option<Identity>,
-    /// `askpass`: the key's password; without it an encrypted key is asked for on the terminal.
+    /// `askpass`: the source of the key's password. Without it, the password of an encrypted key is
+    /// read from the terminal.
     pub askpass: Option<AskPass>,
     /// `crl-verify`.
     pub crl: Option<Source>,
     /// `verify-x509-name`.
     pub verify_name: Option<VerifyName>,
-    /// `remote-cert-tls`, `remote-cert-eku`: what the peer's certificate must be for.
+    /// `remote-cert-tls`, `remote-cert-eku`: the purpose that the peer's certificate must have.
     pub peer_usage: Option<Usage>,
-    /// `remote-cert-ku`: as [`crate::tls::VerifyOptions::key_usage`].
+    /// `remote-cert-ku`: see [`crate::tls::VerifyOptions::key_usage`].
     pub key_usage: Option<Vec<u8>>,
     /// `ns-cert-type`: the old form of [`Self::peer_usage`].
     pub netscape_usage: Option<Usage>,
     /// `tls-cert-profile`.
     pub profile: CertProfile,
-    /// `dh`: not used, but it must exist.
+    /// `dh`: not used, but the file must exist.
     pub dh: Option<Source>,
     /// `verify-hash`.
     pub issuer: Option<IssuerHash>,
-    /// Server: `verify-client-cert`; default yes.
+    /// `verify-client-cert` of a server; default true.
     pub require_client_cert: bool,
     /// `tls-version-min`, at least 1.2.
     pub min_version: TlsVersion,
@@ -50,7 +51,7 @@ pub struct Tls {
 /// Our own certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// `cert`: the certificate, perhaps followed by its chain.
+    /// `cert`: the certificate, which its chain may follow.
     pub cert: Source,
     /// `extra-certs`.
     pub extra: Option<Source>,
@@ -99,10 +100,10 @@ pub enum Usage {
 /// A TLS version.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
-    /// 1.2
+    /// TLS 1.2.
     #[default]
     V12,
-    /// 1.3
+    /// TLS 1.3.
     V13,
 }
 
@@ -116,7 +117,7 @@ pub enum Wrap {
     TlsAuth {
         /// The static key.
         key: Source,
-        /// 0 or 1 (`key-direction`); `None`: one key for both ways.
+        /// 0 or 1 (`key-direction`); `None`: one key for both directions.
         direction: Option<u8>,
     },
     /// `tls-crypt`.
@@ -125,9 +126,9 @@ pub enum Wrap {
     TlsCryptV2 {
         /// The client's key with its wrapped form, or the server's key, by role.
         key: Source,
-        /// `tls-crypt-v2-max-age`, of a server.
+        /// `tls-crypt-v2-max-age` of a server.
         max_age: Option<Duration>,
-        /// `tls-auth` or `tls-crypt` for the clients of a server that bring no key of their own.
+        /// `tls-auth` or `tls-crypt` of a server, for clients without a tls-crypt-v2 key.
         shared: Option<Box<Self>>,
     },
 }

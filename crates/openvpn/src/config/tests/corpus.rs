@@ -1,19 +1,20 @@
-//! Configurations as providers, installers, appliances and panels lay them out: which start, which warn and of
-//! what, and which are refused and why. Names, addresses and keys are our own.
+//! Configurations in the style of providers, installers, appliances and panels. The tables say which of them start,
+//! which cause which warnings, and which are refused and why. Names, addresses and keys are our own.
 
 use super::*;
 
 /// The outcome for a configuration.
 enum Outcome {
-    /// It starts, with a warning about each of these directives, in this order, and no others.
+    /// The program starts, with one warning about each of these directives, in this order, and no others.
     Starts(&'static [&'static str]),
-    /// It is refused because of this directive, with this word in the reason or the remedy.
+    /// The configuration is refused because of this directive, with this word in the reason or the remedy.
     Refused(&'static str, &'static str),
 }
 
 use Outcome::{Refused, Starts};
 
-/// Returns the directive that a warning is about: the first word after the location, or the text itself up to a blank.
+/// Returns the directive that a warning concerns, which is the first word after the location or, without a location, of
+/// the text.
 fn about(warning: &str) -> &str {
     let text = warning
         .strip_prefix("x.conf:")
@@ -24,7 +25,7 @@ fn about(warning: &str) -> &str {
 fn check(kind: &str, base: &str, rows: &[(&str, &str, Outcome)]) {
     let mut wrong = Vec::new();
     for (name, lines, outcome) in rows {
-        // Lines are divided by bars, so that a row stays readable.
+        // A bar separates lines, so that each row stays readable.
         let text = format!("{base}\n{}\n", lines.replace(" | ", "\n"));
         let found = match (parse_file(&text), outcome) {
             (Ok(options), Starts(warnings)) => {
@@ -48,10 +49,10 @@ fn check(kind: &str, base: &str, rows: &[(&str, &str, Outcome)]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The lines that nearly every provider's profile has; each row adds those of its own kind.
+/// The lines that nearly every provider's profile contains. Each row adds more lines.
 const PROFILE: &str = "client\ndev tun\nremote 203.0.113.7 1194\nresolv-retry infinite\nnobind\npersist-key\n\
                        persist-tun\nremote-cert-tls server\n<ca>\nCA\n</ca>";
-/// The same without a check of the server's certificate.
+/// The same lines without a check of the server's certificate.
 const BARE: &str = "client\ndev tun\nremote vpn.example 1194\nnobind\n<ca>\nCA\n</ca>";
 
 #[test]
@@ -127,7 +128,7 @@ fn client_profiles() {
     ]);
 }
 
-/// The lines that an installer of around 2020 writes; each row adds its own.
+/// The lines that an installer from around 2020 writes. Each row adds more lines.
 const INSTALLED: &str = "port 1194\nproto udp\ndev tun\nca ca.crt\ncert server.crt\nkey server.key\ntopology subnet\n\
                          server 10.8.0.0 255.255.255.0\nkeepalive 10 120\nuser nobody\ngroup nogroup\n\
                          persist-key\npersist-tun\nverb 3";
@@ -238,8 +239,8 @@ fn files_of_single_clients() {
     assert!(file.grant.push.is_empty() && file.grant.warnings.len() < 10);
 }
 
-/// Options pushed by a server's file and by a client's file are judged alike, so that a line can be moved from one to
-/// the other.
+/// Options pushed by a server's file and by a client's file are evaluated by the same rules, so a line can be moved
+/// from one to the other.
 #[test]
 fn pushed_options_are_judged_alike_in_both_files() {
     for lines in ["", "server-ipv6 fd00::/64\n", "compress\n", "comp-lzo no\n"] {
@@ -289,7 +290,7 @@ fn pushed_options_are_judged_alike_in_both_files() {
 #[test]
 fn directives_of_older_versions_take_effect() {
     let link = |lines: &str| parse_file(&format!("{PROFILE}\nauth-user-pass\n{lines}")).unwrap();
-    // As openvpn 2.6.14 prints them with verb 4.
+    // openvpn 2.6.14 prints these values with `verb 4`.
     for (lines, tun_mtu) in [
         ("link-mtu 1500\n", 1475),
         ("udp-mtu 1500\n", 1475),

@@ -1,4 +1,4 @@
-//! Tunnels between two points.
+//! Point-to-point tunnels.
 
 use adit_crypto::{BlockCipher, Digest};
 use adit_engine::Transport;
@@ -76,11 +76,11 @@ fn between_two_points_cipher_is_for_a_peer_that_does_not_negotiate() {
         assert_eq!(parse(&format!("{end}cipher AES-256-CBC\n")), Some(cbc));
         let other = format!("{end}cipher AES-256-CBC\ndata-ciphers-fallback AES-128-GCM\n");
         assert_eq!(parse(&other), Some(Cipher::Aes128Gcm.into()));
-        // Ciphers that are too weak, or that would not be authenticated, are not enabled; the ends may still agree.
+        // Ciphers that are too weak or not authenticated are not enabled. The ends may still agree on another one.
         assert_eq!(parse(&format!("{end}cipher BF-CBC\n")), None);
         assert_eq!(parse(&format!("{end}cipher AES-256-CBC\nauth none\n")), None);
     }
-    // If options are pushed, it stays a word to the peer.
+    // With pushed options, `cipher` is only announced to the peer.
     assert_eq!(parse("client\nremote 192.0.2.1\ncipher AES-256-CBC\n"), None);
 }
 

@@ -1,4 +1,4 @@
-//! Protocols, addresses to listen on, and what belongs to streams.
+//! Protocols, addresses to listen on, and directives for streams.
 
 use adit_engine::Transport::{Tcp, Udp};
 
@@ -152,6 +152,6 @@ fn variables_that_are_directives_are_taken() {
     let options = client("setenv SERVER_POLL_TIMEOUT 4");
     assert_eq!(as_client(&options).dial.connect_timeout, Duration::from_secs(4));
     assert!(client_error("setenv SERVER_POLL_TIMEOUT soon").problem.contains("number"));
-    // Others are variables.
+    // Other names are variables.
     assert_eq!(client("setenv-safe PUSH_PEER_INFO").environment.len(), 1);
 }

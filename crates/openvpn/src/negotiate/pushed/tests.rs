@@ -179,7 +179,7 @@ fn what_is_harmless_and_unknown_costs_a_note() {
     assert_eq!(pushed.notes.len(), 4, "{:?}", pushed.notes);
     assert!(pushed.routes4.is_empty());
     assert_eq!(pushed.redirect_gateway.as_deref(), Some(&["def1".to_owned()][..]));
-    // Shells, variables and log files are out of a server's reach.
+    // A server cannot run commands, set variables or write log files.
     let pushed =
         parse("up /bin/sh,setenv LD_PRELOAD x,log /etc/passwd,script-security 3,config x").unwrap();
     assert_eq!(pushed.notes.len(), 5);
@@ -337,8 +337,7 @@ fn no_spelling_passes_a_filter() {
 }
 
 proptest! {
-    /// An option of a filtered kind never appears in the result, neither of a reply nor of later
-    /// updates.
+    /// An option of a filtered kind never appears in the result of a reply or of later updates.
     #[test]
     fn filters_are_a_mask(
         choice: u8,

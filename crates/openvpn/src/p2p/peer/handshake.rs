@@ -18,7 +18,7 @@ use crate::session::{ControlChannel, Event, RESEND_WRAPPED_KEY, options_string};
 use crate::wrap::{WrapConfig, Wrapper};
 
 impl PeerEngine {
-    /// Begins a handshake from our end, to a peer whose address is known.
+    /// Begins a handshake with a peer whose address is known.
     pub(super) fn begin(&mut self, now: Instant, link: Link, out: &mut Out) {
         match self.open(now, link) {
             Ok(Some(control_channel)) => {
@@ -55,9 +55,9 @@ impl PeerEngine {
         Ok(Some(ControlChannel::open(now, link, local, reset, wrapper, tls, settings)))
     }
 
-    /// Processes a server's reset of no known session. It is the answer to ours, or announces that
-    /// the server has restarted, which merits one handshake in parallel to the session and nothing
-    /// more.
+    /// Processes a server's reset that belongs to no known session. It is the answer to our reset,
+    /// or announces that the server has restarted. A restart only starts one handshake in parallel
+    /// to the session.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -81,7 +81,7 @@ impl PeerEngine {
             return self.attempt_frame(now, at, packet, out);
         }
         let recent = self.invited.is_some_and(|at| now < at + INVITED_EVERY);
-        // A reset that acknowledges one of ours is the echo of a former handshake.
+        // A reset that acknowledges one of our resets belongs to an earlier handshake.
         let unasked = Wrapper::client(&self.config.settings.wrap)
             .is_ok_and(|mut wrapper| wrapper.open(packet).is_ok_and(|c| c.remote.is_none()));
         if known || recent || !unasked || self.attempts.len() >= MAX_ATTEMPTS {
@@ -95,8 +95,8 @@ impl PeerEngine {
         }
     }
 
-    /// Processes a client's reset of no known session: the answer to our invitation, or the start
-    /// of a handshake.
+    /// Processes a client's reset that belongs to no known session. It is the answer to our
+    /// invitation, or the start of a handshake.
     pub(super) fn reset(
         &mut self,
         now: Instant,
@@ -122,8 +122,8 @@ impl PeerEngine {
         }
     }
 
-    /// Counts a refused packet of an unauthenticated sender. A key of an age that is not accepted
-    /// is reported: otherwise the operator would see no trace of a peer that cannot connect.
+    /// Counts a refused packet from an unauthenticated sender. A key that is too old is reported,
+    /// so that the operator learns why the peer cannot connect.
     fn refused(&mut self, now: Instant, refused: Refused, out: &mut Out) {
         self.dropped = self.dropped.saturating_add(1);
         if let Refused::KeyAge(error) = refused {
@@ -131,12 +131,12 @@ impl PeerEngine {
         }
     }
 
-    /// Lets an invitation try a client's reset. It answers only if the reset names the invitation's
-    /// id.
+    /// Passes a client's reset to one of our invitations. It answers only if the reset contains the
+    /// invitation's id.
     fn accepts(&mut self, now: Instant, at: usize, packet: &[u8], out: &mut Out) -> bool {
         let Some(attempt) = self.attempts.get_mut(at) else { return false };
         let tls = &self.config.tls;
-        // The packet is unwrapped in place, and others need the original.
+        // Unwrap a copy, because other invitations need the original packet.
         let mut copy = packet.to_vec();
         let events =
             attempt.control_channel.frame(now, &mut copy, || new_tls(tls), &self.config.settings);
@@ -179,7 +179,7 @@ impl PeerEngine {
         let refuse = || Err(Reason::Ignored("a renegotiation before there is a session"));
         let events = control_channel.take(now, &control, refuse, settings);
         self.make(room, out);
-        // An invitation without an answer is now useless.
+        // Remove invitations without an answer, which are useless now.
         self.attempts.retain(|a| !a.own || a.control_channel.remote().is_some());
         self.attempts.push(Attempt { control_channel, own: false, since: now });
         let at = self.attempts.len().saturating_sub(1);
@@ -192,8 +192,8 @@ impl PeerEngine {
         }
     }
 
-    /// Finds a place for another handshake. Unauthenticated senders that hold handshakes open must
-    /// neither keep the peer out nor evict its handshake.
+    /// Finds a place for a new handshake. Unauthenticated senders that hold handshakes open must
+    /// neither block the peer nor evict its handshake.
     pub(super) fn room_for(&self, now: Instant, link: Link) -> Vacancy {
         let there = self.attempts.iter().map(|attempt| Occupant {
             link: attempt.control_channel.link,
@@ -203,7 +203,7 @@ impl PeerEngine {
         Vacancy::find(now, link, there, (MAX_ATTEMPTS, MAX_OF_ONE))
     }
 
-    /// Ends the handshake whose place another one takes.
+    /// Ends the handshake that a new one replaces.
     pub(super) fn make(&mut self, room: Vacancy, out: &mut Out) {
         if let Vacancy::InPlaceOf(at) = room
             && at < self.attempts.len()
@@ -226,8 +226,8 @@ impl PeerEngine {
     ) {
         let Some(attempt) = self.attempts.get_mut(at) else { return };
         let link = attempt.control_channel.link;
-        // The keys of the first negotiation are the agreed ones: it must be the only one until
-        // then.
+        // The session uses the keys of the first negotiation, so refuse a renegotiation before the
+        // session exists.
         let refuse = || Err(Reason::Ignored("a renegotiation before there is a session"));
         match attempt.control_channel.frame(now, packet, refuse, &self.config.settings) {
             Ok(events) => self.attempt_step(now, at, events, out),
@@ -252,7 +252,7 @@ impl PeerEngine {
             match self.handle_attempt_event(at, item, out) {
                 Ok(false) => {}
                 Ok(true) => {
-                    // From here on it belongs to the session.
+                    // From here on, the control channel belongs to the session.
                     let result = self.admit(now, at, out);
                     return match result {
                         Ok(()) => {
@@ -272,7 +272,7 @@ impl PeerEngine {
         }
     }
 
-    /// Handles an event, and returns true when both ends' keys are exchanged.
+    /// Handles an event. Returns true once both ends' keys are exchanged.
     fn handle_attempt_event(
         &mut self,
         at: usize,
@@ -308,7 +308,7 @@ impl PeerEngine {
                 }
                 Ok(true)
             }
-            // Data before the keys is not a message.
+            // Ignore messages that arrive before the key exchange.
             Event::TlsReady | Event::Message(_) | Event::Failed(_) => Ok(false),
         }
     }
@@ -334,8 +334,8 @@ impl PeerEngine {
         }
     }
 
-    /// Ends a failed handshake. If it is ours, the address that we dialled fails with it, unless
-    /// there is a session.
+    /// Ends a failed handshake. If this end began it, the address that we dialled counts as failed
+    /// too, unless there is a session.
     pub(super) fn attempt_failed(
         &mut self,
         now: Instant,
@@ -347,7 +347,7 @@ impl PeerEngine {
             return;
         }
         let mut attempt = self.attempts.remove(at);
-        // An alert with the reason may still be pending.
+        // Send a pending alert, which tells the peer the reason.
         let _ = attempt.control_channel.flush(now, self.clock.at(now), out);
         let dialled = matches!(self.state, State::Open(Some(_)));
         if self.session.is_none() && dialled && self.attempts.is_empty() {

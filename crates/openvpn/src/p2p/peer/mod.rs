@@ -1,8 +1,8 @@
-//! TLS in point-to-point mode: one peer, keys by TLS, no pushed options.
+//! TLS in point-to-point mode, with one peer, keys from TLS and no pushed options.
 //!
-//! Handshakes are objects of their own, in parallel to the session: the peer may have restarted
-//! while this end still considers the session alive, and only a handshake that authenticates
-//! replaces it. So a sender of mere packets cannot end a session.
+//! Handshakes run in parallel to the session, because the peer may have restarted while this end
+//! still considers the session alive. Only a handshake that authenticates replaces the session, so
+//! an unauthenticated sender cannot end it.
 
 mod admission;
 mod handshake;
@@ -35,7 +35,7 @@ type Out = Outbox<ClientEvent>;
 /// The maximum number of concurrent handshakes. One is the peer's; the others leave room for
 /// unauthenticated senders that claim to be the peer.
 const MAX_ATTEMPTS: usize = 64;
-/// The maximum number of those from one address or /64.
+/// The maximum number of handshakes from one address or /64.
 const MAX_OF_ONE: usize = 2;
 /// The minimum interval between handshakes that a server's unsolicited resets start.
 const INVITED_EVERY: Duration = Duration::from_secs(5);
@@ -59,16 +59,17 @@ pub struct PeerEngine {
     ends: Option<Instant>,
     /// `ping-exit` while the other end is being dialled and there is no session with pings.
     silent_at: Option<Instant>,
-    /// The data plane's id of the next session: consecutive sessions have different ids.
+    /// The data plane's peer id for the next session. Consecutive sessions have different ids.
     next_peer: PeerId,
-    /// When an unsolicited reset was last acted on.
+    /// The time when an unsolicited reset last started a handshake.
     invited: Option<Instant>,
-    /// The ids in servers' resets, the newest last: a captured one is not acted on again.
+    /// The ids in servers' resets, the newest last. A captured reset that is replayed has no
+    /// effect.
     resets: VecDeque<SessionId>,
     /// The number of packets dropped because they were not authentic or did not belong to the
     /// session.
     dropped: u64,
-    /// The work that the peer may still cause.
+    /// The amount of work that the peer may still cause.
     budget: Budget,
 }
 
@@ -90,7 +91,8 @@ enum State {
 /// A handshake.
 struct Attempt {
     control_channel: ControlChannel,
-    /// Whether this end began it: it then fails together with the address that we dialled.
+    /// Whether this end began the handshake. If so, the address that we dialled fails together with
+    /// it.
     own: bool,
     since: Instant,
 }
@@ -121,7 +123,7 @@ impl PeerEngine {
     /// Creates an engine that begins at its first input.
     ///
     /// # Errors
-    /// Fails if the wrapping is the other role's.
+    /// Fails if the wrapping belongs to the other role.
     pub fn new(
         config: PeerConfig,
         seed: impl Into<Seed>,
@@ -185,7 +187,7 @@ impl PeerEngine {
         self.config.tls.role()
     }
 
-    /// Returns whether packets from this link are processed at all.
+    /// Returns whether to process packets from this link.
     fn may_come_from(&self, link: Link) -> bool {
         match &self.state {
             State::Open(None) => !self.listens() || self.knows(link),
@@ -207,7 +209,8 @@ impl PeerEngine {
         if self.dropped == dropped && self.silent_at.is_some() {
             self.restart_ping_exit(now);
         }
-        // A stream neither loses nor alters anything: a packet that does not belong there ends it.
+        // A stream neither loses nor alters packets, so a packet that does not belong there ends
+        // the connection.
         if self.dropped != dropped && self.pending.contains(link) {
             self.turn_away(link, out);
         }
@@ -348,7 +351,7 @@ impl PeerEngine {
                 NoticeOutcome::Nothing => {}
                 NoticeOutcome::KeyNearLimit => self.tick(now, out),
                 NoticeOutcome::Inactive => self.end(now, Reason::Inactive, out),
-                // The peer's answers are what finds the path.
+                // The peer's answers to MTU probes cause these notices.
                 NoticeOutcome::Path(report) => {
                     if self.budget.report(now, String::new).is_some() {
                         out.event(ClientEvent::Path(report));
@@ -415,7 +418,8 @@ fn new_tls(tls: &PeerTls) -> Result<TlsSession, Reason> {
 }
 
 impl PeerEngine {
-    /// Does the work in a separate function, so that its stack frame is below its caller's.
+    /// Handles the input in a separate function, so that the caller can scrub this stack frame
+    /// afterwards.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
@@ -439,7 +443,7 @@ impl PeerEngine {
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
-        // The wait after the exit notice may end with its acknowledgement.
+        // Do not wait any longer once the exit notice is acknowledged.
         if matches!(self.state, State::Exiting(_))
             && self.session.as_ref().is_none_or(Session::exit_is_acknowledged)
         {

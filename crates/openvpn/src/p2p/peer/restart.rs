@@ -15,9 +15,9 @@ impl PeerEngine {
         self.lost(now, Reason::RestartRequested, out);
     }
 
-    /// Processes a change of the path to the other end, or its recovery after an outage. A wait or
-    /// an attempt restarts at once; a session continues, and searches for the path's MTU. A
-    /// connection that is `stale`, because its own address is gone, ends.
+    /// Processes a change of the path to the other end, or its recovery after an outage. During a
+    /// wait or an attempt this end restarts at once. A session continues and searches for the
+    /// path's MTU again. A connection that is `stale`, because its local address is gone, ends.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match (&mut self.state, &mut self.session) {
             (State::Waiting { until }, _) => *until = now,
@@ -53,7 +53,7 @@ impl PeerEngine {
         let times = self.config.settings.exit_notify;
         match (&mut self.session, &self.state, times) {
             (_, State::Stopped, _) => {}
-            // The end of a connection is sufficient notice.
+            // Closing the connection is notice enough.
             (Some(session), State::Open(_), Some(times))
                 if !session.control_channel.link.is_stream() =>
             {
@@ -112,7 +112,7 @@ impl PeerEngine {
     pub(super) fn lost(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         match self.state {
             State::Stopped => return,
-            // We were leaving anyway.
+            // This end was ending anyway.
             State::Exiting(_) => return self.gone(out),
             _ => {}
         }

@@ -1,9 +1,8 @@
 //! TLS over TCP in point-to-point mode, at the end that listens.
 //!
-//! As over UDP, a handshake is an object of its own, in parallel to the session, and each has its
-//! own connection: the other end may have crashed and returned without this end's noticing. Only
-//! the handshake that authenticates replaces the session, and its connection replaces the former
-//! one.
+//! As over UDP, handshakes run in parallel to the session, each on its own connection, because the
+//! other end may have crashed and reconnected before this end noticed. Only a handshake that
+//! authenticates replaces the session, and its connection replaces the session's.
 
 use adit_engine::{Instant, Link};
 
@@ -63,7 +62,7 @@ impl PeerEngine {
         self.session.as_ref().is_some_and(|session| session.control_channel.link == link)
     }
 
-    /// Returns whether this connection is the session's, or may become it.
+    /// Returns whether this connection is the session's, or may become the session's.
     pub(super) fn knows(&self, link: Link) -> bool {
         self.session_on(link) || self.pending.contains(link)
     }
@@ -76,11 +75,11 @@ impl PeerEngine {
         out.push(Output::Hangup(link));
     }
 
-    /// Processes a handshake on this connection that has become the session.
+    /// Makes this connection the session's after its handshake has become the session.
     pub(super) fn taken(&mut self, link: Link, former: Option<Link>, out: &mut Out) {
         if link.is_stream() {
             self.pending.remove(link);
-            // Other handshakes must restart.
+            // Other handshakes must start again.
             self.hang_up_all(out);
         }
         if let Some(former) = former.filter(|former| *former != link && former.is_stream()) {

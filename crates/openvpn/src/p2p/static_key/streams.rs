@@ -1,10 +1,9 @@
 //! A static key over TCP, at the end that listens.
 //!
-//! One of the accepted connections is in use: the first, or the one that the other end has last
-//! proved to be its own, by an authentic packet that is not a replay. An unauthenticated
-//! connection, or one on which captured packets are replayed, takes nothing from it; the other end
-//! itself, which may have crashed and returned without this end's noticing, replaces its former
-//! connection.
+//! One of the accepted connections is in use. It is the first one, or the latest one on which an
+//! authentic packet arrived that is not a replay. So an unauthenticated connection, or one with
+//! replayed packets, cannot displace it. If the other end has crashed and reconnected before this
+//! end noticed, its new connection replaces the old one.
 
 use adit_engine::{Instant, Link};
 
@@ -41,15 +40,15 @@ impl StaticEngine {
         }
     }
 
-    /// Uses a connection until another one proves to be the peer's: without `ping` both ends may
-    /// wait for the other's first packet.
+    /// Uses a connection until another one proves to be the peer's. It cannot wait for a packet,
+    /// because without `ping` each end may wait for the other's first one.
     fn take(&mut self, now: Instant, link: Link, out: &mut Out) {
         self.since = now;
         self.open(now, Some(link), out);
     }
 
-    /// Processes a move: the data plane received an authentic, new packet on another connection,
-    /// and uses that one now.
+    /// Records that the data plane has received an authentic, new packet on another connection and
+    /// uses that connection now.
     pub(super) fn moved(&mut self, now: Instant, link: Link, out: &mut Out) {
         if self.pending.remove(link) {
             if let Some(former) = self.link.replace(link).filter(|former| *former != link) {
@@ -61,8 +60,8 @@ impl StaticEngine {
                 });
             }
         }
-        // That connection may have ended since, or this end may have chosen another one at the same
-        // moment.
+        // The connection may have ended in the meantime, or this end may have chosen another one at
+        // the same moment.
         out.plane(Command::SetLink(PEER, self.link.unwrap_or_else(|| nowhere(true))));
     }
 
@@ -75,7 +74,7 @@ impl StaticEngine {
         }
     }
 
-    /// Replaces the connection in use, which has become useless.
+    /// Switches to another waiting connection, because the one in use has become useless.
     pub(super) fn next_connection(&mut self, now: Instant, reason: Reason, out: &mut Out) {
         let succeeded = std::mem::take(&mut self.heard);
         if let Some(link) = self.link.take() {
@@ -95,7 +94,7 @@ impl StaticEngine {
         }
     }
 
-    /// Ends connections that have waited too long, or have kept others waiting.
+    /// Ends connections that have waited too long or that block others.
     pub(super) fn tick_streams(&mut self, now: Instant, out: &mut Out) {
         while let Some(link) = self.pending.expired(now) {
             self.dropped = self.dropped.saturating_add(1);
@@ -106,7 +105,8 @@ impl StaticEngine {
         }
     }
 
-    /// Returns until when the connection in use may be silent: without limit if no other waits.
+    /// Returns the time until which the connection in use may be silent; `None` if no other
+    /// connection waits.
     fn unproved_until(&self) -> Option<Instant> {
         let crowded = self.link.is_some() && !self.heard && !self.pending.is_empty();
         crowded.then(|| self.since + self.config.settings.hand_window)

@@ -1,4 +1,4 @@
-//! The control channels of clients: from packets to messages, and from messages to packets.
+//! The control channels of clients, which turn packets into messages and messages into packets.
 
 use adit_engine::{Instant, Link, PeerId};
 
@@ -60,15 +60,15 @@ impl ServerEngine {
         out: &mut Out,
     ) {
         self.step(now, peer, out, |client, tls, settings| {
-            // The client must be accepted with the data of its authorization request: no other
-            // certificate and no further attempts until it has a session.
+            // The client must be accepted with the data in its authorization request. So until it
+            // has a session, refuse another certificate and further attempts.
             let connected = client.connected().is_some();
             client.control_channel.frame(now, packet, || next_tls(connected, tls), settings)
         });
     }
 
-    /// Lets a client process input, handles the resulting events, sends its output, and ends it if
-    /// a step failed.
+    /// Passes input to a client, handles the resulting events, sends its output, and removes the
+    /// client if a step failed.
     pub(super) fn step(
         &mut self,
         now: Instant,
@@ -166,7 +166,7 @@ impl ServerEngine {
     ) -> Result<(), Reason> {
         match message {
             ControlMessage::PushRequest => {
-                // The first request crosses the unrequested reply; a later one is a repetition.
+                // The first request may cross the unrequested reply. A later one is a repetition.
                 if let Some(client) = self.clients.get_mut(&peer)
                     && let Stage::Connected(connected) = &mut client.stage
                     && std::mem::replace(&mut connected.asked, true)
@@ -174,8 +174,7 @@ impl ServerEngine {
                     self.push_again(now, peer, out)?;
                 }
             }
-            // The acknowledgement is still sent, so that the client need not repeat its message and
-            // wait.
+            // The acknowledgement is still sent, so that the client need not repeat its message.
             ControlMessage::Exit => return Err(Reason::RemoteExit),
             // No challenge was sent, and the response may be a secret.
             ControlMessage::ChallengeResponse(_) => {
@@ -228,7 +227,7 @@ pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Res
     Ok(())
 }
 
-/// Reports a control message to a client to the driver.
+/// Reports a control message that was sent to a client to the driver.
 pub(super) fn report_control_message(
     peer: PeerId,
     client: &Client,

@@ -1,4 +1,4 @@
-//! Packets of unauthenticated senders: resets, and returned cookies.
+//! Processes packets from unauthenticated senders, which are resets and returned cookies.
 
 use adit_engine::{Instant, Link, PeerId};
 
@@ -51,7 +51,7 @@ impl ServerEngine {
         }
     }
 
-    /// Counts a refused packet of an unauthenticated sender.
+    /// Counts a refused packet from an unauthenticated sender.
     pub(super) fn refused(&mut self, now: Instant, link: Link, refused: Refused, out: &mut Out) {
         let counters = &mut self.counters;
         let counter = match refused {
@@ -72,14 +72,14 @@ impl ServerEngine {
 
     fn unauthentic(&mut self, now: Instant, link: Link, out: &mut Out) {
         self.counters.unauthenticated_bad += 1;
-        // Without a wrapping no packet can be authentic.
+        // Without a wrapping, no packet can be authentic.
         if !matches!(self.config.settings.wrap, WrapConfig::None) && self.log_limiter.allow(now) {
             out.event(ServerEvent::Unauthentic(link));
         }
     }
 
-    /// Reports a refused key age, at most a few times a second. The end of a stream is an event of
-    /// its own.
+    /// Reports a refused key age, at most a few times a second. For a stream, the event about its
+    /// end already reports this.
     fn key_age(&mut self, now: Instant, link: Link, error: WrapError, out: &mut Out) {
         self.counters.keys_expired += 1;
         if !link.is_stream() && self.log_limiter.allow(now) {
@@ -95,7 +95,7 @@ impl ServerEngine {
         wrapper: Wrapper,
         out: &mut Out,
     ) {
-        // A stream has no cookie that could return.
+        // A stream has no cookie.
         let accepted = self.streams.accepted(link);
         let local = match accepted {
             Some(_) => Some(SessionId(self.random.bytes())),
@@ -149,8 +149,8 @@ impl ServerEngine {
     }
 }
 
-/// Returns the id to try next when this many are in use. Tables have entries up to the highest id,
-/// so that it must not grow with the number of all clients that ever connected.
+/// Returns the id to try next when `sessions` ids are in use. Tables have entries up to the highest
+/// id, so it must not grow with the number of clients that ever connected.
 fn id_after(id: u32, sessions: usize) -> u32 {
     let highest = u32::try_from(sessions.saturating_mul(2)).unwrap_or(u32::MAX);
     if id >= highest.clamp(IDS_AT_LEAST, MAX_PEER_ID) { 0 } else { id + 1 }

@@ -1,12 +1,12 @@
-//! Releasing the memory of tables that held clients that have gone.
+//! Releases the memory of tables after clients have left.
 
 use adit_engine::Instant;
 
 use super::ServerEngine;
 
 impl ServerEngine {
-    /// Shrinks every table to its contents. Otherwise a nearly empty table keeps its peak allocation. Call it after many
-    /// clients have left: the next clients let the tables grow again.
+    /// Shrinks every table to its contents. Otherwise a nearly empty table keeps its peak allocation. Call it after
+    /// many clients have left. The tables grow again with the next clients.
     pub fn release_memory(&mut self, now: Instant) {
         self.clients.shrink_to_fit();
         self.by_session.shrink_to_fit();
@@ -16,7 +16,7 @@ impl ServerEngine {
         self.disputes.release_memory(now);
         self.departing.shrink_to_fit();
         if self.timers.is_empty() {
-            // An emptied tree keeps its root.
+            // An empty B-tree keeps its root node.
             self.timers = Default::default();
         }
         self.responder.release_memory(now);

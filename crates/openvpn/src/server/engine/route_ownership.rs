@@ -1,4 +1,4 @@
-//! The owner of each prefix: tunnel addresses, and the networks behind clients (`iroute`).
+//! The owner of each prefix. Prefixes are tunnel addresses and the networks behind clients (`iroute`).
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use crate::server::client::Stage;
 use crate::server::event::ServerEvent;
 use crate::tls::PeerIdentity;
 
-/// The owners of prefixes. A prefix has one owner, so that the data plane never has to choose: it
-/// uses the longest match, and there are no equal ones.
+/// The owners of prefixes. A prefix has one owner, so the data plane, which uses the longest match, never has two equal
+/// ones to choose from.
 #[derive(Debug, Default)]
 pub(super) struct RouteOwnership(HashMap<IpNet, PeerId>);
 
@@ -32,9 +32,9 @@ impl RouteOwnership {
 }
 
 impl ServerEngine {
-    /// Gives a new client its own addresses and the networks behind it. If two clients name the same
-    /// network, the newest owns it, as in OpenVPN; but a client cannot take another client's address
-    /// that way. Returns the prefixes that the client owns, which are its routes in the data plane.
+    /// Gives a new client its own addresses and the networks behind it. If two clients name the same network, the
+    /// newest owns it, as in OpenVPN. A client cannot take another client's address in this way. Returns the prefixes
+    /// that the client owns, which are its routes in the data plane.
     pub(super) fn own(
         &mut self,
         (peer, identity): (PeerId, &PeerIdentity),

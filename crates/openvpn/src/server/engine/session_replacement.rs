@@ -1,10 +1,11 @@
 //! Sessions that a newer session of the same name replaced.
 //!
-//! The former session may belong to a device that is gone (it roamed, crashed or was restarted), or
-//! to a second device with the same profile. Only the second one still acknowledges the server's
-//! messages. So the former session keeps its control channel briefly: the server sends an INFO, and
-//! if a device acknowledges it, tells that device why its session ended and how long to stay away.
-//! Without this, two devices with one profile would end each other's sessions forever.
+//! The previous session may belong to a device that is gone (it roamed, crashed or was restarted),
+//! or to a second device with the same profile. Only a second device still acknowledges the
+//! server's messages. So the previous session keeps its control channel briefly, and the server
+//! sends an INFO on it. If a device acknowledges the INFO, the server tells it why its session
+//! ended and how long to stay away. Without this, two devices with one profile would end each
+//! other's sessions forever.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,12 +24,12 @@ use crate::server::event::{ServerEvent, UsedElsewhere};
 /// The time that a replaced client has to acknowledge each of the two messages.
 const NOTICE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The maximum number of replaced clients that are notified at a time. Beyond it, clients are
-/// removed without notice, and counted.
+/// The maximum number of replaced clients that are notified at a time. Beyond this number, clients
+/// are removed without notice and counted.
 pub(super) const MAX_REPLACED: usize = 64;
 
-/// The maximum number of names whose disputes are recorded. Beyond it, a name's back-off does not
-/// grow.
+/// The maximum number of names whose disputes are recorded. Beyond this number, the back-off of
+/// further names does not grow.
 pub(super) const MAX_DISPUTES: usize = 1024;
 
 /// The time after which a dispute starts over with the first back-off.
@@ -37,7 +38,7 @@ const DISPUTE_MEMORY: Duration = Duration::from_secs(6 * 3600);
 /// The first back-off of a replaced device. Each further dispute doubles it.
 const FIRST_BACKOFF: Duration = Duration::from_secs(60);
 
-/// The number of times that the first back-off can double: to 16 minutes.
+/// The number of times that the first back-off can double, up to 16 minutes.
 const DOUBLINGS: u32 = 4;
 
 /// The number of times that a name was used from two addresses.
@@ -61,7 +62,7 @@ impl NameConflicts {
         self.notifying
     }
 
-    /// Records that one of these is gone.
+    /// Records that one of these clients is gone.
     pub(super) fn notified(&mut self) {
         self.notifying = self.notifying.saturating_sub(1);
     }
@@ -94,7 +95,7 @@ fn backoff(count: u32) -> Duration {
 }
 
 impl ServerEngine {
-    /// Ends the former session of the same name, and notifies its device if that is at another
+    /// Ends the previous session of the same name, and notifies its device if it has another
     /// address.
     pub(super) fn replace(&mut self, now: Instant, newcomer: PeerId, name: &str, out: &mut Out) {
         let Some(&former) = self.by_name.get(name).filter(|former| **former != newcomer) else {
@@ -157,7 +158,8 @@ impl ServerEngine {
         let count = self.disputes.count(now, &name);
         let used = UsedElsewhere { name, former: link.remote(), newer: by, count };
         out.event(ServerEvent::UsedElsewhere(Box::new(used)));
-        // An older client would end, or reconnect at once; ping-restart makes it reconnect later.
+        // Send nothing to an older client, which would end or reconnect at once. Its ping-restart
+        // makes it reconnect later.
         if knows_backoff {
             let reason = format!(
                 "this profile is in use at {}; every device needs a profile of its own",
@@ -193,8 +195,7 @@ impl ServerEngine {
 pub(super) const CHECK_LASTS: Duration = Duration::from_secs(60);
 
 impl ServerEngine {
-    /// Ends the former check of a name. A check gets a session in addition to that of its name, but
-    /// only one.
+    /// Ends the previous check of a name. A name can have one check in addition to its session.
     pub(super) fn replace_check(&mut self, newcomer: PeerId, name: &str, out: &mut Out) {
         if let Some(former) = self.checks.insert(name.to_owned(), newcomer)
             && former != newcomer
@@ -210,7 +211,7 @@ impl ServerEngine {
         }
     }
 
-    /// Removes a session from the tunnel: its name, addresses and keys.
+    /// Removes a session from the tunnel, with its name, addresses and keys.
     pub(super) fn end_session(
         &mut self,
         peer: PeerId,

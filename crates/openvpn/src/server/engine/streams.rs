@@ -1,8 +1,8 @@
-//! Clients that connect by streams.
+//! Clients that connect over streams.
 //!
 //! TCP's own handshake has proved the address, so there is no cookie, and the control channel
-//! begins at the reset. The cost of a stream before authentication is a descriptor, so the number
-//! of such streams is bounded, in all and from one network, and so is their time.
+//! begins with the reset. A stream before authentication costs a file descriptor, so the duration
+//! and the number of such streams are limited, the number both in total and per network.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -17,15 +17,16 @@ use crate::server::event::ServerEvent;
 use crate::server::log_limiter::LogLimiter;
 use crate::server::responder::Refused;
 
-/// The time in which a stream's first packet must arrive; OpenVPN's clients send it at once.
+/// The time in which a stream's first packet must arrive. OpenVPN's clients send it at once.
 const FIRST_PACKET: Duration = Duration::from_secs(10);
 
 /// All streams of a server.
 pub(super) struct Streams {
     by_link: HashMap<Link, State>,
-    /// The streams without a packet yet, by the time at which they are ended.
+    /// The streams on which no packet has arrived, by the time at which they will be closed.
     silent: BTreeSet<(Instant, Link)>,
-    /// The streams without a session, in all and by network; bounded like handshakes.
+    /// The streams without a session. Their number is limited in total and per network, like that
+    /// of handshakes.
     pending: AddressQuota,
     /// Limits the log lines about accepted streams.
     log_limiter: LogLimiter,
@@ -56,12 +57,12 @@ impl Streams {
         self.pending.total()
     }
 
-    /// Returns when the next silent stream is ended.
+    /// Returns the time at which the next silent stream will be closed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.silent.first().map(|&(until, _)| until)
     }
 
-    /// Returns when a stream that is still silent was accepted.
+    /// Returns the time at which a stream was accepted, if it is still silent.
     pub(super) fn accepted(&self, link: Link) -> Option<Instant> {
         match self.by_link.get(&link)? {
             State::Silent { accepted, .. } => Some(*accepted),
@@ -154,7 +155,7 @@ impl ServerEngine {
             Some(State::Handshake(peer) | State::Session(peer)) => {
                 self.session_frame(now, peer, packet, out);
             }
-            // The stream was ended while this packet was in transit.
+            // The stream was closed while this packet was in transit.
             None => self.counters.unauthenticated_bad += 1,
         }
     }

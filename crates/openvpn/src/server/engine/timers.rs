@@ -27,7 +27,8 @@ impl ServerEngine {
 
     pub(super) fn tick(&mut self, now: Instant, out: &mut Out) {
         self.end_silent(now, out);
-        // Each client once: a client that is due again at once must not block the others.
+        // Process each client once, because a client that is due again at once must not block the
+        // others.
         let due: Vec<_> = self.timers.range(..=(now, PeerId(u32::MAX))).copied().collect();
         for (at, peer) in due {
             if self.timers.remove(&(at, peer))
@@ -60,7 +61,7 @@ impl ServerEngine {
                 return self.remove(peer, Reason::AuthorizationTimeout, out);
             }
             Stage::Connected(connected) if connected.data.is_over(now) => {
-                // The client may reconnect at once: only this session has ended.
+                // Only this session ends, so the client may reconnect at once.
                 self.disconnect(now, peer, Disconnect::Restart, Reason::SessionTimeout, out);
                 return;
             }

@@ -12,8 +12,8 @@ use crate::server::push::{Recipient, pushed_options};
 
 impl ServerEngine {
     /// Changes the options to push, the client limit and the reserved addresses. Connected clients
-    /// that support PUSH_UPDATE apply at once the options that can change within a session; other
-    /// clients, and the other options, follow at the next connection.
+    /// that support PUSH_UPDATE get the options that can change within a session at once. Other
+    /// options, and options for other clients, take effect at the next connection.
     pub fn set_offer(&mut self, now: Instant, offer: ReloadableConfig, out: &mut Out) {
         let changed = self.config.push != offer.push;
         self.config.push = offer.push;

@@ -1,4 +1,4 @@
-//! Fuzzing of certificates as a peer presents them, of revocation lists and of PEM files.
+//! Fuzzing of certificates from peers, of revocation lists and of PEM files.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use super::options::{CertProfile, NameType, Pem, RemoteCertTls, VerifyOptions};
 use super::trust::{Trust, parse};
 use super::{key, pem, weak_rsa};
 
-/// The authority, which signed certificates of [`NAMES`] and of "revoked". Its key no longer
+/// The authority, which signed certificates for [`NAMES`] and for "revoked". Its key no longer
 /// exists.
 const CA: &[u8] = include_bytes!("ca.der");
-/// All names that it signed certificates for, except the revoked one.
+/// All names for which the authority signed certificates, except the revoked one.
 const NAMES: [&str; 5] =
     ["client", "server.example", "rsa client", "fuzz intermediate", "below the intermediate"];
 const NOW: u64 = 1_800_000_000;
@@ -54,7 +54,8 @@ fn trust(flags: u8, crl: Option<&Pem>) -> Option<Trust> {
     Trust::new(&ca, (crl, None), (verify, profile), algorithms, now, &mut Vec::new()).ok()
 }
 
-/// Returns the trust without a revocation list and with the ordinary requirements, created once.
+/// Returns the trust without a revocation list and with the ordinary requirements. It is created
+/// once.
 fn plain() -> &'static Option<Trust> {
     static TRUST: OnceLock<Option<Trust>> = OnceLock::new();
     TRUST.get_or_init(|| trust(0, None))
@@ -74,12 +75,12 @@ fn parts(mut bytes: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// Interprets the first byte as the requirements, the second as the kind of the remaining bytes.
+/// Interprets the first byte as the requirements and the second as the kind of the remaining bytes.
 pub fn fuzz(bytes: &[u8]) {
     let _ = judge(bytes);
 }
 
-/// Returns the name that was accepted.
+/// Presents the input as a chain, and returns the accepted name.
 fn judge(bytes: &[u8]) -> Option<String> {
     let ([flags, kind], rest) = bytes.split_first_chunk()?;
     let parts = parts(rest);
@@ -122,7 +123,7 @@ fn presented(flags: u8, chain: &[&[u8]], list: Option<&Pem>) -> Option<String> {
         Ok(identity) => {
             sound(&identity);
             let known = NAMES.contains(&identity.common_name.as_str());
-            // With a list that is not the authority's, no peer is accepted.
+            // With a revocation list from another issuer, no peer is accepted.
             assert!(known || list.is_none() && identity.common_name == "revoked", "{identity:?}");
             Some(identity.common_name)
         }
@@ -142,7 +143,7 @@ fn sound(identity: &PeerIdentity) {
     assert_eq!(identity.fingerprint.len(), 64);
 }
 
-/// Parses the bytes as files of the operator.
+/// Parses the bytes as an operator's files.
 fn files(bytes: &[u8]) {
     let file = Pem::new("file", bytes);
     for der in pem::certificates(&file).unwrap_or_default() {

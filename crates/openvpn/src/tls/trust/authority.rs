@@ -19,7 +19,7 @@ use crate::tls::options::{CertProfile, Pem};
 pub(in crate::tls) struct Anchor {
     pub(super) name: String,
     pub(super) anchor: TrustAnchor<'static>,
-    /// SHA-1 and SHA-256 of the certificate.
+    /// The SHA-1 and SHA-256 hashes of the certificate.
     pub(super) fingerprints: [String; 2],
     pub(in crate::tls) not_before: i64,
     pub(in crate::tls) not_after: i64,

@@ -1,4 +1,4 @@
-//! The requirements on a certificate by itself, apart from its path to a CA.
+//! The requirements on a certificate itself, independent of its path to a CA.
 
 #![deny(
     clippy::indexing_slicing,
@@ -25,7 +25,7 @@ const MIN_RSA_BITS: usize = 2048;
 const MIN_WEAK_RSA_BITS: usize = 1024;
 
 impl Trust {
-    /// Makes the checks that depend on the peer's own certificate alone.
+    /// Performs the checks that depend on the peer's own certificate alone.
     pub(super) fn check_leaf(
         &self,
         leaf: &CertificateDer<'_>,
@@ -67,7 +67,7 @@ impl Trust {
                 ),
             );
         }
-        // On a path to a CA the library checks this.
+        // With a path to a CA, the library checks this.
         if self.pinned && certificate.version() != X509Version::V3 {
             return refuse(Problem::Version, VERSION_REMEDY.into());
         }
@@ -117,7 +117,7 @@ impl Trust {
                         .into(),
                 );
             };
-            // The first bit of the extension is the highest here, as openssl and OpenVPN count.
+            // As in openssl and OpenVPN, the first bit of the extension is the highest one here.
             let [low, _] = usage.flags.to_le_bytes();
             let bits = low.reverse_bits();
             if !wanted.is_empty() && !wanted.iter().any(|want| bits & want == *want) {
@@ -271,8 +271,8 @@ pub(in crate::tls) fn weak_signature(certificate: &X509Certificate<'_>) -> Optio
     }
 }
 
-/// Checks signature and key of a certificate that a peer sent. (Its version is checked on the
-/// path.)
+/// Checks the signature algorithm and the key of a peer's certificate. The path validation checks
+/// its version.
 pub(super) fn check_form(
     certificate: &X509Certificate<'_>,
     profile: CertProfile,

@@ -1,10 +1,10 @@
-//! The reader of a script.
+//! Reads the bytes of a script.
 
 use std::time::Duration;
 
 use adit_sim::{Impairment, Loss};
 
-/// The rest of a script. After its end all values are zero.
+/// The remaining bytes of a script. After the end, all values are zero.
 pub(super) struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -26,7 +26,7 @@ impl<'a> Bytes<'a> {
         from[self.index() % N]
     }
 
-    /// Reads up to 127 bytes after their number.
+    /// Reads a number of up to 127, and that many bytes.
     pub(super) fn bytes(&mut self) -> &'a [u8] {
         let len = self.index() % 128;
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
@@ -40,7 +40,7 @@ impl<'a> Bytes<'a> {
         self.bytes().iter().map(|byte| char::from(printable(byte))).collect()
     }
 
-    /// Reads the impairment of a line.
+    /// Reads the impairment of a link.
     pub(super) fn impairment(&mut self) -> Impairment {
         let byte = self.u8();
         Impairment {
@@ -58,7 +58,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Makes a packet from a genuine one.
+    /// Creates a packet by altering a genuine one.
     pub(super) fn altered(&mut self, packet: &[u8], other: &[u8]) -> Vec<u8> {
         let mut packet = packet.to_vec();
         let (kind, at) = (self.u8() % 8, self.index());

@@ -7,8 +7,9 @@ use adit_openvpn::wrap::{WrapConfig, Wrapper};
 
 use super::bytes::Bytes;
 
-/// Makes a well-formed packet with the ids of a session's sender and receiver, or with a made-up
-/// one, under the client's wrapping. In a steadfast script its author does not have the key.
+/// Creates a well-formed packet with the ids of a session's sender and receiver, or with an
+/// invented one, and with the client's wrapping. In a steadfast script, the attacker does not have
+/// the key.
 pub(super) fn forged(
     script: &mut Bytes<'_>,
     flags: u8,

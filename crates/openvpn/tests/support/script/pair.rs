@@ -20,8 +20,8 @@ use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, MAX_UNDER_WAY, SECOND, SHORT_TIM
 
 /// `MAX_ATTEMPTS` of the engine.
 const MAX_HANDSHAKES: usize = 64;
-/// The time after which two ends have a session again once the line is good: the longest wait is
-/// 300 s.
+/// The time within which two ends have a session again once the link works. The longest wait is 300
+/// s.
 const RECOVERY: Duration = Duration::from_secs(400);
 
 struct Play {
@@ -68,7 +68,7 @@ impl Play {
             renegotiation: Renegotiation { after, earliest: after, ..Renegotiation::default() },
             ..Settings::default()
         };
-        // Only one end may wait for the other.
+        // Only one of the ends may wait for the other.
         let waits = scene & 16 != 0;
         let dialling = || RemotePolicy::new(vec![remote(Transport::Udp)]);
         let reaches = [if waits { RemotePolicy::new(Vec::new()) } else { dialling() }, dialling()];
@@ -188,12 +188,12 @@ impl Play {
         }
     }
 
-    /// Returns the packet that an end sent this many packets ago.
+    /// Returns the packet that an end sent `back` packets ago.
     fn sent(&self, by: usize, back: usize) -> Option<Packet> {
         self.world.nodes[by].sent.iter().rev().nth(back).cloned()
     }
 
-    /// Repeats or alters a packet that was on the wire, from its sender's address or another.
+    /// Repeats or alters a captured packet, from its sender's address or another.
     fn alter(&mut self, script: &mut Bytes<'_>) {
         let (flags, from) = (script.u8(), script.u8());
         let to = usize::from(flags & 1);
@@ -208,14 +208,14 @@ impl Play {
                 let packet = script.altered(&packet, &other);
                 self.deliver(to, from, Packet::Control(packet));
             }
-            // A data packet is a value here: it is repeated or reflected.
+            // A data packet has no bytes in this model, so it can only be repeated or reflected.
             (Some(data), _) => self.deliver(to, from, data),
             (None, _) => {}
         }
     }
 
-    /// Delivers a well-formed packet with the session's ids. In a steadfast script its author does
-    /// not have the key.
+    /// Delivers a well-formed packet with the session's ids. In a steadfast script, the attacker
+    /// does not have the key.
     fn forge(&mut self, script: &mut Bytes<'_>) {
         let (flags, from, back) = (script.u8(), script.u8(), script.index());
         let to = usize::from(flags & 1);
@@ -232,7 +232,8 @@ impl Play {
         }
     }
 
-    /// Delivers a packet to an end, from the other one's address if `from` is even.
+    /// Delivers a packet to an end. Its source is the other end's address if `from` is even, and a
+    /// different one otherwise.
     fn deliver(&mut self, to: usize, from: u8, packet: Packet) {
         let from = match from & 1 {
             0 => self.world.nodes[1 - to].address,
@@ -241,7 +242,7 @@ impl Play {
         self.world.deliver(to, from, packet);
     }
 
-    /// Plays a notice of the data plane.
+    /// Delivers a notice from the data plane.
     fn notice(&mut self, script: &mut Bytes<'_>) {
         let (n, kind) = (script.index() & 1, script.u8());
         let peer = self.world.nodes[n].plane.newest().unwrap_or(PeerId(77));
@@ -260,7 +261,7 @@ impl Play {
         self.world.feed(n, Input::Notice(notice));
     }
 
-    /// Checks that both ends are at rest and within their bounds.
+    /// Checks that both ends are idle and within their limits.
     fn check(&mut self) {
         let now = self.world.now;
         for n in [A, B] {
@@ -276,7 +277,7 @@ impl Play {
                 assert!(engine.handshakes() <= MAX_HANDSHAKES, "{}", engine.handshakes());
             }
             assert!(node.out.in_flight() <= MAX_UNDER_WAY, "{}", node.out.in_flight());
-            // A session, and one that is about to replace it.
+            // There may be a session, and another that is about to replace it.
             assert!(node.plane.wire_ids().len() <= 2, "{:?}", node.plane.wire_ids());
         }
         let most = std::mem::take(&mut self.world.most_outputs);

@@ -24,9 +24,11 @@ use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, MAX_UNDER_WAY, SECOND, SHORT_TIM
 
 /// The maximum number of clients in one script.
 const MAX_CLIENTS: usize = 3;
-/// The time after which a client has a session again once the line is good, whatever it waited for.
+/// The time within which a client has a session again once the link works, whatever it was waiting
+/// for.
 const RECOVERY: Duration = Duration::from_secs(400);
-/// The number of such periods that may be needed: a server may make a client wait for the longest.
+/// The number of such periods that may be necessary, because a server may make a client wait for
+/// the longest time.
 const RECOVERIES: usize = 4;
 
 pub(super) fn server_tls() -> ServerTls {
@@ -58,7 +60,7 @@ pub(super) fn wrappings(choice: u8) -> (WrapConfig, WrapConfig) {
     }
 }
 
-/// The state of a script as it is played.
+/// The state of a script that is being played.
 struct Play {
     world: World,
     settings: Settings,
@@ -133,7 +135,7 @@ impl Play {
         let tls = client_tls(if self.one_name { 0 } else { n });
         let remotes = vec![adit_openvpn::client::Remote { target }];
         let config = ClientConfig::new(settings, tls, remotes);
-        // A stream neither loses nor reorders anything.
+        // A stream neither loses nor reorders packets.
         let impairment = if self.streams { Impairment::default() } else { impairment };
         self.world.connect(config, impairment, seed.into());
     }
@@ -164,7 +166,7 @@ type ServerEngine = adit_openvpn::server::ServerEngine;
 type ClientOut = Outbox<ClientEvent>;
 type ServerOut = Outbox<adit_openvpn::server::ServerEvent>;
 
-/// Events.
+/// The events of a script.
 impl Play {
     fn event(&mut self, event: u8, script: &mut Bytes<'_>) {
         match event % 20 {
@@ -243,7 +245,7 @@ impl Play {
         }
     }
 
-    /// Sends one packet from each end to each other end that it has a key for.
+    /// Sends one packet from each end to each peer for which it has a key.
     fn exchange_data(&mut self) {
         let now = self.world.now;
         for client in &mut self.world.clients {
@@ -260,11 +262,11 @@ impl Play {
         self.run(100 * Duration::from_millis(1));
     }
 
-    /// Repeats or alters a packet that was on the wire, from its sender's address or another.
+    /// Repeats or alters a captured packet, from its sender's address or another.
     fn alter(&mut self, script: &mut Bytes<'_>) {
         let (flags, from, back, other) = (script.u8(), script.u8(), script.index(), script.index());
         let to_server = flags & 1 == 0;
-        // The other direction's packets too: they are reflected.
+        // Packets of the other direction are used too, which are reflected in this way.
         let of = to_server ^ (flags & 6 == 6);
         let Some(tap) = &self.world.wiretap else { return };
         let (Some(packet), other) = (tap.packet(of, back), tap.packet(of, other)) else { return };
@@ -272,8 +274,8 @@ impl Play {
         self.deliver(to_server, from, packet);
     }
 
-    /// Delivers a well-formed packet with the session's ids. In a steadfast script its author does
-    /// not have the key.
+    /// Delivers a well-formed packet with the session's ids. In a steadfast script, the attacker
+    /// does not have the key.
     fn forge(&mut self, script: &mut Bytes<'_>) {
         let (flags, from) = (script.u8(), script.u8());
         let to_server = flags & 1 == 0;
@@ -285,7 +287,8 @@ impl Play {
         }
     }
 
-    /// Delivers a packet to one end, from the other one's address if `from` is even.
+    /// Delivers a packet to one end. Its source is the other end's address if `from` is even, and a
+    /// different one otherwise.
     fn deliver(&mut self, to_server: bool, from: u8, mut packet: Vec<u8>) {
         let n = usize::from(from >> 1) % self.world.clients.len();
         let stranger = ([203, 0, 113, from], 1194).into();
@@ -311,7 +314,7 @@ impl Play {
         self.world.plane.peers.keys().min().copied().unwrap_or(PeerId(0))
     }
 
-    /// Plays a notice of the data plane.
+    /// Delivers a notice from the data plane.
     fn notice(&mut self, script: &mut Bytes<'_>) {
         let (flags, kind) = (script.u8(), script.u8());
         let n = usize::from(flags >> 1) % self.world.clients.len();
@@ -379,7 +382,7 @@ impl Play {
         }
     }
 
-    /// Sends a message of a client on the control channel.
+    /// Sends a client's message on the control channel.
     fn speaks(&mut self, script: &mut Bytes<'_>) {
         let (n, times) = (self.client(script), script.u8() % 16);
         let message = match script.u8() % 4 {
@@ -460,9 +463,9 @@ impl Play {
     }
 }
 
-/// Invariants.
+/// The invariants that a script checks.
 impl Play {
-    /// Checks that both ends are at rest and within their bounds.
+    /// Checks that both ends are idle and within their limits.
     fn check(&mut self) {
         self.rest();
         let world = &mut self.world;
@@ -481,7 +484,7 @@ impl Play {
         }
     }
 
-    /// Lets engines that are due act, and checks that they are not due again at once forever.
+    /// Lets engines that are due act, and checks that they become idle.
     fn rest(&mut self) {
         let now = self.world.now;
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -512,9 +515,9 @@ impl Play {
         self.check();
     }
 
-    /// Returns whether a packet from the first client and one to it arrive.
+    /// Returns whether packets from and to the first client arrive.
     fn data_passes(&mut self) -> bool {
-        // The first packet of a client that has moved makes its new address known.
+        // The first packet from a client that has moved reveals its new address.
         self.exchange_data();
         let before = (self.world.plane.opened, self.world.clients[0].plane.opened);
         self.exchange_data();
@@ -522,7 +525,7 @@ impl Play {
         after.0 > before.0 && after.1 > before.1
     }
 
-    /// Checks that the session of a steadfast script is the one that it began with.
+    /// Checks that a steadfast script still has its original session.
     fn still_connected(&mut self) {
         self.run(SECOND);
         let events = &self.world.clients[0].events;
@@ -538,8 +541,8 @@ impl Play {
         events.any(|event| matches!(event, ClientEvent::Stopped(_)))
     }
 
-    /// Checks that with a good line and a willing server the first client soon has a session,
-    /// unless it has stopped.
+    /// Checks that with a working link and a server that accepts it, the first client soon has a
+    /// session, unless it has stopped.
     fn recovers(&mut self) {
         self.heal();
         // Two devices with one profile replace each other's sessions.

@@ -1,4 +1,4 @@
-//! Resolves a name through the access network's own servers, with sockets that stay outside the tunnel.
+//! Resolves a name with the access network's own servers, over sockets that stay outside the tunnel.
 
 mod system;
 
@@ -26,30 +26,30 @@ const SERVER_LIMIT: Duration = Duration::from_secs(2);
 /// The number of rounds over all servers.
 const ROUNDS: usize = 2;
 
-/// The number of unrelated datagrams after which a server is given up.
+/// The number of unrelated datagrams after which a server is abandoned.
 const STRANGE_LIMIT: usize = 32;
 
-/// The maximum size of an answer over UDP, and over TCP.
+/// The maximum size of an answer in bytes, over UDP and over TCP.
 const DATAGRAM: usize = 4096;
 const STREAM: usize = 16 * 1024;
 
-/// Buffers of a marked socket, in bytes.
+/// The buffer size of a marked socket in bytes.
 const BUFFER: usize = 64 * 1024;
 
 /// Resolves the server's name while a tunnel may capture DNS.
 #[derive(Clone, Debug)]
 pub struct OutsideResolver {
-    /// `/`, but in tests.
+    /// The root directory, which differs from `/` only in tests.
     root: PathBuf,
-    /// Whether routes or DNS settings of a tunnel are in force, so that only the access network's servers are queried.
+    /// Whether a tunnel's routes or DNS settings are in force. If so, only the access network's servers are queried.
     pub redirected: bool,
-    /// The tunnel's servers, which are never queried.
+    /// The tunnel's DNS servers, which are never queried.
     pub tunnel: Vec<IpAddr>,
-    /// The servers from before the tunnel.
+    /// The DNS servers from before the tunnel.
     former: Vec<SocketAddr>,
-    /// Mark of the queries.
+    /// The mark of the queries.
     pub mark: Option<u32>,
-    /// The interface that they leave by.
+    /// The interface on which the queries leave.
     pub device: Option<String>,
 }
 
@@ -67,12 +67,12 @@ impl Default for OutsideResolver {
 }
 
 impl OutsideResolver {
-    /// Queries with this mark, or by this interface.
+    /// Creates a resolver whose queries have this mark and leave on this interface.
     pub fn by(mark: Option<u32>, device: Option<String>) -> Self {
         Self { mark, device, ..Self::default() }
     }
 
-    /// Remembers the present servers, before a tunnel hides them.
+    /// Records the current servers, before a tunnel hides them.
     pub fn remember(&mut self) {
         if !self.redirected {
             self.former = system::servers(&self.root, &[], &[]);
@@ -82,7 +82,7 @@ impl OutsideResolver {
     /// Resolves a name. Blocks while it reads two small files.
     ///
     /// # Errors
-    /// One sentence for the log.
+    /// Returns one sentence for the log.
     pub async fn look_up(&self, name: &str, family: Family) -> Result<Vec<IpAddr>, String> {
         let hosts = system::hosts(&self.root, name);
         if !hosts.is_empty() {
@@ -92,7 +92,7 @@ impl OutsideResolver {
         if servers.is_empty() {
             return Err("the access network names no DNS server".into());
         }
-        // Without a mark only the interface leads around a tunnel that takes all traffic.
+        // Without a mark, queries can avoid a full tunnel only if they are bound to an interface.
         let mut by = self.clone();
         if self.redirected && self.mark.is_none() && self.device.is_none() {
             let first = servers.iter().find(|server| !server.ip().is_loopback());
@@ -171,7 +171,7 @@ impl OutsideResolver {
                         return self.by_stream(server, &query, id, name, record_type).await;
                     }
                     Some(answer) => return Ok(answer),
-                    // Forged, or late.
+                    // The answer is forged or late.
                     None => {}
                 }
             }
@@ -203,7 +203,7 @@ impl OutsideResolver {
         adit_dns::parse_answer(&bytes, id, name, record_type).ok_or_else(|| "not an answer".into())
     }
 
-    /// Opens a stream to a server. Marks need privileges, which the helper has.
+    /// Opens a stream to a server. Setting a mark needs privileges, which the helper process has.
     async fn stream(&self, server: SocketAddr) -> std::io::Result<TcpStream> {
         if self.mark.is_none() {
             let socket = self.socket(server, Type::STREAM)?;
@@ -222,7 +222,7 @@ impl OutsideResolver {
     }
 
     fn datagrams(&self, server: SocketAddr) -> std::io::Result<UdpSocket> {
-        // Each query uses another port, which an attacker must guess together with the id.
+        // Each query uses a different port, which an attacker must guess together with the id.
         let any: IpAddr = match server {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -261,8 +261,8 @@ impl OutsideResolver {
     }
 }
 
-/// Returns the interface of the default route in the main table, which is the access network's:
-/// tunnels use two halves, or a table of their own.
+/// Returns the interface of the default route in the main table. It is the access network's, because tunnels use two
+/// half routes or a separate table.
 async fn outside(server: IpAddr) -> Option<String> {
     let net = adit_linux::net::Net::open().ok()?;
     let route = net.default_route(server.is_ipv6()).await.ok()??;

@@ -1,4 +1,4 @@
-//! The name servers of the network that this machine is on, whatever the tunnel has put in their place.
+//! Finds the name servers of the access network, even if the tunnel has replaced them.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,20 +13,20 @@ pub(super) const SERVERS_LIMIT: usize = 6;
 /// The maximum number of bytes to read from a file.
 const SIZE_LIMIT: u64 = 1024 * 1024;
 
-/// Files with the access network's servers, on machines where a program manages them. They may also contain those of
-/// the tunnel.
+/// The files with the access network's servers on hosts where a program manages them. They may also contain the
+/// tunnel's servers.
 const MANAGED: [&str; 3] = [
     "run/systemd/resolve/resolv.conf",
     "run/NetworkManager/no-stub-resolv.conf",
     "run/NetworkManager/resolv.conf",
 ];
 
-/// Records of resolvconf and openresolv, a file for each interface.
+/// The directories in which resolvconf and openresolv keep one file for each interface.
 const RECORDS: [&str; 3] =
     ["run/resolvconf/interface", "run/resolvconf/interfaces", "etc/resolvconf/run/interface"];
 
-/// Returns the servers to query, best first: never those of the tunnel. `former` are those from
-/// before the tunnel.
+/// Returns the servers to query, best first, without those of the tunnel. `former` are the servers from before the
+/// tunnel.
 pub(super) fn servers(root: &Path, tunnel: &[IpAddr], former: &[SocketAddr]) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();
     let conf = read(&root.join("etc/resolv.conf"));
@@ -55,20 +55,20 @@ pub(super) fn servers(root: &Path, tunnel: &[IpAddr], former: &[SocketAddr]) -> 
         }
     }
     take(former.to_vec());
-    // A resolver on this machine may use the tunnel, so it is queried last.
+    // A resolver on this host may use the tunnel, so it is queried last.
     found.extend(local);
     found.truncate(SERVERS_LIMIT);
     found
 }
 
-/// Returns the servers that our own resolv.conf replaced; several tunnels may be stacked.
+/// Returns the resolv.conf that ours replaced. Several tunnels may be stacked.
 fn before(root: &Path, original: Original) -> Vec<u8> {
     let mut original = original;
     for _ in 0..8 {
         let bytes = match original {
             Original::Absent => return Vec::new(),
             Original::Link(target) => {
-                // Relative to /etc, and within the root.
+                // The link is relative to /etc, and is resolved within the root.
                 let path = match target.strip_prefix('/') {
                     Some(rest) => root.join(rest),
                     None => root.join("etc").join(target),
@@ -88,7 +88,7 @@ fn before(root: &Path, original: Original) -> Vec<u8> {
 fn read(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
-        // An unreadable file names no server.
+        // An unreadable file contains no servers.
         let _ = file.take(SIZE_LIMIT).read_to_end(&mut bytes);
     }
     bytes
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(ask(), ["192.0.2.99"]);
         put(root, "etc/resolv.conf", "nameserver 192.0.2.1\n");
         assert_eq!(ask(), ["192.0.2.1", "192.0.2.99"]);
-        // The plain file: the original is in it.
+        // Our plain file contains the original.
         let ours = format!("{OURS}#= nameserver 192.0.2.2\nnameserver 10.8.0.1\n");
         put(root, "etc/resolv.conf", &ours);
         assert_eq!(ask(), ["192.0.2.2", "192.0.2.99"]);

@@ -16,9 +16,9 @@ use super::*;
 #[derive(Copy, Clone, PartialEq)]
 enum Manner {
     Plain,
-    /// Forged answers arrive before the right one.
+    /// Forged answers arrive before the correct one.
     AfterForgeries,
-    /// By TCP only.
+    /// The complete answer is available only over TCP.
     Truncated,
     Refuses,
     Unknown,
@@ -46,7 +46,7 @@ fn reply(query: &[u8], manner: Manner, stream: bool) -> Vec<u8> {
     reply.build_bytes_vec().unwrap()
 }
 
-/// Runs a name server; it ends with the process.
+/// Runs a name server, which ends with the process.
 fn serve(ns: &NetNs, address: &str, manner: Manner) {
     let address = format!("{address}:53");
     let (udp, tcp) = ns
@@ -78,7 +78,8 @@ fn serve(ns: &NetNs, address: &str, manner: Manner) {
     });
 }
 
-/// Creates a machine at 192.0.2.2 and name servers from 192.0.2.11 up; `None` without privileges.
+/// Creates a host at 192.0.2.2 and name servers from 192.0.2.11 up. Returns `None` without
+/// privileges.
 fn world(manners: &[Manner]) -> Option<(NetNs, NetNs)> {
     let (ns, other) = (NetNs::new("adit-names").ok()?, NetNs::new("adit-names").ok()?);
     ns.connect("eth0", &other, "eth0").ok()?;
@@ -132,7 +133,8 @@ fn addresses_of_both_families_come_from_the_access_networks_server() {
         assert_eq!(look_up(&ns, &resolver, Family::V4).unwrap(), ["198.51.100.7"]);
         assert_eq!(look_up(&ns, &resolver, Family::V6).unwrap(), ["2001:db8::7"]);
     }
-    // One that refuses leads to the next; one that knows of no such name does not.
+    // After a refusal the next server is queried, but not after the answer that the name does not
+    // exist.
     let (_root, refused) = resolver(&["192.0.2.14", "192.0.2.11"]);
     assert_eq!(look_up(&ns, &refused, Family::V4).unwrap(), ["198.51.100.7"]);
     let (_root, unknown) = resolver(&["192.0.2.15", "192.0.2.11"]);
@@ -163,7 +165,7 @@ fn marked_queries_pass_where_others_are_kept_in() {
 #[test]
 fn queries_leave_by_the_access_networks_interface() {
     let Some((ns, _other)) = world(&[Manner::Plain]) else { return };
-    // A tunnel takes all traffic by two half routes, and leads nowhere.
+    // A tunnel takes all traffic with two half routes, and delivers nothing.
     ns.run(|| {
         let commands = [
             "tuntap add tun9 mode tun",
@@ -177,7 +179,7 @@ fn queries_leave_by_the_access_networks_interface() {
         }
     })
     .unwrap();
-    // A server behind the gateway: only the interface leads there.
+    // The server is behind the gateway, and reachable only through the interface.
     let (_root, resolver) = resolver(&["192.0.2.11"]);
     assert_eq!(look_up(&ns, &resolver, Family::V4).unwrap(), ["198.51.100.7"]);
     let device = ns.run(|| {

@@ -11,10 +11,10 @@ use super::plan::DnsPlan;
 use super::resolv_conf::{self, GeneratedFile, Original, Owner};
 use crate::host::owner::began;
 
-/// Bytes of a resolv.conf that are read.
+/// The maximum number of bytes that are read from a resolv.conf.
 pub(super) const SIZE_LIMIT: u64 = 64 * 1024;
 
-/// Tunnels over one another whose processes were killed.
+/// The maximum number of stacked tunnels whose processes were killed.
 const LAYERS: usize = 8;
 
 pub(super) fn path(root: &Path) -> PathBuf {
@@ -28,7 +28,7 @@ pub(super) fn content(root: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A file's stamp: device, inode, size and time, of the link and of its target.
+/// A file's signature, which is the device, inode, size and time of the link and of its target.
 pub(super) type Signature = [(u64, u64, u64, i64, i64); 2];
 
 /// Returns the file's current signature.
@@ -58,7 +58,7 @@ pub(super) fn read_state(root: &Path) -> io::Result<Original> {
     }
 }
 
-/// Returns this process as the owner of a file.
+/// Returns the owner record for this process.
 pub(super) fn owner(device: &str) -> Owner {
     let pid = std::process::id();
     Owner {
@@ -99,7 +99,7 @@ pub(super) fn install(
     Ok(bytes)
 }
 
-/// Puts the original back if the file is still the one of `owner`. Returns whether it was.
+/// Restores the original if `owner` wrote the current file. Returns whether it did.
 pub(super) fn restore(root: &Path, owner: &Owner) -> io::Result<bool> {
     let Original::File(bytes) = read_state(root)? else { return Ok(false) };
     match resolv_conf::read(&bytes) {
@@ -108,13 +108,13 @@ pub(super) fn restore(root: &Path, owner: &Owner) -> io::Result<bool> {
     }
 }
 
-/// Returns whether a killed process left the file.
+/// Returns whether a killed process left its file.
 pub(super) fn is_left(root: &Path) -> bool {
     let Ok(Original::File(bytes)) = read_state(root) else { return false };
     resolv_conf::read(&bytes).is_some_and(|ours| !is_alive(&ours.owner))
 }
 
-/// Restores what killed processes replaced. Returns how many files were restored.
+/// Restores the files that killed processes replaced. Returns their number.
 pub(super) fn repair(root: &Path) -> usize {
     for layer in 0..LAYERS {
         let Ok(Original::File(bytes)) = read_state(root) else { return layer };
@@ -152,8 +152,8 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".resolv.conf.adit-{}", std::process::id()))
 }
 
-/// Replaces the file in one step. Where it is a mount point (containers, `ip netns exec`), or its folder
-/// is read-only, it is written in place by one call.
+/// Replaces the file atomically. If it is a mount point (containers, `ip netns exec`), or its directory is read-only,
+/// it is written in place with one call.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match replace(path, bytes) {
         Ok(()) => Ok(()),
@@ -175,7 +175,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mode = former.as_ref().map_or(0o644, |data| data.mode() & 0o777);
     let write = || -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
-        // Whatever the umask is: every user's programs read this file.
+        // Ignore the umask, because every user's programs read this file.
         fs::set_permissions(&fresh, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
         if let Some(former) = &former {
             let _ = fchown(&file, Some(former.uid()), Some(former.gid()));
@@ -251,7 +251,7 @@ mod tests {
         let root = root();
         let conf = path(root.path());
         fs::write(&conf, "nameserver 192.0.2.1\n").unwrap();
-        // One tunnel over another, both of processes that are gone.
+        // Two stacked tunnels, whose processes are gone.
         for (pid, began) in [(u32::MAX, 1), (std::process::id(), 1)] {
             let dead = Owner { pid, began, ..owner("tun0") };
             install(root.path(), &plan(), &dead, &read_state(root.path()).unwrap()).unwrap();

@@ -1,8 +1,8 @@
-//! The machine's DNS settings: the tunnel's servers are applied, watched over and taken back.
+//! Applies the tunnel's DNS servers to the host, watches the settings and undoes them.
 //!
-//! Four back ends, the first that fits the machine: systemd-resolved, NetworkManager, resolvconf, and
-//! /etc/resolv.conf itself. Each change is written down before it is made: in /run/adit for the programs,
-//! in the file itself for resolv.conf, which may outlive a reboot.
+//! There are four back ends, of which the first that the host supports is used: systemd-resolved, NetworkManager,
+//! resolvconf, and /etc/resolv.conf itself. Each change is recorded before it is made. The record is in /run/adit for
+//! the programs. For resolv.conf, which may outlive a reboot, it is in the file itself.
 
 mod back_ends;
 mod file;
@@ -25,29 +25,30 @@ use resolv_conf::{Original, Owner};
 /// The interval between checks of the settings.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Times that resolv.conf is written again within [`PERIOD`]. A program that keeps replacing it wins.
+/// The number of times that resolv.conf is written again within [`PERIOD`]. After that, a program that keeps replacing
+/// it prevails.
 const AGAIN_LIMIT: u32 = 8;
 
-/// After this long without a change the count begins again.
+/// The time without a change after which the count starts over.
 const PERIOD: Duration = Duration::from_secs(120);
 
 /// The DNS settings that a tunnel has made.
 #[derive(Debug)]
 pub(super) struct Dns {
-    /// `/`, but in tests.
+    /// The root directory, which differs from `/` only in tests.
     root: PathBuf,
     made: Option<AppliedSettings>,
     in_use: DnsInUse,
 }
 
-/// Settings in force.
+/// The settings in force.
 #[derive(Debug)]
 struct AppliedSettings {
     plan: DnsPlan,
     link: Link,
     back_end: BackEnd,
     owner: Owner,
-    /// The content of resolv.conf, where we wrote it.
+    /// The content that we wrote to resolv.conf, if we did.
     written: Vec<u8>,
     record: Option<PathBuf>,
     signature: Option<file::Signature>,
@@ -86,7 +87,7 @@ impl Dns {
         file::is_left(&self.root) || records::is_left(&self.root)
     }
 
-    /// Brings the settings in line with a plan. Returns what was left out.
+    /// Applies the DNS settings of a plan. Returns notes on the parts that were left out.
     pub(super) async fn apply(
         &mut self,
         plan: Option<&DnsPlan>,
@@ -107,7 +108,7 @@ impl Dns {
         }
         let former = self.made.take();
         let mut candidates = match &former {
-            // It is replaced without a gap, in which queries would go elsewhere.
+            // Replace the settings without a gap, in which queries would go elsewhere.
             Some(made) if made.link == link => vec![made.back_end],
             _ => back_ends::candidates(&self.root),
         };
@@ -148,7 +149,7 @@ impl Dns {
             plan.is_plain()?;
             let io = |e: std::io::Error| e.to_string();
             let mut original = file::read_state(&self.root).map_err(io)?;
-            // In place of our own file, or of one that a killed process left.
+            // The file is our own, or a killed process left it.
             if let Original::File(bytes) = &original
                 && let Some(ours) = resolv_conf::read(bytes)
                 && (ours.owner == owner || !file::is_alive(&ours.owner))
@@ -193,7 +194,7 @@ impl Dns {
         Ok(applied.notes)
     }
 
-    /// Takes the settings back.
+    /// Undoes the settings.
     pub(super) async fn undo(&mut self) {
         self.in_use = DnsInUse::default();
         if let Some(made) = self.made.take() {
@@ -204,7 +205,7 @@ impl Dns {
     async fn take_back(&self, made: &AppliedSettings) {
         let outcome = match made.back_end {
             BackEnd::File => {
-                // It is not ours any more if another program has replaced it.
+                // The file is no longer ours if another program has replaced it.
                 file::restore(&self.root, &made.owner).map(drop).map_err(|e| e.to_string())
             }
             other => back_ends::undo(other, &made.link).await,
@@ -219,7 +220,7 @@ impl Dns {
         self.repair();
     }
 
-    /// Waits until another program changes the settings. Cancel-safe; forever while none are made.
+    /// Waits until another program changes the settings, forever while there are none. Cancel-safe.
     pub(super) async fn event(&mut self) -> DnsEvent {
         loop {
             let Some(made) = &self.made else { return std::future::pending().await };
@@ -230,7 +231,7 @@ impl Dns {
         }
     }
 
-    /// Compares what is there with what was made.
+    /// Compares the current settings with those that were applied.
     fn check_for_changes(&mut self) -> Option<DnsEvent> {
         let made = self.made.as_mut()?;
         let now = Instant::now();
@@ -261,7 +262,7 @@ impl Dns {
             "another program keeps replacing /etc/resolv.conf".to_owned()
         } else {
             made.again = made.again.saturating_add(1);
-            // The new content is the network's: it is what comes back at the end.
+            // The new content comes from the network, so it is restored at the end.
             let put = file::read_state(&self.root)
                 .and_then(|new| file::install(&self.root, &made.plan, &made.owner, &new));
             match put {

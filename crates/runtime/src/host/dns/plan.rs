@@ -9,16 +9,16 @@ pub(super) const MAX_SERVERS: usize = 8;
 /// The maximum number of domains in each list.
 pub(super) const MAX_DOMAINS: usize = 128;
 
-/// DNS settings of a tunnel. Plain data: it crosses a process boundary.
+/// The DNS settings of a tunnel. They are plain data, because they cross a process boundary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DnsPlan {
     /// The servers, best first.
     pub servers: Vec<SocketAddr>,
-    /// Domains that complete names without a dot.
+    /// The domains that complete names without a dot.
     pub search: Vec<String>,
-    /// Only names below these go to the servers (split DNS). Empty: all names.
+    /// The domains whose names go to the servers (split DNS). Empty: all names.
     pub domains: Vec<String>,
-    /// Whether answers are validated; `None`: the machine's default.
+    /// Whether answers are validated; `None`: the host's default.
     pub dnssec: Option<Dnssec>,
     /// The transport of queries to the servers.
     pub transport: Transport,
@@ -29,7 +29,7 @@ pub struct DnsPlan {
 pub enum Transport {
     /// UDP and TCP.
     Plain,
-    /// DNS over TLS; the name in the server's certificate.
+    /// DNS over TLS, with the name in the server's certificate.
     Tls(Option<String>),
     /// DNS over HTTPS.
     Https,
@@ -39,7 +39,7 @@ impl DnsPlan {
     /// Checks everything that becomes an argument of a program or a line of a file.
     ///
     /// # Errors
-    /// Names the first value that is not allowed.
+    /// Returns the first value that is not allowed.
     pub fn check(&self) -> Result<(), String> {
         if self.servers.is_empty() || self.servers.len() > MAX_SERVERS {
             return Err(format!("{} servers are too few or too many", self.servers.len()));
@@ -78,12 +78,12 @@ impl DnsPlan {
     }
 }
 
-/// The program that manages the machine's DNS settings.
+/// The program that manages the host's DNS settings.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackEnd {
-    /// systemd-resolved, by `resolvectl`.
+    /// systemd-resolved, through `resolvectl`.
     Resolved,
-    /// NetworkManager, by `nmcli`.
+    /// NetworkManager, through `nmcli`.
     NetworkManager,
     /// openresolv or resolvconf.
     Resolvconf,
@@ -102,20 +102,20 @@ impl fmt::Display for BackEnd {
     }
 }
 
-/// The DNS servers that resolve names on this machine.
+/// The DNS servers that resolve names on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DnsInUse {
-    /// The machine's own; why the tunnel's are not used, where they should be.
+    /// The host's own servers. Contains the reason if the tunnel's should be used but are not.
     Own(Option<String>),
-    /// The tunnel's.
+    /// The tunnel's servers.
     Tunnel {
         /// The addresses of the servers.
         servers: Vec<SocketAddr>,
-        /// The back end that makes the machine use them.
+        /// The back end that makes the host use them.
         back_end: BackEnd,
-        /// Only for names below these; empty: for all names.
+        /// The domains whose names they resolve; empty: all names.
         domains: Vec<String>,
-        /// No other server is asked for these names.
+        /// Whether no other server is queried for these names.
         exclusive: bool,
     },
 }
@@ -127,8 +127,8 @@ impl Default for DnsInUse {
 }
 
 impl DnsInUse {
-    /// Returns whether the tunnel's servers alone resolve every name. Otherwise names leave the
-    /// machine by other servers, and "all traffic" is not true.
+    /// Returns whether the tunnel's servers alone resolve every name. Otherwise queries go to other
+    /// servers, and the tunnel does not carry all traffic.
     pub fn covers_all(&self) -> bool {
         match self {
             Self::Own(_) => false,
@@ -166,7 +166,7 @@ pub(super) fn shown(server: &SocketAddr) -> String {
 pub struct DnsEvent {
     /// The change.
     pub change: DnsChange,
-    /// The state after it.
+    /// The state after the change.
     pub in_use: DnsInUse,
 }
 
@@ -175,9 +175,9 @@ pub struct DnsEvent {
 pub enum DnsChange {
     /// Another program replaced the settings, and they were applied again.
     AppliedAgain,
-    /// Another program replaced the settings; they are not applied any more.
+    /// Another program replaced the settings, and they are no longer applied.
     Lost,
-    /// The settings are back without our doing.
+    /// The settings are in force again without our action.
     Back,
 }
 

@@ -1,4 +1,5 @@
-//! Runs the programs that manage DNS: absolute paths, no shell, few variables, a time limit.
+//! Runs the programs that manage DNS, with absolute paths, no shell, few variables and a time
+//! limit.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,17 +10,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// The directories in which programs are looked for. Nothing else is on their PATH.
+/// The directories in which programs are searched for, which are also the programs' PATH.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Variables that a program gets from this process.
+/// The environment variables that a program gets from this process.
 const PASSED: [&str; 1] = ["DBUS_SYSTEM_BUS_ADDRESS"];
 
 /// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// Bytes of a program's output that are read.
+/// The maximum number of bytes that are read of a program's output.
 const OUTPUT_LIMIT: u64 = 16 * 1024;
 
 /// Finds a program.
@@ -33,7 +34,7 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 /// Runs a program to its end and returns its standard output.
 ///
 /// # Errors
-/// One sentence: the program and its own words.
+/// Returns one sentence with the program and its output.
 pub(super) async fn run(program: &Path, args: &[&str], input: &str) -> Result<String, String> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut command = Command::new(program);
@@ -48,7 +49,7 @@ pub(super) async fn run(program: &Path, args: &[&str], input: &str) -> Result<St
     let work = async {
         let mut child = command.spawn().map_err(|e| format!("{name}: {e}"))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that reads nothing closes it.
+            // A program that does not read its input closes it.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         let (mut out, mut err) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Records of DNS settings, to undo those of killed processes.
+//! Records of DNS settings, with which the settings of killed processes are undone.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,10 +10,11 @@ use super::back_ends::{self, Link};
 use super::plan::BackEnd;
 use crate::host::owner::{StateFile, began, files, namespace};
 
-/// A memory file system: a reboot ends settings and records alike.
+/// The directory of the records. It is in a memory file system, because a reboot removes the settings too.
 const FOLDER: &str = "run/adit";
 
-/// Records of one network namespace looked at, so that a folder full of them does not hold up a start.
+/// The maximum number of records that are read for one network namespace, so that a directory full of them does not
+/// delay startup.
 const LIMIT: usize = 256;
 
 /// The suffix of a record's name.
@@ -21,16 +22,16 @@ const SUFFIX: &str = ".dns";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct DnsChanges {
-    /// Inode of the network namespace.
+    /// The inode of the network namespace.
     namespace: u64,
-    /// When the process began.
+    /// The time at which the process started.
     began: u64,
     back_end: BackEnd,
     device: String,
     index: u32,
 }
 
-/// Writes down what is about to be changed. Where that is impossible the tunnel works nevertheless.
+/// Records the settings that are about to be changed. If that fails, the tunnel still works.
 pub(super) fn write(root: &Path, back_end: BackEnd, link: &Link) -> Option<PathBuf> {
     let folder = root.join(FOLDER);
     fs::create_dir_all(&folder).ok()?;
@@ -70,7 +71,7 @@ fn dead(root: &Path) -> Vec<(PathBuf, DnsChanges)> {
     found
 }
 
-/// Takes back what the records of dead processes name.
+/// Undoes the settings in the records of dead processes.
 pub(super) async fn clean_up(root: &Path) {
     for (path, page) in dead(root) {
         let link = Link { name: page.device, index: page.index };
@@ -80,7 +81,7 @@ pub(super) async fn clean_up(root: &Path) {
                 page.back_end,
                 link.name
             ),
-            // They may have gone with the device.
+            // The settings may have disappeared with the device.
             Err(e) => tracing::debug!("DNS settings of a killed process: {e}"),
         }
         let _ = fs::remove_file(path);

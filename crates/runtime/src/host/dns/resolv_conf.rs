@@ -1,51 +1,51 @@
-//! Parses and writes /etc/resolv.conf. The original is kept in comments, so that it can be restored from the
-//! file itself, whatever happens to this process.
+//! Parses and writes /etc/resolv.conf. Our file contains the original in comments, so that it can be restored whatever
+//! happens to this process.
 
 use std::net::IpAddr;
 
 use super::plan::DnsPlan;
 
-/// The first words of a file of ours.
+/// The first words of our file.
 const HEADER: &str = "# Written by adit for ";
-/// Before each line of the original.
+/// The prefix of each line of the original.
 const KEPT: &str = "#= ";
-/// Before the target of the original, where that was a symbolic link.
+/// The prefix of the original's target, if it was a symbolic link.
 const LINK: &str = "#-> ";
 /// The marker in place of an original that did not exist.
 const ABSENT: &str = "#! absent";
-/// The original's last line had no line feed.
+/// The marker for an original whose last line had no line feed.
 const OPEN_END: &str = "#! no final line feed";
 
-/// Servers that the C library asks at most.
+/// The maximum number of servers that the C library queries.
 pub(super) const LIBC_SERVERS: usize = 3;
 
 /// The original /etc/resolv.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Original {
-    /// Nothing.
+    /// There was no file.
     Absent,
     /// A file with this content.
     File(Vec<u8>),
-    /// A symbolic link to here.
+    /// A symbolic link to this target.
     Link(String),
 }
 
-/// The process that wrote a file of ours.
+/// The process that wrote our file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its device.
+    /// The process's TUN or TAP device.
     pub device: String,
-    /// Process id.
+    /// The process id.
     pub pid: u32,
-    /// When the process began, in clock ticks since boot.
+    /// The start of the process, in clock ticks since boot.
     pub began: u64,
-    /// The boot, by the first digits of its id.
+    /// The first digits of the boot id.
     pub boot: String,
-    /// Inode of the process's PID namespace.
+    /// The inode of the process's PID namespace.
     pub namespace: u64,
 }
 
-/// A file of ours, read back.
+/// The parsed content of our file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GeneratedFile {
     /// The process that wrote it.
@@ -80,7 +80,7 @@ pub(super) fn body(plan: &DnsPlan) -> String {
     text
 }
 
-/// Formats a whole file.
+/// Formats a complete file.
 pub(super) fn write(plan: &DnsPlan, owner: &Owner, original: &Original) -> Vec<u8> {
     let mut text = format!(
         "{HEADER}{} (process {}, began {}, boot {}, pid namespace {}). Lines behind \"{}\" are the \
@@ -118,7 +118,7 @@ pub(super) fn write(plan: &DnsPlan, owner: &Owner, original: &Original) -> Vec<u
     text
 }
 
-/// Returns the `options` of the original, except trust in its servers' validation.
+/// Returns the `options` of the original, except the one that trusts its servers' validation.
 fn kept_options(original: &[u8]) -> String {
     let text = String::from_utf8_lossy(original);
     let lines = text.lines().filter_map(|line| line.strip_prefix("options "));
@@ -128,7 +128,7 @@ fn kept_options(original: &[u8]) -> String {
     if words.is_empty() { String::new() } else { format!("options {}\n", words.join(" ")) }
 }
 
-/// Reads a file back; `None` if it is not one of ours.
+/// Parses a file. Returns `None` if it is not ours.
 pub fn read(bytes: &[u8]) -> Option<GeneratedFile> {
     let mut lines = bytes.split(|byte| *byte == b'\n');
     let header = std::str::from_utf8(lines.next()?).ok()?.strip_prefix(HEADER)?;
@@ -167,10 +167,10 @@ pub fn read(bytes: &[u8]) -> Option<GeneratedFile> {
     Some(GeneratedFile { owner, original: Original::File(kept) })
 }
 
-/// Fuzzes the parser with any resolv.conf, and the file that adit makes of it.
+/// Parses any resolv.conf and the file that adit generates from it, for the fuzzer.
 pub(in crate::host) fn fuzz(bytes: &[u8]) {
     assert!(addresses(bytes).len() <= nameservers(bytes).len());
-    // One that is taken for ours is no original.
+    // A file that looks like ours cannot be an original.
     if read(bytes).is_some() {
         return;
     }

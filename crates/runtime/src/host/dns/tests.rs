@@ -1,4 +1,4 @@
-//! Each back end with the real program, in private mount and network namespaces: the machine's own files,
+//! Tests of each back end with the real program, in private mount and network namespaces. The host's own files,
 //! programs and interfaces are never touched. `scripts/dns-roots.sh` fetches the programs.
 
 use std::fs;
@@ -17,7 +17,7 @@ use adit_dns::Dnssec;
 use super::*;
 use crate::host::{ApplyOutcome, Device, Host, HostEvent, HostPlan};
 
-/// Above the kernel's highest process id.
+/// A process id above the kernel's maximum.
 const DEAD: u32 = 4_194_305;
 
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
@@ -32,8 +32,8 @@ fn skip(why: &str) {
     adit_testbed::skip::skip(thread.name().unwrap_or("DNS"), why);
 }
 
-/// Runs `work` where /usr, /etc and /var are overlays, with the programs of one of the roots, /run is
-/// empty, and `eth0` leads to `peer0`.
+/// Runs `work` in namespaces where /usr, /etc and /var are overlays with the programs of one of the roots, /run is
+/// empty, and `eth0` is connected to `peer0`.
 fn world(root: Option<&str>, work: impl AsyncFnOnce() + Send) {
     let roots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/roots/dns");
     let lower = root.map(|root| roots.join(root));
@@ -83,7 +83,7 @@ fn enter(lower: Option<&Path>, scratch: &Path) -> nix::Result<()> {
         mount(overlay, place.as_str(), overlay, MsFlags::empty(), Some(data.as_str()))?;
     }
     mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), none)?;
-    // NetworkManager takes a machine with a writable /sys for one with udev.
+    // If /sys is writable, NetworkManager assumes that the host has udev.
     mount(Some("sys"), "/sys", Some("sysfs"), MsFlags::MS_RDONLY, none)
 }
 
@@ -94,7 +94,7 @@ fn sh(script: &str) -> String {
     text
 }
 
-/// A program that ends with the test.
+/// A daemon that is killed at the end of the test.
 struct Daemon(Child);
 
 impl Daemon {
@@ -175,7 +175,7 @@ fn open() -> (Host, adit_linux::tun::TunDevice) {
     (host, tun.unwrap())
 }
 
-/// Gives the records of this process to one that is gone.
+/// Changes the owner of this process's records to a dead process.
 fn die() {
     let mut found = 0;
     for entry in fs::read_dir("/run/adit").unwrap() {
@@ -226,7 +226,7 @@ fn resolved_gets_servers_domains_and_the_default_route() {
         assert!(shown("default-route").ends_with(": yes\n"));
         assert!(conf().contains("nameserver 127.0.0.53"));
 
-        // The server pushes split DNS, DNS over TLS with validation, another port.
+        // The server pushes split DNS, DNS over TLS with validation, and another port.
         let mut split = dns(&["10.8.0.3"], &[], &["corp.example", "lab.example"]);
         split.servers[0].set_port(8853);
         split.transport = Transport::Tls(Some("dns.example".into()));
@@ -239,20 +239,20 @@ fn resolved_gets_servers_domains_and_the_default_route() {
         assert!(shown("dnssec").ends_with(": no\n"));
         assert!(!host.dns_in_use().covers_all());
 
-        // And undoes it.
+        // The next plan has no DNS settings.
         host.change(&host_plan(None)).await.unwrap();
         assert!(shown("dns").ends_with(":\n"), "{}", shown("dns"));
         assert_eq!(host.dns_in_use(), &DnsInUse::default());
         assert!(records().is_empty());
 
-        // A process that is killed, with a device that stays.
+        // The process is killed, but its device stays.
         host.change(&plan).await.unwrap();
         die();
         Dns::default().clean_up().await;
         assert!(shown("dns").ends_with(":\n"), "{}", shown("dns"));
         assert!(records().is_empty());
 
-        // Another program takes the stub resolver out of resolv.conf.
+        // Another program removes the stub resolver from resolv.conf.
         host.undo().await;
         host.apply(&plan).await.unwrap();
         fs::remove_file("/etc/resolv.conf").unwrap();
@@ -276,7 +276,7 @@ async fn servers_become(only: &str) {
     assert!(tokio::time::timeout(limit, same).await.is_ok(), "{:?}", servers());
 }
 
-/// Waits for the next event of the DNS settings, ignoring devices that the test adds and removes.
+/// Waits for the next event of the DNS settings, and ignores devices that the test adds and removes.
 async fn dns_event(host: &mut Host) -> DnsEvent {
     loop {
         if let HostEvent::Dns(event) = host.event().await {
@@ -355,7 +355,7 @@ fn openresolv_lists_the_tunnels_servers_alone() {
         assert!(conf().contains("search corp.example"));
         assert_eq!(host.dns_in_use().to_string(), "10.8.0.1 and fd08::1 by resolvconf");
         assert!(host.dns_in_use().covers_all());
-        // The network changes: the tunnel's servers stay.
+        // The network changes, but the tunnel's servers stay.
         sh("printf 'nameserver 192.0.2.7\\n' | resolvconf -a eth0.dhcp");
         assert_eq!(servers(), ["10.8.0.1", "fd08::1"]);
         host.undo().await;
@@ -408,7 +408,7 @@ fn the_plain_file_is_replaced_watched_and_restored() {
         );
         assert_eq!(servers(), ["10.8.0.1"]);
         assert_eq!(host.dns_in_use().to_string(), "10.8.0.1 by /etc/resolv.conf");
-        // A DHCP client writes the file: ours comes back, and the new content is what is restored.
+        // A DHCP client writes the file. Ours replaces it again, and the new content is restored at the end.
         fs::write("/etc/resolv.conf", "nameserver 192.0.2.9\n").unwrap();
         let event = dns_event(&mut host).await;
         assert_eq!(event.change, DnsChange::AppliedAgain);
@@ -417,7 +417,7 @@ fn the_plain_file_is_replaced_watched_and_restored() {
         assert_eq!(servers(), ["10.8.0.3"]);
         host.change(&host_plan(None)).await.unwrap();
         assert_eq!(conf(), "nameserver 192.0.2.9\n");
-        // The next start after kill -9.
+        // The process is killed, and starts again.
         host.change(&plan).await.unwrap();
         let dead = conf()
             .replace(&format!("(process {},", std::process::id()), &format!("(process {DEAD},"));
@@ -427,7 +427,7 @@ fn the_plain_file_is_replaced_watched_and_restored() {
         other.close().await;
         host.close().await;
         assert_eq!(conf(), "nameserver 192.0.2.9\n");
-        // A server that only asks for what the file cannot do.
+        // The server pushes only settings that the file does not support.
         let (mut host, _tun) = open();
         let mut tls = dns(&["10.8.0.1"], &[], &[]);
         tls.transport = Transport::Https;

@@ -1,11 +1,11 @@
-//! A change that the kernel refuses must not let a packet out.
+//! After a change that the kernel refuses, no packet may leave outside the tunnel.
 
 use super::*;
 use crate::host::kernel::Operation;
 
-/// An input or output error.
+/// The error of a failed operation.
 const EIO: i32 = 5;
-/// The kernel has no such feature.
+/// The error of a kernel without the feature.
 const EOPNOTSUPP: i32 = 95;
 
 /// Returns a plan with a private network on the access link, and with permission for it.
@@ -27,8 +27,8 @@ fn leaks(ways: &[String]) -> bool {
     ways.iter().any(|way| way == "eth0")
 }
 
-/// Each plan in place of each other one, with the failure of one operation, of all operations from
-/// one on (which also shows every state in between), and of all of one kind.
+/// Replaces each plan with each other one. One operation fails, or all from one on (which also
+/// tests every intermediate state), or all of one kind.
 #[test]
 fn a_refused_change_at_any_step_keeps_traffic_in_and_is_repeated() {
     let Some((ns, _other)) = world() else { return };
@@ -36,7 +36,7 @@ fn a_refused_change_at_any_step_keeps_traffic_in_and_is_repeated() {
         add_native(net).await;
         joins_a_lan(net).await;
         let before = state(net).await;
-        // The kernel filters sources, so that the routers have rules too.
+        // The kernel filters by source, so the routers have rules too.
         std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2").unwrap();
         let plans = [by_policy("def1"), by_policy("def1 ipv6"), with_lan()];
         let (mut host, device) = host(true).await;
@@ -110,7 +110,7 @@ fn a_refused_change_of_the_network_is_told_logged_and_repeated() {
         let written = crate::host::unfinished();
         assert!(written.contains(&why), "doctor reads it: {written:?}");
         host.net.faults.clear();
-        // After a pause.
+        // The change is tried again after a pause.
         while event(&mut host).await != HostEvent::Routing(None) {}
         assert_eq!(crate::host::unfinished(), Vec::<String>::new());
         host.close().await;
@@ -142,7 +142,7 @@ fn an_exempt_network_whose_route_stays_is_closed_or_said_and_tried_again_at_once
             let pause = host.unfinished.as_ref().unwrap().retry - tokio::time::Instant::now();
             assert!(pause <= Duration::from_millis(250), "{pause:?}");
             assert!(matches!(event(&mut host).await, HostEvent::Routing(Some(_))));
-            // The network is exempt again, and at last is not.
+            // The network becomes exempt again, and finally is not.
             host.change(&with_lan()).await.unwrap();
             assert_eq!(way(net, "192.168.1.1").await, "eth0");
             host.change(&by_policy("def1")).await.unwrap();
@@ -178,7 +178,7 @@ fn a_kill_switch_without_an_undo_log_is_found_and_released_and_a_running_tunnel_
             }
             assert_eq!(orphan_rules::rules(net).await.len(), 2, "{round}: both families");
             assert_eq!(undo_log::release(net).await, Vec::<String>::new());
-            // A tunnel that runs meanwhile, with a table and rules of its own.
+            // Another tunnel runs at the same time, with its own table and rules.
             let (mut running, device) = self::host(true).await;
             running.apply(&by_policy("def1 ipv6")).await.unwrap();
             assert!(orphan_rules::release(net).await.len() >= 8);
@@ -203,7 +203,8 @@ fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
         let kept: Vec<Route> = net.all_routes().await.unwrap();
         host.close().await;
         remove(net, device).await;
-        // An administrator removes the rules and the table by hand; the undo log still names them.
+        // An administrator removes the rules and the table manually. The undo log still contains
+        // them.
         for v6 in [false, true] {
             for rule in net.rules_of(v6).await.unwrap() {
                 let rule = adit_linux::net::Rule {
@@ -221,7 +222,7 @@ fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
             }
         }
         for route in kept.iter().filter(|route| route.table == Some(0xad17)) {
-            // The one into the device has gone with it.
+            // The route into the device has disappeared with the device.
             let _ = net.delete_route(route).await;
         }
         assert_eq!(state(net).await, before);
@@ -273,7 +274,7 @@ fn a_first_change_that_is_refused_leaves_nothing_behind() {
         for index in 0.. {
             let (mut host, device) = host(true).await;
             let plan = HostPlan { kill_switch: true, ..by_policy("def1 ipv6") };
-            // Refused for good: a kill switch does not settle for less.
+            // If the kernel keeps refusing, the kill switch does not fall back to routes.
             let mut refused = false;
             host.net.faults.set(move |number, operation| {
                 let change = !matches!(
@@ -338,23 +339,23 @@ fn ipv6_is_kept_in_without_rules_for_the_tunnels_life() {
             };
             assert_eq!(all().await, ["nowhere"; 5]);
             assert_eq!(way(net, "2001:db8:a::7").await, "eth0", "the transport");
-            // A router sends another route.
+            // A router advertises another route.
             let gateway = "fe80::99".parse().unwrap();
             let eth0 = net.link("eth0").await.unwrap().index;
             let late =
                 Route { link: Some(eth0), ..Route::via("2620:fe::/48".parse().unwrap(), gateway) };
             net.add_route(&late).await.unwrap();
             while way(net, "2620:fe::fe").await != "nowhere" {
-                // There is no event for the client.
+                // There is no event for the client, but the wait lets the host process the change.
                 let _ = timeout(Duration::from_millis(100), host.event()).await;
             }
-            // While the tunnel reconnects, by another server too.
+            // IPv6 stays blocked while the tunnel reconnects, to another server too.
             host.undo().await;
             assert_eq!(all().await, ["nowhere"; 5]);
             host.keep_reachable("2001:db8:b::7".parse().unwrap()).await;
             assert_eq!(way(net, "2001:db8:a::7").await, "eth0");
             assert_eq!(way(net, "2001:db8:b::7").await, "eth0");
-            // Another network: the transport has its way there, and nothing else does.
+            // In another network, only the transport has a route.
             net.delete_route(&Route {
                 link: Some(eth0),
                 ..Route::via("::/0".parse().unwrap(), "2001:db8::1".parse().unwrap())
@@ -421,7 +422,7 @@ fn without_rules_a_refused_route_is_said_and_repeated() {
         assert_eq!(host.capture().ipv6, CaptureMode::No);
         assert!(matches!(event(&mut host).await, HostEvent::Routing(Some(_))));
         without_rules(&host, false);
-        // Events about the path to the server may come in between.
+        // Events about the path to the server may precede it.
         while event(&mut host).await != HostEvent::Routing(None) {}
         assert_eq!(host.capture().ipv6, CaptureMode::Blocked);
         assert_eq!(ways(net).await[4..], ["nowhere", "nowhere"]);
