@@ -5,7 +5,7 @@ use std::fmt;
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use zeroize::Zeroizing;
 
-use crate::CryptoError;
+use crate::{CryptoError, sha256};
 
 /// Length of the secret seed, bytes.
 pub const SEED_LEN: usize = 32;
@@ -37,6 +37,11 @@ impl SigningKey {
     /// Returns the seed that the key was derived from. It is secret.
     pub fn seed(&self) -> &[u8; SEED_LEN] {
         &self.seed
+    }
+
+    /// Returns the SHA-256 of the public key, by which a mesh knows the key.
+    pub fn public_hash(&self) -> [u8; 32] {
+        sha256(&[&self.public()])
     }
 
     /// Returns the public key, which verifies its signatures.

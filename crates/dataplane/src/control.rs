@@ -27,6 +27,7 @@ use crate::sockets::{Group, grouped};
 use crate::stats::{DropReason, Offloads, Stats, Totals};
 use crate::stream::{Stream, StreamOptions};
 use crate::tables::{MAX_PEER_ID, Tables};
+use crate::unrouted::Unrouted;
 use crate::upcall::{self, Upcalls};
 use crate::worker::{Tun, Worker};
 
@@ -142,8 +143,7 @@ impl<F: Format> Plane<F> {
         let (mut plane, shared, upcalls) =
             Self::idle(relay, client, !queues.is_empty(), ethernet, gates, count, clock)?;
         if let Some(filtered) = filtered {
-            // This is the only place that sets it.
-            let _ = shared.filtered.set(filtered);
+            plane.set_filter(filtered);
         }
         if let Some(queue) = queues.first() {
             restrict_tun(queue, granted, gates);
@@ -181,6 +181,7 @@ impl<F: Format> Plane<F> {
             own: ArcSwapOption::empty(),
             has_tun,
             ethernet: ethernet.then(Switch::default),
+            unrouted: OnceLock::new(),
             filtered: OnceLock::new(),
             clock,
             stop: AtomicBool::new(false),
@@ -404,6 +405,19 @@ impl<F: Format> Plane<F> {
     /// Returns the drops, train lengths and offloads since the start.
     pub fn totals(&self) -> Totals {
         self.shared.stats.totals()
+    }
+
+    /// Filters packets from now on. The firewall stays for the lifetime of the plane; its rules can be replaced.
+    pub fn set_filter(&self, filtered: FilterConfig) {
+        // A second call changes nothing.
+        let _ = self.shared.filtered.set(filtered);
+        self.shared.wake_all();
+    }
+
+    /// Reports destinations of packets from the TUN device that no peer has a route for: [`Notice::Unrouted`].
+    pub fn report_unrouted(&self) {
+        // A second call changes nothing.
+        let _ = self.shared.unrouted.set(Unrouted::default());
     }
 
     /// Sets the limits of `max-routes-per-client` and `stale-routes-check`: the maximum number of stations behind one

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::command::{PeerSpec, SpliceId};
+use adit_engine::command::{Float, PeerSpec, SpliceId};
 use adit_engine::{Instant, Link, Notice, PeerId, Rate};
 use adit_wire::ethernet::Mac;
 use adit_wire::ip::Ip;
@@ -395,7 +395,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
             let content = self.classify(&run, text);
             let empty = matches!(content, Content::Other { empty: true });
             let newest = replay == ReplayCheck::Newest && run.peer.is_newest(key);
-            if !run.same_path && newest && !empty {
+            if !run.same_path && run.spec.float == Float::Follow && newest && !empty {
                 // Recorded before the move, so that a worker with a packet under an older key sees it.
                 run.peer.used(key);
                 run.same_path = self.float(&run, key);
@@ -538,7 +538,8 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
 /// which peer it belongs to.
 fn may_float<F: Format>(spec: &PeerSpec<F::Types>, link: &Link, key: &Key<F>) -> bool {
     let streams = (spec.link.is_stream(), link.is_stream());
-    spec.float && (streams == (false, false) || (streams == (true, true) && key.is_headerless()))
+    spec.float != Float::Refuse
+        && (streams == (false, false) || (streams == (true, true) && key.is_headerless()))
 }
 
 /// Splits off the leading datagrams that have the same first bytes as the first.

@@ -106,7 +106,7 @@ mod tests {
     fn spec() -> PeerSpec<Trivial> {
         let link =
             adit_engine::Link::datagram(adit_engine::SocketId(0), None, ([192, 0, 2, 1], 1).into());
-        PeerSpec { float: false, ..PeerSpec::plain(link) }
+        PeerSpec { float: adit_engine::command::Float::Refuse, ..PeerSpec::plain(link) }
     }
 
     /// Two workers that use one key under two locks would assign one id to two packets.

@@ -53,6 +53,7 @@ mod splice;
 mod stats;
 pub mod stream;
 mod tables;
+mod unrouted;
 mod upcall;
 mod worker;
 

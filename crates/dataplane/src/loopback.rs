@@ -142,7 +142,7 @@ impl<F: Format> LoopbackPlane<F> {
             .routes
             .load()
             .owner(ip.destination)
-            .ok_or_else(|| DropReason::of_unowned(ip.destination, DropReason::NoRoute))?;
+            .ok_or_else(|| self.shared.unrouted(ip.destination))?;
         let peer = tables.peers.load().get(owner).cloned().ok_or(DropReason::NoRoute)?;
         if self.filter_hook.is_some()
             && let Some(done) = self.seal_evaluated(&peer, vnet, packet, send)

@@ -1,6 +1,7 @@
 //! State shared by the control thread and the workers.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
@@ -20,6 +21,7 @@ use crate::recursion::OwnTransport;
 use crate::sockets::find_socket;
 use crate::stats::{DropReason, Stats};
 use crate::tables::Tables;
+use crate::unrouted::Unrouted;
 use crate::upcall::UpcallSender;
 
 /// Why a plane has stopped moving packets.
@@ -55,7 +57,9 @@ pub(crate) struct Shared<F: Format> {
     pub has_tun: bool,
     /// The switch of a plane with a TAP device.
     pub ethernet: Option<Switch>,
-    /// The packet filter, if any; set before a worker starts.
+    /// Set if the control plane wants to know destinations without a route.
+    pub unrouted: OnceLock<Unrouted>,
+    /// The packet filter, if any.
     pub filtered: OnceLock<FilterConfig>,
     pub clock: fn() -> Instant,
     pub stop: AtomicBool,
@@ -84,6 +88,19 @@ impl<F: Format> Shared<F> {
             Relay::Deny => self.filtered.get().is_some(),
             Relay::Kernel => false,
         }
+    }
+
+    /// Returns the reason to drop a packet from the device that no peer has a route for, and reports its destination.
+    #[cold]
+    pub(crate) fn unrouted(&self, destination: IpAddr) -> DropReason {
+        let reason = DropReason::of_unowned(destination, DropReason::NoRoute);
+        if reason == DropReason::NoRoute
+            && let Some(unrouted) = self.unrouted.get()
+            && unrouted.is_due((self.clock)(), destination)
+        {
+            self.upcalls.notice(&self.stats, Notice::Unrouted(destination));
+        }
+        reason
     }
 
     /// Creates the filter hook of one worker.

@@ -33,6 +33,8 @@ const MAX_IN_BAND: usize = 1024;
 const MAX_IN_BAND_OF_PEER: usize = 16;
 /// The maximum number of queued socket errors: anyone on the path can cause them.
 const MAX_UNREACHABLE: usize = 256;
+/// The maximum number of queued reports of destinations without a route.
+const MAX_UNROUTED: usize = 16;
 /// The number of notices delivered per drain; the others follow in the next, after control packets.
 const NOTICES_PER_DRAIN: usize = 256;
 /// The number of unauthenticated packets delivered per drain; the others follow in the next, after those of known
@@ -223,6 +225,7 @@ struct Notices<T: DataFormat> {
     in_band: ItemCounts<PeerId>,
     in_band_total: usize,
     unreachable: usize,
+    unrouted: usize,
 }
 
 impl<T: DataFormat> Notices<T> {
@@ -251,6 +254,8 @@ impl<T: DataFormat> Notices<T> {
             }
             Notice::Unreachable(..) if self.unreachable >= MAX_UNREACHABLE => return false,
             Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_add(1),
+            Notice::Unrouted(_) if self.unrouted >= MAX_UNROUTED => return false,
+            Notice::Unrouted(_) => self.unrouted = self.unrouted.saturating_add(1),
             // Each is sent once per peer, key or request, so their number is bounded; a lost one is not repeated.
             Notice::PeerSilent(_)
             | Notice::PeerActive(_)
@@ -277,6 +282,7 @@ impl<T: DataFormat> Notices<T> {
                     self.in_band_total = self.in_band_total.saturating_sub(1);
                 }
                 Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_sub(1),
+                Notice::Unrouted(_) => self.unrouted = self.unrouted.saturating_sub(1),
                 _ => {}
             }
             self.taken = self.taken.saturating_add(1);
@@ -299,6 +305,7 @@ pub(crate) fn channel<T: DataFormat>() -> io::Result<(UpcallSender<T>, Upcalls<T
             in_band: ItemCounts::default(),
             in_band_total: 0,
             unreachable: 0,
+            unrouted: 0,
         }),
         frames: Mutex::default(),
         unauthenticated: Mutex::default(),

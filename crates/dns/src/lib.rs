@@ -12,6 +12,7 @@
 )]
 
 mod domain_name;
+pub mod zone;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -4,6 +4,7 @@
 //! plane one day.
 
 use std::fmt::{Debug, Display};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -83,8 +84,8 @@ pub struct PeerSpec<F: DataFormat> {
     pub link: Link,
     /// The layout of its packets.
     pub layout: F::Layout,
-    /// Whether it may move to another address after a packet from there authenticates.
-    pub float: bool,
+    /// The treatment of its packets from other addresses.
+    pub float: Float,
     /// Ping and timeout.
     pub keepalive: Keepalive,
     /// Size limits inside the tunnel.
@@ -100,11 +101,30 @@ impl<F: DataFormat> PeerSpec<F> {
         Self {
             link,
             layout: F::Layout::default(),
-            float: true,
+            float: Float::Follow,
             keepalive: Keepalive::default(),
             mtu: InnerMtu::default(),
             replay_window: 64,
         }
+    }
+}
+
+/// The treatment of packets from an address that is not the peer's own.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Float {
+    /// They are dropped.
+    #[default]
+    Refuse,
+    /// Authentic ones are accepted, and the peer keeps its address: it has several paths, and the control plane chooses.
+    Accept,
+    /// The newest authentic one moves the peer to its address.
+    Follow,
+}
+
+impl Float {
+    /// Returns [`Float::Follow`] if the peer may move, and otherwise [`Float::Refuse`].
+    pub const fn if_allowed(may_move: bool) -> Self {
+        if may_move { Self::Follow } else { Self::Refuse }
     }
 }
 
@@ -194,6 +214,9 @@ pub enum Notice<F: DataFormat> {
     Traffic(PeerId, Traffic),
     /// The peer was removed. These are its final counters.
     PeerGone(PeerId, Counters),
+    /// A packet from the tunnel device had a destination that no peer has a route for. Reported about once a second for
+    /// each destination, if the plane was asked for it.
+    Unrouted(IpAddr),
 }
 
 impl<F: DataFormat> Notice<F> {
@@ -210,7 +233,7 @@ impl<F: DataFormat> Notice<F> {
             | Self::ProbeResult(peer, _)
             | Self::Traffic(peer, _)
             | Self::PeerGone(peer, _) => Some(peer),
-            Self::Unreachable(..) => None,
+            Self::Unreachable(..) | Self::Unrouted(_) => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use adit_dataplane::{DropReason, Relay};
-use adit_engine::command::{KeySlot, Traffic};
+use adit_engine::command::{Float, KeySlot, Traffic};
 use adit_engine::{Link, PeerId, SocketId};
 use adit_openvpn::data_format::{Command, Notice, PeerSpec};
 use adit_openvpn_data::{LoopbackPlane, Upcall};
@@ -138,7 +138,7 @@ fn a_peer_that_may_not_move_is_heard_only_at_home() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     server.apply(Command::AddPeer(
         PeerId(2),
-        PeerSpec { float: false, layout: layout(2), ..spec(link(2, 1000)) },
+        PeerSpec { float: Float::Refuse, layout: layout(2), ..spec(link(2, 1000)) },
     ));
     server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
     let sealed = client.seal_one(&packet(2, SERVER, 1));

@@ -6,7 +6,7 @@ mod common;
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
 use adit_dataplane::{DropReason, Relay};
 use adit_engine::PeerId;
-use adit_engine::command::KeySlot;
+use adit_engine::command::{Float, KeySlot};
 use adit_openvpn::data_format::{
     BlockSuite, Command, DataKey, Framing, KeyLimits, Notice, PacketLayout, PeerSpec, Protection,
 };
@@ -232,7 +232,11 @@ fn a_static_key_floats_where_that_is_allowed_and_nowhere_else() {
     for float in [true, false] {
         // Point to point: all datagrams belong to the only peer.
         let mut far = End::new(Relay::Kernel, true);
-        let spec = PeerSpec { float, layout: layout(None), ..spec(link(200, 1194)) };
+        let spec = PeerSpec {
+            float: Float::if_allowed(float),
+            layout: layout(None),
+            ..spec(link(200, 1194))
+        };
         far.apply(Command::AddPeer(PeerId(0), spec));
         far.apply(Command::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
         far.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(protection, true)));

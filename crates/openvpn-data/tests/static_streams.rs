@@ -9,7 +9,7 @@ use std::time::{Duration, Instant as Wall};
 
 use adit_crypto::{BlockCipher, Digest, DirectionKey};
 use adit_dataplane::{DropReason, Offloads, PlaneConfig, Relay, StreamEnd, StreamOptions};
-use adit_engine::command::KeySlot;
+use adit_engine::command::{Float, KeySlot};
 use adit_engine::{Instant, Link, PeerId};
 use adit_linux::tcp::{TcpConnectOptions, TcpStream};
 use adit_openvpn::data_format::{
@@ -83,7 +83,10 @@ impl Host {
             ethernet: false,
         };
         let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
-        plane.apply(Command::AddPeer(PEER, PeerSpec { float, ..static_spec(nowhere()) }));
+        plane.apply(Command::AddPeer(
+            PEER,
+            PeerSpec { float: Float::if_allowed(float), ..static_spec(nowhere()) },
+        ));
         plane.apply(Command::InstallKey(PEER, KeySlot::Primary, static_key(7)));
         plane.apply(Command::SetRoutes(PEER, vec!["0.0.0.0/0".parse().unwrap()]));
         let listener = StdListener::bind("127.0.0.1:0").unwrap();

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::log_limits::is_logged;
 use super::release_memory::MemoryRelease;
 use super::sessions::Sessions;
-use super::sockets::{bind, listen, raise_descriptor_limit};
+use super::sockets::{bind, listen};
 use super::{Command, Handle, Hooks, MacLimits, Options, Selector};
 use adit_runtime::clock::{WallClock, now, unix_time};
 use adit_runtime::control::{self, Request, Response, SharedProfile, StatusReport, TunReport};
@@ -26,6 +26,7 @@ use adit_runtime::host::HostHandle;
 use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log::{self, LogLimiter};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
+use adit_runtime::privileges;
 use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::{Signal, Signals};
@@ -57,7 +58,7 @@ impl Service {
     /// A resource could not be opened; the error names the remedy.
     pub async fn start(options: Options) -> Result<Self, Fault> {
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
-        raise_descriptor_limit();
+        privileges::raise_descriptor_limit();
         if options.workers <= ONE_ARENA {
             adit_linux::memory::share_one_arena();
         }

@@ -50,15 +50,3 @@ pub fn unbound(
 ) -> Fault {
     Fault::environment(bind_problem(transport, listener.bind, socket.device.as_deref(), e))
 }
-
-/// Raises the descriptor limit: each stream uses a descriptor, and the usual limit of 1024 is meant
-/// for programs that use `select`.
-pub(super) fn raise_descriptor_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::debug!("open files: limit stays at {soft}: {e}");
-    }
-}

@@ -85,8 +85,12 @@ impl PlanCheck for PullPolicy {
             // An option that blocks IPv6 does not permit anything.
             block_ipv6: _,
             kill_switch,
+            forward,
             dns,
         } = plan;
+        if forward.is_some() {
+            return Err("plan: a client forwards nothing".into());
+        }
         let own = &self.own;
         let configured = (own.policy.unwrap_or(own.kill_switch), own.allow_lan, own.kill_switch);
         let asked = (*policy, *allow_lan, *kill_switch);

@@ -187,6 +187,9 @@ impl<F: Format> Worker<F> {
         if let Some(wake) = self.shared.wake.get(self.index) {
             wake.drain();
         }
+        if self.filter_hook.is_none() {
+            self.filter_hook = self.shared.filter_hook();
+        }
         self.watch_sockets();
         if self.transmitter.is_parked() {
             self.tun_turn();

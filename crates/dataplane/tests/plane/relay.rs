@@ -1,7 +1,7 @@
 //! Relaying of sealed packets between two peers, unread.
 
 use adit_dataplane::{DropReason, MAX_SPLICES, Relay};
-use adit_engine::command::{KeySlot, PeerSpec, Splice, SpliceId};
+use adit_engine::command::{Float, KeySlot, PeerSpec, Splice, SpliceId};
 use adit_engine::{Command, PeerId, Rate};
 
 use crate::common::{End, SERVER, key, layout, link, packet, spec, world};
@@ -21,8 +21,8 @@ fn splice(limit: Option<Rate>) -> Command<crate::common::Types> {
 fn relayed() -> (End, End, End) {
     let (server, [client]) = world(Relay::Kernel, [2]);
     let relay = End::frozen(Relay::Kernel, false);
-    relay.apply(Command::AddPeer(FROM, PeerSpec { float: false, ..spec(link(2, 1000)) }));
-    relay.apply(Command::AddPeer(TO, PeerSpec { float: false, ..spec(link(100, 1194)) }));
+    relay.apply(Command::AddPeer(FROM, PeerSpec { float: Float::Refuse, ..spec(link(2, 1000)) }));
+    relay.apply(Command::AddPeer(TO, PeerSpec { float: Float::Refuse, ..spec(link(100, 1194)) }));
     server.apply(Command::SetLink(PeerId(2), link(77, 1194)));
     (relay, server, client)
 }
@@ -80,7 +80,7 @@ fn sessions_of_the_relay_itself_may_have_the_same_peer_id() {
     for with_key in [true, false] {
         let (mut relay, _, mut client) = relayed();
         let (_, [mut other]) = world(Relay::Kernel, [2]);
-        let own = PeerSpec { float: false, layout: layout(2), ..spec(link(4, 1000)) };
+        let own = PeerSpec { float: Float::Refuse, layout: layout(2), ..spec(link(4, 1000)) };
         relay.apply(Command::AddPeer(PeerId(2), own));
         relay.apply(Command::SetRoutes(PeerId(2), vec!["10.8.0.2/32".parse().unwrap()]));
         if with_key {

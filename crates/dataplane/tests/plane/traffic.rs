@@ -170,3 +170,21 @@ proptest! {
         prop_assert_eq!(delivered, expected);
     }
 }
+
+#[test]
+fn a_destination_without_a_route_is_reported_if_the_plane_is_asked_for_it() {
+    let (mut server, [_client]) = world(Relay::Kernel, [2]);
+    server.notices();
+    assert!(server.seal(&packet(SERVER, 77, 1)).is_empty());
+    assert!(server.notices().is_empty());
+    server.memory.plane().report_unrouted();
+    for _ in 0..3 {
+        assert!(server.seal(&packet(SERVER, 77, 1)).is_empty());
+    }
+    assert_eq!(server.notices(), [Notice::Unrouted([10, 8, 0, 77].into())], "once");
+    assert_eq!(server.dropped(DropReason::NoRoute), 4);
+    let mut multicast = packet(SERVER, 77, 1);
+    multicast[16..20].copy_from_slice(&[224, 0, 0, 1]);
+    assert!(server.seal(&multicast).is_empty());
+    assert!(server.notices().is_empty());
+}

@@ -10,7 +10,7 @@ use crate::common::{Types, key, layout, spec};
 use adit_dataplane::{
     DropReason, Failure, Offloads, OwnTransport, PlaneConfig, Relay, StreamOptions, Upcalls,
 };
-use adit_engine::command::{InnerMtu, KeySlot, PeerSpec, Splice, SpliceId};
+use adit_engine::command::{Float, InnerMtu, KeySlot, PeerSpec, Splice, SpliceId};
 use adit_engine::{Command, Instant, Link, PeerId, SocketId};
 use adit_linux::net::{Address, Route};
 use adit_linux::netns::NetNs;
@@ -478,7 +478,10 @@ fn through_a_relay(
             plane.add_stream(links.0, here, StreamOptions::default()).unwrap();
             side.plane.add_stream(links.1, there, StreamOptions::default()).unwrap();
         }
-        plane.apply(Command::AddPeer(PeerId(n.into()), PeerSpec { float: false, ..spec(links.0) }));
+        plane.apply(Command::AddPeer(
+            PeerId(n.into()),
+            PeerSpec { float: Float::Refuse, ..spec(links.0) },
+        ));
         side.introduce(links.1, 1300, n == 1);
     }
     for (from, to) in [(ENDS[0], ENDS[1]), (ENDS[1], ENDS[0])] {

@@ -293,7 +293,7 @@ impl Parser {
         Err(error.hint("`{ VALUE . VALUE }`, or `@NAME`"))
     }
 
-    /// Parses a set or map: anonymous, named, or a client's or group's addresses.
+    /// Parses a set or map: anonymous, named, or the addresses of a client, node or group.
     fn lookup(
         &mut self,
         table: usize,
@@ -312,15 +312,16 @@ impl Parser {
                 draft.lookups.push(Lookup { set, kinds: kinds.to_vec(), map, at });
                 Ok(set)
             }
-            Tok::Who { group, name } => {
+            Tok::Who(members) => {
                 let address = [Field::IpSaddr, Field::IpDaddr, Field::Ip6Saddr, Field::Ip6Daddr];
                 let (&[field], &[kind], false) = (key, kinds, map) else {
-                    let error = SyntaxError::new(at, "clients and groups are sets of addresses");
+                    let error =
+                        SyntaxError::new(at, "clients, nodes and groups are sets of addresses");
                     return Err(error.hint("ip saddr @client:NAME"));
                 };
                 if !address.contains(&field) {
                     let message = format!(
-                        "clients and groups are sets of addresses, and `{}` is none",
+                        "clients, nodes and groups are sets of addresses, and `{}` is none",
                         fields::text(field)
                     );
                     return Err(SyntaxError::new(at, message).hint("ip saddr @client:NAME"));
@@ -328,7 +329,7 @@ impl Parser {
                 self.next();
                 let draft =
                     self.drafts.get_mut(table).ok_or_else(|| SyntaxError::new(at, "no table"))?;
-                Ok(SetId(draft.who(group, &name, kind, at)))
+                Ok(SetId(draft.who(members, kind, at)))
             }
             _ => Err(self.expected(if map { "`{` or a map's name" } else { "a set" })),
         }

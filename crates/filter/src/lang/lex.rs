@@ -3,6 +3,8 @@
 use std::net::Ipv6Addr;
 use std::rc::Rc;
 
+use crate::ruleset::Members;
+
 /// The position of a token or a construct in the source.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Span {
@@ -44,11 +46,8 @@ pub(super) enum Tok {
     Quoted(Rc<str>),
     /// `@name`
     Set(Rc<str>),
-    /// `@client:name`, `@group:name`
-    Who {
-        group: bool,
-        name: Rc<str>,
-    },
+    /// `@client:name`, `@node:name`, `@group:name`
+    Who(Members),
     /// `$name`
     Var(Rc<str>),
     Punct(&'static str),
@@ -203,20 +202,22 @@ impl Lexer<'_> {
     }
 
     fn at_name(&mut self) -> Result<Token, SyntaxError> {
-        for (start, group) in [("@client:", false), ("@group:", true)] {
-            if let Some(behind) = self.rest.strip_prefix(start) {
-                if behind.starts_with('"') {
-                    let (_, mut at) = self.take(start.len());
+        for kind in Members::KINDS {
+            let start = kind.len().saturating_add("@:".len());
+            let named = self.rest.strip_prefix('@').and_then(|rest| rest.strip_prefix(kind));
+            if let Some(name) = named.and_then(|rest| rest.strip_prefix(':')) {
+                if name.starts_with('"') {
+                    let (_, mut at) = self.take(start);
                     let token = self.quoted()?;
                     at.length = at.length.saturating_add(token.at.length);
                     let Tok::Quoted(name) = token.tok else {
                         return Err(SyntaxError::new(at, "a name is missing"));
                     };
-                    return who(group, name, at);
+                    return who(kind, &name, at);
                 }
-                let end = self.run(start.len(), |c| of_word(c) || c.is_alphanumeric() || c == '@');
+                let end = self.run(start, |c| of_word(c) || c.is_alphanumeric() || c == '@');
                 let (text, at) = self.take(end);
-                return who(group, Rc::from(text.get(start.len()..).unwrap_or("")), at);
+                return who(kind, text.get(start..).unwrap_or(""), at);
             }
         }
         let (text, at) = self.take(self.run(1, of_word));
@@ -238,17 +239,17 @@ impl Lexer<'_> {
     }
 }
 
-fn who(group: bool, name: Rc<str>, at: Span) -> Result<Token, SyntaxError> {
+fn who(kind: &str, name: &str, at: Span) -> Result<Token, SyntaxError> {
     if name.is_empty() {
         return Err(SyntaxError::new(at, "a name is missing").hint("@client:alice or @group:staff"));
     }
     if name.chars().any(|c| c == '"' || c.is_control()) {
         return Err(SyntaxError::new(
             at,
-            "a name of a client or group cannot have such characters",
+            "a name of a client, node or group cannot have such characters",
         ));
     }
-    Ok(Token { tok: Tok::Who { group, name }, at })
+    Ok(Token { tok: Tok::Who(Members::named(kind, name.to_owned())), at })
 }
 
 /// Parses a MAC address, `00:11:22:33:44:55`.
@@ -272,9 +273,7 @@ impl Tok {
             Self::Word(t) | Self::Number(t) | Self::Address(t) => format!("`{t}`"),
             Self::Quoted(t) => format!("`\"{t}\"`"),
             Self::Set(t) => format!("`@{t}`"),
-            Self::Who { group, name } => {
-                format!("`@{}:{name}`", if *group { "group" } else { "client" })
-            }
+            Self::Who(members) => format!("`{}`", members.label().unwrap_or_default()),
             Self::Var(t) => format!("`${t}`"),
             Self::Punct(p) => format!("`{p}`"),
             Self::Newline => "the end of the line".into(),

@@ -317,19 +317,10 @@ fn set_in_rule(table: &Table, id: SetId) -> String {
     let Some(set) = table.sets.get(id.0) else {
         return String::new();
     };
-    let who = |what: &str, name: &str| {
-        let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
-        if name.chars().all(plain) {
-            format!("@{what}:{name}")
-        } else {
-            format!("@{what}:\"{name}\"")
-        }
-    };
     match (&set.name, &set.members) {
         (Some(name), _) => format!("@{name}"),
-        (None, Members::Client(name)) => who("client", name),
-        (None, Members::Group(name)) => who("group", name),
         (None, Members::Fixed(list)) => elements(table, set, list, 0),
+        (None, who) => who.label().unwrap_or_default(),
     }
 }
 

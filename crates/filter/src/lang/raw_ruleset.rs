@@ -21,7 +21,7 @@ pub(super) struct RawRuleset {
     set_names: HashMap<String, usize>,
     chain_names: HashMap<String, usize>,
     counter_names: HashMap<String, usize>,
-    whos: HashMap<(bool, String, Kind), usize>,
+    whos: HashMap<(Members, Kind), usize>,
     definitions: usize,
 }
 
@@ -130,14 +130,13 @@ impl RawRuleset {
         id
     }
 
-    /// Returns the set of addresses of a client or group; one set, however often it is used.
-    pub(super) fn who(&mut self, group: bool, name: &str, kind: Kind, at: Span) -> usize {
-        let key = (group, name.to_owned(), kind);
+    /// Returns the set of addresses of a client, node or group; one set, however often it is used.
+    pub(super) fn who(&mut self, members: Members, kind: Kind, at: Span) -> usize {
+        let key = (members, kind);
         if let Some(&id) = self.whos.get(&key) {
             return id;
         }
-        let name = name.to_owned();
-        let members = if group { Members::Group(name) } else { Members::Client(name) };
+        let members = key.0.clone();
         let set = Set { key: vec![kind], interval: true, members, ..Set::default() };
         let id = self.push_set(set, at, true);
         self.whos.insert(key, id);

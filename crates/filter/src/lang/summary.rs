@@ -31,7 +31,7 @@ impl Summary {
         let sets = || tables.iter().flat_map(|table| &table.sets);
         let elements = sets().map(|set| match &set.members {
             Members::Fixed(list) => list.len(),
-            Members::Client(_) | Members::Group(_) => 0,
+            Members::Client(_) | Members::Node(_) | Members::Group(_) => 0,
         });
         let sees = |families: [Family; 3]| {
             let hooked = |table: &&crate::ruleset::Table| {

@@ -123,13 +123,42 @@ pub enum Members {
     Fixed(Vec<Element>),
     /// The addresses of a connected client (`@client:NAME`), which the filter's driver sets.
     Client(String),
-    /// The addresses of all connected clients of a group (`@group:NAME`).
+    /// The addresses of a node of a mesh (`@node:NAME`).
+    Node(String),
+    /// The addresses of all connected clients, or of all nodes, of a group (`@group:NAME`).
     Group(String),
 }
 
 impl Default for Members {
     fn default() -> Self {
         Self::Fixed(Vec::new())
+    }
+}
+
+impl Members {
+    /// What names in rule files begin with: `@client:NAME`.
+    pub(crate) const KINDS: [&str; 3] = ["client", "node", "group"];
+
+    /// Returns the members with a name, which are of one of [`Self::KINDS`].
+    pub(crate) fn named(kind: &str, name: String) -> Self {
+        match kind {
+            "client" => Self::Client(name),
+            "node" => Self::Node(name),
+            _ => Self::Group(name),
+        }
+    }
+
+    /// Formats the name as in rule files; `None` for elements in the file.
+    pub fn label(&self) -> Option<String> {
+        let (kind, name) = match self {
+            Self::Client(name) => ("client", name),
+            Self::Node(name) => ("node", name),
+            Self::Group(name) => ("group", name),
+            Self::Fixed(_) => return None,
+        };
+        let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
+        let quote = if name.chars().all(plain) { "" } else { "\"" };
+        Some(format!("@{kind}:{quote}{name}{quote}"))
     }
 }
 

@@ -4,14 +4,17 @@
 
 mod address;
 mod error;
+mod forward;
 mod link;
 mod mark;
+mod nftables;
 mod route;
 mod rule;
 mod watch;
 
 pub use address::Address;
 pub use error::{NetError, NetErrorKind};
+pub use forward::{ForwardRules, InstalledRules};
 pub use link::Link;
 pub use mark::MarkedReplies;
 pub use route::{MAIN_TABLE, Path, Route, RouteKind};

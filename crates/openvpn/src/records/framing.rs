@@ -17,13 +17,14 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// The maximum length of a record in bytes: 64 KiB and a header of its own.
+/// The maximum length of a record in bytes, with room for 64 KiB of data and the caller's header.
 pub const MAX_RECORD: usize = 65 * 1024;
 /// The version of the framing.
 const VERSION: u8 = 1;
-const HEADER: usize = 4;
+/// The length of the version and the length field.
+pub(crate) const HEADER: usize = 4;
 
-/// A record as it arrived, which is wiped when it is dropped.
+/// A received record, which is wiped when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record(Zeroizing<Vec<u8>>);
 
@@ -89,7 +90,7 @@ impl RecordReader {
         Ok(records)
     }
 
-    /// Returns the number of bytes held of a record that is not complete.
+    /// Returns the number of bytes held for an incomplete record.
     pub fn held(&self) -> usize {
         self.partial.len()
     }
@@ -124,7 +125,8 @@ fn check_length(length: usize) -> Result<(), RecordError> {
     if (1..=MAX_RECORD).contains(&length) { Ok(()) } else { Err(RecordError::Length(length)) }
 }
 
-/// Reads the bytes as records, for the fuzzer: in portions and at once, with the same result.
+/// Reads the bytes as records, for the fuzzer, and checks that reading in portions gives the same
+/// result.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     let Some((&portion, bytes)) = bytes.split_first() else { return };

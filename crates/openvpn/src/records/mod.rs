@@ -1,9 +1,9 @@
 //! Sessions for protocols other than OpenVPN's: its control channel without key method 2.
 //!
-//! Resets, cookies, the reliability layer, tls-crypt and the data channel are OpenVPN's. TLS is 1.3
-//! with X25519MLKEM768 and the self-signed certificates of [`crate::tls::SelfSigned`]. Inside TLS
-//! there are records, and data keys come from the TLS exporter under a label and a context of the
-//! caller.
+//! Resets, cookies, the reliability layer, tls-crypt and the data channel are OpenVPN's. TLS is
+//! version 1.3 with X25519MLKEM768 and the self-signed certificates of [`crate::tls::SelfSigned`].
+//! TLS carries records. The data keys come from the TLS exporter, with a label and a context from
+//! the caller.
 //!
 //! ```text
 //! client                                                    server
@@ -15,8 +15,8 @@
 //! Ready: establishes, installs keys  <-  hello
 //! ```
 //!
-//! A hello is the first record of each end in each key negotiation; its content is the caller's. A
-//! renegotiation must show the same keys and hellos.
+//! A hello is the first record that each end sends in a key negotiation; the caller defines its
+//! content. A renegotiation must use the same certificate keys and hellos.
 
 mod framing;
 mod listener;
@@ -24,7 +24,7 @@ mod session;
 
 use crate::packet::{Opcode, SessionId, split_front};
 
-pub(crate) use framing::frame;
+pub(crate) use framing::{HEADER, frame};
 pub use framing::{MAX_RECORD, Record, RecordError, RecordReader, fuzz};
 pub use listener::RecordListener;
 pub use session::{DataTerms, Dial, RecordEvent, RecordSession, RecordSettings, RemoteEnd};

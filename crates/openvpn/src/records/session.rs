@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_crypto::Cipher;
-use adit_engine::command::Keepalive;
+use adit_engine::command::{Float, Keepalive};
 use adit_engine::{Instant, Link, PeerId, Random, UnixTime};
 
 use super::Record;
@@ -25,8 +25,8 @@ use crate::wrap::{WrapConfig, Wrapper};
 pub struct RecordSettings {
     /// The maximum duration of a key negotiation.
     pub hand_window: Duration,
-    /// The age at which the client replaces the data keys. The server does so one `hand_window`
-    /// later, if the client has not.
+    /// The age at which the client replaces the data keys. If the client does not, the server does
+    /// so one `hand_window` later.
     pub rekey_after: Duration,
     /// The keepalive times of the data channel.
     pub keepalive: Keepalive,
@@ -46,6 +46,7 @@ impl RecordSettings {
             hand_window: self.hand_window,
             renegotiation: Renegotiation { after, earliest: after, ..Renegotiation::default() },
             keepalive: self.keepalive,
+            changes_family: true,
             tun_mtu: self.tun_mtu,
             replay_window: self.replay_window,
             ..Settings::default()
@@ -60,13 +61,13 @@ pub struct Dial<'a> {
     pub link: Link,
     /// The server's tls-crypt key.
     pub wrap: StaticKey,
-    /// TLS that expects the server's key.
+    /// The TLS configuration, which accepts only the server's key.
     pub tls: RecordTls,
     /// The client's hello.
     pub hello: &'a [u8],
 }
 
-/// The other end of a session, as it has proved to be.
+/// The other end of a session, with its authenticated key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteEnd {
     /// The hash of its public key.
@@ -77,7 +78,7 @@ pub struct RemoteEnd {
     pub hello: Vec<u8>,
 }
 
-/// One data channel of a session, as both ends have agreed on it.
+/// The agreed parameters of one data channel of a session.
 #[derive(Debug)]
 pub struct DataTerms {
     /// The peer's id in our data plane, which the other end writes into its packets.
@@ -111,7 +112,7 @@ pub struct RecordSession {
     settings: Arc<Settings>,
     tls: RecordTls,
     clock: WallClock,
-    /// Our hello; a server's once it has established the session.
+    /// Our hello. A server sets it when it establishes the session.
     hello: Vec<u8>,
     remote: Option<RemoteEnd>,
     established: bool,
@@ -201,7 +202,7 @@ impl RecordSession {
         self.step(now, events, out)
     }
 
-    /// Does the work that is due.
+    /// Performs the work that is due.
     ///
     /// # Errors
     /// Returns the reason for which the session ends; the caller then calls [`Self::close`].
@@ -224,8 +225,9 @@ impl RecordSession {
         self.step(now, events, out)
     }
 
-    /// Makes the session usable, with any number of data channels. A server's hello follows their
-    /// keys, so that the client never uses a key that the server does not have.
+    /// Makes the session usable, with any number of data channels. A server sends its hello only
+    /// after it has installed their keys, so the client never uses a key that the server does not
+    /// have.
     ///
     /// # Errors
     /// Returns the reason for which the session ends; the caller then calls [`Self::close`].
@@ -248,7 +250,8 @@ impl RecordSession {
                     peer,
                     link,
                     wire_id: Some(wire_id),
-                    float: false,
+                    // The peer has several paths, and the ends change between them one after the other.
+                    float: Float::Accept,
                     framing: Framing::None,
                     protection: Protection::Epoch(cipher),
                 },
@@ -293,8 +296,8 @@ impl RecordSession {
         self.finish(now, Ok(()), out)
     }
 
-    /// Sends a record. During a key negotiation the record waits for its end. Returns false if too
-    /// many wait.
+    /// Sends a record. During a key negotiation the record is queued until the negotiation ends.
+    /// Returns false if the queue is full.
     ///
     /// # Errors
     /// Returns the reason for which the session ends; the caller then calls [`Self::close`].
@@ -309,9 +312,14 @@ impl RecordSession {
         Ok(sent)
     }
 
-    /// Ends the session: announces it, if TLS still can, and removes its data channels.
+    /// Returns the length of the longest record that [`Self::send`] accepts.
+    pub fn room(&self) -> usize {
+        self.control.record_room()
+    }
+
+    /// Ends the session and removes its data channels. If TLS still works, it tells the other end.
     pub fn close<E>(&mut self, now: Instant, out: &mut Outbox<E>) {
-        // The session ends in any case, so that a failure changes nothing.
+        // The session ends in any case, so a failure does not matter.
         let _ = self.control.close();
         let _ = self.finish(now, Ok(()), out);
         for data in self.data.drain(..) {
@@ -319,7 +327,8 @@ impl RecordSession {
         }
     }
 
-    /// Exports keying material of the newest key negotiation for a label and a context (RFC 5705).
+    /// Exports keying material from the latest key negotiation for a label and a context (RFC
+    /// 5705).
     ///
     /// # Errors
     /// The TLS handshake is not complete.
@@ -357,7 +366,7 @@ impl RecordSession {
         self.control.link
     }
 
-    /// Returns the end of the session that we are.
+    /// Returns our end of the session.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -382,8 +391,8 @@ impl RecordSession {
         self.dropped
     }
 
-    /// Returns whether keys were handled since the last call, so that copies may remain on the
-    /// stack.
+    /// Returns whether keys were handled since the last call. If so, copies of them may remain on
+    /// the stack.
     pub fn take_soiled(&mut self) -> bool {
         self.control.take_soiled()
     }

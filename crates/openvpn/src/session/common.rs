@@ -11,25 +11,26 @@ use crate::keys::{Direction, Role};
 use crate::negotiate::OptionsString;
 use crate::wrap::WrapConfig;
 
-/// The payload of a server's reset that asks a tls-crypt-v2 client to send its wrapped key again:
-/// type, length and value.
+/// The payload of a server's reset that asks a tls-crypt-v2 client to send its wrapped key again,
+/// as type, length and value.
 pub(crate) const RESEND_WRAPPED_KEY: [u8; 6] = [0, 1, 0, 2, 0, 1];
-/// Marks an OCC message on the data channel.
+/// The first bytes of an OCC message on the data channel.
 pub const OCC_MAGIC: [u8; 16] = [
     0x28, 0x7f, 0x34, 0x6b, 0xd4, 0xef, 0x7a, 0x81, 0x2d, 0x56, 0xb8, 0xd3, 0xaf, 0xc5, 0x45, 0x9c,
 ];
-/// OCC: the sender disconnects.
+/// The OCC message of a sender that disconnects.
 const OCC_EXIT: u8 = 6;
 
-/// The bytes of DATA_V2 header, packet id and tag.
+/// The length of the DATA_V2 header, packet id and tag, in bytes.
 const AEAD_OVERHEAD: u16 = 4 + 4 + 16;
-/// The same in the epoch format, whose packet id is longer.
+/// The same length in the epoch format, whose packet id is longer.
 const EPOCH_OVERHEAD: u16 = 4 + 8 + 16;
 
-/// The bytes of the length field before each packet on a stream.
+/// The length of the length field before each packet on a stream, in bytes.
 const STREAM_LENGTH: u16 = 2;
 
-/// The bytes that OpenVPN counts for a frame's header: more than it ever has.
+/// The length that OpenVPN assumes for an Ethernet frame's header, in bytes, which is more than it
+/// can be.
 const ETHERNET_OVERHEAD: u16 = 32;
 
 /// Returns the exit notice for the data channel.
@@ -44,7 +45,7 @@ pub(crate) fn is_exit_notice(message: &[u8]) -> bool {
     message.strip_prefix(&OCC_MAGIC).is_some_and(|rest| rest.first() == Some(&OCC_EXIT))
 }
 
-/// Converts the boot clock to wall-clock time, by the offset injected at the start.
+/// Converts boot clock time to wall-clock time with an offset that is set at startup.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct WallClock {
     base: Instant,
@@ -62,20 +63,23 @@ impl WallClock {
 }
 
 impl Settings {
-    /// Returns the first retransmission timeout: half of `tls-timeout`, whose default of 2 s suits
-    /// modems.
+    /// Returns the first retransmission timeout. It is half of `tls-timeout`, whose default of 2 s
+    /// was chosen for modems.
     pub(crate) fn first_timeout(&self) -> Duration {
         self.tls_timeout / 2
     }
 }
 
-/// The `tun-mtu` with which sizes of outer packets matter; an operator who sets another one has
-/// those sizes in mind.
+/// The only `tun-mtu` for which sizes of outer packets are computed. An operator who sets another
+/// one has taken those sizes into account.
 pub(crate) const DEFAULT_TUN_MTU: u16 = 1500;
-/// The bytes of the fragment header.
+/// The length of the fragment header in bytes.
 const FRAGMENT_HEADER: u16 = 4;
 
-/// Returns the bytes of the outer IP and UDP or TCP headers.
+/// The length of IPv6's and UDP's headers.
+const IPV6_AND_UDP: u16 = 40 + 8;
+
+/// Returns the length of the outer IP and UDP or TCP headers in bytes.
 pub(crate) fn outer_headers(link: Link) -> u16 {
     let ip_header = if link.remote().ip().to_canonical().is_ipv4() { 20 } else { 40 };
     ip_header + if link.is_stream() { 20 } else { 8 }
@@ -97,8 +101,8 @@ pub(crate) fn inside(settings: &Settings, link: Link, protection: Protection, si
         .saturating_sub(framing + fragment + ethernet)
 }
 
-/// Returns the bytes that encapsulation adds to a packet; approximate with block ciphers, whose
-/// padding varies.
+/// Returns the number of bytes that encapsulation adds to a packet. It is approximate with block
+/// ciphers, whose padding varies.
 pub(crate) fn overhead(settings: &Settings, link: Link, protection: Protection) -> u16 {
     const SIZE: u16 = 4096;
     let ethernet = if settings.ethernet { ETHERNET_OVERHEAD } else { 0 };
@@ -116,7 +120,7 @@ pub(crate) fn fragment_size(settings: &Settings, link: Link) -> Option<u16> {
 /// `link`.
 pub(crate) fn inner_mtu(settings: &Settings, link: Link, protection: Protection) -> InnerMtu {
     let mssfix = settings.mssfix.unwrap_or(match (settings.fragment, settings.tun_mtu) {
-        // OpenVPN counts the outer headers here, whether `fragment` does or not.
+        // OpenVPN includes the outer headers here even if `fragment` does not.
         (Some(fragment), _) => Mssfix { size: fragment.size, outer: true, fixed: false },
         (None, DEFAULT_TUN_MTU) => Mssfix { size: 1492, outer: true, fixed: false },
         (None, other) => Mssfix { size: other, outer: false, fixed: true },
@@ -127,7 +131,9 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link, protection: Protection)
     let mut inner = mssfix.size;
     if !mssfix.fixed {
         if mssfix.outer {
-            inner = inner.saturating_sub(outer_headers(link));
+            let least = if settings.changes_family { IPV6_AND_UDP } else { 0 };
+            let headers = outer_headers(link).max(least);
+            inner = inner.saturating_sub(headers);
         }
         inner = inside(settings, link, protection, inner);
     }
@@ -138,14 +144,14 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link, protection: Protection)
     }
 }
 
-/// Returns how many bytes fit into a protected packet of `size` bytes.
+/// Returns the number of bytes that fit into a protected packet of `size` bytes.
 fn protected(size: u16, protection: Protection) -> u16 {
     const BLOCK: u16 = BlockCipher::BLOCK_LEN as u16;
     let block = |suite: BlockSuite, header: u16, id: u16| {
         let digest = suite.digest.map_or(0, |digest| digest.output_len() as u16);
         let text = size.saturating_sub(header + digest);
         let plain = match suite.cipher {
-            // Whole blocks after the IV, with at least one byte of padding.
+            // The IV is followed by whole blocks, with at least one byte of padding.
             Some(_) => (text.saturating_sub(BLOCK) & !(BLOCK - 1)).saturating_sub(1),
             None => text,
         };
@@ -159,7 +165,7 @@ fn protected(size: u16, protection: Protection) -> u16 {
     }
 }
 
-/// Returns what to do about packets that are not framed as agreed.
+/// Returns the advice for packets that are not framed as agreed.
 pub(crate) fn framing_action(wrong: FramingError) -> &'static str {
     match wrong {
         FramingError::Compressed => {
@@ -177,7 +183,8 @@ pub(crate) fn framing_action(wrong: FramingError) -> &'static str {
     }
 }
 
-/// Returns the options string of key method 2. Within a session, `cipher` is the negotiated one.
+/// Returns the options string of key method 2. In an established session, `cipher` is the
+/// negotiated one.
 pub(crate) fn options_string(
     settings: &Settings,
     role: Role,
@@ -247,7 +254,14 @@ mod tests {
         assert_eq!(mss(&s, "192.0.2.1:1194"), (1360, 1340), "the inner packet's own size");
     }
 
-    /// OpenVPN prints mss_fix 1389 for `--proto tcp-client` with DATA_V1, whose header is 3 bytes
+    #[test]
+    fn segments_of_a_session_that_moves_between_families_fit_both() {
+        let s = Settings { changes_family: true, ..Settings::default() };
+        assert_eq!(mss(&s, "192.0.2.1:1194"), (1380, 1360));
+        assert_eq!(mss(&s, "[2001:db8::1]:1194"), (1380, 1360));
+    }
+
+    /// For `--proto tcp-client`, OpenVPN prints mss_fix 1389 with DATA_V1, whose header is 3 bytes
     /// shorter.
     #[test]
     fn over_streams_the_headers_are_larger() {
@@ -286,8 +300,8 @@ mod tests {
             assert_eq!(got, (plain, outer), "{protection:?}");
         }
         assert_eq!(mss(suite(short, Digest::Sha256), 1400, false), 1299);
-        // Derived from their layouts: 4 more bytes of packet id; and no header or peer-id, but a
-        // time.
+        // These values are derived from the layouts. The epoch format has 4 more bytes of packet
+        // id. The static format has a time but no header or peer-id.
         assert_eq!(mss(Protection::Epoch(Cipher::Aes256Gcm), 1400, false), 1336 - 4);
         let secret = BlockSuite { cipher: long, digest: Some(Digest::Sha256) };
         assert_eq!(mss(Protection::Static(secret), 1400, false), 84 * 16 - 1 - 8 - 40);

@@ -1,5 +1,5 @@
-//! The control channel of one session: it unwraps packets, assigns them to their negotiations, and
-//! sends the negotiations' output.
+//! The control channel of one session, which unwraps packets, passes them to their negotiations, and sends the
+//! negotiations' output.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -19,12 +19,11 @@ use crate::reliable::{Received, Reliable};
 use crate::tls::TlsSession;
 use crate::wrap::Wrapper;
 
-/// The size of the largest control packet with IP and UDP headers, as in the reference
-/// implementation.
+/// The size of the largest control packet with IP and UDP headers, as in OpenVPN.
 const CONTROL_MTU: usize = 1250;
 /// The size of IPv6 and UDP headers.
 const OUTER_HEADERS: usize = 48;
-/// The delay after a second failed negotiation before another one begins.
+/// The delay before another negotiation after a second failed one.
 const AGAIN: Duration = Duration::from_secs(10);
 /// The maximum number of acknowledgements in a packet with a message.
 const ACKS: usize = 4;
@@ -45,12 +44,11 @@ pub(crate) struct ControlChannel {
     /// The rate at which both ends together may renegotiate.
     pace: TokenBucket,
     postponed: Option<PostponedRenegotiation>,
-    /// Whether keys were exchanged or made.
+    /// Whether keys were exchanged or derived.
     soiled: bool,
     /// The number of the peer's renegotiations that were delayed.
     pub(crate) put_off: u64,
-    /// The lifetime of the session's keys without a new negotiation; `None` before there is a
-    /// session.
+    /// The lifetime of the session's keys without a new negotiation; `None` before the session is established.
     established: Option<Duration>,
     failing: Option<NegotiationFailures>,
     /// The authentic packets of the control channel.
@@ -61,12 +59,12 @@ pub(crate) struct ControlChannel {
 #[derive(Copy, Clone)]
 struct NegotiationFailures {
     since: Instant,
-    /// When to begin another one.
+    /// The time at which to begin another negotiation.
     again: Instant,
 }
 
-/// The peer's request to renegotiate, which waits for [`ControlChannel::pace`]. It is stored
-/// because a stream never retransmits.
+/// The peer's request to renegotiate, which is delayed until [`ControlChannel::pace`] allows it. It is stored because a
+/// stream never retransmits.
 struct PostponedRenegotiation {
     until: Instant,
     session: SessionId,
@@ -79,17 +77,16 @@ struct PostponedRenegotiation {
 enum RenegotiationWrapping {
     /// The same as that of the first negotiation.
     None,
-    /// Dynamic tls-crypt, whose keys are not yet made: many sessions end before their first
-    /// renegotiation.
+    /// Dynamic tls-crypt whose keys are not derived yet, because many sessions end before their first renegotiation.
     Wanted,
-    /// Dynamic tls-crypt.
+    /// Dynamic tls-crypt with its keys.
     Made(Wrapper),
 }
 
 impl ControlChannel {
-    /// Begins with a reset to a peer that has not answered yet. The reset is a client's; or a
-    /// server's, by which a point-to-point end invites the other: a client with an older session
-    /// learns from it that this end has lost that session.
+    /// Creates a control channel that begins with a reset to the peer. It is either a client's reset, or a server's
+    /// reset with which a point-to-point end invites the other. From the latter, a client with an older session learns
+    /// that this end has lost that session.
     pub(crate) fn open(
         now: Instant,
         link: Link,
@@ -123,8 +120,8 @@ impl ControlChannel {
         Self::begin(link, Role::Server, (local, Some(remote)), wrapper, newest)
     }
 
-    /// Begins a server's session over a stream, whose address needs no cookie, at the client's
-    /// reset; both resets are messages of the session.
+    /// Begins a server's session over a stream with the client's reset. The address needs no cookie, and both resets
+    /// are messages of the session.
     pub(crate) fn accept(
         now: Instant,
         link: Link,
@@ -139,7 +136,7 @@ impl ControlChannel {
         Self::begin(link, Role::Server, (local, Some(remote)), wrapper, newest)
     }
 
-    /// Creates a session whose first negotiation begins.
+    /// Creates a session and begins its first negotiation.
     fn begin(
         link: Link,
         role: Role,
@@ -167,7 +164,7 @@ impl ControlChannel {
         }
     }
 
-    /// Exchanges records instead of key method 2 and control messages.
+    /// Makes the session exchange records instead of key method 2 and control messages.
     pub(crate) fn with_records(mut self) -> Self {
         self.records = true;
         self.newest.use_records(false);
@@ -189,8 +186,8 @@ impl ControlChannel {
         &self.newest
     }
 
-    /// Unwraps and processes a packet. `Err(Reason::Packet)` means that the packet is bad, every
-    /// other error that the session is.
+    /// Unwraps and processes a packet. `Err(Reason::Packet)` means that only the packet is bad. Every other error
+    /// concerns the session.
     pub(crate) fn frame(
         &mut self,
         now: Instant,
@@ -262,23 +259,22 @@ impl ControlChannel {
         Ok(events)
     }
 
-    /// Records that there is a session whose keys have this lifetime without a new negotiation.
-    /// From now on a packet that anyone could have forged ends at most the negotiation that it
-    /// claims to belong to.
+    /// Records that the session is established, and how long its keys live without a new negotiation. From now on, a
+    /// packet that anyone could have forged ends at most the negotiation to which it claims to belong.
     pub(crate) fn establish(&mut self, lifetime: Duration) {
         self.established = Some(lifetime);
     }
 
-    /// Returns whether packets of this negotiation could be forged by anyone, and must not end the
-    /// session. A stream belongs to its two ends, as far as TCP ensures it.
+    /// Returns whether anyone could forge packets of this negotiation, which therefore must not end the session. Over a
+    /// stream, TCP makes forging hard.
     fn tolerates(&self, key_id: u8) -> bool {
         let rewrapped = key_id != 0 && !matches!(self.rewrapping, RenegotiationWrapping::None);
         let authentic = rewrapped || self.wrapper.authenticates() || self.link.is_stream();
         self.established.is_some() && !authentic
     }
 
-    /// Returns whether the peer may begin a negotiation with this key id: the next id; or, if the
-    /// newest negotiation failed before both ends' keys were exchanged, the same id again.
+    /// Returns whether the peer may begin a negotiation with this key id. It must be the next id or, if the newest
+    /// negotiation failed before both ends' keys were exchanged, the same id again.
     fn may_begin(&self, key_id: u8) -> bool {
         let newest = &self.newest;
         let again = newest.failed && !newest.is_complete() && key_id == newest.key_id;
@@ -302,11 +298,11 @@ impl ControlChannel {
         });
     }
 
-    /// Fails the negotiation in progress, which authenticated another identity than the session's.
-    /// Returns the reason to report if anyone could have forged this negotiation.
+    /// Fails the negotiation in progress, which authenticated a different identity than the session's. Returns the
+    /// reason to report if anyone could have forged this negotiation.
     ///
     /// # Errors
-    /// Returns the reason if only the peer can have caused the failure: the session then ends.
+    /// Returns the reason if only the peer can have caused the failure, in which case the session ends.
     pub(crate) fn reject(&mut self, now: Instant, reason: Reason) -> Result<Reason, Reason> {
         let key_id = self.newest.key_id;
         if !self.tolerates(key_id) {
@@ -316,13 +312,13 @@ impl ControlChannel {
         Ok(reason)
     }
 
-    /// Returns when to negotiate again after the newest negotiation has failed.
+    /// Returns the time at which to negotiate again after the newest negotiation has failed.
     pub(crate) fn recovers_at(&self) -> Option<Instant> {
         self.failing.filter(|_| self.newest.failed).map(|failing| failing.again)
     }
 
-    /// Returns whether the present negotiation follows a failed one that the peer may have
-    /// completed; its keys are then used at once.
+    /// Returns whether the current negotiation follows a failed one that the peer may have completed. If so, its keys
+    /// are used at once.
     pub(crate) fn is_recovering(&self) -> bool {
         self.failing.is_some()
     }
@@ -364,7 +360,7 @@ impl ControlChannel {
         self.newest.is_complete()
     }
 
-    /// Returns `Ok` if a renegotiation may begin now, otherwise when it may.
+    /// Returns `Ok` if a renegotiation may begin now, otherwise the time when it may.
     pub(crate) fn may_renegotiate(&self, now: Instant) -> Result<(), Instant> {
         match self.pace.next_whole(now, RENEGOTIATIONS) {
             at if at > now => Err(at),
@@ -379,9 +375,8 @@ impl ControlChannel {
         match self.remote {
             Some(remote) if remote == control.session => Ok(()),
             Some(_) => Err(Reason::Foreign("a session id that is not the peer's")),
-            // A reset that does not acknowledge ours could come from anyone, except within our own
-            // connection. Point-to-point ends on TCP both begin at once, so neither reset
-            // acknowledges the other.
+            // A reset that does not acknowledge ours could come from anyone, except within our own connection. Over
+            // TCP, both point-to-point ends begin at once, so neither reset acknowledges the other.
             None if self.is_answer(control.opcode)
                 && (control.remote.is_some() || self.link.is_stream()) =>
             {
@@ -392,7 +387,7 @@ impl ControlChannel {
         }
     }
 
-    /// Returns whether the opcode is the other end's reset.
+    /// Returns whether the opcode is that of the other end's reset.
     fn is_answer(&self, opcode: Opcode) -> bool {
         match self.role {
             Role::Client => opcode == Opcode::HardResetServerV2,
@@ -456,7 +451,7 @@ impl ControlChannel {
         self.newest.send_keys(keys)
     }
 
-    /// Sends a control message; while a negotiation is in progress, the message waits for its end.
+    /// Sends a control message. During a negotiation, the message is queued until the negotiation ends.
     pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Reason> {
         self.newest.send_message(message)
     }
@@ -467,10 +462,15 @@ impl ControlChannel {
         self.newest.send_hello(hello)
     }
 
-    /// Sends a record; while a negotiation is in progress, the record waits for its end. Returns
-    /// false if too many wait.
+    /// Sends a record. During a negotiation, the record is queued until the negotiation ends. Returns false if the
+    /// queue is full.
     pub(crate) fn send_record(&mut self, record: &[u8]) -> Result<bool, Reason> {
         self.newest.send_record(record)
+    }
+
+    /// Returns the length of the longest record for which there is room.
+    pub(crate) fn record_room(&self) -> usize {
+        self.newest.record_room()
     }
 
     /// Announces that this end sends nothing more.
@@ -483,18 +483,18 @@ impl ControlChannel {
         self.former.iter().chain([&self.newest]).any(|negotiation| negotiation.tls().is_closed())
     }
 
-    /// Gives renegotiations a wrapping of their own from now on, with keys from the first
-    /// negotiation, which is complete.
+    /// From now on, wraps renegotiations with keys from the first negotiation, which must be complete.
     pub(crate) fn wrap_renegotiations(&mut self) {
         self.rewrapping = RenegotiationWrapping::Wanted;
-        // Anyone could make the first negotiation fail, and its keys cannot be exported afterwards.
+        // Derive the keys now. Otherwise anyone could make the first negotiation fail, after which its keys cannot be
+        // exported.
         if !self.wrapper.authenticates() {
             let _ = self.make_rewrapper();
         }
     }
 
-    /// Makes the wrapper of renegotiations. Called before the first renegotiation begins, while the
-    /// newest negotiation is the first one.
+    /// Creates the wrapper for renegotiations. This happens before the first renegotiation begins, while the newest
+    /// negotiation is the first one.
     fn make_rewrapper(&mut self) -> Result<(), Reason> {
         if matches!(self.rewrapping, RenegotiationWrapping::Wanted) {
             let exported = self.newest.export(DYNAMIC_TLS_CRYPT_LABEL)?;
@@ -514,15 +514,14 @@ impl ControlChannel {
         self.newest.data_keys(exporter, client, server)
     }
 
-    /// Returns whether keys were exchanged or made since the last call, in which case copies may
-    /// remain on the stack.
+    /// Returns whether keys were exchanged or derived since the last call. If so, copies of them may remain on the
+    /// stack.
     pub(crate) fn take_soiled(&mut self) -> bool {
         std::mem::take(&mut self.soiled)
     }
 
-    /// Sends what is due: messages with acknowledgements, or acknowledgements alone. During a key
-    /// exchange the latter are delayed briefly, because the answer to the peer's flight carries
-    /// them.
+    /// Sends the messages and acknowledgements that are due. During a key exchange, bare acknowledgements are delayed
+    /// briefly, because the answer to the peer's flight can carry them.
     pub(crate) fn flush<E>(
         &mut self,
         now: Instant,
@@ -539,7 +538,7 @@ impl ControlChannel {
         if self.newest.is_complete() && !self.newest.failed {
             self.failing = None;
         }
-        // Records arrive in the order in which they were sent, across negotiations too.
+        // Keep the order of records across negotiations too.
         let drained = self.former.as_ref().is_none_or(KeyNegotiation::is_drained);
         self.newest.hold_records(!drained);
         let packet = CONTROL_MTU - OUTER_HEADERS;
@@ -550,9 +549,9 @@ impl ControlChannel {
         for negotiation in negotiations.filter(|negotiation| !negotiation.failed) {
             negotiation.fill(now, room, room_with_key)?;
             let (local, remote, key_id) = (self.local, self.remote, negotiation.key_id);
-            // The answer to a flight carries its acknowledgements. On a stream the first part of a
-            // flight is acknowledged at once: a peer without TCP_NODELAY sends the rest only when
-            // TCP, too, has a reply.
+            // The answer to a flight carries its acknowledgements. On a stream, acknowledge the first part of a flight
+            // at once, because a peer without TCP_NODELAY sends the rest only after TCP has received an
+            // acknowledgement.
             let patient = if self.link.is_stream() {
                 !negotiation.is_complete() && negotiation.remote_keys().is_some()
             } else {
@@ -591,8 +590,8 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// Sends the output of a step that had this result. Returns whether the step took a packet that
-    /// did not belong here, which the session survives.
+    /// Sends the output of a step that had this result. Returns true if the step refused a packet without harm to the
+    /// session.
     ///
     /// # Errors
     /// Returns the reason for which the session ends.
@@ -611,8 +610,8 @@ impl ControlChannel {
         }
     }
 
-    /// Returns whether the newest negotiation took too long; or, where negotiations may fail
-    /// without ending the session, whether they have failed for as long as keys may live.
+    /// Returns whether the newest negotiation took too long. If a failed negotiation does not end the session, returns
+    /// whether negotiations have kept failing for the lifetime of the keys.
     pub(crate) fn expired(&self, now: Instant) -> bool {
         if let Some((failing, lifetime)) = self.failing.zip(self.established)
             && failing.since + lifetime <= now
@@ -650,7 +649,7 @@ fn reliable(link: Link, settings: &Settings) -> Reliable {
     if link.is_stream() { Reliable::over_stream() } else { Reliable::new(settings.first_timeout()) }
 }
 
-/// Returns the next key id. Key ids run 0, 1 .. 7, 1 .. 7: zero is for the first negotiation only.
+/// Returns the next key id. Key ids run 0, 1 .. 7, 1 .. 7. Zero is only for the first negotiation.
 pub(crate) fn next_key_id(key_id: u8) -> u8 {
     if key_id >= 7 { 1 } else { key_id.saturating_add(1) }
 }

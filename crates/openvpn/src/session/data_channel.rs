@@ -1,9 +1,10 @@
-//! The data channel of a session, which is the same for a client, a server and a point-to-point end
-//! once the ends have agreed on its terms.
+//! The data channel of a session. It is the same for a client, a server and a point-to-point end once the ends have
+//! agreed on its parameters.
 
 use std::time::Duration;
 
 use adit_engine::auth::Inactive;
+use adit_engine::command::Float;
 use adit_engine::{Instant, Link, PeerId, Random};
 use ipnet::IpNet;
 
@@ -14,14 +15,14 @@ use crate::data_format::{Command, Framing, Notice, Outbox, PacketLayout, PeerSpe
 use crate::keys::{DataKeys, Role};
 use crate::reason::Reason;
 
-/// The terms of a session that its peer in the data plane depends on, in addition to the settings.
+/// The parameters of a session for its peer in the data plane, in addition to the settings.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct PeerTerms {
     pub(crate) peer: PeerId,
     pub(crate) link: Link,
     /// The peer id in data packets; `None` for the format without one.
     pub(crate) wire_id: Option<u32>,
-    pub(crate) float: bool,
+    pub(crate) float: Float,
     pub(crate) framing: Framing,
     pub(crate) protection: Protection,
 }
@@ -53,7 +54,7 @@ pub(crate) fn all_routes() -> Vec<IpNet> {
     vec![IpNet::V4(Default::default()), IpNet::V6(Default::default())]
 }
 
-/// The terms that the ends of a session have agreed on.
+/// The parameters on which the ends of a session have agreed.
 pub(crate) struct Agreement {
     pub(crate) terms: PeerTerms,
     pub(crate) routes: Vec<IpNet>,
@@ -66,7 +67,7 @@ pub(crate) struct Agreement {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// The data channel of an established session: its keys, its path and its limits.
+/// The data channel of an established session, with its keys, its path and its limits.
 #[derive(Debug)]
 pub(crate) struct DataChannel {
     pub(crate) peer: PeerId,
@@ -77,11 +78,11 @@ pub(crate) struct DataChannel {
     ends: Option<Instant>,
 }
 
-/// A notice about a data channel that its engine acts on.
+/// The effect of a notice about a data channel, for its engine.
 pub(crate) enum NoticeOutcome {
-    /// Nothing is left to do.
+    /// The engine has nothing to do.
     Nothing,
-    /// A key is close to its limit: the next tick negotiates another one.
+    /// A key is close to its limit. The next tick negotiates another key.
     KeyNearLimit,
     /// The path to the peer, and the sizes derived from it, have changed.
     Path(PathReport),
@@ -111,12 +112,12 @@ impl DataChannel {
         }
     }
 
-    /// Returns whether `session-timeout` is over.
+    /// Returns whether `session-timeout` has expired.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.ends.is_some_and(|at| at <= now)
     }
 
-    /// Handles a notice of the data plane about this peer.
+    /// Handles a notice from the data plane about this peer.
     pub(crate) fn notice<E>(
         &mut self,
         now: Instant,
@@ -144,8 +145,8 @@ impl DataChannel {
         NoticeOutcome::Nothing
     }
 
-    /// Does the work that is due. Returns the findings about the path, and whether this end negotiates
-    /// the next key now.
+    /// Performs the work that is due. Returns the findings about the path, and whether this end must negotiate the next
+    /// key now.
     pub(crate) fn tick<E>(
         &mut self,
         now: Instant,
@@ -181,7 +182,7 @@ impl DataChannel {
         Ok(key_id)
     }
 
-    /// Installs the next key, which sends as soon as the peer has shown that it has the key.
+    /// Installs the next key, which is used for sending as soon as the peer has shown that it has the key.
     pub(crate) fn install_next<E>(
         &mut self,
         now: Instant,
@@ -193,12 +194,12 @@ impl DataChannel {
         self.schedule.install_next(now, key_id, random, keys, out);
     }
 
-    /// Searches the MTU of another path to the peer.
+    /// Restarts the path MTU search on a new path to the peer.
     pub(crate) fn moved(&mut self, now: Instant, link: Link) {
         self.sizes.moved(now, link);
     }
 
-    /// Returns when work is due next, and which.
+    /// Returns the time at which work is due next, and its name.
     pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let ends = self.ends.map(|at| (at, "session-timeout"));
         let idle = self.idle.as_ref().map(Idle::deadline);

@@ -1,11 +1,12 @@
-//! One key negotiation: resets, a TLS handshake over the reliability layer, key method 2.
+//! One key negotiation, which consists of resets, a TLS handshake over the reliability layer, and
+//! key method 2.
 //!
-//! A session's first negotiation and each renegotiation are objects of their own, with their own
-//! message ids and TLS session. After the key exchange, control messages use the same TLS session
-//! until the next negotiation.
+//! The first negotiation of a session and each renegotiation have their own message ids and TLS
+//! session. After the key exchange, control messages use the same TLS session until the next
+//! negotiation.
 //!
-//! In a session with records ([`crate::records`]) each end's first record, its hello, takes the
-//! place of key method 2, and records that of control messages.
+//! In a session with records ([`crate::records`]), each end's first record, its hello, replaces key
+//! method 2, and further records replace control messages.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -17,15 +18,15 @@ use zeroize::Zeroizing;
 use crate::keys::{DATA_KEYS_LABEL, DataKeys, EXPORTED_LEN, KeyMethod2, PrfInput, Randoms, Role};
 use crate::packet::{Opcode, SessionId};
 use crate::reason::Reason;
-use crate::records::{RecordReader, frame};
+use crate::records::{self, MAX_RECORD, RecordReader, frame};
 use crate::reliable::Reliable;
 use crate::tls::{MAX_MESSAGE, TlsSession};
 
-/// The maximum number of control messages that wait for the key exchange.
+/// The maximum number of control messages queued until the end of the key exchange.
 const MAX_WAITING: usize = 16;
-/// The maximum number of bytes of records that wait.
+/// The maximum number of bytes of queued records.
 const MAX_WAITING_BYTES: usize = 256 * 1024;
-/// No more records are given to TLS while this many of its bytes wait to be sent.
+/// The number of unsent TLS bytes from which on no more records are passed to TLS.
 const MAX_UNSENT: usize = 64 * 1024;
 
 /// An event that a negotiation reports to its session.
@@ -39,8 +40,8 @@ pub(crate) enum Event {
     Keys,
     /// A control message or a record arrived.
     Message(Zeroizing<Vec<u8>>),
-    /// A negotiation failed through a packet that anyone could have forged. The session continues
-    /// with its present keys, and negotiates again.
+    /// A negotiation failed because of a packet that anyone could have forged. The session
+    /// continues with its current keys and negotiates again.
     Failed(Reason),
 }
 
@@ -54,11 +55,11 @@ pub(crate) struct KeyNegotiation {
     peer_was_reset: bool,
     announced_tls: bool,
     sent_keys: bool,
-    /// Present until the data keys are made.
+    /// The local secrets, until the data keys are derived.
     local: Option<Secrets>,
-    /// Kept after that without its secrets.
+    /// The peer's message, which is kept without its secrets after the data keys are derived.
     remote: Option<KeyMethod2>,
-    /// Present in a session with records.
+    /// The state of a session with records.
     records: Option<Records>,
     waiting: VecDeque<Zeroizing<Vec<u8>>>,
     /// Whether the TLS session cannot continue.
@@ -74,9 +75,9 @@ struct Records {
     reader: RecordReader,
     /// The peer's hello.
     hello: Option<Zeroizing<Vec<u8>>>,
-    /// Whether our records wait until the peer has those of the former negotiation.
+    /// Whether our records are held back until the peer has those of the previous negotiation.
     held: bool,
-    /// The number of bytes that wait.
+    /// The number of queued bytes.
     waiting: usize,
 }
 
@@ -87,7 +88,7 @@ struct Secrets {
 }
 
 impl KeyNegotiation {
-    /// Begins with our reset as message 0.
+    /// Creates a negotiation that begins with our reset as message 0.
     pub(crate) fn open(
         now: Instant,
         (role, key_id): (Role, u8),
@@ -130,8 +131,8 @@ impl KeyNegotiation {
         }
     }
 
-    /// Exchanges records instead of key method 2 and control messages. They are `held` back until
-    /// [`Self::hold_records`] releases them.
+    /// Makes the negotiation exchange records instead of key method 2 and control messages. If
+    /// `held` is true, our records are held back until [`Self::hold_records`] releases them.
     pub(super) fn use_records(&mut self, held: bool) {
         self.records = Some(Records { held, ..Records::default() });
     }
@@ -143,7 +144,7 @@ impl KeyNegotiation {
         }
     }
 
-    /// Returns whether the peer has everything that we sent or wanted to send.
+    /// Returns whether the peer has received all our data, including queued data.
     pub(super) fn is_drained(&self) -> bool {
         self.waiting.is_empty() && !self.tls.wants_write() && self.reliable.all_acknowledged()
     }
@@ -164,7 +165,7 @@ impl KeyNegotiation {
         self.sent_keys
     }
 
-    /// Takes over the messages that wait in a failed negotiation.
+    /// Takes over the queued messages of a failed negotiation.
     pub(super) fn inherit(&mut self, failed: &mut Self) {
         self.waiting = std::mem::take(&mut failed.waiting);
     }
@@ -177,7 +178,7 @@ impl KeyNegotiation {
         self.remote.as_ref()
     }
 
-    /// Takes the peer's password, if it sent one; authorization is its last use.
+    /// Takes the peer's password, if it sent one. Authorization uses it last.
     pub(crate) fn take_password(&mut self) -> Option<Zeroizing<String>> {
         let password = std::mem::take(&mut self.remote.as_mut()?.password);
         (!password.is_empty()).then_some(password)
@@ -230,7 +231,7 @@ impl KeyNegotiation {
         Ok(())
     }
 
-    /// Sends our key method 2 message, followed by the messages that waited for it.
+    /// Sends our key method 2 message, followed by the queued messages.
     pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Reason> {
         self.tls.write(&keys.encode()?)?;
         self.sent_keys = true;
@@ -270,6 +271,14 @@ impl KeyNegotiation {
         Ok(true)
     }
 
+    /// Returns the length of the longest record for which there is room.
+    pub(crate) fn record_room(&self) -> usize {
+        self.records.as_ref().map_or(0, |records| {
+            let free = MAX_WAITING_BYTES.saturating_sub(records.waiting);
+            free.saturating_sub(records::HEADER).min(MAX_RECORD)
+        })
+    }
+
     fn release_waiting(&mut self) -> Result<(), Reason> {
         let held = self.records.as_ref().is_some_and(|records| records.held);
         if !self.is_complete() || self.failed || held {
@@ -291,8 +300,8 @@ impl KeyNegotiation {
         Ok(self.tls.close()?)
     }
 
-    /// Moves TLS bytes into the send window. `room` is the payload of a packet, `room_with_key`
-    /// that of a packet that also carries the wrapped client key.
+    /// Moves TLS bytes into the send window. `room` is the maximum payload of a packet,
+    /// `room_with_key` that of a packet that also carries the wrapped client key.
     pub(crate) fn fill(
         &mut self,
         now: Instant,
@@ -314,8 +323,8 @@ impl KeyNegotiation {
         Ok(())
     }
 
-    /// Makes the data keys: from the TLS exporter or, for older peers, by the PRF. It can be called
-    /// once, because it erases the exchanged secrets.
+    /// Derives the data keys from the TLS exporter or, for older peers, with the PRF. It can be
+    /// called only once, because it erases the exchanged secrets.
     pub(crate) fn data_keys(
         &mut self,
         exporter: bool,

@@ -11,10 +11,10 @@ use crate::wrap::WrapConfig;
 /// The limits after which the data key is replaced.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Renegotiation {
-    /// `reneg-sec`: the age at which to negotiate another key; zero: age is not a limit.
+    /// `reneg-sec`: the age at which to negotiate another key; zero: no limit.
     pub after: Duration,
-    /// The second argument of `reneg-sec`: a random age between this and `after` (server default:
-    /// 90 % of it, so that clients do not renegotiate all at once).
+    /// The second argument of `reneg-sec`: the actual age is random, between this one and `after`.
+    /// A server's default is 90 % of `after`, so that its clients do not renegotiate all at once.
     pub earliest: Duration,
     /// `reneg-bytes`; zero: the cipher's limit.
     pub bytes: u64,
@@ -33,7 +33,7 @@ impl Default for Renegotiation {
     }
 }
 
-/// The limits that end a session or the program, in addition to the other end.
+/// The limits after which this end ends a session or the program.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// `inactive`: a server ends the session, any other end exits.
@@ -50,19 +50,22 @@ pub struct Limits {
 /// The settings of both client and server engines.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Control channel wrapping.
+    /// The wrapping of the control channel.
     pub wrap: WrapConfig,
     /// `data-ciphers`, most preferred first.
     pub ciphers: Vec<DataCipher>,
-    /// `cipher`, as named in the options string: the only information for peers without
+    /// `cipher`, as named in the options string. It is the only information for peers without
     /// negotiation.
     pub occ_cipher: String,
     /// `data-ciphers-fallback`: for peers that do not negotiate.
     pub cipher_fallback: Option<DataCipher>,
-    /// `auth`: the digest named in the options string (tls-auth carries its own).
+    /// `auth`: the digest named in the options string. tls-auth has its own.
     pub auth: String,
-    /// `dev tap`: the tunnel carries frames, not packets.
+    /// `dev tap`: the tunnel carries Ethernet frames, not packets.
     pub ethernet: bool,
+    /// Whether the session may move between IPv4 and IPv6. TCP segments then fit both, because a connection keeps the size
+    /// that it began with.
+    pub changes_family: bool,
     /// `tun-mtu`.
     pub tun_mtu: u16,
     /// `tun-mtu-max`: the maximum that a server may push.
@@ -71,17 +74,17 @@ pub struct Settings {
     pub occ_mtu: Option<u16>,
     /// `fragment`: over datagrams only.
     pub fragment: Option<Fragment>,
-    /// `mssfix`: `None` for the default (that of `fragment`, or 1492 bytes outside), `Some(0)` to
-    /// leave SYNs unchanged.
+    /// `mssfix`: `None` for the default (the size of `fragment`, or 1492 bytes with outer headers),
+    /// `Some(0)` to leave SYNs unchanged.
     pub mssfix: Option<Mssfix>,
     /// `hand-window`: a handshake that takes longer is abandoned.
     pub hand_window: Duration,
-    /// `tran-window`: the time for which the former key still decrypts.
+    /// `tran-window`: the time for which the previous key is still used for decryption.
     pub tran_window: Duration,
-    /// Whether this end offers to wrap renegotiations by keys of the first one (dynamic tls-crypt,
-    /// OpenVPN from 2.6 on).
+    /// Whether this end offers to wrap renegotiations with keys from the first negotiation (dynamic
+    /// tls-crypt, OpenVPN from 2.6 on).
     pub dynamic_tls_crypt: bool,
-    /// `tls-timeout`: the first retransmission timeout before a round trip was measured.
+    /// `tls-timeout`: the retransmission timeout until a round trip has been measured.
     pub tls_timeout: Duration,
     /// `reneg-sec`, `reneg-bytes`, `reneg-pkts`.
     pub renegotiation: Renegotiation,
@@ -91,13 +94,13 @@ pub struct Settings {
     pub float: bool,
     /// The compression framing that the config requests.
     pub framing: Framing,
-    /// Whether compressed packets of the other end are decompressed.
+    /// Whether compressed packets from the other end are decompressed.
     pub decompress: bool,
     /// `ping`, `ping-restart`, as configured at this end.
     pub keepalive: Keepalive,
     /// `inactive`, `session-timeout`, `ping-exit`, `tls-exit`.
     pub limits: Limits,
-    /// `explicit-exit-notify`: the number of attempts, `None` when off.
+    /// `explicit-exit-notify`: the number of attempts; `None` if it is not configured.
     pub exit_notify: Option<u8>,
     /// Additional variables for the peer info, such as those of `setenv UV_*`.
     pub peer_info: Vec<(String, String)>,
@@ -106,9 +109,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the maximum length of a packet after decompression; `None` if none is decompressed.
+    /// Returns the maximum length of a packet after decompression; `None` if packets are not
+    /// decompressed.
     pub(crate) fn longest_decompressed(&self, framing: Framing) -> Option<u16> {
-        // An Ethernet header with two VLAN tags.
+        // The length of an Ethernet header with two VLAN tags.
         const FRAME_HEADER: u16 = 14 + 4 + 4;
         let header = if self.ethernet { FRAME_HEADER } else { 0 };
         (self.decompress && framing != Framing::None)
@@ -116,8 +120,8 @@ impl Settings {
     }
 }
 
-/// The minimum size reserved for a decompressed packet even if `tun-mtu` is less: the other end may
-/// have the default.
+/// The minimum size reserved for a decompressed packet. It applies even if `tun-mtu` is less,
+/// because the other end may have the default.
 const LEAST_DECOMPRESSED: u16 = 1500;
 
 /// `fragment`.
@@ -132,11 +136,11 @@ pub struct Fragment {
 /// `mssfix`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mssfix {
-    /// The size in bytes; 0 switches it off.
+    /// The size in bytes; 0 disables it.
     pub size: u16,
     /// `mssfix N mtu`: the size includes IP and UDP headers.
     pub outer: bool,
-    /// `mssfix N fixed`: the size is the inner packet's own.
+    /// `mssfix N fixed`: the size is that of the inner packet.
     pub fixed: bool,
 }
 
@@ -151,6 +155,7 @@ impl Default for Settings {
             cipher_fallback: None,
             auth: "SHA1".into(),
             ethernet: false,
+            changes_family: false,
             tun_mtu: 1500,
             tun_mtu_max: 1600,
             occ_mtu: None,

@@ -1,10 +1,10 @@
-//! Two point-to-point ends and the line between them, in virtual time.
+//! Two point-to-point ends and the link between them, in virtual time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::command::{Counters, Keepalive, KeySlot};
+use adit_engine::command::{Counters, Float, Keepalive, KeySlot};
 use adit_engine::{Engine, Instant, Link, PeerId, SocketId, Target, Transport, UnixTime};
 use adit_openvpn::Reason;
 use adit_openvpn::client::{ClientEvent, Remote, TunnelConfig};
@@ -15,7 +15,7 @@ use adit_sim::{Impairment, Pipe};
 pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000_000);
 pub(crate) const UNIX: UnixTime = UnixTime(1_800_000_000);
 
-/// Returns the other end as a `remote`, whose address the simulated line knows.
+/// Returns the other end as a `remote`, whose address the simulated link knows.
 pub(crate) fn remote(transport: Transport) -> Remote {
     let host = "peer.example".into();
     Remote { target: Target { host, port: 1194, transport, ..Target::default() } }
@@ -92,13 +92,13 @@ pub(crate) enum Packet {
     Data(Data),
 }
 
-/// A data packet: the key that sealed it, its number under that key, and its contents.
+/// A data packet, with the key that sealed it, its number with that key, and its contents.
 #[derive(Clone, Debug)]
 pub(crate) struct Data {
     pub wire_id: Option<u32>,
     key_id: u8,
     key: [u8; 64],
-    /// The time at which the sender began to count, and the count.
+    /// The time at which the sender started its count, and the count.
     pub id: (u64, u64),
     pub message: Vec<u8>,
 }
@@ -137,7 +137,7 @@ pub(crate) enum Taken {
     Elsewhere,
 }
 
-/// A data plane of one peer at a time, which manages keys, counts packets, and sends pings.
+/// A data plane for one peer at a time, which manages keys, counts packets, and sends pings.
 #[derive(Default)]
 pub(crate) struct Plane {
     peers: BTreeMap<PeerId, Peer>,
@@ -161,7 +161,7 @@ impl Plane {
                 let peer = Peer {
                     link: spec.link,
                     wire_id: spec.layout.wire_id,
-                    float: spec.float,
+                    float: spec.float == Float::Follow,
                     keepalive: spec.keepalive,
                     primary: None,
                     secondary: None,
@@ -277,7 +277,7 @@ impl Plane {
         notices
     }
 
-    /// Processes a packet as [`Plane::receive`] does, but of a stream.
+    /// Does the same as [`Plane::receive`], for a packet on a stream.
     pub(crate) fn receive_on(&mut self, now: Instant, from: Link, data: &Data) -> Taken {
         let at = |(_, peer): &(&PeerId, &mut Peer)| peer.link == from || peer.float;
         let Some((&id, peer)) = self.peers.iter_mut().find(at) else { return Taken::Elsewhere };
@@ -348,7 +348,7 @@ impl Plane {
     }
 }
 
-/// One end with its address and its outgoing line.
+/// One end with its address and its outgoing link.
 pub(crate) struct Node {
     pub end: Option<End>,
     pub plane: Plane,
@@ -546,7 +546,7 @@ impl World {
         self.nodes[n].plane = Plane::default();
     }
 
-    /// Creates an end again, with other randomness.
+    /// Creates an end again, with a different random seed.
     pub(crate) fn revive(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         node.seed += 2;
@@ -554,7 +554,7 @@ impl World {
         node.end = Some(End::new(node.config.clone(), seed, self.now));
     }
 
-    /// Returns how often an end has connected.
+    /// Returns the number of times that an end has connected.
     pub(crate) fn ups(&self, n: usize) -> usize {
         self.nodes[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
     }

@@ -148,7 +148,7 @@ impl<F: Format> Reader<'_, F> {
             return Err(DropReason::Recursive);
         }
         let owner = self.routes.owner(to).and_then(|owner| self.peers.get(owner));
-        owner.cloned().ok_or_else(|| DropReason::of_unowned(to, DropReason::NoRoute))
+        owner.cloned().ok_or_else(|| self.shared.unrouted(to))
     }
 
     /// Returns whether a frame contains a packet of the transport that carries this tunnel.

@@ -115,7 +115,7 @@ fn what_is_wrong_in_a_rule_is_told_with_its_place_and_a_way_out() {
         ),
         (
             "tcp dport @client:alice",
-            "11 clients and groups are sets of addresses, and `tcp dport` is none | ip saddr @client:NAME",
+            "11 clients, nodes and groups are sets of addresses, and `tcp dport` is none | ip saddr @client:NAME",
         ),
         ("jump othr", "6 there is no chain `othr` in this table | did you mean `other`?"),
         ("jump base", "6 `base` is a base chain | a chain without `type filter hook forward`"),

@@ -224,7 +224,7 @@ impl RulesetGenerator {
         let address = [Field::IpSaddr, Field::IpDaddr, Field::Ip6Saddr, Field::Ip6Daddr];
         if key.len() == 1 && address.contains(&key[0]) && self.one_in(4) && !self.for_nft {
             let who = self.pick(&["alice", "b b", "carol@example.net"]).to_owned();
-            let members = if self.one_in(2) { Members::Client(who) } else { Members::Group(who) };
+            let members = self.pick(&[Members::Client, Members::Node, Members::Group])(who);
             let found = table.sets.iter().position(|s| s.members == members && s.key == kinds);
             let id = found.unwrap_or_else(|| {
                 let (key, interval) = (kinds.clone(), true);

@@ -1,7 +1,7 @@
 //! The request for options, and the messages that the server sends on its own.
 
 use crate::negotiate::DataCipher;
-use adit_engine::command::Keepalive;
+use adit_engine::command::{Float, Keepalive};
 use adit_engine::{Instant, Link, PeerId};
 
 use super::update::OptionUpdates;
@@ -38,7 +38,7 @@ impl ClientEngine {
                 self.failed_with(now, reason, failed.advance, failed.backoff, out);
             }
             ControlMessage::AuthFailed(failed) => {
-                // A token is not used beyond the server that gave it; the password may be.
+                // The server refused its token, but the configured credentials may still be valid.
                 if let Some(own) = self.own_credentials.take() {
                     self.config.credentials = Some(own);
                     self.lost(now, Reason::AuthTokenRefused(failed.reason), out);
@@ -126,7 +126,7 @@ impl ClientEngine {
             self.stop(reason, out);
             return Ok(());
         };
-        // Steps that can fail come first: their failure belongs to the attempt.
+        // The steps that can fail come first, while a failure still ends only the attempt.
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
         let keys = attempt.control_channel.data_keys(pushed.tls_ekm)?;
         if pushed.dyn_tls_crypt {
@@ -144,8 +144,8 @@ impl ClientEngine {
         for note in &pushed.notes {
             out.event(ClientEvent::Note(note.clone()));
         }
-        // Ignored as in OpenVPN: a server may push it without using it itself, and then all packets
-        // pass.
+        // Ignored as in OpenVPN: a server may push this option without using it itself, and in that
+        // case all packets pass.
         if let (Some(option), None) = (&pushed.fragment, self.config.settings.fragment) {
             out.event(ClientEvent::Warning(format!(
                 "the server pushes \"{option}\", which cannot be pushed: ignored; if packets do not pass, \
@@ -193,7 +193,7 @@ impl ClientEngine {
                 peer,
                 link,
                 wire_id: pushed.peer_id,
-                float: settings.float && !link.is_stream(),
+                float: Float::if_allowed(settings.float && !link.is_stream()),
                 framing: settings.framing,
                 protection: cipher.protection(&settings.auth, pushed.epoch),
             },
@@ -210,7 +210,7 @@ impl ClientEngine {
             control_channel,
             data,
             exit_by_control: pushed.cc_exit,
-            // The end of a stream is sufficient notice; OpenVPN ignores the option there too.
+            // Closing the stream is notice enough. OpenVPN also ignores the option on streams.
             exit_attempts: pushed
                 .exit_notify
                 .or(settings.exit_notify)
@@ -227,13 +227,13 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// Returns the cipher of the session: the pushed one if we allow it or have it as fallback; for
-    /// a server that pushes none, the configured fallback or the one that it names in its options
-    /// string.
+    /// Returns the cipher of the session. This is the pushed one if we allow it or have it as
+    /// fallback. For a server that pushes none, it is the configured fallback or the one in the
+    /// server's options string.
     pub(super) fn cipher(&self, pushed: &PushedOptions) -> Option<DataCipher> {
         let settings = &self.config.settings;
         if let Some(cipher) = pushed.cipher {
-            // A server of 2.5 that does not negotiate still pushes its cipher.
+            // A server of version 2.5 that does not negotiate still pushes its cipher.
             let allowed = settings.ciphers.contains(&cipher);
             return (allowed || settings.cipher_fallback == Some(cipher)).then_some(cipher);
         }
@@ -246,7 +246,7 @@ impl ClientEngine {
         named.or(settings.cipher_fallback)
     }
 
-    /// Replaces the password by a pushed `auth-token` from now on.
+    /// Uses a pushed `auth-token` instead of the password from now on.
     pub(super) fn remember_token(&mut self, pushed: &PushedOptions) {
         if let (Some(token), Some(credentials)) = (&pushed.auth_token, &mut self.config.credentials)
         {
@@ -259,7 +259,7 @@ impl ClientEngine {
     }
 }
 
-/// Returns the MTU of a session: the one that the server pushes, up to `tun-mtu-max`.
+/// Returns the MTU of a session, which is the one that the server pushes, up to `tun-mtu-max`.
 pub(super) fn pushed_mtu(configured: &Settings, pushed: &PushedOptions) -> u16 {
     let largest = configured.tun_mtu_max.max(configured.tun_mtu);
     pushed.tun_mtu.map_or(configured.tun_mtu, |mtu| mtu.min(largest))

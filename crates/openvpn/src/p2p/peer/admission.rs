@@ -1,5 +1,6 @@
-//! The steps from the key exchange to a session, and its further keys.
+//! The steps from the key exchange to a session, and the session's later keys.
 
+use adit_engine::command::Float;
 use adit_engine::{Instant, PeerId};
 
 use super::{Out, PeerEngine, Session};
@@ -15,9 +16,9 @@ const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
 const FIXED_PEER_ID: u32 = 0x0076_706e;
 
 impl PeerEngine {
-    /// Makes a handshake the session, in place of the former one.
+    /// Turns a handshake into the session, which replaces any previous session.
     pub(super) fn admit(&mut self, now: Instant, at: usize, out: &mut Out) -> Result<(), Reason> {
-        // Steps that can fail come before there is anything to undo.
+        // The steps that can fail come first, while there is nothing to undo yet.
         let role = self.config.tls.role();
         let settings = &self.config.settings;
         let Some(attempt) = self.attempts.get_mut(at) else { return Ok(()) };
@@ -56,8 +57,10 @@ impl PeerEngine {
                 peer,
                 link,
                 wire_id,
-                float: !link.is_stream()
-                    && (settings.float || self.config.remote_policy.remotes.is_empty()),
+                float: Float::if_allowed(
+                    !link.is_stream()
+                        && (settings.float || self.config.remote_policy.remotes.is_empty()),
+                ),
                 framing: settings.framing,
                 protection: agreed.cipher.protection(&settings.auth, agreed.epoch),
             },
@@ -65,7 +68,7 @@ impl PeerEngine {
             keys,
             exporter: agreed.exporter,
             inactive: settings.limits.inactive,
-            // Counted from the start of the engine, and not from that of a session.
+            // `session-timeout` is counted from the start of the engine, not of a session.
             timeout: None,
         };
         let data = DataChannel::establish(now, agreement, settings, &mut self.random, out);

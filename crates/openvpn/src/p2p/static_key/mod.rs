@@ -1,11 +1,12 @@
-//! A shared key without TLS (`secret`): no handshake and no session, only authentic packets.
+//! A shared key without TLS (`secret`). There is no handshake and no session, only authentic
+//! packets.
 //!
-//! The peer is added to the data plane once and stays for the engine's life, whatever restarts: its
-//! replay window must record every packet that was ever accepted under the one key.
+//! The peer is added to the data plane once and stays there for the engine's life, even over
+//! restarts. With a single key, its replay window must record every packet that was ever accepted.
 
 mod streams;
 
-use adit_engine::command::KeySlot;
+use adit_engine::command::{Float, KeySlot};
 use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
 
 use super::config::StaticConfig;
@@ -52,7 +53,7 @@ pub struct StaticEngine {
     /// The number of control packets, which this mode does not have, and of connections that were
     /// not the peer's.
     dropped: u64,
-    /// The work that the peer may still cause.
+    /// The amount of work that the peer may still cause.
     budget: Budget,
 }
 
@@ -70,8 +71,8 @@ enum State {
     Stopped,
 }
 
-/// Returns a link for an address that is not known yet: a socket or a stream that does not exist,
-/// so that nothing is sent.
+/// Returns the link to use while the address is unknown. Its socket or stream does not exist, so
+/// nothing is sent.
 fn nowhere(stream: bool) -> Link {
     let unspecified = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
     if stream {
@@ -116,9 +117,9 @@ impl StaticEngine {
         self.begin_again(now, Reason::RestartRequested, out);
     }
 
-    /// Processes a change of the path to the other end, or its recovery after an outage. A wait or
-    /// an attempt restarts at once; a connection that is `stale`, because its own address is gone,
-    /// ends.
+    /// Processes a change of the path to the other end, or its recovery after an outage. During a
+    /// wait or an attempt this end restarts at once. A connection that is `stale`, because its
+    /// local address is gone, ends.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {
             State::Waiting { until } => *until = now,
@@ -141,7 +142,7 @@ impl StaticEngine {
     fn end(&mut self, now: Instant, why: Reason, out: &mut Out) {
         match (&self.state, self.config.settings.exit_notify) {
             (State::Stopped, _) => {}
-            // The end of a connection is sufficient notice.
+            // Closing the connection is notice enough.
             (State::Open, Some(times)) if self.link.is_some_and(|link| !link.is_stream()) => {
                 self.state = State::Exiting(ExitNotices::on_data_channel(now, times, why));
                 self.tick(now, out);
@@ -172,7 +173,7 @@ impl StaticEngine {
         }
     }
 
-    /// Starts the times after which this end exits by itself, as OpenVPN's restart does.
+    /// Starts the timers after which this end exits by itself, as OpenVPN does on a restart.
     fn begin_times(&mut self, now: Instant) {
         self.ends = session_end(now, self.config.settings.limits.session);
         if let Some(idle) = &mut self.idle {
@@ -180,7 +181,7 @@ impl StaticEngine {
         }
     }
 
-    /// Returns whether the sender of any authentic packet is the peer.
+    /// Returns whether the peer may have any address.
     fn floats(&self) -> bool {
         self.config.settings.float || self.config.remote_policy.remotes.is_empty()
     }
@@ -198,11 +199,11 @@ impl StaticEngine {
             let protection = Protection::Static(self.config.suite);
             out.plane(Command::SetLink(PEER, to));
             out.plane(Command::SetMtu(PEER, inner_mtu(&self.config.settings, to, protection)));
-            // Silence is counted from here.
+            // The keepalive timeout starts here.
             out.plane(Command::SetKeepalive(PEER, self.config.settings.keepalive));
         }
         if to.is_stream() && !self.listens() {
-            // An end that listens does not know whose connection this is before a packet arrives.
+            // The listening end cannot know whose connection this is before a packet arrives.
             out.plane(Command::SendData(PEER, PING.to_vec()));
         }
     }
@@ -215,7 +216,7 @@ impl StaticEngine {
             peer: PEER,
             link: to,
             wire_id: None,
-            float: self.floats(),
+            float: Float::if_allowed(self.floats()),
             framing: settings.framing,
             protection,
         };
@@ -236,7 +237,7 @@ impl StaticEngine {
     fn peer_has_key(&mut self, out: &mut Out) {
         let State::Open = self.state else { return };
         if self.listens() && self.link.is_none() {
-            // Its connection has already ended.
+            // The peer's connection has already ended.
             return;
         }
         if std::mem::replace(&mut self.heard, true) {
@@ -244,7 +245,7 @@ impl StaticEngine {
         }
         self.remotes.succeeded();
         if self.listens() {
-            // So that the other end hears from this one just as early.
+            // Send a ping, so that the other end gets its first packet equally early.
             out.plane(Command::SendData(PEER, PING.to_vec()));
         }
         let mut tunnel = self.config.tunnel_addrs.tunnel();
@@ -267,7 +268,7 @@ impl StaticEngine {
         let succeeded = std::mem::take(&mut self.heard);
         out.event(ClientEvent::Restarting(reason));
         if self.config.remote_policy.remotes.is_empty() {
-            // The peer may return from any address, and is answered there.
+            // The peer may return from any address, to which the answers are sent.
             self.begin_times(now);
             return self.open(now, self.link, out);
         }
@@ -295,7 +296,7 @@ impl StaticEngine {
                     });
                 }
             }
-            // Silence counts only after a peer has connected.
+            // Silence has an effect only after a peer has connected.
             Notice::PeerSilent(PEER)
                 if self.link.is_some() && self.config.settings.limits.exit_when_silent =>
             {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use adit_engine::command::Float;
 use adit_engine::{Identity, Instant, Link, PeerId, Random, auth};
 use zeroize::Zeroizing;
 
@@ -23,8 +24,8 @@ use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
 use crate::session::{Agreement, DataChannel, Event, PeerTerms, Settings, options_string};
 
 impl ServerEngine {
-    /// Processes the client's key message: sends ours, and then accepts the session or, in a
-    /// renegotiation, makes the next key.
+    /// Processes the client's key message. Sends ours, and then accepts the session or, in a
+    /// renegotiation, installs the next key.
     pub(super) fn keys_arrived(
         &mut self,
         now: Instant,
@@ -45,8 +46,8 @@ impl ServerEngine {
         if let Stage::Connected(connected) = &client.stage {
             let cipher = connected.data.schedule.cipher();
             let former = &connected.info;
-            // The certificate itself, and not only its name: the authorization request was about
-            // this one.
+            // Compare the certificate itself and not only its name, because the authorization
+            // request was about this certificate.
             if former.identity.fingerprint != identity.fingerprint || former.username != username {
                 let reason = Reason::Protocol("another identity in a renegotiation");
                 let reason = client.control_channel.reject(now, reason)?;
@@ -155,7 +156,8 @@ impl ServerEngine {
         out: &mut Out,
     ) -> Result<(), Reason> {
         if let Some(client) = self.clients.get_mut(&peer) {
-            // Reported now and not when the client has gone, because logs are read in this order.
+            // Report the refusal now and not when the client is removed, so that the log has the
+            // events in their order.
             if let Some(identity) = client.control_channel.negotiation().tls().peer() {
                 let (link, identity) = (client.control_channel.link, Box::new(identity.clone()));
                 out.event(ServerEvent::Refused(link, identity, reason.clone()));
@@ -168,8 +170,8 @@ impl ServerEngine {
         Ok(())
     }
 
-    /// Promotes a handshake to a session in one step: ends the former session of the same name,
-    /// leases the addresses, sets up the data plane and sends the options.
+    /// Promotes a handshake to a session. In one step it ends the previous session of the same
+    /// name, leases the addresses, sets up the data plane and sends the options.
     pub(super) fn accept(
         &mut self,
         now: Instant,
@@ -179,7 +181,7 @@ impl ServerEngine {
         out: &mut Out,
     ) -> Result<(), Reason> {
         let name = negotiated.identity.common_name.clone();
-        // Steps that can fail come before there is anything to undo.
+        // The steps that can fail come first, while there is nothing to undo yet.
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let proto = negotiated.peer_info.proto();
         let exporter = proto.has(IvProto::TLS_EKM);
@@ -189,7 +191,7 @@ impl ServerEngine {
         }
         let check = client.control_channel.negotiation().tls().is_check();
         if check {
-            // The client's own addresses and networks stay with its session.
+            // A check leaves the client's fixed addresses and networks to its session.
             grant = without_own(grant);
             self.replace_check(peer, &name, out);
         } else if !self.config.duplicate_cn {
@@ -220,7 +222,7 @@ impl ServerEngine {
         self.establish(now, peer, negotiated, assignment, out)
     }
 
-    /// Establishes the session. From here on only the connection can fail.
+    /// Establishes the session. From here on, only the connection can fail.
     fn establish(
         &mut self,
         now: Instant,
@@ -244,8 +246,10 @@ impl ServerEngine {
                 peer,
                 link,
                 wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
-                // OpenVPN's servers let clients that know their peer-id float; so do we.
-                float: !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
+                // Like OpenVPN's servers, let clients float if they know their peer-id.
+                float: Float::if_allowed(
+                    !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
+                ),
                 framing,
                 protection: negotiated.cipher.protection(&settings.auth, epoch),
             },
@@ -315,7 +319,7 @@ impl ServerEngine {
             ipv6: grant.ifconfig6.map(|(net, _)| net.addr()).or(grant.ipv6),
             anywhere: grant.ifconfig4.is_some() || grant.ifconfig6.is_some(),
         };
-        // Each address may need to be taken back from its former holder once.
+        // Each of the two addresses may have to be taken back from another client once.
         for _ in 0..2 {
             let lease =
                 if check { self.pool.lease_once(peer) } else { self.pool.lease(peer, name, fixed) };
@@ -329,9 +333,9 @@ impl ServerEngine {
         Err(Reason::FixedAddressInUse(None))
     }
 
-    /// Ends the session of a client that was lent the fixed address of another client; it
-    /// reconnects and gets another address. If both have the same fixed address, the operator made
-    /// a mistake.
+    /// Ends the session of a client that was lent the fixed address of another client; that client
+    /// reconnects and gets another address. Two clients with the same fixed address are a
+    /// configuration error.
     fn take_back(
         &mut self,
         now: Instant,
@@ -357,7 +361,7 @@ impl ServerEngine {
     }
 }
 
-/// The results that are determined for a client before it has a session.
+/// The values that are determined for a client before it has a session.
 struct Assignment {
     check: bool,
     grant: auth::ClientParams,
@@ -369,7 +373,7 @@ struct Assignment {
     exporter: bool,
 }
 
-/// Returns a client's parameters as a check gets them: without addresses and networks of its own.
+/// Returns a client's parameters for a check, without its fixed addresses and networks.
 fn without_own(grant: auth::ClientParams) -> auth::ClientParams {
     auth::ClientParams {
         ipv4: None,
@@ -381,10 +385,10 @@ fn without_own(grant: auth::ClientParams) -> auth::ClientParams {
     }
 }
 
-/// How long a client that cannot be accepted now waits before it tries again.
+/// The time after which a client that cannot be accepted now should try again.
 const LATER: Duration = Duration::from_secs(20);
 
-/// How long a client without a place here should avoid this server.
+/// The time for which a client should avoid this server if the server is full.
 const BACKOFF: Duration = Duration::from_secs(30);
 
 /// Returns the AUTH_FAILED message for a refusal. An older client only understands a permanent one.

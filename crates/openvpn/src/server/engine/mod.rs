@@ -34,16 +34,16 @@ use streams::Streams;
 
 pub(super) type Out = Outbox<ServerEvent>;
 
-/// The maximum peer id. Peer ids have 24 bits, and all ones means none.
+/// The maximum peer id. Peer ids have 24 bits, and a value of all ones means none.
 const MAX_PEER_ID: u32 = 0x00ff_fffe;
-/// An id is reused only after at least this many others: long after the last packet of its former
-/// owner.
+/// The minimum number of other ids that are used before an id is reused. The last packet of its
+/// previous owner is long gone by then.
 const IDS_AT_LEAST: u32 = 0xffff;
 /// The maximum number of concurrent handshakes.
 const MAX_HANDSHAKES: usize = 4096;
-/// Each network may have one handshake for this many free places.
+/// The number of free places for which a network may have one more handshake.
 const FREE_PER_HANDSHAKE: usize = 7;
-/// How long a refused client may take to acknowledge its refusal.
+/// The time that a refused client has to acknowledge its refusal.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A session that has ended and whose final counters the data plane has not reported yet.
@@ -74,12 +74,12 @@ pub struct ServerEngine {
     streams: Streams,
     pool: Pool,
     ownership: route_ownership::RouteOwnership,
-    /// Boxed: each client has kilobytes, and a table has room for twice as many entries as it
-    /// holds, and keeps it.
+    /// Boxed because a client takes kilobytes, and the capacity of a table can be twice the number
+    /// of its entries and does not shrink.
     clients: HashMap<PeerId, Box<Client>>,
     by_session: HashMap<(SocketAddr, SessionId), PeerId>,
     by_ticket: HashMap<auth::RequestId, PeerId>,
-    /// The session of each name, where a name has one.
+    /// The session of each name that has one.
     by_name: HashMap<String, PeerId>,
     /// The check in progress of each name that has one (`adit connect --check`).
     checks: HashMap<String, PeerId>,
@@ -95,10 +95,10 @@ pub struct ServerEngine {
 }
 
 impl ServerEngine {
-    /// Creates a server that waits for resets.
+    /// Creates a server, which waits for resets.
     ///
     /// # Errors
-    /// Fails if the wrapping is a client's.
+    /// Fails if the wrapping is for a client.
     pub fn new(
         config: ServerConfig,
         seed: impl Into<Seed>,
@@ -246,7 +246,7 @@ impl ServerEngine {
                 self.handshakes.release(link.remote().ip());
                 let identity = client.control_channel.negotiation().tls().peer();
                 match (stage, identity) {
-                    // Reported when it was refused.
+                    // The refusal was reported when it happened.
                     (Stage::Refused { .. }, Some(_)) => {}
                     _ => out.event(ServerEvent::HandshakeFailed(link, reason)),
                 }
@@ -293,13 +293,13 @@ impl ServerEngine {
                 }
                 self.schedule(peer);
             }
-            Notice::PeerActive(_) | Notice::Unreachable(..) => {}
+            Notice::PeerActive(_) | Notice::Unreachable(..) | Notice::Unrouted(_) => {}
         }
     }
 
     fn floated(&mut self, now: Instant, peer: PeerId, link: Link, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        // Only datagrams move.
+        // Only clients over datagrams can move.
         if link.is_stream() || client.control_channel.link.is_stream() {
             return;
         }
@@ -340,7 +340,8 @@ impl ServerEngine {
 }
 
 impl ServerEngine {
-    /// Does the work in a separate function, so that its stack frame is below its caller's.
+    /// Handles the input in a separate function, so that the caller can scrub this stack frame
+    /// afterwards.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
