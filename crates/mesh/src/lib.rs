@@ -1,12 +1,11 @@
 //! A mesh of nodes that need no server: signed membership, sessions between members, the choice of paths.
 //!
 //! Everything here is sans-IO: time, randomness and packets come in, decisions and packets go out.
-//!
-//! No command uses this crate yet.
 
 #![forbid(unsafe_code)]
 
 pub mod join;
+pub mod node;
 pub mod path;
 pub mod roster;
 pub mod session;

@@ -31,6 +31,9 @@ pub enum DecodeError {
     /// The same candidate appears twice.
     #[error("a candidate appears twice")]
     DuplicateCandidate,
+    /// The signature is not valid.
+    #[error("the signature is not valid")]
+    Signature,
     /// Padding is not zero, or appears where none is allowed.
     #[error("the padding is not valid")]
     Padding,

@@ -219,7 +219,7 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
     let admin = signing_key(7);
     let genesis = Genesis {
         name: Label::new("home").unwrap(),
-        admins: vec![sha256(&[&admin.public()])],
+        admins: vec![admin.public_hash()],
         threshold: 1,
         ranges: Vec::new(),
         random: [7; 32],
@@ -229,7 +229,7 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
         let key = sha256(&[&number.to_be_bytes()]);
         let mut node = NodeInfo::named(Label::new(&format!("node{number}")).unwrap());
         node.groups = (10..26).map(|it| Label::new(&it.to_string().repeat(30)).unwrap()).collect();
-        let body = changes.draft(sha256(&[&admin.public()]), UNIX, Action::Admit { key, node });
+        let body = changes.draft(admin.public_hash(), UNIX, Action::Admit { key, node });
         let change = Change::sign(changes.mesh(), &admin, body.unwrap()).unwrap();
         changes.insert(change).unwrap();
     }

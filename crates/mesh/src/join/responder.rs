@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 
-use adit_crypto::sha256;
 use adit_crypto::sign::SigningKey;
 use adit_engine::UnixTime;
 use zeroize::Zeroizing;
@@ -194,7 +193,7 @@ impl Admission<'_> {
             return Err(JoinRefusal::Name(name));
         }
         let node = node(&invitation.terms, name, self.roster, &peer)?;
-        let signer = sha256(&[&self.key.public()]);
+        let signer = self.key.public_hash();
         let body = self.changes.draft(signer, self.now, Action::Admit { key: peer, node })?;
         let change =
             Change::sign(self.changes.mesh(), self.key, body).map_err(JoinRefusal::Sign)?;

@@ -54,7 +54,7 @@ impl Candidate {
         matches!(self.kind, CandidateKind::Own | CandidateKind::Mapped | CandidateKind::Observed)
     }
 
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(match self.kind {
             CandidateKind::Own => 1,
             CandidateKind::Mapped => 2,
@@ -68,7 +68,7 @@ impl Candidate {
         }
     }
 
-    pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let kind = from.u8()?;
         let address = from.address()?;
         let kind = match kind {

@@ -4,7 +4,8 @@
 //! first byte (1)  version (1)  kind (1)  tag (8)  nonce (16)  body  MAC (16)
 //! ```
 //!
-//! The first byte is an opcode that OpenVPN does not use, so a probe shares its socket with sessions. The tag is the
+//! A probe shares its socket with sessions: its first byte has an opcode of OpenVPN's that no session of a mesh uses, by
+//! which the data plane takes it for a control packet. The tag is the
 //! receiver's and selects the peer. The body of an echo has the observed source address and the size of the probe; the
 //! body of an MTU probe is padding; a plain probe has none. The MAC covers everything in front of it.
 
@@ -17,8 +18,8 @@ use adit_crypto::{CryptoError, Digest, HmacKey};
 use super::KeyHash;
 use crate::wire::{DecodeError, Decoder, put_address};
 
-/// The first byte of probes: opcode 31, which OpenVPN does not use, and key id 0.
-pub const FIRST_BYTE: u8 = 31 << 3;
+/// The first byte of probes: opcode 11 (`P_CONTROL_WKC_V1`) and key id 7.
+pub const FIRST_BYTE: u8 = (11 << 3) | 7;
 
 const VERSION: u8 = 1;
 const MAC_LEN: usize = 16;

@@ -521,7 +521,7 @@ mod tests {
         other.unverified.signature = [0; 64];
         let message = message(&MESH, &other.unverified.public, other.body());
         assert_eq!(sha256(&[&message]), change.hash());
-        assert_eq!(change.signer(), sha256(&[&key(1).public()]));
+        assert_eq!(change.signer(), key(1).public_hash());
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) struct Signer {
 impl Signer {
     pub(crate) fn new(seed: u8) -> Self {
         let key = SigningKey::from_seed(&[seed; 32]).unwrap();
-        let hash = sha256(&[&key.public()]);
+        let hash = key.public_hash();
         Self { key, hash }
     }
 

@@ -1,5 +1,7 @@
 //! The step from a handshake to a session: who may have one, and which of two remains.
 
+use std::time::Duration;
+
 use adit_engine::{Instant, PeerId};
 use adit_openvpn::keys::Role;
 use adit_openvpn::records::{DataTerms, RemoteEnd};
@@ -7,6 +9,10 @@ use adit_openvpn::records::{DataTerms, RemoteEnd};
 use super::engine::{Event, Out, SessionEngine, SessionNumber};
 use super::keys::Ends;
 use super::{Hello, KeyHash, Protocol, Reason};
+
+/// A handshake that begins so long after a session with the same peer was not begun at the same time: it is longer than
+/// a round trip.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 impl SessionEngine {
     /// Makes a session of a handshake whose peer has proved its key, or refuses it.
@@ -89,16 +95,17 @@ impl SessionEngine {
         out: &mut Out,
     ) -> Result<(), Reason> {
         let we_are_client = self.own < peer;
+        let began = self.sessions.get(&number).map_or(now, |session| session.began);
         let mut rivals = self.with(&peer, Protocol::Mesh);
         rivals.retain(|rival| *rival != number);
         for rival in rivals {
             let Some(other) = self.sessions.get(&rival) else { continue };
-            // Both nodes connected at once if our attempt has been answered, or has only just
-            // become a session.
+            // Both nodes connected at once if our attempt has been answered, or had only just
+            // become a session when the peer's began. Later, the peer has lost that session.
             let ours = other.record.role() == Role::Client;
             let at_once = match other.established {
                 None => other.record.remote_id().is_some(),
-                Some(at) => now < at + self.policy.hand_window,
+                Some(at) => began < at + AT_ONCE,
             };
             if role == Role::Server && we_are_client && ours && at_once {
                 return Err(Reason::Superseded);

@@ -155,6 +155,11 @@ impl SessionEngine {
         self.base = (now, unix);
     }
 
+    /// Sets the ids that further data channels may have.
+    pub fn set_ids(&mut self, ids: RangeInclusive<u32>) {
+        self.ids = ids;
+    }
+
     /// Lets a key have sessions of [`Protocol::Mesh`].
     pub fn admit(&mut self, peer: KeyHash) {
         self.members.insert(peer);
@@ -290,6 +295,21 @@ impl SessionEngine {
         sessions.find(|number| {
             self.sessions.get(number).is_some_and(|session| session.established.is_some())
         })
+    }
+
+    /// Returns the path of a session or an attempt.
+    pub fn link(&self, number: SessionNumber) -> Option<Link> {
+        self.sessions.get(&number).map(|session| session.record.link())
+    }
+
+    /// Returns whether the peer of an attempt has answered.
+    pub fn is_answered(&self, number: SessionNumber) -> bool {
+        self.sessions.get(&number).is_some_and(|session| session.record.remote_id().is_some())
+    }
+
+    /// Returns the length of the longest record for which a session has room.
+    pub fn room(&self, number: SessionNumber) -> usize {
+        self.sessions.get(&number).map_or(0, |session| session.record.room())
     }
 
     /// Returns the number of sessions, attempts and handshakes.

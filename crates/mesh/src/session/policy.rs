@@ -37,8 +37,8 @@ impl Default for Policy {
             idle_after: Duration::from_secs(600),
             join_lasts: Duration::from_secs(60),
             keepalive: Keepalive {
-                interval: Duration::from_secs(10),
-                timeout: Duration::from_secs(40),
+                interval: Duration::from_secs(5),
+                timeout: Duration::from_secs(16),
             },
             tun_mtu: 1500,
             replay_window: 1024,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_crypto::DirectionKey;
 use adit_crypto::sign::SigningKey;
-use adit_engine::command::{KeySlot, Traffic};
+use adit_engine::command::{Float, KeySlot, Traffic};
 use adit_engine::{Engine, Instant, Link, PeerId, UnixTime};
 use adit_mesh::session::{
     Event, KeyHash, MeshId, Policy, Protocol, Reason, SessionConfig, SessionEngine, SessionNumber,
@@ -296,7 +296,7 @@ impl World {
                 let peer = Peer {
                     link: spec.link,
                     wire_id: spec.layout.wire_id.expect("an id"),
-                    floats: spec.float,
+                    floats: spec.float == Float::Follow,
                     keys: HashMap::new(),
                     slots: [None; 2],
                 };

@@ -102,6 +102,13 @@ pub enum Input<'a> {
     },
     /// The relays that serve both nodes, best first, at the beginning and after each change.
     Relays(Vec<RelayLeg>),
+    /// A session with the peer was established over this direct path.
+    Established {
+        /// The socket.
+        socket: SocketId,
+        /// The peer's address.
+        to: SocketAddr,
+    },
     /// A record arrived in a session.
     Record {
         /// The authenticated sender.
@@ -327,6 +334,14 @@ impl PathFinder {
             Input::Tick => {}
             Input::Local { candidates, nat } => self.set_local(now, candidates, nat, out),
             Input::Relays(legs) => self.set_relays(now, legs),
+            Input::Established { socket, to } => {
+                let route = Route::Direct { socket, to };
+                if self.add_path(now, route, Origin::Session)
+                    && let Some(path) = self.path_mut(route)
+                {
+                    path.alive = true;
+                }
+            }
             Input::Record { from, via, bytes } => self.on_record(now, from, via, bytes, out),
             Input::Datagram { socket, from, local, bytes } => {
                 let from = SocketAddr::new(from.ip().to_canonical(), from.port());
@@ -365,6 +380,19 @@ impl PathFinder {
     /// Returns the route that carries data.
     pub fn current(&self) -> Option<Route> {
         self.current
+    }
+
+    /// Returns how long no probe has been answered on any path, if the path that carries data is lost.
+    pub fn lost_for(&self, now: Instant) -> Option<Duration> {
+        let current = self.path(self.current?)?;
+        let is_lost = |path: &PathState| !path.alive && path.unanswered > 0;
+        let lost = is_lost(current) && self.paths.iter().all(|path| !path.alive);
+        lost.then(|| now.since(current.unanswered_since))
+    }
+
+    /// Returns the round trip of the route that carries data, if it has been measured.
+    pub fn current_rtt(&self) -> Option<Duration> {
+        self.path(self.current?)?.rtt
     }
 
     /// Returns the counters.
@@ -425,6 +453,8 @@ impl PathFinder {
         if self.is_in_use() {
             self.select(now, out);
             self.ask(now, out);
+            // The answer may go to the former address, as long as the peer sees no probe from the new one.
+            self.probe_candidates(now, out);
         }
     }
 

@@ -179,6 +179,10 @@ impl PathFinder {
         if let Some(path) = via.and_then(|relay| self.path_mut(Route::Relay(relay))) {
             path.alive = true;
         }
+        if purpose == Purpose::Ask && self.data_sent_at.is_some() {
+            // The peer may have moved, and the path that carries data may be lost.
+            self.on_data_sent(now, out);
+        }
         match (purpose, &self.round) {
             (Purpose::Ask, round) => {
                 // Probes of a round that has not begun yet keep their time.
@@ -229,7 +233,7 @@ impl PathFinder {
         true
     }
 
-    fn probe_candidates(&mut self, now: Instant, out: &mut Vec<Output>) {
+    pub(super) fn probe_candidates(&mut self, now: Instant, out: &mut Vec<Output>) {
         let Some(remote) = &self.remote else { return };
         let reachable = |candidate: &&Candidate| {
             let ipv6 = candidate.address().is_ipv6();

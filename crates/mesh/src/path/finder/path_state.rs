@@ -55,6 +55,8 @@ pub(super) enum Origin {
     Reflexive,
     /// The search for the port of a symmetric NAT.
     PortSearch,
+    /// The session with the peer was established over it.
+    Session,
     Stream,
     Relay,
 }

@@ -177,8 +177,11 @@ impl PathFinder {
     pub(super) fn advance_search(&mut self, now: Instant, out: &mut Vec<Output>) {
         while self.search.due().is_some_and(|at| at <= now) {
             if self.search.stage.until().is_some_and(|until| until <= now) {
-                let mut alive = self.paths.iter().filter(|path| path.alive);
-                let found = alive.find_map(|path| path.route.search_socket());
+                let alive = self.paths.iter().filter(|path| path.alive).map(|path| path.route);
+                let mut found: Vec<Route> =
+                    alive.filter(|it| it.search_socket().is_some()).collect();
+                found.sort_by_key(|route| Some(*route) != self.current);
+                let found = found.first().and_then(|route| route.search_socket());
                 return self.close_search(found, out);
             }
             match &mut self.search.stage {

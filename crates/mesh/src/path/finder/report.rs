@@ -444,6 +444,7 @@ impl fmt::Display for Origin {
             Self::Offered(kind) => write!(f, "{kind}"),
             Self::Reflexive => f.write_str("source of the peer's probes"),
             Self::PortSearch => f.write_str("port search"),
+            Self::Session => f.write_str("address of the session"),
             Self::Stream => f.write_str("TCP"),
             Self::Relay => f.write_str("relay"),
         }

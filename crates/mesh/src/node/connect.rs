@@ -1,0 +1,264 @@
+//! Connecting: to whom, and by which ways.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use adit_engine::{Instant, Link};
+
+use super::peer::{Attempt, Peer};
+use super::record::Record;
+use super::relayed_links::Relayed;
+use super::{Node, NodeEvent, Out};
+use crate::path::{
+    self, Candidate, MAIN_SOCKET, MAX_RELAYS, PathFinder, is_private, relays_of,
+    standing_neighbours,
+};
+use crate::session::KeyHash;
+
+/// The time for which a member is connected to again after there was a packet for it.
+pub(super) const WANTED: Duration = Duration::from_secs(30);
+
+/// The time after which another way is tried, if the peer does not answer.
+const WAY_TIMEOUT: Duration = Duration::from_millis(1000);
+
+/// The time for a handshake with a peer that has answered.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest wait between two rounds in which no way worked.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+
+/// The sessions that a node asks for the endpoint of another node.
+const MAX_ASKED: usize = 4;
+
+impl Node {
+    /// Connects to a member, unless there is a session.
+    pub fn connect(&mut self, now: Instant, peer: &KeyHash, out: &mut Out) {
+        if *peer == self.own || !self.is_valid_member(now, peer) {
+            return;
+        }
+        let known = self.peer_mut(now, *peer, out);
+        known.wanted_until = now + WANTED;
+        if known.session.is_some() {
+            return;
+        }
+        let is_new = known.attempt.is_none();
+        known.attempt.get_or_insert_default();
+        if is_new {
+            // The relays of the other node, where it is registered.
+            for relay in relays_of(&self.mesh, peer, &self.relays()) {
+                if relay != self.own && self.live(&relay).is_none() {
+                    self.connect(now, &relay, out);
+                }
+            }
+            self.finder_input(now, peer, path::Input::DataSent, out);
+            self.next_step(now, *peer);
+        }
+    }
+
+    /// Returns the entry of a member, which it makes if there is none.
+    pub(super) fn peer_mut(&mut self, now: Instant, key: KeyHash, out: &mut Out) -> &mut Peer {
+        if !self.peers.contains_key(&key) {
+            let random = adit_engine::Random::new(self.random.bytes::<32>());
+            let finder = PathFinder::new(self.own, key, random, self.punch_budget.clone());
+            let peer = Peer::new(finder);
+            self.by_tag.insert(peer.tag(), key);
+            self.peers.insert(key, peer);
+            self.tell_local(now, &key, out);
+            self.tell_relays(now, &key, out);
+        }
+        self.peers.entry(key).or_insert_with(|| unreachable!("it was inserted"))
+    }
+
+    /// Forgets a member without a session that nothing is waiting for.
+    pub(super) fn forget_peer(&mut self, key: &KeyHash, out: &mut Out) {
+        if let Some(peer) = self.peers.remove(key) {
+            if !peer.search_sockets.is_empty() {
+                out.event(NodeEvent::CloseSockets(peer.search_sockets.clone()));
+            }
+            self.by_tag.remove(&peer.tag());
+            peer.scheduled.map(|at| self.finder_timers.remove(&(at, *key)));
+        }
+    }
+
+    /// Chooses the standing neighbours, once an hour and after each change of the roster.
+    pub(super) fn choose_neighbours(&mut self, now: Instant) {
+        let hour = self.hour(now);
+        if self.neighbours_of == Some(hour) {
+            return;
+        }
+        self.neighbours_of = Some(hour);
+        let members: Vec<KeyHash> = self.valid_members().collect();
+        let relays = self.relays();
+        let own = standing_neighbours(&self.mesh, &self.own, &members, &relays, hour);
+        self.standing = own.into_iter().collect();
+        for (key, peer) in &self.peers {
+            if let Some(live) = &peer.session {
+                let stands = self.stands(now, key);
+                self.sessions.set_standing(live.number, stands);
+            }
+        }
+    }
+
+    /// Returns whether either end of a session has the other one as a standing neighbour.
+    pub(super) fn stands(&self, now: Instant, peer: &KeyHash) -> bool {
+        let relays = self.relays();
+        // Without the hashes of all members, because a relay is the neighbour of many.
+        self.standing.contains(peer)
+            || relays_of(&self.mesh, peer, &relays).contains(&self.own)
+            || {
+                let members: Vec<KeyHash> = self.valid_members().collect();
+                let hour = self.hour(now);
+                standing_neighbours(&self.mesh, peer, &members, &relays, hour).contains(&self.own)
+            }
+    }
+
+    fn hour(&self, now: Instant) -> u64 {
+        self.unix(now).0 / 3600
+    }
+
+    /// Takes the next step of each attempt that is due, and begins those that are missing.
+    pub(super) fn connect_due(&mut self, now: Instant, out: &mut Out) {
+        let is_connected = |key: &&KeyHash| {
+            self.peers
+                .get(*key)
+                .is_some_and(|peer| peer.session.is_some() || peer.attempt.is_some())
+        };
+        let missing: Vec<KeyHash> =
+            self.standing.iter().filter(|key| !is_connected(key)).copied().collect();
+        for key in missing {
+            if key != self.own && self.is_valid_member(now, &key) {
+                self.peer_mut(now, key, out).attempt.get_or_insert_default();
+            }
+        }
+        self.extend_answered(now);
+        let is_due = |peer: &Peer| peer.attempt.as_ref().is_some_and(|it| it.until <= now);
+        let due: Vec<KeyHash> =
+            self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(key, _)| *key).collect();
+        for key in due {
+            self.next_step(now, key);
+        }
+        let standing = &self.standing;
+        let unused = |(key, peer): (&KeyHash, &Peer)| {
+            let idle = peer.session.is_none() && peer.attempt.is_none();
+            (idle && peer.wanted_until <= now && !standing.contains(key)).then_some(*key)
+        };
+        let unused: Vec<KeyHash> = self.peers.iter().filter_map(unused).collect();
+        unused.iter().for_each(|key| self.forget_peer(key, out));
+    }
+
+    /// Tries the next way to a member.
+    pub(super) fn next_step(&mut self, now: Instant, key: KeyHash) {
+        let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) else {
+            return;
+        };
+        if let Some(number) = attempt.number.take() {
+            self.sessions.disconnect(now, number, &mut self.session_outputs);
+        }
+        let wanted = self.standing.contains(&key)
+            || self.peers.get(&key).is_some_and(|peer| peer.wanted_until > now);
+        if !wanted {
+            self.peers.entry(key).and_modify(|peer| peer.attempt = None);
+            return;
+        }
+        let ways = match self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
+            Some(attempt) if !attempt.ways.is_empty() => std::mem::take(&mut attempt.ways),
+            _ => self.ways(&key),
+        };
+        let Some((&way, rest)) = ways.split_first() else {
+            self.ask_where(now, key);
+            self.wait(now, key);
+            return;
+        };
+        let rest = rest.to_vec();
+        let last = rest.is_empty();
+        let standing = self.standing.contains(&key);
+        let begun = self.sessions.connect(now, key, way, standing, &mut self.session_outputs).ok();
+        let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) else {
+            return;
+        };
+        attempt.number = begun;
+        attempt.ways = rest;
+        attempt.until = now + WAY_TIMEOUT;
+        if last {
+            attempt.failures = attempt.failures.saturating_add(1);
+            // After the last way, the next round begins with a pause.
+            attempt.until = now + WAY_TIMEOUT + backoff(attempt.failures, &mut self.random);
+            self.ask_where(now, key);
+        }
+    }
+
+    /// Leaves an attempt alone until a later time, because there is no way to the member.
+    fn wait(&mut self, now: Instant, key: KeyHash) {
+        let random = &mut self.random;
+        if let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
+            attempt.failures = attempt.failures.saturating_add(1);
+            attempt.until = now + backoff(attempt.failures, random);
+        }
+    }
+
+    /// Gives an attempt whose peer has answered the time to complete its handshake, which the session limits.
+    fn extend_answered(&mut self, now: Instant) {
+        for attempt in self.peers.values_mut().filter_map(|peer| peer.attempt.as_mut()) {
+            if attempt.number.is_some_and(|number| self.sessions.is_answered(number)) {
+                attempt.until = now + HANDSHAKE_TIMEOUT;
+            }
+        }
+    }
+
+    /// Begins a round of an attempt again, because there may be a better way now.
+    pub(super) fn try_again(&mut self, now: Instant, key: &KeyHash) {
+        if let Some(attempt) = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut())
+            && !attempt.number.is_some_and(|number| self.sessions.is_answered(number))
+        {
+            *attempt = Attempt { number: attempt.number, ..Attempt::default() };
+            self.next_tick = now;
+        }
+    }
+
+    /// Returns the ways to a member, the best first.
+    fn ways(&mut self, key: &KeyHash) -> Vec<Link> {
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        let endpoint = self.endpoints.get(key).map_or(&[][..], |it| &it.candidates);
+        let direct = endpoint.iter().filter(|candidate| candidate.takes_datagrams());
+        addresses.extend(direct.map(Candidate::address));
+        addresses.extend(self.hints.get(key).into_iter().flatten());
+        addresses.sort_by_key(|address| self.preference(*address));
+        let mut seen = BTreeSet::new();
+        addresses.retain(|address| seen.insert(*address) && !self.own_addresses.contains(address));
+        let direct = addresses.into_iter().map(|to| Link::datagram(MAIN_SOCKET, None, to));
+        let relays = self.legs_to(key).into_iter().take(MAX_RELAYS);
+        let relays: Vec<Link> =
+            relays.map(|leg| self.relayed.link(Relayed { relay: leg.relay, peer: *key })).collect();
+        relays.into_iter().chain(direct).collect()
+    }
+
+    /// Returns a rank of an address to dial: that of a neighbour on the same network first.
+    fn preference(&self, address: SocketAddr) -> u8 {
+        let same_network = self.own_addresses.iter().any(|own| match (own.ip(), address.ip()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => own.octets()[..3] == other.octets()[..3],
+            (IpAddr::V6(own), IpAddr::V6(other)) => own.segments()[..4] == other.segments()[..4],
+            _ => false,
+        });
+        match (same_network, is_private(address.ip())) {
+            (true, _) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+        }
+    }
+
+    /// Asks some neighbours for a member's endpoint.
+    fn ask_where(&mut self, now: Instant, node: KeyHash) {
+        let sessions = self.peers.values().filter_map(|peer| peer.session.as_ref());
+        let asked: Vec<_> = sessions.map(|live| live.number).take(MAX_ASKED).collect();
+        let record = Record::Where { node }.encode();
+        for number in asked {
+            self.sessions.send(now, number, &record, &mut self.session_outputs);
+        }
+    }
+}
+
+fn backoff(failures: u32, random: &mut adit_engine::Random) -> Duration {
+    let base = Duration::from_millis(500) * 2_u32.saturating_pow(failures.min(8));
+    base.min(MAX_BACKOFF) + Duration::from_millis(u64::from(random.below(500)))
+}

@@ -1,0 +1,185 @@
+//! Joining a mesh with a token.
+
+use std::time::Duration;
+
+use adit_crypto::sign::SigningKey;
+use adit_engine::{Engine, Instant, Link, Seed, UnixTime};
+use adit_openvpn::data_format::{Input, OpenVpn, Outbox, Output};
+
+use crate::join::{JoinError, Joined, Joiner};
+use crate::path::MAIN_SOCKET;
+use crate::roster::Label;
+use crate::session::{self, KeyHash, Policy, Reason, SessionConfig, SessionEngine, SessionNumber};
+use crate::token::Token;
+
+/// The time in which an inviter must answer at one of its addresses.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// The result of joining.
+#[derive(Debug)]
+pub enum JoinEvent {
+    /// This node is a member.
+    Joined(Box<Joined>),
+    /// This node is not a member.
+    Failed(JoinFailure),
+}
+
+/// The reason why a node did not join.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinFailure {
+    /// The inviter cannot be reached.
+    #[error(
+        "the inviter does not answer at any of the token's addresses: check that it runs, and that UDP passes between \
+         the two machines"
+    )]
+    Unreachable,
+    /// The session with the inviter ended.
+    #[error("the session with the inviter ended: {0}")]
+    Session(Reason),
+    /// The inviter refused, or its answer is not valid.
+    #[error(transparent)]
+    Answer(#[from] JoinError),
+}
+
+/// A node that joins a mesh, as a sans-IO engine: it asks the inviter at all addresses of the token at once.
+pub struct Joining {
+    sessions: SessionEngine,
+    outputs: Outbox<session::Event>,
+    token: Token,
+    own: KeyHash,
+    name: Label,
+    base: (Instant, UnixTime),
+    attempts: Vec<SessionNumber>,
+    joiner: Option<(SessionNumber, Joiner)>,
+    until: Instant,
+    is_over: bool,
+}
+
+impl Joining {
+    /// Begins to join under a name.
+    ///
+    /// # Errors
+    /// The cryptographic library failed.
+    pub fn new(
+        key: &SigningKey,
+        token: Token,
+        name: Label,
+        seed: impl Into<Seed>,
+        now: Instant,
+        unix: UnixTime,
+    ) -> Result<Self, Reason> {
+        let key = SigningKey::from_seed(key.seed()).map_err(adit_openvpn::Reason::from)?;
+        let (mesh, policy) = (*token.mesh(), Policy::default());
+        let config = SessionConfig { key, mesh, policy, ids: 0..=0 };
+        let sessions = SessionEngine::new(config, seed, now, unix)?;
+        let mut joining = Self {
+            own: sessions.key_hash(),
+            sessions,
+            outputs: Outbox::new(),
+            token,
+            name,
+            base: (now, unix),
+            attempts: Vec::new(),
+            joiner: None,
+            until: now + TIME_LIMIT,
+            is_over: false,
+        };
+        for to in joining.token.addresses().to_vec() {
+            let link = Link::datagram(MAIN_SOCKET, None, to);
+            let inviter = *joining.token.inviter();
+            let number = joining.sessions.join(now, inviter, link, &mut joining.outputs)?;
+            joining.attempts.push(number);
+        }
+        Ok(joining)
+    }
+
+    fn event(
+        &mut self,
+        now: Instant,
+        event: session::Event,
+    ) -> Result<Option<Box<Joined>>, JoinFailure> {
+        match event {
+            session::Event::Established { session, peer, .. } if self.joiner.is_none() => {
+                let (joiner, request) =
+                    Joiner::begin(&self.token, &peer, self.own, self.name.clone())?;
+                self.joiner = Some((session, joiner));
+                self.sessions.send(now, session, &request, &mut self.outputs);
+                for other in std::mem::take(&mut self.attempts) {
+                    if other != session {
+                        self.sessions.disconnect(now, other, &mut self.outputs);
+                    }
+                }
+            }
+            session::Event::Record(session, record) => {
+                let (base, unix) = self.base;
+                let unix = UnixTime(unix.0.saturating_add(now.since(base).as_secs()));
+                if let Some((own, joiner)) = &mut self.joiner
+                    && *own == session
+                {
+                    return Ok(joiner.receive(&record, unix)?.map(Box::new));
+                }
+            }
+            session::Event::Ended(session, _, reason) => {
+                self.attempts.retain(|attempt| *attempt != session);
+                match &self.joiner {
+                    Some((own, _)) if *own == session => {
+                        return Err(JoinFailure::Session(reason));
+                    }
+                    None if self.attempts.is_empty() => return Err(JoinFailure::Unreachable),
+                    _ => {}
+                }
+            }
+            session::Event::Established { .. } | session::Event::Path(..) => {}
+        }
+        Ok(None)
+    }
+
+    fn end(&mut self, now: Instant) {
+        self.is_over = true;
+        if let Some((session, _)) = self.joiner.take() {
+            self.sessions.disconnect(now, session, &mut self.outputs);
+        }
+    }
+}
+
+impl Engine for Joining {
+    type Event = JoinEvent;
+    type Format = OpenVpn;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Outbox<JoinEvent>) {
+        self.sessions.handle(now, input, &mut self.outputs);
+        while let Some(output) = self.outputs.pop() {
+            match output {
+                Output::Send(link, packet) => out.send(link, packet),
+                Output::Event(event) if !self.is_over => match self.event(now, event) {
+                    Ok(None) => {}
+                    Ok(Some(joined)) => {
+                        self.end(now);
+                        out.event(JoinEvent::Joined(joined));
+                    }
+                    Err(failure) => {
+                        self.end(now);
+                        out.event(JoinEvent::Failed(failure));
+                    }
+                },
+                // A session for joining has no data channels.
+                _ => {}
+            }
+        }
+        if !self.is_over && self.until <= now {
+            self.end(now);
+            out.event(JoinEvent::Failed(JoinFailure::Unreachable));
+        }
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let limit = (!self.is_over).then_some((self.until, "the time limit of joining"));
+        [self.sessions.deadline(), limit].into_iter().flatten().min()
+    }
+}
+
+impl std::fmt::Debug for Joining {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Joining").field("attempts", &self.attempts).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,306 @@
+//! The roster of a node: signing, new changes, and what follows from them.
+
+use std::collections::BTreeSet;
+
+use adit_crypto::sign::SigningKey;
+use adit_engine::{Instant, UnixTime};
+
+use super::{Node, NodeEvent, Out, relaying};
+use crate::join::Admission;
+use crate::path::Candidate;
+use crate::roster::{
+    Action, Change, ChangeHash, DraftError, InsertError, Member, ObjectError, Refusal, Roster,
+    Warning,
+};
+use crate::session::{KeyHash, SessionNumber};
+use crate::token::{
+    Invitation, InvitationError, JoinSecret, MAX_ADDRESSES, Terms, Token, TokenError,
+};
+
+/// A change that was signed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// The change.
+    pub change: ChangeHash,
+    /// Whether it counts only after other admins have approved it.
+    pub is_waiting: bool,
+}
+
+/// The reason why a change cannot be signed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignError {
+    /// This node has no key with the right.
+    #[error("this node has no right to it: sign on a machine with the key of an admin")]
+    NoRight,
+    /// The change would not count.
+    #[error("the change would not count: {0}")]
+    Refused(Refusal),
+    /// The signer's chain has no room.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
+    /// The policy is longer than [`super::MAX_POLICY`].
+    #[error("a policy of {0} bytes is too long: at most {max}", max = super::MAX_POLICY)]
+    PolicyTooLong(usize),
+    /// The change is outside the bounds of an object.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// The change cannot be in the set.
+    #[error(transparent)]
+    Insert(InsertError),
+}
+
+/// The reason why there is no invitation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InviteError {
+    /// This node has no right to admit others.
+    #[error("this node may not invite: an admin grants the right")]
+    NoRight,
+    /// This node has no address that a token could name, or too many.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// There is no room for another invitation.
+    #[error(transparent)]
+    Invitation(#[from] InvitationError),
+}
+
+impl Node {
+    /// Invites nodes: returns the token with which they join until `until`.
+    ///
+    /// # Errors
+    /// See [`InviteError`].
+    pub fn invite(
+        &mut self,
+        now: Instant,
+        terms: Terms,
+        uses: u32,
+        until: UnixTime,
+        out: &mut Out,
+    ) -> Result<Token, InviteError> {
+        if !self.is_admin() && !self.roster.inviters().contains_key(&self.own) {
+            return Err(InviteError::NoRight);
+        }
+        let secret = JoinSecret::generate(&mut self.random);
+        let secret_hash = secret.hash(&self.mesh);
+        let addresses: Vec<_> =
+            self.addresses(now).iter().map(Candidate::address).take(MAX_ADDRESSES).collect();
+        let token = Token::new(self.mesh, self.own, secret, addresses)?;
+        let unix = self.unix(now);
+        self.invitations.add(Invitation { secret_hash, uses, until, terms }, unix)?;
+        out.event(NodeEvent::Invitations);
+        Ok(token)
+    }
+
+    /// Signs a change and gives it to the neighbours. One that other admins must approve is given to them as well.
+    ///
+    /// # Errors
+    /// See [`SignError`].
+    pub fn sign(
+        &mut self,
+        now: Instant,
+        action: Action,
+        out: &mut Out,
+    ) -> Result<Signed, SignError> {
+        let unix = self.unix(now);
+        let key = self.signing_key();
+        let body = self.changes.draft(key.public_hash(), unix, action)?;
+        let change = Change::sign(&self.mesh, key, body)?;
+        let hash = change.hash();
+        let mut changed = self.changes.clone();
+        changed.insert(change).map_err(|error| match error {
+            InsertError::Signer => SignError::NoRight,
+            error => SignError::Insert(error),
+        })?;
+        let roster = Roster::evaluate(&changed);
+        let ignored = roster.warnings().iter().find_map(|warning| match warning {
+            Warning::Ignored { change, reason } if *change == hash => Some(*reason),
+            _ => None,
+        });
+        let is_waiting = ignored == Some(Refusal::Unapproved);
+        match ignored.filter(|_| !is_waiting) {
+            Some(Refusal::NoRight) => return Err(SignError::NoRight),
+            Some(reason) => return Err(SignError::Refused(reason)),
+            None => self.changes = changed,
+        }
+        self.sync.push(&[hash]);
+        self.unsent.extend(self.by_session.keys());
+        self.apply(now, vec![hash], roster, out);
+        Ok(Signed { change: hash, is_waiting })
+    }
+
+    /// Returns whether this node signs with the key of an admin.
+    pub fn is_admin(&self) -> bool {
+        self.roster.admins().contains(&self.signing_key().public_hash())
+    }
+
+    /// Returns the hash of the key with which this node signs.
+    pub fn signer(&self) -> KeyHash {
+        self.signing_key().public_hash()
+    }
+
+    /// Returns the hash of the key of an admin that this node has, although it may not count any more.
+    pub fn admin_key(&self) -> Option<KeyHash> {
+        self.admin.as_ref().map(SigningKey::public_hash)
+    }
+
+    /// Makes this the key with which the node signs, if it is an admin's.
+    pub fn set_admin_key(&mut self, key: SigningKey) {
+        self.admin = Some(key);
+    }
+
+    /// Returns the members whose membership is not over.
+    pub(super) fn valid_members(&self) -> impl Iterator<Item = KeyHash> {
+        let (_, unix) = self.base;
+        self.roster.members().filter(move |member| !member.is_expired(unix)).map(|it| it.key)
+    }
+
+    pub(super) fn is_valid_member(&self, now: Instant, key: &KeyHash) -> bool {
+        let unix = self.unix(now);
+        self.roster.member(key).is_some_and(|member| !member.is_expired(unix))
+    }
+
+    /// Returns the members that relay.
+    pub(super) fn relays(&self) -> Vec<KeyHash> {
+        self.roster.members().filter(|member| member.relay).map(|member| member.key).collect()
+    }
+
+    pub(super) fn is_relay(&self, key: &KeyHash) -> bool {
+        self.roster.member(key).is_some_and(|member| member.relay)
+    }
+
+    /// Processes changes that arrived from a neighbour.
+    pub(super) fn added(&mut self, now: Instant, added: Vec<ChangeHash>, out: &mut Out) {
+        if added.is_empty() {
+            return;
+        }
+        self.unsent.extend(self.by_session.keys());
+        let roster = Roster::evaluate(&self.changes);
+        self.apply(now, added, roster, out);
+    }
+
+    /// Puts a roster into effect that follows from new changes.
+    fn apply(&mut self, now: Instant, added: Vec<ChangeHash>, roster: Roster, out: &mut Out) {
+        out.event(NodeEvent::Added(added));
+        // A node that is removed learns it before its sessions end.
+        self.send_waiting(now);
+        let before: BTreeSet<KeyHash> = self.valid_members().collect();
+        let former = std::mem::replace(&mut self.roster, roster);
+        self.members_changed(now, &before, out);
+        if self.roster.policy() != former.policy() {
+            out.event(NodeEvent::Policy);
+            self.fetch_policy(now);
+        }
+        if self.roster.members().eq(former.members()) {
+            return;
+        }
+        let peers: Vec<KeyHash> = self.connected().collect();
+        for key in peers {
+            if self.roster.member(&key) != former.member(&key) || self.exit == Some(key) {
+                self.set_routes(&key, out);
+            }
+        }
+        self.sessions.set_ids(relaying::ids(self.is_relay(&self.own)));
+        self.neighbours_of = None;
+        self.tell_relays_to_all(now, out);
+        out.event(NodeEvent::Roster);
+    }
+
+    /// Admits and expels the members that differ from those before.
+    fn members_changed(&mut self, now: Instant, before: &BTreeSet<KeyHash>, out: &mut Out) {
+        let after: BTreeSet<KeyHash> = self.valid_members().collect();
+        for key in after.difference(before) {
+            self.sessions.admit(*key);
+        }
+        for key in before.difference(&after) {
+            self.expel(now, key, out);
+        }
+        if !after.contains(&self.own) && !std::mem::replace(&mut self.is_removed, true) {
+            for key in &after {
+                self.expel(now, key, out);
+            }
+            out.event(NodeEvent::Removed);
+        }
+    }
+
+    /// Ends everything with a node that is not a member any more.
+    fn expel(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
+        self.sessions.expel(now, key, &mut self.session_outputs);
+        while let Some(output) = self.session_outputs.pop() {
+            self.perform(now, output, out);
+        }
+        self.forget_peer(key, out);
+        self.standing.remove(key);
+        self.relaying.forget(key);
+        self.relayed.forget(key);
+        self.hints.remove(key);
+        self.endpoints.retain(|node| node != key);
+        self.neighbours_of = None;
+    }
+
+    /// Ends everything with members whose time is over.
+    pub(super) fn check_expiry(&mut self, now: Instant, out: &mut Out) {
+        let before: BTreeSet<KeyHash> = self.valid_members().collect();
+        self.base = (now, self.unix(now));
+        self.members_changed(now, &before, out);
+    }
+
+    /// Processes a record of a node that joins.
+    pub(super) fn join_record(
+        &mut self,
+        now: Instant,
+        session: SessionNumber,
+        record: &[u8],
+        out: &mut Out,
+    ) {
+        let unix = self.unix(now);
+        let Some(mut responder) = self.responders.remove(&session) else { return };
+        let before: BTreeSet<KeyHash> = self.valid_members().collect();
+        let former: Vec<Member> = self.roster.members().cloned().collect();
+        // Borrows two fields and not the node, as `signing_key` would.
+        let key = greatest_right(self.admin.as_ref(), &self.key, &self.roster);
+        let mut signed = None;
+        let mut admission = Admission {
+            key,
+            changes: &mut self.changes,
+            roster: &mut self.roster,
+            invitations: &mut self.invitations,
+            counters: &mut self.joins,
+            now: unix,
+        };
+        // The event precedes the answer, and is stored before that is sent.
+        let answered = responder.receive(record, &mut admission, |change| {
+            signed = Some((change.hash(), change.action().clone()));
+            true
+        });
+        self.responders.insert(session, responder);
+        match (answered, signed) {
+            (Err(reason), _) => out.event(NodeEvent::NotAdmitted(reason)),
+            (Ok(()), None) => {}
+            (Ok(()), Some((hash, action))) => {
+                out.event(NodeEvent::Added(vec![hash]));
+                self.sync.push(&[hash]);
+                self.unsent.extend(self.by_session.keys());
+                self.members_changed(now, &before, out);
+                self.neighbours_of = None;
+                debug_assert!(self.roster.members().ne(&former), "no node was admitted");
+                out.event(NodeEvent::Roster);
+                out.event(NodeEvent::Invitations);
+                if let Action::Admit { key, .. } = action {
+                    out.event(NodeEvent::Admitted(key));
+                }
+            }
+        }
+    }
+
+    /// Returns the key with the greatest right of this node.
+    fn signing_key(&self) -> &SigningKey {
+        greatest_right(self.admin.as_ref(), &self.key, &self.roster)
+    }
+}
+
+fn greatest_right<'a>(
+    admin: Option<&'a SigningKey>,
+    own: &'a SigningKey,
+    roster: &Roster,
+) -> &'a SigningKey {
+    admin.filter(|key| roster.admins().contains(&key.public_hash())).unwrap_or(own)
+}

@@ -1,0 +1,275 @@
+//! Driving the finders of paths, and this node's own addresses.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::{Instant, Link, SocketId};
+use zeroize::Zeroizing;
+
+use super::record::{Content, Record};
+use super::relayed_links::Relayed;
+use super::{Endpoint, Node, NodeEvent, Out};
+use crate::path::{
+    self, Candidate, CandidateKind, MAX_RELAYS, NatObserver, RelayLeg, Route, Tag, is_private,
+    relays_of,
+};
+use crate::session::KeyHash;
+
+/// The round trip to a relay that has not been measured.
+const UNKNOWN_RTT: Duration = Duration::from_millis(50);
+
+/// The size of IP packets that every relay carries.
+const RELAYED_MTU: u16 = 1400;
+
+/// The least time between two endpoints of this node.
+const ENDPOINT_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Node {
+    /// Sets this node's own addresses with its port, and the addresses that a router maps to it.
+    pub fn set_addresses(
+        &mut self,
+        now: Instant,
+        own: Vec<SocketAddr>,
+        mapped: Vec<SocketAddr>,
+        out: &mut Out,
+    ) {
+        if own != self.own_addresses {
+            self.nat = NatObserver::new(own.clone());
+        }
+        (self.own_addresses, self.mapped_addresses) = (own, mapped);
+        self.local_changed(now, out);
+    }
+
+    /// Returns the addresses at which others may reach this node, the most useful first.
+    pub(super) fn addresses(&self, now: Instant) -> Vec<Candidate> {
+        let of = |addresses: Vec<SocketAddr>, kind| {
+            addresses.into_iter().filter_map(move |at| Candidate::new(at, kind))
+        };
+        let own = of(self.own_addresses.clone(), CandidateKind::Own);
+        let mapped = of(self.mapped_addresses.clone(), CandidateKind::Mapped);
+        let observed = of(self.nat.classify(now).seen, CandidateKind::Observed);
+        let mut all: Vec<Candidate> = Vec::new();
+        for candidate in own.chain(mapped).chain(observed) {
+            if !all.iter().any(|known| known.address() == candidate.address()) {
+                all.push(candidate);
+            }
+        }
+        all.sort_by_key(|candidate| is_private(candidate.address().ip()));
+        all
+    }
+
+    fn local_changed(&mut self, now: Instant, out: &mut Out) {
+        let keys: Vec<KeyHash> = self.peers.keys().copied().collect();
+        for key in keys {
+            self.tell_local(now, &key, out);
+        }
+        self.announce_endpoint(now, out);
+    }
+
+    /// Tells the finder of a peer this node's addresses.
+    pub(super) fn tell_local(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
+        let (candidates, nat) = (self.addresses(now), self.nat.classify(now));
+        self.finder_input(now, key, path::Input::Local { candidates, nat }, out);
+    }
+
+    /// Tells the finder of a peer the relays that serve both ends.
+    pub(super) fn tell_relays(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
+        let legs = self.legs_to(key);
+        self.finder_input(now, key, path::Input::Relays(legs), out);
+    }
+
+    pub(super) fn tell_relays_to_all(&mut self, now: Instant, out: &mut Out) {
+        let keys: Vec<KeyHash> = self.peers.keys().copied().collect();
+        for key in keys {
+            self.tell_relays(now, &key, out);
+        }
+    }
+
+    /// Returns the relays with which this node has a direct session and at which either end is registered. A relay itself
+    /// is reached directly alone.
+    pub(super) fn legs_to(&self, key: &KeyHash) -> Vec<RelayLeg> {
+        if self.is_relay(key) || self.is_relay(&self.own) {
+            return Vec::new();
+        }
+        let relays = self.relays();
+        let mut serving = relays_of(&self.mesh, key, &relays);
+        serving.extend(relays_of(&self.mesh, &self.own, &relays));
+        let mut legs: Vec<RelayLeg> = Vec::new();
+        for relay in serving {
+            let Some(peer) = self.peers.get(&relay) else { continue };
+            let direct = peer.session.as_ref().filter(|live| self.relayed.way(live.link).is_none());
+            if direct.is_none() || legs.iter().any(|leg| leg.relay == relay) {
+                continue;
+            }
+            let rtt = peer.finder.current_rtt().unwrap_or(UNKNOWN_RTT);
+            legs.push(RelayLeg { relay, stream: false, rtt, mtu: RELAYED_MTU });
+        }
+        legs.truncate(MAX_RELAYS);
+        legs
+    }
+
+    /// Signs this node's addresses again if they have changed, and tells them to the peers.
+    pub(super) fn announce_endpoint(&mut self, now: Instant, out: &mut Out) {
+        let candidates = self.addresses(now);
+        let known = self.own_endpoint.as_ref();
+        let unchanged = known.is_some_and(|known| known.candidates == candidates);
+        let early = self.endpoint_at.is_some_and(|at| now < at + ENDPOINT_INTERVAL);
+        if unchanged || early || candidates.is_empty() {
+            return;
+        }
+        // The clock, so that endpoints from after a restart are newer.
+        let after = known.map_or(0, |known| known.sequence.saturating_add(1));
+        let sequence = self.unix(now).0.max(after);
+        let Some(endpoint) = Endpoint::sign(&self.mesh, &self.key, sequence, candidates) else {
+            return;
+        };
+        self.endpoint_at = Some(now);
+        let record = Record::Endpoint(endpoint.encoded().to_vec());
+        self.own_endpoint = Some(endpoint);
+        let peers: Vec<KeyHash> = self.connected().collect();
+        for peer in peers {
+            self.send_record(now, &peer, &record);
+        }
+        out.event(NodeEvent::Endpoints);
+    }
+
+    /// Takes a datagram that looks like a probe.
+    pub(super) fn probe_arrived(
+        &mut self,
+        now: Instant,
+        tag: Tag,
+        link: Link,
+        bytes: &[u8],
+        out: &mut Out,
+    ) {
+        let (Some(key), Some(socket)) = (self.by_tag.get(&tag).copied(), link.socket()) else {
+            self.counters.unknown_probes = self.counters.unknown_probes.saturating_add(1);
+            return;
+        };
+        let (from, local) = (link.remote(), link.local());
+        let input = path::Input::Datagram { socket, from, local, bytes };
+        self.finder_input(now, &key, input, out);
+    }
+
+    /// Gives an input to the finder of a peer, and performs what it asks for.
+    pub(super) fn finder_input(
+        &mut self,
+        now: Instant,
+        key: &KeyHash,
+        input: path::Input<'_>,
+        out: &mut Out,
+    ) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        let mut outputs = Vec::new();
+        peer.finder.handle(now, input, &mut outputs);
+        let next = peer.finder.deadline().map(|(at, _)| at);
+        let former = std::mem::replace(&mut peer.scheduled, next);
+        if former != next {
+            former.map(|at| self.finder_timers.remove(&(at, *key)));
+            next.map(|at| self.finder_timers.insert((at, *key)));
+        }
+        for output in outputs {
+            self.finder_output(now, key, output, out);
+        }
+    }
+
+    /// Takes the sockets that [`NodeEvent::OpenSockets`] asked for: fewer, or none, if that failed. Packets that they
+    /// receive are those of this node.
+    pub fn sockets_opened(
+        &mut self,
+        now: Instant,
+        peer: &KeyHash,
+        sockets: Vec<SocketId>,
+        out: &mut Out,
+    ) {
+        match self.peers.get_mut(peer) {
+            Some(peer) => peer.search_sockets.extend(&sockets),
+            None => return out.event(NodeEvent::CloseSockets(sockets)),
+        }
+        self.finder_input(now, peer, path::Input::SocketsOpened(sockets), out);
+    }
+
+    pub(super) fn finders_due(&mut self, now: Instant, out: &mut Out) {
+        let due = self.finder_timers.range(..=(now, [u8::MAX; 32]));
+        let due: Vec<KeyHash> = due.map(|(_, key)| *key).collect();
+        for key in due {
+            self.finder_input(now, &key, path::Input::Tick, out);
+        }
+    }
+
+    fn finder_output(&mut self, now: Instant, key: &KeyHash, output: path::Output, out: &mut Out) {
+        match output {
+            path::Output::SendRecord { via: Some(relay), bytes } => {
+                let content = Content::Path(Zeroizing::new(bytes));
+                self.send_record(now, &relay, &Record::Forward { to: *key, content });
+            }
+            path::Output::SendRecord { via: None, bytes } => {
+                if let Some(number) = self.live(key).map(|live| live.number) {
+                    self.sessions.send(now, number, &bytes, &mut self.session_outputs);
+                }
+            }
+            path::Output::SendProbe { route: Route::Direct { socket, to }, local, bytes } => {
+                out.send(Link::datagram(socket, local, to), bytes);
+            }
+            path::Output::UsePath(route) => self.use_path(now, key, route, out),
+            path::Output::Observed(seen) => self.observed(now, key, seen, out),
+            path::Output::OpenSockets(count) => {
+                out.event(NodeEvent::OpenSockets { peer: *key, count });
+            }
+            path::Output::CloseSockets { keep } => {
+                let Some(peer) = self.peers.get_mut(key) else { return };
+                let keeps = |socket: &SocketId| Some(*socket) == keep;
+                let (kept, closed) = std::mem::take(&mut peer.search_sockets)
+                    .into_iter()
+                    .partition::<Vec<_>, _>(keeps);
+                peer.search_sockets = kept;
+                if !closed.is_empty() {
+                    out.event(NodeEvent::CloseSockets(closed));
+                }
+            }
+            // No stream is used.
+            path::Output::DialStream(to) => {
+                self.finder_input(now, key, path::Input::StreamDown(to), out);
+            }
+            path::Output::SendProbe { .. } => {}
+            // The session finds the size of packets that its path carries, whatever the path is.
+            path::Output::SetMtu { .. } => {}
+        }
+    }
+
+    /// Moves the session with a peer to a path.
+    pub(super) fn use_path(&mut self, now: Instant, key: &KeyHash, route: Route, out: &mut Out) {
+        let link = match route {
+            Route::Direct { socket, to } => Link::datagram(socket, None, to),
+            Route::Relay(relay) => self.relayed.link(Relayed { relay, peer: *key }),
+            Route::Stream { .. } => return,
+        };
+        let Some(live) = self.peers.get_mut(key).and_then(|peer| peer.session.as_mut()) else {
+            return;
+        };
+        let number = live.number;
+        let was_direct = self.relayed.way(live.link).is_none();
+        if std::mem::replace(&mut live.link, link) == link {
+            return;
+        }
+        self.sessions.set_link(now, number, link, &mut self.session_outputs);
+        out.event(NodeEvent::Path { peer: *key, route });
+        if self.is_relay(key) && was_direct != matches!(route, Route::Direct { .. }) {
+            self.tell_relays_to_all(now, out);
+        }
+    }
+
+    /// Notes the address at which a peer sees this node.
+    fn observed(&mut self, now: Instant, key: &KeyHash, seen: SocketAddr, out: &mut Out) {
+        // A peer on the same site sees nothing of the NAT in front of the site.
+        let near = self.live(key).is_some_and(|live| is_private(live.link.remote().ip()));
+        if near && self.own_addresses.contains(&seen) {
+            return;
+        }
+        let before = self.nat.classify(now);
+        self.nat.observe(now, *key, seen);
+        if self.nat.classify(now) != before {
+            self.local_changed(now, out);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+use adit_engine::{Instant, Link, PeerId, SocketId};
+
+use crate::path::{PathFinder, Tag};
+use crate::session::SessionNumber;
+
+/// Another member that this node has a session with, or seeks one.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) session: Option<Live>,
+    pub(super) attempt: Option<Attempt>,
+    pub(super) finder: PathFinder,
+    /// The time of the finder in the table of timers.
+    pub(super) scheduled: Option<Instant>,
+    /// The sockets of the search for a path: all of them, later the one that found it.
+    pub(super) search_sockets: Vec<SocketId>,
+    /// Until this time, the peer is connected to again if there is no session.
+    pub(super) wanted_until: Instant,
+}
+
+/// An established session.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) number: SessionNumber,
+    pub(super) channels: Vec<PeerId>,
+    pub(super) link: Link,
+    pub(super) since: Instant,
+    /// The packets in the tunnel so far, by channel.
+    pub(super) packets: Vec<u64>,
+    /// The last time at which the number of packets had changed.
+    pub(super) active_at: Instant,
+}
+
+/// The search for a way on which the peer answers.
+#[derive(Debug, Default)]
+pub(super) struct Attempt {
+    /// The session that is being made.
+    pub(super) number: Option<SessionNumber>,
+    /// The ways that are still to be tried in this round.
+    pub(super) ways: Vec<Link>,
+    /// The time at which the next step is due.
+    pub(super) until: Instant,
+    /// The rounds in which no way worked.
+    pub(super) failures: u32,
+}
+
+impl Peer {
+    pub(super) fn new(finder: PathFinder) -> Self {
+        Self {
+            session: None,
+            attempt: None,
+            finder,
+            scheduled: None,
+            search_sockets: Vec::new(),
+            wanted_until: Instant::default(),
+        }
+    }
+
+    pub(super) fn tag(&self) -> Tag {
+        self.finder.tag()
+    }
+}

@@ -1,0 +1,117 @@
+//! What a node tells an operator about its peers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::Instant;
+
+use super::Node;
+use crate::join::JoinCounters;
+use crate::path::{self, NatInfo, RelayCounters};
+use crate::session::{KeyHash, SessionCounters};
+use crate::sync::SyncCounters;
+use crate::token::InvitationCounters;
+
+/// How another member is reached.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum RouteKind {
+    /// There is no session.
+    None,
+    /// A session is being made.
+    Connecting,
+    /// Directly, at this address.
+    Direct(SocketAddr),
+    /// Through this relay.
+    Relay(KeyHash),
+}
+
+/// Another member, as this node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerReport {
+    /// The hash of its key.
+    pub key: KeyHash,
+    /// How it is reached.
+    pub route: RouteKind,
+    /// The round trip, if it has been measured.
+    pub rtt: Option<Duration>,
+    /// The age of the session.
+    pub connected_for: Option<Duration>,
+    /// Whether there is a session at all times.
+    pub standing: bool,
+}
+
+/// The counters of a node.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeCounters {
+    /// Records of members that were malformed; each ended its session.
+    pub malformed: u64,
+    /// Packets for a peer behind a relay without a session, or without room in it.
+    pub relay_unavailable: u64,
+    /// What a member passed on that is no relay, or from a node that is no member.
+    pub not_relayed: u64,
+    /// Probes that belong to no peer.
+    pub unknown_probes: u64,
+    /// The counters of sessions.
+    pub sessions: SessionCounters,
+    /// The counters of the exchange of changes.
+    pub sync: SyncCounters,
+    /// The counters of requests to join.
+    pub joins: JoinCounters,
+    /// The counters of invitations.
+    pub invitations: InvitationCounters,
+    /// The counters of relayed control packets and records.
+    pub relay: RelayCounters,
+    /// The directions between two members in which data is relayed.
+    pub relayed_directions: usize,
+}
+
+impl Node {
+    /// Reports all other members.
+    pub fn peers(&self) -> impl Iterator<Item = KeyHash> {
+        self.roster.members().map(|member| member.key).filter(|key| *key != self.own)
+    }
+
+    /// Reports another member.
+    pub fn peer(&self, now: Instant, key: &KeyHash) -> PeerReport {
+        let peer = self.peers.get(key);
+        let live = peer.and_then(|peer| peer.session.as_ref());
+        let route = match live {
+            Some(live) => match self.relayed.way(live.link) {
+                Some(way) => RouteKind::Relay(way.relay),
+                None => RouteKind::Direct(live.link.remote()),
+            },
+            None if peer.is_some_and(|peer| peer.attempt.is_some()) => RouteKind::Connecting,
+            None => RouteKind::None,
+        };
+        PeerReport {
+            key: *key,
+            route,
+            rtt: peer.and_then(|peer| peer.finder.current_rtt()),
+            connected_for: live.map(|live| now.since(live.since)),
+            standing: self.standing.contains(key),
+        }
+    }
+
+    /// Explains the paths to a member, if this node has used any.
+    pub fn path(&self, now: Instant, key: &KeyHash) -> Option<path::Report> {
+        self.peers.get(key).map(|peer| peer.finder.report(now))
+    }
+
+    /// Returns what is known about the NAT in front of this node.
+    pub fn nat(&self, now: Instant) -> NatInfo {
+        self.nat.classify(now)
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> NodeCounters {
+        NodeCounters {
+            sessions: self.sessions.counters(),
+            sync: self.sync.counters(),
+            joins: self.joins,
+            invitations: self.invitations.counters(),
+            relay: self.relaying.counters(),
+            relayed_directions: self.relaying.directions(),
+            ..self.counters
+        }
+    }
+}

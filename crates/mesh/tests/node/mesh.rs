@@ -1,0 +1,240 @@
+//! Joining, reaching each other, and losing each other.
+
+use adit_mesh::node::{NodeEvent, RouteKind};
+use adit_mesh::roster::{Action, Revocation};
+use adit_mesh::token::Terms;
+use adit_sim::NatBehaviour;
+
+use crate::world::{MS, SECOND, World, ip};
+
+/// A public hub, and machines behind a NAT box each, all of them members.
+fn behind(behaviours: &[NatBehaviour]) -> World {
+    behind_seeded(1, behaviours)
+}
+
+fn behind_seeded(seed: u8, behaviours: &[NatBehaviour]) -> World {
+    let mut w = World::new(seed);
+    let hub = w.machine("198.51.100.1", None);
+    w.found(hub);
+    for (behaviour, n) in behaviours.iter().zip(7..) {
+        let site = w.site(&format!("203.0.113.{n}"), *behaviour);
+        w.machine("10.0.0.2", Some(site));
+    }
+    let others: Vec<usize> = (1..w.machines.len()).collect();
+    w.join_all(hub, &others);
+    w
+}
+
+#[test]
+fn a_node_joins_with_a_token_and_both_reach_each_other() {
+    let mut w = World::new(1);
+    let (hub, laptop) = (w.machine("198.51.100.1", None), w.machine("198.51.100.2", None));
+    w.found(hub);
+    w.join_all(hub, &[laptop]);
+    assert!(w.ping(laptop, hub, SECOND * 2).is_some());
+    assert!(w.ping(hub, laptop, SECOND * 2).is_some());
+    assert!(w.is_direct(hub, laptop));
+    let member = |w: &World, of: usize| {
+        w.node(of).roster().members().map(|member| member.key).collect::<Vec<_>>()
+    };
+    assert_eq!(member(&w, hub), member(&w, laptop));
+}
+
+#[test]
+fn a_used_token_admits_no_second_node() {
+    let mut w = World::new(1);
+    let hub = w.machine("198.51.100.1", None);
+    w.found(hub);
+    let (one, other) = (w.machine("198.51.100.2", None), w.machine("198.51.100.3", None));
+    let token = w.invite(hub, Terms::default(), 1);
+    w.join(one, token.clone(), "one");
+    w.run_for(SECOND * 2);
+    w.join(other, token, "other");
+    w.run_for(SECOND * 2);
+    assert_eq!(w.machines[one].join_result, Some(Ok(())));
+    let refused = w.machines[other].join_result.clone().unwrap().unwrap_err();
+    assert!(refused.contains("does not accept this invitation"), "{refused}");
+    assert_eq!(w.node(hub).roster().members().count(), 2);
+}
+
+#[test]
+fn nodes_behind_nat_talk_through_the_relay_at_once_and_directly_soon() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.run_for(SECOND * 3);
+    let first = w.ping(1, 2, SECOND * 5).expect("no packet arrives");
+    assert!(first < SECOND, "{first:?}");
+    w.talk(1, 2, SECOND * 5);
+    assert!(w.is_direct(1, 2), "{:?} {:?}", w.route(1, 2), w.route(2, 1));
+}
+
+#[test]
+fn nodes_behind_symmetric_nat_stay_relayed_and_the_relay_does_not_open_their_packets() {
+    let mut w = behind(&[NatBehaviour::SYMMETRIC_RANDOM, NatBehaviour::SYMMETRIC_RANDOM]);
+    // A symmetric NAT is seen as one by two observers.
+    let second = w.machine("198.51.100.2", None);
+    let token = w.invite(0, Terms { relay: true, ..Terms::default() }, 1);
+    w.join(second, token, "second");
+    w.run_for(SECOND * 20);
+    assert!(w.ping(1, 2, SECOND * 5).is_some());
+    w.talk(1, 2, SECOND * 20);
+    assert!(w.is_relayed(1, 2), "{:?} {:?}", w.route(1, 2), w.route(2, 1));
+    assert!(w.machines[0].relayed + w.machines[second].relayed > 500);
+    assert!(w.machines[0].received.is_empty() && w.machines[second].received.is_empty());
+    let report = w.node(1).path(w.now, &w.machines[2].key).unwrap().to_string();
+    assert!(report.contains("symmetric"), "{report}");
+}
+
+#[test]
+fn a_node_behind_a_symmetric_nat_finds_a_direct_path_to_one_behind_another_nat() {
+    let nats = [NatBehaviour::SYMMETRIC_RANDOM, NatBehaviour::PORT_RESTRICTED];
+    let mut by_search_socket = 0;
+    for seed in 1..=4 {
+        let mut w = behind_seeded(seed, &nats);
+        let second = w.machine("198.51.100.2", None);
+        let token = w.invite(0, Terms { relay: true, ..Terms::default() }, 1);
+        w.join(second, token, "second");
+        w.run_for(SECOND * 20);
+        assert!(w.ping(1, 2, SECOND * 5).is_some());
+        w.talk(1, 2, SECOND * 20);
+        assert!(w.is_direct(1, 2), "{seed}: {:?} {:?}", w.route(1, 2), w.route(2, 1));
+        // The socket that found the path stays open; now and then it is the main one.
+        let ports = [1, 2].map(|machine| w.machines[machine].ports.len());
+        assert!(ports[0] <= 2 && ports[1] == 1, "{seed}: {ports:?}");
+        by_search_socket += u32::from(ports[0] == 2);
+        assert!(w.talk(1, 2, SECOND * 60) < SECOND, "{seed}");
+
+        let key = w.machines[2].key;
+        let revocation = Revocation { key, last: None, with_invited: false };
+        w.act(0, |node, now, out| node.sign(now, Action::Revoke(revocation), out)).unwrap();
+        w.run_for(SECOND * 5);
+        assert_eq!(w.machines[1].ports.len(), 1, "{seed}: nothing is open for a removed node");
+    }
+    assert!(by_search_socket >= 2, "{by_search_socket}");
+}
+
+#[test]
+fn the_loss_of_the_relay_does_not_end_a_direct_session() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.run_for(SECOND * 3);
+    w.ping(1, 2, SECOND * 5).unwrap();
+    w.talk(1, 2, SECOND * 5);
+    assert!(w.is_direct(1, 2));
+    w.kill(0);
+    let longest = w.talk(1, 2, SECOND * 120);
+    assert!(longest < SECOND, "{longest:?}");
+    assert!(w.is_direct(1, 2));
+}
+
+#[test]
+fn a_node_that_restarts_at_once_is_reached_again_soon() {
+    // The one that restarts first makes the session; of two at once, that of the node with the smaller key remains.
+    for (first, second) in [(1, 2), (2, 1)] {
+        let mut w = behind(&[NatBehaviour::FULL_CONE, NatBehaviour::FULL_CONE]);
+        w.run_for(SECOND * 3);
+        for (restarted, other) in [(first, second), (second, first)] {
+            let changes = w.kill(restarted);
+            w.run_for(MS * 300);
+            w.start(restarted, changes);
+            let again = w.ping(other, restarted, SECOND * 60).expect("no packet arrives");
+            assert!(again < SECOND * 3, "{restarted}: {again:?}");
+            w.run_for(SECOND * 2);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_restarts_finds_the_others_again() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.run_for(SECOND * 3);
+    w.ping(1, 2, SECOND * 5).unwrap();
+    let changes = w.kill(2);
+    w.run_for(SECOND * 5);
+    w.start(2, changes);
+    let again = w.ping(1, 2, SECOND * 60).expect("no packet arrives");
+    assert!(again < SECOND * 50, "{again:?}");
+    assert!(w.ping(2, 1, SECOND * 5).is_some());
+}
+
+#[test]
+fn destinations_of_no_member_go_to_the_exit_alone() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    let subnets = ["192.168.77.0/24".parse().unwrap()].into();
+    let token = w.invite(0, Terms { subnets, ..Terms::default() }, 1);
+    let site = w.machine("198.51.100.3", None);
+    w.join(site, token, "site");
+    w.run_for(SECOND * 3);
+    w.kill(site);
+    w.run_for(SECOND * 60);
+    let outside = ip("198.51.100.99");
+    let exit = w.machines[2].key;
+    w.ping(1, 2, SECOND * 5).unwrap();
+    assert!(!w.has_way(1, outside));
+    w.act(1, |node, _, out| node.set_exit(Some(exit), out));
+    assert!(w.has_way(1, outside) && w.has_way(1, ip("2001:db8::1")));
+    assert!(!w.has_way(2, outside));
+    // What belongs to the mesh never goes to the exit, whether its member has a session or not.
+    assert!(!w.has_way(1, ip("100.87.99.99")) && !w.has_way(1, ip("192.168.77.5")));
+    w.act(1, |node, _, out| node.set_exit(None, out));
+    assert!(!w.has_way(1, outside));
+    assert_ne!(w.route(1, 2), RouteKind::None, "the session remains");
+}
+
+#[test]
+fn a_removed_node_is_cut_off_by_all() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.run_for(SECOND * 3);
+    w.ping(1, 2, SECOND * 5).unwrap();
+    w.talk(1, 2, SECOND * 5);
+    let key = w.machines[2].key;
+    let revocation = Revocation { key, last: None, with_invited: false };
+    w.act(0, |node, now, out| node.sign(now, Action::Revoke(revocation), out)).unwrap();
+    w.run_for(SECOND * 2);
+    for of in [0, 1] {
+        assert!(w.node(of).roster().member(&key).is_none(), "{of}");
+        assert_eq!(w.route(of, 2), RouteKind::None, "{of}");
+    }
+    let before = w.machines[1].received.len();
+    w.talk(2, 1, SECOND * 10);
+    assert_eq!(w.machines[1].received.len(), before, "packets of a removed node");
+    let heard = w.machines[2].events.iter().any(|event| matches!(event, NodeEvent::Removed));
+    assert!(heard, "the node itself has heard of it");
+}
+
+#[test]
+fn an_ordinary_node_cannot_remove_a_member() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED]);
+    let key = w.machines[0].key;
+    let revocation = Revocation { key, last: None, with_invited: false };
+    let refused =
+        w.act(1, |node, now, out| node.sign(now, Action::Revoke(revocation), out)).unwrap_err();
+    assert!(refused.to_string().contains("no right"), "{refused}");
+}
+
+#[test]
+fn a_node_that_moves_is_reached_again() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.run_for(SECOND * 3);
+    w.ping(1, 2, SECOND * 5).unwrap();
+    w.talk(1, 2, SECOND * 5);
+    let site = w.site("203.0.113.77", NatBehaviour::PORT_RESTRICTED);
+    w.move_to(2, "192.168.5.9", Some(site));
+    let longest = w.talk(1, 2, SECOND * 30);
+    assert!(longest < SECOND * 5, "{longest:?}");
+    assert!(w.is_direct(1, 2), "{:?} {:?}", w.route(1, 2), w.route(2, 1));
+}
+
+#[test]
+fn a_lost_direct_path_is_replaced_by_the_relay_and_no_session_ends() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.run_for(SECOND * 3);
+    w.ping(1, 2, SECOND * 5).unwrap();
+    w.talk(1, 2, SECOND * 5);
+    assert!(w.is_direct(1, 2));
+    let sessions = w.connections(1);
+    w.lose(1, "203.0.113.8");
+    w.lose(2, "203.0.113.7");
+    let longest = w.talk(1, 2, SECOND * 20);
+    assert!(longest < SECOND * 3, "{longest:?}");
+    assert!(w.is_relayed(1, 2), "{:?} {:?}", w.route(1, 2), w.route(2, 1));
+    assert_eq!(w.connections(1), sessions, "a session ended");
+}

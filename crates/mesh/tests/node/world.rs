@@ -1,0 +1,594 @@
+//! Nodes, their data planes and the internet between them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use adit_crypto::sign::SigningKey;
+use adit_engine::command::{SpliceId, Traffic};
+use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
+use adit_mesh::node::{JoinEvent, Joining, Node, NodeConfig, NodeEvent, RelayLimits, RouteKind};
+use adit_mesh::path::MAIN_SOCKET;
+use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo};
+use adit_mesh::session::{KeyHash, Policy};
+use adit_mesh::token::{Invitations, Terms, Token};
+use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
+use adit_sim::{BoxId, Delivery, HostId, Impairment, Internet, Loss, NatBehaviour};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const PORT: u16 = 1194;
+pub(crate) const UNIX: UnixTime = UnixTime(1_800_000_000);
+
+const START: Instant = Instant::from_nanos(1_000_000_000_000);
+const DELAY: Duration = Duration::from_millis(15);
+
+/// The first byte of data: an opcode that neither control packets nor probes have.
+const DATA: u8 = 9 << 3;
+
+/// A data channel.
+#[derive(Clone, Debug)]
+struct Channel {
+    link: Link,
+    /// Its packets go to the address of this channel.
+    relay: Option<PeerId>,
+    /// The id that the peer expects in packets.
+    wire_id: u32,
+    routes: Vec<ipnet::IpNet>,
+    packets: u64,
+}
+
+/// The parts of a data plane that decide where packets go. There are no keys.
+#[derive(Debug, Default)]
+struct Plane {
+    channels: BTreeMap<PeerId, Channel>,
+    splices: BTreeMap<(u32, u32), PeerId>,
+}
+
+pub(crate) struct Machine {
+    pub(crate) key: KeyHash,
+    seed: u8,
+    pub(crate) node: Option<Node>,
+    joining: Option<Joining>,
+    admin: bool,
+    host: HostId,
+    addresses: Vec<(IpAddr, Option<BoxId>)>,
+    plane: Plane,
+    /// The ports of the open sockets.
+    pub(crate) ports: BTreeMap<SocketId, u16>,
+    pub(crate) events: Vec<NodeEvent>,
+    pub(crate) join_result: Option<Result<(), String>>,
+    /// The tokens' inviter and addresses, as a machine keeps them.
+    hints: Vec<(KeyHash, Vec<SocketAddr>)>,
+    /// The data packets that arrived, by their number.
+    pub(crate) received: Vec<u64>,
+    /// Packets that this machine relayed.
+    pub(crate) relayed: u64,
+}
+
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) net: Internet,
+    pub(crate) machines: Vec<Machine>,
+}
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn signing_key(seed: u8) -> SigningKey {
+    SigningKey::from_seed(&[seed; 32]).unwrap()
+}
+
+fn admin_key() -> SigningKey {
+    SigningKey::from_seed(&[0xad; 32]).unwrap()
+}
+
+pub(crate) fn hash(key: &SigningKey) -> KeyHash {
+    key.public_hash()
+}
+
+pub(crate) fn name(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+impl World {
+    pub(crate) fn new(seed: u8) -> Self {
+        let default = Impairment { delay: DELAY, ..Impairment::default() };
+        Self { now: START, net: Internet::new(default, [seed; 32]), machines: Vec::new() }
+    }
+
+    pub(crate) fn site(&mut self, external: &str, behaviour: NatBehaviour) -> BoxId {
+        self.net.add_box(ip(external), behaviour, None)
+    }
+
+    /// Adds a machine that is no node yet.
+    pub(crate) fn machine(&mut self, address: &str, site: Option<BoxId>) -> usize {
+        let addresses = vec![(ip(address), site)];
+        let host = self.net.add_host(&addresses);
+        let seed = self.machines.len() as u8 + 1;
+        self.machines.push(Machine {
+            key: hash(&signing_key(seed)),
+            seed,
+            node: None,
+            joining: None,
+            admin: false,
+            host,
+            addresses,
+            plane: Plane::default(),
+            ports: [(MAIN_SOCKET, PORT)].into(),
+            events: Vec::new(),
+            join_result: None,
+            hints: Vec::new(),
+            received: Vec::new(),
+            relayed: 0,
+        });
+        self.machines.len() - 1
+    }
+
+    /// Makes a machine the first node of a mesh, with the key of an admin.
+    pub(crate) fn found(&mut self, machine: usize) {
+        let admin = admin_key();
+        let genesis = Genesis {
+            name: name("home"),
+            admins: vec![hash(&admin)],
+            threshold: 1,
+            ranges: vec!["100.87.0.0/16".parse().unwrap()],
+            random: [7; 32],
+        };
+        let mut changes = Changes::new(genesis).unwrap();
+        let node = NodeInfo {
+            relay: true,
+            ipv4: Some([100, 87, 0, 1].into()),
+            ..NodeInfo::named(name("hub"))
+        };
+        let admit = Action::Admit { key: self.machines[machine].key, node };
+        let body = changes.draft(hash(&admin), UNIX, admit).unwrap();
+        let change = Change::sign(changes.mesh(), &admin, body).unwrap();
+        changes.insert(change).unwrap();
+        self.machines[machine].admin = true;
+        self.start(machine, changes);
+    }
+
+    /// Starts a node with the changes that it has on disk.
+    pub(crate) fn start(&mut self, machine: usize, changes: Changes) {
+        let unix = self.unix();
+        let it = &mut self.machines[machine];
+        let config = NodeConfig {
+            key: signing_key(it.seed),
+            admin: it.admin.then(admin_key),
+            invitations: Invitations::new(*changes.mesh()),
+            changes,
+            endpoints: Vec::new(),
+            hints: it.hints.clone(),
+            policy: Policy::default(),
+            relay_limits: RelayLimits::default(),
+            policy_text: None,
+        };
+        let mut seed = [it.seed; 32];
+        seed[..8].copy_from_slice(&self.now.as_nanos().to_be_bytes());
+        it.node = Some(Node::new(config, seed, self.now, unix).unwrap());
+        it.plane = Plane::default();
+        it.ports = [(MAIN_SOCKET, PORT)].into();
+        let own = self.own_addresses(machine);
+        self.act(machine, |node, now, out| node.set_addresses(now, own, Vec::new(), out));
+    }
+
+    /// Stops a node at once, as if its machine lost power. Returns what it has on disk.
+    pub(crate) fn kill(&mut self, machine: usize) -> Changes {
+        let node = self.machines[machine].node.take().expect("a running node");
+        node.changes().clone()
+    }
+
+    fn own_addresses(&self, machine: usize) -> Vec<SocketAddr> {
+        let addresses = &self.machines[machine].addresses;
+        addresses.iter().map(|(ip, _)| SocketAddr::new(*ip, PORT)).collect()
+    }
+
+    /// Moves a machine to another place.
+    pub(crate) fn move_to(&mut self, machine: usize, address: &str, site: Option<BoxId>) {
+        let addresses = vec![(ip(address), site)];
+        self.net.move_host(self.machines[machine].host, &addresses);
+        self.machines[machine].addresses = addresses;
+        let own = self.own_addresses(machine);
+        self.act(machine, |node, now, out| node.set_addresses(now, own, Vec::new(), out));
+    }
+
+    pub(crate) fn unix(&self) -> UnixTime {
+        UnixTime(UNIX.0 + self.now.since(START).as_secs())
+    }
+
+    pub(crate) fn invite(&mut self, machine: usize, terms: Terms, uses: u32) -> Token {
+        let until = UnixTime(self.unix().0 + 86_400);
+        let range = Some("100.87.0.0/16".parse().unwrap());
+        let terms = Terms { range, ..terms };
+        self.act(machine, |node, now, out| node.invite(now, terms, uses, until, out)).unwrap()
+    }
+
+    /// Begins to join with a token. A node that is admitted starts by itself.
+    pub(crate) fn join(&mut self, machine: usize, token: Token, as_name: &str) {
+        let it = &mut self.machines[machine];
+        it.hints = vec![(*token.inviter(), token.addresses().to_vec())];
+        let unix = UnixTime(UNIX.0 + self.now.since(START).as_secs());
+        let key = signing_key(it.seed);
+        let seed = [it.seed ^ 0x80; 32];
+        let joining = Joining::new(&key, token, name(as_name), seed, self.now, unix).unwrap();
+        it.joining = Some(joining);
+        self.input(machine, Input::Tick);
+    }
+
+    /// Joins, and waits until the node runs.
+    pub(crate) fn join_all(&mut self, inviter: usize, machines: &[usize]) {
+        for &machine in machines {
+            let token = self.invite(inviter, Terms::default(), 1);
+            self.join(machine, token, &format!("node{machine}"));
+            let joined = |w: &Self| w.machines[machine].join_result.is_some();
+            assert!(self.run_until(SECOND * 10, joined), "{machine} does not join");
+            assert_eq!(self.machines[machine].join_result, Some(Ok(())));
+        }
+    }
+
+    pub(crate) fn act<R>(
+        &mut self,
+        machine: usize,
+        act: impl FnOnce(&mut Node, Instant, &mut Outbox<NodeEvent>) -> R,
+    ) -> R {
+        let (now, mut out) = (self.now, Outbox::new());
+        let node = self.machines[machine].node.as_mut().expect("a running node");
+        let result = act(node, now, &mut out);
+        self.perform(machine, out);
+        // The driver asks for the deadline after each act, and calls the node if it is due.
+        if self.machines[machine].due().is_some_and(|at| at <= self.now) {
+            self.input(machine, Input::Tick);
+        }
+        result
+    }
+
+    pub(crate) fn input(&mut self, machine: usize, input: Input<'_>) {
+        let now = self.now;
+        let it = &mut self.machines[machine];
+        if let Some(joining) = &mut it.joining {
+            let mut out = Outbox::new();
+            joining.handle(now, input, &mut out);
+            while let Some(output) = out.pop() {
+                match output {
+                    Output::Send(link, packet) => self.transmit(machine, link, packet),
+                    Output::Event(event) => self.joined(machine, event),
+                    other => panic!("an output that joining has not: {other:?}"),
+                }
+            }
+        } else if let Some(node) = &mut it.node {
+            let mut out = Outbox::new();
+            node.handle(now, input, &mut out);
+            self.perform(machine, out);
+        }
+    }
+
+    fn joined(&mut self, machine: usize, event: JoinEvent) {
+        let it = &mut self.machines[machine];
+        match event {
+            JoinEvent::Joined(joined) => {
+                it.join_result = Some(Ok(()));
+                it.joining = None;
+                self.start(machine, joined.changes);
+            }
+            JoinEvent::Failed(failure) => it.join_result = Some(Err(failure.to_string())),
+        }
+    }
+
+    fn perform(&mut self, machine: usize, mut out: Outbox<NodeEvent>) {
+        let mut notices = Vec::new();
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(link, packet) => self.transmit(machine, link, packet),
+                Output::Plane(command) => {
+                    self.machines[machine].plane.apply(command, &mut notices);
+                }
+                Output::Event(NodeEvent::OpenSockets { peer, count }) => {
+                    self.open_sockets(machine, &peer, count);
+                }
+                Output::Event(NodeEvent::CloseSockets(sockets)) => {
+                    self.machines[machine].ports.retain(|socket, _| !sockets.contains(socket));
+                }
+                Output::Event(event) => self.machines[machine].events.push(event),
+                other => panic!("an output that no node has: {other:?}"),
+            }
+        }
+        for notice in notices {
+            self.input(machine, Input::Notice(notice));
+        }
+    }
+
+    fn open_sockets(&mut self, machine: usize, peer: &KeyHash, count: usize) {
+        let ports = &mut self.machines[machine].ports;
+        let free = (1..).filter(|number| !ports.contains_key(&SocketId(*number)));
+        let opened: Vec<SocketId> = free.take(count).map(SocketId).collect();
+        ports.extend(opened.iter().map(|socket| (*socket, PORT + socket.0)));
+        self.act(machine, |node, now, out| node.sockets_opened(now, peer, opened, out));
+    }
+
+    fn transmit(&mut self, machine: usize, link: Link, packet: Vec<u8>) {
+        let Machine { host, ports, .. } = &self.machines[machine];
+        let socket = link.socket().expect("a datagram's link");
+        // As with the driver, what is sent from a socket that was closed is lost.
+        let Some(&port) = ports.get(&socket) else { return };
+        match link.local() {
+            Some(local) => {
+                let from = SocketAddr::new(local, port);
+                self.net.send_from(self.now, *host, from, link.remote(), packet);
+            }
+            None => self.net.send(self.now, *host, port, link.remote(), packet),
+        }
+    }
+
+    /// Sends a packet in the mesh from one node to another one's address.
+    pub(crate) fn send(&mut self, from: usize, to: usize, number: u64) {
+        let Some(node) = &self.machines[from].node else { return };
+        let member = node.roster().member(&self.machines[to].key);
+        let Some(destination) = member.map(|member| IpAddr::from(member.ipv6)) else { return };
+        let plane = &mut self.machines[from].plane;
+        let routed = plane
+            .channels
+            .values_mut()
+            .find(|channel| channel.routes.iter().any(|route| route.contains(&destination)));
+        let Some(channel) = routed else {
+            return self.input(from, Input::Notice(Notice::Unrouted(destination)));
+        };
+        channel.packets += 1;
+        let mut packet = vec![DATA];
+        packet.extend(channel.wire_id.to_be_bytes());
+        packet.extend(number.to_be_bytes());
+        let (link, relay) = (channel.link, channel.relay);
+        let link = match relay {
+            Some(relay) => match plane.channels.get(&relay) {
+                Some(relay) => relay.link,
+                None => return,
+            },
+            None => link,
+        };
+        let socket = link.socket().expect("a datagram's link");
+        if self.machines[from].ports.contains_key(&socket) {
+            self.transmit(from, link, packet);
+        }
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        let Some(machine) = self.machines.iter().position(|it| it.host == delivery.host) else {
+            return;
+        };
+        let ports = &self.machines[machine].ports;
+        let socket = ports.iter().find(|(_, port)| **port == delivery.to.port());
+        let Some((socket, _)) = socket else { return };
+        let link = Link::datagram(*socket, Some(delivery.to.ip()), delivery.from);
+        let mut packet = delivery.payload;
+        if packet.first() != Some(&DATA) {
+            return self.input(machine, Input::ControlPacket(link, &mut packet));
+        }
+        let it = &mut self.machines[machine];
+        if it.node.is_none() {
+            return;
+        }
+        let wire_id = u32::from_be_bytes(packet[1..5].try_into().unwrap());
+        let number = u64::from_be_bytes(packet[5..].try_into().unwrap());
+        let from =
+            it.plane.channels.iter().find(|(_, channel)| {
+                channel.relay.is_none() && channel.link.remote() == delivery.from
+            });
+        let from = from.map(|(id, _)| *id);
+        // Packets to this node's own channels are accepted from every path; ids of others are spliced.
+        let spliced = from.is_some_and(|from| it.plane.splices.contains_key(&(from.0, wire_id)));
+        let own = !spliced && it.plane.channels.contains_key(&PeerId(wire_id));
+        if own {
+            if let Some(channel) = it.plane.channels.get_mut(&PeerId(wire_id)) {
+                channel.packets += 1;
+            }
+            it.received.push(number);
+            return;
+        }
+        let to = from.and_then(|from| it.plane.splices.get(&(from.0, wire_id)));
+        let to = to.and_then(|to| it.plane.channels.get(to)).map(|channel| channel.link);
+        if let Some(to) = to {
+            it.relayed += 1;
+            self.transmit(machine, to, packet);
+        }
+    }
+
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        self.run_until(time, |_| false);
+    }
+
+    /// Runs until `done`, at most for `time`. Returns whether it was reached.
+    pub(crate) fn run_until(&mut self, time: Duration, done: impl Fn(&Self) -> bool) -> bool {
+        let until = self.now + time;
+        loop {
+            if done(self) {
+                return true;
+            }
+            let timers = self.machines.iter().filter_map(Machine::due);
+            let next = self.net.next_arrival().into_iter().chain(timers).min();
+            let Some(next) = next.filter(|at| *at <= until) else {
+                self.now = until;
+                return done(self);
+            };
+            self.now = self.now.max(next);
+            while let Some(delivery) = self.net.pop(self.now) {
+                self.deliver(delivery);
+            }
+            for machine in 0..self.machines.len() {
+                for tick in 0.. {
+                    let due = self.machines[machine].due().filter(|at| *at <= self.now);
+                    if due.is_none() {
+                        break;
+                    }
+                    assert!(tick < 10, "{machine}: a deadline stays due: {:?}", due);
+                    self.input(machine, Input::Tick);
+                }
+            }
+        }
+    }
+
+    /// Sends packets from one node to another every 50 ms, until one has arrived that was sent `after` this call began.
+    /// Returns the time that it took.
+    pub(crate) fn ping(&mut self, from: usize, to: usize, within: Duration) -> Option<Duration> {
+        let began = self.now;
+        let already = self.machines[to].received.len();
+        while self.now.since(began) < within {
+            let number = self.now.as_nanos();
+            self.send(from, to, number);
+            let arrived = |w: &Self| w.machines[to].received.len() > already;
+            if self.run_until(MS * 50, arrived) {
+                return Some(self.now.since(began));
+            }
+        }
+        None
+    }
+
+    /// Sends packets both ways for a time. Returns the longest time in which none arrived at either end.
+    pub(crate) fn talk(&mut self, a: usize, b: usize, time: Duration) -> Duration {
+        let began = self.now;
+        let mut last = [began; 2];
+        let mut longest = Duration::ZERO;
+        while self.now.since(began) < time {
+            let counts = [a, b].map(|it| self.machines[it].received.len());
+            let number = self.now.as_nanos();
+            self.send(a, b, number);
+            self.send(b, a, number);
+            self.run_for(MS * 50);
+            for (at, it) in [a, b].into_iter().enumerate() {
+                if self.machines[it].received.len() > counts[at] {
+                    last[at] = self.now;
+                }
+                longest = longest.max(self.now.since(last[at]));
+            }
+        }
+        longest
+    }
+
+    /// Returns the channels of a machine whose packets to this address are sent to another one.
+    pub(crate) fn has_way(&self, machine: usize, address: IpAddr) -> bool {
+        let mut channels = self.machines[machine].plane.channels.values();
+        channels.any(|channel| channel.routes.iter().any(|route| route.contains(&address)))
+    }
+
+    /// Returns how a node reaches another one.
+    pub(crate) fn route(&self, from: usize, to: usize) -> RouteKind {
+        let node = self.machines[from].node.as_ref().expect("a running node");
+        node.peer(self.now, &self.machines[to].key).route
+    }
+
+    /// Returns how often a session of a node has begun.
+    pub(crate) fn connections(&self, machine: usize) -> usize {
+        let begins = |event: &&NodeEvent| matches!(event, NodeEvent::Connected { .. });
+        self.machines[machine].events.iter().filter(begins).count()
+    }
+
+    pub(crate) fn is_direct(&self, a: usize, b: usize) -> bool {
+        let direct = |from, to| matches!(self.route(from, to), RouteKind::Direct(_));
+        direct(a, b) && direct(b, a)
+    }
+
+    pub(crate) fn is_relayed(&self, a: usize, b: usize) -> bool {
+        let relayed = |from, to| matches!(self.route(from, to), RouteKind::Relay(_));
+        relayed(a, b) && relayed(b, a)
+    }
+
+    /// Loses everything that a machine sends to an address from now on.
+    pub(crate) fn lose(&mut self, from: usize, to: &str) {
+        let impairment = Impairment { loss: Loss::Random(1.0), ..Impairment::default() };
+        self.net.set_impairment(self.machines[from].host, ip(to), impairment);
+    }
+
+    /// Prints the peers of a node.
+    pub(crate) fn explain_peers(&self, of: usize) {
+        for machine in 0..self.machines.len() {
+            let report = self.node(of).peer(self.now, &self.machines[machine].key);
+            println!("{machine} {:?} {} {:?}", report.route, report.standing, report.connected_for);
+        }
+        println!("{:?}", self.node(of).counters());
+        println!("{:?}", self.machines[of].events);
+    }
+
+    /// Prints what decides where packets between two nodes go.
+    pub(crate) fn explain(&self, a: usize, b: usize) {
+        for (from, to) in [(a, b), (b, a)] {
+            let it = &self.machines[from];
+            let member = self.node(from).roster().member(&self.machines[to].key).unwrap();
+            let routed = it.plane.channels.iter().find(|(_, channel)| {
+                channel.routes.iter().any(|route| route.contains(&IpAddr::from(member.ipv6)))
+            });
+            println!("{from} -> {to}: {routed:?} {:?}", self.route(from, to));
+            println!(
+                "relay's channel: {:?}",
+                routed.and_then(|(_, c)| c.relay).map(|r| it.plane.channels.get(&r))
+            );
+            println!("{:?}", self.node(from).path(self.now, &self.machines[to].key));
+        }
+        for relay in [0, 1] {
+            let it = &self.machines[relay];
+            println!("relay {relay} {:?}: {:?}", it.key, it.plane.splices);
+            for (id, channel) in &it.plane.channels {
+                println!("   {id:?} {:?}", channel.link);
+            }
+        }
+    }
+
+    pub(crate) fn node(&self, machine: usize) -> &Node {
+        self.machines[machine].node.as_ref().expect("a running node")
+    }
+}
+
+impl Machine {
+    fn due(&self) -> Option<Instant> {
+        let joining = self.joining.as_ref().and_then(Engine::due);
+        joining.or_else(|| self.node.as_ref().and_then(Engine::due))
+    }
+}
+
+impl Plane {
+    fn apply(&mut self, command: Command, notices: &mut Vec<Notice>) {
+        match command {
+            Command::AddPeer(id, spec) => {
+                let wire_id = spec.layout.wire_id.expect("an id");
+                let channel = Channel {
+                    link: spec.link,
+                    relay: None,
+                    wire_id,
+                    routes: Vec::new(),
+                    packets: 0,
+                };
+                assert!(self.channels.insert(id, channel).is_none(), "an id is used twice");
+            }
+            Command::SetLink(id, link) => {
+                let channel = self.channels.get_mut(&id).expect("a channel");
+                (channel.link, channel.relay) = (link, None);
+            }
+            Command::SetRelay(id, relay) => {
+                self.channels.get_mut(&id).expect("a channel").relay = Some(relay);
+            }
+            Command::SetRoutes(id, routes) => {
+                self.channels.get_mut(&id).expect("a channel").routes = routes;
+            }
+            Command::DelPeer(id) => {
+                self.channels.remove(&id).expect("a channel");
+                self.splices.retain(|(from, _), to| *from != id.0 && *to != id);
+                notices.push(Notice::PeerGone(id, Default::default()));
+            }
+            Command::AddSplice(splice) => {
+                let SpliceId { from, peer_id } = splice.id;
+                self.splices.insert((from.0, peer_id), splice.to);
+            }
+            Command::DelSplice(SpliceId { from, peer_id }) => {
+                self.splices.remove(&(from.0, peer_id));
+            }
+            Command::ReadTraffic(id) => {
+                let packets = self.channels.get(&id).map_or(0, |channel| channel.packets);
+                notices.push(Notice::Traffic(id, Traffic { packets, ..Traffic::default() }));
+            }
+            Command::ProbePath(id, size) => {
+                let probed = adit_engine::command::ProbeResult { size, kernel: 0 };
+                notices.push(Notice::ProbeResult(id, probed));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The members of a mesh, as slowly and as plainly as the rules say it. The scenarios keep to a part of the rules: node
+//! keys sign nothing, and only the first admin ends the chain of another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use adit_mesh::roster::{Action, Change, Changes};
+use adit_mesh::session::KeyHash;
+
+/// Returns the keys of the members that follow from a set of changes.
+pub(crate) fn members(changes: &Changes, first: KeyHash) -> BTreeSet<KeyHash> {
+    let all = changes.in_causal_order();
+    let ends = ends(&all, first);
+    let forks = forks(&all);
+    let number = |change: &Change| change.body().number;
+    let before_the_end =
+        |change: &&&Change| ends.get(&change.signer()).is_none_or(|end| number(change) <= *end);
+    let before_a_fork =
+        |change: &&&Change| forks.get(&change.signer()).is_none_or(|fork| number(change) < *fork);
+    let mut members = BTreeSet::new();
+    for change in all.iter().filter(before_the_end).filter(before_a_fork) {
+        if let Action::Admit { key, .. } = change.action() {
+            members.insert(*key);
+        }
+    }
+    // A revocation beats every admission, and counts although the chain forked.
+    for change in all.iter().filter(before_the_end) {
+        if let Action::Revoke(revocation) = change.action() {
+            members.remove(&revocation.key);
+        }
+    }
+    members
+}
+
+/// Returns the number of the last change that counts, for each signer whose key the first admin has revoked.
+fn ends(all: &[&Change], first: KeyHash) -> BTreeMap<KeyHash, u32> {
+    let mut ends: BTreeMap<KeyHash, u32> = BTreeMap::new();
+    for change in all.iter().filter(|change| change.signer() == first) {
+        let Action::Revoke(revocation) = change.action() else { continue };
+        let last = all.iter().find(|change| Some(change.hash()) == revocation.last);
+        let end = last.map_or(0, |last| last.body().number);
+        let known = ends.entry(revocation.key).or_insert(end);
+        *known = end.min(*known);
+    }
+    ends
+}
+
+/// Returns the first number that two changes of a signer have.
+fn forks(all: &[&Change]) -> BTreeMap<KeyHash, u32> {
+    let (mut seen, mut forks) = (BTreeSet::new(), BTreeMap::new());
+    for change in all {
+        let (signer, number) = (change.signer(), change.body().number);
+        if !seen.insert((signer, number)) {
+            let first = forks.entry(signer).or_insert(number);
+            *first = number.min(*first);
+        }
+    }
+    forks
+}
