@@ -11,7 +11,7 @@ INTEROP ?= target/debug
 # The seed of the first generated case of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres lab lab-smoke lab-build hooks
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
 
 test:
 	@scripts/test.sh
@@ -36,7 +36,7 @@ lint:
 	scripts/words.sh --all
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy -p adit-cli --no-default-features --locked -- -D warnings
-	! $(CARGO) tree -p adit-cli --no-default-features --edges normal --prefix none --locked | grep -E '^(adit-app-bridge|adit-app-postgres|adit-bridge|adit-postgres|tokio-postgres) '
+	! $(CARGO) tree -p adit-cli --no-default-features --edges normal --prefix none --locked | grep -E '^(adit-app-bridge|adit-app-mesh|adit-app-postgres|adit-bridge|adit-mesh|adit-postgres|tokio-postgres) '
 
 unit:
 	$(CARGO) test --workspace --locked --quiet
@@ -118,6 +118,11 @@ demo: try
 # Shows a throw-away database and two nodes, whose packets become rows.
 demo-postgres: try
 	target/try/adit postgres demo
+
+# Shows a mesh in the making: five machines, three of them behind two kinds of NAT; the loss of paths and relays; a removal.
+demo-mesh:
+	$(CARGO) build --profile try --locked -p adit-cli -p adit-interop
+	target/try/adit-interop demo-mesh
 
 # Refused while a table of README.md or docs/benchmarks.md is older than the code that it measured.
 release: lab-build

@@ -1,4 +1,4 @@
-//! The command line, as clap reads it; help, completions and man pages come from here.
+//! The command line as a clap definition, from which help, completions and man pages are generated.
 
 mod clients;
 
@@ -6,6 +6,8 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+#[cfg(any(feature = "mesh", feature = "postgres"))]
+use std::time::Duration;
 
 use adit_app_server::{Listen, Nat};
 use clap::builder::styling::{AnsiColor, Styles};
@@ -65,7 +67,7 @@ pub(crate) enum Verb {
   sudo adit connect --release             let traffic out again")]
     Connect(Connect),
 
-    /// Show what runs: peers, rates, drops by reason, key ages, offloads
+    /// Show running instances with their peers, rates, drops by reason, key ages and offloads
     #[command(after_help = "Examples:
   sudo adit status
   sudo adit status --json | jq '.[].peers[].name'")]
@@ -78,7 +80,7 @@ pub(crate) enum Verb {
     Top(Top),
 
     #[cfg(feature = "bridge")]
-    /// Bridge two interfaces, and forward what rules accept, or everything
+    /// Bridge two interfaces, and forward all frames or those that rules accept
     #[command(after_help = "Examples:
   sudo adit bridge eth1 eth2 --rules fw.nft
   sudo adit bridge tap:private tap:public --relay
@@ -92,7 +94,7 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
     #[command(hide = true, disable_help_flag = true)]
     Bridge(LeftOut),
 
-    /// Check rule files, and ask which rule decides about a packet
+    /// Check rule files, and find out which rule applies to a packet
     #[command(
         subcommand,
         after_help = "Examples:
@@ -102,8 +104,24 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
     )]
     Filter(crate::filter::Filter),
 
+    #[cfg(feature = "mesh")]
+    /// Machines that find each other and connect directly, without a server
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  sudo adit mesh up     on the first machine; it prints a token for the next one
+  sudo adit mesh join   on the others, which ask for the token
+  ping 100.87.0.1"
+    )]
+    Mesh(crate::mesh::Mesh),
+
+    /// Not part of this build
+    #[cfg(not(feature = "mesh"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Mesh(LeftOut),
+
     #[cfg(feature = "postgres")]
-    /// A network of machines that can reach only a common PostgreSQL database: every packet is a row
+    /// Connect machines through a common PostgreSQL database, in which every packet is a row
     #[command(
         subcommand,
         after_help = "Examples:
@@ -118,7 +136,7 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
     #[command(hide = true, disable_help_flag = true)]
     Postgres(LeftOut),
 
-    /// Behave as `openvpn` does: its options, config files and log lines
+    /// Behave like `openvpn`, with its options, config files and log lines
     #[command(
         disable_help_flag = true,
         disable_version_flag = true,
@@ -128,12 +146,12 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
 All arguments are openvpn's. Called by the name openvpn, adit does the same."
     )]
     Openvpn {
-        /// openvpn's options, passed on untouched
+        /// The options of openvpn
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
         options: Vec<OsString>,
     },
 
-    /// Let a server read settings, rules, clients and certificates again; no tunnel drops
+    /// Make a server read its settings, rules, clients and certificates again, without dropping tunnels
     #[command(after_help = "Examples:
   sudo adit reload                the server of `adit server`
   sudo adit reload openvpn-1234   another process, by its name in `adit status`
@@ -142,18 +160,18 @@ It says what took effect, what waits for a restart, and whose profiles are out
 of date.")]
     Reload(Reload),
 
-    /// End a client's sessions on every server that runs here; it may connect again
+    /// End a client's sessions on every server on this machine. The client may connect again
     #[command(after_help = "Example:
   sudo adit kick laptop")]
     Kick(Kick),
 
-    /// Check this machine for anything that would keep a VPN from working, with a fix for each
+    /// Check this machine for problems that would prevent a VPN from working, and show how to fix them
     #[command(after_help = "Examples:
   sudo adit doctor
   sudo adit doctor --fix   and repair what can be repaired safely")]
     Doctor(Doctor),
 
-    /// See server and client work in two network namespaces of this machine
+    /// Run a server and a client in two network namespaces of this machine, and measure traffic
     #[command(after_help = "Examples:
   sudo adit demo
   sudo adit demo --hold   leave it up to look around, until Ctrl-C
@@ -161,7 +179,7 @@ of date.")]
 Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
     Demo(Demo),
 
-    /// Print completions for a shell: verbs, options, and names of clients, groups and processes
+    /// Print a shell's completion script for commands, options, and names of clients, groups and processes
     #[command(after_help = "Examples:
   adit completions bash > /etc/bash_completion.d/adit
   adit completions zsh > /usr/local/share/zsh/site-functions/_adit
@@ -170,25 +188,25 @@ Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
 The script asks this program, so print it again after an upgrade. Names of
 clients are completed for users who may read the registry: root.")]
     Completions {
-        /// Which shell
+        /// The shell
         shell: Shell,
     },
 
-    /// Write the man pages into a folder
+    /// Write the man pages to a directory
     #[command(after_help = "Example:
   adit man /usr/local/share/man/man1
 
 If the folder is named man1, server.toml(5) and adit-filter(7) go into man5 and
 man7 next to it; otherwise all pages go into the folder itself.")]
     Man {
-        /// Folder to write to
+        /// The directory to write to
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
 }
 
-/// The arguments of a verb that this build does not have.
-#[cfg(not(all(feature = "bridge", feature = "postgres")))]
+/// The arguments of a command that this build does not include.
+#[cfg(not(all(feature = "bridge", feature = "mesh", feature = "postgres")))]
 #[derive(Debug, Args)]
 pub(crate) struct LeftOut {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -198,7 +216,7 @@ pub(crate) struct LeftOut {
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum Server {
-    /// The whole way in one command: create what is missing, check, run, test itself
+    /// Create missing settings and keys, check this machine, run the server and test it, all in one command
     #[command(after_help = "Examples:
   sudo adit server up --client laptop
   sudo adit server up --host vpn.example.net --full-tunnel --dns 9.9.9.9
@@ -206,13 +224,13 @@ pub(crate) enum Server {
 Safe to repeat: what exists is kept, and a server that runs is left running.")]
     Up(Up),
 
-    /// Create settings, certificate authority and keys; change nothing that exists
+    /// Create settings, certificate authority and keys, without changing existing ones
     #[command(after_help = "Examples:
   sudo adit server init --host vpn.example.net
   sudo adit server init --dry-run   only show what would be chosen")]
     Init(Init),
 
-    /// Run the server until it is stopped, then undo what it changed
+    /// Run the server until it is stopped, and undo its changes to this machine
     #[command(after_help = "Example:
   sudo adit server run")]
     Run(Run),
@@ -226,7 +244,7 @@ Safe to repeat: what exists is kept, and a server that runs is left running.")]
     Client(Client),
 }
 
-/// Parses a network with its prefix length, which is easily forgotten.
+/// Parses a network with its prefix length. Since users often forget the length, the error explains it.
 pub(crate) fn network<N: FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(_)) => format!("the prefix length is missing; write for example {text}/24"),
@@ -235,62 +253,62 @@ pub(crate) fn network<N: FromStr>(text: &str) -> Result<N, String> {
     })
 }
 
-/// The folders of the server.
+/// The option for the directories of an instance.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Location {
-    /// Keep settings, keys and sockets in this folder instead of /etc/adit, /var/lib/adit, /run/adit
+    /// Keep settings, keys and sockets in this directory instead of /etc/adit, /var/lib/adit and /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Choices {
-    /// Where to listen: udp/PORT, tcp/PORT or udp/ADDRESS:PORT; repeatable [default: udp/1194]
+    /// The port to listen on: udp/PORT, tcp/PORT or udp/ADDRESS:PORT (repeatable) [default: udp/1194]
     #[arg(long, value_name = "udp/PORT")]
     pub listen: Vec<Listen>,
 
-    /// Name or address that clients dial [default: the address of this machine's default route]
+    /// The name or address that clients dial [default: the address of this machine's default route]
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
 
-    /// Network inside the tunnel [default: a random free /24 of 10.0.0.0/8]
+    /// The network inside the tunnel [default: a random free /24 in 10.0.0.0/8]
     #[arg(long, value_name = "CIDR", value_parser = network::<Ipv4Net>)]
     pub network: Option<Ipv4Net>,
 
-    /// IPv6 network inside the tunnel [default: a random ULA /64]
+    /// The IPv6 network inside the tunnel [default: a random ULA /64]
     #[arg(long, value_name = "CIDR", value_parser = network::<Ipv6Net>)]
     pub network6: Option<Ipv6Net>,
 
-    /// Clients send all traffic through the tunnel [default: split tunnel, only its own network]
+    /// Make clients send all traffic through the tunnel [default: only traffic to the tunnel's network]
     #[arg(long, conflicts_with = "route")]
     pub full_tunnel: bool,
 
-    /// A network behind the server that clients reach through the tunnel; repeatable
+    /// A network behind the server that clients reach through the tunnel (repeatable)
     #[arg(long, value_name = "CIDR", value_parser = network::<IpNet>)]
     pub route: Vec<IpNet>,
 
-    /// A name server for the clients; repeatable
+    /// A name server for the clients (repeatable)
     #[arg(long, value_name = "ADDR")]
     pub dns: Vec<IpAddr>,
 
-    /// Masquerade client traffic behind this machine's address [default: auto]
+    /// Whether to masquerade clients' traffic with this machine's address [default: auto]
     #[arg(long, value_name = "auto|off")]
     pub nat: Option<NatChoice>,
 
-    /// Threads that move packets [default: as many as cores; one up to 2 cores, 16 at most]
+    /// The number of threads that move packets [default: the number of cores, but one on 2 cores and at most 16]
     #[arg(long, value_name = "N")]
     pub workers: Option<u16>,
 
-    /// Rules for what passes through the tunnel; see `adit filter --help`
+    /// The file with rules for packets in the tunnel; see `adit filter --help`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub filter: Option<PathBuf>,
 }
 
 #[derive(Debug, Copy, Clone, ValueEnum)]
 pub enum NatChoice {
-    /// Masquerade what leaves by another device than the tunnel
+    /// Masquerade packets that leave on a device other than the tunnel's
     Auto,
-    /// No NAT; the network behind the server must have a route back to the clients
+    /// Do not masquerade; the network behind the server needs a route back to the clients
     Off,
 }
 
@@ -308,7 +326,7 @@ pub(crate) struct Init {
     #[command(flatten)]
     pub choices: Choices,
 
-    /// Only show what would be written
+    /// Only show what the command would write
     #[arg(long)]
     pub dry_run: bool,
 
@@ -318,11 +336,11 @@ pub(crate) struct Init {
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// More log lines; repeatable
+    /// Print more log lines (repeatable)
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
 
-    /// Threads that move packets, whatever the settings say
+    /// The number of threads that move packets, instead of that in the settings
     #[arg(long, value_name = "N")]
     pub workers: Option<u16>,
 
@@ -332,11 +350,11 @@ pub(crate) struct Run {
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// Also make a client of this name, if there is none yet
+    /// Also add a client with this name, if it does not exist
     #[arg(long, value_name = "NAME")]
     pub client: Option<String>,
 
-    /// More log lines; repeatable
+    /// Print more log lines (repeatable)
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
 
@@ -347,7 +365,7 @@ pub(crate) struct Up {
     pub location: Location,
 }
 
-/// A switch.
+/// A setting that is on or off.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Switch {
     On,
@@ -360,54 +378,54 @@ pub(crate) struct Connect {
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "release")]
     pub profile: Option<PathBuf>,
 
-    /// Try every stage, report the one that fails, and end. Leaves running sessions alone
+    /// Try every stage, report the one that fails, and exit, without affecting running sessions
     #[arg(long)]
     pub check: bool,
 
-    /// With --check: try all stages, even if the server ends another session of this profile for it
+    /// With --check, try all stages even if the server ends another session with this profile
     #[arg(long, requires = "check")]
     pub full: bool,
 
-    /// The report of --check as JSON
+    /// With --check, print the report as JSON
     #[arg(long, requires = "check")]
     pub json: bool,
 
-    /// Leave this machine's routes alone
+    /// Do not change this machine's routes
     #[arg(long)]
     pub no_routes: bool,
 
-    /// Keep private networks that this machine is on outside the tunnel
+    /// Keep private networks to which this machine is connected outside the tunnel
     #[arg(long)]
     pub allow_lan: bool,
 
-    /// Let no traffic out when the client ends, however it ends
+    /// Block traffic outside the tunnel, even after the client has ended for any reason
     #[arg(long)]
     pub kill_switch: bool,
 
-    /// Turn off the kill switch of a client that has ended, and undo what a killed one left
+    /// Turn off the kill switch of a client that has ended, and undo the changes of killed clients
     #[arg(long, conflicts_with_all = ["profile", "check", "kill_switch"])]
     pub release: bool,
 
-    /// Whether the server's DNS settings are applied
+    /// Whether to apply the server's DNS settings
     #[arg(long, value_enum, value_name = "on|off", default_value_t = Switch::On, hide_possible_values = true)]
     pub dns: Switch,
 
-    /// Name of the tunnel's network device
+    /// The name of the tunnel's network device
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 
-    /// More log lines; repeatable
+    /// Print more log lines (repeatable)
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
 
-    /// Keep the control socket in this folder instead of /run/adit
+    /// Keep the control socket in this directory instead of /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// A JSON list instead of tables
+    /// Print a JSON list instead of tables
     #[arg(long)]
     pub json: bool,
 
@@ -417,12 +435,12 @@ pub(crate) struct Status {
 
 #[derive(Debug, Args)]
 pub(crate) struct Top {
-    /// Seconds between two updates
+    /// The seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub every: u64,
 
-    /// Order of the sessions
+    /// The order of the sessions
     #[arg(long, value_enum, default_value_t = SortKey::Rate)]
     pub sort: SortKey,
 
@@ -432,11 +450,11 @@ pub(crate) struct Top {
 
 #[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortKey {
-    /// Bits per second, the busiest first
+    /// By bits per second, the busiest first
     Rate,
-    /// Bytes so far
+    /// By total bytes
     Traffic,
-    /// The longest connected first
+    /// By duration, the longest first
     Connected,
     /// By name
     Name,
@@ -444,7 +462,7 @@ pub(crate) enum SortKey {
 
 #[derive(Debug, Args)]
 pub(crate) struct Reload {
-    /// Which process, by its name in `adit status` [default: the server]
+    /// The name of the process in `adit status` [default: the server]
     #[arg(add = complete::process())]
     pub name: Option<String>,
 
@@ -454,7 +472,7 @@ pub(crate) struct Reload {
 
 #[derive(Debug, Args)]
 pub(crate) struct Kick {
-    /// Name of the client
+    /// The name of the client
     #[arg(add = complete::session())]
     pub name: String,
 
@@ -464,11 +482,11 @@ pub(crate) struct Kick {
 
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Repair what can be repaired safely
+    /// Apply the fixes that are safe
     #[arg(long)]
     pub fix: bool,
 
-    /// JSON instead of text
+    /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
 
@@ -478,18 +496,37 @@ pub(crate) struct Doctor {
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Leave it up until Ctrl-C, and say how to look around
+    /// Keep the demo running until Ctrl-C, and show how to explore it
     #[arg(long)]
     pub hold: bool,
 
-    /// Seconds for each of the four bulk transfers
+    /// The seconds for each of the four bulk transfers
     #[arg(long, value_name = "N", default_value_t = 3,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
 
-    /// The figures as JSON
+    /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Parses a duration such as `90s`, `10m`, `12h` or `30d`.
+#[cfg(any(feature = "mesh", feature = "postgres"))]
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err("write a time like 90s, 10m, 12h or 30d".into()),
+    };
+    let seconds = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    let seconds = seconds.filter(|seconds| *seconds > 0);
+    seconds
+        .map(|s| Duration::from_secs(s.into()))
+        .ok_or_else(|| "write a time like 90s, 10m, 12h or 30d".into())
 }
 
 #[cfg(test)]

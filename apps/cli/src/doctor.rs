@@ -4,14 +4,17 @@ use std::process::ExitCode;
 
 use adit_app_server::doctor::{Finding, Level, examine};
 use adit_runtime::fault::Fault;
+use adit_runtime::paths::Paths;
 
 use crate::args::Doctor;
+#[cfg(feature = "mesh")]
+use crate::mesh::doctor::examine as examine_meshes;
 use crate::text::wrapped;
 use crate::{note, paths, print, print_json};
 
 pub(crate) fn run(options: &Doctor) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
-    let mut findings = examine(&paths);
+    let mut findings = all(&paths, options);
     if options.fix {
         let mut repaired = false;
         for finding in findings.iter().filter(|finding| finding.fixable) {
@@ -22,7 +25,7 @@ pub(crate) fn run(options: &Doctor) -> Result<ExitCode, Fault> {
             }
         }
         if repaired {
-            findings = examine(&paths);
+            findings = all(&paths, options);
         }
     }
     if options.json {
@@ -33,6 +36,18 @@ pub(crate) fn run(options: &Doctor) -> Result<ExitCode, Fault> {
     }
     let bad = findings.iter().any(|finding| finding.level == Level::Problem);
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Examines this machine, and the meshes that it is in.
+fn all(paths: &Paths, options: &Doctor) -> Vec<Finding> {
+    let mut findings = examine(paths);
+    findings.extend(examine_meshes(options.location.dir.as_deref()));
+    findings
+}
+
+#[cfg(not(feature = "mesh"))]
+fn examine_meshes(_: Option<&std::path::Path>) -> Vec<Finding> {
+    Vec::new()
 }
 
 /// Formats a finding with its remedies below it.

@@ -1,4 +1,4 @@
-//! `adit filter`: what rule files mean.
+//! `adit filter`, which explains rule files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_app_server::clients;
-use adit_filter::lang::{self, Diagnostics, MAX_FILE, Summary};
+use adit_filter::lang::{self, Diagnostics, MAX_FILE, PacketDescription, Summary};
 use adit_filter::packet::Packet;
 use adit_filter::ruleset::{Members, Ruleset};
-use adit_filter::{IpRange, Nanos, Verdict};
+use adit_filter::{Context, IpRange, Nanos, Verdict};
 use adit_runtime::fault::Fault;
 use adit_wire::VnetHeader;
 use clap::{Args, Subcommand, ValueHint};
@@ -24,7 +24,7 @@ use crate::{note, paths, print, print_json};
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum Filter {
-    /// Read a rule file and say what is wrong with it
+    /// Check a rule file and report its errors
     #[command(after_help = "Examples:
   adit filter check fw.nft
   adit filter check --json fw.nft | jq '.errors[].line'
@@ -33,7 +33,7 @@ Exit codes: 0 good, 2 errors in the file. docs/filter.md is the reference of the
 language.")]
     Check(Check),
 
-    /// Say which rule decides about a packet, and why
+    /// Show which rule decides about a packet, and why
     #[command(after_help = "Examples:
   adit filter explain fw.nft tcp 10.0.0.1:4000 '>' 10.0.0.2:80 syn in e1 out e2
   adit filter explain fw.nft 'udp [fd00::1]:5 > [fd00::2]:53 ct established'
@@ -55,7 +55,7 @@ The output is a rule file that can be loaded again; everything else is in
 comments.")]
     Show(live::Show),
 
-    /// Put other rules into force in a running server or bridge, all at once; no tunnel drops
+    /// Replace the rules of a running server or bridge atomically, without dropping tunnels
     #[command(after_help = "Examples:
   sudo adit filter reload           the file that is in force, read again
   sudo adit filter reload fw.nft
@@ -65,7 +65,7 @@ If something is wrong with them, the former rules stay in force. Known
 connections are evaluated again.")]
     Reload(live::Reload),
 
-    /// End connections of a running server or bridge: their next packet is evaluated as a first one
+    /// End connections of a running server or bridge, so that their next packet is evaluated as a first one
     #[command(after_help = "Examples:
   sudo adit filter flush
   sudo adit filter flush --client alice
@@ -74,7 +74,7 @@ connections are evaluated again.")]
 A reload needs none: what the new rules would not accept ends by itself.")]
     Flush(live::Flush),
 
-    /// Change elements of a set of a running server or bridge, also for a time
+    /// Change elements of a set in a running server or bridge, optionally for a limited time
     #[command(
         subcommand,
         after_help = "Examples:
@@ -83,7 +83,7 @@ A reload needs none: what the new rules would not accept ends by itself.")]
     )]
     Element(live::Element),
 
-    /// Write what `log group` rules log into a file that Wireshark reads
+    /// Write the packets of `log group` rules to a file for Wireshark
     #[command(after_help = "Examples:
   sudo adit filter capture denied.pcapng --group 1
   sudo adit filter capture - | wireshark -k -i -
@@ -97,7 +97,7 @@ pub(crate) struct Check {
     /// The rule file; - for standard input
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
-    /// Print the rule set as it was understood
+    /// Print the rule set as it was parsed
     #[arg(long, conflicts_with = "json")]
     print: bool,
     /// Print JSON
@@ -113,13 +113,13 @@ pub(crate) struct Explain {
     /// The rule file; - for standard input
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
-    /// The packet, in words; docs/filter.md says which
+    /// The packet, as a list of words (see docs/filter.md)
     #[arg(required = true)]
     packet: Vec<String>,
-    /// Addresses of @client:NAME, as if it were connected
+    /// The addresses of @client:NAME, as if the client were connected
     #[arg(long, value_name = "NAME=ADDRESS[,...]")]
     client: Vec<String>,
-    /// Addresses of @group:NAME, as if they were connected
+    /// The addresses of @group:NAME, as if its clients were connected
     #[arg(long, value_name = "NAME=ADDRESS[,...]")]
     group: Vec<String>,
 }
@@ -196,31 +196,39 @@ fn explain(options: &Explain) -> Result<ExitCode, Fault> {
             return Ok(ExitCode::from(2));
         }
     };
-    let described = match lang::describe(&options.packet.join(" ")) {
-        Ok(described) => described,
-        Err(error) => {
-            note(&format!("{error}\n"));
-            return Ok(ExitCode::from(2));
-        }
-    };
+    let words = options.packet.join(" ");
+    let Some(described) = describe(&words) else { return Ok(ExitCode::from(2)) };
     let filter = adit_filter::Filter::compile(ruleset)
         .map_err(|error| Fault::operator(format!("{}: {error}", options.file.display())))?;
     members(&filter, options)?;
-    let whole = VnetHeader::default();
-    let packet = match Packet::parse(&described.bytes, described.layer, None, &whole) {
-        Ok(packet) => packet,
-        Err(why) => {
-            print(&format!("=> dropped before any rule: {why}\n"));
-            return Ok(ExitCode::FAILURE);
-        }
-    };
-    let trace = filter.explain(&packet, &described.context(Nanos::default()));
-    print(&lang::explain(filter.ruleset(), &trace));
-    let accepted = trace.verdict == Verdict::Accept;
+    let trace = trace(&filter, &described, &described.context(Nanos::default()));
+    let (page, accepted) = trace.unwrap_or_else(|dropped| (dropped, false));
+    print(&page);
     Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Sets the members of the filter's named sets; a set of the file without a named member is empty.
+/// Parses the description of a packet, and reports a mistake in it.
+pub(crate) fn describe(words: &str) -> Option<PacketDescription> {
+    lang::describe(words).map_err(|error| note(&format!("{error}\n"))).ok()
+}
+
+/// Returns the rules that a packet meets, as text, and whether they accept it.
+///
+/// # Errors
+/// No rule sees such a packet; the text says so.
+pub(crate) fn trace(
+    filter: &adit_filter::Filter,
+    described: &PacketDescription,
+    context: &Context,
+) -> Result<(String, bool), String> {
+    let whole = VnetHeader::default();
+    let packet = Packet::parse(&described.bytes, described.layer, None, &whole)
+        .map_err(|why| format!("=> dropped before any rule: {why}\n"))?;
+    let trace = filter.explain(&packet, context);
+    Ok((lang::explain(filter.ruleset(), &trace), trace.verdict == Verdict::Accept))
+}
+
+/// Sets the members of the filter's clients and groups. Those without addresses on the command line are empty.
 fn members(filter: &adit_filter::Filter, options: &Explain) -> Result<(), Fault> {
     let clients = options.client.iter().map(|text| (text, true));
     for (text, client) in clients.chain(options.group.iter().map(|text| (text, false))) {
@@ -248,7 +256,7 @@ fn range(text: &str) -> Option<IpRange> {
     Some(IpRange::prefix(net.addr(), net.prefix_len()))
 }
 
-/// Warns of names that no client of this machine's server has, which look like mistakes.
+/// Warns about names that no client or group of this host's server has, which look like mistakes.
 fn warn_of_unknown(location: &Location, ruleset: &Ruleset) {
     let known = paths(location).and_then(|paths| clients::names(&paths));
     let filter = adit_filter::Filter::compile(ruleset.clone());
@@ -270,23 +278,23 @@ fn errors(diagnostics: &Diagnostics) -> Vec<Error<'_>> {
     .collect()
 }
 
-/// Parses a rule file and the files that it includes; `hooked`: hooks must lead to its chains, as for rules that are
-/// put in force.
+/// Parses a rule file and the files that it includes. With `hooked`, hooks must lead to its chains, as for rules that
+/// are put into force.
 ///
 /// # Errors
 ///
-/// The outer error is a file that cannot be read; the inner one is a mistake in its text.
+/// The outer error means that a file cannot be read. The inner error is a mistake in its text.
 pub(crate) fn parse(file: &Path, hooked: bool) -> Result<Result<Ruleset, Diagnostics>, Fault> {
     let name = file.display().to_string();
-    let text = read(file).map_err(|error| Fault::operator(format!("{name}: {error}")))?;
+    let text = read(file, MAX_FILE).map_err(|error| Fault::operator(format!("{name}: {error}")))?;
     let parse = if hooked { lang::parse_hooked } else { lang::parse };
-    Ok(parse(&name, &text, &mut |path| read(Path::new(path))))
+    Ok(parse(&name, &text, &mut |path| read(Path::new(path), MAX_FILE)))
 }
 
-fn read(path: &Path) -> io::Result<String> {
+/// Reads a file, or standard input for `-`: one byte more than `limit` bytes at most, so that the excess can be reported.
+pub(crate) fn read(path: &Path, limit: usize) -> io::Result<String> {
     let mut text = String::new();
-    // One byte more than permitted, so that the parser can report the excess.
-    let most = MAX_FILE as u64 + 1;
+    let most = limit as u64 + 1;
     if path == Path::new("-") {
         io::stdin().lock().take(most).read_to_string(&mut text)?;
     } else {

@@ -1,4 +1,4 @@
-//! The `adit` command: argument parsing and printing, nothing else.
+//! The `adit` command, which only parses arguments and prints results.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,8 @@ mod doctor;
 mod filter;
 mod filter_control;
 mod man;
+#[cfg(feature = "mesh")]
+mod mesh;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod server;
@@ -47,6 +49,8 @@ const HELPERS: &[DutyKind] = &[
     adit_app_server::SERVER,
     #[cfg(feature = "bridge")]
     adit_app_bridge::BRIDGE,
+    #[cfg(feature = "mesh")]
+    adit_app_mesh::node::MESH,
     #[cfg(feature = "postgres")]
     adit_app_postgres::node::NODE,
 ];
@@ -63,9 +67,13 @@ fn main() -> ExitCode {
     if let Some(options) = as_openvpn(&arguments) {
         return adit_app_openvpn::openvpn::main(options);
     }
+    #[cfg(feature = "mesh")]
+    if arguments.get(1).is_some_and(|verb| verb == "mesh") {
+        mesh::hide_token(&arguments);
+    }
     #[cfg(feature = "postgres")]
     if arguments.get(1).is_some_and(|verb| verb == "postgres") {
-        // Before anything else: other users can read the command line now.
+        // Do this before anything else, because other users can read the command line until then.
         if let Err(error) = adit_app_postgres::mask_secrets() {
             note(&format!(
                 "adit: note: this command line stays to be seen in ps ({error}); give secrets on stdin: -\n"
@@ -81,8 +89,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the options of `openvpn ...` or `adit openvpn ...`, if this is one. They never pass
-/// through clap, which would interpret `--help` and the like.
+/// Returns the options of `openvpn ...` or `adit openvpn ...`, if this is such a command line. They
+/// do not pass through clap, which would interpret options such as `--help`.
 fn as_openvpn(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = arguments.split_first()?;
     if Path::new(program).file_name().is_some_and(|name| name == "openvpn") {
@@ -104,6 +112,10 @@ fn run(verb: Verb) -> Result<ExitCode, Fault> {
         #[cfg(not(feature = "bridge"))]
         Verb::Bridge(_) => Err(left_out("bridge")),
         Verb::Filter(verb) => filter::run(verb),
+        #[cfg(feature = "mesh")]
+        Verb::Mesh(verb) => mesh::run(verb),
+        #[cfg(not(feature = "mesh"))]
+        Verb::Mesh(_) => Err(left_out("mesh")),
         #[cfg(feature = "postgres")]
         Verb::Postgres(verb) => postgres::run(verb),
         #[cfg(not(feature = "postgres"))]
@@ -121,8 +133,8 @@ fn run(verb: Verb) -> Result<ExitCode, Fault> {
     }
 }
 
-/// Returns the fault for a verb that this build does not include.
-#[cfg(not(all(feature = "bridge", feature = "postgres")))]
+/// Returns the fault for a command that this build does not include.
+#[cfg(not(all(feature = "bridge", feature = "mesh", feature = "postgres")))]
 fn left_out(verb: &str) -> Fault {
     Fault::operator(format!(
         "adit {verb}: not part of this build; build adit with the feature `{verb}`, which is on by default"
@@ -175,7 +187,7 @@ fn release() -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints to stdout; a reader that has closed the pipe (`| head`) is no failure.
+/// Prints to stdout. It is not a failure if the reader has closed the pipe (`| head`).
 fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! `adit status`, and in submodules `adit top`, `adit kick`, `adit reload`.
+//! `adit status`. The submodules contain `adit top`, `adit kick` and `adit reload`.
 
 mod reload;
 #[cfg(test)]
@@ -29,10 +29,10 @@ pub(crate) use top::top;
 /// The longest part of a client's name in a line about its certificate.
 const LONGEST_OWNER: usize = 18;
 
-/// Certificates that expire sooner are mentioned.
+/// The days before its expiry from which on a certificate is mentioned.
 const SOON_DAYS: i64 = 30;
 
-/// The drop reason for packets that IPv6 sends on any interface, whose loss has no effect.
+/// The drop reason for packets that IPv6 sends on every interface and whose loss has no effect.
 const HARMLESS: &str = "local-scope";
 
 pub(crate) fn once(options: &Status) -> Result<ExitCode, Fault> {
@@ -87,13 +87,14 @@ fn page(machine: &Overview, paths: &Paths) -> String {
     pages.join("\n")
 }
 
-/// Returns the name: `server`, `server openvpn-17`, `client laptop`.
+/// Returns the displayed name, such as `server`, `server openvpn-17` or `client laptop`.
 fn name(report: &StatusReport) -> String {
     let instance = report.instance.as_str();
     let bare = match report.role.as_str() {
         role if role == instance => "",
         "client" => instance.strip_prefix("connect-").unwrap_or(instance),
         "postgres" => instance.strip_prefix("postgres-").unwrap_or(instance),
+        "mesh" => instance.strip_prefix("mesh-").unwrap_or(instance),
         _ => instance,
     };
     format!("{} {bare}", report.role).trim_end().to_owned()
@@ -123,7 +124,10 @@ fn report(report: &StatusReport) -> String {
         "bridge" => "joins",
         _ => "connects to",
     };
-    text.push_str(&wrapped(&format!("  {place} "), &report.endpoints.join(", ")));
+    // A node of a mesh has no endpoint of its own: its paths are below.
+    if !report.endpoints.is_empty() {
+        text.push_str(&wrapped(&format!("  {place} "), &report.endpoints.join(", ")));
+    }
     if let Some(tun) = &report.tun {
         let head = format!("  device {} mtu {}: ", tun.name, tun.mtu);
         text.push_str(&wrapped(&head, &tun.addresses.join(", ")));
@@ -147,6 +151,10 @@ fn report(report: &StatusReport) -> String {
     text.push_str(&offloads(report));
     text.push_str(&drops(&report.drops));
     report.shared.iter().for_each(|profile| text.push_str(&shared(profile)));
+    #[cfg(feature = "mesh")]
+    if let Some(mesh) = &report.mesh {
+        return text + &crate::mesh::show::in_status(mesh);
+    }
     match (&report.bridge, &report.postgres) {
         (Some(bridge), _) => text.push_str(&ports(bridge)),
         #[cfg(feature = "postgres")]
@@ -206,7 +214,7 @@ fn drops(drops: &BTreeMap<String, u64>) -> String {
     text
 }
 
-/// Describes how full the table of connections is, and what did not fit.
+/// Describes how full the table of connections is, and the connections that did not fit.
 fn fill(flows: &FlowTotals) -> String {
     let mut parts = vec![format!("{} of {}", flows.now, flows.limit)];
     parts.extend(full_table(flows, 0));
@@ -272,7 +280,7 @@ fn no_session(report: &StatusReport) -> String {
     format!("  {none}\n")
 }
 
-/// Formats the bytes so far, and the rate if there is one.
+/// Formats the total bytes, and the rate if there is one.
 fn flow(total: u64, now: u64) -> String {
     match now {
         0 => bytes(total),
@@ -284,7 +292,7 @@ fn since(peer: &PeerReport) -> u64 {
     crate::text::now().saturating_sub(peer.since)
 }
 
-/// Prints a line of figures for each session, and below it how it is carried.
+/// Formats a line of figures for each session, and below it the details of its transport.
 fn peers(report: &StatusReport) -> String {
     if report.peers.is_empty() {
         return no_session(report);
@@ -309,7 +317,7 @@ fn peers(report: &StatusReport) -> String {
 }
 
 fn details(peer: &PeerReport) -> String {
-    // The line above shows the address of a server without a name.
+    // The line above already shows the address if the peer has no name.
     let mut parts = if peer.name == peer.address {
         vec![format!("by {}", peer.transport)]
     } else {

@@ -1,5 +1,5 @@
-//! Networks in a throw-away cluster, created with the command itself: admission, and the privileges of each role. The
-//! database refuses, not adit.
+//! Networks in a temporary cluster, which the command itself creates. Tests admission, and the privileges of each role.
+//! The database enforces them, not adit.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -26,13 +26,13 @@ const TABLES: [&str; 10] = [
     "rekey_wrap",
 ];
 
-/// A rekey with values of the right lengths, by a node that may not.
+/// A rekey with values of the right lengths, which a node may not perform.
 const REKEY: &str = "adit.rekey(2, 'r', 's', '{1}', '{e}', '{s}', '{1}', ARRAY[repeat('m', 32)::bytea], repeat('m', 32)::bytea)";
 const CHANGE: &str = "SELECT adit.change_settings(2, 1, 1400, 'full', 'strict', 1, 1, NULL, repeat('a', 32)::bytea, repeat('b', 64)::bytea)";
 
 /// A cluster, a role that may only create roles, and a network `vpn` of the nodes hub, a and b.
 struct Net {
-    // First, so that it ends before its folder goes.
+    // This field is first, so that the cluster ends before its directory is removed.
     cluster: Cluster,
     folder: tempfile::TempDir,
 }
@@ -40,14 +40,14 @@ struct Net {
 fn adit(arguments: &[&str]) -> Output {
     let mut command = postgres();
     command.args(arguments);
-    // No node runs here, unless a test starts one.
+    // No node runs here unless a test starts one.
     if matches!(arguments.first(), Some(&"init" | &"invite")) {
         command.arg("--offline");
     }
     command.output().unwrap()
 }
 
-/// Creates a network of one node, hub, in `dir`.
+/// Creates a network with one node, hub, in `dir`.
 fn init(url: &str, dir: &str, more: &[&str]) -> Output {
     let words = ["init", url, "--network", "10.9.0.0/24", "--name", "hub", "--dir", dir];
     adit(&[&words, more].concat())
@@ -106,7 +106,7 @@ impl Net {
         .to_owned()
     }
 
-    /// Waits until no session of a role is left: a server's process ends some time after its client, and until then
+    /// Waits until no session of a role is left. A server process ends some time after its client, and until then
     /// counts towards the few sessions of an invitation.
     fn idle(&self, role: &str) {
         let count = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{role}'");
@@ -126,7 +126,7 @@ impl Net {
         }
     }
 
-    /// Checks that each of these works for that role.
+    /// Checks that each of these statements works for the role.
     fn may(&self, role: &str, all: &[String]) {
         for sql in all {
             if let Err(said) = self.sql_as(role, sql) {
@@ -135,7 +135,7 @@ impl Net {
         }
     }
 
-    /// Checks that each of these is refused for that role, with that code.
+    /// Checks that each of these statements is refused for the role, with its error code.
     fn may_not(&self, role: &str, all: &[(String, &str)]) {
         for (sql, code) in all {
             match self.sql_as(role, sql) {
@@ -210,7 +210,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     assert_eq!(seen(&format!("SELECT count(*) FROM adit.{}", inbox(&a_hub))), "0");
     assert_eq!(seen(&format!("SELECT last_seq FROM adit.resume(1) WHERE stream = {a_hub}")), "1");
 
-    // It does not see rows of others.
+    // The role does not see rows of other nodes.
     assert_eq!(seen("SELECT count(*) FROM adit.stream"), "4");
     assert_eq!(seen(&format!("SELECT count(*) FROM adit.stream WHERE id = {hub_b}")), "0");
     assert_eq!(seen("SELECT count(*) FROM adit.leaf"), "3");
@@ -220,7 +220,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
 
     let denied = |sql: String| (sql, "42501");
     let mut all = vec![
-        // Others' streams, and anything but appending to its own.
+        // Access to others' streams, and any operation except appending to its own, is refused.
         denied(insert(&leaf(&hub_a), &hub_a)),
         denied(insert(&leaf(&hub_b), &hub_b)),
         (insert(&leaf(&a_hub), &hub_a), "23514"),
@@ -249,7 +249,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         denied("SELECT * FROM adit.packet".into()),
         denied("SELECT * FROM adit.log".into()),
         denied("SELECT * FROM adit.invitation".into()),
-        // Functions for others, or with arguments that are not its own.
+        // Functions for other roles, or with other nodes' arguments, are refused.
         denied(open_epoch(&hub_a, "{1,2}").replace(", 1, 1, 1,", ", 2, 1, 2,")),
         (open_epoch(&a_hub, "{1,3}").replace(", 1, 1, 1,", ", 2, 1, 2,"), "22023"),
         (open_epoch(&a_hub, "{1,2}").replace(", 1, 1, 1,", ", 2, 3, 2,"), "22023"),
@@ -271,14 +271,14 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         denied("SELECT adit.rules(true)".into()),
         denied("SELECT adit.check_subnets('{}')".into()),
         denied("SELECT adit.free_address('10.9.0.0/24', '{}')".into()),
-        // Other roles.
+        // The role cannot assume other roles.
         denied("SET ROLE adit_vpn_owner".into()),
         denied("SET ROLE adit_vpn_node_hub".into()),
         denied("SET SESSION AUTHORIZATION adit_vpn_node_hub".into()),
         denied("ALTER ROLE adit_vpn_node_hub PASSWORD 'x'".into()),
         denied("CREATE ROLE intruder".into()),
         denied("GRANT adit_vpn_auditors TO adit_vpn_node_a".into()),
-        // Creating and changing objects.
+        // The role cannot create or change objects.
         denied("CREATE TABLE adit.more (n int)".into()),
         denied("CREATE FUNCTION adit.me2() RETURNS int LANGUAGE sql AS 'SELECT 1'".into()),
         denied("CREATE SCHEMA more".into()),
@@ -325,7 +325,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     }
     net.may_not(a, &all);
 
-    // Objects of its own with our names do not confuse the functions.
+    // The role's own objects with our names do not confuse the functions.
     let disguise = "CREATE TEMP TABLE node AS SELECT 1 AS id, session_user::name AS role, true AS may_invite, NULL::timestamptz AS removed;
         CREATE FUNCTION pg_temp.rules(boolean) RETURNS boolean LANGUAGE sql AS 'SELECT true';
         SET search_path = pg_temp, adit, pg_catalog; ";
@@ -335,16 +335,16 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         &[denied(format!("{disguise} SELECT adit.invite({VERIFIER}, '1 hour', 'k', NULL, 1)"))],
     );
 
-    // Nothing was dropped that the retention keeps, and nothing of this has changed anything.
+    // No leaf within the retention was dropped, and none of these attempts changed anything.
     assert_eq!(seen("SELECT count(*) FROM adit.expire()"), "0");
     assert_eq!(net.sql("SELECT count(*) FROM adit.packet").trim(), "3");
 
-    // (PostgreSQL reports the grant of another's privilege only by a warning.)
+    // PostgreSQL reports a grant of another role's privilege only with a warning.
     net.may(a, &[format!("GRANT ALL ON adit.{} TO PUBLIC", inbox(&hub_a))]);
     let others = format!("SELECT has_table_privilege('{b}', 'adit.{}', 'INSERT')", inbox(&hub_a));
     assert_eq!(net.sql(&others).trim(), "f");
 
-    // An auditor reads everything and writes nothing.
+    // An auditor can read everything and write nothing.
     net.sql("CREATE ROLE alice LOGIN; GRANT adit_vpn_auditors TO alice");
     let audited = |sql: &str| net.cluster.sql_as("alice", "vpn", sql).unwrap().trim().to_owned();
     assert_eq!(audited("SELECT count(*) FROM adit.packet"), "3");
@@ -360,7 +360,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         ],
     );
 
-    // After its removal its sessions can do nothing, and it gets no new ones.
+    // After the node's removal, its sessions have no privileges, and it cannot open new ones.
     let remove = format!("\\! {ADIT} postgres remove a --dir {} >/dev/null", net.path("hub"));
     let script = format!(
         "SELECT 'before', count(*) FROM adit.{0};\n{remove}\nSELECT 'leaf', count(*) FROM adit.{0};\nINSERT INTO adit.{1} (seq, stream, epoch, \
@@ -407,7 +407,7 @@ fn an_invitation_lets_one_node_in_and_does_nothing_else() {
             format!("BEGIN; {}; ROLLBACK", reserve("'c'", "'{192.168.8.0/24,fd77::/48}'")),
         ],
     );
-    // psql fetches the number that was reserved.
+    // psql fetches the reserved number.
     let ready = "BEGIN; SELECT id FROM adit.reserve('c', '{}') \\gset\n";
     let own = || register(":id");
     let mut refused = vec![
@@ -433,11 +433,11 @@ fn an_invitation_lets_one_node_in_and_does_nothing_else() {
         ("SELECT * FROM adit.settings".to_owned(), "42501"),
         ("SET ROLE adit_vpn_nodes".to_owned(), "42501"),
         ("CREATE TABLE adit.more (n int)".to_owned(), "42501"),
-        // Others' reservations, and its own twice.
+        // It cannot use others' reservations, or its own twice.
         (register("1"), "42501"),
         (register("99"), "42501"),
         (format!("BEGIN; {}; {}", reserve("'c'", "'{}'"), reserve("'d'", "'{}'")), "42501"),
-        // A password in the clear; keys of other lengths.
+        // A password in the clear, and keys of other lengths, are refused.
         (format!("{ready} {}", own().replace(VERIFIER, "'geheim'")), "22023"),
         (format!("{ready} {}", own().replace(VERIFIER, "NULL")), "22023"),
         (format!("{ready} {}", own().replace("32", "33")), "22023"),
@@ -477,7 +477,7 @@ fn an_invitation_lets_one_node_in_and_does_nothing_else() {
     }
     net.may_not(&guest, &refused);
 
-    // Two of one name, two of one subnet: refused with a message, and the invitation is still valid.
+    // A second node with the same name or subnet is refused with a message, and the invitation stays valid.
     let join = |url: &str, more: &[&str]| {
         let mut all = vec!["join", url];
         all.extend(more);
@@ -496,28 +496,28 @@ fn an_invitation_lets_one_node_in_and_does_nothing_else() {
         "{said}"
     );
 
-    // Used up.
+    // The invitation has been used.
     let said = text(&join(&url, &["--name", "d", "--dir", &net.path("d")]));
     assert!(said.contains("it was used, is too old"), "{said}");
     assert!(!Path::new(&net.path("d")).join("postgres").exists());
-    // On a machine that is in the network already.
+    // The machine is already in the network.
     let said = text(&join(&other, &["--name", "d", "--dir", &dir]));
     assert!(said.contains("--network-name"), "{said}");
-    // Another network's key in the token, or an altered row.
+    // The token is for another network's key, or a row was altered.
     net.sql("UPDATE adit.network SET network4 = '10.8.0.0/24'");
     let said = text(&join(&other, &["--name", "d", "--dir", &net.path("d")]));
     assert!(said.contains("it was altered"), "{said}");
     net.sql("UPDATE adit.network SET network4 = '10.9.0.0/24'");
-    // A damaged token, and none at all.
+    // A damaged token, and no token.
     let cut = &other[..other.len() - 1];
     assert!(text(&join(cut, &[])).contains("damaged"));
     assert!(text(&join(other.split('#').next().unwrap(), &[])).contains("no invitation"));
-    // Expired.
+    // The invitation has expired.
     net.sql("UPDATE adit.invitation SET until = now() - interval '1 s' WHERE node IS NULL");
     let said = text(&join(&other, &["--name", "d", "--dir", &net.path("d")]));
     assert!(said.contains("used up or too old"), "{said}");
 
-    // Expired rows are removed, with their roles.
+    // Expired rows are removed together with their roles.
     net.done(&["expire", "--dir", &net.path("hub")]);
     assert_eq!(net.sql("SELECT count(*) FROM adit.invitation").trim(), "0");
     assert_eq!(
@@ -546,7 +546,7 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     assert!(said.contains("createdb nosuch"), "{said}");
     cluster.sql("vpn", "ALTER ROLE vpn CREATEROLE").unwrap();
 
-    // The SQL that would be executed, without executing it.
+    // The SQL is printed without being executed.
     let would = run("vpn", "vpn", &["--dir", &dir("x"), "--dry-run"]);
     assert!(
         would.status.success()
@@ -561,7 +561,7 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     );
     assert!(!Path::new(&dir("x")).exists());
 
-    // A failure in the middle leaves neither rows nor roles nor files.
+    // A failure in the middle leaves no rows, roles or files.
     let said = text(&run(
         "vpn",
         "vpn",
@@ -584,7 +584,8 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
 
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
     assert!(said.contains("adit postgres join -") && said.contains("  postgres://"), "{said}");
-    // Again: nothing; differently: refused; from another machine: refused, with the way to join.
+    // Repeating the command changes nothing. With other options, or from another machine, it is refused. The latter
+    // message explains how to join.
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
     assert!(said.contains("nothing was changed"), "{said}");
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x"), "--audit", "full"]));
@@ -594,30 +595,42 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     );
     let said = text(&run("vpn", "vpn", &["--dir", &dir("y")]));
     assert!(said.contains("adit postgres invite"), "{said}");
-    // Another version's network.
+    // The network is from another version.
     cluster.sql("vpn", "UPDATE adit.network SET version = 99").unwrap();
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
     assert!(said.contains("of version 99, and this adit knows 2"), "{said}");
-    // A schema of that name that belongs to another user.
+    // A schema with this name belongs to another user.
     cluster.sql("other", "CREATE SCHEMA adit").unwrap();
     let said = text(&run("other", "other", &["--dir", &dir("z")]));
     assert!(said.contains("not a network's"), "{said}");
 }
 
-/// Starts a session of a node that writes, until it is killed.
+/// Starts a session of a node that writes, until it is killed. A session before it may be ending still.
 fn writing(net: &Net, role: &str) -> Child {
-    session(net, role, "SELECT 'held', held_by FROM adit.begin_writing()", "held|")
+    let begun = std::time::Instant::now();
+    loop {
+        let (mut child, said) =
+            session(net, role, "SELECT 'held', held_by FROM adit.begin_writing()");
+        if said == "held|" {
+            return child;
+        }
+        assert!(begun.elapsed().as_secs() < 30, "{role}: {said}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
-/// Starts a session that shares every advisory lock that a stream of a small network could have had, by number.
+/// Starts a session that holds a shared lock on every advisory lock number that a stream of a small network could use.
 fn locking(net: &Net, role: &str) -> Child {
     let locks =
         "SELECT count(pg_advisory_lock_shared(1633970548, n)) FROM generate_series(1, 500) n";
-    session(net, role, locks, "500")
+    let (child, said) = session(net, role, locks);
+    assert_eq!(said, "500", "{role}");
+    child
 }
 
-/// Starts a session that executes this SQL, and stays.
-fn session(net: &Net, role: &str, sql: &str, said: &str) -> Child {
+/// Starts a session that executes this SQL and stays open. Returns it with the result.
+fn session(net: &Net, role: &str, sql: &str) -> (Child, String) {
     let mut psql = net.cluster.psql(role, "vpn");
     psql.args([
         "--no-align",
@@ -630,8 +643,7 @@ fn session(net: &Net, role: &str, sql: &str, said: &str) -> Child {
     let mut child = psql.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), said, "{role}");
-    child
+    (child, line.trim().to_owned())
 }
 
 #[test]
@@ -646,7 +658,7 @@ fn locks_of_a_stranger_neither_stop_a_node_nor_let_two_sessions_write() {
     let a = "adit_vpn_node_a";
     assert_eq!(holder(a), "", "a session writes in spite of the locks");
     let mut first = writing(&net, a);
-    // A lock with the number that the first session drew: it is queued for, and then silent.
+    // Another session queues for the lock number that the first session drew, and stays silent.
     let drawn = net.sql("SELECT lock FROM adit.writer WHERE node = 2").trim().to_owned();
     let mut waits = net.cluster.psql("stranger", "vpn");
     waits.args(["--command", &format!("SELECT pg_advisory_lock({drawn}), pg_sleep(60)")]);
@@ -718,7 +730,7 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
             named("packet", stream, no)
         )
     };
-    // The quiet one first: by age alone it would be dropped first.
+    // The quiet stream sends first, so by age alone its leaf would be dropped first.
     net.may("adit_vpn_node_b", &[open(&b_hub, 1), fill(&b_hub, 1, 10), open(&b_hub, 2)]);
     for no in 1..=4 {
         net.may("adit_vpn_node_a", &[open(&a_hub, no), fill(&a_hub, no, 200)]);
@@ -739,10 +751,10 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
         "4"
     );
 
-    // Rows that are too old are dropped however few they are, except those of a leaf that its sender has open.
+    // Rows that are too old are dropped however few there are, except those in a leaf that its sender has open.
     net.sql("UPDATE adit.settings SET retention_age = '0', retention_bytes = 1000000000");
     let mut held = writing(&net, "adit_vpn_node_a");
-    // Locks of another role protect nothing, nor do those of its own that the table does not name.
+    // Another role's locks protect nothing, and neither do the sender's own locks that are not in the table.
     net.sql("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE vpn TO stranger");
     let mut alien = locking(&net, "stranger");
     let mut other = locking(&net, "adit_vpn_node_b");
@@ -778,7 +790,7 @@ fn a_sender_that_never_begins_a_new_leaf_is_made_to() {
         ],
     );
     net.sql("UPDATE adit.settings SET retention_bytes = 64000000");
-    // It is open and locked, so it cannot be dropped; the others must not pay for that.
+    // The leaf is open and locked, so it cannot be dropped. The others must not be dropped in its place.
     let mut held = writing(&net, a);
     net.done(&["expire", "--dir", &net.path("hub")]);
     held.kill().unwrap();
@@ -800,7 +812,7 @@ fn a_sender_goes_on_behind_everything_that_it_may_have_sent() {
         net.cluster.sql_as(a, "vpn", sql).unwrap().trim().to_owned()
     };
     assert_eq!(resume(), format!("{stream}|0|0|0"));
-    // The record of an epoch counts even if no packet arrived.
+    // The record of an epoch counts even if it has no packets.
     net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1,", ", 1, 1, 7,")]);
     assert_eq!(resume(), format!("{stream}|6|1|1"));
     let put = format!(
@@ -809,10 +821,10 @@ fn a_sender_goes_on_behind_everything_that_it_may_have_sent() {
     );
     net.may(a, &[put]);
     assert_eq!(resume(), format!("{stream}|9|1|1"));
-    // Dropped, no matter by which role.
+    // The leaf was dropped, no matter by which role.
     net.sql("DROP TABLE adit.packet_2_1 CASCADE");
     assert_eq!(resume(), format!("{stream}|6|1|1"));
-    // Emptied by a crash of the database: what was sent is not known, so far behind it.
+    // A crash of the database emptied the leaf. The sent numbers are unknown, so the next number is much higher.
     net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1, true", ", 2, 2, 10, false")]);
     net.may(a, &[insert("packet_2_2", &stream).replace("(1,", "(12,")]);
     assert_eq!(resume(), format!("{stream}|12|2|2"));
@@ -862,7 +874,7 @@ fn a_superuser_may_make_a_network_whose_leaves_lie_in_a_tablespace() {
         )
         .unwrap();
     let found = "SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE spcname = 'my space'";
-    // The leaf and its index, and nothing for values that would be too long for a page.
+    // The leaf has only an index, and no TOAST table for values that would be too long for a page.
     assert_eq!(cluster.sql("vpn", found).unwrap().trim(), "2");
     let plain = "SELECT string_agg(DISTINCT attstorage::text, '') FROM pg_attribute WHERE attnum > 0 AND attrelid IN \
                  (SELECT inhrelid FROM pg_inherits)";
@@ -888,16 +900,16 @@ fn epochs_are_limited_in_rate_and_their_keys_count_in_the_retention() {
     net.may(a, &[open(61, 61, 2)]);
     net.sql("UPDATE adit.epoch SET opened = opened - interval '1 minute'");
     net.may(a, &[open(62, 62, 2)]);
-    // There are few rows and many keys: the leaf that has them is dropped.
+    // There are few rows and many keys, so the leaf with the keys is dropped.
     net.sql("UPDATE adit.settings SET retention_bytes = 300000");
     let dropped = net.done(&["expire", "--dir", &net.path("hub")]);
     assert!(dropped.contains("dropped packet_2_1,"), "{dropped}");
     assert!((16_000..20_000).contains(&keys()), "{}", keys());
     net.sql("UPDATE adit.settings SET retention_bytes = 1000000000");
-    // It ends with 1, because the node is not running.
+    // The exit code is 1, because the node is not running.
     let shown = text(&adit(&["status", "--json", "--dir", &net.path("hub")]));
     assert!(shown.contains("\"key_bytes\": 1") || shown.contains("\"key_bytes\":1"), "{shown}");
-    // Records of dropped leaves are kept for a day, up to a bounded number.
+    // Records of dropped leaves are kept for a day, up to a maximum number.
     net.sql(
         "INSERT INTO adit.leaf (sender, no, durable, closed, dropped) SELECT 2, n, true, now(), now() FROM generate_series(3, 290) n; \
          INSERT INTO adit.epoch SELECT stream, n + 100, n, first_seq, opened, record, signature \
@@ -913,7 +925,8 @@ fn the_log_of_a_hundred_nodes_is_read_with_the_servers_default_settings() {
     let Some(net) = Net::new() else { return };
     let settings = net.sql("SHOW max_locks_per_transaction; SHOW max_connections");
     assert_eq!(settings.split_whitespace().collect::<Vec<_>>(), ["64", "100"]);
-    // 100 nodes, 17 leaves of each, in transactions of as many leaves as a server with these settings creates at once.
+    // Create 17 leaves for each of 100 nodes, in transactions with as many leaves as a server with these settings can
+    // create at once.
     for first in (1001..=1100).step_by(5) {
         net.sql(&format!(
             "DO $$ BEGIN FOR s IN {first}..{first} + 4 LOOP FOR n IN 1..17 LOOP \
@@ -931,9 +944,9 @@ fn the_log_of_a_hundred_nodes_is_read_with_the_servers_default_settings() {
     assert_eq!(read("SELECT count(*) FROM adit.log WHERE ts > now() - interval '1 hour'"), "0");
 }
 
-/// Returns the generation of the network's key that a node's own `status` has checked.
+/// Returns the generation of the network's key that a node's own `status` has verified.
 fn generation(net: &Net, node: &str) -> i64 {
-    // No node runs here: `status` fails, and still reports what it read.
+    // No node runs here, so `status` fails, but still reports what it has read.
     let output = adit(&["status", "--json", "--dir", &net.path(node)]);
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let generation = said.pointer("/database/key_generation").and_then(|value| value.as_i64());
@@ -953,7 +966,7 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     for node in ["hub", "a", "b"] {
         assert_eq!(generation(&net, node), 2, "{node}");
     }
-    // Each reads its own wrap; the auditors read all.
+    // Each node can read its own wrap. Auditors can read all.
     let seen = |role: &str| net.sql_as(role, "SELECT count(*), min(reader) FROM adit.rekey_wrap");
     assert_eq!(seen("adit_vpn_node_a").unwrap().trim(), "1|2");
     net.sql("CREATE ROLE alice LOGIN; GRANT adit_vpn_auditors TO alice");
@@ -961,17 +974,17 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     let url = net.cluster.socket_url("alice", "vpn");
     net.done(&["verify", "--url", &url, "--key", &net.path("auditor")]);
 
-    // Neither an earlier invitation nor its role gets the new key.
+    // An earlier invitation and its role do not get the new key.
     let said = text(&adit(&["join", &open, "--name", "c", "--dir", &net.path("c")]));
     assert!(said.contains("has got a new key since this invitation was made"), "{said}");
     let kept = "SELECT count(*) FROM adit.invitation WHERE num_nonnulls(key, offline, asked, proof, enc, sealed) > 0";
     assert_eq!(net.sql(kept).trim(), "0");
-    // A later one does, and its node begins there.
+    // A later invitation does, and its node starts with that key.
     let fresh = invitation(&net.done(&["invite", "--dir", &hub]));
     net.done(&["join", &fresh, "--name", "c", "--dir", &net.path("c")]);
     assert_eq!(generation(&net, "c"), 2);
 
-    // A removed node is left out; it cannot open the later keys that the database shows.
+    // A removed node is left out, and cannot open the later keys in the database.
     let said = net.done(&["remove", "b", "--dir", &hub]);
     assert!(said.contains("generation 3, for: hub, a, c, and the auditor."), "{said}");
     assert_eq!((generation(&net, "a"), generation(&net, "c")), (3, 3));
@@ -983,7 +996,7 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     net.refused(&["rekey", "--dir", &hub], "node b is not believed");
     net.sql("UPDATE adit.node SET removed = now() WHERE name = 'b'");
 
-    // Rows restored from before a rekey, and a record that the database has altered, are rejected.
+    // Rows that were restored from before a rekey, and a record that the database has altered, are rejected.
     let altered = "UPDATE adit.rekey SET record = set_byte(record, 20, get_byte(record, 20) # 1) WHERE generation = 2";
     net.sql(altered);
     net.refused(
@@ -1000,11 +1013,11 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     net.sql("INSERT INTO adit.rekey SELECT * FROM public.kept_record; INSERT INTO adit.rekey_wrap SELECT * FROM public.kept");
     let said = net.done(&["rekey", "--dir", &hub]);
     assert!(said.contains("generation 4"), "{said}");
-    // Files of this machine are unchanged: its node takes keys from the database.
+    // The files of this machine are unchanged, because its node takes keys from the database.
     assert!(!Path::new(&hub).join("postgres/vpn/network.keys").exists());
 }
 
-/// Failures in the middle of the transaction, after the record and before the wraps.
+/// The transaction fails in the middle, after the record and before the wraps.
 #[test]
 fn a_rekey_that_is_killed_leaves_the_former_key() {
     let Some(net) = Net::new() else { return };

@@ -1,34 +1,37 @@
 //! The files of a node, by network.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use adit_runtime::fault::Fault;
 use adit_runtime::paths;
 
-/// Longest name of a network.
+/// The maximum length of a network's name.
 const MAX_NAME: usize = 16;
+
+/// The file that makes a folder a network's.
+const SETTINGS: &str = "node.toml";
 
 /// The directories of the node of one network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The network's name on this machine; lower-case letters and digits.
+    /// The network's name on this host, of lower-case letters and digits.
     pub name: String,
-    /// `node.toml`, `node.key` and `pins`.
+    /// The directory of `node.toml`, `node.key` and `pins`.
     pub config: PathBuf,
-    /// `positions`.
+    /// The directory of `positions`.
     pub state: PathBuf,
-    /// The control socket.
+    /// The directory of the control socket.
     pub run: PathBuf,
     dir: Option<PathBuf>,
 }
 
 impl Paths {
-    /// Returns the paths of the network `name`: beneath `/etc/adit/postgres`, or everything beneath `dir`.
+    /// Returns the paths of the network `name`, in the system's directories such as `/etc/adit/postgres`, or all below
+    /// `dir`.
     ///
     /// # Errors
-    /// The name has other characters than lower-case letters and digits, or more than 16; `dir` is no path.
+    /// Fails if the name has characters other than lower-case letters and digits, or more than 16, or `dir` is not a
+    /// valid path.
     pub fn new(dir: Option<&Path>, name: &str) -> Result<Self, Fault> {
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
         if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {
@@ -47,10 +50,10 @@ impl Paths {
         })
     }
 
-    /// Returns the paths of the network `name`, or of the only one that this machine is in.
+    /// Returns the paths of the network `name`, or of the only network of this host.
     ///
     /// # Errors
-    /// There is none, or there are several and none was named.
+    /// Fails if there is no such network, or there are several and no name is given.
     pub fn find(dir: Option<&Path>, name: Option<&str>) -> Result<Self, Fault> {
         if let Some(name) = name {
             let paths = Self::new(dir, name)?;
@@ -64,9 +67,7 @@ impl Paths {
             };
         }
         let folder = paths::Paths::new(dir)?.config.join("postgres");
-        let mut names = networks(&folder).map_err(|error| {
-            Fault::environment(format!("cannot read {}: {error}", folder.display()))
-        })?;
+        let mut names = paths::folders_with(&folder, SETTINGS)?;
         match (names.pop(), names.is_empty()) {
             (Some(name), true) => Self::new(dir, &name),
             (None, _) => Err(Fault::operator(format!(
@@ -84,27 +85,28 @@ impl Paths {
         }
     }
 
-    /// Returns the folder that all files are beneath, if they are not in the system's folders.
+    /// Returns the directory that contains all files, if they are not in the system's directories.
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
 
-    /// Returns the path of the node's settings; they contain no secrets.
+    /// Returns the path of the node's settings, which contain no secrets.
     pub fn settings_file(&self) -> PathBuf {
-        self.config.join("node.toml")
+        self.config.join(SETTINGS)
     }
 
-    /// Returns the node's identity, the network's key, the password of its role; mode 0600.
+    /// Returns the path of the file with the node's keys, the network's key, and the password of its role, with mode
+    /// 0600.
     pub fn secrets_file(&self) -> PathBuf {
         self.config.join("node.key")
     }
 
-    /// Returns the network's keys that were made after this node joined; mode 0600, kept by the running node.
+    /// Returns the path of the file with the network's later keys, with mode 0600. The running node writes it.
     pub fn ring_file(&self) -> PathBuf {
         self.config.join("network.keys")
     }
 
-    /// Returns the keys of nodes seen before.
+    /// Returns the path of the pins file.
     pub fn pins_file(&self) -> PathBuf {
         self.config.join("pins")
     }
@@ -114,17 +116,17 @@ impl Paths {
         self.state.join("positions")
     }
 
-    /// Returns the file that the running node locks (flock).
+    /// Returns the path of the file that the running node locks (flock).
     pub fn lock_file(&self) -> PathBuf {
         self.run.join(format!("postgres-{}.lock", self.name))
     }
 
-    /// Returns the running node's control socket.
+    /// Returns the path of the running node's control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.run.join(format!("postgres-{}.sock", self.name))
     }
 
-    /// Formats a command line for hints: `command("up")` is `adit postgres up -n NAME --dir D`.
+    /// Formats a command line for hints. `command("up")` returns `adit postgres up -n NAME --dir D`.
     pub fn command(&self, verb: &str) -> String {
         match &self.dir {
             Some(dir) => {
@@ -134,10 +136,10 @@ impl Paths {
         }
     }
 
-    /// Creates the folders.
+    /// Creates the directories.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// Fails if the file system refuses.
     pub fn create(&self) -> Result<(), Fault> {
         for (path, mode) in [(&self.config, 0o755), (&self.state, 0o700), (&self.run, 0o755)] {
             paths::make_folder(path, mode)?;
@@ -146,25 +148,10 @@ impl Paths {
     }
 }
 
-/// Returns the networks whose settings are in `folder`, by name.
-fn networks(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.path().join("node.toml").exists() {
-            names.push(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Privileges of a serving process: what it keeps, and what its helper does.
+//! The privileges of a serving process, and the work of its helper.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,17 +25,17 @@ pub(super) fn protect_secrets() {
 /// The owner of the server's host state.
 #[derive(Debug)]
 pub(super) enum HostChanges {
-    /// This process. Undone when it is dropped.
+    /// This process. The changes are undone when it is dropped.
     Own(Box<HostState>),
-    /// The helper, which undoes it when this process ends.
+    /// The helper, which undoes the changes when this process ends.
     Helper(Running),
 }
 
 impl HostChanges {
-    /// Takes the instance's lock, undoes what a killed predecessor left, and prepares the machine.
+    /// Takes the instance's lock, undoes the changes of a killed predecessor, and prepares the host.
     ///
     /// # Errors
-    /// Another server runs, or something could not be changed.
+    /// Fails if another server runs, or a change failed.
     pub(super) fn prepare(paths: &Paths, settings: &Settings) -> Result<Self, Fault> {
         if let Some(running) = helper::start(&SERVER, &paths.dir, &[])? {
             let this = Self::Helper(running);
@@ -47,10 +47,10 @@ impl HostChanges {
         Ok(Self::Own(Box::new(host_state)))
     }
 
-    /// Puts the firewall's rules in place again, of the running settings with this `nat`.
+    /// Loads the firewall rules again, for the running settings with this `nat`.
     ///
     /// # Errors
-    /// nft refuses.
+    /// Fails if nft refuses the rules.
     pub(super) fn masquerade(&mut self, running: &Settings, nat: Nat) -> Result<(), Fault> {
         match self {
             Self::Own(host_state) => host_state.filter(&Settings { nat, ..running.clone() }),
@@ -58,10 +58,10 @@ impl HostChanges {
         }
     }
 
-    /// Asks the helper to read the settings again, before this process does.
+    /// Makes the helper read the settings again, before this process does.
     ///
     /// # Errors
-    /// They are wrong.
+    /// Fails if the settings are wrong.
     pub(super) fn reload(&self) -> Result<(), Fault> {
         match self {
             Self::Own(_) => Ok(()),
@@ -76,11 +76,12 @@ impl HostChanges {
         }
     }
 
-    /// Becomes the user of the settings, without capabilities, or keeps what changing the machine takes.
-    /// Irreversible; before threads are started.
+    /// Becomes the configured user without capabilities, or keeps the privileges that are needed to change the host.
+    /// This is irreversible, and must happen before threads start.
     ///
     /// # Errors
-    /// Privileges could not be dropped; the server must not run with privileges that the operator believes dropped.
+    /// Fails if privileges could not be dropped. The server must not run with privileges that the operator believes to
+    /// be dropped.
     pub(super) fn drop_privileges(&self, paths: &Paths, settings: &Settings) -> Result<(), Fault> {
         match self {
             Self::Own(_) => drop_all_but_needed(paths),
@@ -92,7 +93,7 @@ impl HostChanges {
 /// Takes the instance's lock for the process `server`, and logs it if there was something to undo.
 ///
 /// # Errors
-/// Another server runs.
+/// Fails if another server runs.
 pub(crate) fn claim(paths: &Paths, server: u32) -> Result<HostState, Fault> {
     let (host_state, leftover) = HostState::claim(paths, server)?;
     if leftover {
@@ -101,21 +102,21 @@ pub(crate) fn claim(paths: &Paths, server: u32) -> Result<HostState, Fault> {
     Ok(host_state)
 }
 
-/// Without a helper, drops every capability but the one for the network, and all system calls that a daemon which
-/// starts programs does not make.
+/// Without a helper, drops every capability except those that are needed, and all system calls except those of a daemon
+/// that starts programs.
 fn drop_all_but_needed(paths: &Paths) -> Result<(), Fault> {
     let mut keep = vec![Capability::CAP_NET_ADMIN];
     if !open_to_root(paths) {
-        // A folder in a user's private home: without this even root stays outside.
+        // The directory is in a user's private home, to which even root has no access without this capability.
         keep.push(Capability::CAP_DAC_OVERRIDE);
-        say!(2, "the folders lie where only another user may go: file rights are kept");
+        say!(2, "the directories are accessible only to another user: CAP_DAC_OVERRIDE is kept");
     }
     let seccomp = Some((Profile::DaemonWithPrograms, Violation::Refuse));
     let privileges = Privileges { keep, seccomp, ..Privileges::default() };
     privileges.drop().map_err(|error| Fault::environment(error.to_string()))
 }
 
-/// Returns whether root without its power over file modes can read and write all required files.
+/// Returns whether root without the capability to override file modes can read and write all required files.
 fn open_to_root(paths: &Paths) -> bool {
     let folders = [&paths.config, &paths.data, &paths.run];
     let owned = folders.iter().all(|folder| fs::metadata(folder).is_ok_and(|m| m.uid() == 0));

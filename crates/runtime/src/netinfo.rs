@@ -1,4 +1,4 @@
-//! Host discovery: addresses and networks of this machine, and free networks.
+//! Discovery of the host's addresses and networks, and of free networks.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -6,16 +6,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use adit_engine::Random;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// The number of attempts to find a free network; each fails only if it overlaps.
+/// The number of attempts to find a free network. An attempt fails only if the network overlaps another one.
 const TRIES: u32 = 1000;
 
-/// Networks of 10/8 that are in so many homes and guides that they collide sooner or later.
+/// The networks in 10/8 that so many homes and guides use that collisions are likely.
 const CROWDED: [&str; 6] =
     ["10.0.0.0/20", "10.1.0.0/20", "10.8.0.0/16", "10.10.0.0/16", "10.42.0.0/15", "10.88.0.0/16"];
 
-/// Returns the address from which this machine reaches the outside, by its default route. Sends nothing.
+/// Returns the address from which this host reaches the outside through its default route. Sends nothing.
 pub fn outside_address() -> Option<IpAddr> {
-    // Documentation addresses: routed like any other, and without an owner.
+    // Documentation addresses are routed like any other, but belong to no host.
     let ways: [(SocketAddr, SocketAddr); 2] = [
         ((Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::new(192, 0, 2, 1), 9).into()),
         (
@@ -31,7 +31,7 @@ pub fn outside_address() -> Option<IpAddr> {
     })
 }
 
-/// Returns whether an address is reachable only from its own site, so that a router translates in front.
+/// Returns whether an address is reachable only within its own site, so that a router must translate it.
 pub fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(ip) => {
@@ -42,19 +42,26 @@ pub fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// Returns every network this machine has an address in or a route to, default routes aside.
+/// Returns every network in which this host has an address or to which it has a route, except default routes.
 pub fn local_networks() -> Vec<IpNet> {
-    let mut networks = interface_networks();
-    networks.extend(parse_routes4(&fs::read_to_string("/proc/net/route").unwrap_or_default()));
-    networks.extend(parse_routes6(&fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default()));
+    local_networks_except("")
+}
+
+/// Does the same without those of one network device.
+pub fn local_networks_except(device: &str) -> Vec<IpNet> {
+    let routes = |file| fs::read_to_string(file).unwrap_or_default();
+    let mut networks = interface_networks(device);
+    networks.extend(parse_routes4(&routes("/proc/net/route"), device));
+    networks.extend(parse_routes6(&routes("/proc/net/ipv6_route"), device));
     networks.sort();
     networks.dedup();
     networks
 }
 
-fn interface_networks() -> Vec<IpNet> {
+fn interface_networks(except: &str) -> Vec<IpNet> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     interfaces
+        .filter(|interface| interface.interface_name != except)
         .filter_map(|interface| {
             let (address, mask) = (interface.address?, interface.netmask?);
             if let (Some(address), Some(mask)) = (address.as_sockaddr_in(), mask.as_sockaddr_in()) {
@@ -67,14 +74,15 @@ fn interface_networks() -> Vec<IpNet> {
         .collect()
 }
 
-/// Parses `/proc/net/route`: interface, destination, gateway, flags, 3 counters, mask; numbers in hex in native byte
-/// order.
-fn parse_routes4(text: &str) -> Vec<IpNet> {
+/// Parses `/proc/net/route`, whose fields are interface, destination, gateway, flags, 3 counters and mask, with numbers
+/// in hex in native byte order.
+fn parse_routes4(text: &str, except: &str) -> Vec<IpNet> {
     text.lines()
         .skip(1)
         .filter_map(|line| {
             let mut fields = line.split_ascii_whitespace();
-            let destination = u32::from_str_radix(fields.nth(1)?, 16).ok()?;
+            fields.next().filter(|device| *device != except)?;
+            let destination = u32::from_str_radix(fields.next()?, 16).ok()?;
             let mask = u32::from_str_radix(fields.nth(5)?, 16).ok()?;
             let address = Ipv4Addr::from(destination.to_ne_bytes());
             let network = Ipv4Net::with_netmask(address, mask.to_ne_bytes().into()).ok()?;
@@ -83,14 +91,15 @@ fn parse_routes4(text: &str) -> Vec<IpNet> {
         .collect()
 }
 
-/// Parses `/proc/net/ipv6_route`: destination and prefix length in hex, and more.
-fn parse_routes6(text: &str) -> Vec<IpNet> {
+/// Parses `/proc/net/ipv6_route`, which begins with destination and prefix length in hex and ends with the interface.
+fn parse_routes6(text: &str, except: &str) -> Vec<IpNet> {
     text.lines()
         .filter_map(|line| {
             let mut fields = line.split_ascii_whitespace();
             let destination = u128::from_str_radix(fields.next()?, 16).ok()?;
             let prefix = u8::from_str_radix(fields.next()?, 16).ok()?;
             let network = Ipv6Net::new(Ipv6Addr::from(destination), prefix).ok()?;
+            fields.next_back().filter(|device| *device != except)?;
             let address = network.addr();
             let of_interest = prefix > 0 && !address.is_multicast() && !address.is_loopback();
             of_interest.then_some(IpNet::V6(network))
@@ -119,7 +128,7 @@ pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// Chooses a random /24 of 10/8 that overlaps none of `taken` and is not a popular default.
+/// Chooses a random /24 in 10/8 that overlaps none of `taken` and is not a popular default.
 pub fn free_network4(taken: &[IpNet], random: &mut Random) -> Option<Ipv4Net> {
     let crowded = CROWDED.iter().filter_map(|text| text.parse::<IpNet>().ok());
     let avoid: Vec<IpNet> = crowded.chain(taken.iter().copied()).collect();
@@ -130,7 +139,7 @@ pub fn free_network4(taken: &[IpNet], random: &mut Random) -> Option<Ipv4Net> {
     })
 }
 
-/// Chooses a random /64 of the unique local addresses (RFC 4193): no other network has it.
+/// Chooses a random /64 of the unique local addresses (RFC 4193), which no other network is likely to have.
 pub fn free_network6(taken: &[IpNet], random: &mut Random) -> Option<Ipv6Net> {
     (0..TRIES).find_map(|_| {
         let [a, b, c, d, e]: [u8; 5] = random.bytes();
@@ -149,12 +158,13 @@ mod tests {
         let four = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
             eth0\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\n\
             eth0\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\n";
-        assert_eq!(parse_routes4(four), ["192.168.2.0/24".parse::<IpNet>().unwrap()]);
+        assert_eq!(parse_routes4(four, ""), ["192.168.2.0/24".parse::<IpNet>().unwrap()]);
         let six = "fd120000000000000000000000000000 40 00000000000000000000000000000000 00 \
             00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth0\n\
             00000000000000000000000000000000 00 0 00 0 0 0 0 0 lo\n\
             ff000000000000000000000000000000 08 0 00 0 0 0 0 0 eth0\n";
-        assert_eq!(parse_routes6(six), ["fd12::/64".parse::<IpNet>().unwrap()]);
+        assert_eq!(parse_routes6(six, ""), ["fd12::/64".parse::<IpNet>().unwrap()]);
+        assert!(parse_routes4(four, "eth0").is_empty() && parse_routes6(six, "eth0").is_empty());
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The files of a server, and the way in which files and folders are created.
+//! The files of a server, and functions that create files and directories.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -10,20 +11,21 @@ use crate::fault::{Fault, file_fault};
 /// The directories and files of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The folder of `server.toml`.
+    /// The directory of `server.toml`.
     pub config: PathBuf,
-    /// PKI, registry and leases.
+    /// The directory of the PKI, registry and leases.
     pub data: PathBuf,
-    /// The control socket and what must be undone at the end.
+    /// The directory of the control socket and the undo log.
     pub run: PathBuf,
-    /// A short name that is unique on this machine: names the nft table.
+    /// A short name that is unique on this host, for the nft table.
     pub instance: String,
-    /// As given with `--dir`, for hints such as `adit --dir D server run`.
+    /// The argument of `--dir`, for hints such as `adit --dir D server run`.
     pub dir: Option<PathBuf>,
 }
 
 impl Paths {
-    /// Returns `/etc/adit`, `/var/lib/adit`, `/run/adit`, or everything beneath `dir`.
+    /// Returns the paths below `/etc/adit`, `/var/lib/adit` and `/run/adit`, or all of them below
+    /// `dir`.
     pub fn new(dir: Option<&Path>) -> Result<Self, Fault> {
         let Some(dir) = dir else {
             return Ok(Self {
@@ -70,7 +72,7 @@ impl Paths {
         self.run.join("server.sock")
     }
 
-    /// Formats a command line for hints: `command("server run")` is `adit server run --dir D`.
+    /// Formats a command line for hints. `command("server run")` returns `adit server run --dir D`.
     pub fn command(&self, verb: &str) -> String {
         match &self.dir {
             Some(dir) => format!("adit {verb} --dir {}", shell_word(dir)),
@@ -78,7 +80,7 @@ impl Paths {
         }
     }
 
-    /// Creates the three folders; the data folder is for its owner only.
+    /// Creates the three directories. Only the owner may access the data directory.
     pub fn create(&self) -> Result<(), Fault> {
         for (path, mode) in [(&self.config, 0o755), (&self.data, 0o700), (&self.run, 0o755)] {
             make_folder(path, mode)?;
@@ -87,7 +89,30 @@ impl Paths {
     }
 }
 
-/// Creates a folder and its parents if missing; an existing one keeps its mode.
+/// Returns the names of the folders in `folder` that contain `file`, in order; none if `folder` does not exist.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn folders_with(folder: &Path, file: &str) -> Result<Vec<String>, Fault> {
+    let list = || -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.path().join(file).exists() {
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    };
+    match list() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(file_fault("cannot read", folder, &error)),
+        Ok(names) => Ok(names),
+    }
+}
+
+/// Creates a directory and its parents if they are missing. An existing directory keeps its mode.
 pub fn make_folder(path: &Path, mode: u32) -> Result<(), Fault> {
     DirBuilder::new()
         .recursive(true)
@@ -103,8 +128,8 @@ pub fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> Result<(), Fault>
         .map_err(|error| file_fault("cannot write", path, &error))
 }
 
-/// Letters and digits of the folder's name and a few of its path's hash, so that two folders of
-/// one name do not share an nft table.
+/// Returns the letters and digits of the directory's name and a few of its path's hash, so that two
+/// directories with the same name do not share an nft table.
 fn instance_name(path: &Path) -> String {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);

@@ -16,7 +16,7 @@ use crate::control::StatusReport;
 use crate::driver::{self, Backend};
 use crate::fault::Fault;
 
-/// Plane and upcalls together.
+/// A data plane with its queue of upcalls.
 #[derive(Debug)]
 pub struct PlaneBackend<F: Format> {
     plane: Plane<F>,
@@ -25,7 +25,7 @@ pub struct PlaneBackend<F: Format> {
 }
 
 impl<F: Format> PlaneBackend<F> {
-    /// Joins a plane with the queue of its upcalls.
+    /// Combines a data plane with its queue of upcalls.
     pub fn new(plane: Plane<F>, upcalls: Upcalls<F::Types>, streams: StreamOptions) -> Self {
         Self { plane, upcalls, streams }
     }
@@ -97,11 +97,11 @@ fn convert<T: DataFormat>(upcall: adit_dataplane::Upcall<T>) -> driver::Upcall<T
     }
 }
 
-/// Names in [`SWITCH`], in the order of [`gates`].
+/// The names in [`SWITCH`], in the order of [`gates`].
 const GATES: [&str; 4] = ["udp-gso", "udp-gro", "tun-tso", "tun-uso"];
 
-/// An environment variable with offloads to leave unused, between commas: for machines whose kernel
-/// or driver gets one wrong, and to measure what each is worth.
+/// The environment variable with a comma-separated list of offloads to disable. It is for hosts
+/// with a faulty kernel or driver, and for measuring the effect of each offload.
 const SWITCH: &str = "ADIT_DISABLE";
 
 /// Returns the offloads that may be used.
@@ -122,7 +122,7 @@ pub fn tun_offloads() -> TunOffloads {
     TunOffloads { csum: true, tso: gates.tun_tso, uso: gates.tun_uso }
 }
 
-/// Puts what the data plane counted into a report.
+/// Adds the data plane's counters to a report.
 pub fn fill_totals<F: Format>(report: &mut StatusReport, plane: &Plane<F>) {
     let totals = plane.totals();
     report.workers = plane.workers();
@@ -152,11 +152,11 @@ mod tests {
         assert_eq!(gates_without("tun-tso"), Offloads { tun_tso: false, ..Offloads::ALL });
     }
 
-    /// The descriptor is never read, so the watcher must see an edge each time.
+    /// The descriptor is never read, so the watcher must get an edge each time.
     #[tokio::test]
     async fn a_plane_calls_once_for_all_that_comes_until_the_next_drain_and_then_again() {
         use adit_engine::PeerId;
-        use adit_engine::command::PeerSpec;
+        use adit_engine::command::{Float, PeerSpec};
 
         use crate::trivial::Trivial;
 
@@ -173,12 +173,12 @@ mod tests {
         let wakeup = driver::watch(backend.wakeup().unwrap(), tokio::io::Interest::READABLE);
         let wakeup = wakeup.unwrap();
         let spec = PeerSpec {
-            float: false,
+            float: Float::Refuse,
             ..PeerSpec::plain(Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1).into()))
         };
         let soon = std::time::Duration::from_millis(20);
         for _ in 0..3 {
-            // An id that no peer can have is refused by a notice.
+            // An id that no peer can have is refused with a notice.
             backend.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));
             wakeup.readable().await.unwrap().clear_ready();
             backend.apply(Command::AddPeer(PeerId(u32::MAX), spec.clone()));

@@ -1,4 +1,4 @@
-//! Drops privileges: the network process runs as a user of its own, without capabilities.
+//! Drops privileges, so that the network process runs as a separate user without capabilities.
 
 use adit_linux::privileges::{
     self, Capability, PrivilegeError, Privileges, Profile, Violation, find_group, find_user,
@@ -7,13 +7,13 @@ use adit_linux::privileges::{
 use crate::fault::Fault;
 use crate::say;
 
-/// The system user that packages make, and the one that every system has.
+/// The system user that packages create, and the one that every system has.
 const USERS: [&str; 2] = ["adit", "nobody"];
 
 /// The privilege options of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct PrivilegeOptions {
-    /// The user; `None`: `USERS`.
+    /// The user; `None`: the first existing one of `USERS`.
     pub user: Option<String>,
     /// The group; `None`: the user's own.
     pub group: Option<String>,
@@ -24,25 +24,26 @@ pub struct PrivilegeOptions {
 /// The result of dropping privileges.
 #[derive(Clone, Debug, Default)]
 pub struct DroppedPrivileges {
-    /// The user that the process runs as now, if that was changed.
+    /// The user as which the process runs now, if it was changed.
     pub user: Option<String>,
-    /// The group, if it was asked for by name.
+    /// The group, if it was configured by name.
     pub group: Option<String>,
-    /// Capabilities that are left.
+    /// The remaining capabilities.
     pub kept: Vec<Capability>,
 }
 
-/// Gives up everything but `needed`; with a helper that too. Irreversible, and before threads start.
+/// Drops all privileges except `needed`, and with a helper process those too. This is irreversible, and must happen
+/// before threads start.
 ///
 /// # Errors
-/// A user that does not exist, or something could not be given up: the process must not go on.
+/// Fails if the user does not exist or a privilege could not be dropped. The process must not continue.
 pub fn drop(
     wanted: &PrivilegeOptions,
     helped: bool,
     needed: &[Capability],
 ) -> Result<DroppedPrivileges, Fault> {
     let kept = if helped { Vec::new() } else { needed.to_vec() };
-    // CAP_NET_RAW is kept for packet sockets.
+    // CAP_NET_RAW is kept only for a bridge's packet sockets.
     let profile =
         if kept.contains(&Capability::CAP_NET_RAW) { Profile::Bridge } else { Profile::Daemon };
     let mut privileges = Privileges {
@@ -61,10 +62,10 @@ pub fn drop(
     Ok(dropped)
 }
 
-/// Does the same as [`drop`], for a program that lets the operator choose no more than the user.
+/// Does the same as [`drop`], for a program in which the operator can choose only the user.
 ///
 /// # Errors
-/// As [`drop`].
+/// See [`drop`].
 pub fn become_user(
     program: &str,
     user: Option<&String>,
@@ -97,7 +98,7 @@ fn choose_user(
     };
     let group = wanted.group.as_deref().map(find_group).transpose().map_err(operator)?;
     let group = group.unwrap_or(own_group);
-    // A user that the operator names must be adopted, or the start fails; the default user is adopted where possible.
+    // A configured user must exist and be usable, or the start fails. The default user is used if possible.
     if wanted.user.is_none()
         && let Some(why) = privileges::obstacle(user, group)
     {
@@ -111,4 +112,16 @@ fn choose_user(
     dropped.user = Some(name);
     dropped.group.clone_from(&wanted.group);
     Ok(())
+}
+
+/// Raises the descriptor limit: streams and sockets use a descriptor each, and the usual limit of 1024 is meant for
+/// programs that use `select`.
+pub fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::debug!("open files: limit stays at {soft}: {e}");
+    }
 }

@@ -1,4 +1,5 @@
-//! The members of a network: `init`, `join`, `invite`, `remove`, `rekey`; and its retention: `expire`.
+//! `init`, `join`, `invite`, `remove` and `rekey`, which manage the members of a network, and `expire`, which applies
+//! its retention.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
@@ -13,8 +14,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
 use super::NodeSelector;
-use super::settings::{NetworkSettings, time};
-use crate::args::network;
+use super::settings::NetworkSettings;
+use crate::args::{network, time};
 use crate::{note, print};
 
 #[derive(Debug, Args)]
@@ -23,84 +24,85 @@ pub(crate) struct Init {
     #[arg(value_name = "URL")]
     pub database: SecretWord,
 
-    /// The network that the nodes have addresses of
+    /// The network in which the nodes have addresses
     #[arg(long, value_name = "CIDR", value_parser = network::<Ipv4Net>)]
     pub network: Option<Ipv4Net>,
 
-    /// The same of IPv6
+    /// The IPv6 network in which the nodes have addresses
     #[arg(long, value_name = "CIDR", value_parser = network::<Ipv6Net>)]
     pub network6: Option<Ipv6Net>,
 
-    /// Name of this node [default: the machine's]
+    /// The name of this node [default: this machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
     #[command(flatten)]
     pub settings: NetworkSettings,
 
-    /// Make a key that reads every packet later, in this new file
+    /// Create an auditor's key, which can read every packet later, in this new file
     #[arg(long, value_name = "NEWKEYFILE", value_hint = ValueHint::FilePath)]
     pub auditor: Option<PathBuf>,
 
-    /// Where the database puts the packets
+    /// The tablespace in which the database stores the packets
     #[arg(long, value_name = "NAME")]
     pub tablespace: Option<String>,
 
-    /// A network behind this node; repeatable
+    /// A network behind this node (repeatable)
     #[arg(long, value_name = "CIDR")]
     pub route: Vec<IpNet>,
 
-    /// How long the invitation for the next node is valid
+    /// The time for which the invitation for the next node is valid
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub valid: Option<Duration>,
 
-    /// The first invitation is for a time when no node runs: see `invite --offline`
+    /// Make the first invitation usable while no node runs; see `invite --offline`
     #[arg(long)]
     pub offline: bool,
 
-    /// Only print the SQL that would be executed
+    /// Only print the SQL that the command would execute
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Name of the network on this machine and in the roles' names [default: the database's]
+    /// The name of the network on this machine and in the roles' names [default: the database's name]
     #[arg(short, long, value_name = "NAME")]
     pub network_name: Option<String>,
 
-    /// Keep everything beneath this folder instead of in /etc/adit, /var/lib/adit and /run/adit
+    /// Keep all files below this directory instead of in /etc/adit, /var/lib/adit and /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Join {
-    /// URL that `init` or `invite` printed; - (also the default) reads it from stdin, or asks for it on a terminal
+    /// The URL that `init` or `invite` printed; - (the default) reads it from stdin, or asks for it on a terminal
     #[arg(value_name = "URL", default_value = "-")]
     pub invitation: SecretWord,
 
-    /// Name of this node [default: the machine's]
+    /// The name of this node [default: this machine's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
-    /// A network behind this node; repeatable
+    /// A network behind this node (repeatable)
     #[arg(long, value_name = "CIDR")]
     pub route: Vec<IpNet>,
 
-    /// Name of the network on this machine [default: its own]
+    /// The name of the network on this machine [default: the network's own name]
     #[arg(short, long, value_name = "NAME")]
     pub network_name: Option<String>,
 
-    /// Keep everything beneath this folder instead of in /etc/adit, /var/lib/adit and /run/adit
+    /// Keep all files below this directory instead of in /etc/adit, /var/lib/adit and /run/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Invite {
-    /// How long it is valid
+    /// The time for which the invitation is valid
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1d")]
     pub valid: Duration,
 
-    /// No node will be running when it is used: keep the network's key in the database until then, under the token's
+    /// Make the invitation usable while no node runs, by keeping the network's key in the database, encrypted with the
+    /// token's key
     #[arg(long)]
     pub offline: bool,
 
@@ -117,7 +119,7 @@ pub(crate) struct Remove {
     #[arg(long, short)]
     pub yes: bool,
 
-    /// Leave the network its key, which the node knows
+    /// Do not replace the network's key, although the node knows it
     #[arg(long)]
     pub keep_key: bool,
 
@@ -133,7 +135,7 @@ pub(crate) struct Rekey {
 
 #[derive(Debug, Args)]
 pub(crate) struct Expire {
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
 
@@ -141,7 +143,7 @@ pub(crate) struct Expire {
     pub here: NodeSelector,
 }
 
-/// A word of the command line that contains a secret and is never shown again.
+/// An argument that contains a secret and is never shown again.
 #[derive(Clone)]
 pub(crate) struct SecretWord(Zeroizing<String>);
 
@@ -160,7 +162,7 @@ impl std::fmt::Debug for SecretWord {
 }
 
 impl SecretWord {
-    /// Returns the word, or stdin in place of `-`; on a terminal, input that is not echoed.
+    /// Returns the argument. For `-` reads it from stdin, on a terminal without echo.
     pub(crate) fn invitation(self) -> Result<Zeroizing<String>, Fault> {
         if self.0.as_str() != "-" || !io::stdin().is_terminal() {
             return self.read();
@@ -172,7 +174,7 @@ impl SecretWord {
         Ok(Zeroizing::new(typed.trim().to_owned()))
     }
 
-    /// Returns the word, or stdin in place of `-`.
+    /// Returns the argument, or stdin for `-`.
     pub(crate) fn read(self) -> Result<Zeroizing<String>, Fault> {
         if self.0.as_str() != "-" {
             return Ok(self.0);
@@ -317,7 +319,7 @@ fn tell_of(paths: &Paths, renewed: &adit_app_postgres::RekeyReport) {
     ));
 }
 
-/// Asks for confirmation on a terminal; a script needs none.
+/// Asks for confirmation on a terminal. A script needs none.
 fn confirmed(node: &str, network: &str) -> Result<bool, Fault> {
     if !io::stdin().is_terminal() {
         return Ok(true);
@@ -362,7 +364,7 @@ fn warn(notes: &[String]) {
     }
 }
 
-/// Shows the secret to the user who asked for it. No other code shows it.
+/// Shows the secret to the user who requested it. No other code shows it.
 fn hand_over(invitation: &Invitation) {
     let hours = invitation.valid.as_secs().div_ceil(3600);
     let online = if invitation.offline { "" } else { ", while a node is up" };

@@ -1,4 +1,4 @@
-//! `adit postgres set` and `adit postgres auditor`: the network's settings.
+//! `adit postgres set` and `adit postgres auditor`, which change the network's settings.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,29 +9,31 @@ use adit_runtime::fault::Fault;
 use clap::{Args, Subcommand, ValueHint};
 
 use super::NodeSelector;
+use crate::args::time;
 use crate::print;
 
-/// The settings that can be changed later, as `init` and `set` take them.
+/// The settings that can be changed later, which `init` and `set` accept.
 #[derive(Debug, Args)]
 pub(crate) struct NetworkSettings {
-    /// How much a role with access to the tables sees: full, headers, metadata or none [default of init: headers]
+    /// The contents that a role with access to the tables can read: full, headers, metadata or none [default of init:
+    /// headers]
     #[arg(long, value_name = "POLICY")]
     pub audit: Option<Audit>,
 
-    /// When a packet counts as stored: strict (flushed), relaxed (flushed a moment later) or volatile (lost when the
+    /// How durable a stored packet is: strict (flushed), relaxed (flushed a moment later) or volatile (lost if the
     /// database crashes) [default of init: strict]
     #[arg(long, value_name = "WHEN")]
     pub durability: Option<Durability>,
 
-    /// How much is kept of the packets of all nodes together [default of init: 1GB]
+    /// The maximum total size of the kept packets of all nodes [default of init: 1GB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub retention: Option<i64>,
 
-    /// For how long packets are kept [default of init: 30d]
+    /// The time for which packets are kept [default of init: 30d]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub retention_age: Option<Duration>,
 
-    /// Longest IP packet in a row, bytes [default of init: 7900]
+    /// The maximum size of an IP packet in a row in bytes [default of init: 7900]
     #[arg(long, value_name = "BYTES")]
     pub packet_size: Option<usize>,
 }
@@ -60,14 +62,14 @@ pub(crate) struct Set {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Auditor {
-    /// Make an auditor's key, to which each new epoch's key is wrapped from now on
+    /// Create an auditor's key, to which each new epoch's key is wrapped from now on
     #[command(after_help = "Example:
   sudo adit postgres auditor add auditor.key
 
 What was sent before stays closed to it.")]
     Add(AddAuditor),
 
-    /// Wrap no more keys to the auditor; what it can read of the past, it still can
+    /// Stop wrapping keys to the auditor, who can still read earlier packets
     #[command(after_help = "Example:
   sudo adit postgres auditor remove
 
@@ -77,7 +79,7 @@ It still has the network's key: adit postgres rekey gives the nodes another.")]
 
 #[derive(Debug, Args)]
 pub(crate) struct AddAuditor {
-    /// A file to be made, for the auditor alone
+    /// The new file for the key, which only the auditor should have
     #[arg(value_name = "NEWKEYFILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 
@@ -138,7 +140,7 @@ fn print_changes(network: &str, changed: &SettingsChanged) {
     print("Nodes that are up use them within a minute.\n");
 }
 
-/// Parses `64MB`, `1GB`, `512MiB` into bytes.
+/// Parses a size such as `64MB`, `1GB` or `512MiB` into bytes.
 fn size(text: &str) -> Result<i64, String> {
     let (number, unit) =
         text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -153,24 +155,6 @@ fn size(text: &str) -> Result<i64, String> {
     };
     let size = number.parse::<i64>().ok().and_then(|number| number.checked_mul(unit));
     size.filter(|size| *size > 0).ok_or_else(|| "write a size like 500MB, 1GB or 2GiB".into())
-}
-
-/// Parses `90s`, `10m`, `12h`, `30d`.
-pub(super) fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let unit = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err("write a time like 90s, 10m, 12h or 30d".into()),
-    };
-    let seconds = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
-    let seconds = seconds.filter(|seconds| *seconds > 0);
-    seconds
-        .map(|s| Duration::from_secs(s.into()))
-        .ok_or_else(|| "write a time like 90s, 10m, 12h or 30d".into())
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ pub(crate) fn top(options: &Top) -> Result<ExitCode, Fault> {
     let paths = paths(&options.location)?;
     loop {
         let machine = adit_app_server::status(&paths)?;
-        // Cursor home, then the rest of each line, then everything below, without flicker.
+        // Move the cursor home, then clear the rest of each line and everything below, to avoid
+        // flicker.
         let page = top_page(&machine, &paths, options.sort).replace('\n', "\x1b[K\n");
         print(&format!("\x1b[H{page}\x1b[J"));
         std::thread::sleep(Duration::from_secs(options.every));
@@ -41,6 +42,10 @@ fn top_report(report: &StatusReport, sort: SortKey) -> String {
         return text;
     }
     text.push_str(&drops(&report.drops));
+    #[cfg(feature = "mesh")]
+    if let Some(mesh) = &report.mesh {
+        return text + &crate::mesh::show::in_status(mesh);
+    }
     match (&report.bridge, &report.postgres) {
         (Some(bridge), _) => return text + &ports(bridge),
         #[cfg(feature = "postgres")]

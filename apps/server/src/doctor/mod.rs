@@ -1,4 +1,5 @@
-//! `adit doctor`: what on this machine is in a VPN's way, each with its remedy.
+//! `adit doctor`, which reports anything on this host that prevents a VPN from working, with a
+//! remedy for each problem.
 
 mod kernel;
 mod network;
@@ -18,11 +19,11 @@ use adit_runtime::paths::Paths;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Nothing to do.
+    /// There is no problem.
     Fine,
-    /// It works, but.
+    /// The VPN works, but with a limitation.
     Warning,
-    /// It will not work.
+    /// The VPN will not work.
     Problem,
 }
 
@@ -37,20 +38,20 @@ pub struct Finding {
     pub what: String,
     /// The remedy; one command or sentence per line.
     pub remedy: Vec<String>,
-    /// Whether `adit doctor --fix` can do it.
+    /// Whether `adit doctor --fix` can apply the remedy.
     pub fixable: bool,
     #[serde(skip)]
     fix: Option<Fix>,
 }
 
-/// A correction that `--fix` may make: none could cut off a user who is logged in over the network.
+/// A fix that `--fix` may apply. None of them can cut off a user who is logged in over the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fix {
     Run(&'static str, Vec<String>),
     Mode(std::path::PathBuf, u32),
-    /// Undo what ended processes left.
+    /// Undo the changes that ended processes left.
     Release,
-    /// Undo what a killed server left.
+    /// Undo the changes that a killed server left.
     Undo(Box<Paths>),
 }
 
@@ -60,19 +61,24 @@ impl Finding {
         Self { check, level, what, remedy: Vec::new(), fixable: false, fix: None }
     }
 
-    fn ok(check: &'static str, what: impl Into<String>) -> Self {
+    /// Reports that a check found no problem.
+    pub fn ok(check: &'static str, what: impl Into<String>) -> Self {
         Self::new(check, Level::Fine, what)
     }
 
-    fn warning(check: &'static str, what: impl Into<String>) -> Self {
+    /// Reports a limitation.
+    pub fn warning(check: &'static str, what: impl Into<String>) -> Self {
         Self::new(check, Level::Warning, what)
     }
 
-    fn problem(check: &'static str, what: impl Into<String>) -> Self {
+    /// Reports what keeps the VPN from working.
+    pub fn problem(check: &'static str, what: impl Into<String>) -> Self {
         Self::new(check, Level::Problem, what)
     }
 
-    fn remedy(mut self, line: impl Into<String>) -> Self {
+    /// Adds a line to the remedy.
+    #[must_use]
+    pub fn remedy(mut self, line: impl Into<String>) -> Self {
         self.remedy.push(line.into());
         self
     }
@@ -83,7 +89,7 @@ impl Finding {
         self
     }
 
-    /// Applies the fix; returns whether it seems to have worked.
+    /// Applies the fix. Returns whether it seems to have worked, or `None` if there is no fix.
     pub fn repair(&self) -> Option<bool> {
         Some(match self.fix.as_ref()? {
             Fix::Run(program, args) => Command::new(program)
@@ -93,7 +99,7 @@ impl Finding {
                 .stderr(Stdio::null())
                 .status()
                 .is_ok_and(|status| status.success()),
-            // The successor of a killed server first undoes the changes that it left.
+            // Claiming the host state first undoes the changes that a killed server left.
             Fix::Undo(paths) => HostState::claim(paths, std::process::id()).is_ok(),
             Fix::Mode(path, mode) => {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(*mode);
@@ -104,7 +110,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything. A server's own things are looked at where it has been created.
+/// Performs all checks. Those of a managed server are performed only if it has been created.
 pub fn examine(paths: &Paths) -> Vec<Finding> {
     let mut findings = vec![
         kernel::tun(),
@@ -137,7 +143,7 @@ pub fn examine(paths: &Paths) -> Vec<Finding> {
     findings
 }
 
-/// Leftovers of a killed server on this machine.
+/// Finds the changes that a killed server left on this host.
 fn left_behind(paths: &Paths) -> Option<Finding> {
     let left: Vec<String> = leftover::of(paths).iter().map(ToString::to_string).collect();
     (!left.is_empty()).then(|| {
@@ -149,18 +155,18 @@ fn left_behind(paths: &Paths) -> Option<Finding> {
     })
 }
 
-/// Returns the reason why a port cannot be listened on; `None` if it can.
+/// Returns the reason why the server cannot listen on a port, or `None` if it can.
 pub(super) fn port_problem(listen: Listen) -> Option<String> {
     let finding = server::port(listen, false);
     (finding.level == Level::Problem).then_some(finding.what)
 }
 
-/// Checks that every tunnel needs.
+/// Performs the checks that every tunnel needs.
 pub(super) fn for_a_tunnel() -> Vec<Finding> {
     vec![kernel::tun(), kernel::rights()]
 }
 
-/// Returns the findings that `adit server up` prints before it starts: all that are not fine.
+/// Returns the problems and warnings that `adit server up` prints before it starts.
 pub(super) fn in_the_way(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![kernel::tun(), kernel::rights(), kernel::clock()];
     findings.extend(network::firewall(&settings.device, &settings.listen));

@@ -1,9 +1,10 @@
-//! The control socket: how other processes look at and steer a running one.
+//! The control socket, through which other processes inspect and control a running one.
 //!
-//! A unix socket with mode 0600 under `/run/adit`; each line is one JSON [`Request`], answered by one
-//! line with a [`Response`].
+//! It is a unix socket with mode 0600 under `/run/adit`. Each line is one JSON [`Request`], which is answered with one
+//! line that contains a [`Response`].
 
 mod filter;
+mod mesh;
 mod postgres;
 mod report;
 mod socket;
@@ -11,6 +12,10 @@ mod socket;
 pub use filter::{
     AddedElements, CaptureBatch, CapturedPacket, FilterReport, FlowReport, FlowTotals, RuleCounter,
     RuleFiles,
+};
+pub use mesh::{
+    MeshAdminRequest, MeshAdmins, MeshDescription, MeshInvitation, MeshInviter, MeshPath, MeshPeer,
+    MeshPolicy, MeshReport, MeshSigned, MeshSigner, MeshToken, MeshWaiting,
 };
 pub use postgres::{LinkReport, NodeReport, PostgresReport, StreamReport};
 pub use report::{
@@ -20,7 +25,7 @@ pub use report::{
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};
 pub use socket::{ControlRequest, Server, bind, exchange, is_stopped, listener_of, silent};
 
-/// Parses a request or response line. For the fuzzer.
+/// Parses a request or response line, for the fuzzer.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
@@ -31,7 +36,7 @@ pub fn fuzz(bytes: &[u8]) {
     let line = serde_json::to_string(&response).unwrap_or_default();
     let prints = |c: char| !c.is_control();
     assert!(line.chars().all(prints), "{line}");
-    // Escapes of control characters, except for line feeds and tabs, would be written by the terminal's reader.
+    // No escaped control characters, except for line feeds and tabs, may reach the terminal.
     for escape in ["\\u00", "\\r", "\\b", "\\f"] {
         let whole = line.replace("\\\\", "");
         assert!(!whole.contains(escape), "{line}");

@@ -3,35 +3,39 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::filter::{CaptureBatch, FilterReport, RuleFiles};
+use super::mesh::{
+    MeshAdminRequest, MeshAdmins, MeshDescription, MeshInvitation, MeshPath, MeshPolicy,
+    MeshReport, MeshSigned, MeshToken,
+};
 use super::postgres::PostgresReport;
 
-/// One request, one line.
+/// A request, which is one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
-    /// Answered with [`Response::Status`].
+    /// Query the status. Answered with [`Response::Status`].
     Status,
-    /// End sessions by common name, serial number or peer id. Answered with [`Response::Done`].
+    /// End the sessions with a common name, serial number or peer id. Answered with [`Response::Done`].
     Kick {
-        /// Common name.
+        /// The common name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
-        /// Serial number of the certificate, lower-case hex.
+        /// The serial number of the certificate in lower-case hex.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         serial: Option<String>,
-        /// Peer id.
+        /// The peer id.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer: Option<u32>,
     },
     /// Read certificates, registry and rules again. Answered with [`Response::Reloaded`] by a server.
     Reload,
-    /// The registry has changed: reads it and the data that depends on it again, but not the filter's rules. The rules
-    /// in force may be others than those of the configured file, which may also be half edited.
+    /// Read the changed registry and the data that depends on it again, but not the filter's rules. The current rules
+    /// may not be those in the configured file, and the file may be half edited.
     #[serde(rename = "reload.clients")]
     ReloadClients,
     /// Notify the peers and exit.
     Stop,
-    /// The filter's rules with their counters. Answered with [`Response::Filter`].
+    /// Query the filter's rules with their counters. Answered with [`Response::Filter`].
     #[serde(rename = "filter.show")]
     FilterShow {
         /// Whether to list single connections.
@@ -41,14 +45,14 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         brief: bool,
     },
-    /// Replace the rules as a whole. If the new ones are invalid, the former ones remain in force.
+    /// Replace all rules. If the new rules are invalid, the old ones remain in force.
     #[serde(rename = "filter.reload")]
     FilterReload {
-        /// The rules; `None`: those of the file that is in force, read again by the process itself.
+        /// The rules. With `None`, the process itself reads its rule file again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         files: Option<RuleFiles>,
     },
-    /// Ends connections: of a client, of an address or network, or all. Answered with [`Response::Done`].
+    /// End the connections of a client, of an address or network, or all connections. Answered with [`Response::Done`].
     #[serde(rename = "filter.flush")]
     FilterFlush {
         /// The name of a client, which need not be connected.
@@ -58,50 +62,102 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
     },
-    /// Adds elements to a set of the rules in force, or deletes them: all or none. Answered with [`Response::Done`].
+    /// Add elements to a set of the current rules, or delete them, either all or none. Answered with
+    /// [`Response::Done`].
     #[serde(rename = "filter.element")]
     FilterElement {
-        /// Deletes them.
+        /// Whether to delete the elements.
         #[serde(default)]
         delete: bool,
         /// `[FAMILY TABLE] SET ELEMENT, ...`, as nftables writes them.
         text: String,
     },
-    /// Packets of `log group` rules since the last request. The first request begins a capture, which ends after some
-    /// seconds without a request. Answered with [`Response::Capture`].
+    /// Query the packets of `log group` rules since the last request. The first request begins a capture, which ends
+    /// after some seconds without a request. Answered with [`Response::Capture`].
     #[serde(rename = "filter.capture")]
     FilterCapture {
-        /// The value of the last answer; `None` at first.
+        /// The id in the last response; `None` in the first request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         id: Option<u64>,
-        /// The last question.
+        /// Whether this is the last request.
         #[serde(default)]
         end: bool,
+    },
+    /// Invites nodes to the mesh. Answered with [`Response::MeshToken`].
+    #[serde(rename = "mesh.invite")]
+    MeshInvite(MeshInvitation),
+    /// Changes what a node is in the mesh. Answered with [`Response::MeshSigned`].
+    #[serde(rename = "mesh.set")]
+    MeshSet {
+        /// The node's name, or the beginning of its key's hash.
+        name: String,
+        /// What becomes different.
+        description: MeshDescription,
+    },
+    /// Removes a node from the mesh for good. Answered with [`Response::MeshSigned`].
+    #[serde(rename = "mesh.remove")]
+    MeshRemove {
+        /// The node's name, or the beginning of its key's hash.
+        name: String,
+        /// Whether the nodes that it invited are removed as well.
+        #[serde(default)]
+        with_invited: bool,
+    },
+    /// Explains the paths to a node, to which it also connects. Answered with [`Response::MeshPath`].
+    #[serde(rename = "mesh.path")]
+    MeshPath {
+        /// The node's name, or the beginning of its key's hash.
+        name: String,
+    },
+    /// Returns who may change the mesh. Answered with [`Response::MeshAdmins`].
+    #[serde(rename = "mesh.admins")]
+    MeshAdmins,
+    /// Changes the rights in the mesh. Answered with [`Response::MeshSigned`].
+    #[serde(rename = "mesh.admin")]
+    MeshAdmin(MeshAdminRequest),
+    /// Returns the policy of the mesh. Answered with [`Response::MeshPolicy`].
+    #[serde(rename = "mesh.policy")]
+    MeshPolicy,
+    /// Makes a text the policy of the mesh. Answered with [`Response::MeshSigned`].
+    #[serde(rename = "mesh.set-policy")]
+    MeshSetPolicy {
+        /// Rules; with an empty text, there is no policy.
+        text: String,
     },
 }
 
 /// The answer to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-// Tagged from outside: an inner tag makes serde buffer the content, and then the numeric keys of the
-// histograms cannot be read back.
+// The tag is outside, because with an inner tag serde buffers the content and cannot read the numeric keys of the
+// histograms.
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
     /// The state of the process.
     Status(Box<StatusReport>),
-    /// The filter.
+    /// The state of the filter.
     Filter(Box<FilterReport>),
     /// Captured packets.
     Capture(Box<CaptureBatch>),
-    /// Done; `count` is the number of sessions that a kick ended.
+    /// The request was carried out.
     Done {
-        /// The number of sessions concerned.
+        /// The number of affected sessions, connections or elements.
         count: usize,
     },
     /// The result of reading files again.
     Reloaded(Box<ReloadReport>),
-    /// Not done, and why.
+    /// The token of an invitation.
+    MeshToken(MeshToken),
+    /// The paths to a node.
+    MeshPath(Box<MeshPath>),
+    /// The policy of a mesh.
+    MeshPolicy(MeshPolicy),
+    /// Who may change the mesh.
+    MeshAdmins(Box<MeshAdmins>),
+    /// A change was signed.
+    MeshSigned(MeshSigned),
+    /// The request failed.
     Error {
-        /// One sentence.
+        /// The reason, in one sentence.
         message: String,
     },
 }
@@ -109,13 +165,13 @@ pub enum Response {
 /// The settings that a reload applied, and those that need a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
-    /// Settings that are in force now.
+    /// The settings that are in force now.
     #[serde(default)]
     pub applied: Vec<String>,
-    /// Settings that require a restart.
+    /// The settings that require a restart.
     #[serde(default)]
     pub pending: Vec<String>,
-    /// Clients whose profiles contain another host or other ports.
+    /// The clients whose profiles contain another host or other ports.
     #[serde(default)]
     pub outdated: Vec<String>,
     /// The lines that these profiles need.
@@ -129,86 +185,90 @@ pub type Endpoints = Vec<String>;
 /// A profile that two devices use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedProfile {
-    /// Common name.
+    /// The common name.
     pub name: String,
     /// The last addresses of the two devices.
     pub addresses: [String; 2],
     /// The number of times that one of them took the other's session.
     pub count: u32,
-    /// When it happened last, in seconds since 1970.
+    /// The time at which this last happened, in seconds since 1970.
     pub last: u64,
 }
 
 /// The state of a running tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// Version of the program.
+    /// The version of the program.
     pub version: String,
-    /// `server`, `client`, `bridge` or `postgres`.
+    /// `server`, `client`, `bridge`, `postgres` or `mesh`.
     pub role: String,
-    /// Instance: name of the control socket.
+    /// The instance, which is the name of the control socket.
     pub instance: String,
-    /// `running`, `connecting`, ...
+    /// The state: `running`, `connecting`, ...
     pub state: String,
-    /// Process id.
+    /// The process id.
     pub pid: u32,
-    /// Seconds since 1970 when it started.
+    /// The start time in seconds since 1970.
     pub started: u64,
-    /// Seconds since it started.
+    /// The seconds since the start.
     pub uptime_s: u64,
-    /// The addresses on which it listens, or its server's.
+    /// The addresses on which the instance listens, or the address of its server.
     pub endpoints: Vec<String>,
-    /// The device.
+    /// The TUN device.
     pub tun: Option<TunReport>,
-    /// Sessions.
+    /// The sessions.
     pub peers: Vec<PeerReport>,
-    /// Dropped packets by reason, since the start; reasons that never occurred are left out.
+    /// The numbers of dropped packets since the start by reason; reasons that never occurred are left out.
     pub drops: BTreeMap<String, u64>,
     /// The lengths of the trains.
     pub trains: TrainReport,
     /// The number of threads that move packets.
     #[serde(default)]
     pub workers: usize,
-    /// Offloads in force, by name.
+    /// The offloads by name, and whether each is in use.
     pub offloads: BTreeMap<String, bool>,
-    /// The DNS servers that a client's machine uses.
+    /// The DNS servers that a client's host uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<crate::host::DnsInUse>,
-    /// Why a client's rules and routes are not those that it needs; it retries.
+    /// The reason why a client could not set up its rules and routes. It keeps trying.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routing: Option<String>,
-    /// The certificate that runs out first.
+    /// The certificate that expires first.
     pub certificate: Option<CertificateReport>,
-    /// Only of a managed server: the client certificate that expires first.
+    /// The client certificate that expires first; only for a managed server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate: Option<CertificateReport>,
-    /// Profiles that two devices use.
+    /// The profiles that two devices use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedProfile>,
-    /// Why the process could not be queried; then all fields but role, instance and process id are empty.
+    /// The reason why the process could not be queried. In this case all fields except the role, instance and process
+    /// id are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The user that it runs as, if it could not be queried.
+    /// The user as which the process runs, if it could not be queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The rule file in force in a server that filters what its clients send.
+    /// The current rule file of a server that filters its clients' packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// The filter's connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<super::FlowTotals>,
-    /// The two ports, of a bridge.
+    /// The state of a bridge's two ports; only for a bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeReport>,
-    /// The network in a database, of a node of one.
+    /// The state of a network through a database; only for a node of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postgres: Option<PostgresReport>,
+    /// The mesh, of a node of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<MeshReport>,
 }
 
 /// The state of a bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgeReport {
-    /// `relay`: all frames pass; `filter`: those that the rules accept.
+    /// `relay` if all frames pass, `filter` if only those pass that the rules accept.
     pub mode: String,
     /// The file that contains its rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -235,72 +295,72 @@ pub struct PortReport {
     pub kind: String,
     /// Whether the interface exists.
     pub present: bool,
-    /// Frames received; a super-packet is one.
+    /// The number of received frames. A super-packet is one frame.
     pub frames: u64,
-    /// Bytes of these.
+    /// The number of bytes in these frames.
     pub bytes: u64,
-    /// Super-packets among them.
+    /// The number of super-packets among these frames.
     pub large: u64,
-    /// Frames that were sent on the other port.
+    /// The number of frames that were sent on the other port.
     pub forwarded: u64,
-    /// Frames dropped, by reason; reasons that never occurred are left out.
+    /// The numbers of dropped frames by reason; reasons that never occurred are left out.
     pub drops: BTreeMap<String, u64>,
 }
 
 /// The TUN device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunReport {
-    /// Name.
+    /// The name.
     pub name: String,
-    /// MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// Addresses with their networks.
+    /// The addresses with their networks.
     pub addresses: Vec<String>,
 }
 
-/// One session.
+/// A session with a peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeerReport {
-    /// Id in the data plane.
+    /// The peer id in the data plane.
     pub id: u32,
-    /// Common name.
+    /// The common name.
     pub name: String,
-    /// User name, if any.
+    /// The user name, if any.
     pub username: Option<String>,
-    /// Address outside.
+    /// The address outside the tunnel.
     pub address: String,
     /// `udp` or `tcp`.
     #[serde(default)]
     pub transport: String,
-    /// Addresses inside.
+    /// The addresses inside the tunnel.
     pub tunnel: Vec<String>,
-    /// Cipher of the data channel.
+    /// The cipher of the data channel.
     pub cipher: String,
-    /// TLS version and suite.
+    /// The TLS version and suite.
     pub tls: String,
-    /// Program and version as the peer reports them.
+    /// The program and version that the peer reports.
     pub program: Option<String>,
-    /// Seconds since 1970 when the session began.
+    /// The time at which the session began, in seconds since 1970.
     pub since: u64,
-    /// Age of the data key in seconds.
+    /// The age of the data key in seconds.
     pub key_age_s: u64,
-    /// Authentic data packets received.
+    /// The number of authentic data packets received.
     pub rx_packets: u64,
-    /// Bytes of these on the wire.
+    /// The number of bytes in these packets on the wire.
     pub rx_bytes: u64,
-    /// Data packets sent.
+    /// The number of data packets sent.
     pub tx_packets: u64,
-    /// Bytes of these on the wire.
+    /// The number of bytes in these packets on the wire.
     pub tx_bytes: u64,
-    /// Bits per second received, over the last few seconds.
+    /// The received bits per second over the last few seconds.
     pub rx_bps: u64,
-    /// Bits per second sent, over the last few seconds.
+    /// The sent bits per second over the last few seconds.
     pub tx_bps: u64,
-    /// The largest IP packet that the outer path was found to carry in one piece, at most 1500. Absent over TCP, and if
-    /// the peer does not answer probes.
+    /// The largest IP packet that the outer path carries unfragmented, at most 1500; absent over TCP, or if the peer
+    /// does not answer probes.
     #[serde(default)]
     pub path_mtu: Option<u16>,
-    /// The largest TCP segment over IPv4 that is not clamped inside the tunnel; absent if segments are not clamped.
+    /// The maximum TCP segment size over IPv4 inside the tunnel; absent if segments are not clamped.
     #[serde(default)]
     pub mss: Option<u16>,
 }
@@ -308,18 +368,18 @@ pub struct PeerReport {
 /// Histograms of packets per train; the key is the lower bound of a bucket, in packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrainReport {
-    /// Packets per train that was sent.
+    /// Sent trains by their number of packets.
     pub sent: BTreeMap<u32, u64>,
-    /// Packets per train that was received.
+    /// Received trains by their number of packets.
     pub received: BTreeMap<u32, u64>,
 }
 
-/// A certificate and its end.
+/// A certificate and its expiry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateReport {
     /// The owner: `own`, `ca`, or the common name of a peer.
     pub whose: String,
-    /// Seconds since 1970.
+    /// The end of validity in seconds since 1970.
     pub not_after: u64,
     /// The number of days left; negative after expiry.
     pub days_left: i64,

@@ -1,9 +1,8 @@
 //! Joins a sans-IO engine to sockets, timers, names and the data plane.
 //!
-//! [`Driver::next`] is the whole loop: it performs the engine's outputs in order until one of them is an
-//! event for the caller, and otherwise waits for an input for the engine. The caller acts on the event
-//! (addresses, routes) before the outputs behind it are performed, so a tunnel is configured before the
-//! packet leaves that lets the peer use it.
+//! [`Driver::next`] is the main loop. It performs the engine's outputs in order until one of them is an event for the
+//! caller, and otherwise waits for an input for the engine. The caller acts on the event (addresses, routes) before the
+//! driver performs the outputs after it. So a tunnel is configured before the packet is sent that lets the peer use it.
 
 mod backend;
 mod outside_resolver;
@@ -25,6 +24,7 @@ use adit_engine::{
     Engine, Family, Input, Instant, Link, Outbox, Output, SocketId, Target, Transport, auth,
 };
 use adit_linux::tcp::TcpStream;
+use adit_linux::udp::UdpOptions;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc;
@@ -43,10 +43,10 @@ use crate::authorize::{Authorizer, answer};
 use crate::clock::now;
 use crate::fault::Fault;
 
-/// The number of unanswered authorization requests; beyond it, further peers are refused.
+/// The maximum number of unanswered authorization requests. Further peers are refused.
 pub const QUESTION_LIMIT: usize = 1024;
 
-/// The number of times that the driver polls the data plane's queues before everything else has its turn.
+/// The number of times that the driver polls the data plane's queues before all other inputs have their turn.
 const LOOKS: u32 = 4;
 
 /// The result of [`Driver::next`].
@@ -56,7 +56,7 @@ pub enum Event<E> {
     Engine(E),
     /// A stream to this server is about to be opened.
     Dialling(SocketAddr),
-    /// A socket towards a server is open.
+    /// A socket for a server is open.
     Dialled(Dialled),
     /// A server could not be dialled.
     DialFailed(String),
@@ -74,9 +74,9 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     next_stream: u64,
     /// The address to connect a stream to, once the caller has received [`Event::Dialling`].
     connect_to: Option<SocketAddr>,
-    /// The time limit of the connection to the server that is dialled.
+    /// The time limit for the connection to the dialled server.
     connect_limit: Duration,
-    /// The server behind the proxy that is dialled.
+    /// The server behind the dialled proxy.
     proxy_target: Option<ProxyTarget>,
     book: AddressBook,
     /// The target and address dialled last.
@@ -89,12 +89,13 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     answers: (mpsc::Sender<AnsweredRequest>, mpsc::Receiver<AnsweredRequest>),
     open_questions: usize,
     upcalls: VecDeque<Upcall<E::Format>>,
-    /// The data plane signalled. It does so once until the driver is about to sleep: a wakeup costs more than most packets.
+    /// Whether the data plane has signalled. Because a wakeup costs more than most packets, it does so only once until
+    /// the driver is about to sleep.
     called: bool,
     looks: u32,
     events: VecDeque<Event<E::Event>>,
     send_errors: SendErrors,
-    /// Counters of the control channel's packets.
+    /// The counters of the control channel's packets.
     control: Counters,
     ticked: bool,
     /// The deadline that was logged last.
@@ -104,20 +105,20 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
 type LookedUp = (Target, Result<Vec<SocketAddr>, String>);
 type AnsweredRequest = (auth::RequestId, auth::Response);
 
-/// Control channel packets that the kernel refused to send.
+/// The numbers of control channel packets that the kernel refused to send.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendErrors {
     /// The send buffer was full.
     pub full: u64,
-    /// Anything else: no route, refused, interface down.
+    /// There was another error, such as no route, a refusal, or an interface that is down.
     pub other: u64,
 }
 
 impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
-    /// Joins them. `sockets` are known to the backend already.
+    /// Creates a driver. The backend already has the `sockets`.
     ///
     /// # Errors
-    /// No timer or descriptor is available.
+    /// Fails if no timer or descriptor is available.
     pub fn new(
         engine: E,
         backend: B,
@@ -178,17 +179,17 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         &self.backend
     }
 
-    /// Consumes the driver and returns the data plane, to end it.
+    /// Consumes the driver and returns the data plane, so that it can be ended.
     pub fn into_backend(self) -> B {
         self.backend
     }
 
-    /// Returns the resolver for further look-ups.
+    /// Returns the resolver for other look-ups.
     pub fn resolver(&mut self) -> &mut OutsideResolver {
         &mut self.resolver
     }
 
-    /// Records that the server that was dialled last works: its address is tried first from now on.
+    /// Records that the last dialled server works. From now on its address is tried first.
     pub fn worked(&mut self) {
         if let Some((target, address)) = &self.dialled_last {
             self.book.worked(target, *address);
@@ -196,14 +197,14 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         }
     }
 
-    /// Records that the server that was dialled last is no longer reachable; one of the other family may be.
+    /// Records that the last dialled address is no longer reachable. One of the other family may be.
     pub fn unreachable(&mut self) {
         if let Some((target, address)) = &self.dialled_last {
             self.book.unreachable(target, *address);
         }
     }
 
-    /// Returns the control channel's packets that were sent and received.
+    /// Returns the counters of the control channel's sent and received packets.
     pub fn control_traffic(&self) -> Counters {
         self.control
     }
@@ -218,12 +219,23 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         self.streams.accept_failures()
     }
 
-    /// Calls the engine outside its inputs (shut down, kick, restart). [`Self::next`] performs the resulting outputs.
+    /// Calls the engine other than with an input (shut down, kick, restart). [`Self::next`] performs the resulting
+    /// outputs.
     pub fn act<R>(
         &mut self,
         act: impl FnOnce(&mut E, Instant, &mut Outbox<E::Event, E::Format>) -> R,
     ) -> R {
         act(&mut self.engine, now(), &mut self.outbox)
+    }
+
+    /// Opens sockets for the engine, with a port of their own each. Returns those that could be opened.
+    pub fn open_sockets(&mut self, options: &UdpOptions, count: usize) -> Vec<SocketId> {
+        self.sockets.open(options, count, &self.backend)
+    }
+
+    /// Closes sockets of [`Self::open_sockets`].
+    pub fn close_sockets(&mut self, sockets: &[SocketId]) {
+        sockets.iter().for_each(|id| self.sockets.hang_up(*id, &self.backend));
     }
 
     /// Shrinks the queues to their contents.
@@ -233,12 +245,12 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         self.outbox.shrink_to_fit();
     }
 
-    /// Performs everything that is due without waiting, up to the first event.
+    /// Performs all pending outputs without waiting, up to the first event.
     pub fn perform(&mut self) -> Option<Event<E::Event>> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        // The caller, which keeps servers reachable outside the tunnel, has heard where this one is.
+        // The caller has received the address, so that it can keep the server reachable outside the tunnel.
         if let Some(remote) = self.connect_to.take() {
             self.connect(remote);
         }
@@ -259,7 +271,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                         continue;
                     }
                     let mut answer = answer(&*self.authorizer, question);
-                    // Most are ready at once. A task polls the others again, with its own waker.
+                    // Most responses are ready at once. For the others, a task polls again with its own waker.
                     let mut nobody = Context::from_waker(Waker::noop());
                     if let Poll::Ready(reply) = answer.as_mut().poll(&mut nobody) {
                         self.feed(Input::AuthResponse(ticket, reply));
@@ -269,7 +281,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                     let tx = self.answers.0.clone();
                     tokio::spawn(async move {
                         let reply = answer.await;
-                        // Fails only if the driver no longer exists.
+                        // This fails only if the driver no longer exists.
                         let _ = tx.send((ticket, reply)).await;
                     });
                 }
@@ -279,10 +291,10 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         None
     }
 
-    /// Runs until there is an event. Cancel-safe: nothing is lost when the future is dropped.
+    /// Runs until there is an event. It is cancel-safe, so nothing is lost if the future is dropped.
     ///
     /// # Errors
-    /// The timer or the data plane's descriptor failed, or the data plane has ended.
+    /// Fails if the timer or the data plane's descriptor failed, or the data plane has ended.
     pub async fn next(&mut self) -> Result<Event<E::Event>, Fault> {
         let broken =
             |e: std::io::Error| Fault::environment(format!("cannot wait for packets: {e}"));
@@ -293,8 +305,8 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             if let Some(fault) = self.backend.failure() {
                 return Err(fault);
             }
-            // Packets and timers take turns: a flood of packets must not delay timers, nor an engine whose deadline stays
-            // in the past the packets.
+            // Packets and timers take turns. A flood of packets must not delay timers, and an engine whose deadline
+            // stays in the past must not delay packets.
             let deadline = self.engine.due();
             self.ticked = !self.ticked && deadline.is_some_and(|at| at <= now());
             if self.ticked {
@@ -324,7 +336,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                 fired = self.timer.fired() => fired.map_err(broken)?,
                 arrived = arrived(&self.wakeup, &mut self.streams) => match arrived {
                     ReadyInput::Packets(ready) => {
-                        // Cleared before the queues are emptied, so that a later packet wakes this task again.
+                        // Clear the flag before the queues are emptied, so that a later packet wakes this task again.
                         ready.map_err(broken)?.clear_ready();
                         self.called = true;
                     }
@@ -335,8 +347,8 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         }
     }
 
-    /// Takes upcalls that have arrived meanwhile. Returns `false` if there are none, or if other inputs have their turn
-    /// first.
+    /// Takes upcalls that have arrived in the meantime. Returns `false` if there are none, or if it is the turn of
+    /// other inputs.
     fn look_again(&mut self) -> bool {
         if let Ok((ticket, reply)) = self.answers.1.try_recv() {
             self.answered(ticket, reply);
@@ -349,7 +361,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         self.looks += 1;
         self.backend.drain_silently(&mut |upcall| self.upcalls.push_back(upcall));
         if self.upcalls.is_empty() {
-            // The task is about to sleep: later upcalls wake it, and earlier ones are in the queues.
+            // The task is about to sleep. Earlier upcalls are in the queues, and later ones will wake it.
             self.called = false;
             self.backend.drain(&mut |upcall| self.upcalls.push_back(upcall));
         }
@@ -392,7 +404,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
 
     fn end_stream(&mut self, link: Link) {
         self.feed(Input::LinkDown(link));
-        // The engine hangs up what it knows; this one it may have forgotten.
+        // The engine closes only streams that it knows, and may have forgotten this one.
         self.backend.remove_stream(link);
     }
 
@@ -475,7 +487,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         let Some(socket) = link.socket().and_then(|id| self.sockets.get(id)) else { return };
         match socket.send_to(link.remote(), link.local(), frame) {
             Ok(()) => self.control.sent(frame.len()),
-            // The reliability layer sends it again.
+            // The reliability layer sends the packet again.
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.send_errors.full += 1,
             Err(e) => {
                 self.send_errors.other += 1;
@@ -505,7 +517,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         })));
     }
 
-    /// Returns the target, or the proxy in front of it, which receives the target's name.
+    /// Returns the target or, if there is a proxy in front of it, the proxy, which gets the target's name.
     fn first_hop(&mut self, target: Target) -> Target {
         let settings = self.sockets.dial_settings();
         let proxy = target.proxy.and_then(|at| settings.proxies.get(usize::from(at)).cloned());
@@ -579,7 +591,8 @@ enum ReadyInput<'a> {
     Stream(StreamEvent),
 }
 
-/// Waits for input, fairly to both sources: a flood of packets does not hold up connections, nor the reverse.
+/// Waits for input from both sources fairly, so that a flood of packets does not delay connections and connections do
+/// not delay packets.
 async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> ReadyInput<'a> {
     tokio::select! {
         ready = wakeup.readable() => ReadyInput::Packets(ready),
@@ -589,13 +602,13 @@ async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> Rea
 
 /// Registers a descriptor with the runtime.
 pub fn watch(fd: OwnedFd, interest: Interest) -> std::io::Result<AsyncFd<OwnedFd>> {
-    // tokio deprecates the safe constructor, because a type could return another descriptor each time. An `OwnedFd` is
-    // one descriptor for its whole life, which is what the unsafe constructor requires.
+    // tokio deprecates the safe constructor, because a type could return a different descriptor each time. An `OwnedFd`
+    // is one descriptor for its whole life, which is what the unsafe constructor requires.
     #[allow(deprecated)]
     AsyncFd::with_interest(fd, interest)
 }
 
-/// A socket id that no listener has: those of dialled sockets count up from here.
+/// The first socket id of dialled sockets. Listeners have smaller ids.
 pub const FIRST_DIALLED: SocketId = SocketId(0x8000);
 
 #[cfg(test)]

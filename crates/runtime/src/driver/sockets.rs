@@ -17,6 +17,13 @@ use crate::port_share::PortShare;
 use crate::proxy::{Association, Proxy};
 use adit_dataplane::StreamOptions;
 
+/// The most dialled sockets at once: the ids from [`FIRST_DIALLED`] but the last, which no socket has.
+const MAX_DIALLED: u16 = 0x7fff;
+
+fn id_of(number: u16) -> SocketId {
+    SocketId(FIRST_DIALLED.0 | number)
+}
+
 /// The options of a client's sockets.
 #[derive(Clone, Debug)]
 pub struct DialSettings {
@@ -30,17 +37,17 @@ pub struct DialSettings {
     pub device: Option<String>,
     /// `remote-random-hostname`.
     pub random_hostname: bool,
-    /// `rcvbuf`, bytes; `None`: ours.
+    /// `rcvbuf` in bytes; `None` for our default.
     pub receive_buffer: Option<usize>,
-    /// `sndbuf`, bytes; `None`: ours.
+    /// `sndbuf` in bytes; `None` for our default.
     pub send_buffer: Option<usize>,
-    /// Receive trains in one call.
+    /// Whether to receive trains in one call.
     pub gro: bool,
     /// `resolv-retry`.
     pub resolve_retry: ResolveRetry,
-    /// Whether streams leave from `local` and `lport` too.
+    /// Whether streams are bound to `local` and `lport` too.
     pub bind_streams: bool,
-    /// `connect-timeout`, `server-poll-timeout`: how long a TCP connection may take.
+    /// `connect-timeout`, `server-poll-timeout`: the time limit for opening a TCP connection.
     pub connect_timeout: Duration,
     /// The options of streams.
     pub streams: StreamOptions,
@@ -68,19 +75,19 @@ impl Default for DialSettings {
     }
 }
 
-/// A socket towards a server.
+/// A socket for a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialled {
-    /// The path that the engine got.
+    /// The link that the engine got.
     pub link: Link,
-    /// The first hop of the packets: the server, or the proxy before it.
+    /// The first hop of the packets, which is the server or the proxy before it.
     pub hop: SocketAddr,
-    /// Our end.
+    /// The local address.
     pub local: SocketAddr,
-    /// The local address of the connection that the path depends on: the stream, or the connection to a proxy that
-    /// relays datagrams.
+    /// The local address of the connection on which the link depends, which is the stream, or the connection to a proxy
+    /// that relays datagrams.
     pub connection: Option<SocketAddr>,
-    /// Whether the operator chose our end (`local`, `lport`).
+    /// Whether the operator chose the local address or port (`local`, `lport`).
     pub bound: bool,
     /// The socket's number in this process, for the log.
     pub descriptor: i32,
@@ -88,10 +95,10 @@ pub struct Dialled {
     pub buffers: Option<(usize, usize)>,
 }
 
-/// The UDP sockets of a process by their ids.
+/// The sockets of a process by their ids.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// At least one socket for each id; the others share its port, for further workers.
+    /// At least one socket for each id. Further ones share its port, for more workers.
     open: BTreeMap<SocketId, Vec<Arc<UdpSocket>>>,
     settings: DialSettings,
     dialled: u16,
@@ -101,12 +108,12 @@ pub struct Sockets {
     share: Option<PortShare>,
 }
 
-/// A place where a server listens.
+/// An endpoint on which a server listens.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// UDP or TCP.
     pub transport: Transport,
-    /// Address and port.
+    /// The address and port.
     pub address: SocketAddr,
 }
 
@@ -121,12 +128,12 @@ impl fmt::Display for Endpoint {
 }
 
 impl Sockets {
-    /// Creates a client's set of sockets, which is empty.
+    /// Creates a client's empty set of sockets.
     pub fn client(settings: DialSettings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// Creates a server's sockets with ids from 0; of each listener as many as share its port.
+    /// Creates a server's sockets with ids from 0. Each listener consists of the sockets that share its port.
     pub fn server(listeners: impl IntoIterator<Item = Vec<UdpSocket>>) -> Self {
         let ids = (0..FIRST_DIALLED.0).map(SocketId);
         let listeners = listeners.into_iter().filter(|group| !group.is_empty());
@@ -134,7 +141,7 @@ impl Sockets {
         Self { open: ids.zip(groups).collect(), ..Self::default() }
     }
 
-    /// Adds streams by these listeners.
+    /// Adds these listeners for streams.
     #[must_use]
     pub fn with_streams(mut self, listeners: Vec<TcpListener>) -> Self {
         self.listeners = listeners;
@@ -162,7 +169,7 @@ impl Sockets {
         all.flat_map(|(id, group)| group.iter().map(|socket| (*id, Arc::clone(socket)))).collect()
     }
 
-    /// Returns the endpoints that the sockets are bound to, each once.
+    /// Returns the endpoints to which the sockets are bound, each once.
     pub fn endpoints(&self) -> Vec<Endpoint> {
         let first = self.open.values().filter_map(|group| group.first());
         let datagrams = first.map(|socket| (Transport::Udp, socket.local_addr()));
@@ -171,7 +178,7 @@ impl Sockets {
         all.map(|(transport, address)| Endpoint { transport, address }).collect()
     }
 
-    /// Returns the socket to send by: a peer cannot distinguish sockets that share a port.
+    /// Returns the socket for sending. A peer cannot distinguish sockets that share a port.
     pub(super) fn get(&self, id: SocketId) -> Option<&UdpSocket> {
         self.open.get(&id)?.first().map(|socket| &**socket)
     }
@@ -180,13 +187,13 @@ impl Sockets {
         &self.settings
     }
 
-    /// Does the same as [`Sockets::dial`], through a proxy.
+    /// Does the same as [`Sockets::dial`], but through a proxy.
     pub(super) fn dial_by(
         &mut self,
         relay: Association,
         backend: &impl Backend,
     ) -> Result<Dialled, String> {
-        // The way to the relay leads over the loopback; the relay's own socket has the device.
+        // The relay is reached over the loopback device. The relay's own socket is bound to the configured device.
         let mut dialled = self.dial_from(None, relay.near(), backend)?;
         relay.serve(dialled.local);
         dialled.hop = relay.relay();
@@ -197,7 +204,7 @@ impl Sockets {
         Ok(dialled)
     }
 
-    /// Opens a socket towards `remote` and gives it to the data plane.
+    /// Opens a socket for `remote` and gives it to the data plane.
     pub(super) fn dial(
         &mut self,
         remote: SocketAddr,
@@ -221,16 +228,16 @@ impl Sockets {
         options.recv_buffer = self.settings.receive_buffer.unwrap_or(options.recv_buffer);
         options.send_buffer = self.settings.send_buffer.unwrap_or(options.send_buffer);
         if local.port() != 0 {
-            // The former socket has the port that the operator asked for.
+            // The previous socket has the port that the operator configured.
             let former: Vec<SocketId> = self.open.keys().copied().collect();
             former.into_iter().for_each(|id| self.hang_up(id, backend));
         }
         let device = options.device.as_deref();
         let socket = helper::sockets::udp(&options)
             .map_err(|e| bind_problem(Transport::Udp, local, device, &e))?;
-        let id = SocketId(FIRST_DIALLED.0 | (self.dialled & !FIRST_DIALLED.0));
-        self.dialled = self.dialled.wrapping_add(1);
-        let dialled = Dialled {
+        let socket = Arc::new(socket);
+        let id = self.add(Arc::clone(&socket), backend)?;
+        Ok(Dialled {
             link: Link::datagram(id, None, remote),
             hop: remote,
             local: socket.local_addr(),
@@ -238,11 +245,7 @@ impl Sockets {
             bound: self.settings.local.is_some() || self.settings.port != 0,
             descriptor: socket.as_fd().as_raw_fd(),
             buffers: socket.buffer_sizes().ok(),
-        };
-        let socket = Arc::new(socket);
-        backend.add_socket(id, Arc::clone(&socket)).map_err(|e| e.to_string())?;
-        self.open.insert(id, vec![socket]);
-        Ok(dialled)
+        })
     }
 
     /// Returns the options for a stream to `remote`.
@@ -258,7 +261,52 @@ impl Sockets {
         Ok(options)
     }
 
-    /// Closes a dialled socket. A listening socket stays open, because it does not end with one peer.
+    /// Opens sockets with a port of their own each and gives them to the data plane. Returns those that could be opened.
+    pub(super) fn open(
+        &mut self,
+        options: &UdpOptions,
+        count: usize,
+        backend: &impl Backend,
+    ) -> Vec<SocketId> {
+        let open = |this: &mut Self| -> Result<SocketId, String> {
+            let socket = helper::sockets::udp(options).map_err(|error| error.to_string())?;
+            this.add(Arc::new(socket), backend)
+        };
+        let mut opened = Vec::new();
+        for _ in 0..count {
+            match open(self) {
+                Ok(id) => opened.push(id),
+                Err(problem) => {
+                    tracing::debug!(
+                        "{} of {count} sockets could be opened: {problem}",
+                        opened.len()
+                    );
+                    break;
+                }
+            }
+        }
+        opened
+    }
+
+    /// Gives a socket to the data plane, with an id that no open socket has.
+    fn add(&mut self, socket: Arc<UdpSocket>, backend: &impl Backend) -> Result<SocketId, String> {
+        let free = |number: &u16| !self.open.contains_key(&id_of(*number));
+        let number =
+            (0..MAX_DIALLED).map(|n| self.dialled.wrapping_add(n) % MAX_DIALLED).find(free);
+        let number = number.ok_or("too many sockets are open")?;
+        let id = id_of(number);
+        self.dialled = number.wrapping_add(1);
+        backend.add_socket(id, Arc::clone(&socket)).map_err(|error| error.to_string())?;
+        self.open.insert(id, vec![socket]);
+        Ok(id)
+    }
+
+    #[cfg(test)]
+    pub(super) fn skip_to(&mut self, number: u16) {
+        self.dialled = number;
+    }
+
+    /// Closes a dialled socket. A listening socket stays open, because other peers use it too.
     pub(super) fn hang_up(&mut self, id: SocketId, backend: &impl Backend) {
         if id >= FIRST_DIALLED && self.open.remove(&id).is_some() {
             backend.remove_socket(id);
@@ -281,7 +329,7 @@ impl Sockets {
     }
 }
 
-/// Returns the error, with a remedy, for an address or device (`bind-dev`) that a socket cannot be bound to.
+/// Returns the error, with a remedy, for an address or device (`bind-dev`) to which a socket cannot be bound.
 pub fn bind_problem(
     transport: Transport,
     address: SocketAddr,

@@ -14,7 +14,7 @@ use super::*;
 use crate::authorize::ResponseFuture;
 use crate::trivial::Trivial;
 
-/// Writes down what it is fed, and does what the test queued.
+/// An engine that records its inputs and returns the outputs that the test queued.
 #[derive(Default)]
 struct Script {
     log: Vec<String>,
@@ -58,14 +58,14 @@ impl Engine for Script {
     }
 }
 
-/// A plane that writes down its verbs.
+/// A data plane that records its commands.
 #[derive(Clone)]
 struct Fake {
     wakeup: Rc<EventFd>,
     verbs: Rc<RefCell<Vec<String>>>,
     waiting: Rc<RefCell<Vec<Upcall<Trivial>>>>,
     streams: Rc<RefCell<BTreeMap<Link, TcpStream>>>,
-    /// Something waits at each look.
+    /// Whether each poll of the queues returns an upcall.
     flood: Rc<RefCell<bool>>,
     dead: Rc<RefCell<bool>>,
 }
@@ -161,7 +161,7 @@ fn target(address: SocketAddr) -> Target {
     }
 }
 
-/// Runs until the engine was fed `count` more times.
+/// Runs until the engine has had `count` more inputs.
 async fn fed(driver: &mut Driver<Script, Fake>, count: usize) {
     let wanted = driver.engine.log.len() + count;
     while driver.engine.log.len() < wanted {
@@ -229,6 +229,18 @@ async fn a_dialled_socket_sends_and_is_closed_on_hangup() {
     assert_eq!(*fake.verbs.borrow(), ["add 8000", "remove 8000"]);
 }
 
+#[test]
+fn a_socket_gets_an_id_that_no_open_socket_has() {
+    let (mut sockets, fake) = (Sockets::default(), Fake::new());
+    let options = UdpOptions::new(([127, 0, 0, 1], 0).into());
+    let first = sockets.open(&options, 2, &fake);
+    assert_eq!(first, [SocketId(0x8000), SocketId(0x8001)]);
+    sockets.hang_up(first[0], &fake);
+    sockets.skip_to(0x7ffe);
+    let after = sockets.open(&options, 3, &fake);
+    assert_eq!(after, [SocketId(0xfffe), SocketId(0x8000), SocketId(0x8002)]);
+}
+
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_an_event_and_an_input() {
     let fake = Fake::new();
@@ -289,7 +301,7 @@ async fn a_deadline_is_kept_under_a_flood_of_packets() {
     driver.engine.deadline = Some(Instant::from_nanos(1));
     fed(&mut driver, 1).await;
     assert_eq!(driver.engine.log, ["tick"]);
-    // The packets wait their turn behind it.
+    // The packets are processed after the tick.
     fed(&mut driver, 100).await;
     assert_eq!(driver.engine.log.len(), 101);
 }
@@ -332,7 +344,7 @@ async fn what_comes_while_we_are_awake_needs_no_second_call() {
     let notice = |id| Upcall::Notice(Notice::PeerSilent(PeerId(id)));
     fake.bring(notice(1));
     fed(&mut driver, 1).await;
-    // Without a signal.
+    // An upcall arrives without a signal.
     fake.waiting.borrow_mut().push(notice(2));
     fed(&mut driver, 1).await;
     let silent = tokio::time::timeout(Duration::from_millis(50), driver.next()).await;
@@ -413,7 +425,7 @@ async fn a_stream_without_room_or_at_its_end_is_a_link_that_went_down() {
     let fake = Fake::new();
     let mut driver = driver(Script::default(), &fake);
     let link = Link::stream(7, "192.0.2.9:5".parse().unwrap());
-    // The plane knows no such stream.
+    // The data plane does not know the stream.
     driver.act(|_, _, out| out.send(link, b"hello".to_vec()));
     while driver.perform().is_some() {}
     assert_eq!(driver.engine.log, ["down 192.0.2.9:5"]);

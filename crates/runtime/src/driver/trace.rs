@@ -1,26 +1,27 @@
-//! Lines of `verb 6` and more: control packets, what the data plane is asked to do and reports, timers, and the
-//! engine's inputs. Packets of the data channel are never logged one by one. Below these levels each call costs one
-//! load of an atomic, and no data packet calls any of them.
+//! The log lines of `verb 6` and above, about control packets, commands and notices of the data plane, timers, and the
+//! engine's inputs. Packets of the data channel are never logged individually. Below these levels, each call costs one
+//! load of an atomic, and data packets cause no calls.
 
 use std::time::Duration;
 
-use adit_engine::command::{KeySlot, PeerSpec, Splice};
+use adit_engine::command::{Float, KeySlot, PeerSpec, Splice};
 use adit_engine::{Command, DataFormat, Input, Instant, Link, Notice};
 
 use crate::log::wanted;
 use crate::say;
 
-/// The verbosity from which each control packet is named.
+/// The verbosity from which on each control packet is named.
 const NAMES: u8 = 6;
-/// The verbosity from which sessions and keys in the data plane are traced.
+/// The verbosity from which on sessions and keys in the data plane are traced.
 const KEYS: u8 = 7;
-/// The verbosity from which its bytes on the wire are shown, encrypted except for the header.
+/// The verbosity from which on the bytes of control packets on the wire are shown. They are encrypted except for the
+/// header.
 const BYTES: u8 = 8;
-/// From this level on, negotiated parameters and all other commands and notices of the data plane are logged.
+/// The verbosity from which on negotiated parameters and all other commands and notices of the data plane are logged.
 const DETAILS: u8 = 9;
-/// The verbosity from which timers are shown.
+/// The verbosity from which on timers are shown.
 const TIMERS: u8 = 10;
-/// The verbosity from which every input of the engine is shown, with its outcome.
+/// The verbosity from which on every input of the engine is shown, with its outcome.
 const INPUTS: u8 = 11;
 /// The maximum number of bytes shown.
 const MAX_SHOWN: usize = 128;
@@ -122,7 +123,7 @@ pub(super) fn command<F: DataFormat>(op: &Command<F>) {
     }
 }
 
-/// Traces a report of the data plane.
+/// Traces a notice from the data plane.
 pub(super) fn notice<F: DataFormat>(notice: &Notice<F>) {
     if !wanted(KEYS.into()) {
         return;
@@ -157,6 +158,7 @@ pub(super) fn notice<F: DataFormat>(notice: &Notice<F>) {
             let error = std::io::Error::from_raw_os_error(*errno);
             say!(DETAILS, "{}: unreachable: {error}", link.remote());
         }
+        Notice::Unrouted(address) => say!(INPUTS, "{address}: no peer has a route"),
         Notice::Traffic(peer, traffic) => {
             say!(INPUTS, "peer {}: {} bytes so far", peer.0, traffic.bytes);
         }
@@ -175,7 +177,11 @@ fn negotiated<F: DataFormat>(spec: &PeerSpec<F>) -> String {
     format!(
         "{}, float {}, replay window {}, ping after {ping:?}, lost after {silent:?}",
         spec.layout,
-        if spec.float { "yes" } else { "no" },
+        match spec.float {
+            Float::Refuse => "no",
+            Float::Accept => "several paths",
+            Float::Follow => "yes",
+        },
         spec.replay_window
     )
 }
@@ -227,7 +233,7 @@ pub(super) fn handled(kind: &str, outputs: usize, took: Duration) {
     say!(INPUTS, "input: {kind}: {} us, outputs: {outputs}", took.as_micros());
 }
 
-/// Formats opcode and key id as openvpn names them.
+/// Formats the opcode and key id as openvpn does.
 fn name(frame: &[u8]) -> String {
     let Some(first) = frame.first() else { return "empty".into() };
     let opcode = match first >> 3 {

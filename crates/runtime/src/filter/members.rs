@@ -1,4 +1,4 @@
-//! The peers behind the names `@client:NAME` and `@group:NAME` of a rule file.
+//! The peers for the names `@client:NAME`, `@node:NAME` and `@group:NAME` in a rule file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,21 +7,34 @@ use adit_filter::IpRange;
 use adit_filter::ruleset::Members as Who;
 use ipnet::IpNet;
 
-/// The connected clients with their groups and addresses.
-#[derive(Debug, Default)]
+/// The connected clients, or the nodes of a mesh, with their groups and addresses.
+#[derive(Debug)]
 pub struct Members {
+    /// Makes the name of one peer.
+    name: fn(String) -> Who,
     peers: BTreeMap<PeerId, PeerAddresses>,
-    /// The peers behind each name: a change asks for the peers of one name, not for all.
+    /// The peers for each name, because a change needs the peers of one name and not all of them.
     by_name: HashMap<Who, BTreeSet<PeerId>>,
 }
 
+impl Default for Members {
+    fn default() -> Self {
+        Self { name: Who::Client, peers: BTreeMap::new(), by_name: HashMap::new() }
+    }
+}
+
 impl Members {
+    /// Creates the members of a mesh: rules call them `@node:NAME`.
+    pub fn of_nodes() -> Self {
+        Self { name: Who::Node, ..Self::default() }
+    }
+
     /// Records that a client has these addresses from now on. Returns the clients and groups whose
     /// addresses changed.
     #[must_use]
     pub fn put(&mut self, addresses: PeerAddresses) -> Vec<Who> {
         let mut changed = self.remove(addresses.peer);
-        let names = names(&addresses);
+        let names = self.names(&addresses);
         self.enter(addresses.peer, &names);
         changed.extend(names);
         self.peers.insert(addresses.peer, addresses);
@@ -32,21 +45,22 @@ impl Members {
     /// changed.
     #[must_use]
     pub fn remove(&mut self, peer: PeerId) -> Vec<Who> {
-        let names = self.peers.remove(&peer).as_ref().map(names).unwrap_or_default();
+        let names = self.peers.remove(&peer).map(|client| self.names(&client)).unwrap_or_default();
         self.leave(peer, &names);
         names
     }
 
-    /// Asks again which groups each client is in; `None`: as before. Returns whose addresses changed.
+    /// Updates the groups of each client; `None` leaves them unchanged. Returns the clients and groups whose addresses
+    /// changed.
     #[must_use]
     pub fn regroup(&mut self, groups: impl Fn(&str) -> Option<Vec<String>>) -> Vec<Who> {
         let mut moved = Vec::new();
         for (peer, client) in &mut self.peers {
             let Some(fresh) = groups(&client.name) else { continue };
             if fresh != client.groups {
-                let before = names(client);
+                let before = names(self.name, client);
                 client.groups = fresh;
-                moved.push((*peer, before, names(client)));
+                moved.push((*peer, before, names(self.name, client)));
             }
         }
         let mut changed = Vec::new();
@@ -59,23 +73,37 @@ impl Members {
         distinct(changed)
     }
 
-    /// Returns the addresses of a client or group now.
+    /// Returns the current addresses of a client or group.
     pub fn of(&self, who: &Who) -> Vec<IpNet> {
         let peers = self.by_name.get(who).into_iter().flatten();
         let clients = peers.filter_map(|peer| self.peers.get(peer));
         clients.flat_map(|client| client.prefixes.iter().copied()).collect()
     }
 
-    /// Returns the addresses that a peer has and no other session of its client.
+    /// Returns the addresses of a peer that no other session of its client has.
     pub fn alone(&self, peer: PeerId) -> Vec<IpNet> {
         let Some(client) = self.peers.get(&peer) else { return Vec::new() };
-        let sessions = self.by_name.get(&Who::Client(client.name.clone())).into_iter().flatten();
+        let sessions = self.by_name.get(&(self.name)(client.name.clone())).into_iter().flatten();
         let others: Vec<&PeerAddresses> = sessions
             .filter(|other| **other != peer)
             .filter_map(|other| self.peers.get(other))
             .collect();
         let shared = |net: &&IpNet| others.iter().any(|other| other.prefixes.contains(net));
         client.prefixes.iter().filter(|net| !shared(net)).copied().collect()
+    }
+
+    /// Returns all clients or nodes.
+    pub fn peers(&self) -> impl Iterator<Item = &PeerAddresses> {
+        self.peers.values()
+    }
+
+    /// Returns the client or node with this number.
+    pub fn peer(&self, peer: PeerId) -> Option<&PeerAddresses> {
+        self.peers.get(&peer)
+    }
+
+    fn names(&self, client: &PeerAddresses) -> Vec<Who> {
+        names(self.name, client)
     }
 
     fn enter(&mut self, peer: PeerId, names: &[Who]) {
@@ -101,23 +129,14 @@ pub(super) fn ranges(nets: &[IpNet]) -> Vec<IpRange> {
     nets.iter().map(|net| IpRange::prefix(net.addr(), net.prefix_len())).collect()
 }
 
-/// Formats a name as rule files write it.
-pub(super) fn label(who: &Who) -> Option<String> {
-    match who {
-        Who::Client(name) => Some(format!("@client:{name}")),
-        Who::Group(name) => Some(format!("@group:{name}")),
-        Who::Fixed(_) => None,
-    }
-}
-
-fn names(client: &PeerAddresses) -> Vec<Who> {
+fn names(name: fn(String) -> Who, client: &PeerAddresses) -> Vec<Who> {
     let groups = client.groups.iter().map(|group| Who::Group(group.clone()));
-    std::iter::once(Who::Client(client.name.clone())).chain(groups).collect()
+    std::iter::once(name(client.name.clone())).chain(groups).collect()
 }
 
 fn distinct(all: Vec<Who>) -> Vec<Who> {
     let mut seen = BTreeSet::new();
-    all.into_iter().filter(|who| seen.insert(label(who))).collect()
+    all.into_iter().filter(|who| seen.insert(who.label())).collect()
 }
 
 #[cfg(test)]
@@ -143,7 +162,7 @@ mod tests {
     }
 
     fn labels(changed: &[Who]) -> Vec<String> {
-        changed.iter().filter_map(label).collect()
+        changed.iter().filter_map(Who::label).collect()
     }
 
     #[test]
@@ -157,7 +176,7 @@ mod tests {
         assert_eq!(of(&members, "@client:alice"), ["10.8.0.2/32", "10.50.0.0/16"]);
         assert_eq!(of(&members, "@group:staff").len(), 4);
         assert!(of(&members, "@group:nobody").is_empty());
-        // A network moves: the same client again, with less.
+        // A network moves, so the same client is recorded again with fewer addresses.
         let changed = members.put(client(1, "alice", &["staff"], &["10.8.0.2/32"]));
         assert_eq!(labels(&changed), ["@client:alice", "@group:staff"]);
         assert_eq!(of(&members, "@client:alice"), ["10.8.0.2/32"]);
@@ -211,7 +230,7 @@ mod tests {
                 }
             }
             let naive = |who: &Who| -> Vec<IpNet> {
-                let is = |client: &&PeerAddresses| names(client).contains(who);
+                let is = |client: &&PeerAddresses| names(Who::Client, client).contains(who);
                 let clients = members.peers.values().filter(is);
                 clients.flat_map(|client| client.prefixes.iter().copied()).collect()
             };

@@ -1,5 +1,5 @@
-//! The packet filter of a running process: its rule file, the names of its clients, and what the verbs
-//! of `adit filter` ask of it.
+//! The packet filter of a running process, with its rule file, the names of its clients, and the requests of `adit
+//! filter`.
 //!
 //! ```text
 //!   rule file ──► Live ──► Firewall ◄── workers
@@ -13,6 +13,7 @@ mod commands;
 mod files;
 mod log_line;
 mod members;
+mod mesh_policy;
 mod report;
 mod table_full;
 
@@ -21,17 +22,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_engine::{PeerAddresses, PeerId};
+use adit_filter::Nanos;
 use adit_filter::elements::{Change, ElementError};
 use adit_filter::firewall::{Firewall, Flush, Limits};
 use adit_filter::lang::{self, SetElements, Summary};
 use adit_filter::ruleset::Members as Who;
-use adit_filter::{Filter, Nanos};
 use ipnet::IpNet;
 
+pub use adit_filter::Filter;
 pub use commands::{capture, element, flush, reload, show};
 pub use files::sources;
 pub use files::{compile, parse, read};
 pub use members::Members;
+pub use mesh_policy::mesh_policy;
 
 use self::address_owners::AddressOwners;
 use self::capture::Capture;
@@ -43,13 +46,13 @@ use crate::fault::Fault;
 use crate::random;
 use crate::say;
 
-/// Rules in force, and what steers them.
+/// The current rules, with their file and the clients' addresses.
 #[derive(Debug)]
 pub struct LiveFilter {
     firewall: Arc<Firewall>,
-    /// The file that the configuration names.
+    /// The configured rule file.
     configured: PathBuf,
-    /// The file that the rules in force are from.
+    /// The file that contains the current rules.
     file: String,
     since: u64,
     reloads: u64,
@@ -60,35 +63,33 @@ pub struct LiveFilter {
     full: TableFullLog,
 }
 
-/// Names that rules may mean.
+/// The names that rules may contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownNames {
-    /// All clients, connected or not.
+    /// The names of all clients, connected or not.
     pub clients: Vec<String>,
-    /// All groups that a client is in.
+    /// The names of all nodes of the mesh.
+    pub nodes: Vec<String>,
+    /// The names of all groups that have clients or nodes.
     pub groups: Vec<String>,
 }
 
 impl LiveFilter {
-    /// Reads the rules of a file and puts them in force, for `workers` threads if that is known. A relative
-    /// path is taken from where the process is now.
+    /// Reads the rules from a file and applies them, for `workers` threads if their number is known. A relative path is
+    /// resolved in the current directory.
     ///
     /// # Errors
-    /// The file cannot be read, or what is wrong with it, with file, line and column.
+    /// Fails if the file cannot be read. Otherwise returns the errors in it, with file, line and column.
     pub fn open(path: &Path, workers: Option<usize>) -> Result<Self, Fault> {
         let path = std::path::absolute(path)
             .map_err(|e| Fault::operator(format!("filter {}: {e}", path.display())))?;
         let (files, ruleset) = read(&path)?;
-        let filter = compile(&files.name, ruleset)?;
-        let mut limits = Limits::default();
-        limits.track.shards = workers.unwrap_or(limits.track.shards).max(1);
-        let firewall = Firewall::new(filter, limits, random::bytes()?);
-        Ok(Self::new(firewall, path))
+        Ok(Self::new(start(compile(&files.name, ruleset)?, workers)?, path))
     }
 
     /// Wraps an existing firewall, with rules from this file.
     pub fn new(firewall: Arc<Firewall>, configured: PathBuf) -> Self {
-        // Lines are fetched once a second: none is so urgent that a worker must wake anybody.
+        // Lines are fetched once a second. None is so urgent that a worker must wake the control thread.
         firewall.logs().on_record(|| {});
         Self {
             firewall,
@@ -109,7 +110,7 @@ impl LiveFilter {
         &self.firewall
     }
 
-    /// Returns the file that the rules in force are from.
+    /// Returns the file that contains the current rules.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -121,10 +122,10 @@ impl LiveFilter {
         }
     }
 
-    /// Reads the configured file again. If something is wrong with it, the former rules stay in force.
+    /// Reads the configured file again. If it has errors, the old rules stay in force.
     ///
     /// # Errors
-    /// The file cannot be read any more, or what is wrong with it.
+    /// Fails if the file cannot be read or has errors.
     pub fn reread(&mut self) -> Result<(), Fault> {
         let (files, ruleset) = read(&self.configured).map_err(kept)?;
         let filter = compile(&files.name, ruleset).map_err(kept)?;
@@ -186,8 +187,9 @@ impl LiveFilter {
         Ok(())
     }
 
-    fn replace(&mut self, filter: Filter, file: String) {
-        // The firewall gives it the members before it is in force.
+    /// Replaces the rules.
+    pub fn replace(&mut self, filter: Filter, file: String) {
+        // The firewall passes the members to the new filter before applying it.
         let summary = Summary::of(filter.ruleset());
         self.firewall.replace(filter);
         self.file = file;
@@ -196,8 +198,8 @@ impl LiveFilter {
         say!(1, "filter: the rules of {} are in force: {summary}", self.file);
     }
 
-    /// Records that a client has these addresses from now on. Call it before the client's first packet can pass.
-    /// Connections of an address belong to the client that had it last: if that is another one, they end.
+    /// Records that a client has these addresses from now on. Call it before the client's first packet can pass. The
+    /// connections of an address belong to the client that had it last, so they end if that was another client.
     pub fn put(&mut self, addresses: PeerAddresses) {
         let taken = self.owners.claim(&addresses.name, &addresses.prefixes);
         if !taken.is_empty() {
@@ -214,7 +216,7 @@ impl LiveFilter {
         self.publish(&changed);
     }
 
-    /// Records that a client has disconnected. Its connections wait for it until they expire.
+    /// Records that a client has disconnected. Its connections are kept until they expire, in case it returns.
     pub fn remove(&mut self, peer: PeerId) {
         self.firewall.set_peer(peer.0, None);
         for net in self.members.alone(peer) {
@@ -224,7 +226,7 @@ impl LiveFilter {
         self.publish(&changed);
     }
 
-    /// Asks again which groups each client is in; `None`: as before.
+    /// Updates the groups of each client; `None` leaves them unchanged.
     pub fn regroup(&mut self, groups: impl Fn(&str) -> Option<Vec<String>>) {
         let changed = self.members.regroup(groups);
         self.publish(&changed);
@@ -236,7 +238,7 @@ impl LiveFilter {
         }
     }
 
-    /// Returns warnings about names in the rules that no client has.
+    /// Returns warnings about names in the rules that no client or group has.
     pub fn unknown(&self, known: &KnownNames) -> Vec<String> {
         unknown(&self.firewall.filter(), known)
     }
@@ -251,7 +253,7 @@ impl LiveFilter {
         self.drain(moment);
     }
 
-    /// Takes what rules have logged to where it belongs.
+    /// Passes logged records to the log and the capture.
     fn drain(&mut self, moment: Nanos) {
         for record in self.firewall.logs().take() {
             match record.group {
@@ -263,7 +265,7 @@ impl LiveFilter {
         self.capture.expire(&self.firewall, moment);
     }
 
-    /// Answers the verbs of `adit filter`; `None` for a request that is not one of them.
+    /// Answers the requests of `adit filter`. Returns `None` for any other request.
     pub fn answer(&mut self, request: &Request) -> Option<Response> {
         match request {
             Request::FilterShow { brief: true, .. } => {
@@ -298,6 +300,12 @@ impl LiveFilter {
     }
 }
 
+fn start(filter: Filter, workers: Option<usize>) -> Result<Arc<Firewall>, Fault> {
+    let mut limits = Limits::default();
+    limits.track.shards = workers.unwrap_or(limits.track.shards).max(1);
+    Ok(Firewall::new(filter, limits, random::bytes()?))
+}
+
 fn done(result: Result<usize, Fault>) -> Response {
     match result {
         Ok(count) => Response::Done { count },
@@ -305,7 +313,7 @@ fn done(result: Result<usize, Fault>) -> Response {
     }
 }
 
-/// Returns warnings about names in rules that no client has.
+/// Returns warnings about names in the rules that no client or group has.
 pub fn unknown(filter: &Filter, known: &KnownNames) -> Vec<String> {
     let mut problems: Vec<String> = filter
         .wanted()
@@ -313,8 +321,11 @@ pub fn unknown(filter: &Filter, known: &KnownNames) -> Vec<String> {
             Who::Client(name) if !known.clients.contains(name) => Some(format!(
                 "filter: the rules name @client:{name}, but no client of that name is registered"
             )),
+            Who::Node(name) if !known.nodes.contains(name) => {
+                Some(format!("filter: the rules name @node:{name}, but no node has that name"))
+            }
             Who::Group(name) if !known.groups.contains(name) => {
-                Some(format!("filter: the rules name @group:{name}, but no client is in it"))
+                Some(format!("filter: the rules name @group:{name}, but it has no members"))
             }
             _ => None,
         })

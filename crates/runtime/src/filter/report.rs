@@ -7,11 +7,11 @@ use adit_filter::lang::{CounterOwner, listing};
 use adit_filter::ruleset::{Count, Family};
 use adit_filter::{Counts, Filter, Nanos, elements};
 
-use super::{LiveFilter, members};
+use super::LiveFilter;
 use crate::clock::now;
 use crate::control::{AddedElements, FilterReport, FlowReport, FlowTotals, RuleCounter};
 
-/// Connections that are listed at most.
+/// The maximum number of listed connections.
 const MAX_LISTED: usize = 10_000;
 
 impl LiveFilter {
@@ -63,7 +63,7 @@ impl LiveFilter {
 
     fn names(&self, filter: &Filter) -> BTreeMap<String, Vec<String>> {
         let of = |who| self.members.of(who).iter().map(ToString::to_string).collect();
-        filter.wanted().filter_map(|who| Some((members::label(who)?, of(who)))).collect()
+        filter.wanted().filter_map(|who| Some((who.label()?, of(who)))).collect()
     }
 
     fn flows(&self) -> Vec<FlowReport> {
@@ -168,7 +168,7 @@ fn named<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
     some.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Returns a variant's name in small letters with hyphens: `SynSent` is `syn-sent`.
+/// Returns a variant's name in lower case with hyphens, so `SynSent` becomes `syn-sent`.
 fn words(variant: &impl std::fmt::Debug) -> String {
     let mut text = String::new();
     for c in format!("{variant:?}").chars() {

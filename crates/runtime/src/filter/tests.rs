@@ -17,7 +17,7 @@ const RULES: &str = "table inet vpn {
 }
 ";
 
-/// A UDP packet of 10.0.0.1 for port 53.
+/// A UDP packet from 10.0.0.1 to port 53.
 const UDP: [u8; 32] = [
     0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0x66, 0xcb, 10, 0, 0, 1, 10, 0, 0, 2, 0x0f, 0xa0, 0, 53, 0,
     12, 0, 0, 1, 2, 3, 4,
@@ -107,7 +107,7 @@ fn rules_with_a_mistake_change_nothing_and_name_its_place() {
     assert!(passes(&live));
 }
 
-/// Rules that ask who a client is for its first packet only, as most do.
+/// Rules that check a client's identity only on its first packet, as most rules do.
 const STATEFUL: &str = "table inet vpn {
     chain forward {
         type filter hook forward priority 0; policy drop;
@@ -118,12 +118,12 @@ const STATEFUL: &str = "table inet vpn {
 }
 ";
 
-/// Sends [`UDP`] from 10.0.0.1, or the answer to it.
+/// Evaluates [`UDP`] from 10.0.0.1, or the answer to it.
 fn goes(live: &LiveFilter, answer: bool) -> bool {
     goes_by(live, None, answer)
 }
 
-/// Returns the same for a packet from or to a peer.
+/// Does the same for a packet from or to a peer.
 fn goes_by(live: &LiveFilter, peer: Option<u32>, answer: bool) -> bool {
     let mut peers = Peers { from: peer, to: None };
     let mut bytes = UDP;
@@ -164,7 +164,7 @@ fn stateful(dir: &tempfile::TempDir, rules: &str) -> LiveFilter {
 #[test]
 fn connections_wait_for_their_own_client_alone() {
     let dir = tempfile::tempdir().unwrap();
-    // Also where the rules would accept either client: an open connection is not inherited.
+    // An open connection is not inherited, even if the rules would accept either client.
     let anybody = STATEFUL.replace("@client:alice", "10.0.0.0/24");
     for rules in [STATEFUL, &anybody] {
         let mut live = stateful(&dir, rules);
@@ -180,7 +180,7 @@ fn connections_wait_for_their_own_client_alone() {
     }
 }
 
-/// Bob's network is a part of Alice's, so that her packets may have his addresses while he is away.
+/// Bob's network is a part of Alice's, so her packets may have his addresses while he is away.
 #[test]
 fn of_overlapping_networks_each_client_keeps_its_own_connections() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ fn of_overlapping_networks_each_client_keeps_its_own_connections() {
     let listed = report(&mut live).list.unwrap();
     assert_eq!(listed[0].clients, ["bob", ""]);
     live.remove(PeerId(2));
-    // The routes lead to her now.
+    // The routes now lead to Alice.
     assert!(!goes_by(&live, Some(1), true), "she has asked nothing");
     assert!(!goes_by(&live, Some(1), false), "and may not ask");
     assert_eq!(report(&mut live).flows.now, 1, "it waits for him");
@@ -340,7 +340,11 @@ fn names_without_a_client_are_told() {
     let rules = RULES.replace("udp dport 53", "ip daddr @client:printer udp dport 53");
     fs::write(&path, rules).unwrap();
     let live = LiveFilter::open(&path, None).unwrap();
-    let known = KnownNames { clients: vec!["alice".into()], groups: vec!["staff".into()] };
+    let known = KnownNames {
+        clients: vec!["alice".into()],
+        groups: vec!["staff".into()],
+        ..KnownNames::default()
+    };
     let [problem] = &live.unknown(&known)[..] else { panic!() };
     assert!(problem.contains("@client:printer"), "{problem}");
     assert_eq!(live.unknown(&KnownNames::default()).len(), 2);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::block_ipv6::BlockIpv6;
 use super::dns::Dns;
 use super::enforce::{FailedChange, PolicyRouting};
+use super::forward::Forwarding;
 use super::kernel::Kernel;
 use super::plan::{Device, HostPlan, Redirect};
 use super::policy_routing::{CaptureMode, capture};
@@ -17,29 +18,30 @@ use super::watch::{NetworkWatcher, is_link_local};
 use crate::fault::Fault;
 use crate::say;
 
-/// Flow queues over which the kernel spreads the flows that wait in the device: two of them seldom meet.
+/// The number of flow queues over which the kernel distributes waiting flows. With so many, two flows seldom share a
+/// queue.
 const FLOW_QUEUES: usize = 16;
 
-/// Default of `txqueuelen`: room for a whole train and for what arrives while it is sealed.
+/// The default of `txqueuelen`, with room for a whole train and for the packets that arrive while it is sealed.
 const TX_QUEUE_LEN: u32 = 1000;
 
 /// The result of [`Host::apply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ApplyOutcome {
-    /// The same plan was in force already.
+    /// The same plan was already in force.
     Same,
-    /// It is in force now; what was left out and why.
+    /// The plan is in force now. Contains a note on each part that was left out.
     Changed(Vec<String>),
 }
 
-/// The changes a tunnel has made to this machine.
+/// The changes that a tunnel has made to this host.
 #[derive(Debug)]
 pub struct Host {
     pub(super) net: Kernel,
     device: Option<(String, u32)>,
-    /// A TAP device: gateways behind it are stations of their own.
+    /// Whether this is a TAP device, behind which gateways are separate stations.
     pub(super) ethernet: bool,
-    /// The device was made by us, with several queues.
+    /// Whether we created the device with several queues.
     flow_queues: bool,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
@@ -49,22 +51,23 @@ pub struct Host {
     pub(super) dns: Dns,
     /// The mark of the transport's sockets.
     pub(super) mark: Option<u32>,
-    /// The rules and the table in force.
+    /// The current rules and table.
     pub(super) policy: Option<PolicyRouting>,
-    /// The routes that block IPv6 where there is no policy routing.
+    /// The routes that block IPv6 if policy routing is not available.
     pub(super) block6: BlockIpv6,
-    /// A change of rules and routes that the kernel refused.
+    /// A change to rules and routes that the kernel refused.
     pub(super) unfinished: Option<FailedChange>,
-    /// The kill switch of an earlier process is still on.
+    /// Whether the kill switch of an earlier process is still on.
     pub(super) inherited: bool,
-    /// Why policy routing is not available; logged once.
+    /// The reason why policy routing is not available, which is logged once.
     refused: Option<String>,
-    /// Keeps replies acceptable to strict reverse path filtering.
+    /// The marks on replies, which make strict reverse path filtering accept them.
     pub(super) replies: Option<MarkedReplies>,
+    pub(super) forwarding: Forwarding,
     pub(super) follow: NetworkWatcher,
 }
 
-/// One change, as it is undone.
+/// A change, with the data for undoing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Address(Address),
@@ -72,10 +75,11 @@ pub(super) enum Change {
 }
 
 impl Host {
-    /// Opens the device, still down and without addresses, with this many queues. Call inside a tokio runtime.
+    /// Opens the device with this number of queues. It is still down and has no addresses. Call it inside a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// No driver, no privileges, or the name is taken; each error names its remedy.
+    /// Fails if the driver or the privileges are missing, or the name is taken. Each error names its remedy.
     pub fn open(
         device: &Device,
         offloads: TunOffloads,
@@ -100,6 +104,7 @@ impl Host {
             inherited: false,
             refused: None,
             replies: None,
+            forwarding: Forwarding::default(),
             follow: NetworkWatcher::default(),
         };
         let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
@@ -129,11 +134,11 @@ impl Host {
         self.plan.as_ref()
     }
 
-    /// Brings a plan into force in place of the former one.
+    /// Applies a plan in place of the previous one.
     ///
     /// # Errors
-    /// The device cannot be set up or have its addresses. Routes that cannot be added are notes:
-    /// the rest of the tunnel is of use without them.
+    /// Fails if the device or its addresses cannot be set up. A route that cannot be added is only a note, because the
+    /// rest of the tunnel is useful without it.
     pub async fn apply(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         if self.plan.as_ref() == Some(plan) {
             return Ok(ApplyOutcome::Same);
@@ -155,13 +160,14 @@ impl Host {
                 notes.push(note);
             }
         }
+        notes.extend(self.apply_forwarding(plan, &name));
         notes.extend(self.dns.apply(plan.dns.as_ref(), self.device.as_ref()).await);
         self.plan = Some(plan.clone());
         Ok(ApplyOutcome::Changed(notes))
     }
 
-    /// Policy routing where the plan wants it. Where it is not available, routes in the main table
-    /// do the same as far as they can, except for a kill switch, which would not be one.
+    /// Sets up policy routing if the plan needs it. If it is not available, routes in the main table replace it as far
+    /// as possible, except for a kill switch, which they cannot implement.
     pub(super) async fn apply_policy(&mut self, plan: &HostPlan) -> Result<Vec<String>, Fault> {
         if !Self::wants_policy(plan) {
             self.leave_policy().await;
@@ -186,6 +192,11 @@ impl Host {
                 "kill-switch: it needs policy routing, which is not available: {why}"
             )));
         }
+        if plan.policy && plan.redirect.is_some() && plan.remote.is_none() {
+            return Err(Fault::environment(format!(
+                "a full tunnel to more than one server needs policy routing, which is not available: {why}"
+            )));
+        }
         let said = self.refused.replace(why.clone()).is_some();
         let mut notes = Vec::new();
         if plan.redirect.is_some() && plan.policy && !said {
@@ -198,7 +209,7 @@ impl Host {
         Ok(notes)
     }
 
-    /// Keeps IPv6 in by routes of the main table, where the plan wants that.
+    /// Blocks IPv6 outside the tunnel with routes in the main table, if the plan needs that.
     async fn block_by_routes(&mut self, plan: &HostPlan) -> Option<String> {
         if capture(plan).ipv6 != CaptureMode::Blocked {
             self.unblock_ipv6().await;
@@ -247,7 +258,7 @@ impl Host {
         let queue = plan.tx_queue_len.unwrap_or(TX_QUEUE_LEN);
         self.net.set_txqueuelen(index, queue).await.map_err(failed)?;
         if self.flow_queues {
-            // It works with the default as well.
+            // The device also works with the default qdisc.
             let _ = self.net.set_no_qdisc(index).await;
         }
         say!(3, "net_iface_up: set {name} up");
@@ -264,7 +275,7 @@ impl Host {
             match self.net.add_address(&address).await {
                 Ok(()) => self.changes.push(Change::Address(address)),
                 Err(e) if e.kind() == NetErrorKind::Exists => {}
-                // `ipv6.disable=1`: the IPv4 half of the tunnel still works.
+                // With `ipv6.disable=1`, the IPv4 part of the tunnel still works.
                 Err(e) if e.kind() == NetErrorKind::NoFamily && matches!(local, IpNet::V6(_)) => {
                     tracing::warn!("{name}: {e}; going on without IPv6");
                 }
@@ -287,7 +298,7 @@ impl Host {
         &self.changes
     }
 
-    /// Undoes one change. It counts as made until it is undone.
+    /// Undoes one change, which stays recorded until it is undone.
     pub(super) async fn undo_change(&mut self, change: &Change) {
         self.revert(change).await;
         self.changes.retain(|other| other != change);
@@ -347,7 +358,7 @@ impl Host {
             && route.through == RouteInterface::Tunnel
             && !self.ethernet
         {
-            // A gateway that is in none of the device's networks: there is only one other end.
+            // The gateway is in none of the device's networks. Leave it out, because the device has only one other end.
             wanted.via = None;
             added = self.net.add_route(&wanted).await;
         }
@@ -390,12 +401,12 @@ impl Host {
         outside
     }
 
-    /// Returns whether an address is one of this machine's own.
+    /// Returns whether an address belongs to this host.
     async fn is_local(&self, ip: IpAddr) -> bool {
         self.net.route_to(ip).await.is_ok_and(|path| path.local)
     }
 
-    /// Undoes what was applied, last first, and leaves the device for the next plan.
+    /// Undoes the applied changes, the latest first, and keeps the device for the next plan.
     pub async fn undo(&mut self) {
         self.plan = None;
         self.dns.undo().await;
@@ -404,8 +415,8 @@ impl Host {
         }
     }
 
-    /// Undoes what does not go with the device, which the caller closes: after a change of user there
-    /// may be no right left to undo the rest. A kill switch stays.
+    /// Undoes the changes that do not disappear with the device, which the caller closes. The others are left, because
+    /// after a change of user the process may lack the privileges to undo them. A kill switch stays.
     pub async fn close(mut self) {
         let Some((_, index)) = self.device else { return };
         self.dns.undo().await;
@@ -421,13 +432,13 @@ impl Host {
         }
         self.unblock_ipv6().await;
         self.leave_policy().await;
-        self.undo_log.restore_sysctls();
+        self.undo_log.restore_sysctls(|_| true);
         if self.undo_log.is_kept() {
             say!(1, "the kill switch keeps traffic in: `adit connect --release` turns it off");
         }
     }
 
-    /// Undoes everything but a kill switch: the process whose tunnel this is was killed.
+    /// Undoes everything except a kill switch, because the tunnel's process was killed.
     pub async fn abandon(mut self) {
         if !self.changes.is_empty() {
             tracing::warn!("tunnel: process ended unexpectedly: routes removed");
@@ -435,11 +446,11 @@ impl Host {
         self.undo().await;
         self.unblock_ipv6().await;
         self.leave_policy().await;
-        self.undo_log.restore_sysctls();
+        self.undo_log.restore_sysctls(|_| true);
     }
 
-    /// Keeps another server reachable while the plan in force sends everything into the tunnel: a
-    /// client that reconnects elsewhere would otherwise dial through the tunnel it has lost.
+    /// Keeps another server reachable while the current plan sends all traffic into the tunnel. Otherwise a client that
+    /// reconnects to that server would dial through its lost tunnel.
     pub async fn keep_reachable(&mut self, remote: IpAddr) {
         self.follow_remote(remote).await;
         if self.block6.is_on() && remote.is_ipv6() {
@@ -457,12 +468,12 @@ impl Host {
         }
         self.follow.detour(remote);
         for route in self.detour_routes(&plan, remote, &self.outside.clone()) {
-            // It may be there from the last time.
+            // The route may exist from an earlier call.
             let _ = self.add_route(&route, index, &name).await;
         }
     }
 
-    /// Returns the host route to a server other than the plan's.
+    /// Returns the host routes to a server other than the plan's.
     pub(super) fn detour_routes(
         &self,
         plan: &HostPlan,
@@ -497,14 +508,14 @@ impl Host {
         };
         match undone {
             Ok(()) => {}
-            // Another program removed it, or the interface it was on.
+            // Another program removed the route or its interface.
             Err(e) if e.kind() == NetErrorKind::NotFound => {}
             Err(e) => tracing::warn!("{e}"),
         }
     }
 }
 
-/// Converts a route to the form of the kernel's interface; `None` without gateway and interface.
+/// Converts a route to the form of the kernel's interface. Returns `None` if it has neither gateway nor interface.
 pub(super) fn kernel_route(route: &KernelRoute, index: u32) -> Option<Route> {
     let link = match route.through {
         RouteInterface::Tunnel => Some(index),

@@ -1,9 +1,11 @@
-//! The machine's side of a tunnel: device, addresses, routes. Changes are undone in reverse order.
+//! The host's side of a tunnel, with its device, addresses and routes. Changes are undone in
+//! reverse order.
 
 mod apply;
 mod block_ipv6;
 pub mod dns;
 mod enforce;
+mod forward;
 mod handle;
 mod kernel;
 mod leftover;
@@ -22,12 +24,13 @@ pub use dns::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Transport};
 pub use handle::HostHandle;
 pub use leftover::clean_up_dns;
 pub use leftover::{Leftover, leftovers, release, unfinished};
-pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
+pub use plan::{Device, Forward, HostPlan, PlannedRoute, Redirect, Via};
 pub use policy_routing::{Capture, CaptureMode};
 pub use routes::{KernelRoute, NextHop, OutsideRoutes, RouteInterface, expand};
 pub use watch::HostEvent;
 
-/// Fuzzes files that outlive the process that wrote them. The first byte chooses.
+/// Parses files that outlive the process that wrote them, for the fuzzer. The first byte selects
+/// the kind.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     match bytes.split_first() {

@@ -15,37 +15,39 @@ pub enum Device {
     Null,
 }
 
-/// Everything a tunnel asks of the machine. Plain data: it crosses a process boundary.
+/// The settings of the host that a tunnel needs. They are plain data, because they cross a process boundary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPlan {
     /// The device.
     pub device: Device,
     /// `tun-mtu`.
     pub mtu: u16,
-    /// `lladdr`: the hardware address of a TAP device; `None`: a random one of the kernel's.
+    /// `lladdr`: the hardware address of a TAP device; `None`: a random one from the kernel.
     pub mac: Option<[u8; 6]>,
-    /// `txqueuelen`; `None`: ours (1000), which lets a whole train wait.
+    /// `txqueuelen`; `None`: our default (1000), which has room for a whole train.
     pub tx_queue_len: Option<u32>,
-    /// Addresses of the device with their networks. Empty with `ifconfig-noexec`.
+    /// The addresses of the device with their networks. Empty with `ifconfig-noexec`.
     pub addresses: Vec<IpNet>,
-    /// The other end's address, which the IPv4 address of the device gets as its peer; that one is a
-    /// /32 then.
+    /// The other end's address, which becomes the peer of the device's IPv4 address. In this case the device's address
+    /// is a /32.
     pub far4: Option<std::net::Ipv4Addr>,
-    /// Routes. Empty with `route-noexec`.
+    /// The routes. Empty with `route-noexec`.
     pub routes: Vec<PlannedRoute>,
     /// `redirect-gateway`.
     pub redirect: Option<Redirect>,
-    /// The server's address outside, which must stay reachable by the old gateway.
+    /// The server's address outside the tunnel, which must stay reachable through the old gateway.
     pub remote: Option<SocketAddr>,
-    /// Carry out `redirect-gateway` by a routing table of our own instead of routes in the main one.
+    /// Whether a separate routing table implements `redirect-gateway`, instead of routes in the main one.
     pub policy: bool,
-    /// With `policy`: private networks that this machine is on stay outside the tunnel.
+    /// With `policy`: traffic to private networks of this host stays outside the tunnel.
     pub allow_lan: bool,
     /// `block-ipv6`: IPv6 is unreachable while the tunnel is up.
     pub block_ipv6: bool,
-    /// With `policy`: traffic stays in when this process ends, however it ends.
+    /// With `policy`: traffic cannot leave outside the tunnel after this process has ended for any reason.
     pub kill_switch: bool,
-    /// DNS settings; `None`: the machine keeps its own.
+    /// What this host forwards from the tunnel to its other networks, and back; `None`: that is not this tunnel's affair.
+    pub forward: Option<Forward>,
+    /// The DNS settings; `None`: the host keeps its own.
     pub dns: Option<super::dns::DnsPlan>,
 }
 
@@ -81,55 +83,76 @@ impl Default for HostPlan {
             allow_lan: false,
             block_ipv6: false,
             kill_switch: false,
+            forward: None,
             dns: None,
         }
+    }
+}
+
+/// What a host forwards from a tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forward {
+    /// The networks behind this host.
+    pub networks: Vec<IpNet>,
+    /// Whether packets to the internet are forwarded as well, but not those to other private networks.
+    pub internet: bool,
+    /// Networks in the tunnel whose packets leave with this host's address.
+    pub masquerade: Vec<IpNet>,
+}
+
+impl Forward {
+    /// Returns whether IPv4 and IPv6 are forwarded.
+    pub(super) fn families(&self) -> (bool, bool) {
+        let any = |v6| self.networks.iter().any(|net| net.addr().is_ipv6() == v6);
+        (self.internet || any(false), self.internet || any(true))
     }
 }
 
 /// A route to add.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedRoute {
-    /// Destination.
+    /// The destination.
     pub net: IpNet,
-    /// Which way.
+    /// The way to the destination.
     pub via: Via,
-    /// Priority of the route; `None`: the kernel's default.
+    /// The priority of the route; `None`: the kernel's default.
     pub metric: Option<u32>,
 }
 
-/// The way of a [`PlannedRoute`].
+/// The next hop of a [`PlannedRoute`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Via {
-    /// The tunnel device, by this gateway inside it if there is one.
+    /// The tunnel device, through this gateway inside the tunnel if there is one.
     Tunnel(Option<IpAddr>),
     /// `net_gateway`: the gateway that the default route had before the tunnel.
     Outside,
-    /// Another gateway, wherever the kernel finds it.
+    /// Another gateway, on the interface that the kernel finds for it.
     Gateway(IpAddr),
 }
 
 /// `redirect-gateway`: send everything through the tunnel.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redirect {
-    /// IPv4 too (unless `!ipv4`).
+    /// Redirect IPv4 (unless `!ipv4`).
     pub ipv4: bool,
-    /// `ipv6`.
+    /// `ipv6`: redirect IPv6.
     pub ipv6: bool,
-    /// `def1`: two halves of the address space instead of replacing the default route.
+    /// `def1`: add routes to the two halves of the address space instead of replacing the default route.
     pub def1: bool,
-    /// `local`: the server is on the same link; no host route to it.
+    /// `local`: the server is on the same link and needs no host route.
     pub local: bool,
-    /// `autolocal`: find out whether it is.
+    /// `autolocal`: detect whether the server is on the same link.
     pub autolocal: bool,
-    /// `bypass-dhcp`: a host route to the DHCP server. Accepted; Linux knows no such address here.
+    /// `bypass-dhcp`: a host route to the DHCP server. It is accepted without effect, because Linux does not provide
+    /// that address.
     pub bypass_dhcp: bool,
-    /// `bypass-dns`: host routes to the DNS servers. Accepted likewise.
+    /// `bypass-dns`: host routes to the DNS servers. It is accepted without effect.
     pub bypass_dns: bool,
     /// `block-local`: no direct access to the local networks.
     pub block_local: bool,
     /// `redirect-private`: only the host route to the server and `block-local`.
     pub private: bool,
-    /// The tunnel's gateway inside, for IPv4 routes.
+    /// The gateway inside the tunnel, for IPv4 routes.
     pub gateway4: Option<std::net::Ipv4Addr>,
 }
 
@@ -152,10 +175,10 @@ impl Redirect {
         }
     }
 
-    /// Reads the flags of `redirect-gateway` (or of a pushed one).
+    /// Parses the flags of a configured or pushed `redirect-gateway`.
     ///
     /// # Errors
-    /// Names the first flag that does not exist.
+    /// Returns the first flag that does not exist.
     pub fn parse<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut redirect = Self { ipv4: true, ..Self::default() };
         for flag in flags {

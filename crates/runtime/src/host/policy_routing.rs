@@ -1,8 +1,8 @@
-//! A full tunnel by policy routing: a table of our own that is consulted before the main one.
+//! Implements a full tunnel with policy routing, in a separate table that is consulted before the main one.
 //!
-//! Every packet without the transport's mark is looked up in that table, which leads into the tunnel
-//! or nowhere. No route of the main table bypasses it, however specific, whether it comes from DHCP (option
-//! 121), a router advertisement (RFC 4191) or another program.
+//! Every packet without the transport's mark is looked up in that table, which leads into the tunnel or nowhere. So
+//! even a specific route in the main table cannot bypass the tunnel, whether it comes from DHCP (option 121), a router
+//! advertisement (RFC 4191) or another program.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,32 +16,32 @@ use super::apply::Host;
 use super::plan::{HostPlan, Via};
 use super::{orphan_rules, undo_log};
 
-/// The first table, and the first mark, that are tried. Several tunnels have a table each.
+/// The number of the first table and the first mark that are tried. Several tunnels have a table each.
 pub(super) const BASE: u32 = 0xad17;
-/// Tables and marks that are tried.
+/// The number of tables and marks that are tried.
 pub(super) const SLOTS: u32 = 64;
 /// The first preference of the first table's rules.
 pub(super) const PREFERENCE: u32 = 7000;
-/// Most on-link routers that rules are made for.
+/// The maximum number of on-link routers with rules.
 pub(super) const ROUTERS: usize = 16;
-/// Preferences of one table's rules.
+/// The number of preferences for one table's rules.
 pub(super) const PREFERENCES: u32 = 16;
 
-/// The treatment of one family's packets, other than the transport's.
+/// The treatment of one address family's packets, except the transport's.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CaptureMode {
     /// The main table's routes decide.
     #[default]
     No,
-    /// They go through the tunnel.
+    /// The packets go through the tunnel.
     Tunnel,
-    /// Routes of the main table lead them through the tunnel; more specific ones lead around it.
+    /// Routes in the main table lead the packets through the tunnel, unless a more specific route bypasses it.
     ByRoutes,
-    /// They are unreachable.
+    /// The packets are rejected as unreachable.
     Blocked,
 }
 
-/// The part of the machine's traffic that a tunnel carries.
+/// The part of the host's traffic that a tunnel carries.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capture {
     /// IPv4.
@@ -51,7 +51,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Returns whether nothing of either family leaves the machine outside the tunnel.
+    /// Returns whether no traffic of either family leaves the host outside the tunnel.
     pub fn is_full(self) -> bool {
         let captured = |captured| matches!(captured, CaptureMode::Tunnel | CaptureMode::Blocked);
         captured(self.ipv4) && captured(self.ipv6)
@@ -69,14 +69,14 @@ pub(super) struct Slot {
 /// The parts of the access network that bypass the tunnel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bypass {
-    /// Networks, with `allow-lan`.
+    /// The local networks, with `allow-lan`.
     pub(super) lan: Vec<IpNet>,
-    /// Own addresses and their on-link routers, where the kernel filters by source: it also looks up the sender
-    /// of an ARP request, and would not answer the router.
+    /// The host's own addresses and their on-link routers, if the kernel filters by source. The filter also looks up
+    /// the sender of an ARP request, so without these the kernel would not answer the router.
     pub(super) routers: BTreeSet<(IpAddr, IpAddr)>,
 }
 
-/// The rules and routes that a plan demands.
+/// The rules and routes that a plan needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredRouting {
     pub(super) rules: Vec<Rule>,
@@ -84,7 +84,7 @@ pub(super) struct DesiredRouting {
     pub(super) capture: Capture,
 }
 
-/// Returns whether a rule belongs to one of our tunnels, by its table.
+/// Returns whether a rule belongs to one of our tunnels according to its table.
 pub(super) fn is_ours(rule: &RuleInUse) -> bool {
     (BASE..BASE + SLOTS).contains(&rule.table)
 }
@@ -118,8 +118,8 @@ fn first_preference(table: u32) -> u32 {
     PREFERENCE + table.saturating_sub(BASE) * PREFERENCES
 }
 
-/// Returns a mark that no foreign rule matches. All tunnels share it, so that none sends another one's transport into
-/// its table.
+/// Returns a mark that no foreign rule matches. All tunnels share it, so that no tunnel captures another one's
+/// transport.
 fn free_mark(rules: &[RuleInUse]) -> Option<u32> {
     (BASE..BASE + SLOTS).find(|mark| {
         !rules.iter().any(|rule| {
@@ -129,7 +129,7 @@ fn free_mark(rules: &[RuleInUse]) -> Option<u32> {
     })
 }
 
-/// Families that a plan takes from the main table.
+/// Returns the part of the traffic that a plan takes from the main table.
 pub(super) fn capture(plan: &HostPlan) -> Capture {
     let inside = |v6: bool| {
         let any = |net: &IpNet| matches!(net, IpNet::V6(_)) == v6;
@@ -196,7 +196,7 @@ pub(super) fn everything(v6: bool) -> IpNet {
     if v6 { IpNet::V6(Ipv6Net::default()) } else { IpNet::V4(Ipv4Net::default()) }
 }
 
-/// Returns the route that remains when the device is gone, and that reserves the table.
+/// Returns the unreachable route, which remains when the device is gone and reserves the table.
 pub(super) fn reject(slot: Slot, v6: bool) -> Route {
     Route {
         table: Some(slot.table),
@@ -205,7 +205,7 @@ pub(super) fn reject(slot: Slot, v6: bool) -> Route {
     }
 }
 
-/// Returns the rules in the order of their preferences: first those for the main table, then all others.
+/// Returns the rules in the order of their preferences. Those for the main table come first.
 fn rules(slot: Slot, v6: bool, around: &Bypass) -> Vec<Rule> {
     let main = Rule {
         v6,
@@ -216,7 +216,7 @@ fn rules(slot: Slot, v6: bool, around: &Bypass) -> Vec<Rule> {
         udp_ports: None,
         table: MAIN_TABLE,
     };
-    // Client to server: the lease of the address that carries the tunnel must be renewed.
+    // Let DHCP requests bypass the tunnel, because the lease of the address that carries the tunnel must be renewed.
     let dhcp = Rule { udp_ports: Some(if v6 { (546, 547) } else { (68, 67) }), ..main };
     let all_else = Rule {
         preference: slot.preference + 2,
@@ -239,8 +239,8 @@ fn rules(slot: Slot, v6: bool, around: &Bypass) -> Vec<Rule> {
     vec![dhcp, local, all_else]
 }
 
-/// Returns the traffic that a tunnel carries of a family that it does not capture as a whole: its own networks, and the
-/// routes into it.
+/// Returns the networks that a tunnel carries of a family that it does not capture completely, which are its own
+/// networks and those of the routes into it.
 fn inside(
     plan: &HostPlan,
     (link, ethernet): (u32, bool),
@@ -258,7 +258,7 @@ fn inside(
     })
 }
 
-/// Returns routes of the configuration that lead around the tunnel (`net_gateway`, a gateway outside).
+/// Returns the configured routes that bypass the tunnel (`net_gateway`, a gateway outside).
 fn exemptions(plan: &HostPlan) -> impl Iterator<Item = IpNet> + '_ {
     let outside = |gateway: &IpAddr| !plan.addresses.iter().any(|net| net.contains(gateway));
     plan.routes.iter().filter_map(move |route| match &route.via {
@@ -268,19 +268,22 @@ fn exemptions(plan: &HostPlan) -> impl Iterator<Item = IpNet> + '_ {
     })
 }
 
-/// Returns whether `allow-lan` exempts a network: it must be private, so that a DHCP server cannot take public
-/// addresses out of the tunnel.
+/// Returns whether `allow-lan` may exempt a network. It must be private, so that a DHCP server cannot make public
+/// addresses bypass the tunnel.
 pub(super) fn is_private(net: &IpNet) -> bool {
-    let within = |ranges: &[&str]| {
-        let mut ranges = ranges.iter().filter_map(|range| range.parse::<IpNet>().ok());
-        ranges.any(|range| range.contains(net))
-    };
-    within(&["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7"])
+    private_networks().any(|range| range.contains(net))
+}
+
+/// Returns the networks that are private.
+pub(super) fn private_networks() -> impl Iterator<Item = IpNet> {
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7"]
+        .iter()
+        .filter_map(|range| range.parse().ok())
 }
 
 impl Host {
-    /// Prepares for a client: undoes what killed processes left, and chooses the transport's mark.
-    /// `own` is a mark of the configuration's; without `may_mark` no other is used.
+    /// Prepares the host for a client. Undoes the changes of killed processes, and chooses the transport's mark. `own`
+    /// is the configured mark. Without `may_mark`, no other mark is used.
     pub async fn prepare(&mut self, own: Option<u32>, may_mark: bool) -> Option<u32> {
         if self.link().is_some() {
             undo_log::clean_up(&self.net).await;
@@ -299,7 +302,7 @@ impl Host {
         self.mark
     }
 
-    /// Returns the part of the machine's traffic that the tunnel carries now.
+    /// Returns the part of the host's traffic that the tunnel carries now.
     pub fn capture(&self) -> Capture {
         let policy = self.policy.as_ref().map(|policy| policy.capture).unwrap_or_default();
         let redirect = self.plan().and_then(|plan| plan.redirect).filter(|r| !r.private);
@@ -323,7 +326,7 @@ impl Host {
         self.policy.is_some() && plan.policy && redirects
     }
 
-    /// Returns whether a plan needs a table of its own.
+    /// Returns whether a plan needs a separate table.
     pub(super) fn wants_policy(plan: &HostPlan) -> bool {
         let capture = capture(plan);
         capture.ipv4 != CaptureMode::No || capture.ipv6 != CaptureMode::No

@@ -10,12 +10,11 @@ use adit_linux::tun::{TunDevice, TunOffloads};
 use tokio::time::timeout;
 
 use super::apply::{ApplyOutcome, Host};
-use super::plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
+use super::plan::{Device, Forward, HostPlan, PlannedRoute, Redirect, Via};
 use super::policy_routing::{CaptureMode, is_ours};
 use super::watch::HostEvent;
 
-/// Creates a namespace with a default route, and the one behind it; `None` if none can be created
-/// (no privileges).
+/// Creates a namespace with a default route, and the namespace behind it. Returns `None` without privileges.
 fn world() -> Option<(NetNs, NetNs)> {
     let ns = NetNs::new("adit-host").ok()?;
     let other = NetNs::new("adit-host").ok()?;
@@ -65,7 +64,7 @@ fn a_plan_is_applied_and_undone_to_the_last_route() {
             let net = Net::open().unwrap();
             let all = async |net: &Net| {
                 let mut routes = net.routes().await.unwrap();
-                // The kernel's own, and those of the loopback interface, are not ours.
+                // Leave out the kernel's own routes and those of the loopback interface.
                 routes.retain(|route| route.table == Some(MAIN_TABLE));
                 routes.retain(|route| !route.to.to_string().starts_with("fe80"));
                 routes.iter().map(|route| route.to.to_string()).collect::<Vec<_>>()
@@ -121,8 +120,8 @@ async fn host(mark: bool) -> (Host, TunDevice) {
     (host, device.unwrap())
 }
 
-/// Closes the device and waits until the kernel has removed it. A program that another test starts at this moment has a
-/// copy of the descriptor until it calls `exec`, and the device with its routes exists as long as any copy.
+/// Closes the device and waits until the kernel has removed it. A program that another test starts at the same time has
+/// a copy of the descriptor until it calls `exec`. The device with its routes exists as long as any copy.
 async fn remove(net: &Net, device: TunDevice) {
     let (name, index) = (device.name.clone(), device.ifindex);
     drop(device);
@@ -139,7 +138,7 @@ fn by_policy(flags: &str) -> HostPlan {
     HostPlan { redirect: Some(redirect), policy: true, ..plan() }
 }
 
-/// Adds IPv6 of the machine's own, with a route that DHCP or a router could use to bypass a tunnel.
+/// Adds native IPv6, with a route that DHCP or a router could use to bypass a tunnel.
 async fn add_native(net: &Net) {
     let link = net.link("eth0").await.unwrap().index;
     let address = "2001:db8::2/64".parse().unwrap();
@@ -156,7 +155,7 @@ async fn add_native(net: &Net) {
     }
 }
 
-/// Returns the route of unmarked packets to an address: an interface's name, or none.
+/// Returns the interface that unmarked packets to an address take, or `nowhere`.
 async fn way(net: &Net, to: &str) -> String {
     match net.route_to(to.parse().unwrap()).await {
         Ok(path) => net.link_by_index(path.link).await.unwrap().name,
@@ -172,7 +171,7 @@ async fn ways(net: &Net) -> Vec<String> {
     ways
 }
 
-/// Returns everything that a tunnel could leave behind: rules and routes.
+/// Returns the rules and routes, which are everything that a tunnel could leave behind.
 async fn state(net: &Net) -> (Vec<RuleInUse>, Vec<Route>) {
     let mut routes = net.all_routes().await.unwrap();
     routes.retain(|route| !route.to.to_string().starts_with("fe80"));
@@ -200,11 +199,11 @@ fn no_specific_route_leads_around_a_full_tunnel() {
         assert_eq!((capture.ipv4, capture.ipv6), (CaptureMode::Tunnel, CaptureMode::Blocked));
         let tunnel4 = ["tun0", "tun0", "tun0", "tun0", "nowhere", "nowhere"];
         assert_eq!(ways(net).await, tunnel4);
-        // IPv6 networks of the tunnel itself stay in it.
+        // The tunnel's own IPv6 networks stay in it.
         for to in ["fd77::1", "fd99::1"] {
             assert_eq!(way(net, to).await, "tun0", "{to}");
         }
-        // A route that comes later is no better.
+        // A route that is added later cannot bypass the tunnel either.
         let late = Route::via("1.1.1.1/32".parse().unwrap(), "192.0.2.1".parse().unwrap());
         net.add_route(&late).await.unwrap();
         assert_eq!(way(net, "1.1.1.1").await, "tun0");
@@ -221,10 +220,10 @@ fn no_specific_route_leads_around_a_full_tunnel() {
                 net.delete_route(&route).await.unwrap();
             }
         }
-        // The server has no route of its own: its packets are marked.
+        // The server needs no host route, because its packets are marked.
         let routes = net.routes().await.unwrap();
         assert!(routes.iter().all(|route| route.to != "198.51.100.7/32".parse().unwrap()));
-        // `net_gateway`
+        // The configuration has this route through `net_gateway`.
         assert_eq!(way(net, "203.0.113.5").await, "eth0");
         host.undo().await;
         assert_eq!(ways(net).await, ["nowhere"; 6], "no leak while it reconnects");
@@ -458,7 +457,7 @@ fn a_link_flap_puts_the_servers_route_back() {
         assert_eq!(way(net, "198.51.100.7").await, "eth0");
         assert_eq!(way(net, "198.51.100.99").await, "eth0");
         assert_eq!(way(net, "203.0.113.5").await, "eth0", "net_gateway");
-        // Another interface with another router, and a new address.
+        // There is another interface with another router, and a new address.
         let far = NetNs::unnamed().unwrap();
         ns.connect("eth1", &far, "eth1").unwrap();
         let other = net.link("eth1").await.unwrap().index;
@@ -493,7 +492,7 @@ fn filters_let_the_transports_replies_in_and_are_restored() {
                 net.add_address(&Address::new(link, address.parse().unwrap())).await.unwrap();
             }
         });
-        // A router asks for us in its own name.
+        // The router sends ARP requests with its own address.
         other.set_sysctl("net.ipv4.conf.all.arp_announce", "2").unwrap();
         ns.set_sysctl("net.ipv4.conf.all.rp_filter", filter).unwrap();
         let echo = other.run(|| UdpSocket::bind("198.51.100.7:1194").unwrap()).unwrap();
@@ -502,7 +501,7 @@ fn filters_let_the_transports_replies_in_and_are_restored() {
             socket.send_to(b"there", "198.51.100.7:1194").unwrap();
             let mut buffer = [0; 9];
             let (_, from) = echo.recv_from(&mut buffer).unwrap();
-            // The router has forgotten us, and asks again.
+            // The router has lost our entry, and sends another request.
             let mut flush = other.command("ip").unwrap();
             assert!(flush.args(["neigh", "flush", "all"]).status().unwrap().success());
             echo.send_to(b"back", from).unwrap();
@@ -528,4 +527,30 @@ fn filters_let_the_transports_replies_in_and_are_restored() {
             assert_eq!(heed().unwrap().trim(), "0");
         });
     }
+}
+
+#[test]
+fn forwarding_is_turned_on_and_off_with_the_plan_and_at_the_end() {
+    let Some((ns, _other)) = world() else { return };
+    inside(&ns, async |net| {
+        let keys = ["ipv4/ip_forward", "ipv6/conf/all/forwarding", "ipv6/conf/eth0/accept_ra"];
+        let read = || {
+            keys.map(|key| std::fs::read_to_string(format!("/proc/sys/net/{key}")).unwrap())
+                .map(|value| value.trim().to_owned())
+        };
+        let former = read();
+        assert_eq!(former, ["0", "0", "1"]);
+        let (mut host, device) = host(false).await;
+        let forwards =
+            HostPlan { forward: Some(Forward { internet: true, ..Forward::default() }), ..plan() };
+        host.apply(&forwards).await.unwrap();
+        assert_eq!(read(), ["1", "1", "2"]);
+        host.change(&plan()).await.unwrap();
+        assert_eq!(read(), former);
+        host.change(&forwards).await.unwrap();
+        assert_eq!(read(), ["1", "1", "2"]);
+        host.close().await;
+        remove(net, device).await;
+        assert_eq!(read(), former);
+    });
 }

@@ -1,10 +1,10 @@
-//! The undo log of a tunnel: changes that outlive a killed process.
+//! The undo log of a tunnel, with the changes that outlive a killed process.
 //!
-//! Addresses and routes of the tunnel go with its device, whatever ends the process. A route by
-//! another interface (the one that keeps the server reachable) stays, and would lead nowhere once
-//! the machine is on another network. So each is written down before it is added, and the next
-//! start removes those of processes that are gone. The same holds for rules of policy routing and
-//! kernel settings. The rules of a kill switch stay until it is released.
+//! Addresses and routes of the tunnel disappear with its device, whatever ends the process. A route through another
+//! interface (the one that keeps the server reachable) stays, and would lead nowhere once the host is on another
+//! network. So each such route is recorded before it is added, and the next start removes those of processes that have
+//! ended. The same holds for rules of policy routing and kernel settings. The rules of a kill switch stay until it is
+//! released.
 
 mod entry;
 
@@ -20,17 +20,18 @@ use super::owner::{StateFile, began, files, namespace};
 use super::sysctl;
 use entry::{RouteEntry, RuleEntry};
 
-/// The directory of undo logs: a memory file system, since a reboot removes the changes too.
+/// The directory of undo logs. It is in a memory file system, because a reboot removes the changes too.
 const FOLDER: &str = "/run/adit";
 
-/// Most undo logs of one network namespace that are read, so that a full folder does not delay a start.
+/// The maximum number of undo logs that are read for one network namespace, so that a full directory does not delay
+/// startup.
 const UNDO_LOG_LIMIT: usize = 4096;
 
-/// Suffix of an undo log's file name.
+/// The suffix of an undo log's file name.
 const SUFFIX: &str = ".routes";
 
-/// The routes of this process that must be removed one by one. Held open, since after a change of
-/// user the file could be neither opened nor removed.
+/// The undo log of this process. The file is kept open, because after a change of user it could be neither opened nor
+/// removed.
 #[derive(Debug, Default)]
 pub(super) struct UndoLog {
     file: Option<(File, PathBuf)>,
@@ -40,45 +41,45 @@ pub(super) struct UndoLog {
 /// The changes of one process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Changes {
-    /// The network namespace: the same numbers mean other interfaces elsewhere.
+    /// The network namespace, because interface numbers have other meanings in other namespaces.
     namespace: u64,
-    /// When the process started, in clock ticks since boot: process ids are reused.
+    /// The start time of the process in clock ticks since boot, because process ids are reused.
     began: u64,
     routes: Vec<RouteEntry>,
     #[serde(default)]
     rules: Vec<RuleEntry>,
-    /// Kernel settings below /proc/sys with their former values.
+    /// The changed kernel settings below /proc/sys, with their former values.
     #[serde(default)]
     sysctls: Vec<(String, String)>,
     /// Whether this is a kill switch, whose rules and routes outlive the process.
     #[serde(default)]
     kept: bool,
-    /// Whether the tunnel has ended; its process may continue with another one.
+    /// Whether the tunnel has ended. Its process may continue with another tunnel.
     #[serde(default)]
     closed: bool,
-    /// Why the rules and routes are not those that the tunnel asks for.
+    /// The reason why the tunnel lacks rules and routes that it needs.
     #[serde(default)]
     problem: Option<String>,
 }
 
 impl Changes {
-    /// Returns whether nothing is left to undo.
+    /// Returns whether there is nothing left to undo.
     fn is_empty(&self) -> bool {
         self.routes.is_empty() && self.rules.is_empty() && self.sysctls.is_empty()
     }
 
-    /// Returns the mark of packets that a kept tunnel lets out.
+    /// Returns the mark of packets that a kill switch lets out.
     pub(super) fn mark(&self) -> Option<u32> {
         self.rules.iter().find_map(|rule| rule.not_mark)
     }
 
-    /// Returns whether it is the log of a kill switch.
+    /// Returns whether this is the log of a kill switch.
     pub(super) fn is_kept(&self) -> bool {
         self.kept
     }
 
-    /// Undoes the changes, rules first: a table without its rule is harmless. Rules, routes and kernel settings that a
-    /// running tunnel also has remain. Returns the changes that were undone.
+    /// Undoes the changes, the rules first, because a table without its rule is harmless. Rules, routes and kernel
+    /// settings that a running tunnel also uses remain. Returns the undone changes.
     async fn undo(&self, net: &Net) -> Vec<String> {
         let mut undone = Vec::new();
         let in_use = alive(Path::new(FOLDER));
@@ -117,7 +118,7 @@ impl UndoLog {
     fn create(folder: &Path, pid: u32) -> io::Result<(File, PathBuf)> {
         fs::create_dir_all(folder)?;
         let namespace = namespace();
-        // One process may hold several tunnels (tests do).
+        // One process may have several tunnels, as in tests.
         for number in 0..64 {
             let path = folder.join(format!("{pid}-{number}-{namespace}{SUFFIX}"));
             let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
@@ -146,8 +147,8 @@ impl UndoLog {
         self.save();
     }
 
-    /// Sets a kernel setting, unless it has the value already, and records the former value. If another tunnel has set
-    /// it, the former value that this tunnel recorded is the one to restore.
+    /// Changes a kernel setting, unless it already has the value, and records its former value. If another tunnel has
+    /// changed the setting, records the former value from that tunnel's log.
     pub(super) fn set_sysctl(&mut self, key: &str, value: &str) -> io::Result<()> {
         if self.page.sysctls.iter().any(|(known, _)| known == key) {
             return Ok(());
@@ -162,10 +163,16 @@ impl UndoLog {
         sysctl::write(key, value)
     }
 
-    /// Restores the kernel settings, except for those that another tunnel needs.
-    pub(super) fn restore_sysctls(&mut self) {
-        let sysctls = std::mem::take(&mut self.page.sysctls);
-        // Two tunnels that end at once must not wait for each other.
+    /// Restores these kernel settings, except for those that another tunnel needs.
+    pub(super) fn restore_sysctls(&mut self, which: impl Fn(&str) -> bool) {
+        let all = std::mem::take(&mut self.page.sysctls);
+        let (sysctls, others) = all.into_iter().partition::<Vec<_>, _>(|(key, _)| which(key));
+        self.page.sysctls = others;
+        if sysctls.is_empty() {
+            return;
+        }
+        // Write the log first, so that of two tunnels that end at the same time neither relies on the other to restore
+        // a setting.
         self.save();
         for (key, former) in sysctls {
             let needed = other_sysctl(Path::new(FOLDER), namespace(), &key, self.path());
@@ -224,7 +231,7 @@ impl UndoLog {
 }
 
 impl UndoLog {
-    /// Writes the log again if another program removed it; otherwise the next start could undo nothing.
+    /// Writes the log again if another program has removed it. Otherwise the next start could not undo the changes.
     fn replace_if_removed(&mut self) {
         let removed = |(file, _): &&(File, PathBuf)| file.metadata().is_ok_and(|m| m.nlink() == 0);
         let Some((_, path)) = self.file.as_ref().filter(removed) else { return };
@@ -246,7 +253,7 @@ impl Drop for UndoLog {
             return;
         }
         if let Some((file, path)) = self.file.take() {
-            // If the file can no longer be removed, it is at least emptied.
+            // If the file cannot be removed any more, at least empty it.
             if self.page.is_empty() && fs::remove_file(path).is_err() {
                 let _ = file.set_len(0);
             }
@@ -254,7 +261,7 @@ impl Drop for UndoLog {
     }
 }
 
-/// Undoes what killed processes left in this network namespace, except for kill switches.
+/// Undoes the changes of killed processes in this network namespace, except for kill switches.
 pub(super) async fn clean_up(net: &Net) {
     for (path, page) in leftovers(Path::new(FOLDER), namespace()) {
         if !page.kept {
@@ -271,18 +278,17 @@ pub(super) fn dead() -> Vec<(PathBuf, Changes)> {
     leftovers(Path::new(FOLDER), namespace())
 }
 
-/// Returns the kill switches of processes that are gone, in this network namespace.
+/// Returns the kill switches of ended processes in this network namespace.
 pub(super) fn kill_switches_of_ended() -> Vec<(PathBuf, Changes)> {
     dead().into_iter().filter(|(_, page)| page.kept && !page.is_empty()).collect()
 }
 
-/// Returns the reasons why running tunnels of this network namespace do not have the rules and routes that they ask
-/// for.
+/// Returns the reasons why running tunnels in this network namespace lack rules and routes that they need.
 pub(super) fn problems() -> Vec<String> {
     alive(Path::new(FOLDER)).into_iter().filter_map(|page| page.problem).collect()
 }
 
-/// Undoes everything that dead processes left in this network namespace, kill switches too.
+/// Undoes all changes of dead processes in this network namespace, including kill switches.
 pub(super) async fn release(net: &Net) -> Vec<String> {
     let mut undone = Vec::new();
     for (path, page) in dead() {
@@ -334,18 +340,18 @@ struct LoadedLog {
     page: Changes,
 }
 
-/// Loads the undo logs of a namespace. Those of others, which may be many, are not opened.
+/// Loads the undo logs of a namespace. Those of other namespaces, which may be many, are not opened.
 fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
     let mut found = Vec::new();
     for StateFile { path, pid } in files(folder, SUFFIX, namespace).take(UNDO_LOG_LIMIT) {
         let Ok(bytes) = fs::read(&path) else { continue };
-        // A process that is killed while it writes leaves the tail of a longer log behind the new content.
+        // If a process is killed while it writes, the tail of a longer old log may follow the new content.
         let page = serde_json::Deserializer::from_slice(&bytes).into_iter::<Changes>().next();
         let page = match page {
             Some(Ok(page)) => page,
             // The log is useless once its process has ended.
             None => Changes { namespace, ..Changes::default() },
-            // Its process, which may be in another namespace, is writing it.
+            // The log's process, which may be in another namespace, is writing it.
             Some(Err(_)) => continue,
         };
         if page.namespace != namespace {
@@ -358,7 +364,7 @@ fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
     found
 }
 
-/// Parses a log and returns its undo actions. For the fuzzer.
+/// Parses a log and computes its undo actions, for the fuzzer.
 pub(super) fn fuzz(bytes: &[u8]) {
     let page = serde_json::Deserializer::from_slice(bytes).into_iter::<Changes>().next();
     let Some(Ok(page)) = page else { return };
@@ -383,14 +389,14 @@ mod tests {
 
     use super::*;
 
-    /// Above the kernel's highest process id.
+    /// A process id above the kernel's maximum.
     const DEAD: u32 = 4_194_305;
 
     fn keep(folder: &Path, pid: u32, route: &Route) {
         let file = UndoLog::create(folder, pid).unwrap();
         let mut undo_log = UndoLog { file: Some(file), page: Changes::default() };
         undo_log.add(route);
-        // Killed: nothing is dropped.
+        // A killed process drops nothing.
         std::mem::forget(undo_log);
     }
 
@@ -446,7 +452,7 @@ mod tests {
     fn an_undo_log_is_found_among_other_files_and_after_a_torn_write() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..UNDO_LOG_LIMIT + 8 {
-            // Control sockets, and undo logs of namespaces that are gone.
+            // The directory also contains control sockets, and undo logs of namespaces that no longer exist.
             fs::write(folder.path().join(format!("{number}.sock")), "").unwrap();
             let other = format!("{DEAD}-{number}-{}{SUFFIX}", namespace() + 1);
             fs::write(folder.path().join(other), "").unwrap();

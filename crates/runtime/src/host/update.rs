@@ -1,4 +1,4 @@
-//! Replaces a plan while the tunnel is up: only the differences are applied.
+//! Replaces the plan while the tunnel is up, and applies only the differences.
 
 use adit_linux::net::NetErrorKind;
 
@@ -12,7 +12,7 @@ impl Host {
     /// Applies another plan without undoing the changes that both plans make, so traffic continues.
     ///
     /// # Errors
-    /// As [`Host::apply`].
+    /// See [`Host::apply`].
     pub async fn change(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         let Some(former) = self.plan().cloned() else { return self.apply(plan).await };
         if former == *plan {
@@ -21,7 +21,7 @@ impl Host {
         let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
         let Some((name, index)) = self.link() else { return self.apply(plan).await };
         if former.remote != plan.remote || blocks_local(&former) != blocks_local(plan) {
-            // The path to the world has to be looked up again, without our own routes.
+            // The path to the outside world must be looked up again, without our own routes.
             return self.apply(plan).await;
         }
         let mut notes = self.apply_policy(plan).await?;
@@ -62,6 +62,7 @@ impl Host {
                 notes.push(note);
             }
         }
+        notes.extend(self.apply_forwarding(plan, &name));
         notes.extend(self.dns.apply(plan.dns.as_ref(), Some(&(name, index))).await);
         self.set_plan(plan.clone());
         Ok(ApplyOutcome::Changed(notes))

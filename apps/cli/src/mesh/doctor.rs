@@ -1,0 +1,122 @@
+//! What `adit doctor` finds about the meshes that this machine is in.
+
+use std::path::Path;
+
+use adit_app_mesh::Paths;
+use adit_app_server::doctor::Finding;
+use adit_runtime::control::{self, MeshReport, Request, Response};
+
+const CHECK: &str = "mesh";
+
+/// Examines all meshes of this machine; none is no problem.
+pub(crate) fn examine(dir: Option<&Path>) -> Vec<Finding> {
+    match Paths::all(dir) {
+        Ok(meshes) => meshes.iter().flat_map(of_mesh).collect(),
+        Err(fault) => vec![Finding::warning(CHECK, fault.to_string())],
+    }
+}
+
+fn of_mesh(paths: &Paths) -> Vec<Finding> {
+    let status = control::request(&paths.control_socket(), &Request::Status);
+    let Ok(Response::Status(status)) = status else {
+        return vec![
+            Finding::warning(CHECK, format!("the node of the mesh {} does not run", paths.name))
+                .remedy(format!("sudo {}", paths.command("up")))
+                .remedy(format!(
+                    "or as a service: systemctl enable --now adit-mesh@{}",
+                    paths.name
+                )),
+        ];
+    };
+    match status.mesh {
+        Some(report) => of_node(&report, paths),
+        None => vec![Finding::warning(CHECK, "another version of adit runs as the node")],
+    }
+}
+
+fn of_node(report: &MeshReport, paths: &Paths) -> Vec<Finding> {
+    let MeshReport { mesh, peers, .. } = report;
+    let is_reached = |route: &str| matches!(route, "direct" | "relay");
+    let reached = peers.iter().filter(|peer| is_reached(&peer.route)).count();
+    let mut findings = vec![match (peers.len(), reached) {
+        (0, _) => Finding::ok(CHECK, format!("{mesh}: this node runs, and is the only member"))
+            .remedy(format!("invite others: sudo {}", paths.command("invite"))),
+        (members, 0) => Finding::problem(
+            CHECK,
+            format!("{mesh}: none of {members} other members is reached"),
+        )
+        .remedy("UDP must be able to leave this machine, and one member that both reach must run")
+        .remedy(format!("why: sudo {}", paths.command("path NAME"))),
+        (members, reached) => {
+            let what = format!("{mesh}: sessions with {reached} of {members} other members");
+            Finding::ok(CHECK, what)
+        }
+    }];
+    let relays = peers.iter().filter(|peer| peer.relay).count() + usize::from(report.relay);
+    if relays == 0 && !peers.is_empty() {
+        let what =
+            format!("{mesh}: no member relays: members behind NATs may not reach each other");
+        findings.push(
+            Finding::warning(CHECK, what).remedy(
+                "join a machine with a public address by a token of adit mesh invite --relay",
+            ),
+        );
+    }
+    if report.relay && report.nat.starts_with("symmetric") {
+        let what =
+            format!("{mesh}: this node relays for others, and is itself behind a {}", report.nat);
+        let port = report.reachable.first().map_or(1194, std::net::SocketAddr::port);
+        findings.push(
+            Finding::warning(CHECK, what)
+                .remedy(format!("forward UDP port {port} at the router to this machine")),
+        );
+    }
+    let warnings = report.warnings.iter();
+    findings.extend(warnings.map(|warning| Finding::warning(CHECK, format!("{mesh}: {warning}"))));
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_app_server::doctor::Level;
+    use adit_runtime::control::MeshPeer;
+
+    use super::*;
+
+    fn levels(report: &MeshReport) -> Vec<Level> {
+        let paths = Paths::new(None, "home").unwrap();
+        of_node(report, &paths).iter().map(|finding| finding.level).collect()
+    }
+
+    #[test]
+    fn a_node_that_reaches_no_other_is_a_problem_and_its_warnings_are_shown() {
+        let peer =
+            |route: &str, relay| MeshPeer { route: route.into(), relay, ..MeshPeer::default() };
+        let alone = MeshReport { mesh: "home".into(), relay: true, ..MeshReport::default() };
+        assert_eq!(levels(&alone), [Level::Fine]);
+        let cut_off = MeshReport { peers: vec![peer("none", true)], ..alone.clone() };
+        assert_eq!(levels(&cut_off), [Level::Problem]);
+        let well = MeshReport { peers: vec![peer("direct", true)], ..alone.clone() };
+        assert_eq!(levels(&well), [Level::Fine]);
+        let warned = MeshReport { warnings: vec!["a key is in use twice".into()], ..well.clone() };
+        assert_eq!(levels(&warned), [Level::Fine, Level::Warning]);
+        let unrelayed =
+            MeshReport { relay: false, peers: vec![peer("direct", false)], ..alone.clone() };
+        assert_eq!(levels(&unrelayed), [Level::Fine, Level::Warning]);
+        let hidden = MeshReport { nat: "symmetric NAT with random ports".into(), ..well };
+        assert_eq!(levels(&hidden), [Level::Fine, Level::Warning]);
+    }
+
+    #[test]
+    fn a_mesh_whose_node_does_not_run_is_a_warning_with_the_command() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        paths.create().unwrap();
+        std::fs::write(paths.roster_file(), "").unwrap();
+        let findings = examine(Some(dir.path()));
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!(finding.level, Level::Warning);
+        assert!(finding.remedy[0].contains("adit mesh up"), "{finding:?}");
+        assert!(examine(Some(&dir.path().join("none"))).is_empty());
+    }
+}

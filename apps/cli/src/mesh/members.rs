@@ -1,0 +1,236 @@
+//! Who is in the mesh: `invite`, `remove`, and the tokens of invitations.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use adit_runtime::control::{MeshDescription, MeshInvitation, Request, Response};
+use adit_runtime::fault::Fault;
+use adit_runtime::log::WIDTH;
+use clap::Args;
+use ipnet::IpNet;
+use zeroize::Zeroizing;
+
+use super::{MeshSelector, admin, unexpected};
+use crate::args::Switch;
+use crate::text::span;
+use crate::{note, print, print_json};
+
+/// The beginning of each token.
+const TOKEN: &str = "adit-mesh1-";
+
+/// The longest input that is read as a token.
+const MAX_TOKEN: u64 = 4096;
+
+#[derive(Debug, Args)]
+pub(crate) struct Invite {
+    /// A group that the nodes are in; repeatable
+    #[arg(long, value_name = "NAME")]
+    group: Vec<String>,
+
+    /// A network behind the node that joins; repeatable
+    #[arg(long, value_name = "CIDR")]
+    subnet: Vec<IpNet>,
+
+    /// The node relays for others: it needs a public address
+    #[arg(long)]
+    relay: bool,
+
+    /// Others may send all their traffic through the node
+    #[arg(long)]
+    gateway: bool,
+
+    /// The number of nodes that may join
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    uses: u32,
+
+    /// The time in which they may
+    #[arg(long, value_name = "TIME", value_parser = crate::args::time, default_value = "1d")]
+    valid: Duration,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    here: MeshSelector,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "adit mesh set [OPTIONS] <NAME>", group = clap::ArgGroup::new("change").required(true).multiple(true))]
+pub(crate) struct Set {
+    /// The node's name, or the beginning of its key's hash
+    #[arg(value_name = "NAME")]
+    node: String,
+
+    /// Its new name
+    #[arg(long, value_name = "NAME", group = "change")]
+    name: Option<String>,
+
+    /// A group that it is in; repeatable
+    #[arg(long, value_name = "NAME", group = "change")]
+    group: Vec<String>,
+
+    /// It is in no group
+    #[arg(long, conflicts_with = "group", group = "change")]
+    no_groups: bool,
+
+    /// A network behind it; repeatable
+    #[arg(long, value_name = "CIDR", group = "change")]
+    subnet: Vec<IpNet>,
+
+    /// No network is behind it
+    #[arg(long, conflicts_with = "subnet", group = "change")]
+    no_subnets: bool,
+
+    /// Whether it relays for others
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, group = "change")]
+    relay: Option<Switch>,
+
+    /// Whether others may send all their traffic through it
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, group = "change")]
+    gateway: Option<Switch>,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    here: MeshSelector,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Remove {
+    /// The node's name, or the beginning of its key's hash
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Remove the nodes that it invited as well
+    #[arg(long)]
+    with_invited: bool,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    here: MeshSelector,
+}
+
+pub(super) fn invite(options: &Invite) -> Result<ExitCode, Fault> {
+    let invitation = MeshInvitation {
+        groups: options.group.clone(),
+        subnets: options.subnet.clone(),
+        relay: options.relay,
+        gateway: options.gateway,
+        uses: options.uses,
+        valid_s: options.valid.as_secs(),
+    };
+    let Response::MeshToken(token) = options.here.ask(&Request::MeshInvite(invitation))? else {
+        return Err(unexpected());
+    };
+    if options.json {
+        print_json(&token)?;
+    } else {
+        print(&next_machine(&token.token, options.uses, options.valid));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the lines that say how the next machine joins.
+pub(super) fn next_machine(token: &str, uses: u32, valid: Duration) -> String {
+    let uses = match uses {
+        1 => "once".to_owned(),
+        uses => format!("{uses} times"),
+    };
+    format!(
+        "On the next machine (the token works {uses}, within {}):\n  sudo adit mesh join\nand paste:\n{token}\n",
+        span(valid.as_secs())
+    )
+}
+
+pub(super) fn set(options: &Set) -> Result<ExitCode, Fault> {
+    let description = MeshDescription {
+        name: options.name.clone(),
+        groups: all_of(&options.group, options.no_groups),
+        subnets: all_of(&options.subnet, options.no_subnets),
+        relay: options.relay.map(|switch| switch == Switch::On),
+        gateway: options.gateway.map(|switch| switch == Switch::On),
+    };
+    let request = Request::MeshSet { name: options.node.clone(), description };
+    let Response::MeshSigned(signed) = options.here.ask(&request)? else {
+        return Err(unexpected());
+    };
+    let done = format!(
+        "{} is changed: nodes that are connected know it within seconds, the others when they connect\n",
+        options.node
+    );
+    admin::tell(&signed, options.json, &done)
+}
+
+/// Returns the new list; `None` if neither items nor an empty list was given.
+fn all_of<T: Clone>(given: &[T], none: bool) -> Option<Vec<T>> {
+    (none || !given.is_empty()).then(|| given.to_vec())
+}
+
+pub(super) fn remove(options: &Remove) -> Result<ExitCode, Fault> {
+    let name = options.name.clone();
+    let request = Request::MeshRemove { name, with_invited: options.with_invited };
+    let Response::MeshSigned(signed) = options.here.ask(&request)? else {
+        return Err(unexpected());
+    };
+    let done = format!(
+        "{} is removed: nodes that are connected know it within seconds, the others when they connect\n",
+        options.name
+    );
+    admin::tell(&signed, options.json, &done)
+}
+
+/// Reads a token from stdin; a terminal is asked for it.
+pub(super) fn read_token() -> Result<Zeroizing<String>, Fault> {
+    // It works once, so it may be seen; hidden input would leave a user unsure whether it was pasted.
+    read_secret("token", "The token from the other machine: ")
+}
+
+/// Reads a secret from stdin; a terminal is asked for it.
+pub(super) fn read_secret(what: &str, question: &str) -> Result<Zeroizing<String>, Fault> {
+    if io::stdin().is_terminal() {
+        note(question);
+        let mut line = Zeroizing::new(String::with_capacity(WIDTH * 8));
+        io::stdin()
+            .read_line(&mut line)
+            .map_err(|error| Fault::operator(format!("cannot read the {what}: {error}")))?;
+        return Ok(Zeroizing::new(line.trim().to_owned()));
+    }
+    let mut text = Zeroizing::new(String::new());
+    io::stdin()
+        .lock()
+        .take(MAX_TOKEN)
+        .read_to_string(&mut text)
+        .map_err(|error| Fault::operator(format!("cannot read the {what} from stdin: {error}")))?;
+    Ok(Zeroizing::new(text.trim().to_owned()))
+}
+
+/// Starts this program again without the token in its arguments, which other users can see. Returns only if there is none,
+/// or if that fails.
+pub(crate) fn hide_token(arguments: &[OsString]) {
+    let is_token = |word: &&OsString| word.to_string_lossy().starts_with(TOKEN);
+    let is_join = arguments.iter().any(|word| word == "join");
+    let Some(token) = arguments.iter().find(is_token).filter(|_| is_join) else { return };
+    let again = || -> io::Result<io::Error> {
+        let (read, mut write) = io::pipe()?;
+        write.write_all(token.as_encoded_bytes())?;
+        drop(write);
+        let rest = arguments.iter().skip(1);
+        let rest =
+            rest.map(|word| if is_token(&word) { OsString::from("-") } else { word.clone() });
+        Ok(Command::new(std::env::current_exe()?).args(rest).stdin(read).exec())
+    };
+    note(
+        "adit: note: the shell's history keeps this token; it is worthless once it has been used\n",
+    );
+    let error = again().unwrap_or_else(|error| error);
+    note(&format!("adit: note: other users see the token in ps ({error}); give it on stdin: -\n"));
+}

@@ -1,0 +1,159 @@
+//! `adit mesh`.
+
+pub(crate) mod admin;
+pub(crate) mod doctor;
+mod members;
+mod policy;
+pub(crate) mod show;
+mod up;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use adit_app_mesh::Paths;
+use adit_runtime::control::{self, Request, Response};
+use adit_runtime::fault::Fault;
+use clap::{Args, Subcommand, ValueHint};
+
+pub(crate) use members::hide_token;
+
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub(crate) enum Mesh {
+    /// Be a node of the mesh; on the first machine, begin the mesh
+    #[command(after_help = "Examples:
+  sudo adit mesh up
+  sudo adit mesh up --mesh office --range 10.77.0.0/16
+
+On a machine that is in no mesh, this makes the keys of a new one, and prints a
+token with which the next machine joins. It runs until it is stopped.")]
+    Up(up::Up),
+
+    /// Join a mesh with a token that `up` or `invite` printed on another machine, and be a node of it
+    #[command(after_help = "Examples:
+  sudo adit mesh join               asks for the token
+  sudo adit mesh join - < token
+  sudo adit mesh join --name web1 --no-up - < token")]
+    Join(up::Join),
+
+    /// Make a token with which further machines join
+    #[command(after_help = "Examples:
+  sudo adit mesh invite
+  sudo adit mesh invite --group web --subnet 192.168.7.0/24 --valid 1h
+  sudo adit mesh invite --relay     a machine with a public address that relays")]
+    Invite(members::Invite),
+
+    /// Show the other nodes: addresses, how each is reached, and its round trip
+    #[command(after_help = "Example:
+  sudo adit mesh peers --json")]
+    Peers(show::Show),
+
+    /// Explain how a node is reached: every address, what was tried, and why it is relayed if it is
+    #[command(after_help = "Example:
+  sudo adit mesh path laptop")]
+    Path(show::Path),
+
+    /// Connect to a node, and show how it is reached
+    #[command(after_help = "Example:
+  sudo adit mesh ping laptop")]
+    Ping(show::Path),
+
+    /// Change a node's name, groups, networks or roles
+    #[command(after_help = "Examples:
+  sudo adit mesh set web1 --group web --group staging
+  sudo adit mesh set hub --gateway on --subnet 192.168.7.0/24
+  sudo adit mesh set old --no-groups --relay off
+
+What is given replaces all of its kind; the rest stays. Needs a machine with the
+key of an admin.")]
+    Set(members::Set),
+
+    /// Remove a node from the mesh, at once and for good
+    #[command(after_help = "Example:
+  sudo adit mesh remove laptop
+
+Needs a machine with the key of an admin: the first one has it.")]
+    Remove(members::Remove),
+
+    /// Say which members reach which
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  sudo adit mesh policy edit
+  sudo adit mesh policy explain 'tcp web1 > db:5432'"
+    )]
+    Policy(policy::Policy),
+
+    /// Who may change the mesh: admins, inviters, approvals, and the recovery phrase
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  sudo adit mesh admin show
+  sudo adit mesh admin grant desk --admin"
+    )]
+    Admin(admin::Admin),
+
+    /// Show this node: addresses, reachability, rights, warnings
+    #[command(after_help = "Example:
+  sudo adit mesh status --json
+
+The exit code is 1 if the node does not run.")]
+    Status(show::Show),
+}
+
+/// Selects the mesh.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MeshSelector {
+    /// Name of the mesh on this machine, if it is in several
+    #[arg(short, long, value_name = "NAME")]
+    pub mesh: Option<String>,
+
+    /// Keep everything below this folder instead of in /etc/adit, /var/lib/adit and /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+impl MeshSelector {
+    /// Returns the paths of the node's files.
+    fn paths(&self) -> Result<Paths, Fault> {
+        Paths::find(self.dir.as_deref(), self.mesh.as_deref())
+    }
+
+    /// Asks the running node.
+    fn ask(&self, request: &Request) -> Result<Response, Fault> {
+        let paths = self.paths()?;
+        let socket = paths.control_socket();
+        if !socket.exists() {
+            return Err(Fault::environment(format!(
+                "the node of the mesh {} does not run; start it with: sudo {}",
+                paths.name,
+                paths.command("up")
+            )));
+        }
+        match control::request(&socket, request)? {
+            Response::Error { message } => Err(Fault::operator(message)),
+            response => Ok(response),
+        }
+    }
+}
+
+pub(crate) fn run(verb: Mesh) -> Result<ExitCode, Fault> {
+    match verb {
+        Mesh::Up(options) => options.run(),
+        Mesh::Join(options) => options.run(),
+        Mesh::Invite(options) => members::invite(&options),
+        Mesh::Peers(options) => show::peers(&options),
+        Mesh::Path(options) => show::path(&options),
+        Mesh::Ping(options) => show::ping(&options),
+        Mesh::Set(options) => members::set(&options),
+        Mesh::Remove(options) => members::remove(&options),
+        Mesh::Policy(verb) => policy::run(&verb),
+        Mesh::Admin(verb) => admin::run(verb),
+        Mesh::Status(options) => show::status(&options),
+    }
+}
+
+/// Returns the fault of an answer that does not fit its request.
+fn unexpected() -> Fault {
+    Fault::ours("the node gave an answer of another kind; is it another version of adit?")
+}

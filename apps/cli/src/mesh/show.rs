@@ -1,0 +1,250 @@
+//! What a node knows: `status`, `peers`, `path`, `ping`.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use adit_runtime::control::{MeshPath, MeshPeer, MeshReport, Request, Response};
+use adit_runtime::fault::Fault;
+use clap::Args;
+
+use super::{MeshSelector, unexpected};
+use crate::text::{count, row, span, table_of_names};
+use crate::{note, print, print_json};
+
+/// The time in which a node must be reached.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The interval of looks at whether it is.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The options of the commands that show the mesh.
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// As JSON
+    #[arg(long)]
+    pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) here: MeshSelector,
+}
+
+/// The options of the commands that show one node.
+#[derive(Debug, Args)]
+pub(crate) struct Path {
+    /// The node's name, or the beginning of its key's hash
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    here: MeshSelector,
+}
+
+pub(super) fn status(options: &Show) -> Result<ExitCode, Fault> {
+    let report = report(&options.here)?;
+    if options.json {
+        print_json(&report)?;
+    } else {
+        print(&status_page(&report));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn peers(options: &Show) -> Result<ExitCode, Fault> {
+    let report = report(&options.here)?;
+    if options.json {
+        print_json(&report.peers)?;
+    } else {
+        print(&peers_table(&report));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Explains the paths to a node, once it is reached.
+pub(super) fn path(options: &Path) -> Result<ExitCode, Fault> {
+    let path = connected(options)?;
+    if options.json {
+        print_json(&path)?;
+    } else {
+        print(&format!("{}\n{}", reached(&path.peer), path.text));
+    }
+    Ok(end(&path.peer))
+}
+
+pub(super) fn ping(options: &Path) -> Result<ExitCode, Fault> {
+    let path = connected(options)?;
+    if options.json {
+        print_json(&path.peer)?;
+    } else {
+        print(&format!("{}\n", reached(&path.peer)));
+    }
+    Ok(end(&path.peer))
+}
+
+/// Returns the exit code, from which a script learns whether the node is reached.
+fn end(peer: &MeshPeer) -> ExitCode {
+    if is_reached(peer) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn is_reached(peer: &MeshPeer) -> bool {
+    matches!(peer.route.as_str(), "direct" | "relay")
+}
+
+/// Waits until a node is reached and its round trip is known. Returns the last answer.
+fn connected(options: &Path) -> Result<MeshPath, Fault> {
+    let began = Instant::now();
+    loop {
+        let request = Request::MeshPath { name: options.name.clone() };
+        let Response::MeshPath(path) = options.here.ask(&request)? else {
+            return Err(unexpected());
+        };
+        let known = is_reached(&path.peer) && path.peer.rtt_ms.is_some();
+        if known || began.elapsed() > PATIENCE {
+            if !is_reached(&path.peer) {
+                note(&format!(
+                    "adit: {} does not answer: it may be off, or no relay has a session with it\n",
+                    options.name
+                ));
+            }
+            return Ok(*path);
+        }
+        sleep(LOOK);
+    }
+}
+
+pub(super) fn report(here: &MeshSelector) -> Result<MeshReport, Fault> {
+    let Response::Status(status) = here.ask(&Request::Status)? else { return Err(unexpected()) };
+    status.mesh.ok_or_else(unexpected)
+}
+
+/// Returns the section of a node in `adit status`.
+pub(crate) fn in_status(report: &MeshReport) -> String {
+    let mut text = format!("  node {}: {}\n", report.node, addresses(&report.addresses));
+    for line in peers_table(report).lines() {
+        text.push_str(&format!("  {line}\n"));
+    }
+    report.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
+    text
+}
+
+fn status_page(report: &MeshReport) -> String {
+    let id = report.id.get(..8).unwrap_or(&report.id);
+    let mut text = format!("mesh       {} ({id}); this machine is {}\n", report.mesh, report.node);
+    text.push_str(&format!("inside     {}\n", addresses(&report.addresses)));
+    let reachable: Vec<String> =
+        report.reachable.iter().map(|at| format!("{} udp/{}", at.ip(), at.port())).collect();
+    let reachable = if reachable.is_empty() { vec!["no address".into()] } else { reachable };
+    text.push_str(&format!("reachable  {}\n", reachable.join("\n           ")));
+    text.push_str(&format!("NAT        {}\n", report.nat));
+    if let Some(exit) = &report.exit {
+        text.push_str(&format!("exit       {exit}\n"));
+    }
+    let mut rights = Vec::new();
+    if report.admin {
+        rights.push("key of an admin");
+    }
+    if report.relay {
+        rights.push("relays for others");
+    }
+    if report.gateway {
+        rights.push("gateway");
+    }
+    if !rights.is_empty() {
+        text.push_str(&format!("roles      {}\n", rights.join(", ")));
+    }
+    let connected = report.peers.iter().filter(|peer| is_reached(peer)).count();
+    text.push_str(&format!(
+        "peers      {}, {connected} connected\n",
+        count(report.peers.len(), "other node")
+    ));
+    report.warnings.iter().for_each(|warning| text.push_str(&format!("warning    {warning}\n")));
+    text
+}
+
+fn peers_table(report: &MeshReport) -> String {
+    if report.peers.is_empty() {
+        return "there is no other node yet; invite one with: sudo adit mesh invite\n".into();
+    }
+    let mut rows = vec![row(["NODE", "ADDRESS", "PATH", "RTT", "FOR"])];
+    for peer in &report.peers {
+        let address = peer.addresses.first().map(ToString::to_string).unwrap_or_default();
+        rows.push(vec![
+            name(peer),
+            address,
+            route(peer),
+            peer.rtt_ms.map(|rtt| format!("{rtt:.1} ms")).unwrap_or_default(),
+            peer.connected_s.map(span).unwrap_or_default(),
+        ]);
+    }
+    table_of_names(rows)
+}
+
+fn name(peer: &MeshPeer) -> String {
+    let short = || peer.key.get(..8).unwrap_or(&peer.key).to_owned();
+    peer.name.clone().unwrap_or_else(short)
+}
+
+fn route(peer: &MeshPeer) -> String {
+    match (peer.route.as_str(), &peer.via) {
+        ("direct", Some(to)) => format!("direct {to}"),
+        ("relay", Some(relay)) => format!("relay {relay}"),
+        ("none", _) => "-".into(),
+        (other, _) => other.into(),
+    }
+}
+
+/// Returns one line about how a node is reached.
+fn reached(peer: &MeshPeer) -> String {
+    let rtt = peer.rtt_ms.map(|rtt| format!(", {rtt:.1} ms")).unwrap_or_default();
+    let way = match (peer.route.as_str(), &peer.via) {
+        ("direct", Some(to)) => format!("direct, {to}"),
+        ("relay", Some(relay)) => format!("through {relay}"),
+        _ => "not reached".into(),
+    };
+    format!("{} ({}): {way}{rtt}", name(peer), addresses(&peer.addresses))
+}
+
+pub(super) fn addresses(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> MeshPeer {
+        MeshPeer {
+            name: Some("laptop".into()),
+            key: "5f".repeat(32),
+            addresses: vec!["100.87.0.2".parse().unwrap()],
+            route: "direct".into(),
+            via: Some("203.0.113.7:1194".into()),
+            rtt_ms: Some(14.25),
+            connected_s: Some(65),
+            ..MeshPeer::default()
+        }
+    }
+
+    #[test]
+    fn a_peers_line_says_how_it_is_reached() {
+        assert_eq!(reached(&peer()), "laptop (100.87.0.2): direct, 203.0.113.7:1194, 14.2 ms");
+        let relayed = MeshPeer { route: "relay".into(), via: Some("hub".into()), ..peer() };
+        assert_eq!(reached(&relayed), "laptop (100.87.0.2): through hub, 14.2 ms");
+        let lost = MeshPeer { route: "connecting".into(), via: None, rtt_ms: None, ..peer() };
+        assert_eq!(reached(&lost), "laptop (100.87.0.2): not reached");
+    }
+
+    #[test]
+    fn a_table_of_peers_fits_a_terminal() {
+        let report = MeshReport { peers: vec![peer()], ..MeshReport::default() };
+        let table = peers_table(&report);
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        assert!(table.contains("direct 203.0.113.7:1194  14.2 ms"), "{table}");
+        assert!(peers_table(&MeshReport::default()).contains("adit mesh invite"));
+    }
+}

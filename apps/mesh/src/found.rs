@@ -1,0 +1,168 @@
+//! The first node of a mesh.
+
+use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, free_ipv4, ipv6_of};
+use adit_runtime::clock::unix_time;
+use adit_runtime::fault::Fault;
+use adit_runtime::netinfo;
+use ipnet::{IpNet, Ipv4Net};
+
+use super::Paths;
+use super::roster_file::RosterFile;
+use super::state::{new_key, store_key};
+
+/// The choices for a new mesh.
+#[derive(Clone, Debug)]
+pub struct NewMesh {
+    /// The name of this node; `None`: the machine's.
+    pub node: Option<String>,
+    /// The range of the nodes' IPv4 addresses; `None`: one that overlaps no network of this machine.
+    pub range: Option<Ipv4Net>,
+    /// Whether this node relays for others.
+    pub relay: bool,
+    /// Whether others may reach the internet through this node.
+    pub gateway: bool,
+}
+
+/// A mesh that was begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Founded {
+    /// The mesh's id.
+    pub mesh: [u8; 16],
+    /// The name of this node.
+    pub node: String,
+}
+
+/// Begins a mesh: makes the keys of an admin and of this node, and the roster with this node alone.
+///
+/// # Errors
+/// A name is not valid, or a file cannot be written; then there is no mesh.
+pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
+    let node = node_name(choices.node.as_deref())?;
+    let range = range(choices.range, &netinfo::local_networks())?;
+    let name = Label::new(&paths.name).ok_or_else(|| Fault::ours("a mesh without a name"))?;
+    let (admin, key) = (new_key()?, new_key()?);
+    let (admin_hash, own) = (admin.public_hash(), key.public_hash());
+    let genesis = Genesis {
+        name,
+        admins: vec![admin_hash],
+        threshold: 1,
+        ranges: vec![range],
+        random: adit_runtime::random::bytes()?,
+    };
+    let wrong = |error: adit_mesh::roster::ObjectError| Fault::operator(error.to_string());
+    let mut changes = Changes::new(genesis).map_err(wrong)?;
+    let info = NodeInfo {
+        ipv4: free_ipv4(range, &own, |_| true),
+        relay: choices.relay,
+        gateway: choices.gateway,
+        ..NodeInfo::named(node.clone())
+    };
+    let admit = Action::Admit { key: own, node: info };
+    let ours = |error: String| Fault::ours(error);
+    let body =
+        changes.draft(admin_hash, unix_time(), admit).map_err(|error| ours(error.to_string()))?;
+    let change = Change::sign(changes.mesh(), &admin, body).map_err(wrong)?;
+    changes.insert(change).map_err(|error| ours(error.to_string()))?;
+    paths.create()?;
+    store_key(&paths.admin_key_file(), &admin)?;
+    store_key(&paths.node_key_file(), &key)?;
+    // The last file, because it is what makes this machine a node.
+    RosterFile::create(&paths.roster_file(), &changes)?;
+    debug_assert_eq!(ipv6_of(changes.mesh(), &own).segments()[0] >> 8, 0xfd);
+    Ok(Founded { mesh: *changes.mesh(), node: node.to_string() })
+}
+
+/// Returns the wanted range, or one in the shared address space (RFC 6598).
+///
+/// # Errors
+/// It overlaps a network that this machine has.
+fn range(wanted: Option<Ipv4Net>, taken: &[IpNet]) -> Result<Ipv4Net, Fault> {
+    let overlapped =
+        |range: &Ipv4Net| taken.iter().find(|other| netinfo::overlap(other, &IpNet::V4(*range)));
+    if let Some(range) = wanted {
+        return overlapped(&range).map_or(Ok(range), |other| {
+            Err(Fault::operator(format!(
+                "{range} overlaps {other}, which this machine has already; choose another one: --range"
+            )))
+        });
+    }
+    let candidates =
+        (87..128).chain(64..87).map(|second| Ipv4Net::new_assert([100, second, 0, 0].into(), 16));
+    candidates.into_iter().find(|range| overlapped(range).is_none()).ok_or_else(|| {
+        Fault::operator("this machine has routes to all of 100.64.0.0/10; choose a range for the mesh: --range 10.77.0.0/16")
+    })
+}
+
+/// Returns the name of this node: the given one, or the machine's as far as it can be one.
+///
+/// # Errors
+/// The given name is not valid, or the machine's cannot be made one.
+pub(crate) fn node_name(given: Option<&str>) -> Result<Label, Fault> {
+    if let Some(given) = given {
+        return Label::new(given).ok_or_else(|| {
+            Fault::operator(format!(
+                "{given:?} is not a name for a node: lower-case letters, digits and inner hyphens"
+            ))
+        });
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    from_host(host.trim()).ok_or_else(|| {
+        Fault::operator("the machine's name cannot be the node's; give one with --name NAME")
+    })
+}
+
+/// Makes the name of a node of a host's name: its first part, in lower case.
+fn from_host(host: &str) -> Option<Label> {
+    let first = host.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = first.chars().map(plain).take(63).collect();
+    Label::new(name.trim_matches('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_mesh::roster::Roster;
+
+    use super::*;
+    use crate::state::State;
+
+    #[test]
+    fn a_new_mesh_has_this_node_as_its_member() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        let range: Ipv4Net = "100.87.0.0/16".parse().unwrap();
+        let choices =
+            NewMesh { node: Some("hub".into()), range: Some(range), relay: true, gateway: false };
+        let founded = found(&paths, &choices).unwrap();
+        let state = State::open(&paths).unwrap();
+        assert_eq!(founded, Founded { mesh: *state.changes.mesh(), node: "hub".into() });
+        let roster = Roster::evaluate(&state.changes);
+        let own = roster.member(&state.key.public_hash()).unwrap();
+        assert_eq!((own.name.as_ref().unwrap().as_str(), own.relay), ("hub", true));
+        assert!(range.contains(&own.ipv4.unwrap()));
+        let admin = state.admin.current().unwrap().unwrap().public_hash();
+        assert!(roster.admins().contains(&admin));
+        assert!(roster.warnings().is_empty());
+    }
+
+    #[test]
+    fn the_range_overlaps_no_network_of_this_machine() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let taken = [net("100.87.0.0/16"), net("100.88.7.0/24"), net("fd00::/8")];
+        assert_eq!(range(None, &taken).unwrap().to_string(), "100.89.0.0/16");
+        let wanted = "10.77.0.0/16".parse().unwrap();
+        assert_eq!(range(Some(wanted), &taken).unwrap(), wanted);
+        let refused = range(Some(wanted), &[net("10.0.0.0/8")]).unwrap_err().to_string();
+        assert!(refused.contains("10.0.0.0/8") && refused.contains("--range"), "{refused}");
+        assert!(range(None, &[net("100.64.0.0/10")]).is_err());
+    }
+
+    #[test]
+    fn the_name_of_the_host_becomes_the_nodes() {
+        let name = |host| from_host(host).map(|label| label.to_string());
+        assert_eq!(name("Web1.example.org").as_deref(), Some("web1"));
+        assert_eq!(name("my_host").as_deref(), Some("my-host"));
+        assert_eq!(name("_x_").as_deref(), Some("x"));
+        assert_eq!(name("---"), None);
+    }
+}

@@ -1,0 +1,32 @@
+//! `adit mesh`: a machine as a node of a mesh.
+//!
+//! Everything here returns what it found or did as values; the `adit` binary prints them.
+
+#![forbid(unsafe_code)]
+
+mod admin_keys;
+mod found;
+mod join;
+pub mod node;
+mod paths;
+mod phrase;
+mod port_mapping;
+mod reach;
+mod recover;
+mod roster_file;
+mod settings;
+mod state;
+
+pub use adit_dataplane::HOST;
+pub use adit_mesh::node::MAX_POLICY;
+pub use found::{Founded, NewMesh, found};
+pub use join::{JoinOutcome, NewNode, join};
+pub use paths::{DEFAULT_NAME, Paths};
+pub use phrase::WORDS;
+pub use recover::{phrases, recover};
+pub use settings::Settings;
+
+/// The beginning of a key's hash in hex, by which people tell keys apart.
+pub fn short(hash: &[u8]) -> String {
+    hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}

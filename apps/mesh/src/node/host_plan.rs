@@ -1,0 +1,168 @@
+//! The addresses and routes of a node on this machine.
+
+use std::net::IpAddr;
+
+use adit_mesh::roster::{Changes, Label, Roster, ipv6_net};
+use adit_mesh::session::KeyHash;
+use adit_runtime::fault::Fault;
+use adit_runtime::host::{Device, DnsPlan, Forward, HostPlan, PlannedRoute, Redirect, Via};
+use adit_runtime::netinfo;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::names;
+use crate::Settings;
+
+/// Returns the plan for the node with this key: its addresses with the prefixes of the mesh, and routes to the networks
+/// behind other members.
+pub(super) fn plan(
+    settings: &Settings,
+    roster: &Roster,
+    own: &KeyHash,
+    changes: &Changes,
+    conflict: Option<&Conflict>,
+) -> HostPlan {
+    let bare = without_addresses(settings);
+    let Some(member) = roster.member(own) else { return bare };
+    let range = |ip| changes.genesis().ranges.iter().find(|range| range.contains(&ip)).copied();
+    let ipv4 = member.ipv4.filter(|_| conflict.is_none()).and_then(|ip| {
+        let len = range(ip).map_or(32, |range: Ipv4Net| range.prefix_len());
+        Ipv4Net::new(ip, len).ok()
+    });
+    let ipv6 = Ipv6Net::new(member.ipv6, ipv6_net(changes.mesh()).prefix_len()).ok();
+    let addresses = ipv4.map(IpNet::from).into_iter().chain(ipv6.map(IpNet::from)).collect();
+    let others = roster.members().filter(|other| other.key != *own);
+    let mut nets: Vec<IpNet> = others.flat_map(|other| other.subnets.iter().copied()).collect();
+    // A network behind this node too is reached from here without the mesh.
+    nets.retain(|net| !member.subnets.contains(net) && net.prefix_len() > 0);
+    nets.sort();
+    nets.dedup();
+    let routes =
+        nets.into_iter().map(|net| PlannedRoute { net, via: Via::Tunnel(None), metric: None });
+    let plan = HostPlan { addresses, routes: routes.collect(), ..bare };
+    if !settings.forward {
+        return plan;
+    }
+    let masquerade = plan.addresses.iter().map(IpNet::trunc).filter(|_| settings.masquerade);
+    let forward = Forward {
+        networks: member.subnets.iter().filter(|net| net.prefix_len() > 0).copied().collect(),
+        internet: member.gateway,
+        masquerade: masquerade.collect(),
+    };
+    HostPlan { forward: Some(forward), ..plan }
+}
+
+/// Returns the gateway that the settings name.
+///
+/// # Errors
+/// No member has this name, or it is not a gateway; the roster may be an old one.
+pub(super) fn exit(settings: &Settings, roster: &Roster) -> Result<Option<KeyHash>, Fault> {
+    let Some(name) = &settings.exit else { return Ok(None) };
+    let named = Label::new(name).and_then(|label| roster.by_name(&label));
+    if let Some(member) = named.filter(|member| member.gateway) {
+        return Ok(Some(member.key));
+    }
+    let gateways = roster.members().filter(|member| member.gateway);
+    let names = gateways.filter_map(|member| Some(member.name.as_ref()?.to_string()));
+    let names: Vec<String> = names.collect();
+    Err(Fault::operator(if names.is_empty() {
+        format!(
+            "{name} is not a gateway, and the mesh has none: a gateway joins with a token of adit mesh invite --gateway"
+        )
+    } else {
+        format!("{name} is not a gateway of the mesh; these are: {}", names.join(", "))
+    }))
+}
+
+/// A network of this machine that has the same addresses as the mesh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    range: Ipv4Net,
+    other: IpNet,
+}
+
+impl Conflict {
+    /// Returns the first conflict of the mesh with one of these networks.
+    pub(super) fn find(changes: &Changes, networks: &[IpNet]) -> Option<Self> {
+        let of = |range: &Ipv4Net| {
+            let range = *range;
+            let other = networks.iter().find(|other| netinfo::overlap(other, &range.into()))?;
+            Some(Self { range, other: *other })
+        };
+        changes.genesis().ranges.iter().find_map(of)
+    }
+}
+
+impl std::fmt::Display for Conflict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { range, other } = self;
+        write!(
+            f,
+            "this machine has {other}, which overlaps the mesh's {range}: only IPv6 is used in the mesh here"
+        )
+    }
+}
+
+/// Returns the machine's DNS settings for the addresses of a plan.
+pub(super) fn dns(plan: &HostPlan, changes: &Changes) -> Option<DnsPlan> {
+    let own: Vec<IpAddr> = plan.addresses.iter().map(IpNet::addr).collect();
+    names::plan(changes, &own)
+}
+
+/// Returns the part of every plan that does not depend on the roster.
+pub(super) fn without_addresses(settings: &Settings) -> HostPlan {
+    // Without more, nothing is forwarded from or to the mesh, even on a host that forwards for others.
+    let plan = HostPlan {
+        device: Device::Tun(Some(settings.device.clone())),
+        forward: Some(Forward::default()),
+        ..HostPlan::default()
+    };
+    if settings.exit.is_none() {
+        return plan;
+    }
+    let redirect = Redirect { ipv4: true, ipv6: true, ..Redirect::default() };
+    // Policy routing keeps the node's own packets outside by their mark. Routers in the local network, which map ports
+    // and look up names, stay reachable.
+    HostPlan { redirect: Some(redirect), policy: true, allow_lan: true, ..plan }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_mesh::roster::Roster;
+
+    use super::*;
+    use crate::state::State;
+    use crate::{NewMesh, Paths, found};
+
+    #[test]
+    fn the_first_node_has_its_addresses_and_no_routes() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        let range: Ipv4Net = "100.87.0.0/16".parse().unwrap();
+        found(
+            &paths,
+            &NewMesh { node: Some("hub".into()), range: Some(range), relay: true, gateway: false },
+        )
+        .unwrap();
+        let state = State::open(&paths).unwrap();
+        let settings = Settings::load(&paths).unwrap();
+        let own = state.key.public_hash();
+        let roster = Roster::evaluate(&state.changes);
+        let of =
+            |conflict: Option<&Conflict>| plan(&settings, &roster, &own, &state.changes, conflict);
+        let with_conflict = {
+            let net = |text: &str| text.parse::<IpNet>().unwrap();
+            assert_eq!(
+                Conflict::find(&state.changes, &[net("100.88.0.0/16"), net("::1/128")]),
+                None
+            );
+            let conflict = Conflict::find(&state.changes, &[net("100.64.0.0/10")]).unwrap();
+            assert!(conflict.to_string().contains("100.64.0.0/10"));
+            of(Some(&conflict))
+        };
+        assert!(matches!(with_conflict.addresses[..], [IpNet::V6(_)]));
+        let plan = of(None);
+        let [IpNet::V4(v4), IpNet::V6(v6)] = &plan.addresses[..] else { panic!("{plan:?}") };
+        assert_eq!((v4.trunc(), v6.prefix_len()), (range, 64));
+        assert_eq!((plan.routes.len(), plan.mtu), (0, 1500));
+    }
+}

@@ -1,0 +1,515 @@
+//! The running node.
+
+mod addresses;
+mod admin;
+mod helper_duty;
+mod host_plan;
+mod names;
+mod policy;
+mod report;
+mod requests;
+mod store;
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use adit_dataplane::{PlaneConfig, Relay, StreamOptions};
+use adit_dns::zone::Zone;
+use adit_engine::Transport;
+use adit_linux::privileges::Capability;
+use adit_linux::udp::{UdpOptions, UdpSocket, steer};
+use adit_mesh::node::{Node, NodeConfig, NodeEvent, RelayLimits};
+use adit_mesh::path::Route;
+use adit_mesh::session::{KeyHash, Policy, Reason};
+use adit_openvpn_data::OpenVpnFormat;
+use adit_openvpn_data::packet::SENDER;
+use adit_runtime::authorize::CertificateOnly;
+use adit_runtime::clock::{WallClock, now, unix_time};
+use adit_runtime::control::{MeshInvitation, MeshReport, Request, Response, StatusReport};
+use adit_runtime::driver::{Driver, Event, Sockets, bind_problem};
+use adit_runtime::fault::Fault;
+use adit_runtime::helper::{self, sockets};
+use adit_runtime::host::{ApplyOutcome, Device, DnsChange, HostEvent, HostHandle, HostPlan};
+use adit_runtime::instance::{self, Controls, EndReason, Instance};
+use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
+use adit_runtime::{log, netinfo, privileges, say, worker_count};
+use ipnet::IpNet;
+
+use self::addresses::OwnAddresses;
+pub use self::helper_duty::MESH;
+use self::helper_duty::MeshDuty;
+use self::host_plan::Conflict;
+use self::names::Names;
+use self::policy::NodePolicy;
+use self::store::Store;
+use super::admin_keys::AdminKeys;
+use super::port_mapping::PortMapping;
+use super::state::State;
+use super::{Paths, Settings, short};
+
+/// The options of `adit mesh up` that are not in the node's files.
+#[derive(Clone, Debug, Default)]
+pub struct UpOptions {
+    /// The UDP port, which overrides the settings.
+    pub port: Option<u16>,
+    /// Whether the names of the mesh are answered, and the machine's DNS settings send them here.
+    pub names: bool,
+    /// The gateway for the internet, which overrides the settings.
+    pub exit: Option<String>,
+    /// The user to run as; `None`: `adit`, or `nobody`.
+    pub user: Option<String>,
+    /// Adds to the log.
+    pub verbose: u8,
+    /// An invitation to make when the node runs, for the next machine.
+    pub invite: Option<MeshInvitation>,
+}
+
+/// What is known once the node runs.
+#[derive(Clone, Debug)]
+pub struct UpReport {
+    /// The node.
+    pub node: MeshReport,
+    /// The token of [`UpOptions::invite`].
+    pub token: Option<String>,
+}
+
+/// Called once the node runs.
+pub type OnUp<'a> = &'a mut dyn FnMut(&UpReport);
+
+/// Runs a node until it is asked to stop.
+pub fn up(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> ExitCode {
+    match start(paths, options, on_up) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            log::error(&fault.to_string());
+            fault.exit_code()
+        }
+    }
+}
+
+fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Fault> {
+    log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
+        .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
+    // Keys stay out of core dumps; if that is impossible, the mesh works nevertheless.
+    let _ = adit_linux::privileges::protect_memory();
+    let mut settings = Settings::load(paths)?;
+    settings.port = options.port.unwrap_or(settings.port);
+    settings.exit = options.exit.clone().or(settings.exit);
+    let state = State::open(paths)?;
+    paths.create()?;
+    let duty = MeshDuty {
+        dir: paths.dir().map(Path::to_owned),
+        name: paths.name.clone(),
+        port: options.port,
+        names: options.names,
+        exit: options.exit.clone(),
+    };
+    // The helper ends last, when nothing is left to undo.
+    let helper = helper::start(&MESH, &duty, &[])?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
+    runtime.block_on(serve(paths, options, settings, state, helper.is_some(), on_up))
+}
+
+/// Returns the options of the node's sockets.
+fn socket_options(address: SocketAddr, mark: Option<u32>) -> UdpOptions {
+    let mut udp = UdpOptions::new(address);
+    udp.gro = gates().udp_gro;
+    udp.fwmark = mark;
+    udp
+}
+
+/// Binds the node's port, once for each worker.
+fn bind(port: u16, workers: u16, mark: Option<u32>) -> Result<Vec<UdpSocket>, Fault> {
+    let at =
+        |ip: IpAddr| sockets::udp_group(&socket_options(SocketAddr::new(ip, port), mark), workers);
+    let group = match at(Ipv6Addr::UNSPECIFIED.into()) {
+        Err(error) if error.kind() != std::io::ErrorKind::AddrInUse => {
+            at(Ipv4Addr::UNSPECIFIED.into())
+        }
+        group => group,
+    };
+    let group = group.map_err(|error| {
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+        let problem = bind_problem(Transport::Udp, any, None, &error);
+        Fault::environment(format!("{problem}; or choose another port for the mesh with --port"))
+    })?;
+    if let Err(error) = steer(&group, &SENDER) {
+        tracing::debug!("peers are spread over the workers by their addresses: {error}");
+    }
+    Ok(group)
+}
+
+async fn serve(
+    paths: &Paths,
+    options: &UpOptions,
+    settings: Settings,
+    state: State,
+    helped: bool,
+    on_up: OnUp<'_>,
+) -> Result<(), Fault> {
+    adit_crypto::gather_entropy().map_err(|error| Fault::environment(error.to_string()))?;
+    privileges::raise_descriptor_limit();
+    let workers = worker_count::of_server(None, settings.workers)?;
+    let mut controls = Controls::open(&paths.control_socket())?;
+    let conflict =
+        Conflict::find(&state.changes, &netinfo::local_networks_except(&settings.device));
+    conflict.iter().for_each(|conflict| tracing::warn!("{conflict}"));
+    let device = Device::Tun(Some(settings.device.clone()));
+    let (mut host, tun) = HostHandle::open(&device, tun_offloads(), workers)?;
+    // Marked packets stay outside a full tunnel.
+    let mark = match &settings.exit {
+        Some(_) => host.prepare(None, true).await,
+        None => None,
+    };
+    let group = bind(settings.port, workers, mark)?;
+    let port = group.first().map_or(settings.port, |socket| socket.local_addr().port());
+    let sockets = Sockets::server([group]);
+    let config = PlaneConfig {
+        tun,
+        sockets: sockets.all(),
+        relay: Relay::Kernel,
+        gates: gates(),
+        client: false,
+        ethernet: false,
+    };
+    let stored = policy::stored(paths)?;
+    let State { key, admin, roster, changes, invitations, reach } = state;
+    let node = NodeConfig {
+        key,
+        admin: admin.current()?,
+        changes,
+        invitations,
+        endpoints: reach.endpoints(),
+        hints: reach.hints(),
+        policy: Policy::default(),
+        relay_limits: RelayLimits::default(),
+        policy_text: stored.clone(),
+    };
+    let node = Node::new(node, adit_runtime::random::seed()?, now(), unix_time())
+        .map_err(|error| Fault::ours(error.to_string()))?;
+    let plan_of = |conflict| {
+        host_plan::plan(&settings, node.roster(), &node.key_hash(), node.changes(), conflict)
+    };
+    let mut plan = plan_of(conflict.as_ref());
+    notes(host.apply(&plan).await?);
+    let zone = names::zone(node.roster(), node.changes(), conflict.is_none());
+    let names = if options.names { serve_names(zone, &plan).await } else { None };
+    if names.is_some() {
+        plan.dns = host_plan::dns(&plan, node.changes());
+        notes(host.change(&plan).await?);
+    }
+    // Without a helper it keeps what it takes to change routes.
+    privileges::become_user("node", options.user.as_ref(), helped, &[Capability::CAP_NET_ADMIN])?;
+    let policy = NodePolicy::new(paths, &settings, workers, stored, &node)?;
+    let (plane, upcalls) = adit_openvpn_data::start(config, policy.filter_config(), now)
+        .map_err(|error| Fault::environment(format!("cannot start the data plane: {error}")))?;
+    plane.report_unrouted();
+    let backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
+    let driver = Driver::new(node, backend, sockets, Arc::new(CertificateOnly))?;
+    let port_mapping = NonZeroU16::new(port).filter(|_| settings.port_mapping);
+    let port_mapping = port_mapping.map(PortMapping::start);
+    let mut running = Running {
+        driver,
+        host,
+        addresses: OwnAddresses::new(port, settings.device.clone()),
+        port_mapping,
+        mapped: Vec::new(),
+        store: Store::new(paths, roster, reach),
+        settings,
+        mark,
+        mesh: paths.name.clone(),
+        names,
+        policy,
+        exit_problem: None,
+        admin_keys: admin,
+        conflict,
+        packets: log::Traffic::default(),
+        wall: WallClock::new(),
+        removed: false,
+    };
+    running.watch_addresses();
+    running.set_exit();
+    let token = match &options.invite {
+        Some(invitation) => Some(running.invite(invitation)?.token),
+        None => None,
+    };
+    running.store.flush(running.driver.engine());
+    on_up(&UpReport { node: running.mesh_report(), token });
+    controls.ready(&format!("node of the mesh {}", paths.name));
+    let ended = instance::run(&mut running, &mut controls).await;
+    controls.stopping();
+    running.store.flush(running.driver.engine());
+    running.end().await;
+    ended.map(drop)
+}
+
+/// Answers the names of the mesh, if that is possible.
+async fn serve_names(zone: Zone, plan: &HostPlan) -> Option<Names> {
+    let own: Vec<IpAddr> = plan.addresses.iter().map(IpNet::addr).collect();
+    let started = Names::start(zone, &own).await;
+    started
+        .inspect_err(|error| {
+            tracing::warn!(
+                "the names of the mesh are not answered: port 53 of this node's addresses: {error}; without names, start \
+                 it with --dns off"
+            );
+        })
+        .ok()
+}
+
+fn notes(outcome: ApplyOutcome) {
+    if let ApplyOutcome::Changed(notes) = outcome {
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
+    }
+}
+
+/// A running node.
+struct Running {
+    driver: Driver<Node, PlaneBackend<OpenVpnFormat>>,
+    host: HostHandle,
+    addresses: OwnAddresses,
+    port_mapping: Option<PortMapping>,
+    /// The addresses of the port mapping that the node knows.
+    mapped: Vec<SocketAddr>,
+    store: Store,
+    settings: Settings,
+    /// The mark of the node's sockets.
+    mark: Option<u32>,
+    mesh: String,
+    names: Option<Names>,
+    policy: NodePolicy,
+    /// Why there is no gateway, although the settings name one.
+    exit_problem: Option<String>,
+    admin_keys: AdminKeys,
+    /// Why this machine has no IPv4 address in the mesh.
+    conflict: Option<Conflict>,
+    packets: log::Traffic,
+    wall: WallClock,
+    removed: bool,
+}
+
+/// What a node waits for.
+enum Wake {
+    Host(HostEvent),
+    Driver(Event<NodeEvent>),
+}
+
+fn host_event(event: &HostEvent) {
+    match event {
+        // The node watches its own addresses.
+        HostEvent::PathChanged { .. } | HostEvent::PathLost { .. } => {}
+        HostEvent::Routing(Some(problem)) => tracing::warn!("routes: {problem}"),
+        HostEvent::Routing(None) => say!(1, "routes: complete again"),
+        HostEvent::Dns(event) => match event.change {
+            DnsChange::AppliedAgain => tracing::warn!(
+                "DNS: another program replaced /etc/resolv.conf: the names of the mesh are put back"
+            ),
+            DnsChange::Lost => tracing::warn!("DNS: now {}", event.in_use),
+            DnsChange::Back => say!(1, "DNS: now {}", event.in_use),
+        },
+    }
+}
+
+impl Instance for Running {
+    type Event = Wake;
+    type Reason = Infallible;
+
+    fn role(&self) -> &'static str {
+        "mesh"
+    }
+
+    async fn next(&mut self) -> Result<Self::Event, Fault> {
+        tokio::select! {
+            biased;
+            event = self.host.event() => event.map(Wake::Host),
+            event = self.driver.next() => event.map(Wake::Driver),
+        }
+    }
+
+    async fn handle(&mut self, wake: Wake) -> Result<Option<EndReason<Infallible>>, Fault> {
+        let mut next = match wake {
+            Wake::Driver(event) => Some(event),
+            Wake::Host(event) => {
+                host_event(&event);
+                self.driver.perform()
+            }
+        };
+        while let Some(event) = next {
+            if let Event::Engine(event) = event {
+                self.event(event).await?;
+            }
+            next = self.driver.perform();
+        }
+        self.store.write_due(self.driver.engine());
+        if self.removed {
+            return Err(Fault::operator(format!(
+                "this node was removed from the mesh {}; to join it again, remove {} and ask for an invitation",
+                self.mesh,
+                self.store.state().display()
+            )));
+        }
+        Ok(None)
+    }
+
+    async fn tick(&mut self) -> Result<Option<EndReason<Infallible>>, Fault> {
+        if let Some(unix) = self.wall.wall_clock_jump() {
+            self.driver.act(|node, now, _| node.set_unix_time(now, unix));
+        }
+        self.watch_addresses();
+        self.packets.tick(now(), self.driver.backend().plane());
+        self.store.write_due(self.driver.engine());
+        self.policy.tick();
+        Ok(None)
+    }
+
+    fn reload(&mut self) {
+        say!(1, "nothing is read again but by a restart");
+    }
+
+    fn request(&mut self, request: Request) -> Response {
+        self.answer(request)
+    }
+
+    fn sessions(&self) -> usize {
+        self.driver.engine().connections()
+    }
+
+    fn report(&mut self, report: &mut StatusReport) {
+        fill_totals(report, self.driver.backend().plane());
+        self.policy.report(report);
+        report.mesh = Some(self.mesh_report());
+    }
+}
+
+impl Running {
+    async fn event(&mut self, event: NodeEvent) -> Result<(), Fault> {
+        match event {
+            NodeEvent::Added(hashes) => {
+                self.store.append(self.driver.engine(), &hashes)?;
+                self.advance_admin_key()?;
+            }
+            NodeEvent::Roster => self.roster_changed().await,
+            NodeEvent::Invitations => self.store.invitations_changed(self.driver.engine()),
+            NodeEvent::Endpoints => self.store.endpoints_changed(),
+            NodeEvent::Policy => {
+                self.policy.changed(self.driver.engine(), self.driver.backend().plane());
+            }
+            NodeEvent::Connected { peer, via } => {
+                let (name, via) = (self.name(&peer), via.map(|relay| self.name(&relay)));
+                match via {
+                    Some(relay) => say!(1, "{name}: connected through {relay}"),
+                    None => say!(1, "{name}: connected"),
+                }
+            }
+            NodeEvent::Disconnected { peer, reason: reason @ (Reason::Idle | Reason::Closed) } => {
+                say!(2, "{}: disconnected: {reason}", self.name(&peer));
+            }
+            NodeEvent::Disconnected { peer, reason } => {
+                say!(1, "{}: disconnected: {reason}", self.name(&peer));
+            }
+            NodeEvent::Path { peer, route } => {
+                let name = self.name(&peer);
+                match route {
+                    Route::Direct { to, .. } => say!(1, "{name}: direct path to {to}"),
+                    Route::Stream { to, .. } => say!(1, "{name}: TCP connection to {to}"),
+                    Route::Relay(relay) => say!(1, "{name}: through {}", self.name(&relay)),
+                }
+            }
+            NodeEvent::OpenSockets { peer, count } => {
+                let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+                let udp = socket_options(any, self.mark);
+                let sockets = self.driver.open_sockets(&udp, count);
+                self.driver.act(|node, now, out| node.sockets_opened(now, &peer, sockets, out));
+            }
+            NodeEvent::CloseSockets(sockets) => self.driver.close_sockets(&sockets),
+            NodeEvent::Admitted(key) => say!(1, "{} joined the mesh", self.name(&key)),
+            NodeEvent::NotAdmitted(reason) => say!(1, "a node could not join: {reason}"),
+            NodeEvent::Removed => self.removed = true,
+        }
+        Ok(())
+    }
+
+    /// Sets this machine's addresses and routes again.
+    async fn roster_changed(&mut self) {
+        let node = self.driver.engine();
+        let mut plan = host_plan::plan(
+            &self.settings,
+            node.roster(),
+            &node.key_hash(),
+            node.changes(),
+            self.conflict.as_ref(),
+        );
+        if let Some(names) = &self.names {
+            let has_ipv4 = self.conflict.is_none();
+            names.set_zone(names::zone(node.roster(), node.changes(), has_ipv4));
+            plan.dns = host_plan::dns(&plan, node.changes());
+        }
+        self.policy.members_changed(self.driver.engine());
+        self.set_exit();
+        match self.host.change(&plan).await {
+            Ok(outcome) => notes(outcome),
+            Err(fault) => tracing::warn!("{fault}"),
+        }
+    }
+
+    /// Gives the node the gateway that the settings name. If it is gone, no packets leave, neither inside nor outside.
+    fn set_exit(&mut self) {
+        let exit = host_plan::exit(&self.settings, self.driver.engine().roster());
+        let (exit, problem) = match exit {
+            Ok(exit) => (exit, None),
+            Err(fault) => (None, Some(format!("the internet is not reachable: {fault}"))),
+        };
+        if let Some(problem) = &problem
+            && self.exit_problem.as_ref() != Some(problem)
+        {
+            tracing::warn!("{problem}");
+        }
+        self.exit_problem = problem;
+        self.driver.act(|node, _, out| node.set_exit(exit, out));
+    }
+
+    /// Gives the node the addresses of this machine's interfaces and of its routers, if they have changed.
+    fn watch_addresses(&mut self) {
+        let node = self.driver.engine();
+        let own = node.roster().member(&node.key_hash());
+        let inside: Vec<IpAddr> = own
+            .into_iter()
+            .flat_map(|own| own.ipv4.map(IpAddr::from).into_iter().chain([own.ipv6.into()]))
+            .collect();
+        let own = self.addresses.changed(&inside);
+        let mapped = self.port_mapping.as_ref().map(PortMapping::external_addresses);
+        let mapped = mapped.unwrap_or_default();
+        if own.is_some() || mapped != self.mapped {
+            self.mapped.clone_from(&mapped);
+            let own = self.addresses.current().to_vec();
+            self.driver.act(|node, now, out| node.set_addresses(now, own, mapped, out));
+        }
+    }
+
+    /// Returns the name of a member, or the beginning of its key's hash.
+    fn name(&self, key: &KeyHash) -> String {
+        let member = self.driver.engine().roster().member(key);
+        let name = member.and_then(|member| member.name.as_ref());
+        name.map_or_else(|| short(key), ToString::to_string)
+    }
+
+    /// Ends the sessions, and undoes everything that the node did to this machine.
+    async fn end(mut self) {
+        self.driver.act(Node::close);
+        while self.driver.perform().is_some() {}
+        // The last packets leave the data plane's threads.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        drop(self.driver);
+        if let Some(port_mapping) = self.port_mapping {
+            port_mapping.release().await;
+        }
+        self.host.close().await;
+    }
+}

@@ -1,0 +1,91 @@
+//! What a running node tells an operator.
+
+use std::net::IpAddr;
+
+use adit_mesh::node::RouteKind;
+use adit_mesh::roster::Member;
+use adit_mesh::session::KeyHash;
+use adit_runtime::clock::{now, unix_time};
+use adit_runtime::control::{MeshPeer, MeshReport};
+
+use super::Running;
+use crate::short;
+
+impl Running {
+    pub(super) fn mesh_report(&self) -> MeshReport {
+        let node = self.driver.engine();
+        let own = node.key_hash();
+        let member = node.roster().member(&own);
+        let mut peers: Vec<MeshPeer> = node.peers().map(|key| self.peer_report(&key)).collect();
+        peers.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| a.key.cmp(&b.key)));
+        MeshReport {
+            mesh: self.mesh.clone(),
+            id: hex(node.changes().mesh()),
+            node: self.name(&own),
+            key: hex(&own),
+            addresses: member.map(addresses_of).unwrap_or_default(),
+            subnets: member.iter().flat_map(|member| member.subnets.iter().copied()).collect(),
+            groups: member.map(groups_of).unwrap_or_default(),
+            reachable: [self.addresses.current(), &self.mapped].concat(),
+            nat: node.nat(now()).kind.to_string(),
+            relay: member.is_some_and(|member| member.relay),
+            gateway: member.is_some_and(|member| member.gateway),
+            admin: node.is_admin(),
+            exit: self.settings.exit.clone(),
+            relayed_bytes: node.counters().relay.forwarded,
+            peers,
+            warnings: self.warnings(),
+        }
+    }
+
+    pub(super) fn peer_report(&self, key: &KeyHash) -> MeshPeer {
+        let node = self.driver.engine();
+        let peer = node.peer(now(), key);
+        let (route, via) = match peer.route {
+            RouteKind::None => ("none", None),
+            RouteKind::Connecting => ("connecting", None),
+            RouteKind::Direct(to) => ("direct", Some(to.to_string())),
+            RouteKind::Relay(relay) => ("relay", Some(self.name(&relay))),
+        };
+        let member = node.roster().member(key);
+        MeshPeer {
+            name: member.and_then(|member| member.name.as_ref()).map(ToString::to_string),
+            key: hex(key),
+            addresses: member.map(addresses_of).unwrap_or_default(),
+            subnets: member.iter().flat_map(|member| member.subnets.iter().copied()).collect(),
+            groups: member.map(groups_of).unwrap_or_default(),
+            relay: member.is_some_and(|member| member.relay),
+            gateway: member.is_some_and(|member| member.gateway),
+            route: route.into(),
+            via,
+            rtt_ms: peer.rtt.map(|rtt| (rtt.as_secs_f64() * 10_000.0).round() / 10.0),
+            connected_s: peer.connected_for.map(|age| age.as_secs()),
+            not_after: member.and_then(|member| member.not_after).map(|time| time.0),
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let roster = self.driver.engine().roster();
+        let expiring = roster.expiring(unix_time()).map(|member| {
+            let name = member.name.as_ref().map_or_else(|| short(&member.key), ToString::to_string);
+            format!("the membership of {name} ends soon: admit it again")
+        });
+        let policy = self.policy.problem().map(ToString::to_string);
+        let conflict = self.conflict.as_ref().map(ToString::to_string);
+        let exit = self.exit_problem.clone();
+        let warnings = roster.warnings().iter().map(ToString::to_string);
+        warnings.chain(expiring).chain(policy).chain(conflict).chain(exit).collect()
+    }
+}
+
+fn groups_of(member: &Member) -> Vec<String> {
+    member.groups.iter().map(ToString::to_string).collect()
+}
+
+fn addresses_of(member: &Member) -> Vec<IpAddr> {
+    member.ipv4.map(IpAddr::from).into_iter().chain([member.ipv6.into()]).collect()
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

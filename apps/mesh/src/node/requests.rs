@@ -1,0 +1,202 @@
+//! The requests that a running node answers.
+
+use std::collections::BTreeSet;
+
+use adit_engine::UnixTime;
+use adit_mesh::roster::{Action, Label, Member, NodeInfo, Revocation};
+use adit_mesh::token::Terms;
+use adit_runtime::clock::{now, unix_time};
+use adit_runtime::control::{
+    MeshDescription, MeshInvitation, MeshPath, MeshToken, Request, Response,
+};
+use adit_runtime::fault::Fault;
+use adit_runtime::filter::mesh_policy;
+use ipnet::{IpNet, Ipv4Net};
+
+use super::Running;
+use super::admin::report_of;
+use super::report::hex;
+
+impl Running {
+    pub(super) fn answer(&mut self, request: Request) -> Response {
+        if let Some(response) = self.policy.answer(&request) {
+            return response;
+        }
+        let result = match request {
+            Request::MeshInvite(invitation) => self.invite(&invitation).map(Response::MeshToken),
+            Request::MeshRemove { name, with_invited } => self.remove(&name, with_invited),
+            Request::MeshSet { name, description } => self.set(&name, description),
+            Request::MeshAdmins => Ok(Response::MeshAdmins(Box::new(self.admins()))),
+            Request::MeshAdmin(request) => self.admin(request).map(Response::MeshSigned),
+            Request::MeshPath { name } => self.path(&name),
+            Request::MeshPolicy => {
+                Ok(Response::MeshPolicy(self.policy.describe(self.driver.engine())))
+            }
+            Request::MeshSetPolicy { text } => self.set_policy(text),
+            _ => Err(Fault::operator("a node of a mesh does not know this request")),
+        };
+        result.unwrap_or_else(|fault| Response::Error { message: fault.to_string() })
+    }
+
+    pub(super) fn invite(&mut self, invitation: &MeshInvitation) -> Result<MeshToken, Fault> {
+        let terms = Terms {
+            range: self.range(),
+            groups: labels(&invitation.groups)?,
+            subnets: subnets(&invitation.subnets)?,
+            relay: invitation.relay,
+            gateway: invitation.gateway,
+            not_after: None,
+        };
+        let until = UnixTime(unix_time().0.saturating_add(invitation.valid_s));
+        let uses = invitation.uses.max(1);
+        let token = self
+            .driver
+            .act(|node, now, out| node.invite(now, terms, uses, until, out))
+            .map_err(|error| Fault::operator(error.to_string()))?;
+        Ok(MeshToken { token: token.to_string(), until: until.0 })
+    }
+
+    fn remove(&mut self, name: &str, with_invited: bool) -> Result<Response, Fault> {
+        let key = self.member(name)?.key;
+        if key == self.driver.engine().key_hash() {
+            return Err(Fault::operator("a node does not remove itself: do it on another machine"));
+        }
+        let last = self.last_change(&key);
+        let revocation = Revocation { key, last, with_invited };
+        self.sign(Action::Revoke(revocation)).map(Response::MeshSigned)
+    }
+
+    /// Changes the name, the groups, the networks or the roles of a member.
+    fn set(&mut self, name: &str, description: MeshDescription) -> Result<Response, Fault> {
+        let member = self.member(name)?;
+        let MeshDescription { name, groups, subnets: networks, relay, gateway } = description;
+        let name = match name {
+            Some(name) => Label::new(&name).ok_or_else(|| {
+                Fault::operator(format!(
+                    "{name:?} is not a name for a node: lower-case letters, digits and inner hyphens"
+                ))
+            })?,
+            None => member.name.clone().ok_or_else(|| {
+                Fault::operator("another member has this node's name: give it another one with --name")
+            })?,
+        };
+        let node = NodeInfo {
+            name,
+            ipv4: member.ipv4,
+            groups: groups.map_or_else(|| Ok(member.groups.clone()), |groups| labels(&groups))?,
+            subnets: networks.map_or_else(|| Ok(member.subnets.clone()), |nets| subnets(&nets))?,
+            relay: relay.unwrap_or(member.relay),
+            gateway: gateway.unwrap_or(member.gateway),
+            not_after: member.not_after,
+        };
+        let key = member.key;
+        self.sign(Action::SetNames { key, node }).map(Response::MeshSigned)
+    }
+
+    fn set_policy(&mut self, text: String) -> Result<Response, Fault> {
+        if !text.is_empty() {
+            mesh_policy("policy", &text)?;
+        }
+        let signed = self
+            .driver
+            .act(|node, now, out| node.set_policy(now, text, out))
+            .map_err(|error| Fault::operator(error.to_string()))?;
+        Ok(Response::MeshSigned(report_of(signed)))
+    }
+
+    fn path(&mut self, name: &str) -> Result<Response, Fault> {
+        let key = self.member(name)?.key;
+        self.driver.act(|node, now, out| node.connect(now, &key, out));
+        let report = self.driver.engine().path(now(), &key);
+        let path = MeshPath {
+            peer: self.peer_report(&key),
+            text: report.as_ref().map(ToString::to_string).unwrap_or_default(),
+            report: report.and_then(|report| serde_json::to_value(report).ok()),
+        };
+        Ok(Response::MeshPath(Box::new(path)))
+    }
+
+    /// Returns the member with this name, or whose key's hash begins so.
+    pub(super) fn member(&self, name: &str) -> Result<&Member, Fault> {
+        let roster = self.driver.engine().roster();
+        if let Some(member) = Label::new(name).and_then(|label| roster.by_name(&label)) {
+            return Ok(member);
+        }
+        with_prefix(
+            roster.members(),
+            |member| &member.key,
+            name,
+            || format!("not a member of the mesh {}; list them with: adit mesh peers", self.mesh),
+        )
+    }
+
+    /// Returns the addresses that new members get.
+    pub(super) fn range(&self) -> Option<Ipv4Net> {
+        self.driver.engine().changes().genesis().ranges.first().copied()
+    }
+}
+
+/// The shortest beginning of a hash that names a key or a change.
+const MIN_PREFIX: usize = 4;
+
+/// Returns the names of groups.
+pub(super) fn labels(groups: &[String]) -> Result<BTreeSet<Label>, Fault> {
+    let label = |group: &String| {
+        Label::new(group).ok_or_else(|| {
+            Fault::operator(format!(
+                "{group:?} is not a name for a group: lower-case letters, digits and inner hyphens"
+            ))
+        })
+    };
+    groups.iter().map(label).collect()
+}
+
+/// Returns the networks behind a node.
+fn subnets(networks: &[IpNet]) -> Result<BTreeSet<IpNet>, Fault> {
+    match networks.iter().find(|net| net.prefix_len() == 0) {
+        Some(all) => Err(Fault::operator(format!(
+            "{all} is no network behind a node: a node through which others reach the internet has --gateway"
+        ))),
+        None => Ok(networks.iter().copied().collect()),
+    }
+}
+
+/// Returns the item whose hash begins like this in hex; `missing` says what is wrong if there is none.
+pub(super) fn with_prefix<T>(
+    items: impl Iterator<Item = T>,
+    hash: impl Fn(&T) -> &[u8; 32],
+    prefix: &str,
+    missing: impl FnOnce() -> String,
+) -> Result<T, Fault> {
+    let begins = |item: &T| prefix.len() >= MIN_PREFIX && hex(hash(item)).starts_with(prefix);
+    let mut found = items.filter(begins);
+    match (found.next(), found.next()) {
+        (Some(item), None) => Ok(item),
+        (Some(first), Some(second)) if hash(&first) == hash(&second) => Ok(first),
+        (None, _) => Err(Fault::operator(format!("{prefix}: {}", missing()))),
+        (Some(_), Some(_)) => {
+            Err(Fault::operator(format!("{prefix}: the beginning of several; write more of it")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_must_be_long_enough_and_of_one_hash() {
+        let find = |hashes: &[[u8; 32]], prefix| {
+            let found = with_prefix(hashes.iter(), |hash| *hash, prefix, || "not there".into());
+            found.copied().map_err(|fault| fault.to_string())
+        };
+        let hashes = [[0xab; 32], [0xac; 32], [0xab; 32]];
+        assert_eq!(find(&hashes, "abab").unwrap(), [0xab; 32]);
+        for wrong in ["ab", "a", "", "ffff"] {
+            assert!(find(&hashes, wrong).unwrap_err().contains("not there"), "{wrong}");
+        }
+        let mut close = [0xab; 32];
+        close[31] = 0;
+        assert!(find(&[[0xab; 32], close], "abab").unwrap_err().contains("several"));
+    }
+}

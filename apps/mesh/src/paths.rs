@@ -1,0 +1,224 @@
+//! The files of a node, by mesh.
+
+use std::path::{Path, PathBuf};
+
+use adit_runtime::fault::Fault;
+use adit_runtime::paths;
+
+/// The name of a mesh for which no other one was chosen.
+pub const DEFAULT_NAME: &str = "home";
+
+/// The length of the longest name. The device is named after the mesh: `mesh-NAME`.
+const MAX_NAME: usize = 10;
+
+/// The file that makes a folder a mesh's.
+const ROSTER: &str = "roster";
+
+/// The directories of the node of one mesh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The mesh's name on this machine.
+    pub name: String,
+    /// `mesh.toml`.
+    pub config: PathBuf,
+    /// Keys, the roster and the invitations.
+    pub state: PathBuf,
+    /// The control socket.
+    pub run: PathBuf,
+    dir: Option<PathBuf>,
+}
+
+impl Paths {
+    /// Returns the paths of the mesh `name`: below `/etc/adit/mesh` and `/var/lib/adit/mesh`, or everything below `dir`.
+    ///
+    /// # Errors
+    /// The name has other characters than lower-case letters, digits and inner hyphens, or more than 10; `dir` is no path.
+    pub fn new(dir: Option<&Path>, name: &str) -> Result<Self, Fault> {
+        let is_label = adit_mesh::roster::Label::new(name).is_some();
+        if !is_label || name.len() > MAX_NAME {
+            return Err(Fault::operator(format!(
+                "{name:?} is not a name for a mesh: 1 to {MAX_NAME} lower-case letters, digits and inner hyphens; write for \
+                 example --mesh home"
+            )));
+        }
+        let base = paths::Paths::new(dir)?;
+        Ok(Self {
+            name: name.to_owned(),
+            config: base.config.join("mesh").join(name),
+            state: base.data.join("mesh").join(name),
+            run: base.run,
+            dir: dir.map(Path::to_owned),
+        })
+    }
+
+    /// Returns the paths of the mesh `name`, or of the only one that this machine is in.
+    ///
+    /// # Errors
+    /// There is none, or there are several and none was named.
+    pub fn find(dir: Option<&Path>, name: Option<&str>) -> Result<Self, Fault> {
+        if let Some(name) = name {
+            let paths = Self::new(dir, name)?;
+            return if paths.exists() { Ok(paths) } else { Err(missing(&paths.state)) };
+        }
+        let mut all = Self::all(dir)?;
+        match (all.pop(), all.is_empty()) {
+            (Some(only), true) => Ok(only),
+            (None, _) => Err(missing(&folder(dir)?)),
+            (Some(last), false) => {
+                all.push(last);
+                let names: Vec<&str> = all.iter().map(|paths| paths.name.as_str()).collect();
+                Err(Fault::operator(format!(
+                    "this machine is in several meshes ({}); say which: --mesh NAME",
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Returns the paths of all meshes that this machine is in.
+    ///
+    /// # Errors
+    /// The folder of meshes cannot be read; `dir` is no path.
+    pub fn all(dir: Option<&Path>) -> Result<Vec<Self>, Fault> {
+        let names = paths::folders_with(&folder(dir)?, ROSTER)?;
+        names.iter().map(|name| Self::new(dir, name)).collect()
+    }
+
+    /// Returns whether this machine is in no mesh.
+    ///
+    /// # Errors
+    /// The folder of meshes cannot be read; `dir` is no path.
+    pub fn is_none(dir: Option<&Path>) -> Result<bool, Fault> {
+        Ok(Self::all(dir)?.is_empty())
+    }
+
+    /// Returns whether this machine is a node of the mesh.
+    pub fn exists(&self) -> bool {
+        self.roster_file().exists()
+    }
+
+    /// Returns the folder that all files are below, if they are not in the system's folders.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    /// Returns the path of the settings, which are optional.
+    pub fn settings_file(&self) -> PathBuf {
+        self.config.join("mesh.toml")
+    }
+
+    /// Returns the path of the node's key; mode 0600.
+    pub fn node_key_file(&self) -> PathBuf {
+        self.state.join("node.key")
+    }
+
+    /// Returns the path of an admin's key; mode 0600. Most machines have none.
+    pub fn admin_key_file(&self) -> PathBuf {
+        self.state.join("admin.key")
+    }
+
+    /// Returns the path of the roster's changes.
+    pub fn roster_file(&self) -> PathBuf {
+        self.state.join(ROSTER)
+    }
+
+    /// Returns the path of this node's invitations, without their secrets.
+    pub fn invitations_file(&self) -> PathBuf {
+        self.state.join("invitations.json")
+    }
+
+    /// Returns the path of the addresses at which other members were reached.
+    pub fn reach_file(&self) -> PathBuf {
+        self.state.join("reach.json")
+    }
+
+    /// Returns the path of the text of the mesh's policy.
+    pub fn policy_file(&self) -> PathBuf {
+        self.state.join("policy.nft")
+    }
+
+    /// Returns the running node's control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.run.join(format!("mesh-{}.sock", self.name))
+    }
+
+    /// Returns the name of the TUN device, unless the settings have another.
+    pub fn device(&self) -> String {
+        format!("mesh-{}", self.name)
+    }
+
+    /// Formats a command line for hints: `command("up")` is `adit mesh up`.
+    pub fn command(&self, verb: &str) -> String {
+        let mut command = format!("adit mesh {verb}");
+        if self.name != DEFAULT_NAME {
+            command.push_str(&format!(" --mesh {}", self.name));
+        }
+        if let Some(dir) = &self.dir {
+            command.push_str(&format!(" --dir {}", paths::shell_word(dir)));
+        }
+        command
+    }
+
+    /// Creates the folders. That of the state is for its owner alone.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn create(&self) -> Result<(), Fault> {
+        for (path, mode) in [(&self.config, 0o755), (&self.state, 0o700), (&self.run, 0o755)] {
+            paths::make_folder(path, mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the folder whose folders are meshes.
+fn folder(dir: Option<&Path>) -> Result<PathBuf, Fault> {
+    Ok(paths::Paths::new(dir)?.data.join("mesh"))
+}
+
+fn missing(folder: &Path) -> Fault {
+    Fault::operator(format!(
+        "this machine is not in a mesh (nothing in {}); begin one with: adit mesh up; or join one with: adit mesh join",
+        folder.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_name_fits_into_a_path_and_a_devices_name() {
+        for name in ["", "..", "a/b", "A", "a b", "-a", "abcdefghijk"] {
+            assert!(Paths::new(None, name).is_err(), "{name:?}");
+        }
+        let paths = Paths::new(None, "home").unwrap();
+        assert_eq!(paths.roster_file(), Path::new("/var/lib/adit/mesh/home/roster"));
+        assert_eq!(paths.settings_file(), Path::new("/etc/adit/mesh/home/mesh.toml"));
+        assert_eq!(paths.device(), "mesh-home");
+        assert_eq!(paths.command("up"), "adit mesh up");
+        let office = Paths::new(Some(Path::new("/x")), "office").unwrap();
+        assert_eq!(office.command("up"), "adit mesh up --mesh office --dir /x");
+        assert!(Paths::new(None, "abcdefghij").unwrap().device().len() <= 15);
+    }
+
+    #[test]
+    fn the_only_mesh_is_found_and_several_must_be_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let find = |name| Paths::find(Some(dir.path()), name);
+        assert!(find(None).unwrap_err().to_string().contains("not in a mesh"));
+        let add = |name| {
+            let paths = Paths::new(Some(dir.path()), name).unwrap();
+            paths.create().unwrap();
+            fs::write(paths.roster_file(), "").unwrap();
+        };
+        add("one");
+        assert_eq!(find(None).unwrap().name, "one");
+        add("two");
+        assert!(find(None).unwrap_err().to_string().contains("(one, two)"));
+        assert_eq!(find(Some("two")).unwrap().name, "two");
+        assert!(find(Some("three")).is_err());
+    }
+}

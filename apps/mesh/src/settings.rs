@@ -1,0 +1,128 @@
+//! `mesh.toml`: what an operator may choose on one machine.
+
+use std::fs;
+use std::io;
+
+use adit_runtime::fault::{Fault, file_fault};
+use adit_runtime::settings::checked_device;
+use serde::Deserialize;
+
+use super::Paths;
+
+/// The UDP port of a node, unless the settings have another.
+pub(crate) const PORT: u16 = 1194;
+
+/// The settings of a node on this machine. Without a file, all have their defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The UDP port; 0: any free one.
+    pub port: u16,
+    /// The name of the TUN device.
+    pub device: String,
+    /// The number of threads that move packets; `None`: as many as a server has.
+    pub workers: Option<u16>,
+    /// Whether the port is mapped at the router, by PCP or NAT-PMP.
+    pub port_mapping: bool,
+    /// The name of the gateway through which this machine reaches the internet; `None`: outside the mesh.
+    pub exit: Option<String>,
+    /// Whether this machine forwards for the mesh at all, if the mesh made it a gateway or put networks behind it.
+    pub forward: bool,
+    /// Whether packets of the mesh get this machine's address when they leave to the networks behind it.
+    pub masquerade: bool,
+}
+
+/// The file as it is written.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Raw {
+    port: Option<u16>,
+    device: Option<String>,
+    workers: Option<u16>,
+    port_mapping: Option<bool>,
+    exit: Option<String>,
+    forward: Option<bool>,
+    masquerade: Option<bool>,
+}
+
+impl Settings {
+    /// Reads the file, if there is one.
+    ///
+    /// # Errors
+    /// A line is wrong: the fault names it.
+    pub fn load(paths: &Paths) -> Result<Self, Fault> {
+        let path = paths.settings_file();
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            text => text.map_err(|error| file_fault("cannot read", &path, &error))?,
+        };
+        let raw: Raw =
+            toml::from_str(&text).map_err(|error| Fault::in_toml(&path, &text, &error))?;
+        let wrong = |key: &str, message: String| {
+            let line = text.lines().position(|line| line.trim_start().starts_with(key));
+            Fault::in_line(&path, line.map_or(1, |line| line.saturating_add(1)), &message)
+        };
+        let device = match raw.device {
+            Some(device) => checked_device(&device).map_err(|error| wrong("device", error))?,
+            None => paths.device(),
+        };
+        Ok(Self {
+            port: raw.port.unwrap_or(PORT),
+            device,
+            workers: raw.workers,
+            port_mapping: raw.port_mapping.unwrap_or(true),
+            exit: raw.exit,
+            forward: raw.forward.unwrap_or(true),
+            masquerade: raw.masquerade.unwrap_or(true),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: Option<&str>) -> Result<Settings, Fault> {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        paths.create().unwrap();
+        if let Some(text) = text {
+            fs::write(paths.settings_file(), text).unwrap();
+        }
+        Settings::load(&paths)
+    }
+
+    #[test]
+    fn without_a_file_all_settings_have_their_defaults() {
+        let defaults = Settings {
+            port: 1194,
+            device: "mesh-home".into(),
+            workers: None,
+            port_mapping: true,
+            exit: None,
+            forward: true,
+            masquerade: true,
+        };
+        assert_eq!(load(None).unwrap(), defaults);
+        assert_eq!(load(Some("")).unwrap(), defaults);
+    }
+
+    #[test]
+    fn each_setting_is_read_and_a_wrong_one_is_named_with_its_line() {
+        let text = "port = 7\ndevice = \"m0\"\nworkers = 2\nport-mapping = false\nexit = \"hub\"\n\
+                    forward = false\nmasquerade = false\n";
+        let expected = Settings {
+            port: 7,
+            device: "m0".into(),
+            workers: Some(2),
+            port_mapping: false,
+            exit: Some("hub".into()),
+            forward: false,
+            masquerade: false,
+        };
+        assert_eq!(load(Some(text)).unwrap(), expected);
+        let wrong = load(Some("port = 7\nprot = 8\n")).unwrap_err().to_string();
+        assert!(wrong.contains("mesh.toml line 2") && wrong.contains("prot"), "{wrong}");
+        let wrong = load(Some("\ndevice = \"a/b\"\n")).unwrap_err().to_string();
+        assert!(wrong.contains("mesh.toml line 2"), "{wrong}");
+    }
+}

@@ -1,0 +1,252 @@
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// The state of a node of a mesh.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MeshReport {
+    /// The mesh's name.
+    pub mesh: String,
+    /// The mesh's id, in hex.
+    pub id: String,
+    /// This node's name.
+    pub node: String,
+    /// The hash of this node's key, in hex.
+    pub key: String,
+    /// This node's addresses in the mesh.
+    pub addresses: Vec<IpAddr>,
+    /// The networks behind this node.
+    #[serde(default)]
+    pub subnets: Vec<IpNet>,
+    /// This node's groups.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// The addresses at which others may reach it.
+    pub reachable: Vec<SocketAddr>,
+    /// The NAT in front of it, in words.
+    pub nat: String,
+    /// Whether it relays for others.
+    pub relay: bool,
+    /// Whether others may reach the internet through it.
+    #[serde(default)]
+    pub gateway: bool,
+    /// Whether it has the key of an admin.
+    pub admin: bool,
+    /// The gateway through which this machine reaches the internet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<String>,
+    /// Packets and records of other nodes that it passed on, in bytes; data is not counted here.
+    pub relayed_bytes: u64,
+    /// All other members.
+    pub peers: Vec<MeshPeer>,
+    /// What an operator should know.
+    pub warnings: Vec<String>,
+}
+
+/// Another member of a mesh.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MeshPeer {
+    /// Its name, unless another member has it.
+    pub name: Option<String>,
+    /// The hash of its key, in hex.
+    pub key: String,
+    /// Its addresses in the mesh.
+    pub addresses: Vec<IpAddr>,
+    /// The networks behind it.
+    pub subnets: Vec<IpNet>,
+    /// Its groups.
+    pub groups: Vec<String>,
+    /// Whether it relays for others.
+    pub relay: bool,
+    /// Whether others may reach the internet through it.
+    #[serde(default)]
+    pub gateway: bool,
+    /// `direct`, `relay`, `connecting`, or `none` without a session.
+    pub route: String,
+    /// The address of a direct path, or the name of the relay.
+    pub via: Option<String>,
+    /// The round trip in milliseconds, if it was measured.
+    pub rtt_ms: Option<f64>,
+    /// The age of the session in seconds.
+    pub connected_s: Option<u64>,
+    /// When its membership ends, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_after: Option<u64>,
+}
+
+/// What a node becomes that joins with an invitation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshInvitation {
+    /// Its groups.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// The networks behind it.
+    #[serde(default)]
+    pub subnets: Vec<IpNet>,
+    /// Whether it relays for others.
+    #[serde(default)]
+    pub relay: bool,
+    /// Whether others may send all their traffic through it.
+    #[serde(default)]
+    pub gateway: bool,
+    /// The number of nodes that may join.
+    pub uses: u32,
+    /// The time in which they may, in seconds.
+    pub valid_s: u64,
+}
+
+/// What changes about a member; `None` leaves a part as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshDescription {
+    /// Its name.
+    pub name: Option<String>,
+    /// All of its groups.
+    pub groups: Option<Vec<String>>,
+    /// All networks behind it.
+    pub subnets: Option<Vec<IpNet>>,
+    /// Whether it relays for others.
+    pub relay: Option<bool>,
+    /// Whether others may send all their traffic through it.
+    pub gateway: Option<bool>,
+}
+
+/// The token of an invitation.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshToken {
+    /// The token. It is a secret.
+    pub token: String,
+    /// The time after which it is worthless, in seconds since 1970.
+    pub until: u64,
+}
+
+// Written by hand to keep the token out of logs.
+impl std::fmt::Debug for MeshToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MeshToken").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+/// A change to the rights in a mesh, which this node signs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeshAdminRequest {
+    /// Gives a member a right.
+    Grant {
+        /// The member's name, or the beginning of its key's hash.
+        name: String,
+        /// The right to invite within limits; `None`: that of an admin.
+        #[serde(default)]
+        inviter: Option<MeshInviter>,
+    },
+    /// Sets the number of admins who must approve important changes.
+    Threshold {
+        /// The number.
+        admins: u8,
+    },
+    /// Approves a change that waits.
+    Approve {
+        /// The beginning of the change's hash.
+        change: String,
+    },
+    /// Ends a key that is no member's.
+    Revoke {
+        /// The beginning of the key's hash.
+        key: String,
+    },
+    /// Replaces this node's key of an admin by a new one.
+    Rotate,
+}
+
+/// The limits of an inviter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshInviter {
+    /// The groups that its nodes may be in.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// The networks within which its nodes may have subnets.
+    #[serde(default)]
+    pub subnets: Vec<IpNet>,
+    /// Whether its nodes may be relays.
+    #[serde(default)]
+    pub relay: bool,
+    /// Whether its nodes may be gateways.
+    #[serde(default)]
+    pub gateway: bool,
+    /// The number of nodes that it may admit.
+    pub count: u32,
+    /// The time after which it may admit none, in seconds since 1970.
+    #[serde(default)]
+    pub until: Option<u64>,
+}
+
+/// The answer to a [`MeshAdminRequest`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshSigned {
+    /// The change's hash, in hex.
+    pub change: String,
+    /// Whether it counts only after other admins have approved it.
+    pub is_waiting: bool,
+}
+
+/// Who may change a mesh.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshAdmins {
+    /// The keys of admins.
+    pub admins: Vec<MeshSigner>,
+    /// The number of admins who must approve important changes.
+    pub threshold: u8,
+    /// The keys that may invite, within limits.
+    pub inviters: Vec<MeshSigner>,
+    /// The changes that wait for approvals.
+    pub waiting: Vec<MeshWaiting>,
+    /// What an operator should know.
+    pub warnings: Vec<String>,
+}
+
+/// A key that signs changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshSigner {
+    /// The hash of the key, in hex.
+    pub key: String,
+    /// The name of the member whose key it is, if it is one's.
+    pub name: Option<String>,
+    /// Whether this node has the key.
+    pub here: bool,
+    /// The limits of an inviter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<MeshInviter>,
+}
+
+/// A change that waits for approvals.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshWaiting {
+    /// The change's hash, in hex.
+    pub change: String,
+    /// What it does, in words.
+    pub what: String,
+    /// The hashes of the keys that approve it, in hex; the signer's is the first.
+    pub approved_by: Vec<String>,
+}
+
+/// The policy of a mesh.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshPolicy {
+    /// The text in force on this node; `None` if there is no policy.
+    pub text: Option<String>,
+    /// The SHA-256 of the mesh's policy, in hex.
+    pub hash: Option<String>,
+    /// Why the mesh's policy is not in force on this node.
+    pub problem: Option<String>,
+}
+
+/// The paths to a member.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MeshPath {
+    /// The member.
+    pub peer: MeshPeer,
+    /// Everything that was tried, in words.
+    pub text: String,
+    /// The same for programs; `None` before anything was tried.
+    pub report: Option<serde_json::Value>,
+}
