@@ -21,7 +21,7 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The built-in plans: name and text.
-pub const PRESETS: [(&str, &str); 12] = [
+pub const PRESETS: [(&str, &str); 13] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
@@ -29,6 +29,7 @@ pub const PRESETS: [(&str, &str); 12] = [
     ("hostile", include_str!("../../plans/hostile.toml")),
     ("hostile-smoke", include_str!("../../plans/hostile-smoke.toml")),
     ("bridge", include_str!("../../plans/bridge.toml")),
+    ("mesh", include_str!("../../plans/mesh.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
     ("rules", include_str!("../../plans/rules.toml")),
     ("postgres", include_str!("../../plans/postgres.toml")),

@@ -35,6 +35,7 @@ impl Owner {
             Subject::Database(_) => "adit-lab",
             Subject::Tinc => "tincd",
             Subject::WireguardGo => "wireguard-go",
+            Subject::Mesh => "adit",
         }))
     }
 

@@ -9,7 +9,7 @@ use adit_testbed::process::output;
 use crate::subject::git;
 
 /// The code that determines the figures: the data path, the protocols' engines, and the peers' counterparts in the lab.
-const MEASURED: [&str; 11] = [
+const MEASURED: [&str; 12] = [
     "crates/wire/src",
     "crates/crypto/src",
     "crates/filter/src",
@@ -19,6 +19,7 @@ const MEASURED: [&str; 11] = [
     "crates/dataplane/src",
     "crates/openvpn-data/src",
     "crates/bridge/src",
+    "crates/mesh/src",
     "crates/postgres/src",
     "lab/src",
 ];

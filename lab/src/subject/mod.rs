@@ -13,6 +13,7 @@ mod copy;
 pub mod database;
 mod directives;
 mod keys;
+mod mesh;
 mod reach;
 mod revision;
 mod start;
@@ -54,6 +55,8 @@ pub enum Subject {
     Tinc,
     /// wireguard-go.
     WireguardGo,
+    /// adit's mesh.
+    Mesh,
 }
 
 /// Returns whether the subject with this name is adit or contains it.
@@ -84,7 +87,7 @@ impl Subject {
             .chain(bridges.map(Subject::Bridge))
             .chain(joints.map(Subject::Wired))
             .chain(Scheme::all().map(Subject::Database))
-            .chain([Self::Tinc, Self::WireguardGo])
+            .chain([Self::Tinc, Self::WireguardGo, Self::Mesh])
     }
 
     /// Returns the git revision of adit that is measured, if the subject names one.
@@ -115,6 +118,7 @@ impl fmt::Display for Subject {
             Self::Database(scheme) => f.write_str(scheme.name()),
             Self::Tinc => f.write_str("tinc"),
             Self::WireguardGo => f.write_str("wireguard-go"),
+            Self::Mesh => f.write_str("adit-mesh"),
         }
     }
 }

@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use super::keys::Keys;
 use super::tinc::RsaKey;
 use super::{
-    Bridging, Joint, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, revision,
-    tinc, wired, wireguard,
+    Bridging, Joint, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, mesh,
+    revision, tinc, wired, wireguard,
 };
 use crate::testbed::Testbed;
 
@@ -77,6 +77,7 @@ impl Toolchain {
             .into()),
             Subject::Tinc => tinc::start(self, testbed, spec),
             Subject::WireguardGo => wireguard::start(self, testbed, spec),
+            Subject::Mesh => mesh::start(self, testbed, spec),
         }
     }
 
@@ -132,7 +133,9 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
         Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => {
             copy::version()
         }
-        Subject::Bridge(_) | Subject::Wired(Joint::Adit) => adit::version(&adit::beside()?, false),
+        Subject::Bridge(_) | Subject::Wired(Joint::Adit) | Subject::Mesh => {
+            adit::version(&adit::beside()?, false)
+        }
         Subject::Vpn(vpn) => vpn.version(),
         Subject::Database(scheme) => database::version(*scheme),
         Subject::Tinc => tinc::version(),

@@ -60,6 +60,8 @@ enum Verb {
         #[arg(long)]
         replay: Option<PathBuf>,
     },
+    /// Show a mesh in the making, in network namespaces.
+    DemoMesh,
     /// Let openvpn clients connect, transfer, rekey, leave or die: the server's resources must return to their initial
     /// values.
     Soak {
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
                 Ok(())
             })
         }
+        Verb::DemoMesh => alone(scenario::demo_mesh),
         Verb::Soak { clients, minutes } => alone(|env, adit| {
             let soak = Soak { clients, length: Duration::from_secs(minutes * 60) };
             many_clients::soak(env, adit, &Program::OpenVpn, soak)
@@ -165,7 +168,7 @@ fn run(arguments: &Run) -> Result<ExitCode> {
         .iter()
         .map(|test| Job { name: &test.name, run: Box::new(|| (test.run)(&env)) })
         .collect();
-    let tally = runner::run(&cases, arguments.jobs, runner::WALL_CLOCK, &report);
+    let tally = runner::run(&cases, arguments.jobs, &report);
     println!("interop: {tally}, {} s", started.elapsed().as_secs());
     Ok(if tally.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -193,9 +196,6 @@ fn report(ended: &Ended<'_>) {
     let second = if ended.attempt == Attempt::Second { " (second attempt)" } else { "" };
     match &ended.outcome {
         Ok(what) => println!("ok    {seconds:5.1} s  {name}{second}  {what}"),
-        Err(failure) if ended.again => {
-            println!("AGAIN {seconds:5.1} s  {name}, later: it measures time\n    {failure}");
-        }
         Err(failure) => println!("FAIL  {seconds:5.1} s  {name}{second}\n    {failure}"),
     }
 }
@@ -283,18 +283,4 @@ fn many_clients_test(adit: &Program) -> Test {
         many_clients::simultaneous(env, &unique, &adit, &Program::OpenVpn, CLIENTS)
     };
     Test { name, run: Box::new(run) }
-}
-
-#[cfg(test)]
-mod unit {
-    use super::*;
-
-    #[test]
-    fn every_case_that_may_run_twice_exists() {
-        let all =
-            tests(&Program::Adit("adit".into()), OldVersions::Skip, Path::new(ROOTS)).unwrap();
-        for (name, _) in runner::WALL_CLOCK {
-            assert!(all.iter().any(|test| test.name == *name), "{name}");
-        }
-    }
 }

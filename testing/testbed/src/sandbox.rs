@@ -88,12 +88,15 @@ fn inside(dir: PathBuf) -> Result<Sandbox> {
 }
 
 impl Sandbox {
-    /// Creates a folder of the sandbox, in memory.
+    /// Creates a folder of the sandbox, in memory. One of the same name is removed: that of a first attempt.
     ///
     /// # Errors
-    /// The name is in use.
+    /// The file system refuses.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
+        if path.exists() {
+            fs::remove_dir_all(&path).context(path.display())?;
+        }
         fs::create_dir(&path).context(path.display())?;
         Ok(path)
     }

@@ -10,6 +10,7 @@ mod filter;
 mod formats;
 mod laptop;
 mod limits;
+mod mesh;
 mod p2p;
 mod postgres;
 mod proxies;
@@ -208,6 +209,9 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
     for (name, scenario) in bridge::scenarios() {
         tests.push(test(format!("bridge/{name}"), adit, adit, *scenario));
     }
+    for (name, scenario) in mesh::scenarios() {
+        tests.push(test(format!("mesh/{name}"), adit, adit, *scenario));
+    }
     for (name, scenario) in postgres::scenarios() {
         tests.push(test(format!("postgres/{name}"), adit, adit, *scenario));
     }
@@ -220,9 +224,11 @@ pub fn all(adit: &Program, openvpn: &Program) -> Vec<Test> {
 
 /// Returns the tests that take many minutes each.
 pub fn long(adit: &Program) -> Vec<Test> {
-    postgres::long()
-        .map(|(name, scenario)| test(format!("long/postgres/{name}"), adit, adit, *scenario))
-        .collect()
+    let postgres = postgres::long()
+        .map(|(name, scenario)| test(format!("long/postgres/{name}"), adit, adit, *scenario));
+    let mesh = mesh::long()
+        .map(|(name, scenario)| test(format!("long/mesh/{name}"), adit, adit, *scenario));
+    postgres.chain(mesh).collect()
 }
 
 /// Returns the tests of features that only openvpn 2.7 has, or 2.5 still has, with that version in openvpn's place.
@@ -287,6 +293,16 @@ fn test(name: String, server: &Program, client: &Program, scenario: ScenarioFn) 
         scenario(&Scenario { env, folder, server: &server, client: &client })
     };
     Test { name, run: Box::new(run) }
+}
+
+/// Shows a mesh in the making: what `make demo-mesh` prints.
+///
+/// # Errors
+/// A step failed.
+pub fn demo_mesh(env: &TestEnv, adit: &Program) -> Result<String> {
+    let folder = env.sandbox.folder("demo")?;
+    mesh::show_demo(&Scenario { env, folder, server: adit, client: adit })?;
+    Ok("everything is removed again".into())
 }
 
 impl Scenario<'_> {

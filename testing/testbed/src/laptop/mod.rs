@@ -448,7 +448,10 @@ const FROM_THE_MACHINE: &[&str] = &[
 ];
 
 /// Creates an /etc under `path`, with empty hosts and name look-ups by files and DNS.
-fn own_etc(path: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// A file could not be copied or written.
+pub fn own_etc(path: &Path) -> Result<PathBuf> {
     fs::create_dir(path)?;
     let there = FROM_THE_MACHINE.iter().map(|name| Path::new("/etc").join(name));
     let there: Vec<PathBuf> = there.filter(|file| file.symlink_metadata().is_ok()).collect();

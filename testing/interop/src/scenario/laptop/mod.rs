@@ -8,7 +8,7 @@ mod proxies;
 mod sessions;
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -386,6 +386,22 @@ impl ConnectedLaptop<'_> {
                 self.with_logs(Failure(text)).0
             })?;
             std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until the laptop's programs ask this resolver, which a live change sets after the routes.
+    fn until_resolver_is(&self, resolver: Ipv4Addr) -> Result<()> {
+        let started = ScaledInstant::now();
+        let line = format!("nameserver {resolver}");
+        loop {
+            let conf = self.internet.resolv_conf()?;
+            if conf.lines().any(|of_conf| of_conf == line) {
+                return Ok(());
+            }
+            ensure(started.elapsed() < TIMEOUT, || {
+                self.with_logs(Failure(format!("no `{line}` in\n{conf}"))).0
+            })?;
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 

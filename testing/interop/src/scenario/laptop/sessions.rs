@@ -60,9 +60,11 @@ fn pushed_live(laptop: &Laptop<'_>) -> Result<String> {
     };
     set(true, &format!("\"{VPN_RESOLVER}\""))?;
     laptop.until_seen_as(IpAddr::V4(VPS))?;
+    laptop.until_resolver_is(VPN_RESOLVER)?;
     laptop.asked_through("secret-1")?;
     set(false, "")?;
     laptop.until_seen_as(home)?;
+    laptop.until_resolver_is(laptop.internet.resolver(Access::Home))?;
     let found = laptop.internet.resolve("plain-1.web.example");
     ensure(found == Some(WEB.into()), || format!("without the tunnel's DNS: {found:?}"))?;
     let asked = laptop.internet.queries("plain-1");

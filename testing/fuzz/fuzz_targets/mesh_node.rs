@@ -1,0 +1,9 @@
+//! Fuzzes what members of a mesh send each other about relays and endpoints.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+pub fn run(bytes: &[u8]) {
+    adit_mesh::node::fuzz(bytes);
+}
