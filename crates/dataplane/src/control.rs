@@ -41,6 +41,31 @@ pub enum Relay {
     Direct,
     /// Packets are dropped and counted.
     Deny,
+    /// Packets from or to a peer with this id or a higher one are relayed inside the plane: it is a client of this host.
+    /// The others go to the TUN device, as with [`Self::Kernel`]. Destinations of a client that no peer has a route for
+    /// are reported as those of the device are.
+    Clients(PeerId),
+}
+
+impl Relay {
+    /// Returns whether a peer is a client of this host, for which packets are relayed.
+    pub(crate) fn is_client(self, peer: PeerId) -> bool {
+        matches!(self, Self::Clients(first) if peer >= first)
+    }
+
+    /// Returns whether packets between two peers stay inside the plane.
+    pub(crate) fn is_inside(self, from: PeerId, to: PeerId) -> bool {
+        match self {
+            Self::Kernel => false,
+            Self::Direct | Self::Deny => true,
+            Self::Clients(_) => self.is_client(from) || self.is_client(to),
+        }
+    }
+
+    /// Returns whether only a rule, and not the policy of a chain, can accept packets between peers.
+    pub(crate) fn needs_rule(self) -> bool {
+        matches!(self, Self::Kernel | Self::Deny)
+    }
 }
 
 /// The parameters of a plane.
@@ -118,7 +143,7 @@ impl<F: Format> Plane<F> {
 
     /// Does the same as [`Plane::start`], with rules that filter packets. Packets between peers are evaluated too: with
     /// [`Relay::Deny`], only packets that a rule accepts pass; with [`Relay::Direct`], so do packets that a policy
-    /// accepts. With [`Relay::Kernel`] they are evaluated on their way to the device and again on their way back from
+    /// accepts, and with [`Relay::Clients`] those of clients. With [`Relay::Kernel`] they are evaluated on their way to the device and again on their way back from
     /// it.
     pub fn start_filtered(
         config: PlaneConfig,
@@ -177,6 +202,7 @@ impl<F: Format> Plane<F> {
             stats: Stats::new(gates, workers),
             upcalls: sender,
             relay,
+            has_clients: AtomicBool::new(false),
             client,
             own: ArcSwapOption::empty(),
             has_tun,
@@ -218,6 +244,9 @@ impl<F: Format> Plane<F> {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
         match command {
             Command::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
+                if self.shared.relay.is_client(id) {
+                    self.shared.has_clients.store(true, Ordering::Relaxed);
+                }
                 if F::needs_scratch(&spec) {
                     self.shared.needs_scratch.store(true, Ordering::Relaxed);
                 }
@@ -414,7 +443,7 @@ impl<F: Format> Plane<F> {
         self.shared.wake_all();
     }
 
-    /// Reports destinations of packets from the TUN device that no peer has a route for: [`Notice::Unrouted`].
+    /// Reports destinations of packets from the TUN device, and from clients ([`Relay::Clients`]), that no peer has a route for: [`Notice::Unrouted`].
     pub fn report_unrouted(&self) {
         // A second call changes nothing.
         let _ = self.shared.unrouted.set(Unrouted::default());

@@ -13,7 +13,6 @@ use adit_wire::ip::Ip;
 use adit_wire::merge::Merger;
 use adit_wire::mss;
 
-use crate::control::Relay;
 use crate::filter_hook::Relayed;
 use crate::format::{Format, Header, InBand, Kind, Opener as _, Origin, Rejected};
 use crate::key::Key;
@@ -42,7 +41,7 @@ pub struct Ingress<'a, 's, F: Format> {
     now: Instant,
     /// Packets for the TUN device.
     pub(crate) merger: Merger<'a>,
-    /// Packets for other peers, with [`Relay::Direct`].
+    /// Packets for other peers, where the plane relays them.
     pub(crate) relays: Vec<Relayed<'a>>,
     /// Allocated on first use.
     pub(crate) lazy: Option<Box<LazyState<'a>>>,
@@ -517,14 +516,21 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
             self.source = Some((id, ip.source));
         }
         mss::clamp(packet, run.spec.mtu.mss4, run.spec.mtu.mss6);
-        if self.shared.relay != Relay::Kernel
-            && let Some(target) = self.routes.owner(ip.destination)
-        {
-            return if self.shared.may_relay() {
-                self.relays.push(Relayed { from: id, to: target, packet });
-            } else {
-                stats.drop(DropReason::PeerToPeer);
-            };
+        if self.shared.relays() {
+            match self.routes.owner(ip.destination) {
+                Some(target) if self.shared.relay.is_inside(id, target) => {
+                    return if self.shared.may_relay() {
+                        self.relays.push(Relayed { from: id, to: target, packet });
+                    } else {
+                        stats.drop(DropReason::PeerToPeer);
+                    };
+                }
+                // It may be for this host, or for a peer that there is no session with yet.
+                None if self.shared.relay.is_client(id) => {
+                    let _ = self.shared.unrouted(ip.destination);
+                }
+                _ => {}
+            }
         }
         if !self.shared.has_tun {
             return stats.drop(DropReason::NoTun);

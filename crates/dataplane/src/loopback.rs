@@ -345,7 +345,7 @@ fn evaluate_received<'a, F: Format>(
         !matches!(filter_burst.evaluate_write(&write, &shared.stats), HookVerdict::Consumed)
     });
     let passes = passes.collect();
-    let explicit = shared.relay != Relay::Direct;
+    let explicit = shared.relay.needs_rule();
     filter_hook::evaluate_relayed(&mut filter_burst, relays, explicit, &shared.stats);
     if let Some(floods) = floods {
         filter_hook::evaluate_floods(&mut filter_burst, floods, explicit, &shared.stats);

@@ -51,6 +51,8 @@ pub(crate) struct Shared<F: Format> {
     pub stats: Stats,
     pub upcalls: UpcallSender<F::Types>,
     pub relay: Relay,
+    /// Set once there was a client of [`Relay::Clients`]. Until then no packet is looked up for the relay.
+    pub has_clients: AtomicBool,
     pub client: bool,
     /// The transport of a client's tunnel, whose packets must not enter it.
     pub own: ArcSwapOption<OwnTransport>,
@@ -84,9 +86,19 @@ impl<F: Format> Shared<F> {
     /// still have rules that allow it.
     pub(crate) fn may_relay(&self) -> bool {
         match self.relay {
-            Relay::Direct => true,
+            Relay::Direct | Relay::Clients(_) => true,
             Relay::Deny => self.filtered.get().is_some(),
             Relay::Kernel => false,
+        }
+    }
+
+    /// Returns whether packets of peers may be for other peers.
+    #[inline]
+    pub(crate) fn relays(&self) -> bool {
+        match self.relay {
+            Relay::Kernel => false,
+            Relay::Direct | Relay::Deny => true,
+            Relay::Clients(_) => self.has_clients.load(Ordering::Relaxed),
         }
     }
 

@@ -214,7 +214,7 @@ pub enum Notice<F: DataFormat> {
     Traffic(PeerId, Traffic),
     /// The peer was removed. These are its final counters.
     PeerGone(PeerId, Counters),
-    /// A packet from the tunnel device had a destination that no peer has a route for. Reported about once a second for
+    /// A packet from the tunnel device, or from a client of a mesh node, had a destination that no peer has a route for. Reported about once a second for
     /// each destination, if the plane was asked for it.
     Unrouted(IpAddr),
 }

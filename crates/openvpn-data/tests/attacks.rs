@@ -185,16 +185,17 @@ fn ipv6_sources_are_checked_too() {
 
 #[test]
 fn what_passes_between_peers_depends_on_the_relay() {
-    for relay in [Relay::Kernel, Relay::Direct, Relay::Deny] {
+    let inner = packet(2, 3, 1);
+    let relayed = || (vec![], vec![(PeerId(3), inner.clone())], 0);
+    for (relay, expected) in [
+        (Relay::Kernel, (vec![inner.clone()], vec![], 0)),
+        (Relay::Direct, relayed()),
+        (Relay::Clients(PeerId(3)), relayed()),
+        (Relay::Deny, (vec![], vec![], 1)),
+    ] {
         let (mut server, [mut a, _b]) = world(relay, [2, 3]);
-        let inner = packet(2, 3, 1);
         let sealed = a.seal_one(&inner);
         let (tun, peers) = server.open_buffer(link(2, 1000), sealed.len(), &sealed);
-        let expected = match relay {
-            Relay::Kernel => (vec![inner], vec![], 0),
-            Relay::Direct => (vec![], vec![(PeerId(3), inner)], 0),
-            Relay::Deny => (vec![], vec![], 1),
-        };
         assert_eq!((tun, peers, server.dropped(DropReason::PeerToPeer)), expected, "{relay:?}");
         let out = a.seal_one(&packet(2, SERVER, 1));
         assert_eq!(server.open(link(2, 1000), &out).len(), 1, "to the server itself, {relay:?}");

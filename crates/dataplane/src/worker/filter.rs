@@ -11,7 +11,6 @@ use adit_wire::merge::Merger;
 
 use super::receive::{deliver, write_slices};
 use super::transmit::Transmitter;
-use crate::control::Relay;
 use crate::filter_hook::{self, Direction, FilterHook, HookVerdict, Injected, Relayed};
 use crate::format::Format;
 use crate::shared::Shared;
@@ -40,7 +39,7 @@ pub(super) fn evaluate_received<'a, F: Format>(
             }
         }
     }
-    let explicit = shared.relay != Relay::Direct;
+    let explicit = shared.relay.needs_rule();
     if !relays.is_empty() {
         filter_hook::evaluate_relayed(&mut filter_burst, relays, explicit, stats);
     }
