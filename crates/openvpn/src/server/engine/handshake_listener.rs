@@ -142,18 +142,19 @@ impl ServerEngine {
         let sessions = self.clients.len().saturating_add(self.departing.len());
         (0..=sessions).find_map(|_| {
             let id = PeerId(self.next_peer);
-            self.next_peer = id_after(self.next_peer, sessions);
+            self.next_peer = id_after(self.next_peer, self.first_peer, sessions);
             let free = !self.clients.contains_key(&id) && !self.departing.contains_key(&id);
             free.then_some(id)
         })
     }
 }
 
-/// Returns the id to try next when `sessions` ids are in use. Tables have entries up to the highest
-/// id, so it must not grow with the number of clients that ever connected.
-fn id_after(id: u32, sessions: usize) -> u32 {
-    let highest = u32::try_from(sessions.saturating_mul(2)).unwrap_or(u32::MAX);
-    if id >= highest.clamp(IDS_AT_LEAST, MAX_PEER_ID) { 0 } else { id + 1 }
+/// Returns the id to try next when `sessions` ids from `first` on are in use. Tables have entries up
+/// to the highest id, so it must not grow with the number of clients that ever connected.
+fn id_after(id: u32, first: u32, sessions: usize) -> u32 {
+    let count = u32::try_from(sessions.saturating_mul(2)).unwrap_or(u32::MAX).max(IDS_AT_LEAST);
+    let highest = first.saturating_add(count).min(MAX_PEER_ID);
+    if id >= highest { first } else { id + 1 }
 }
 
 #[cfg(test)]
@@ -164,13 +165,17 @@ mod tests {
     fn ids_come_round_but_not_soon_and_not_before_there_are_enough_for_all() {
         let round = |sessions| {
             (0..).scan(0, move |id, _: u32| {
-                *id = id_after(*id, sessions);
+                *id = id_after(*id, 0, sessions);
                 (*id != 0).then_some(*id)
             })
         };
         assert_eq!(round(3).last(), Some(IDS_AT_LEAST));
         assert_eq!(round(100_000).last(), Some(200_000));
-        assert_eq!(id_after(MAX_PEER_ID - 1, usize::MAX), MAX_PEER_ID);
-        assert_eq!(id_after(MAX_PEER_ID, usize::MAX), 0);
+        assert_eq!(id_after(MAX_PEER_ID - 1, 0, usize::MAX), MAX_PEER_ID);
+        assert_eq!(id_after(MAX_PEER_ID, 0, usize::MAX), 0);
+        let first = 1 << 16;
+        assert_eq!(id_after(first + IDS_AT_LEAST, first, 3), first);
+        assert_eq!(id_after(first + IDS_AT_LEAST - 1, first, 3), first + IDS_AT_LEAST);
+        assert_eq!(id_after(MAX_PEER_ID, first, usize::MAX), first);
     }
 }

@@ -87,6 +87,8 @@ pub struct ServerEngine {
     /// Peers removed from the data plane, which has not reported their final counters yet.
     departing: HashMap<PeerId, EndedSession>,
     timers: BTreeSet<(Instant, PeerId)>,
+    /// The lowest id of a client.
+    first_peer: u32,
     next_peer: u32,
     next_ticket: u64,
     counters: ServerCounters,
@@ -125,12 +127,20 @@ impl ServerEngine {
             disputes: Default::default(),
             departing: HashMap::new(),
             timers: BTreeSet::new(),
+            first_peer: 0,
             next_peer: 0,
             next_ticket: 0,
             counters: ServerCounters::default(),
             soiled: false,
             config,
         })
+    }
+
+    /// Gives clients ids from `first` on, because the data plane has other peers with lower ids.
+    #[must_use]
+    pub fn with_ids_from(mut self, first: PeerId) -> Self {
+        (self.first_peer, self.next_peer) = (first.0, first.0);
+        self
     }
 
     /// Sets the wall clock.
