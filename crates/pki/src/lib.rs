@@ -10,6 +10,7 @@
 mod disk;
 mod error;
 mod issue;
+mod issuer;
 mod name;
 mod profile;
 mod registry;
@@ -17,6 +18,7 @@ mod store;
 
 pub use disk::{OpenFile, write_private};
 pub use error::PkiError;
+pub use issuer::{IssuedProfile, Issuer, NewProfile};
 pub use name::{ClientName, GroupName};
 pub use profile::{Endpoint, Profile, Proto, Remote};
 pub use registry::{CertificateStatus, Client, ClientState, FormerCertificate, MAX_GROUPS};

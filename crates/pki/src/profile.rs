@@ -100,18 +100,21 @@ impl fmt::Debug for Profile {
 /// The contents of a profile.
 pub(crate) struct ProfileContent<'a> {
     pub name: &'a ClientName,
-    pub remote: &'a Remote,
+    /// The servers, in the order in which clients try them; at least one.
+    pub remotes: &'a [Remote],
     pub server_name: &'a str,
     pub ca: &'a str,
     pub cert: &'a str,
     pub key: &'a str,
     pub tls_crypt_v2: &'a str,
+    /// Further lines.
+    pub options: &'a [&'a str],
 }
 
 impl Remote {
     /// Returns the lines of a profile that name the server.
     pub fn lines(&self) -> Vec<String> {
-        remote_lines(self)
+        remote_lines(std::slice::from_ref(self))
     }
 }
 
@@ -119,15 +122,21 @@ impl Remote {
 /// blocks UDP. (openvpn's default is two minutes.)
 const PATIENCE: &str = "server-poll-timeout 10";
 
-fn remote_lines(remote: &Remote) -> Vec<String> {
-    let mut lines = vec![
-        format!("proto {}", remote.proto.name()),
-        format!("remote {} {}", remote.host, remote.port),
-    ];
-    for end in &remote.further {
-        lines.push(format!("remote {} {} {}", remote.host, end.port, end.proto.name()));
+fn remote_lines(remotes: &[Remote]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for remote in remotes {
+        if lines.is_empty() {
+            lines.push(format!("proto {}", remote.proto.name()));
+            lines.push(format!("remote {} {}", remote.host, remote.port));
+        } else {
+            lines.push(format!("remote {} {} {}", remote.host, remote.port, remote.proto.name()));
+        }
+        for end in &remote.further {
+            lines.push(format!("remote {} {} {}", remote.host, end.port, end.proto.name()));
+        }
     }
-    if !remote.further.is_empty() {
+    let has_choice = remotes.len() > 1 || remotes.iter().any(|remote| !remote.further.is_empty());
+    if has_choice {
         lines.push(PATIENCE.to_owned());
     }
     lines
@@ -137,7 +146,7 @@ impl Profile {
     pub(crate) fn new(content: &ProfileContent<'_>) -> Self {
         let mut text = Zeroizing::new(String::with_capacity(16 * 1024));
         text.push_str("client\ndev tun\n");
-        for line in remote_lines(content.remote) {
+        for line in remote_lines(content.remotes) {
             text.push_str(&line);
             text.push('\n');
         }
@@ -152,7 +161,10 @@ impl Profile {
             // All builds of 2.5 and later have both; openvpn refuses to start with a cipher that its build lacks.
             "data-ciphers AES-256-GCM:AES-128-GCM".into(),
             "verb 3".into(),
-        ] {
+        ]
+        .into_iter()
+        .chain(content.options.iter().map(ToString::to_string))
+        {
             text.push_str(&line);
             text.push('\n');
         }

@@ -498,12 +498,13 @@ impl Store {
         }
         let profile = Profile::new(&ProfileContent {
             name: &new.name,
-            remote: &self.server.remote,
+            remotes: std::slice::from_ref(&self.server.remote),
             server_name: self.server.name.as_str(),
             ca: &disk::read_text(&self.path("ca.crt"), self.open)?,
             cert: &issued.cert,
             key: &key,
             tls_crypt_v2: &new.tls_crypt_v2_client_key,
+            options: &[],
         });
         Ok(IssuedClient { client, profile })
     }
