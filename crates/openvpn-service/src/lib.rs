@@ -22,6 +22,7 @@ use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 
 pub use adit_dataplane::{Relay, StreamOptions};
+pub use log_events::EventLog;
 pub use service::{Service, tun_report};
 pub use sessions::{Session, Sessions};
 pub use sockets::{listen, unbound};

@@ -1,8 +1,42 @@
+use adit_engine::Instant;
 use adit_openvpn::server::ServerEvent;
 
 use super::Sessions;
-use adit_runtime::log::bytes;
+use super::log_limits::is_logged;
+use adit_runtime::log::{LogLimiter, bytes};
 use adit_runtime::say;
+
+/// The log of a server that another process runs: its events in plain words, within the limits of their sources.
+#[derive(Debug, Default)]
+pub struct EventLog {
+    sessions: Sessions,
+    limiter: LogLimiter,
+}
+
+impl EventLog {
+    /// Logs an event, unless its source has caused too many lines.
+    pub fn log(&mut self, now: Instant, event: &ServerEvent) {
+        if is_logged(&mut self.limiter, now, event, &self.sessions) {
+            log_event(event, &self.sessions);
+        }
+        self.sessions.record(now, event);
+    }
+
+    /// Logs how many lines were left out. Call it about once a second.
+    pub fn tick(&mut self, now: Instant) {
+        log_overdue(&mut self.limiter, now);
+    }
+}
+
+/// Logs how many lines the limits have left out.
+pub(super) fn log_overdue(limiter: &mut LogLimiter, now: Instant) {
+    for suppressed in limiter.overdue(now) {
+        match suppressed.kind {
+            Some(kind) => say!(kind.verb(), "{suppressed}"),
+            None => tracing::warn!("{suppressed}"),
+        }
+    }
+}
 
 /// Logs an event in plain words: the client, the event and the reason.
 pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {

@@ -12,6 +12,7 @@ use adit_openvpn::tls::ServerTls;
 use adit_openvpn_data::OpenVpnFormat;
 use tokio::sync::mpsc;
 
+use super::log_events::log_overdue;
 use super::log_limits::is_logged;
 use super::release_memory::MemoryRelease;
 use super::sessions::Sessions;
@@ -433,12 +434,7 @@ impl Running<'_> {
     }
 
     fn tell_overdue(&mut self) {
-        for suppressed in self.log_limiter.overdue(now()) {
-            match suppressed.kind {
-                Some(kind) => say!(kind.verb(), "{suppressed}"),
-                None => tracing::warn!("{suppressed}"),
-            }
-        }
+        log_overdue(&mut self.log_limiter, now());
     }
 
     /// Releases memory after many clients have disconnected.
