@@ -21,6 +21,8 @@ pub struct NewMesh {
     pub relay: bool,
     /// Whether others may reach the internet through this node.
     pub gateway: bool,
+    /// Whether OpenVPN apps may be leaves of this node.
+    pub openvpn: bool,
 }
 
 /// A mesh that was begun.
@@ -55,6 +57,7 @@ pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
         ipv4: free_ipv4(range, &own, |_| true),
         relay: choices.relay,
         gateway: choices.gateway,
+        openvpn: choices.openvpn,
         ..NodeInfo::named(node.clone())
     };
     let admit = Action::Admit { key: own, node: info };
@@ -131,8 +134,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(Some(dir.path()), "home").unwrap();
         let range: Ipv4Net = "100.87.0.0/16".parse().unwrap();
-        let choices =
-            NewMesh { node: Some("hub".into()), range: Some(range), relay: true, gateway: false };
+        let choices = NewMesh {
+            node: Some("hub".into()),
+            range: Some(range),
+            relay: true,
+            gateway: false,
+            openvpn: false,
+        };
         let founded = found(&paths, &choices).unwrap();
         let state = State::open(&paths).unwrap();
         assert_eq!(founded, Founded { mesh: *state.changes.mesh(), node: "hub".into() });

@@ -137,6 +137,11 @@ impl Paths {
         self.state.join("policy.nft")
     }
 
+    /// Returns the path of the keys of the server for OpenVPN apps; mode 0600. Most machines have none.
+    pub fn apps_file(&self) -> PathBuf {
+        self.state.join("openvpn.json")
+    }
+
     /// Returns the running node's control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.run.join(format!("mesh-{}.sock", self.name))

@@ -68,7 +68,13 @@ mod tests {
         let range = "100.87.0.0/16".parse().unwrap();
         found(
             &paths,
-            &NewMesh { node: Some("hub".into()), range: Some(range), relay: true, gateway: false },
+            &NewMesh {
+                node: Some("hub".into()),
+                range: Some(range),
+                relay: true,
+                gateway: false,
+                openvpn: false,
+            },
         )
         .unwrap();
         (dir, paths)

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::num::NonZeroU16;
 
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::settings::checked_device;
@@ -11,6 +12,9 @@ use super::Paths;
 
 /// The UDP port of a node, unless the settings have another.
 pub(crate) const PORT: u16 = 1194;
+
+/// The UDP port for OpenVPN apps, unless the settings have another.
+pub(crate) const OPENVPN_PORT: u16 = 1195;
 
 /// The settings of a node on this machine. Without a file, all have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +33,10 @@ pub struct Settings {
     pub forward: bool,
     /// Whether packets of the mesh get this machine's address when they leave to the networks behind it.
     pub masquerade: bool,
+    /// The UDP port for OpenVPN apps, if the mesh made this node a gateway for them.
+    pub openvpn_port: u16,
+    /// The name or address at which OpenVPN apps reach this machine; `None`: the addresses that the node knows.
+    pub openvpn_host: Option<String>,
 }
 
 /// The file as it is written.
@@ -42,6 +50,8 @@ struct Raw {
     exit: Option<String>,
     forward: Option<bool>,
     masquerade: Option<bool>,
+    openvpn_port: Option<NonZeroU16>,
+    openvpn_host: Option<String>,
 }
 
 impl Settings {
@@ -73,6 +83,8 @@ impl Settings {
             exit: raw.exit,
             forward: raw.forward.unwrap_or(true),
             masquerade: raw.masquerade.unwrap_or(true),
+            openvpn_port: raw.openvpn_port.map_or(OPENVPN_PORT, NonZeroU16::get),
+            openvpn_host: raw.openvpn_host,
         })
     }
 }
@@ -101,6 +113,8 @@ mod tests {
             exit: None,
             forward: true,
             masquerade: true,
+            openvpn_port: 1195,
+            openvpn_host: None,
         };
         assert_eq!(load(None).unwrap(), defaults);
         assert_eq!(load(Some("")).unwrap(), defaults);
@@ -109,7 +123,7 @@ mod tests {
     #[test]
     fn each_setting_is_read_and_a_wrong_one_is_named_with_its_line() {
         let text = "port = 7\ndevice = \"m0\"\nworkers = 2\nport-mapping = false\nexit = \"hub\"\n\
-                    forward = false\nmasquerade = false\n";
+                    forward = false\nmasquerade = false\nopenvpn-port = 8\nopenvpn-host = \"vpn.example.org\"\n";
         let expected = Settings {
             port: 7,
             device: "m0".into(),
@@ -118,6 +132,8 @@ mod tests {
             exit: Some("hub".into()),
             forward: false,
             masquerade: false,
+            openvpn_port: 8,
+            openvpn_host: Some("vpn.example.org".into()),
         };
         assert_eq!(load(Some(text)).unwrap(), expected);
         let wrong = load(Some("port = 7\nprot = 8\n")).unwrap_err().to_string();

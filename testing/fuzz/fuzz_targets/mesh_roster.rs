@@ -83,6 +83,10 @@ fn action(set: &Changes, kind: u8, what: u8, target: [u8; 32]) -> Action {
     let chosen: Option<ChangeHash> =
         of_target.take(usize::from(what >> 4)).last().map(Change::hash);
     let key = [what % 8; 32];
+    node.openvpn = what & 8 == 8;
+    if kind == 1 && what & 16 == 16 {
+        node = NodeInfo { ipv4: node.ipv4, leaf_of: Some([what % 4; 32]), ..NodeInfo::named(node.name) };
+    }
     match kind {
         0 | 1 => Action::Admit { key, node },
         2 => Action::SetNames { key, node },
@@ -97,6 +101,7 @@ fn action(set: &Changes, kind: u8, what: u8, target: [u8; 32]) -> Action {
                 subnets: ["10.0.0.0/8".parse().unwrap()].into(),
                 relay: false,
                 gateway: false,
+                leaves: what & 32 == 32,
                 count: u32::from(what % 3),
                 until: Some(UnixTime(200)),
             };

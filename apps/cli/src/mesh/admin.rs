@@ -111,6 +111,10 @@ pub(crate) struct Grant {
     #[arg(long, requires = "inviter")]
     gateway: bool,
 
+    /// It may invite OpenVPN apps, as leaves of its own node
+    #[arg(long, requires = "inviter")]
+    openvpn: bool,
+
     /// The number of nodes that it may invite
     #[arg(long, value_name = "N", requires = "inviter", default_value_t = 100)]
     count: u32,
@@ -211,11 +215,24 @@ pub(super) fn tell(signed: &MeshSigned, json: bool, done: &str) -> Result<ExitCo
 }
 
 fn grant(options: Grant) -> Result<ExitCode, Fault> {
-    let Grant { name, inviter, group, subnet, relay, gateway, count, valid, json, here, .. } =
-        options;
+    let Grant {
+        name,
+        inviter,
+        group,
+        subnet,
+        relay,
+        gateway,
+        openvpn,
+        count,
+        valid,
+        json,
+        here,
+        ..
+    } = options;
     let until = valid.map(|time| crate::text::now().saturating_add(time.as_secs()));
     let done = format!("{name} {}\n", if inviter { "may invite nodes" } else { "is an admin" });
-    let limits = MeshInviter { groups: group, subnets: subnet, relay, gateway, count, until };
+    let limits =
+        MeshInviter { groups: group, subnets: subnet, relay, gateway, openvpn, count, until };
     let request = MeshAdminRequest::Grant { name, inviter: inviter.then_some(limits) };
     sign(&here, request, json, &done)
 }
@@ -326,7 +343,8 @@ fn limits(limits: &MeshInviter) -> String {
         let nets: Vec<String> = limits.subnets.iter().map(ToString::to_string).collect();
         all.push(format!("networks in {}", nets.join(", ")));
     }
-    let flags = [(limits.relay, "relays"), (limits.gateway, "gateways")];
+    let flags =
+        [(limits.relay, "relays"), (limits.gateway, "gateways"), (limits.openvpn, "OpenVPN apps")];
     all.extend(flags.into_iter().filter(|(has, _)| *has).map(|(_, what)| what.to_owned()));
     if let Some(until) = limits.until {
         let left = until.saturating_sub(crate::text::now());

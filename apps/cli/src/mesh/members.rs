@@ -3,16 +3,21 @@
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use adit_runtime::control::{MeshDescription, MeshInvitation, Request, Response};
+use adit_app_server::clients::check_target;
+use adit_runtime::control::{
+    MeshApp, MeshDescription, MeshInvitation, MeshProfile, Request, Response,
+};
 use adit_runtime::fault::Fault;
 use adit_runtime::log::WIDTH;
 use clap::Args;
 use ipnet::IpNet;
 use zeroize::Zeroizing;
 
+use super::show::addresses;
 use super::{MeshSelector, admin, unexpected};
 use crate::args::Switch;
 use crate::text::span;
@@ -26,6 +31,22 @@ const MAX_TOKEN: u64 = 4096;
 
 #[derive(Debug, Args)]
 pub(crate) struct Invite {
+    /// Name of the OpenVPN app [default: phone, or the next free phone2, phone3]
+    #[arg(value_name = "NAME", requires = "openvpn")]
+    name: Option<String>,
+
+    /// Make a profile for an OpenVPN app, such as a phone's, instead of a token: this node is its gateway
+    #[arg(long, conflicts_with_all = ["subnet", "relay", "gateway", "uses", "valid"])]
+    openvpn: bool,
+
+    /// All traffic of the OpenVPN app goes through this node, which must be a gateway to the internet
+    #[arg(long, requires = "openvpn")]
+    full_tunnel: bool,
+
+    /// The file for the profile; - for stdout [default: NAME.ovpn on a terminal, else stdout]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, requires = "openvpn")]
+    output: Option<PathBuf>,
+
     /// A group that the nodes are in; repeatable
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
@@ -93,6 +114,10 @@ pub(crate) struct Set {
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, group = "change")]
     gateway: Option<Switch>,
 
+    /// Whether OpenVPN apps may be its leaves: it serves them
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, group = "change")]
+    openvpn_gateway: Option<Switch>,
+
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -120,6 +145,9 @@ pub(crate) struct Remove {
 }
 
 pub(super) fn invite(options: &Invite) -> Result<ExitCode, Fault> {
+    if options.openvpn {
+        return invite_app(options);
+    }
     let invitation = MeshInvitation {
         groups: options.group.clone(),
         subnets: options.subnet.clone(),
@@ -137,6 +165,69 @@ pub(super) fn invite(options: &Invite) -> Result<ExitCode, Fault> {
         print(&next_machine(&token.token, options.uses, options.valid));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes an OpenVPN app a member, and delivers its profile.
+fn invite_app(options: &Invite) -> Result<ExitCode, Fault> {
+    let to_stdout = options.output.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    let chosen = options.output.clone().filter(|_| !to_stdout);
+    if let Some(path) = &chosen {
+        check_target(path)?;
+    }
+    let app = MeshApp {
+        name: options.name.clone(),
+        groups: options.group.clone(),
+        full_tunnel: options.full_tunnel,
+    };
+    let Response::MeshProfile(made) = options.here.ask(&Request::MeshInviteApp(app))? else {
+        return Err(unexpected());
+    };
+    let text = Zeroizing::new(made.profile.clone());
+    if options.json && chosen.is_none() {
+        print_json(&made)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let named = || PathBuf::from(format!("{}.ovpn", made.name));
+    let by_name = Some(named()).filter(|_| !to_stdout && io::stdout().is_terminal());
+    let Some(path) = chosen.or(by_name) else {
+        print(&text);
+        note("the profile, with its private key, goes to stdout: keep it out of logs\n");
+        return Ok(ExitCode::SUCCESS);
+    };
+    // The app is a member already: a profile that cannot be saved is shown.
+    let saved = check_target(&path).and_then(|()| {
+        adit_pki::write_private(&path, text.as_bytes())
+            .map_err(|error| Fault::environment(error.to_string()))
+    });
+    if let Err(fault) = saved {
+        note(&format!(
+            "adit: {fault}; {} is a member: remove it, or keep this profile\n",
+            made.name
+        ));
+        print(&text);
+        return Ok(ExitCode::FAILURE);
+    }
+    if options.json {
+        let file = path.display().to_string();
+        print_json(&MeshProfile { profile: file, ..*made })?;
+    } else {
+        print(&app_invited(&made, &path));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the lines about an app and its profile.
+fn app_invited(made: &MeshProfile, path: &Path) -> String {
+    let MeshProfile { name, gateway, remotes, .. } = made;
+    format!(
+        "{} is the profile of {name}: {}, a leaf of {gateway}.\n\
+         It connects to {}.\n\
+         It has the private key, which is kept nowhere else: hand it over safely, import it in an OpenVPN app, and delete the \
+         file.\n",
+        path.display(),
+        addresses(&made.addresses),
+        remotes.join(", "),
+    )
 }
 
 /// Returns the lines that say how the next machine joins.
@@ -158,6 +249,7 @@ pub(super) fn set(options: &Set) -> Result<ExitCode, Fault> {
         subnets: all_of(&options.subnet, options.no_subnets),
         relay: options.relay.map(|switch| switch == Switch::On),
         gateway: options.gateway.map(|switch| switch == Switch::On),
+        openvpn: options.openvpn_gateway.map(|switch| switch == Switch::On),
     };
     let request = Request::MeshSet { name: options.node.clone(), description };
     let Response::MeshSigned(signed) = options.here.ask(&request)? else {

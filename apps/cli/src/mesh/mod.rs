@@ -36,11 +36,12 @@ token with which the next machine joins. It runs until it is stopped.")]
   sudo adit mesh join --name web1 --no-up - < token")]
     Join(up::Join),
 
-    /// Make a token with which further machines join
+    /// Make a token with which further machines join, or a profile for an OpenVPN app
     #[command(after_help = "Examples:
   sudo adit mesh invite
   sudo adit mesh invite --group web --subnet 192.168.7.0/24 --valid 1h
-  sudo adit mesh invite --relay     a machine with a public address that relays")]
+  sudo adit mesh invite --relay     a machine with a public address that relays
+  sudo adit mesh invite --openvpn phone     writes phone.ovpn, mode 0600")]
     Invite(members::Invite),
 
     /// Show the other nodes: addresses, how each is reached, and its round trip
@@ -62,6 +63,7 @@ token with which the next machine joins. It runs until it is stopped.")]
     #[command(after_help = "Examples:
   sudo adit mesh set web1 --group web --group staging
   sudo adit mesh set hub --gateway on --subnet 192.168.7.0/24
+  sudo adit mesh set hub --openvpn-gateway on
   sudo adit mesh set old --no-groups --relay off
 
 What is given replaces all of its kind; the rest stays. Needs a machine with the

@@ -154,6 +154,9 @@ fn status_page(report: &MeshReport) -> String {
     if report.gateway {
         rights.push("gateway");
     }
+    if report.openvpn {
+        rights.push("gateway for OpenVPN apps");
+    }
     if !rights.is_empty() {
         text.push_str(&format!("roles      {}\n", rights.join(", ")));
     }
@@ -193,6 +196,9 @@ fn route(peer: &MeshPeer) -> String {
     match (peer.route.as_str(), &peer.via) {
         ("direct", Some(to)) => format!("direct {to}"),
         ("relay", Some(relay)) => format!("relay {relay}"),
+        ("leaf", _) => {
+            format!("leaf of {}", peer.leaf_of.as_deref().unwrap_or("a gateway"))
+        }
         ("none", _) => "-".into(),
         (other, _) => other.into(),
     }
@@ -245,6 +251,10 @@ mod tests {
         let table = peers_table(&report);
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert!(table.contains("direct 203.0.113.7:1194  14.2 ms"), "{table}");
+        let leaf =
+            MeshPeer { route: "leaf".into(), leaf_of: Some("hub".into()), via: None, ..peer() };
+        let table = peers_table(&MeshReport { peers: vec![leaf], ..MeshReport::default() });
+        assert!(table.contains("leaf of hub"), "{table}");
         assert!(peers_table(&MeshReport::default()).contains("adit mesh invite"));
     }
 }

@@ -69,6 +69,10 @@ pub(crate) struct Up {
     #[arg(long)]
     gateway: bool,
 
+    /// In a new mesh, serve OpenVPN apps, as those of phones: they become leaves of this node
+    #[arg(long)]
+    openvpn_gateway: bool,
+
     #[command(flatten)]
     running: Running,
 
@@ -119,6 +123,7 @@ impl Up {
                 range: self.range,
                 relay: !self.no_relay,
                 gateway: self.gateway,
+                openvpn: self.openvpn_gateway,
             };
             found(&paths, &choices)?;
         } else if let Some(option) = self.of_a_new_mesh() {
@@ -147,6 +152,7 @@ impl Up {
             ("--range", self.range.is_some()),
             ("--no-relay", self.no_relay),
             ("--gateway", self.gateway),
+            ("--openvpn-gateway", self.openvpn_gateway),
         ];
         options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }

@@ -109,6 +109,7 @@ impl Running {
             subnets: limits.subnets.into_iter().collect(),
             relay: limits.relay,
             gateway: limits.gateway,
+            leaves: limits.openvpn,
             count: limits.count,
             until: limits.until.map(UnixTime),
         })
@@ -129,6 +130,7 @@ impl Running {
             subnets: it.subnets.iter().copied().collect(),
             relay: it.relay,
             gateway: it.gateway,
+            openvpn: it.leaves,
             count: it.count,
             until: it.until.map(|time| time.0),
         };

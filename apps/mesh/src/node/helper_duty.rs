@@ -50,6 +50,7 @@ impl Duty for MeshDuty {
                 paths.invitations_file(),
                 paths.policy_file(),
                 paths.reach_file(),
+                paths.apps_file(),
             ]
             .into(),
             control: [paths.control_socket()].into(),
@@ -63,7 +64,9 @@ impl Duty for MeshDuty {
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
         // Of the sockets that search for a path, each gets a port of the kernel's choice.
         let search = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-        let listen = any.map(|ip| SocketAddr::new(ip, port)).into_iter().chain([search]);
+        let ports = [port, settings.openvpn_port];
+        let listen = ports.into_iter().flat_map(|port| any.map(|ip| SocketAddr::new(ip, port)));
+        let listen = listen.chain([search]);
         policy.sockets.listen = listen.map(|address| (Transport::Udp, address)).collect();
         Ok(policy)
     }
@@ -128,6 +131,8 @@ mod tests {
             exit: None,
             forward: true,
             masquerade: true,
+            openvpn_port: 2,
+            openvpn_host: None,
         };
         let bare = without_addresses(&settings);
         let check = MeshPlans { bare: bare.clone(), names: true, forward: true };

@@ -140,7 +140,13 @@ mod tests {
         let range: Ipv4Net = "100.87.0.0/16".parse().unwrap();
         found(
             &paths,
-            &NewMesh { node: Some("hub".into()), range: Some(range), relay: true, gateway: false },
+            &NewMesh {
+                node: Some("hub".into()),
+                range: Some(range),
+                relay: true,
+                gateway: false,
+                openvpn: false,
+            },
         )
         .unwrap();
         let state = State::open(&paths).unwrap();

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod admin;
+mod apps;
 mod helper_duty;
 mod host_plan;
 mod names;
@@ -22,7 +23,7 @@ use adit_dns::zone::Zone;
 use adit_engine::Transport;
 use adit_linux::privileges::Capability;
 use adit_linux::udp::{UdpOptions, UdpSocket, steer};
-use adit_mesh::node::{Node, NodeConfig, NodeEvent, RelayLimits};
+use adit_mesh::node::{FIRST_APP, Node, NodeConfig, NodeEvent, RelayLimits};
 use adit_mesh::path::Route;
 use adit_mesh::session::{KeyHash, Policy, Reason};
 use adit_openvpn_data::OpenVpnFormat;
@@ -40,6 +41,7 @@ use adit_runtime::{log, netinfo, privileges, say, worker_count};
 use ipnet::IpNet;
 
 use self::addresses::OwnAddresses;
+use self::apps::AppServer;
 pub use self::helper_duty::MESH;
 use self::helper_duty::MeshDuty;
 use self::host_plan::Conflict;
@@ -174,12 +176,13 @@ async fn serve(
     let config = PlaneConfig {
         tun,
         sockets: sockets.all(),
-        relay: Relay::Kernel,
+        relay: Relay::Clients(FIRST_APP),
         gates: gates(),
         client: false,
         ethernet: false,
     };
     let stored = policy::stored(paths)?;
+    let apps = AppServer::open(paths)?;
     let State { key, admin, roster, changes, invitations, reach } = state;
     let node = NodeConfig {
         key,
@@ -228,6 +231,7 @@ async fn serve(
         names,
         policy,
         exit_problem: None,
+        apps,
         admin_keys: admin,
         conflict,
         packets: log::Traffic::default(),
@@ -236,6 +240,7 @@ async fn serve(
     };
     running.watch_addresses();
     running.set_exit();
+    running.update_apps();
     let token = match &options.invite {
         Some(invitation) => Some(running.invite(invitation)?.token),
         None => None,
@@ -287,6 +292,8 @@ struct Running {
     policy: NodePolicy,
     /// Why there is no gateway, although the settings name one.
     exit_problem: Option<String>,
+    /// The server for OpenVPN apps.
+    apps: AppServer,
     admin_keys: AdminKeys,
     /// Why this machine has no IPv4 address in the mesh.
     conflict: Option<Conflict>,
@@ -366,6 +373,7 @@ impl Instance for Running {
         self.packets.tick(now(), self.driver.backend().plane());
         self.store.write_due(self.driver.engine());
         self.policy.tick();
+        self.tick_apps();
         Ok(None)
     }
 
@@ -429,6 +437,7 @@ impl Running {
                 self.driver.act(|node, now, out| node.sockets_opened(now, &peer, sockets, out));
             }
             NodeEvent::CloseSockets(sockets) => self.driver.close_sockets(&sockets),
+            NodeEvent::App(event) => self.apps.log(&event),
             NodeEvent::Admitted(key) => say!(1, "{} joined the mesh", self.name(&key)),
             NodeEvent::NotAdmitted(reason) => say!(1, "a node could not join: {reason}"),
             NodeEvent::Removed => self.removed = true,
@@ -453,6 +462,7 @@ impl Running {
         }
         self.policy.members_changed(self.driver.engine());
         self.set_exit();
+        self.update_apps();
         match self.host.change(&plan).await {
             Ok(outcome) => notes(outcome),
             Err(fault) => tracing::warn!("{fault}"),

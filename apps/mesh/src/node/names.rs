@@ -2,8 +2,9 @@
 //!
 //! It answers for `NAME.MESH.internal`, and about the addresses of the mesh. Where the machine's settings cannot send these
 //! names alone to it, it gets all names, and passes on the others to the servers that the machine had before. It does so
-//! for this machine alone.
+//! for this machine and the OpenVPN apps that are its leaves.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +44,8 @@ const MAX_SERVERS: usize = 3;
 struct Resolver {
     zone: Mutex<Arc<Zone>>,
     own: Vec<IpAddr>,
+    /// The addresses of the OpenVPN apps that are leaves of this node: they have no other server.
+    apps: Mutex<Arc<BTreeSet<IpAddr>>>,
     servers: Vec<SocketAddr>,
     pending: Arc<Semaphore>,
 }
@@ -102,6 +105,7 @@ impl Names {
         let resolver = Arc::new(Resolver {
             zone: Mutex::new(Arc::new(zone)),
             own: own.to_vec(),
+            apps: Mutex::default(),
             servers: servers.into_iter().map(|ip| SocketAddr::new(ip, PORT)).collect(),
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
         });
@@ -113,6 +117,11 @@ impl Names {
             tasks.spawn(serve_streams(Arc::clone(&resolver), streams));
         }
         Ok(Self { resolver, _tasks: tasks })
+    }
+
+    /// Passes on the queries of these OpenVPN apps, as those of this machine.
+    pub(super) fn set_apps(&self, apps: BTreeSet<IpAddr>) {
+        *self.resolver.apps.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(apps);
     }
 
     /// Answers by another roster from now on.
@@ -127,9 +136,12 @@ impl Resolver {
         zone.answer(query, over)
     }
 
-    /// Returns whether a query comes from this machine.
+    /// Returns whether a query comes from this machine, or from an OpenVPN app that is a leaf of it.
     fn is_own(&self, from: IpAddr) -> bool {
-        from.is_loopback() || self.own.contains(&from)
+        let is_app = || {
+            self.apps.lock().unwrap_or_else(PoisonError::into_inner).contains(&from.to_canonical())
+        };
+        from.is_loopback() || self.own.contains(&from) || is_app()
     }
 }
 
@@ -275,6 +287,7 @@ mod tests {
         let resolver = Arc::new(Resolver {
             zone: Mutex::new(Arc::new(zone)),
             own: own.to_vec(),
+            apps: Mutex::default(),
             servers,
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
         });
@@ -326,15 +339,19 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_its_own() {
+    fn only_this_machine_and_its_apps_are_its_own() {
         let own: IpAddr = [100, 87, 0, 1].into();
         let resolver = Resolver {
             zone: Mutex::default(),
             own: vec![own],
+            apps: Mutex::default(),
             servers: Vec::new(),
             pending: Arc::new(Semaphore::new(1)),
         };
         assert!(resolver.is_own(own) && resolver.is_own(Ipv4Addr::LOCALHOST.into()));
-        assert!(!resolver.is_own([100, 87, 0, 2].into()));
+        let app: IpAddr = [100, 87, 0, 2].into();
+        assert!(!resolver.is_own(app));
+        *resolver.apps.lock().unwrap() = Arc::new([app].into());
+        assert!(resolver.is_own(app) && !resolver.is_own([100, 87, 0, 3].into()));
     }
 }

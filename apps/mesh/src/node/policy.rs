@@ -284,6 +284,7 @@ mod tests {
                     range: Some(range),
                     relay: true,
                     gateway: false,
+                    openvpn: false,
                 },
             )
             .unwrap();

@@ -30,6 +30,8 @@ impl Running {
             nat: node.nat(now()).kind.to_string(),
             relay: member.is_some_and(|member| member.relay),
             gateway: member.is_some_and(|member| member.gateway),
+            openvpn: member.is_some_and(|member| member.openvpn),
+            connected_apps: node.connected_apps(),
             admin: node.is_admin(),
             exit: self.settings.exit.clone(),
             relayed_bytes: node.counters().relay.forwarded,
@@ -46,6 +48,7 @@ impl Running {
             RouteKind::Connecting => ("connecting", None),
             RouteKind::Direct(to) => ("direct", Some(to.to_string())),
             RouteKind::Relay(relay) => ("relay", Some(self.name(&relay))),
+            RouteKind::Leaf(_) => ("leaf", node.app_session(key).map(|(from, _)| from.to_string())),
         };
         let member = node.roster().member(key);
         MeshPeer {
@@ -56,6 +59,8 @@ impl Running {
             groups: member.map(groups_of).unwrap_or_default(),
             relay: member.is_some_and(|member| member.relay),
             gateway: member.is_some_and(|member| member.gateway),
+            openvpn: member.is_some_and(|member| member.openvpn),
+            leaf_of: member.and_then(|member| member.leaf_of).map(|gateway| self.name(&gateway)),
             route: route.into(),
             via,
             rtt_ms: peer.rtt.map(|rtt| (rtt.as_secs_f64() * 10_000.0).round() / 10.0),
@@ -73,8 +78,9 @@ impl Running {
         let policy = self.policy.problem().map(ToString::to_string);
         let conflict = self.conflict.as_ref().map(ToString::to_string);
         let exit = self.exit_problem.clone();
+        let apps = self.apps.problem().map(ToString::to_string);
         let warnings = roster.warnings().iter().map(ToString::to_string);
-        warnings.chain(expiring).chain(policy).chain(conflict).chain(exit).collect()
+        warnings.chain(expiring).chain(policy).chain(conflict).chain(exit).chain(apps).collect()
     }
 }
 
@@ -82,7 +88,7 @@ fn groups_of(member: &Member) -> Vec<String> {
     member.groups.iter().map(ToString::to_string).collect()
 }
 
-fn addresses_of(member: &Member) -> Vec<IpAddr> {
+pub(super) fn addresses_of(member: &Member) -> Vec<IpAddr> {
     member.ipv4.map(IpAddr::from).into_iter().chain([member.ipv6.into()]).collect()
 }
 

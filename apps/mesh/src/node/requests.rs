@@ -24,6 +24,9 @@ impl Running {
         }
         let result = match request {
             Request::MeshInvite(invitation) => self.invite(&invitation).map(Response::MeshToken),
+            Request::MeshInviteApp(app) => {
+                self.invite_app(app).map(|profile| Response::MeshProfile(Box::new(profile)))
+            }
             Request::MeshRemove { name, with_invited } => self.remove(&name, with_invited),
             Request::MeshSet { name, description } => self.set(&name, description),
             Request::MeshAdmins => Ok(Response::MeshAdmins(Box::new(self.admins()))),
@@ -69,7 +72,8 @@ impl Running {
     /// Changes the name, the groups, the networks or the roles of a member.
     fn set(&mut self, name: &str, description: MeshDescription) -> Result<Response, Fault> {
         let member = self.member(name)?;
-        let MeshDescription { name, groups, subnets: networks, relay, gateway } = description;
+        let MeshDescription { name, groups, subnets: networks, relay, gateway, openvpn } =
+            description;
         let name = match name {
             Some(name) => Label::new(&name).ok_or_else(|| {
                 Fault::operator(format!(
@@ -87,6 +91,8 @@ impl Running {
             subnets: networks.map_or_else(|| Ok(member.subnets.clone()), |nets| subnets(&nets))?,
             relay: relay.unwrap_or(member.relay),
             gateway: gateway.unwrap_or(member.gateway),
+            openvpn: openvpn.unwrap_or(member.openvpn),
+            leaf_of: member.leaf_of,
             not_after: member.not_after,
         };
         let key = member.key;
@@ -105,7 +111,14 @@ impl Running {
     }
 
     fn path(&mut self, name: &str) -> Result<Response, Fault> {
-        let key = self.member(name)?.key;
+        let member = self.member(name)?;
+        if let Some(gateway) = member.leaf_of {
+            let gateway = self.name(&gateway);
+            return Err(Fault::operator(format!(
+                "{name} is an OpenVPN app, and is reached through {gateway}: ask for the path to that"
+            )));
+        }
+        let key = member.key;
         self.driver.act(|node, now, out| node.connect(now, &key, out));
         let report = self.driver.engine().path(now(), &key);
         let path = MeshPath {

@@ -231,6 +231,8 @@ fn node(
         groups: terms.groups.clone(),
         relay: terms.relay,
         gateway: terms.gateway,
+        openvpn: false,
+        leaf_of: None,
         not_after: terms.not_after,
     })
 }

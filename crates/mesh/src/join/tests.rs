@@ -232,6 +232,7 @@ fn an_inviter_cannot_go_beyond_its_rights() {
         subnets: [].into(),
         relay: false,
         gateway: false,
+        leaves: false,
         count: 1,
         until: None,
     };

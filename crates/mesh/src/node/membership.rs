@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use adit_crypto::sign::SigningKey;
 use adit_engine::{Instant, UnixTime};
 
-use super::{Node, NodeEvent, Out, relaying};
+use super::{Node, NodeEvent, Out, destinations, relaying};
 use crate::join::Admission;
 use crate::path::Candidate;
 use crate::roster::{
@@ -147,15 +147,18 @@ impl Node {
         self.admin = Some(key);
     }
 
-    /// Returns the members whose membership is not over.
+    /// Returns the members whose membership is not over, without leaves: those have no sessions.
     pub(super) fn valid_members(&self) -> impl Iterator<Item = KeyHash> {
         let (_, unix) = self.base;
-        self.roster.members().filter(move |member| !member.is_expired(unix)).map(|it| it.key)
+        let has_sessions =
+            move |member: &&Member| member.leaf_of.is_none() && !member.is_expired(unix);
+        self.roster.members().filter(has_sessions).map(|it| it.key)
     }
 
     pub(super) fn is_valid_member(&self, now: Instant, key: &KeyHash) -> bool {
         let unix = self.unix(now);
-        self.roster.member(key).is_some_and(|member| !member.is_expired(unix))
+        let member = self.roster.member(key).filter(|member| member.leaf_of.is_none());
+        member.is_some_and(|member| !member.is_expired(unix))
     }
 
     /// Returns the members that relay.
@@ -194,13 +197,15 @@ impl Node {
         }
         let peers: Vec<KeyHash> = self.connected().collect();
         for key in peers {
-            if self.roster.member(&key) != former.member(&key) || self.exit == Some(key) {
+            let has_changed = destinations(&self.roster, &key) != destinations(&former, &key);
+            if has_changed || self.exit == Some(key) {
                 self.set_routes(&key, out);
             }
         }
         self.sessions.set_ids(relaying::ids(self.is_relay(&self.own)));
         self.neighbours_of = None;
         self.tell_relays_to_all(now, out);
+        self.check_apps(now, out);
         out.event(NodeEvent::Roster);
     }
 
@@ -241,6 +246,7 @@ impl Node {
         let before: BTreeSet<KeyHash> = self.valid_members().collect();
         self.base = (now, self.unix(now));
         self.members_changed(now, &before, out);
+        self.check_apps(now, out);
     }
 
     /// Processes a record of a node that joins.

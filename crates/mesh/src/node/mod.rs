@@ -18,6 +18,7 @@
 //!
 //! Each peer has a [`path::PathFinder`]. The session follows the path that the finder chooses; keys do not depend on it.
 
+mod apps;
 mod connect;
 mod endpoint;
 mod joining;
@@ -39,7 +40,9 @@ use std::time::Duration;
 use adit_crypto::sign::SigningKey;
 use adit_engine::{Engine, Instant, PeerId, Random, Seed, SocketId, UnixTime};
 use adit_openvpn::data_format::{Command, Input, Notice, OpenVpn, Outbox, Output};
+use adit_openvpn::server::ServerEvent;
 
+use self::apps::Apps;
 use self::endpoint::{Endpoint, Endpoints};
 use self::peer::Peer;
 use self::policy::Policies;
@@ -54,12 +57,13 @@ use crate::session::{
 use crate::sync::RosterSync;
 use crate::token::Invitations;
 
+pub use apps::{AppsConfig, FIRST_APP, LeafError, NewLeaf, leaf_key};
 pub use joining::{JoinEvent, JoinFailure, Joining};
 pub use membership::{InviteError, SignError, Signed};
 pub use policy::{MAX_POLICY, PolicyState};
 pub use relaying::RelayLimits;
 pub use report::{NodeCounters, PeerReport, RouteKind};
-pub use sessions::routes_of;
+pub use sessions::{destinations, routes_of};
 
 type Out = Outbox<NodeEvent>;
 
@@ -138,6 +142,8 @@ pub enum NodeEvent {
     },
     /// These sockets of [`Node::sockets_opened`] are of no use any more.
     CloseSockets(Vec<SocketId>),
+    /// An event of the server for OpenVPN apps.
+    App(Box<ServerEvent>),
     /// A node joined with one of this node's invitations.
     Admitted(KeyHash),
     /// A node could not join with an invitation.
@@ -174,6 +180,8 @@ pub struct Node {
     relayed: RelayedLinks,
     relaying: Relaying,
     policies: Policies,
+    /// The server for OpenVPN apps, while this node serves them.
+    apps: Option<Apps>,
     /// The member that gets the packets to all other destinations.
     exit: Option<KeyHash>,
     endpoints: Endpoints,
@@ -242,6 +250,7 @@ impl Node {
             relayed: RelayedLinks::default(),
             relaying: Relaying::new(config.relay_limits),
             policies: Policies::default(),
+            apps: None,
             exit: None,
             endpoints,
             hints: config.hints.into_iter().collect(),
@@ -300,6 +309,7 @@ impl Node {
 
     /// Ends all sessions.
     pub fn close(&mut self, now: Instant, out: &mut Out) {
+        self.stop_apps(now, out);
         let sessions: Vec<SessionNumber> = self.by_session.keys().copied().collect();
         for number in sessions {
             self.sessions.disconnect(now, number, &mut self.session_outputs);
@@ -313,6 +323,7 @@ impl Node {
     pub fn set_unix_time(&mut self, now: Instant, unix: UnixTime) {
         self.base = (now, unix);
         self.sessions.set_unix_time(now, unix);
+        self.set_apps_unix_time(now, unix);
     }
 
     fn unix(&self, now: Instant) -> UnixTime {
@@ -321,6 +332,9 @@ impl Node {
     }
 
     fn input(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        if self.is_for_apps(&input) {
+            return self.apps_input(now, input, out);
+        }
         match input {
             Input::ControlPacket(link, packet) => match Probe::tag_of(packet) {
                 Some(tag) => self.probe_arrived(now, tag, link, packet, out),
@@ -345,6 +359,9 @@ impl Node {
     fn advance(&mut self, now: Instant, out: &mut Out) {
         if self.sessions.due().is_some_and(|at| at <= now) {
             self.sessions.handle(now, Input::Tick, &mut self.session_outputs);
+        }
+        if self.apps.as_ref().and_then(Apps::deadline).is_some_and(|(at, _)| at <= now) {
+            self.apps_input(now, Input::Tick, out);
         }
         if self.next_tick <= now {
             self.next_tick = now + TICK;
@@ -429,7 +446,9 @@ impl Node {
             members.max_by_key(|(len, member)| (*len, member.key)).map(|(_, member)| member)
         };
         let member = self.roster.by_address(address).or_else(by_subnet);
-        if let Some(key) = member.map(|member| member.key).or(self.exit) {
+        // A leaf is reached through its gateway.
+        let way = member.map(|member| member.leaf_of.unwrap_or(member.key));
+        if let Some(key) = way.or(self.exit) {
             self.connect(now, &key, out);
         }
     }
@@ -457,7 +476,8 @@ impl Engine for Node {
         let finders = self.finder_timers.first().map(|(at, _)| (*at, "paths"));
         let retry = self.retry_at.map(|at| (at, "records that wait"));
         let own = Some((self.next_tick, "the node's own work"));
-        [self.sessions.deadline(), finders, retry, own].into_iter().flatten().min()
+        let apps = self.apps.as_ref().and_then(Apps::deadline);
+        [self.sessions.deadline(), apps, finders, retry, own].into_iter().flatten().min()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::Instant;
+use adit_engine::{Instant, UnixTime};
 
 use super::Node;
 use crate::join::JoinCounters;
@@ -23,6 +23,8 @@ pub enum RouteKind {
     Direct(SocketAddr),
     /// Through this relay.
     Relay(KeyHash),
+    /// It is an OpenVPN app, and is reached through this member.
+    Leaf(KeyHash),
 }
 
 /// Another member, as this node sees it.
@@ -73,6 +75,10 @@ impl Node {
 
     /// Reports another member.
     pub fn peer(&self, now: Instant, key: &KeyHash) -> PeerReport {
+        let gateway = self.roster.member(key).and_then(|member| member.leaf_of);
+        let unix = self.unix(now);
+        let age = |since: UnixTime| Duration::from_secs(unix.0.saturating_sub(since.0));
+        let app = self.app_session(key).map(|(_, since)| age(since));
         let peer = self.peers.get(key);
         let live = peer.and_then(|peer| peer.session.as_ref());
         let route = match live {
@@ -81,13 +87,13 @@ impl Node {
                 None => RouteKind::Direct(live.link.remote()),
             },
             None if peer.is_some_and(|peer| peer.attempt.is_some()) => RouteKind::Connecting,
-            None => RouteKind::None,
+            None => gateway.map_or(RouteKind::None, RouteKind::Leaf),
         };
         PeerReport {
             key: *key,
             route,
             rtt: peer.and_then(|peer| peer.finder.current_rtt()),
-            connected_for: live.map(|live| now.since(live.since)),
+            connected_for: live.map(|live| now.since(live.since)).or(app),
             standing: self.standing.contains(key),
         }
     }

@@ -15,7 +15,7 @@ use super::relayed_links::Relayed;
 use super::{Endpoint, Node, NodeEvent, Out, RETRY};
 use crate::join::Responder;
 use crate::path::{self, MAIN_SOCKET, is_usable};
-use crate::roster::{Member, ipv6_net};
+use crate::roster::{Member, Roster, ipv6_net};
 use crate::session::{Event, KeyHash, Protocol, Reason, SessionNumber};
 use crate::sync;
 
@@ -152,8 +152,7 @@ impl Node {
 
     /// Sets the destinations that are reached through a peer, and the sources accepted from it.
     pub(super) fn set_routes(&mut self, key: &KeyHash, out: &mut Out) {
-        let member = self.roster.member(key);
-        let mut routes = member.map(routes_of).unwrap_or_default();
+        let mut routes = destinations(&self.roster, key);
         if self.exit == Some(*key) {
             routes.extend(self.outside());
         }
@@ -462,6 +461,13 @@ fn without(network: IpNet, others: &[IpNet], parts: &mut Vec<IpNet>) {
         let halves = network.subnets(network.prefix_len().saturating_add(1));
         halves.into_iter().flatten().for_each(|half| without(half, &others, parts));
     }
+}
+
+/// Returns the destinations that are reached through a member: its own, and those of its leaves.
+pub fn destinations(roster: &Roster, key: &KeyHash) -> Vec<IpNet> {
+    let member = roster.member(key);
+    let leaves = roster.leaves_of(key);
+    member.into_iter().chain(leaves).flat_map(routes_of).collect()
 }
 
 /// Returns the destinations behind a member: its addresses and its subnets.

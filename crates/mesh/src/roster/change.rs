@@ -21,8 +21,8 @@ use super::node::{
     read_subnets, read_time,
 };
 use super::object::{
-    CHANGE, DOMAIN, ObjectError, flag, ipv4_net, open, option, put_count, put_ipv4_net, put_option,
-    sorted,
+    CHANGE, DOMAIN, ObjectError, bits, flag, ipv4_net, open, option, put_bits, put_count,
+    put_ipv4_net, put_option, sorted,
 };
 use crate::session::{KeyHash, MeshId};
 use crate::wire::{DecodeError, Decoder};
@@ -132,6 +132,8 @@ pub struct Inviter {
     pub relay: bool,
     /// Whether its nodes may be gateways.
     pub gateway: bool,
+    /// Whether it may admit OpenVPN apps, as leaves of its own node.
+    pub leaves: bool,
     /// The number of nodes that it may admit.
     pub count: u32,
     /// The time after which it may admit none.
@@ -378,7 +380,8 @@ impl Right {
                 put_groups(&limits.groups, out);
                 put_option(limits.range, out, put_ipv4_net);
                 put_subnets(&limits.subnets, out);
-                out.extend([u8::from(limits.relay), u8::from(limits.gateway)]);
+                out.push(limits.relay.into());
+                put_bits([limits.gateway, limits.leaves], out);
                 out.extend(limits.count.to_be_bytes());
                 put_option(limits.until, out, |time, out| out.extend(time.0.to_be_bytes()));
             }
@@ -388,15 +391,18 @@ impl Right {
     fn read(from: &mut Decoder<'_>) -> Result<Self, ObjectError> {
         match from.u8()? {
             1 => Ok(Self::Admin),
-            2 => Ok(Self::Inviter(Inviter {
-                groups: read_groups(from)?,
-                range: option(from, ipv4_net)?,
-                subnets: read_subnets(from)?,
-                relay: flag(from)?,
-                gateway: flag(from)?,
-                count: from.u32()?,
-                until: option(from, read_time)?,
-            })),
+            2 => {
+                let groups = read_groups(from)?;
+                let range = option(from, ipv4_net)?;
+                let subnets = read_subnets(from)?;
+                let relay = flag(from)?;
+                let [gateway, leaves] = bits(from)?;
+                let count = from.u32()?;
+                let until = option(from, read_time)?;
+                let limits =
+                    Inviter { groups, range, subnets, relay, gateway, leaves, count, until };
+                Ok(Self::Inviter(limits))
+            }
             kind => Err(DecodeError::Kind(kind).into()),
         }
     }
@@ -440,6 +446,8 @@ mod tests {
             groups: groups(MAX_GROUPS, MAX_LABEL),
             relay: true,
             gateway: true,
+            openvpn: true,
+            leaf_of: None,
             not_after: Some(UnixTime(5)),
         }
     }
@@ -451,9 +459,15 @@ mod tests {
             subnets: ["10.0.0.0/8".parse().unwrap()].into(),
             relay: true,
             gateway: false,
+            leaves: true,
             count: 5,
             until: Some(UnixTime(9)),
         }
+    }
+
+    fn leaf() -> NodeInfo {
+        let named = NodeInfo::named(Label::new("phone").unwrap());
+        NodeInfo { ipv4: Some([100, 87, 0, 7].into()), leaf_of: Some([9; 32]), ..named }
     }
 
     fn actions() -> Vec<Action> {
@@ -462,6 +476,7 @@ mod tests {
         vec![
             Action::Admit { key: [4; 32], node: node.clone() },
             Action::Admit { key: [4; 32], node: largest_node() },
+            Action::Admit { key: [4; 32], node: leaf() },
             Action::Revoke(Revocation { key: [4; 32], last: None, with_invited: false }),
             Action::Revoke(Revocation { key: [4; 32], last, with_invited: true }),
             Action::SetPolicy([5; 32]),
@@ -553,7 +568,12 @@ mod tests {
             edit(&mut limits);
             sign(Action::Grant { key: [4; 32], right: Right::Inviter(limits) })
         };
-        assert!(admit(&|_| {}).is_ok() && grant(&|_| {}).is_ok());
+        let leaf_with = |edit: &dyn Fn(&mut NodeInfo)| {
+            let mut node = leaf();
+            edit(&mut node);
+            sign(Action::Admit { key: [4; 32], node })
+        };
+        assert!(admit(&|_| {}).is_ok() && grant(&|_| {}).is_ok() && leaf_with(&|_| {}).is_ok());
         let cases = [
             (admit(&|node| node.groups = groups(17, 2)), ObjectError::TooMany(17, "groups")),
             (admit(&|node| node.subnets = subnets(33)), ObjectError::TooMany(33, "subnets")),
@@ -568,6 +588,10 @@ mod tests {
                 ObjectError::Network,
             ),
             (sign(Action::SetThreshold(0)), ObjectError::Range(0)),
+            (leaf_with(&|node| node.relay = true), ObjectError::Leaf),
+            (leaf_with(&|node| node.gateway = true), ObjectError::Leaf),
+            (leaf_with(&|node| node.openvpn = true), ObjectError::Leaf),
+            (leaf_with(&|node| node.subnets = subnets(1)), ObjectError::Leaf),
         ];
         for (result, error) in cases {
             assert_eq!(result, Err(error));
@@ -578,6 +602,29 @@ mod tests {
         let heads = (0..=MAX_HEADS).map(|n| [n as u8; 32]).collect();
         let many = Change::sign(&MESH, &key(1), Body { heads, ..good });
         assert_eq!(many, Err(ObjectError::TooMany(65, "heads")));
+    }
+
+    /// Nodes and grants that were signed before there were leaves are read as before, and written with the same bytes.
+    #[test]
+    fn the_roles_of_a_node_are_the_bits_of_one_byte() {
+        let node = NodeInfo { gateway: true, ..NodeInfo::named(Label::new("hub").unwrap()) };
+        let mut bytes = sign(Action::Admit { key: [4; 32], node: node.clone() }).unwrap().encode();
+        let roles = bytes.len() - 64 - 2;
+        assert_eq!(bytes[roles - 5..roles + 2], [b'b', 0, 0, 0, 0, 1, 0]);
+        bytes[roles] = 2;
+        let Action::Admit { node: read, .. } =
+            UnverifiedChange::decode(&bytes).unwrap().body.action
+        else {
+            panic!("not an admission")
+        };
+        assert_eq!(read, NodeInfo { gateway: false, openvpn: true, ..node });
+        bytes[roles] = 8;
+        assert_eq!(UnverifiedChange::decode(&bytes), Err(DecodeError::Kind(8).into()));
+        let mut bytes = sign(Action::Admit { key: [4; 32], node: leaf() }).unwrap().encode();
+        let roles = bytes.len() - 64 - 2 - 32;
+        assert_eq!(bytes[roles..roles + 2], [4, 9]);
+        bytes[roles] = 5;
+        assert_eq!(UnverifiedChange::decode(&bytes), Err(ObjectError::Leaf));
     }
 
     #[test]

@@ -9,7 +9,10 @@ use std::net::Ipv4Addr;
 use adit_engine::UnixTime;
 use ipnet::IpNet;
 
-use super::object::{ObjectError, flag, net, option, put_count, put_net, put_option, sorted};
+use super::object::{
+    ObjectError, bits, flag, net, option, put_bits, put_count, put_net, put_option, sorted,
+};
+use crate::session::KeyHash;
 use crate::wire::Decoder;
 
 /// The length of the longest name, in bytes.
@@ -80,6 +83,11 @@ pub struct NodeInfo {
     pub relay: bool,
     /// Whether other members may send all their traffic through the node.
     pub gateway: bool,
+    /// Whether OpenVPN apps may be leaves of the node: it runs a server for them.
+    pub openvpn: bool,
+    /// The node whose leaf this is: an OpenVPN app, which has no sessions with members. A leaf has no networks and no
+    /// roles.
+    pub leaf_of: Option<KeyHash>,
     /// The time until which the node is a member.
     pub not_after: Option<UnixTime>,
 }
@@ -94,13 +102,20 @@ impl NodeInfo {
             groups: BTreeSet::new(),
             relay: false,
             gateway: false,
+            openvpn: false,
+            leaf_of: None,
             not_after: None,
         }
     }
 
     pub(super) fn check(&self) -> Result<(), ObjectError> {
         check_groups(&self.groups)?;
-        check_subnets(&self.subnets)
+        check_subnets(&self.subnets)?;
+        let has_role = self.relay || self.gateway || self.openvpn;
+        match self.leaf_of {
+            Some(_) if has_role || !self.subnets.is_empty() => Err(ObjectError::Leaf),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
@@ -108,20 +123,22 @@ impl NodeInfo {
         put_option(self.ipv4, out, |address, out| out.extend(address.octets()));
         put_subnets(&self.subnets, out);
         put_groups(&self.groups, out);
-        out.extend([u8::from(self.relay), u8::from(self.gateway)]);
+        out.push(self.relay.into());
+        put_bits([self.gateway, self.openvpn, self.leaf_of.is_some()], out);
+        out.extend(self.leaf_of.iter().flatten());
         put_option(self.not_after, out, |time, out| out.extend(time.0.to_be_bytes()));
     }
 
     pub(super) fn read(from: &mut Decoder<'_>) -> Result<Self, ObjectError> {
-        Ok(Self {
-            name: Label::read(from)?,
-            ipv4: option(from, |from| Ok(Ipv4Addr::from(from.array::<4>()?)))?,
-            subnets: read_subnets(from)?,
-            groups: read_groups(from)?,
-            relay: flag(from)?,
-            gateway: flag(from)?,
-            not_after: option(from, read_time)?,
-        })
+        let name = Label::read(from)?;
+        let ipv4 = option(from, |from| Ok(Ipv4Addr::from(from.array::<4>()?)))?;
+        let subnets = read_subnets(from)?;
+        let groups = read_groups(from)?;
+        let relay = flag(from)?;
+        let [gateway, openvpn, is_leaf] = bits(from)?;
+        let leaf_of = if is_leaf { Some(from.array()?) } else { None };
+        let not_after = option(from, read_time)?;
+        Ok(Self { name, ipv4, subnets, groups, relay, gateway, openvpn, leaf_of, not_after })
     }
 }
 

@@ -47,6 +47,9 @@ pub enum ObjectError {
     /// A network has host bits, or a longer prefix than an address has bits.
     #[error("a network is not in its canonical form")]
     Network,
+    /// A leaf has networks behind it, or a role.
+    #[error("an OpenVPN app has networks behind it, or a role")]
+    Leaf,
     /// A number is outside its range.
     #[error("{0} is outside the range of its field")]
     Range(u32),
@@ -133,6 +136,24 @@ pub(super) fn flag(from: &mut Decoder<'_>) -> Result<bool, ObjectError> {
         1 => Ok(true),
         other => Err(DecodeError::Kind(other).into()),
     }
+}
+
+/// Appends flags as the bits of one byte, the first one as the lowest. A later version may add flags: a byte without them
+/// is the same in both.
+pub(super) fn put_bits<const N: usize>(flags: [bool; N], out: &mut Vec<u8>) {
+    out.push(flags.into_iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(flag)));
+}
+
+/// Reads what [`put_bits`] wrote.
+pub(super) fn bits<const N: usize>(from: &mut Decoder<'_>) -> Result<[bool; N], ObjectError> {
+    let byte = from.u8()?;
+    let mut rest = byte;
+    let flags = std::array::from_fn(|_| {
+        let flag = rest & 1 == 1;
+        rest >>= 1;
+        flag
+    });
+    if rest == 0 { Ok(flags) } else { Err(DecodeError::Kind(byte).into()) }
 }
 
 pub(super) fn put_ipv4_net(net: Ipv4Net, out: &mut Vec<u8>) {

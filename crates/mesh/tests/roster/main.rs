@@ -50,6 +50,7 @@ impl Signers {
             subnets: BTreeSet::new(),
             relay: false,
             gateway: false,
+            leaves: false,
             count: 10_000,
             until: None,
         };

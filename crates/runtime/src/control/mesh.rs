@@ -31,6 +31,12 @@ pub struct MeshReport {
     /// Whether others may reach the internet through it.
     #[serde(default)]
     pub gateway: bool,
+    /// Whether OpenVPN apps may be its leaves.
+    #[serde(default)]
+    pub openvpn: bool,
+    /// The number of OpenVPN apps that are connected to it.
+    #[serde(default)]
+    pub connected_apps: usize,
     /// Whether it has the key of an admin.
     pub admin: bool,
     /// The gateway through which this machine reaches the internet.
@@ -62,9 +68,15 @@ pub struct MeshPeer {
     /// Whether others may reach the internet through it.
     #[serde(default)]
     pub gateway: bool,
-    /// `direct`, `relay`, `connecting`, or `none` without a session.
+    /// Whether OpenVPN apps may be its leaves.
+    #[serde(default)]
+    pub openvpn: bool,
+    /// The name of the gateway through which it is reached, if it is an OpenVPN app.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf_of: Option<String>,
+    /// `direct`, `relay`, `leaf`, `connecting`, or `none` without a session.
     pub route: String,
-    /// The address of a direct path, or the name of the relay.
+    /// The address of a direct path, or of an app that is connected to this node, or the name of the relay.
     pub via: Option<String>,
     /// The round trip in milliseconds, if it was measured.
     pub rtt_ms: Option<f64>,
@@ -96,6 +108,43 @@ pub struct MeshInvitation {
     pub valid_s: u64,
 }
 
+/// An OpenVPN app that becomes a leaf of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshApp {
+    /// Its name; `None`: one that no member has.
+    pub name: Option<String>,
+    /// Its groups.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// Whether all its traffic goes through this node.
+    #[serde(default)]
+    pub full_tunnel: bool,
+}
+
+/// The profile of an OpenVPN app.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshProfile {
+    /// The app's name.
+    pub name: String,
+    /// Its addresses in the mesh.
+    pub addresses: Vec<IpAddr>,
+    /// The name of the gateway.
+    pub gateway: String,
+    /// The addresses at which it reaches the gateway.
+    pub remotes: Vec<String>,
+    /// The end of its membership, in seconds since 1970.
+    pub not_after: u64,
+    /// The profile. It has the app's private key, and is a secret.
+    pub profile: String,
+}
+
+// Written by hand to keep the key out of logs.
+impl std::fmt::Debug for MeshProfile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MeshProfile").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// What changes about a member; `None` leaves a part as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshDescription {
@@ -109,6 +158,9 @@ pub struct MeshDescription {
     pub relay: Option<bool>,
     /// Whether others may send all their traffic through it.
     pub gateway: Option<bool>,
+    /// Whether OpenVPN apps may be its leaves.
+    #[serde(default)]
+    pub openvpn: Option<bool>,
 }
 
 /// The token of an invitation.
@@ -173,6 +225,9 @@ pub struct MeshInviter {
     /// Whether its nodes may be gateways.
     #[serde(default)]
     pub gateway: bool,
+    /// Whether it may admit OpenVPN apps as leaves of its own node.
+    #[serde(default)]
+    pub openvpn: bool,
     /// The number of nodes that it may admit.
     pub count: u32,
     /// The time after which it may admit none, in seconds since 1970.

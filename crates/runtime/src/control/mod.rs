@@ -14,8 +14,8 @@ pub use filter::{
     RuleFiles,
 };
 pub use mesh::{
-    MeshAdminRequest, MeshAdmins, MeshDescription, MeshInvitation, MeshInviter, MeshPath, MeshPeer,
-    MeshPolicy, MeshReport, MeshSigned, MeshSigner, MeshToken, MeshWaiting,
+    MeshAdminRequest, MeshAdmins, MeshApp, MeshDescription, MeshInvitation, MeshInviter, MeshPath,
+    MeshPeer, MeshPolicy, MeshProfile, MeshReport, MeshSigned, MeshSigner, MeshToken, MeshWaiting,
 };
 pub use postgres::{LinkReport, NodeReport, PostgresReport, StreamReport};
 pub use report::{

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::{CaptureBatch, FilterReport, RuleFiles};
 use super::mesh::{
-    MeshAdminRequest, MeshAdmins, MeshDescription, MeshInvitation, MeshPath, MeshPolicy,
-    MeshReport, MeshSigned, MeshToken,
+    MeshAdminRequest, MeshAdmins, MeshApp, MeshDescription, MeshInvitation, MeshPath, MeshPolicy,
+    MeshProfile, MeshReport, MeshSigned, MeshToken,
 };
 use super::postgres::PostgresReport;
 
@@ -86,6 +86,9 @@ pub enum Request {
     /// Invites nodes to the mesh. Answered with [`Response::MeshToken`].
     #[serde(rename = "mesh.invite")]
     MeshInvite(MeshInvitation),
+    /// Makes an OpenVPN app a leaf of this node. Answered with [`Response::MeshProfile`].
+    #[serde(rename = "mesh.invite-app")]
+    MeshInviteApp(MeshApp),
     /// Changes what a node is in the mesh. Answered with [`Response::MeshSigned`].
     #[serde(rename = "mesh.set")]
     MeshSet {
@@ -147,6 +150,8 @@ pub enum Response {
     Reloaded(Box<ReloadReport>),
     /// The token of an invitation.
     MeshToken(MeshToken),
+    /// The profile of an OpenVPN app.
+    MeshProfile(Box<MeshProfile>),
     /// The paths to a node.
     MeshPath(Box<MeshPath>),
     /// The policy of a mesh.

@@ -1,6 +1,7 @@
 //! `adit mesh`: machines on one network and behind NAT boxes, set up as a user does.
 
 mod admin;
+mod apps;
 mod demo;
 mod gateway;
 mod hundred;
@@ -30,6 +31,7 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("killed-and-restarted", killed_and_restarted),
     ("subnet", gateway::subnet),
     ("exit", gateway::exit),
+    ("openvpn-app", apps::openvpn_app),
     ("token", token),
     ("names", names),
     ("policy", policy::policy),

@@ -97,6 +97,8 @@ pub enum Limit {
     Relay,
     /// Whether they may be gateways.
     Gateway,
+    /// Whether it may admit OpenVPN apps as leaves of its own node, and nodes that have leaves.
+    OpenVpn,
     /// Their number.
     Count,
     /// The time until which it may admit nodes.
@@ -111,6 +113,7 @@ impl std::fmt::Display for Limit {
             Self::Subnets => "subnets",
             Self::Relay => "relays",
             Self::Gateway => "gateways",
+            Self::OpenVpn => "OpenVPN apps",
             Self::Count => "the number of nodes",
             Self::Until => "time",
         })
@@ -264,6 +267,10 @@ fn as_inviter(
     }
     if node.gateway && !limits.gateway {
         return limit(Limit::Gateway);
+    }
+    let is_own_leaf = |gateway: KeyHash| limits.leaves && gateway == order.signer(at);
+    if node.openvpn || !node.leaf_of.is_none_or(is_own_leaf) {
+        return limit(Limit::OpenVpn);
     }
     if limits.until.is_some_and(|until| usage.time > until) {
         return limit(Limit::Until);

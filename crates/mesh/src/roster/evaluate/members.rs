@@ -19,6 +19,8 @@ type Claim = (usize, Rank);
 struct Candidate<'a> {
     first_key: KeyHash,
     key: KeyHash,
+    /// The key and those that it replaced.
+    keys: Vec<KeyHash>,
     admit: Claim,
     /// The change that describes it now.
     info: Claim,
@@ -60,6 +62,7 @@ pub(super) fn add(authority: &Authority<'_, '_>, view: &View, roster: &mut Roste
     roster.policy = policy.map(|(_, hash)| hash);
     let mut candidates = candidates(authority, view, &all, &counting);
     refuse_collisions(order, &mut candidates, roster);
+    refuse_orphans(&mut candidates, roster);
     settle(order, &candidates, roster);
 }
 
@@ -104,7 +107,8 @@ fn candidates<'a>(
             return None;
         }
         let changes = keys.iter().filter_map(|key| described.get(key)).flatten().copied();
-        describe(authority, *first_key, key, *admit, changes.collect())
+        let changes = changes.collect();
+        describe(authority, *first_key, keys, *admit, changes)
     };
     admits.iter().filter_map(candidate).collect()
 }
@@ -136,7 +140,7 @@ fn successors(
 fn describe<'a>(
     authority: &Authority<'_, 'a>,
     first_key: KeyHash,
-    key: KeyHash,
+    keys: Vec<KeyHash>,
     admit: Claim,
     mut changes: Vec<usize>,
 ) -> Option<Candidate<'a>> {
@@ -167,7 +171,8 @@ fn describe<'a>(
     };
     Some(Candidate {
         first_key,
-        key,
+        key: *keys.last()?,
+        keys,
         admit,
         info,
         node: current,
@@ -204,6 +209,24 @@ fn refuse_collisions(order: &Order<'_>, candidates: &mut Vec<Candidate<'_>>, ros
     });
 }
 
+/// Returns the members of which OpenVPN apps may be leaves, by all keys that they have had.
+fn gateways_for_apps(candidates: &[Candidate<'_>]) -> BTreeMap<KeyHash, KeyHash> {
+    let gateways = candidates.iter().filter(|candidate| candidate.node.openvpn);
+    gateways.flat_map(|gateway| gateway.keys.iter().map(|key| (*key, gateway.key))).collect()
+}
+
+/// Removes the leaves of nodes that are not members, or have no leaves. They hold no names and addresses either.
+fn refuse_orphans(candidates: &mut Vec<Candidate<'_>>, roster: &mut Roster) {
+    let gateways = gateways_for_apps(candidates);
+    candidates.retain(|candidate| {
+        let has_gateway = candidate.node.leaf_of.is_none_or(|node| gateways.contains_key(&node));
+        if !has_gateway {
+            roster.warnings.push(Warning::Leaf { key: candidate.key });
+        }
+        has_gateway
+    });
+}
+
 /// Decides who has names, addresses and subnets, and adds the members.
 fn settle(order: &Order<'_>, candidates: &[Candidate<'_>], roster: &mut Roster) {
     let (mut names, mut addresses) = (BTreeMap::new(), BTreeMap::new());
@@ -214,6 +237,7 @@ fn settle(order: &Order<'_>, candidates: &[Candidate<'_>], roster: &mut Roster) 
         }
     }
     let lost = lost_subnets(order, candidates);
+    let gateways = gateways_for_apps(candidates);
     for candidate in candidates {
         let (key, node) = (candidate.key, candidate.node);
         let name = Some(&node.name).filter(|name| names.get(name) == Some(&candidate.named));
@@ -244,6 +268,8 @@ fn settle(order: &Order<'_>, candidates: &[Candidate<'_>], roster: &mut Roster) 
             groups: node.groups.clone(),
             relay: node.relay,
             gateway: node.gateway,
+            openvpn: node.openvpn,
+            leaf_of: node.leaf_of.and_then(|key| gateways.get(&key).copied()),
             not_after: node.not_after,
         };
         roster.members.insert(key, member);

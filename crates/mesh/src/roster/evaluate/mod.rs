@@ -94,6 +94,10 @@ pub struct Member {
     pub relay: bool,
     /// Whether other members may send all their traffic through it.
     pub gateway: bool,
+    /// Whether OpenVPN apps may be its leaves.
+    pub openvpn: bool,
+    /// The member through which it is reached, if it is an OpenVPN app.
+    pub leaf_of: Option<KeyHash>,
     /// The time until which it is a member.
     pub not_after: Option<UnixTime>,
 }
@@ -138,6 +142,14 @@ pub enum Warning {
         member: KeyHash,
         /// The subnet.
         subnet: IpNet,
+    },
+    /// An OpenVPN app has no gateway, and is not a member.
+    #[error(
+        "the gateway of an OpenVPN app was removed, or serves no apps: remove the app, or make the node a gateway again"
+    )]
+    Leaf {
+        /// The hash of the app's key.
+        key: KeyHash,
     },
     /// A node has the same IPv6 address as another one, and is not a member.
     #[error("a node's key has the same beginning as that of another member: give it a new key")]
@@ -194,6 +206,11 @@ impl Roster {
     /// Returns the member with this address.
     pub fn by_address(&self, address: IpAddr) -> Option<&Member> {
         self.by_address.get(&address).and_then(|key| self.member(key))
+    }
+
+    /// Returns the OpenVPN apps that are reached through this member.
+    pub fn leaves_of(&self, gateway: &KeyHash) -> impl Iterator<Item = &Member> {
+        self.members.values().filter(move |member| member.leaf_of.as_ref() == Some(gateway))
     }
 
     /// Returns the keys that were revoked or replaced. They never come back.

@@ -9,6 +9,7 @@ use crate::roster::testing::{
 use crate::roster::{NodeInfo, Revocation, Rotation, ipv6_of};
 
 mod conflicts;
+mod leaves;
 mod properties;
 
 /// Returns admins of a genesis, the most senior first, and an empty set of changes.
@@ -56,6 +57,7 @@ fn inviter() -> Inviter {
         subnets: ["10.0.0.0/8".parse().unwrap()].into(),
         relay: false,
         gateway: false,
+        leaves: false,
         count: 2,
         until: Some(NOW),
     }
