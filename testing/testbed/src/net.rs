@@ -267,6 +267,17 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
     Ok((switch, all))
 }
 
+/// Lets this many hosts of a [`star`], besides the first, reach each other.
+///
+/// # Errors
+/// `ip` failed.
+pub fn join_ports(switch: &Namespace, hosts: usize) -> Result<()> {
+    ip(
+        Some(switch),
+        (1..=hosts).map(|n| format!("link set port{n} type bridge_slave isolated off")),
+    )
+}
+
 /// Returns the lines that connect a host to the switch.
 fn port(n: usize, namespace: &Namespace) -> Vec<String> {
     let peer = format!("type veth peer name {VETH} netns {}", namespace.name);

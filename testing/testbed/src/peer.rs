@@ -39,22 +39,7 @@ impl Program {
 
     /// Returns the `openvpn` of a Debian suite under `roots` (see `scripts/roots.sh`), if it has been fetched.
     pub fn of_suite(roots: &Path, suite: &'static str) -> Option<Self> {
-        let root = roots.join(suite).canonicalize().ok()?;
-        let program = root.join("usr/sbin/openvpn");
-        let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
-        let libraries = [root.join("lib").join(&machine), root.join("usr/lib").join(&machine)];
-        // Its name is ld-2.31.so or ld-linux-x86-64.so.2; the links to it may be absolute and lead out of the root.
-        let loader = libraries.iter().find_map(|folder| {
-            std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).find(|path| {
-                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                name.starts_with("ld-") && name.contains(".so") && !path.is_symlink()
-            })
-        })?;
-        let path = std::env::join_paths(&libraries).ok()?;
-        program.exists().then(|| Self::Root {
-            suite,
-            words: vec![loader.into(), "--library-path".into(), path, program.into()],
-        })
+        Some(Self::Root { suite, words: in_root(&roots.join(suite), "usr/sbin/openvpn")? })
     }
 
     /// Returns whether the program supports `disable-dco`, and would use the kernel's module without it.
@@ -96,4 +81,23 @@ impl Program {
         command.args(options);
         command
     }
+}
+
+/// Returns the words that start a program of a private root through the root's own dynamic linker: the linker, its library
+/// path, the program. `None` if the root has not been fetched (see `scripts/roots.sh`).
+pub fn in_root(root: &Path, program: &str) -> Option<Vec<OsString>> {
+    let root = root.canonicalize().ok()?;
+    let program = root.join(program);
+    let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let libraries = [root.join("lib").join(&machine), root.join("usr/lib").join(&machine)];
+    // Its name is ld-2.31.so or ld-linux-x86-64.so.2; the links to it may be absolute and lead out of the root.
+    let loader = libraries.iter().find_map(|folder| {
+        std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).find(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            name.starts_with("ld-") && name.contains(".so") && !path.is_symlink()
+        })
+    })?;
+    let path = std::env::join_paths(&libraries).ok()?;
+    let words = vec![loader.into(), "--library-path".into(), path, program.clone().into()];
+    program.exists().then_some(words)
 }

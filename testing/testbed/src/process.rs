@@ -269,6 +269,17 @@ impl Daemon {
     }
 }
 
+/// Returns a figure of a process's memory in KiB, such as `Pss` or `Pss_Anon`, as /proc/PID/smaps_rollup names it.
+///
+/// # Errors
+/// The process no longer exists, or there is no such figure.
+pub fn memory_kib(pid: u32, figure: &str) -> Result<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let value = |line: &str| line.strip_prefix(figure)?.strip_prefix(':').map(str::to_owned);
+    let value = rollup.lines().find_map(value).context(format!("no {figure}"))?;
+    value.trim().trim_end_matches(" kB").parse().context(figure)
+}
+
 /// Returns user and system time of all threads of a process, in seconds.
 ///
 /// # Errors
@@ -347,5 +358,6 @@ mod tests {
         daemon.wait_for("done", Duration::from_secs(30)).unwrap();
         assert!(daemon.cpu_seconds().unwrap() > 0.0);
         assert!(daemon.rss_kib().unwrap() > 100);
+        assert!(memory_kib(daemon.pid(), "Pss_Anon").unwrap() > 0);
     }
 }
