@@ -39,8 +39,8 @@ done
 
 if [[ ${1:-} != --local ]]; then
     wireguard=target/roots/sid/usr/bin/wireguard-go
-    [[ -x $wireguard ]] || echo "lab-deps: fetching a recent wireguard-go into target/roots/sid"
-    scripts/roots.sh sid || true
+    echo "lab-deps: fetching a recent wireguard-go, nebula and tinc 1.1 into target/roots, if they are not there"
+    scripts/roots.sh sid nebula tinc || true
     if [[ -x $wireguard ]] && ! "$wireguard" --version >/dev/null 2>&1; then
         echo "lab-deps: SKIPPED: $wireguard does not run on this system" >&2
     fi
