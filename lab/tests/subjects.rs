@@ -12,7 +12,7 @@ use adit_sim::Impairment;
 use adit_testbed::failure::{Context, Failure, Result};
 use adit_testbed::sandbox::{self, Entered, Sandbox};
 
-const SUBJECTS: [&str; 13] = [
+const SUBJECTS: [&str; 15] = [
     "bare",
     "copy",
     "adit",
@@ -25,6 +25,8 @@ const SUBJECTS: [&str; 13] = [
     "openvpn-tap",
     "adit-filter",
     "tinc",
+    "tinc-1.1",
+    "nebula",
     "wireguard-go",
 ];
 

@@ -94,6 +94,14 @@ fn scenario(file: &Spanned<ScenarioFile>, rounds: u32) -> Result<Scenario, Mista
             format!("{kind} {what} tunnel through a database: not {other}"),
         );
     }
+    if let (Kind::Relay, Some(given), Some(other)) =
+        (kind, &raw.subjects, subjects.iter().find(|subject| !subject.is_mesh()))
+    {
+        return mistake(
+            &given.span(),
+            format!("{kind} is for meshes, such as adit-mesh and nebula: not {other}"),
+        );
+    }
     let name = raw.name.as_ref().map_or(description.name, |name| name.get_ref().as_str());
     let rounds = match &raw.rounds {
         None => rounds,
@@ -225,6 +233,18 @@ mod tests {
         );
         let many = format!("{}idle = [11]\n", text("postgres", "adit-postgres-strict"));
         assert!(refused(&many).contains("idle has 11; write 0 to 10"));
+    }
+
+    #[test]
+    fn only_meshes_relay() {
+        let text = |subject: &str| {
+            format!("{HEAD}[[scenario]]\nkind = \"relay\"\nsubjects = [\"{subject}\"]\n")
+        };
+        for mesh in ["adit-mesh", "nebula", "tinc", "tinc-1.1"] {
+            assert!(Plan::parse("x.toml", &text(mesh)).is_ok(), "{mesh}");
+        }
+        let expected = "x.toml:4: relay is for meshes, such as adit-mesh and nebula: not adit";
+        assert_eq!(refused(&text("adit")), expected);
     }
 
     #[test]

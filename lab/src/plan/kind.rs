@@ -65,6 +65,10 @@ kinds! {
     Hostile "hostile":
         "round trips and bulk of an honest client while a client or a stranger does its worst",
         [Hostile, Rate, Link];
+    /// Bulk traffic between two members of a mesh, directly and through a relay.
+    Relay "relay":
+        "bulk between two members of a mesh: on their direct path, and then through a third one that relays",
+        [Link];
     /// Memory use after this many gigabytes.
     Volume "volume": "memory after so many gigabytes", [Gigabytes];
     /// One stream through a database, and the rows that it left.

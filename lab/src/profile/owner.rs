@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use adit_testbed::failure::{Context, Result, ensure};
 
-use crate::subject::{Bridging, Joint, Subject};
+use crate::subject::{Bridging, Joint, Subject, Tinc};
 
 /// The processes that are sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,10 @@ impl Owner {
             Subject::Vpn(vpn) => vpn.server.name(),
             Subject::Database(scheme) if scheme.is_adit() => "adit",
             Subject::Database(_) => "adit-lab",
-            Subject::Tinc => "tincd",
+            Subject::Tinc(Tinc::V1_0) => "tincd",
+            Subject::Tinc(Tinc::V1_1) | Subject::Nebula => {
+                return Err("a program of a private root runs under its linker's name".into());
+            }
             Subject::WireguardGo => "wireguard-go",
             Subject::Mesh => "adit",
         }))
@@ -78,7 +81,7 @@ adit 60/60 5.6: cpu-clock:
         let adit = Owner::of(&Subject::ADIT).unwrap();
         assert_eq!(adit.pids(TASKS).unwrap(), "41,60");
         assert_eq!(Owner::of(&Subject::Copy).unwrap().pids(TASKS).unwrap(), "50");
-        let failure = Owner::of(&Subject::Tinc).unwrap().pids(TASKS).unwrap_err();
+        let failure = Owner::of(&Subject::Tinc(Tinc::V1_0)).unwrap().pids(TASKS).unwrap_err();
         assert!(failure.0.contains("tincd"), "{failure}");
     }
 

@@ -258,6 +258,6 @@ mod tests {
             assert!(failure.0.contains(said), "{line}: {failure}");
         }
         assert!(asked("", Some(&Subject::ADIT)).unwrap_err().0.contains("the same"));
-        assert!(asked("handshakes", Some(&Subject::Tinc)).is_err());
+        assert!(asked("handshakes", Some(&Subject::Tinc(subject::Tinc::V1_0))).is_err());
     }
 }

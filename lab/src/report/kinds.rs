@@ -37,6 +37,10 @@ pub(super) fn intro(kind: &str) -> &'static str {
              transfer, while another peer attacks the server: none (the control), a client with a certificate, or a stranger. \
              The adversary acts at the same rate for each subject."
         }
+        "relay" => {
+            "One TCP stream between two members of a mesh, in each direction in turn: on their direct path, and then through a \
+             third member, because they reach only that one; and what it costs the third one."
+        }
         "volume" => "Memory after more and more was carried.",
         "postgres" => {
             "One TCP stream between two hosts that reach only a database, by the receiver's count, and idle round trips; what \
@@ -62,6 +66,7 @@ pub(super) fn judged_by(kind: &str) -> &'static [&'static str] {
         "growth" => &["server_cpu_percent", "server_anon_mib"],
         "connections" | "handshakes" => &["handshakes_per_s", "cpu_ms_per_handshake"],
         "overload" => &["recovery_s", "stuck"],
+        "relay" => &["relayed_mbps", "direct_mbps", "relayed_percent", "relay_cpu_s_per_gb"],
         "volume" => &["server_pss_mib"],
         "postgres" => &["sum_mbps", "idle_p50_ms", "idle_p99_ms"],
         "soak" => &["disk_growth_mib_per_min", "disk_peak_mib"],

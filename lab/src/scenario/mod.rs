@@ -14,6 +14,7 @@ mod memory;
 pub mod overload;
 mod postgres;
 pub mod processes;
+mod relay;
 mod runner;
 mod soak;
 mod throughput;

@@ -8,11 +8,12 @@ use adit_testbed::sandbox::Sandbox;
 
 use super::trial_run::TrialRun;
 use super::{
-    growth, handshake_load, hostile, latency, loss, memory, postgres, soak, throughput, udp, volume,
+    growth, handshake_load, hostile, latency, loss, memory, postgres, relay, soak, throughput, udp,
+    volume,
 };
 use crate::plan::{Kind, Outer, Settings, Trial};
 use crate::record::Measurement;
-use crate::subject::{Subject, Toolchain, TunnelSpec};
+use crate::subject::{MemberPath, Subject, Toolchain, TunnelSpec};
 use crate::testbed::{Database, LinkMode, Testbed};
 
 /// Config files as `(name, text)`.
@@ -81,6 +82,7 @@ impl Runner {
             Kind::Hostile => hostile::run(self, settings, subject),
             Kind::Control => handshake_load::control(self, settings, subject),
             Kind::Postgres => postgres::run(self, settings, subject),
+            Kind::Relay => relay::run(self, settings, subject),
             Kind::Soak => soak::run(self, settings, subject),
             Kind::Volume => volume::run(self, settings, subject),
             Kind::InMemory | Kind::Handshakes | Kind::Instructions => {
@@ -148,7 +150,29 @@ impl Runner {
         let outer_v6 = settings.outer == Outer::Ipv6;
         let spec =
             TunnelSpec { cipher: settings.cipher.clone(), outer_v6, ..TunnelSpec::default() };
-        let tunnels = self.toolchain.start(subject, &testbed, &spec)?;
+        self.start_as(testbed, subject, &spec)
+    }
+
+    /// Starts a mesh whose clients reach each other by this path.
+    pub(super) fn start_members(
+        &mut self,
+        testbed: Rc<Testbed>,
+        settings: &Settings,
+        subject: &Subject,
+        path: MemberPath,
+    ) -> Result<TrialRun> {
+        let cipher = settings.cipher.clone();
+        let spec = TunnelSpec { cipher, members: Some(path), ..TunnelSpec::default() };
+        self.start_as(testbed, subject, &spec)
+    }
+
+    fn start_as(
+        &mut self,
+        testbed: Rc<Testbed>,
+        subject: &Subject,
+        spec: &TunnelSpec,
+    ) -> Result<TrialRun> {
+        let tunnels = self.toolchain.start(subject, &testbed, spec)?;
         let configs = self.configs.entry(subject.to_string()).or_default();
         if configs.is_empty() {
             configs.clone_from(&tunnels.configs);

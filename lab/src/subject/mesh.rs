@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use adit_testbed::failure::{Context, Result, ensure};
 use adit_testbed::net::Namespace;
@@ -9,7 +11,7 @@ use adit_testbed::process::{Daemon, output, run_with_input};
 
 use super::start::{Processes, SETUP_LIMIT, no_lines};
 use super::toolchain::Toolchain;
-use super::{TunnelSpec, Tunnels, reach};
+use super::{MemberPath, TunnelSpec, Tunnels, reach};
 use crate::testbed::Testbed;
 
 /// The device of a mesh of the default name.
@@ -46,6 +48,11 @@ pub(super) fn start(
     let server_inner = reach::inner_addrs(&testbed.server, DEVICE)?;
     let client_inner = reach::inner(&testbed.clients, DEVICE)?;
     reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT).map_err(|f| processes.blame(f))?;
+    if let Some(path) = spec.members {
+        reach::members(&testbed.clients, &client_inner, SETUP_LIMIT)
+            .and_then(|()| nodes.wait_for_path(testbed, path))
+            .map_err(|failure| processes.blame(failure))?;
+    }
     let mut tunnels = processes.into_tunnels(server_inner, client_inner);
     tunnels.configs = vec![(
         "commands".to_owned(),
@@ -67,6 +74,26 @@ impl Nodes<'_> {
         command.arg("mesh").args(words);
         command.arg("--dir").arg(self.folder.join(number.to_string()));
         command
+    }
+
+    /// Waits until the first two clients send to each other on this path.
+    fn wait_for_path(&self, testbed: &Testbed, path: MemberPath) -> Result<()> {
+        let last = Instant::now() + SETUP_LIMIT;
+        let ends = testbed.clients.iter().zip([(1, "client2"), (2, "client1")]);
+        for (host, (number, peer)) in ends {
+            loop {
+                let listed = output(self.command(host, number, &["peers", "--json"]))?;
+                let peers: Vec<serde_json::Value> =
+                    serde_json::from_str(&listed).context("JSON")?;
+                let route = peers.iter().find(|p| p["name"] == peer).map(|p| p["route"].clone());
+                if route.is_some_and(|route| route == path.to_string()) {
+                    break;
+                }
+                ensure(Instant::now() < last, || format!("no {path} path to {peer}: {listed}"))?;
+                sleep(Duration::from_millis(100));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the command of a node that runs, and leaves the DNS settings alone.

@@ -14,8 +14,10 @@ pub mod database;
 mod directives;
 mod keys;
 mod mesh;
+mod nebula;
 mod reach;
 mod revision;
+mod root;
 mod start;
 mod tinc;
 mod toolchain;
@@ -30,8 +32,9 @@ pub use database::Scheme;
 pub use keys::{Identity, Keys};
 pub(crate) use revision::git;
 pub use revision::{prepare, workspace};
+pub use tinc::Tinc;
 pub use toolchain::{Toolchain, here};
-pub use tunnels::{TunnelSpec, Tunnels};
+pub use tunnels::{MemberPath, TunnelSpec, Tunnels};
 pub use vpn::{Carrier, Implementation, Variant, Vpn};
 pub use wired::Joint;
 
@@ -51,8 +54,10 @@ pub enum Subject {
     Wired(Joint),
     /// Two or more hosts that can reach only a database.
     Database(Scheme),
-    /// tinc 1.0.
-    Tinc,
+    /// tinc.
+    Tinc(Tinc),
+    /// nebula.
+    Nebula,
     /// wireguard-go.
     WireguardGo,
     /// adit's mesh.
@@ -87,7 +92,8 @@ impl Subject {
             .chain(bridges.map(Subject::Bridge))
             .chain(joints.map(Subject::Wired))
             .chain(Scheme::all().map(Subject::Database))
-            .chain([Self::Tinc, Self::WireguardGo, Self::Mesh])
+            .chain([Tinc::V1_0, Tinc::V1_1].map(Subject::Tinc))
+            .chain([Self::Nebula, Self::WireguardGo, Self::Mesh])
     }
 
     /// Returns the git revision of adit that is measured, if the subject names one.
@@ -96,6 +102,11 @@ impl Subject {
             Self::Vpn(vpn) => vpn.revision(),
             _ => None,
         }
+    }
+
+    /// Returns whether its clients can be members of one network, which reach each other directly or through the server.
+    pub fn is_mesh(&self) -> bool {
+        matches!(self, Self::Mesh | Self::Nebula | Self::Tinc(_))
     }
 
     /// Returns the scheme of a subject that passes packets through a database.
@@ -116,7 +127,8 @@ impl fmt::Display for Subject {
             Self::Bridge(bridging) => f.write_str(bridging.name()),
             Self::Wired(joint) => f.write_str(joint.name()),
             Self::Database(scheme) => f.write_str(scheme.name()),
-            Self::Tinc => f.write_str("tinc"),
+            Self::Tinc(version) => f.write_str(version.name()),
+            Self::Nebula => f.write_str("nebula"),
             Self::WireguardGo => f.write_str("wireguard-go"),
             Self::Mesh => f.write_str("adit-mesh"),
         }

@@ -23,6 +23,15 @@ pub(super) fn all(from: &[Namespace], to: IpAddr, limit: Duration) -> Result<()>
     everywhere(from, move || echo(to, limit)).map(drop)
 }
 
+/// Waits until each client reaches the next one.
+///
+/// # Errors
+/// As [`all`].
+pub(super) fn members(clients: &[Namespace], inner: &[InnerAddrs], limit: Duration) -> Result<()> {
+    let pairs = clients.iter().zip(inner.iter().skip(1));
+    pairs.map(|(from, to)| all(std::slice::from_ref(from), to.v4, limit)).collect()
+}
+
 /// Returns the addresses of a device in each of these hosts.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! tinc 1.0 in router mode, with its default cipher and digest.
+//! tinc 1.0 and 1.1 in router mode, with their default ciphers and digests.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,85 +14,143 @@ use adit_testbed::tunnel::InnerAddrs;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use super::root::RootProgram;
 use super::start::{Processes, SETUP_LIMIT, inner, inners, no_lines};
 use super::toolchain::{Toolchain, first_line};
-use super::{TunnelSpec, Tunnels, reach};
+use super::{MemberPath, TunnelSpec, Tunnels, reach};
 use crate::testbed::Testbed;
 
 const INSTALL: &str = "apt install tinc, or: scripts/lab-deps.sh";
 
-/// Returns the first line of `tincd --version`.
-pub(super) fn version() -> std::result::Result<String, String> {
-    let line = first_line(Path::new("tincd"), &["--version"], INSTALL)?;
-    if line.starts_with("tinc version 1.0") {
-        return Ok(line);
-    }
-    Err(format!("{line}: the lab writes the files of 1.0, which are others: {INSTALL}"))
+/// A version of tinc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tinc {
+    /// The system's 1.0.
+    V1_0,
+    /// 1.1, from a private root.
+    V1_1,
 }
 
-/// Starts a daemon at every host; the clients connect to the server.
-pub(super) fn start(
-    toolchain: &Toolchain,
-    testbed: &Testbed,
-    spec: &TunnelSpec,
-) -> Result<Tunnels> {
-    no_lines(spec, "tinc")?;
-    let files = Files::write(toolchain, testbed, spec)?;
-    let mut processes = Processes::default();
-    processes.server.push(Daemon::spawn("server", files.command(&testbed.server, 0))?);
-    for daemon in &mut processes.server {
-        daemon.wait_for("Ready", SETUP_LIMIT)?;
+impl Tinc {
+    /// Returns its name as a subject.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::V1_0 => "tinc",
+            Self::V1_1 => "tinc-1.1",
+        }
     }
-    processes.dial(testbed, |index, host| Ok(files.command(host, index + 1)))?;
-    processes.wait_clients("Ready")?;
-    let server_inner = inner(0)?;
-    reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT).map_err(|f| processes.blame(f))?;
-    wait_for_mtu(&processes, testbed.clients.len()).map_err(|f| processes.blame(f))?;
-    let mut tunnels = processes.into_tunnels(server_inner, inners(testbed)?);
-    tunnels.notes =
-        vec!["tinc's own cipher and digest: AES-256-CBC, SHA-256 cut to 4 bytes".to_owned()];
-    if spec.inner_mtu.is_none() {
-        tunnels.notes.push(
-            "MTU inside the tunnel: the kernel's, 1500; tinc finds the path's and clamps".into(),
-        );
+
+    /// Returns the first line of `tincd --version`.
+    pub(super) fn installed(self) -> std::result::Result<String, String> {
+        if self == Self::V1_1 {
+            RootProgram::find("tinc", "usr/sbin/tinc")?;
+            return RootProgram::find("tinc", "usr/sbin/tincd")?.version("--version");
+        }
+        let line = first_line(Path::new("tincd"), &["--version"], INSTALL)?;
+        if line.starts_with("tinc version 1.0") {
+            return Ok(line);
+        }
+        Err(format!("{line}: the lab writes the files of 1.0, which are others: {INSTALL}"))
     }
-    tunnels.configs = files.shown;
-    tunnels.folder = Some(files.folder);
-    Ok(tunnels)
+
+    /// Starts a daemon at every host; the clients connect to the server.
+    pub(super) fn start(
+        self,
+        toolchain: &Toolchain,
+        testbed: &Testbed,
+        spec: &TunnelSpec,
+    ) -> Result<Tunnels> {
+        no_lines(spec, self.name())?;
+        let files = Files::write(self, toolchain, testbed, spec)?;
+        let mut processes = Processes::default();
+        processes.server.push(Daemon::spawn("server", files.command(&testbed.server, 0)?)?);
+        for daemon in &mut processes.server {
+            daemon.wait_for("Ready", SETUP_LIMIT)?;
+        }
+        processes.dial(testbed, |index, host| files.command(host, index + 1))?;
+        processes.wait_clients("Ready")?;
+        let (server_inner, client_inner) = (inner(0)?, inners(testbed)?);
+        let peers =
+            if spec.members == Some(MemberPath::Direct) { testbed.clients.len() } else { 1 };
+        wait_for_mtu(&files, &processes, testbed, peers, || {
+            reach::all(&testbed.clients, server_inner.v4, SETUP_LIMIT)?;
+            if spec.members.is_some() {
+                reach::members(&testbed.clients, &client_inner, SETUP_LIMIT)?;
+            }
+            Ok(())
+        })
+        .map_err(|failure| processes.blame(failure))?;
+        let mut tunnels = processes.into_tunnels(server_inner, client_inner);
+        tunnels.notes = vec![match self {
+            Self::V1_0 => {
+                "tinc's own cipher and digest: AES-256-CBC, SHA-256 cut to 4 bytes".into()
+            }
+            Self::V1_1 => "tinc 1.1's only cipher: ChaCha20-Poly1305".into(),
+        }];
+        if spec.inner_mtu.is_none() {
+            tunnels.notes.push(
+                "MTU inside the tunnel: the kernel's, 1500; tinc finds the path's and clamps"
+                    .into(),
+            );
+        }
+        tunnels.configs = files.shown;
+        tunnels.folder = Some(files.folder);
+        Ok(tunnels)
+    }
+
+    /// Makes a node's key. Returns the lines for the node's host file.
+    fn make_key(self, toolchain: &Toolchain, node: &Path) -> Result<String> {
+        if self == Self::V1_0 {
+            return Ok(toolchain.rsa()?.public.clone());
+        }
+        let mut generate = RootProgram::find("tinc", "usr/sbin/tinc")?.here();
+        generate.args(["--batch", "-c"]).arg(node).arg("generate-ed25519-keys");
+        output(generate)?;
+        let hosts = fs::read_dir(node.join("hosts"))?;
+        let host = hosts.flatten().next().context("tinc made no host file")?.path();
+        Ok(fs::read_to_string(host)?)
+    }
 }
 
 /// The folder of each node, numbered like the addresses: the server is 0.
 struct Files {
+    version: Tinc,
     folder: TempDir,
     shown: Vec<(String, String)>,
 }
 
 impl Files {
-    fn write(toolchain: &Toolchain, testbed: &Testbed, spec: &TunnelSpec) -> Result<Self> {
-        let keys = toolchain.rsa()?;
-        let mut files = Self { folder: toolchain.scratch()?, shown: Vec::new() };
-        let server_outer = testbed.server_outer(spec.outer_v6);
-        let server_host = format!("Address = {server_outer}\n{}", subnets(inner(0)?));
+    fn write(
+        version: Tinc,
+        toolchain: &Toolchain,
+        testbed: &Testbed,
+        spec: &TunnelSpec,
+    ) -> Result<Self> {
+        let mut files = Self { version, folder: toolchain.scratch()?, shown: Vec::new() };
+        let mut server_host = String::new();
         for number in 0..=testbed.clients.len() {
-            let address = inner(number)?;
             let node = files.node(number);
             fs::create_dir_all(node.join("hosts")).context(node.display())?;
-            let (key, conf) = (&keys.private, conf(number, spec));
-            fs::write(
-                node.join("tinc.conf"),
-                format!("{conf}PrivateKeyFile = {}\n", key.display()),
-            )?;
+            let conf = conf(number, spec);
+            let key_file = match version {
+                Tinc::V1_0 => format!("PrivateKeyFile = {}\n", toolchain.rsa()?.private.display()),
+                Tinc::V1_1 => String::new(),
+            };
+            fs::write(node.join("tinc.conf"), format!("{conf}{key_file}"))?;
+            let address = inner(number)?;
             let up = up(address, spec);
             let script = node.join("tinc-up");
             fs::write(&script, &up)?;
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-            let host = if number == 0 { server_host.clone() } else { subnets(address) };
-            let with_key = format!("{host}{}", keys.public);
+            let host = host(version, testbed, spec, number)?;
+            let with_key = format!("{host}{}", version.make_key(toolchain, &node)?);
             // A client has the files of itself and the server; the server has those of all nodes.
             fs::write(node.join("hosts").join(name(number)), &with_key)?;
-            if number > 0 {
+            if number == 0 {
+                server_host = with_key;
+            } else {
                 fs::write(files.node(0).join("hosts").join(name(number)), &with_key)?;
-                fs::write(node.join("hosts/server"), format!("{server_host}{}", keys.public))?;
+                fs::write(node.join("hosts/server"), &server_host)?;
             }
             if number < 2 {
                 let name = name(number);
@@ -108,13 +166,51 @@ impl Files {
         self.folder.path().join(name(number))
     }
 
-    fn command(&self, host: &Namespace, number: usize) -> Command {
-        let node = self.node(number);
-        let mut command = host.command("tincd");
-        command.arg("-D").arg("-c").arg(&node);
-        command.arg(format!("--pidfile={}", node.join("pid").display()));
-        command
+    fn command(&self, host: &Namespace, number: usize) -> Result<Command> {
+        let mut command = match self.version {
+            Tinc::V1_0 => host.command("tincd"),
+            Tinc::V1_1 => RootProgram::find("tinc", "usr/sbin/tincd")?.on(host),
+        };
+        command.arg("-D");
+        self.add_folder(&mut command, number);
+        Ok(command)
     }
+
+    /// Returns the list of nodes that a daemon knows, as `server at 192.0.2.1 port 655 ... pmtu 1451 (min 1451 max 1451)`.
+    fn nodes(&self, daemon: &Daemon, number: usize) -> Result<String> {
+        match self.version {
+            Tinc::V1_0 => {
+                daemon.signal(Signal::SIGUSR2)?;
+                std::thread::sleep(Duration::from_millis(20));
+                Ok(daemon.log())
+            }
+            Tinc::V1_1 => {
+                let mut dump = RootProgram::find("tinc", "usr/sbin/tinc")?.here();
+                self.add_folder(&mut dump, number);
+                output({
+                    dump.args(["dump", "nodes"]);
+                    dump
+                })
+            }
+        }
+    }
+
+    fn add_folder(&self, command: &mut Command, number: usize) {
+        let node = self.node(number);
+        command.arg("-c").arg(&node).arg(format!("--pidfile={}", node.join("pid").display()));
+    }
+}
+
+/// Returns a node's host file without its key.
+fn host(version: Tinc, testbed: &Testbed, spec: &TunnelSpec, number: usize) -> Result<String> {
+    let subnets = subnets(inner(number)?);
+    if number == 0 {
+        return Ok(format!("Address = {}\n{subnets}", testbed.server_outer(spec.outer_v6)));
+    }
+    // Without it 1.0 sends to members that it does not reach by UDP over its TCP connections; 1.1 finds a relay itself.
+    let is_indirect = version == Tinc::V1_0 && spec.members == Some(MemberPath::Relay);
+    let indirect = if is_indirect { "IndirectData = yes\n" } else { "" };
+    Ok(format!("{indirect}{subnets}"))
 }
 
 fn name(number: usize) -> String {
@@ -126,10 +222,13 @@ fn conf(number: usize, spec: &TunnelSpec) -> String {
     let mut conf = format!("Name = {}\nMode = router\nInterface = tun0\n", name(number));
     // Writing to a String cannot fail.
     let _ = writeln!(conf, "AddressFamily = {family}");
-    // Without it every client would learn of every other, and a mesh would be measured instead of a star.
-    let _ =
-        writeln!(conf, "{}", if number == 0 { "TunnelServer = yes" } else { "ConnectTo = server" });
-    conf
+    let role = match (number, spec.members) {
+        // Without it every client would learn of every other, and a mesh would be measured instead of a star.
+        (0, None) => "TunnelServer = yes\n",
+        (0, Some(_)) => "",
+        _ => "ConnectTo = server\n",
+    };
+    conf + role
 }
 
 fn subnets(address: InnerAddrs) -> String {
@@ -146,21 +245,25 @@ fn up(address: InnerAddrs, spec: &TunnelSpec) -> String {
     script
 }
 
-/// Waits until tinc has discovered the path MTU: until then it sends large packets over TCP, which a trial must not
-/// include.
-///
-/// On SIGUSR2 a daemon lists its nodes, as `server at 192.0.2.1 port 655 ... pmtu 1451 (min 1451 max 1451)`.
-fn wait_for_mtu(processes: &Processes, clients: usize) -> Result<()> {
+/// Waits until tinc has discovered the path MTU to `peers` nodes from each client, and to all from the server: until then
+/// it sends large packets over TCP, which a trial must not include. It probes only paths with traffic, which `ping`
+/// makes.
+fn wait_for_mtu(
+    files: &Files,
+    processes: &Processes,
+    testbed: &Testbed,
+    peers: usize,
+    ping: impl Fn() -> Result<()>,
+) -> Result<()> {
     let last = Instant::now() + SETUP_LIMIT;
-    let daemons = processes.server.iter().map(|server| (server, clients));
-    let daemons = daemons.chain(processes.clients.iter().flatten().map(|client| (client, 1)));
-    for (daemon, peers) in daemons {
+    let daemons = processes.server.iter().map(|server| (server, testbed.clients.len()));
+    let daemons = daemons.chain(processes.clients.iter().flatten().map(|client| (client, peers)));
+    for (number, (daemon, peers)) in daemons.enumerate() {
         let mut asked = 0;
         loop {
-            daemon.signal(Signal::SIGUSR2)?;
+            ping()?;
             asked += 1;
-            std::thread::sleep(Duration::from_millis(20));
-            if settled(&daemon.log()) >= peers {
+            if settled(&files.nodes(daemon, number)?) >= peers {
                 break;
             }
             ensure(Instant::now() < last, || {

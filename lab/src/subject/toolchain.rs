@@ -13,7 +13,7 @@ use super::keys::Keys;
 use super::tinc::RsaKey;
 use super::{
     Bridging, Joint, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, mesh,
-    revision, tinc, wired, wireguard,
+    nebula, revision, wired, wireguard,
 };
 use crate::testbed::Testbed;
 
@@ -75,7 +75,8 @@ impl Toolchain {
                 "{subject} needs a database: only scenarios of the kinds postgres and soak have one"
             )
             .into()),
-            Subject::Tinc => tinc::start(self, testbed, spec),
+            Subject::Tinc(version) => version.start(self, testbed, spec),
+            Subject::Nebula => nebula::start(self, testbed, spec),
             Subject::WireguardGo => wireguard::start(self, testbed, spec),
             Subject::Mesh => mesh::start(self, testbed, spec),
         }
@@ -138,7 +139,8 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
         }
         Subject::Vpn(vpn) => vpn.version(),
         Subject::Database(scheme) => database::version(*scheme),
-        Subject::Tinc => tinc::version(),
+        Subject::Tinc(version) => version.installed(),
+        Subject::Nebula => nebula::version(),
         Subject::WireguardGo => wireguard::version(),
     }
 }

@@ -1,6 +1,7 @@
 //! The request of a trial to a subject, and the result: a tunnel that carries traffic.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,24 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::wired::BridgeHost;
+
+/// The path between two members of a mesh that are clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberPath {
+    /// They reach each other's outer address.
+    Direct,
+    /// They reach the server alone.
+    Relay,
+}
+
+impl fmt::Display for MemberPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Direct => "direct",
+            Self::Relay => "relay",
+        })
+    }
+}
 
 /// The required properties of a tunnel. If a subject lacks one, its start fails and names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +40,9 @@ pub struct TunnelSpec {
     pub outer_v6: bool,
     /// The MTU inside the tunnel in bytes; `None` leaves each program at its default.
     pub inner_mtu: Option<u32>,
+    /// Whether the clients shall reach each other, and by which path; only meshes can ([`super::Subject::is_mesh`]), and
+    /// the others ignore it.
+    pub members: Option<MemberPath>,
     /// Additional lines for the server's config file; only subjects with OpenVPN's protocol accept them.
     pub server_lines: Vec<String>,
     /// Additional lines for every client's config file; only subjects with OpenVPN's protocol accept them.
@@ -33,6 +55,7 @@ impl Default for TunnelSpec {
             cipher: "AES-256-GCM".to_owned(),
             outer_v6: false,
             inner_mtu: None,
+            members: None,
             server_lines: Vec::new(),
             client_lines: Vec::new(),
         }

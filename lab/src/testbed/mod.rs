@@ -19,6 +19,8 @@ pub(crate) use counters::Counters;
 pub use database::{Database, MOST_IDLE, ROLE};
 pub use relay::{Relay, RelayCounters};
 
+use crate::subject::MemberPath;
+
 /// The offloads that the ends of the veth pairs leave to each other.
 #[derive(
     Debug,
@@ -110,7 +112,7 @@ pub struct Testbed {
     pub server: Namespace,
     /// The hosts of the clients, at least one.
     pub clients: Vec<Namespace>,
-    _switch: Option<Namespace>,
+    switch: Option<Namespace>,
 }
 
 /// The address plan of the hosts.
@@ -190,6 +192,18 @@ impl Testbed {
         Self::new(Plan::Star, mode, server, all, Some(switch), None)
     }
 
+    /// Creates two clients and the server as [`Testbed::star`] does; the clients reach each other only on a direct path.
+    ///
+    /// # Errors
+    /// As [`Testbed::pair`].
+    pub fn members(mode: LinkMode, path: MemberPath) -> Result<Self> {
+        let testbed = Self::star(2, mode)?;
+        if path == MemberPath::Direct {
+            net::join_ports(testbed.switch.as_ref().context("a star without a switch")?, 2)?;
+        }
+        Ok(testbed)
+    }
+
     /// Creates one client, the server and a [`Relay`] between them that impairs packets; the addresses are those of
     /// [`Testbed::pair`]. `impairment` is that from the client, then that from the server; the same seed gives the same
     /// impairment. The mode is [`LinkMode::Wire`], since the relay moves single packets.
@@ -217,7 +231,7 @@ impl Testbed {
     ) -> Result<Self> {
         let counters = Counters::open(std::iter::once(&server).chain(&clients))?;
         let counters = Arc::new(counters);
-        Ok(Self { relay, counters, mode, plan, server, clients, _switch: switch })
+        Ok(Self { relay, counters, mode, plan, server, clients, switch })
     }
 
     /// Returns the link mode of the veth pairs.
