@@ -61,7 +61,11 @@ enum Verb {
         replay: Option<PathBuf>,
     },
     /// Show a mesh in the making, in network namespaces.
-    DemoMesh,
+    DemoMesh {
+        /// Repeat it this often, and print only how long the events took.
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        rounds: Option<u16>,
+    },
     /// Let openvpn clients connect, transfer, rekey, leave or die: the server's resources must return to their initial
     /// values.
     Soak {
@@ -120,7 +124,10 @@ fn main() -> ExitCode {
                 Ok(())
             })
         }
-        Verb::DemoMesh => alone(scenario::demo_mesh),
+        Verb::DemoMesh { rounds: None } => alone(scenario::demo_mesh),
+        Verb::DemoMesh { rounds: Some(rounds) } => {
+            alone(|env, adit| scenario::time_mesh(env, adit, rounds))
+        }
         Verb::Soak { clients, minutes } => alone(|env, adit| {
             let soak = Soak { clients, length: Duration::from_secs(minutes * 60) };
             many_clients::soak(env, adit, &Program::OpenVpn, soak)

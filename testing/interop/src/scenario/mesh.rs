@@ -57,7 +57,15 @@ pub(super) fn long() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)
 
 /// Runs the demo, and prints it as it happens.
 pub(super) fn show_demo(scenario: &Scenario<'_>) -> Result<()> {
-    demo::show(scenario, &demo::Teller { is_silent: false })
+    demo::show(scenario, &demo::Teller::aloud())
+}
+
+/// Runs the demo this often. Returns how long its events took.
+pub(super) fn time_events<'a>(
+    rounds: u16,
+    scenario: impl Fn() -> Result<Scenario<'a>>,
+) -> Result<String> {
+    demo::time_events(rounds, scenario)
 }
 
 /// Three machines on one network reach each other over IPv4 and IPv6, and nothing stays on a machine after the end.

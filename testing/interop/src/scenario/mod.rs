@@ -305,6 +305,16 @@ pub fn demo_mesh(env: &TestEnv, adit: &Program) -> Result<String> {
     Ok("everything is removed again".into())
 }
 
+/// Runs the demo of a mesh this often. Returns how long its events took.
+///
+/// # Errors
+/// A step failed.
+pub fn time_mesh(env: &TestEnv, adit: &Program, rounds: u16) -> Result<String> {
+    mesh::time_events(rounds, || {
+        Ok(Scenario { env, folder: env.sandbox.folder("demo")?, server: adit, client: adit })
+    })
+}
+
 impl Scenario<'_> {
     fn folder(&self) -> &Path {
         &self.folder

@@ -209,12 +209,14 @@ impl MeshTestbed {
         self.daemon(at)?.wait_for(RUNS, LIMIT).map(drop)
     }
 
-    /// Returns the resident memory of a node's network process, on average.
-    pub(super) fn memory_kib(&self) -> Result<u64> {
+    /// Returns a figure of the memory of a node's processes in KiB, on average, such as `Pss_Anon`.
+    pub(super) fn memory_kib(&self, figure: &str) -> Result<u64> {
         let mut all: u64 = 0;
         let running = self.machines.iter().filter_map(|machine| machine.daemon.as_ref());
         for daemon in running.clone() {
-            all = all.saturating_add(daemon.rss_kib()?);
+            for pid in with_children(daemon.pid())? {
+                all = all.saturating_add(adit_testbed::process::memory_kib(pid, figure)?);
+            }
         }
         Ok(all / running.count().max(1) as u64)
     }
@@ -231,6 +233,11 @@ impl MeshTestbed {
     /// Kills a node.
     pub(super) fn kill(&mut self, at: usize) -> Result<()> {
         self.signal(at, Signal::SIGKILL)?;
+        self.killed(at)
+    }
+
+    /// Waits for the end of a node that was killed.
+    pub(super) fn killed(&mut self, at: usize) -> Result<()> {
         self.ended(at)?;
         let space = &self.machines[at].space;
         // Its helper undoes what it did, before another one begins.
@@ -368,6 +375,12 @@ impl Machine {
             Err(failure) => Ok(failure.to_string()),
         }
     }
+}
+
+/// Returns a process and its children: a node's helper is one.
+fn with_children(pid: u32) -> Result<Vec<u32>> {
+    let listed = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    Ok(std::iter::once(pid).chain(listed.split_whitespace().flat_map(str::parse)).collect())
 }
 
 /// Connects a host that is in no mesh to the internet. Returns its address.
