@@ -5,6 +5,7 @@ mod admin;
 mod apps;
 mod helper_duty;
 mod host_plan;
+mod memory_release;
 mod names;
 mod policy;
 mod report;
@@ -45,6 +46,7 @@ use self::apps::AppServer;
 pub use self::helper_duty::MESH;
 use self::helper_duty::MeshDuty;
 use self::host_plan::Conflict;
+use self::memory_release::MemoryRelease;
 use self::names::Names;
 use self::policy::NodePolicy;
 use self::store::Store;
@@ -78,6 +80,9 @@ pub struct UpReport {
     /// The token of [`UpOptions::invite`].
     pub token: Option<String>,
 }
+
+/// The maximum number of workers that share the control thread's allocation arena, as at a server.
+const ONE_ARENA: u16 = 2;
 
 /// Called once the node runs.
 pub type OnUp<'a> = &'a mut dyn FnMut(&UpReport);
@@ -159,6 +164,9 @@ async fn serve(
     adit_crypto::gather_entropy().map_err(|error| Fault::environment(error.to_string()))?;
     privileges::raise_descriptor_limit();
     let workers = worker_count::of_server(None, settings.workers)?;
+    if workers <= ONE_ARENA {
+        adit_linux::memory::share_one_arena();
+    }
     let mut controls = Controls::open(&paths.control_socket())?;
     let conflict =
         Conflict::find(&state.changes, &netinfo::local_networks_except(&settings.device));
@@ -235,6 +243,7 @@ async fn serve(
         admin_keys: admin,
         conflict,
         packets: log::Traffic::default(),
+        memory_release: MemoryRelease::default(),
         wall: WallClock::new(),
         removed: false,
     };
@@ -298,6 +307,7 @@ struct Running {
     /// Why this machine has no IPv4 address in the mesh.
     conflict: Option<Conflict>,
     packets: log::Traffic,
+    memory_release: MemoryRelease,
     wall: WallClock,
     removed: bool,
 }
@@ -374,6 +384,7 @@ impl Instance for Running {
         self.store.write_due(self.driver.engine());
         self.policy.tick();
         self.tick_apps();
+        self.release_memory();
         Ok(None)
     }
 
@@ -500,6 +511,18 @@ impl Running {
             self.mapped.clone_from(&mapped);
             let own = self.addresses.current().to_vec();
             self.driver.act(|node, now, out| node.set_addresses(now, own, mapped, out));
+        }
+    }
+
+    /// Releases the memory that the last packets and handshakes needed, once the node is idle.
+    fn release_memory(&mut self) {
+        let totals = self.driver.backend().plane().totals();
+        let packets = totals.tun_read.packets.saturating_add(totals.tun_written.packets);
+        if self.memory_release.is_due(packets) {
+            self.driver.backend().plane().release_memory();
+            self.driver.act(|node, now, _| node.release_memory(now));
+            self.driver.release_memory();
+            adit_linux::memory::trim();
         }
     }
 

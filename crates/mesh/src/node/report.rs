@@ -68,6 +68,15 @@ pub struct NodeCounters {
 }
 
 impl Node {
+    /// Shrinks the tables to their contents. Otherwise a nearly empty table keeps its peak allocation.
+    pub fn release_memory(&mut self, now: Instant) {
+        self.sessions.release_memory(now);
+        self.session_outputs.shrink_to_fit();
+        self.by_session.shrink_to_fit();
+        self.by_channel.shrink_to_fit();
+        self.by_tag.shrink_to_fit();
+    }
+
     /// Reports all other members.
     pub fn peers(&self) -> impl Iterator<Item = KeyHash> {
         self.roster.members().map(|member| member.key).filter(|key| *key != self.own)

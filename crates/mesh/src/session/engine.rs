@@ -322,6 +322,14 @@ impl SessionEngine {
         self.sessions.is_empty()
     }
 
+    /// Shrinks the tables to their contents.
+    pub fn release_memory(&mut self, now: Instant) {
+        self.listener.release_memory(now);
+        self.by_sender.shrink_to_fit();
+        self.by_channel.shrink_to_fit();
+        self.links.shrink_to_fit();
+    }
+
     /// Returns the counters.
     pub fn counters(&self) -> SessionCounters {
         SessionCounters { refused: self.listener.refused(), ..self.counters }
