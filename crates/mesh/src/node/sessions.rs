@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_engine::command::Traffic;
+use adit_engine::command::{Keepalive, Traffic};
 use adit_engine::{Instant, Link, PeerId};
 use adit_openvpn::data_format::Command;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -21,6 +21,10 @@ use crate::sync;
 
 /// The time without an answer on any path after which a session ends.
 const LOST: Duration = Duration::from_secs(10);
+
+/// The keepalive times of sessions with relays: after a restart, a relay knows no addresses, so all must notice it soon.
+const RELAY_KEEPALIVE: Keepalive =
+    Keepalive { interval: Duration::from_secs(5), timeout: Duration::from_secs(16) };
 
 /// The kinds of records of the roster.
 const SYNC_KINDS: std::ops::RangeInclusive<u8> = 16..=18;
@@ -57,6 +61,10 @@ impl Node {
         let live = Live { number, channels, link, since: now, packets, active_at: now };
         self.by_session.insert(number, key);
         self.by_channel.extend(live.channels.iter().map(|channel| (*channel, key)));
+        if self.is_relay(&key) || self.is_relay(&self.own) {
+            let set = |channel: &PeerId| Command::SetKeepalive(*channel, RELAY_KEEPALIVE);
+            live.channels.iter().map(set).for_each(|command| out.plane(command));
+        }
         let peer = self.peer_mut(now, key, out);
         peer.attempt = None;
         peer.session = Some(live);

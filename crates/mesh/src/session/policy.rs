@@ -36,9 +36,10 @@ impl Default for Policy {
             rekey_after: Duration::from_secs(3600),
             idle_after: Duration::from_secs(600),
             join_lasts: Duration::from_secs(60),
+            // Probes find a path that is lost, within 3 s where there is traffic. These are for the end of an idle peer.
             keepalive: Keepalive {
-                interval: Duration::from_secs(5),
-                timeout: Duration::from_secs(16),
+                interval: Duration::from_secs(15),
+                timeout: Duration::from_secs(50),
             },
             tun_mtu: 1500,
             replay_window: 1024,

@@ -41,6 +41,15 @@ fn a_node_joins_with_a_token_and_both_reach_each_other() {
 }
 
 #[test]
+fn pings_are_seldom_but_to_and_from_relays() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    assert!(w.ping(1, 2, SECOND * 5).is_some());
+    for (from, to, seconds) in [(1, 0, 5), (0, 1, 5), (1, 2, 15), (2, 1, 15)] {
+        assert_eq!(w.ping_interval(from, to), Some(SECOND * seconds), "{from} -> {to}");
+    }
+}
+
+#[test]
 fn a_used_token_admits_no_second_node() {
     let mut w = World::new(1);
     let hub = w.machine("198.51.100.1", None);

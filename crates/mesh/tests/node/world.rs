@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use adit_crypto::sign::SigningKey;
-use adit_engine::command::{SpliceId, Traffic};
+use adit_engine::command::{Keepalive, SpliceId, Traffic};
 use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
 use adit_mesh::node::{JoinEvent, Joining, Node, NodeConfig, NodeEvent, RelayLimits, RouteKind};
 use adit_mesh::path::MAIN_SOCKET;
@@ -35,6 +35,7 @@ struct Channel {
     /// The id that the peer expects in packets.
     wire_id: u32,
     routes: Vec<ipnet::IpNet>,
+    keepalive: Keepalive,
     packets: u64,
 }
 
@@ -470,6 +471,14 @@ impl World {
         channels.any(|channel| channel.routes.iter().any(|route| route.contains(&address)))
     }
 
+    /// Returns how often a machine sends pings to another one.
+    pub(crate) fn ping_interval(&self, from: usize, to: usize) -> Option<Duration> {
+        let to = IpAddr::from(self.node(from).roster().member(&self.machines[to].key)?.ipv6);
+        let leads = |channel: &&Channel| channel.routes.iter().any(|route| route.contains(&to));
+        let channel = self.machines[from].plane.channels.values().find(leads)?;
+        Some(channel.keepalive.interval)
+    }
+
     /// Returns how a node reaches another one.
     pub(crate) fn route(&self, from: usize, to: usize) -> RouteKind {
         let node = self.machines[from].node.as_ref().expect("a running node");
@@ -554,6 +563,7 @@ impl Plane {
                     relay: None,
                     wire_id,
                     routes: Vec::new(),
+                    keepalive: spec.keepalive,
                     packets: 0,
                 };
                 assert!(self.channels.insert(id, channel).is_none(), "an id is used twice");
@@ -561,6 +571,9 @@ impl Plane {
             Command::SetLink(id, link) => {
                 let channel = self.channels.get_mut(&id).expect("a channel");
                 (channel.link, channel.relay) = (link, None);
+            }
+            Command::SetKeepalive(id, keepalive) => {
+                self.channels.get_mut(&id).expect("a channel").keepalive = keepalive;
             }
             Command::SetRelay(id, relay) => {
                 self.channels.get_mut(&id).expect("a channel").relay = Some(relay);

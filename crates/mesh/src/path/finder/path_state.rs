@@ -15,7 +15,7 @@ const LOST_PROBES: u32 = 3;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(700);
 
 /// The interval of probes on all other paths: less than the 30 s after which some NATs drop a mapping.
-const KEEP_INTERVAL: Duration = Duration::from_secs(15);
+const KEEP_INTERVAL: Duration = Duration::from_secs(25);
 
 /// The time for which a direct path that was lost carries no data even if it answers again.
 const PROBATION: Duration = Duration::from_secs(30);

@@ -655,7 +655,7 @@ fn an_idle_path_is_probed_only_to_keep_its_mapping() {
     let mut peer = direct();
     answer(&mut peer, NOW, Duration::from_secs(60), false);
     let sent = answer(&mut peer, NOW, Duration::from_secs(660), false);
-    assert_eq!(sent, 40, "one in 15 s, and none to the relay");
+    assert_eq!(sent, 24, "one in 25 s, and none to the relay");
 }
 
 #[test]
