@@ -86,7 +86,7 @@ fn cookie() -> Case {
     (SessionId::LEN, Box::new(spoil))
 }
 
-/// Makes the case of a wrapping whose MAC of `len` bytes begins at byte `from`.
+/// Makes the case for a wrapping whose MAC of `len` bytes begins at byte `from`.
 fn wrapped(config: WrapConfig, from: usize, len: usize) -> Case {
     let mut client = Wrapper::client(&config).expect("a wrapping");
     let mut good = Vec::new();
@@ -107,7 +107,7 @@ fn wrapped(config: WrapConfig, from: usize, len: usize) -> Case {
     (len, Box::new(spoil))
 }
 
-/// Makes the case of the hash of a tls-crypt-v2 client's wrapped key, which must stay the same
+/// Makes the case for the hash of a tls-crypt-v2 client's wrapped key, which must stay the same
 /// within a session.
 fn client_key() -> Case {
     let server_key = ServerKey::new(&[42; ServerKey::LEN]);
@@ -180,7 +180,7 @@ fn run(name: &str) {
     }
 }
 
-/// Counts the instructions of each comparison of a case, in the last round of each byte.
+/// Counts the instructions of each comparison of a case, in the last round for each byte.
 fn count(name: &str, folder: &Path) -> Vec<u64> {
     let out = folder.join(name);
     let mut command = Command::new("valgrind");

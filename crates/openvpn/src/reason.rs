@@ -107,7 +107,7 @@ pub enum Reason {
     /// The ends have no cipher in common.
     #[error(transparent)]
     NoCommonCipher(#[from] CipherRefused),
-    /// `max-clients` are connected.
+    /// As many clients as `max-clients` allows are connected.
     #[error("the server is full (max-clients)")]
     ServerFull,
     /// The pool is exhausted.
@@ -116,7 +116,7 @@ pub enum Reason {
     /// The fixed address of the client cannot be leased.
     #[error("the fixed address of this client is not in the network, or the server's own")]
     FixedAddressUnsuitable,
-    /// Another client has the fixed address of the client. Contains that client's name if it is known.
+    /// Another client has the client's fixed address. Contains the other client's name if it is known.
     #[error("the fixed address of this client is in use{}", .0.as_ref().map(|name| format!(" by {name}")).unwrap_or_default())]
     FixedAddressInUse(Option<String>),
     /// An option for the client does not fit into a message.
@@ -138,16 +138,16 @@ pub enum Reason {
     /// A newer check of the same name replaced the check.
     #[error("replaced by a newer check")]
     CheckReplaced,
-    /// A server received nothing from its client for `ping-restart`.
+    /// A server received nothing from its client for the time of `ping-restart`.
     #[error("ping-restart: nothing heard from the client")]
     ClientSilent,
-    /// No packet arrived from the other end for `ping-restart`.
+    /// No packet arrived from the other end for the time of `ping-restart`.
     #[error("Inactivity timeout (--ping-restart), restarting")]
     PingRestart,
-    /// No packet arrived from the other end for `ping-exit`.
+    /// No packet arrived from the other end for the time of `ping-exit`.
     #[error("ping-exit: nothing heard from the other end")]
     PingExit,
-    /// There was too little traffic in the tunnel for `inactive`.
+    /// There was too little traffic in the tunnel for the time of `inactive`.
     #[error("inactive: too little passed through the tunnel")]
     Inactive,
     /// `session-timeout` has expired.
@@ -298,7 +298,7 @@ impl Reason {
         }
     }
 
-    /// Returns the text that AUTH_FAILED or HALT carries to the peer. Most reasons are for the log alone.
+    /// Returns the text that AUTH_FAILED or HALT carries to the peer. Most reasons are only for the log.
     pub fn wire_text(&self) -> String {
         match self {
             Self::NoCommonCipher(_) => {
@@ -314,9 +314,9 @@ impl Reason {
         }
     }
 
-    /// Returns whether only the packet is bad, and the session continues. A stream neither loses nor alters bytes. On
-    /// it, a packet that is not authentic or belongs to another session shows that the ends disagree about where
-    /// packets begin.
+    /// Returns whether only the packet is bad, and the session continues. A stream neither loses nor alters bytes, so
+    /// on a stream a packet that is not authentic or belongs to another session shows that the ends disagree about
+    /// where packets begin.
     pub(crate) fn is_harmless_on(&self, link: Link) -> bool {
         let out_of_step = matches!(self, Self::Packet(_) | Self::Foreign(_));
         self.is_harmless() && !(out_of_step && link.is_stream())

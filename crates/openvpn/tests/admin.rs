@@ -1,5 +1,5 @@
-//! Parameters of single clients that a server's administrator sets, and messages that change or end
-//! sessions.
+//! Parameters that a server's administrator sets for individual clients, and messages that change
+//! or end sessions.
 
 mod support;
 
@@ -688,14 +688,14 @@ fn a_check_has_a_session_of_its_own_and_leaves_the_other_alone() {
     let again = w.connect(ClientConfig { check: true, ..named("bob") }, Impairment::default(), 3);
     assert!(w.run(10 * SECOND, |w| w.is_up(again)));
     assert_eq!(w.downs(), ["replaced by a newer check"]);
-    // The server ends a check that does not end by itself.
+    // The server ends a check that does not end on its own.
     assert!(w.run(70 * SECOND, |w| w.server.clients().count() == 1));
     assert_eq!(w.ups(first), 1);
     assert!(restarts(&w, first).is_empty());
     assert!(w.server.leases().all(|(name, _)| name == "bob"), "a check's address is not kept");
 }
 
-/// `server ... nopool` without `ifconfig-pool`: addresses come from `ifconfig-push` alone.
+/// `server ... nopool` without `ifconfig-pool`: addresses come only from `ifconfig-push`.
 #[test]
 fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
     let server = "10.9.0.1/24".parse().expect("a network");
@@ -734,8 +734,8 @@ fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
     assert!(warnings[0] == "of its file" && warnings[1].contains("no pool"), "{warnings:?}");
 }
 
-/// Like OpenVPN, the server counts from the packet on for which it creates a client. Over UDP that
-/// is the packet after the reset and its answer.
+/// Like OpenVPN, the server starts counting with the packet for which it creates a client. Over UDP
+/// that is the packet after the reset and its answer.
 #[test]
 fn the_control_channel_counts_in_a_sessions_traffic() {
     for transport in [Transport::Udp, Transport::Tcp] {

@@ -1,6 +1,6 @@
 //! The work that one authenticated client can cause on the control thread, counted per virtual
-//! second and compared with the limits in `session::budget`. The hostile client here is built from
-//! the protocol's parts alone, so that no budget of our own client limits it.
+//! second and compared with the limits in `session::budget`. The hostile client here is built only
+//! from the protocol's parts, so that no budget of our own client limits it.
 
 mod support;
 

@@ -195,7 +195,7 @@ fn a_session_that_can_negotiate_no_more_ends_in_time() {
     w.run(400 * SECOND, restarted);
     let lived = w.now.since(start);
     assert!((149 * SECOND..=160 * SECOND).contains(&lived), "{lived:?}");
-    // The client reconnects by itself.
+    // The client reconnects on its own.
     w.clients[c].up = line;
     assert!(w.run(20 * SECOND, |w| w.ups(c) == 2), "{:?}", w.clients[c].events);
 }

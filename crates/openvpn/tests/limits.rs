@@ -1,5 +1,5 @@
-//! Sessions and programs that end by themselves, because of `inactive`, `session-timeout`,
-//! `ping-exit` or `tls-exit`.
+//! Sessions and programs that end because of `inactive`, `session-timeout`, `ping-exit` or
+//! `tls-exit`.
 
 #[allow(dead_code)]
 #[path = "support/points.rs"]

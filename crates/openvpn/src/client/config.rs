@@ -23,7 +23,7 @@ pub struct Credentials {
     pub password: Zeroizing<String>,
 }
 
-// Implemented manually: passwords must not reach a log.
+// Implemented by hand to keep passwords out of the logs.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
@@ -37,7 +37,8 @@ pub struct ClientConfig {
     pub settings: Settings,
     /// The certificates and their verification.
     pub tls: ClientTls,
-    /// The servers in the order to try; already shuffled if `remote-random` is configured.
+    /// The servers, in the order in which to try them; already shuffled if `remote-random` is
+    /// configured.
     pub remotes: Vec<Remote>,
     /// `connect-retry`: the first and the longest wait between rounds.
     pub connect_retry: (Duration, Duration),
@@ -53,9 +54,9 @@ pub struct ClientConfig {
     pub pull_filters: PullFilters,
     /// The keepalive to use unless the server pushes another one.
     pub keepalive: Keepalive,
-    /// Whether this is a check: the client stops after the TLS handshake, because a key exchange
-    /// would end another session with the same certificate. It goes further only if the server
-    /// supports checks.
+    /// Whether this is only a check. The client stops after the TLS handshake, because a key
+    /// exchange would end another session with the same certificate, and goes further only if the
+    /// server supports checks.
     pub check: bool,
 }
 

@@ -12,12 +12,13 @@ use crate::tls::PeerIdentity;
 /// An event that the client reports to its driver.
 #[derive(Clone, Debug)]
 pub enum ClientEvent {
-    /// The client dials `host:port`.
+    /// The server answered with this session id (logged as `TLS: Initial packet from ...`).
     Connecting(String),
     /// The server answered with this session id: `TLS: Initial packet from ...`.
     ServerAnswered(Link, SessionId),
-    /// The server's host, or a router before it, reports by ICMP that our packets cannot arrive,
-    /// with the errno. The session continues, because anyone on the path can forge such a report.
+    /// The server's host, or a router before it, reports by ICMP, with this errno, that our packets
+    /// cannot be delivered. The session continues, because anyone on the path can forge such a
+    /// report.
     Unreachable(Link, i32),
     /// TLS is complete and keys are exchanged; options are being requested.
     Authenticated {
@@ -29,7 +30,7 @@ pub enum ClientEvent {
     /// A part of the server's PUSH_REPLY or PUSH_UPDATE, as it arrived but without its secrets.
     Pushed(String),
     /// The tunnel is up: the driver applies this configuration to the TUN device and the routes,
-    /// and traffic may flow. The event is repeated after a reconnect, with an equal configuration
+    /// and traffic may flow. The event is repeated after a reconnect, with the same configuration
     /// if nothing changed.
     Up(Box<TunnelConfig>),
     /// The server has changed the options of the current session: the driver replaces the previous

@@ -124,7 +124,7 @@ impl Directive {
         })
     }
 
-    /// Parses an address and a netmask; the address is kept as it is.
+    /// Parses an address and a netmask; the address is kept unchanged.
     pub(super) fn net4(&self, address: usize, mask: usize) -> Result<Ipv4Net, ConfigError> {
         let ip = self.ipv4(address)?;
         let mask = self.ipv4(mask)?;
@@ -133,7 +133,7 @@ impl Directive {
         })
     }
 
-    /// Parses `ADDRESS/BITS`; the address is kept as it is.
+    /// Parses `ADDRESS/BITS`; the address is kept unchanged.
     pub(super) fn net6(&self, index: usize) -> Result<Ipv6Net, ConfigError> {
         let text = self.arg(index);
         text.parse().map_err(|_| {

@@ -1,5 +1,5 @@
 //! The ciphers of the data channel. As in openvpn, a CBC cipher is used only if `data-ciphers` or
-//! `data-ciphers-fallback` names it. `cipher` alone is only announced to the peer.
+//! `data-ciphers-fallback` names it. A cipher that only `cipher` names is announced to the peer but not used.
 
 use super::ConfigError;
 use super::raw_config::RawConfig;
@@ -70,7 +70,7 @@ fn compatible(raw: &mut RawConfig, found: &mut Vec<DataCipher>) {
     }
 }
 
-/// Warns about a `cipher` that is never used, because openvpn negotiates with `data-ciphers` alone.
+/// Warns about a `cipher` that is never used, because openvpn negotiates only the ciphers of `data-ciphers`.
 pub(super) fn named_in_vain(raw: &mut RawConfig, found: &[DataCipher]) {
     let Some((name, location)) = raw.cipher.clone() else { return };
     if raw.fallback.is_some() || raw.secret.is_some() {

@@ -1,4 +1,4 @@
-//! The files of single clients (`client-config-dir`), with one client's settings in addition to those for all clients.
+//! Per-client files (`client-config-dir`), each with settings for one client in addition to those for all clients.
 
 use adit_engine::auth;
 use ipnet::{IpNet, Ipv4Net};
@@ -40,11 +40,11 @@ pub struct ClientFile {
     pub grant: auth::ClientParams,
 }
 
-/// Returns the name of a client's file in the directory, or `None` if this name cannot have a file.
+/// Returns the name of a client's file in the directory, or `None` if a client of this name cannot have a file.
 ///
-/// Letters and digits of any script and a few signs are allowed. Characters that could lead out of the directory, hide
-/// the file or be special in a shell are not. Names with other characters are not mapped to allowed ones, because two
-/// clients could then share a file.
+/// Letters and digits of any script and a few punctuation marks are allowed. Characters that could lead out of the
+/// directory, hide the file or be special in a shell are not. Names with other characters are not mapped to allowed
+/// ones, because two clients could then share a file.
 pub fn client_file_name(common_name: &str) -> Option<&str> {
     let allowed = |c: char| c.is_alphanumeric() || " _-.@+=,:()~'&".contains(c);
     let plain = !common_name.is_empty()

@@ -376,7 +376,7 @@ pub enum Source {
     },
 }
 
-// Implemented manually: an inline key must not reach a log.
+// Implemented by hand to keep inline keys out of the logs.
 impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Source({self})")

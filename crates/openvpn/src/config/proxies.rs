@@ -24,7 +24,7 @@ pub(super) struct Proxies {
     headers: Vec<(String, String)>,
 }
 
-/// Takes `http-proxy`.
+/// Handles `http-proxy`.
 pub(super) fn http(
     proxies: &mut Proxies,
     base: Option<&Path>,
@@ -53,7 +53,7 @@ pub(super) fn http(
     Ok(())
 }
 
-/// Takes `http-proxy-user-pass`.
+/// Handles `http-proxy-user-pass`.
 pub(super) fn login(
     proxies: &mut Proxies,
     base: Option<&Path>,
@@ -64,7 +64,7 @@ pub(super) fn login(
     Ok(())
 }
 
-/// Takes `socks-proxy`.
+/// Handles `socks-proxy`.
 pub(super) fn socks(
     proxies: &mut Proxies,
     base: Option<&Path>,
@@ -91,7 +91,7 @@ fn method(d: &Directive) -> Result<(), ConfigError> {
     }
 }
 
-/// Takes `http-proxy-option`.
+/// Handles `http-proxy-option`.
 pub(super) fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigError> {
     let plain = |text: &str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     if !plain(d.arg(1)) || !d.get(2).is_none_or(plain) {
@@ -122,7 +122,8 @@ pub(super) fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigE
 }
 
 impl Proxies {
-    /// Returns a block's HTTP proxy or else the common one. Settings that the block lacks come from the common ones.
+    /// Returns the block's HTTP proxy, or the common one if the block has none. Settings that the block lacks are taken
+    /// from the common ones.
     fn http(&self, all: &Self) -> Option<HttpProxy> {
         let http = self.http.clone()?;
         let headers = if self.headers.is_empty() { &all.headers } else { &self.headers };
@@ -138,8 +139,8 @@ impl Proxies {
     }
 }
 
-/// Returns the proxy of a server as an index into the list of all proxies. It is the proxy of the server's block or
-/// else the common one.
+/// Returns the proxy of a server as an index into the list of all proxies. This is the proxy of the server's block, or
+/// the common one if the block has none.
 pub(super) fn before(
     raw: &RawConfig,
     own: &Proxies,

@@ -52,9 +52,9 @@ pub(super) struct Pool {
 
 /// The configuration while its directives are being read.
 ///
-/// Values that a directive determines by itself go directly into [`Self::options`] and the parts of the roles. The
-/// other fields are resolved once all directives are known, because they depend on the role, on other directives, or on
-/// the precedence among directives.
+/// A value that a single directive determines goes directly into [`Self::options`] or the parts of the roles. The other
+/// fields are resolved once all directives are known, because they depend on the role, on other directives, or on the
+/// precedence among directives.
 #[derive(Debug, Default)]
 pub(super) struct RawConfig {
     pub(super) options: Options,

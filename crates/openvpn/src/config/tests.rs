@@ -403,7 +403,7 @@ fn files_that_include_each_other_end() {
     let files = files(&[("x.conf", "config x.conf\n")]);
     let error = parse(&args("x.conf"), &files).unwrap_err();
     assert!(error.problem.contains("include each other"), "{error}");
-    // Included one after the other, so not nested.
+    // These files are included one after another, so they are not nested.
     let many = "config y.conf\n".repeat(200);
     let files = self::files(&[("x.conf", many.as_str()), ("y.conf", "verb 3\n")]);
     let error = parse(&args("x.conf"), &files).unwrap_err();
@@ -796,7 +796,7 @@ fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
         panic!("{:?}", parsed.dial.proxies)
     };
     assert_eq!((http.port, http.agent.as_deref(), socks.port), (8080, Some("all"), 1080));
-    // The common proxy is for the blocks without their own.
+    // The common proxy applies to blocks without a proxy of their own.
     let mixed = format!(
         "{}proto tcp\nsocks-proxy all\n",
         "<connection>\nremote a\n</connection>\n<connection>\nremote b\nhttp-proxy own 1\n</connection>\n"

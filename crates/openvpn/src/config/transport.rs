@@ -71,7 +71,7 @@ pub(super) fn parse_proto(d: &Directive, index: usize) -> Result<Proto, ConfigEr
     Ok(Proto { transport, family, side })
 }
 
-/// Takes `local`.
+/// Handles `local`.
 pub(super) fn local(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     let host = unbracketed(d.arg(0));
     let local = Local {
@@ -129,7 +129,7 @@ pub(super) fn socket(raw: &RawConfig, role: &Role) -> Result<Socket, ConfigError
     Ok(Socket { listen, bind_streams, ..raw.options.socket.clone() })
 }
 
-/// Returns one entry for each `local`, or one without a host.
+/// Returns one entry for each `local`, or a single entry without a host if there is none.
 fn listen(raw: &RawConfig, default: Proto) -> Result<Vec<Listen>, ConfigError> {
     let nowhere = Local { host: None, port: None, proto: None };
     let locals = match raw.sockets.locals.as_slice() {

@@ -58,8 +58,8 @@ impl DataKeys {
     /// not offer the exporter.
     ///
     /// # Errors
-    /// Fails if the cryptographic library refuses, which is our fault or the machine's and never
-    /// the peer's.
+    /// Fails if the cryptographic library refuses, which is our fault or the machine's, never the
+    /// peer's.
     pub fn from_prf(input: &PrfInput<'_>, role: Role) -> Result<Self, CryptoError> {
         let mut master = Zeroizing::new([0; 48]);
         tls1_prf(
@@ -83,7 +83,8 @@ impl DataKeys {
         Ok(Self::split(&StaticKey::new(*block), role))
     }
 
-    /// Splits a key into its halves. The client sends with key 0. In tls-crypt it is the server.
+    /// Splits a key into its halves. The client sends with key 0, whereas in tls-crypt the server
+    /// does.
     fn split(key: &StaticKey, role: Role) -> Self {
         let (seal, open) = key.directed(match role {
             Role::Client => Direction::Normal,
@@ -93,7 +94,7 @@ impl DataKeys {
     }
 }
 
-// Implemented manually: keys must not reach a log.
+// Implemented by hand to keep keys out of the logs.
 impl fmt::Debug for DataKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DataKeys(..)")

@@ -27,7 +27,7 @@ pub struct Randoms {
     pub random2: [u8; 32],
 }
 
-// Implemented manually: key material must not reach a log.
+// Implemented by hand to keep key material out of the logs.
 impl fmt::Debug for Randoms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Randoms(..)")
@@ -137,7 +137,7 @@ impl KeyMethod2 {
     }
 }
 
-// Implemented manually: a derived implementation would print secrets.
+// Implemented by hand because a derived implementation would print secrets.
 impl fmt::Debug for KeyMethod2 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyMethod2")
@@ -230,8 +230,8 @@ fn put_string(out: &mut Vec<u8>, field: Field, text: &str) -> Result<(), KeyMeth
     Ok(())
 }
 
-/// Parses the bytes as either end's message, for the fuzzer, and checks that the result is encoded
-/// with the same meaning.
+/// Parses the bytes as either end's message, for the fuzzer, and checks that encoding the result
+/// preserves its meaning.
 pub(super) fn fuzz(bytes: &[u8]) {
     for sender in [Role::Client, Role::Server] {
         if let Ok(message) = KeyMethod2::parse(bytes, sender) {

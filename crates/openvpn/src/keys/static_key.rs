@@ -104,7 +104,7 @@ impl StaticKey {
     }
 }
 
-// Implemented manually: keys must not reach a log.
+// Implemented by hand to keep keys out of the logs.
 impl fmt::Debug for StaticKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StaticKey(..)")

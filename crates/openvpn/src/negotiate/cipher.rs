@@ -47,12 +47,12 @@ impl DataCipher {
         aead.or_else(|| BlockCipher::from_name(name).map(|cipher| Self::Block(Some(cipher))))
     }
 
-    /// Returns whether the cipher authenticates by itself.
+    /// Returns whether the cipher itself authenticates packets.
     pub const fn is_aead(self) -> bool {
         matches!(self, Self::Aead(_))
     }
 
-    /// Returns the packet format. For an AEAD it is the ordinary one or, with `epoch`, the one of
+    /// Returns the packet format. For an AEAD it is the ordinary format or, with `epoch`, that of
     /// 2.7. For other ciphers it is CBC with the digest that `auth` names.
     pub fn protection(self, auth: &str, epoch: bool) -> Protection {
         match self {

@@ -12,7 +12,7 @@ pub const MAX_DNS_ADDRESSES: usize = 8;
 pub const MAX_DNS_SERVERS: usize = 16;
 /// The maximum number of domains in each list.
 pub const MAX_DNS_DOMAINS: usize = 64;
-/// The port of a server without a configured one.
+/// The port of a server for which none is configured.
 const DNS_PORT: u16 = 53;
 
 /// `transport`: the protocol of queries to a server.
@@ -59,7 +59,7 @@ pub struct DnsOptions {
     pub servers: BTreeMap<i8, DnsServer>,
     /// `dns search-domains`.
     pub search_domains: Vec<DomainName>,
-    /// `dhcp-option`, which has effect only if there is no `dns server`.
+    /// `dhcp-option`, which takes effect only if there is no `dns server`.
     pub dhcp: DhcpDns,
 }
 
@@ -70,7 +70,7 @@ pub struct DnsSettings {
     pub addresses: Vec<SocketAddr>,
     /// The domains that complete names without a dot.
     pub search_domains: Vec<DomainName>,
-    /// The domains to whose names the server is restricted. Empty: all names.
+    /// The domains whose names the server resolves; empty for all names.
     pub resolve_domains: Vec<DomainName>,
     /// `dnssec`.
     pub dnssec: Option<Dnssec>,

@@ -64,8 +64,8 @@ fn rebuilt(part: &str, items: &[ReplyItem]) {
     }
 }
 
-/// The kinds of options that the filters of [`fuzz_filters`] leave out: the prefix that a user
-/// would write, and the effect of the option on the result.
+/// The kinds of options that the filters of [`fuzz_filters`] leave out, each with the prefix that a
+/// user would write and the option's effect on the result.
 const KINDS: [Kind; 7] = [
     ("route ", |p| !p.routes4.is_empty(), |p| p.routes4.clear()),
     ("route-ipv6 ", |p| !p.routes6.is_empty(), |p| p.routes6.clear()),
@@ -83,8 +83,8 @@ const KINDS: [Kind; 7] = [
     ),
 ];
 
-/// Pushes options through filters. Checks that the result equals the unfiltered one without the
-/// filtered kinds, in whatever form the server writes its options.
+/// Pushes options through filters. Checks that the result equals the unfiltered one minus the
+/// filtered kinds, however the server spells its options.
 ///
 /// The first byte selects the kinds to leave out, or `route-nopull`; the first line after it is a
 /// PUSH_REPLY, each further one a PUSH_UPDATE.

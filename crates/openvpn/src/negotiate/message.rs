@@ -72,7 +72,7 @@ pub struct Restart {
     pub reason: String,
 }
 
-/// The reason why a control message is dropped. The fault is the peer's, and does not end the
+/// The reason why a control message is dropped. The fault is the peer's and does not end the
 /// session.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum BadMessage {
@@ -103,8 +103,8 @@ impl ControlMessage {
         record.split(|byte| *byte == 0).filter(|text| !text.is_empty()).map(Self::parse)
     }
 
-    /// Parses one message, which is NUL-terminated on the wire and may be followed by CR or LF,
-    /// which OpenVPN tolerates.
+    /// Parses one message. It is NUL-terminated on the wire and, as in OpenVPN, may be followed by
+    /// CR or LF.
     ///
     /// # Errors
     /// [`BadMessage`]: the caller drops and counts the message.

@@ -164,7 +164,7 @@ impl fmt::Display for BadPeerInfo {
 impl std::error::Error for BadPeerInfo {}
 
 impl PeerInfo {
-    /// Parses the lines. Those that are not `NAME=value` with a plain name are left out and
+    /// Parses the lines. Lines that are not `NAME=value` with a plain name are left out and
     /// counted.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ impl PeerInfo {
         Self { entries: entries.to_vec(), skipped: 0 }
     }
 
-    /// Returns the lines in their order.
+    /// Returns the lines in order.
     pub fn entries(&self) -> &[(String, String)] {
         &self.entries
     }
@@ -213,13 +213,13 @@ impl PeerInfo {
         self.entries.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns `IV_PROTO`, without any bits if it is missing or malformed.
+    /// Returns `IV_PROTO`; no bits are set if it is missing or malformed.
     pub fn proto(&self) -> IvProto {
         IvProto(self.get("IV_PROTO").and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 
-    /// Returns the names in `IV_CIPHERS`. If it is missing, returns those that `IV_NCP=2` implies;
-    /// for a peer that cannot negotiate, none.
+    /// Returns the names in `IV_CIPHERS`. If it is missing, returns those that `IV_NCP=2` implies,
+    /// or none for a peer that cannot negotiate.
     pub fn ciphers(&self) -> Vec<&str> {
         if let Some(list) = self.get("IV_CIPHERS") {
             return list.split(':').filter(|name| !name.is_empty()).collect();

@@ -23,8 +23,8 @@ impl PullFilter {
     }
 }
 
-/// Returns a prefix of an option's text with single spaces and without quotes. A quote may be
-/// unclosed at its end.
+/// Normalizes a prefix of an option's text to single spaces and no quotes. A quote may be left open
+/// at its end.
 fn plain(prefix: &str) -> String {
     let mut lexed = None;
     if prefix.contains(['"', '\'', '\\']) {
@@ -45,7 +45,7 @@ fn plain(prefix: &str) -> String {
 pub enum FilterAction {
     /// Accept the option; later filters are skipped.
     Accept,
-    /// Leave the option out, with a note.
+    /// Leave the option out and add a note.
     Ignore,
     /// Restart the connection.
     Reject,

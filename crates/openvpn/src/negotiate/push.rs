@@ -82,8 +82,8 @@ impl fmt::Display for PushError {
 impl std::error::Error for PushError {}
 
 impl<T: PushItem> PushAssembler<T> {
-    /// Adds one message. Returns all items in their order once the last part has arrived; the
-    /// assembler is then empty again.
+    /// Adds one message. Returns all items in order once the last part has arrived; the assembler
+    /// is then empty again.
     ///
     /// # Errors
     /// [`PushError`]; the parts so far are discarded.
@@ -124,7 +124,7 @@ impl<T: PushItem> PushAssembler<T> {
     }
 }
 
-/// An option that does not fit into a PUSH_REPLY by itself. The fault is the operator's.
+/// An option that does not fit into a PUSH_REPLY even on its own. The fault is the operator's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushTooLong(pub String);
 
@@ -136,9 +136,9 @@ impl fmt::Display for PushTooLong {
 
 impl std::error::Error for PushTooLong {}
 
-/// Bundles options into the PUSH_REPLY messages of at most 1024 bytes, including the NUL. All
-/// messages but the last end in `push-continuation 2`. The last one ends in `push-continuation 1`,
-/// unless it is the only one.
+/// Bundles options into PUSH_REPLY messages of at most 1024 bytes, including the NUL. All messages
+/// but the last end in `push-continuation 2`. The last one ends in `push-continuation 1`, unless it
+/// is the only one.
 ///
 /// # Errors
 /// [`PushTooLong`]

@@ -61,7 +61,7 @@ pub struct PushedOptions {
     pub ping: Option<Duration>,
     /// `ping-restart` or `ping-exit`.
     pub ping_timeout: Option<Duration>,
-    /// Whether [`Self::ping_timeout`] is from `ping-exit`.
+    /// Whether [`Self::ping_timeout`] comes from `ping-exit`.
     pub exit_on_timeout: bool,
     /// `dhcp-option` and `dns`.
     pub dns: DnsOptions,
@@ -103,7 +103,7 @@ pub struct PushedOptions {
     pub notes: Vec<String>,
 }
 
-// Implemented manually: the token is equivalent to a password.
+// Implemented by hand to keep the token, which is equivalent to a password, out of the logs.
 impl fmt::Debug for PushedOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PushedOptions")
@@ -131,13 +131,13 @@ pub enum PushRefused {
     Malformed {
         /// The option.
         option: String,
-        /// The defect of the option.
+        /// The option's defect.
         reason: String,
     },
     /// A PUSH_UPDATE requests a change that is impossible within a session; restart it, as OpenVPN
     /// does.
     NotUpdatable(String),
-    /// A `pull-filter reject` of ours matches; restart the session, as OpenVPN does.
+    /// A configured `pull-filter reject` matches; restart the session, as OpenVPN does.
     Filtered(String),
 }
 
@@ -185,7 +185,7 @@ impl PushedOptions {
         }
         let mut pushed = Self::parse(&options, filters)?;
         pushed.notes.append(&mut notes);
-        // A token is never part of an update, and must not be kept longer than it is useful.
+        // A token is never part of an update, and must not be kept longer than needed.
         options.retain(|option| !option.is_secret());
         Ok((pushed, options))
     }

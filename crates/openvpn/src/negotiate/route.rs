@@ -67,7 +67,7 @@ pub struct RouteContext {
 }
 
 impl RouteSpec<Ipv4Net, Ipv4Addr> {
-    /// Replaces the words by addresses. Returns `None` if one denotes no address (such as
+    /// Replaces the words with addresses. Returns `None` if one denotes no address (such as
     /// `remote_host` while the server is reached over IPv6).
     pub fn resolve(&self, context: &RouteContext) -> Option<Route<Ipv4Net, Ipv4Addr>> {
         let remote = match context.remote {
@@ -84,7 +84,7 @@ impl RouteSpec<Ipv4Net, Ipv4Addr> {
 }
 
 impl RouteSpec<Ipv6Net, Ipv6Addr> {
-    /// Replaces the words by addresses. Returns `None` if one denotes no address.
+    /// Replaces the words with addresses. Returns `None` if one denotes no address.
     pub fn resolve(&self, context: &RouteContext) -> Option<Route<Ipv6Net, Ipv6Addr>> {
         let remote = match context.remote {
             Some(IpAddr::V6(address)) => Some(address),

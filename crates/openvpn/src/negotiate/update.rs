@@ -5,8 +5,8 @@ use super::option::{Change, PushedOption};
 use super::pull_filter::{FilterAction, PullFilters};
 
 /// The options that may change within a session. They concern addresses, routes, name servers and
-/// sizes, and exclude options that change the format of packets. The list is that of openvpn 2.7
-/// and the ping times.
+/// sizes, and exclude options that change the format of packets. The list is openvpn 2.7's, plus
+/// the ping times.
 const UPDATABLE: [&str; 19] = [
     "block-ipv6",
     "block-outside-dns",
@@ -29,7 +29,8 @@ const UPDATABLE: [&str; 19] = [
     "register-dns",
 ];
 
-/// The options that our server changes within a session if it does not know the client's program.
+/// The options that our server changes within a session if it cannot identify the client's
+/// software.
 const OFFERED: [&str; 11] = [
     "block-ipv6",
     "block-outside-dns",

@@ -12,8 +12,8 @@ use crate::tls::{ClientTls, ServerTls};
 /// The policy by which this end finds and reaches the other end.
 #[derive(Clone, Debug)]
 pub struct RemotePolicy {
-    /// The `remote`s in the order to try. If it is empty, the sender of the first authentic packets
-    /// is the other end, whose address may change.
+    /// The `remote`s, in the order in which to try them. If there are none, the sender of the first
+    /// authentic packets is the other end, whose address may change.
     pub remotes: Vec<Remote>,
     /// `tcp-server`: accept connections from these addresses, or from any if empty. With `None`, an
     /// end without `remotes` waits for datagrams.

@@ -1,4 +1,4 @@
-//! The parameters that two ends agree on without a server. Both compute them from the same facts,
+//! The parameters that two ends agree on without a server. Both compute them from the same facts
 //! and so reach the same result without a message. This is the "P2P NCP" of OpenVPN 2.6.
 
 use std::fmt;
@@ -27,7 +27,7 @@ pub(super) struct SessionParams {
     pub(super) epoch: bool,
 }
 
-/// The error that the ends have no cipher in common.
+/// The error for ends that have no cipher in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoCipher {
     offered: Vec<String>,

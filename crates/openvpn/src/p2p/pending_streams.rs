@@ -97,13 +97,13 @@ pub(super) struct PendingStreams {
 }
 
 impl PendingStreams {
-    /// Creates a table in which a connection may wait for the time `patience`.
+    /// Creates a table in which a connection may wait for up to `patience`.
     pub(super) fn new(patience: Duration) -> Self {
         Self { waiting: VecDeque::new(), patience }
     }
 
-    /// Admits a connection. Returns the one that must be ended for it. `proven` returns whether a
-    /// handshake has begun on a connection.
+    /// Admits a connection. Returns the connection that must end to make room for it. `proven`
+    /// returns whether a handshake has begun on a connection.
     pub(super) fn admit(
         &mut self,
         now: Instant,

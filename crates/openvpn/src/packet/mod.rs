@@ -41,7 +41,7 @@ pub enum PacketError {
     TooManyAcks(u8),
 }
 
-/// Parses the bytes, for the fuzzer, and checks that the result is encoded byte for byte.
+/// Parses the bytes, for the fuzzer, and checks that encoding the result gives the same bytes.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(control) = Control::parse(bytes) {

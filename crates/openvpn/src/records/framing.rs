@@ -42,7 +42,7 @@ impl std::ops::Deref for Record {
     }
 }
 
-// Implemented manually: records may contain secrets.
+// Implemented by hand because records may contain secrets.
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Record({} bytes)", self.0.len())

@@ -18,7 +18,7 @@ use crate::wrap::WrapConfig;
 
 /// The maximum number of handshakes in progress.
 const MAX_HANDSHAKES: usize = 1024;
-/// The number of free places for which a network may have one more handshake.
+/// The number of free places that entitle a network to one more handshake.
 const FREE_PER_HANDSHAKE: usize = 7;
 
 /// Accepts sessions over datagrams.
@@ -50,7 +50,7 @@ impl RecordListener {
     }
 
     /// Processes a control packet of no known session. If it returns a cookie, a session starts,
-    /// about whose end the caller tells [`Self::finished`].
+    /// and the caller reports its end to [`Self::finished`].
     pub fn packet<E>(
         &mut self,
         now: Instant,
@@ -98,7 +98,7 @@ impl RecordListener {
         }
     }
 
-    /// Records that a handshake has ended: in a session, or in nothing.
+    /// Records that a handshake has ended, with or without a session.
     pub fn finished(&mut self, link: Link, established: bool) {
         self.handshakes.release(link.remote().ip());
         if established {
@@ -123,7 +123,7 @@ impl RecordListener {
     }
 }
 
-// Implemented manually: there are keys in it.
+// Implemented by hand to keep the keys in it out of the logs.
 impl fmt::Debug for RecordListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecordListener")

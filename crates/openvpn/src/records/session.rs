@@ -189,7 +189,7 @@ impl RecordSession {
     /// Processes a control packet, which is decrypted in place.
     ///
     /// # Errors
-    /// Returns the reason for which the session ends; the caller then calls [`Self::close`].
+    /// Returns the reason why the session ends; the caller then calls [`Self::close`].
     pub fn packet<E>(
         &mut self,
         now: Instant,
@@ -205,7 +205,7 @@ impl RecordSession {
     /// Performs the work that is due.
     ///
     /// # Errors
-    /// Returns the reason for which the session ends; the caller then calls [`Self::close`].
+    /// Returns the reason why the session ends; the caller then calls [`Self::close`].
     pub fn tick<E>(
         &mut self,
         now: Instant,
@@ -230,7 +230,7 @@ impl RecordSession {
     /// have.
     ///
     /// # Errors
-    /// Returns the reason for which the session ends; the caller then calls [`Self::close`].
+    /// Returns the reason why the session ends; the caller then calls [`Self::close`].
     pub fn establish<E>(
         &mut self,
         now: Instant,
@@ -250,7 +250,7 @@ impl RecordSession {
                     peer,
                     link,
                     wire_id: Some(wire_id),
-                    // The peer has several paths, and the ends change between them one after the other.
+                    // The peer has several paths, and the two ends switch between them at different times.
                     float: Float::Accept,
                     framing: Framing::None,
                     protection: Protection::Epoch(cipher),
@@ -277,7 +277,7 @@ impl RecordSession {
     /// Installs the keys of a complete renegotiation, one for each data channel.
     ///
     /// # Errors
-    /// Returns the reason for which the session ends; the caller then calls [`Self::close`].
+    /// Returns the reason why the session ends; the caller then calls [`Self::close`].
     pub fn rekey<E>(
         &mut self,
         now: Instant,
@@ -300,7 +300,7 @@ impl RecordSession {
     /// Returns false if the queue is full.
     ///
     /// # Errors
-    /// Returns the reason for which the session ends; the caller then calls [`Self::close`].
+    /// Returns the reason why the session ends; the caller then calls [`Self::close`].
     pub fn send<E>(
         &mut self,
         now: Instant,
@@ -317,7 +317,7 @@ impl RecordSession {
         self.control.record_room()
     }
 
-    /// Ends the session and removes its data channels. If TLS still works, it tells the other end.
+    /// Ends the session and removes its data channels. Notifies the other end if TLS still works.
     pub fn close<E>(&mut self, now: Instant, out: &mut Outbox<E>) {
         // The session ends in any case, so a failure does not matter.
         let _ = self.control.close();
@@ -478,7 +478,7 @@ impl RecordSession {
     }
 }
 
-// Implemented manually: there are keys in it.
+// Implemented by hand to keep the keys in it out of the logs.
 impl fmt::Debug for RecordSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecordSession")

@@ -68,7 +68,7 @@ pub(super) struct ConnectedClient {
     pub(super) info: ClientInfo,
     pub(super) data: DataChannel,
     pub(super) lease: Lease,
-    /// The parameters for this client alone.
+    /// The parameters for this client only.
     pub(super) grant: auth::ClientParams,
     /// The prefixes that the data plane routes to this client.
     pub(super) prefixes: Vec<IpNet>,

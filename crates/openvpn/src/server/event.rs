@@ -30,8 +30,8 @@ pub enum ServerEvent {
         /// The message.
         message: String,
     },
-    /// The tunnel addresses that a client has from the next output on. The event precedes the data
-    /// plane's configuration, so a table of addresses by name can be updated before the first
+    /// The tunnel addresses that a client has starting with the next output. The event precedes the
+    /// data plane's configuration, so a table of addresses by name can be updated before the first
     /// packet.
     Addresses(Box<PeerAddresses>),
     /// A client is authenticated and has its options.

@@ -1,10 +1,10 @@
 //! The only state that a server keeps about an unauthenticated sender.
 //!
 //! A tls-crypt-v2 client older than 2.6 sends its wrapped key only with its reset. The server
-//! cannot read its next packet without the key, so it keeps the key from the reset on, in a small
-//! table with few entries per network. A single datagram from any address takes an entry. So a full
-//! table evicts its oldest key for a new one, which does little harm because a client needs its key
-//! only for one round trip.
+//! cannot read its next packet without the key, so it stores the key when the reset arrives, in a
+//! small table with few entries per network. Because a single datagram from any address takes an
+//! entry, a full table evicts its oldest key for a new one, which does little harm because a client
+//! needs its key only for one round trip.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,8 +17,8 @@ use crate::wrap::Wrapper;
 
 /// The maximum number of keys kept at once.
 const MAX_HALF_OPEN: usize = 256;
-/// The number of free entries for which a network may have one more key. A /32 or /64 can have 16
-/// keys in an otherwise empty table.
+/// The number of free entries that entitle a network to one more key. A /32 or /64 can have 16 keys
+/// in an otherwise empty table.
 const FREE_PER_KEY: usize = 15;
 
 type Key = (SocketAddr, SessionId);

@@ -80,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// Gives `peer` its addresses. They are the fixed ones, or else those that `name` had last, or
+    /// Gives `peer` its addresses. These are the fixed addresses, else those that `name` had last,
     /// else free ones.
     pub(super) fn lease(
         &mut self,

@@ -19,8 +19,8 @@ pub(super) struct Recipient<'a> {
     pub(super) info: &'a PeerInfo,
 }
 
-/// Returns the options for one client. These are the configured ones, the client's own ones, and
-/// those that the server generates.
+/// Returns the options for one client: the configured options, the client's own, and those that the
+/// server generates.
 ///
 /// `push-remove` excludes common options that begin with its text; `push-reset` excludes all common
 /// options. The client's addresses with their topology and the results of negotiation are always
@@ -71,9 +71,9 @@ pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<S
     push
 }
 
-/// Returns whether this is a route to a network behind the same client (`iroute`). With it, the
-/// client would send packets for the network into the tunnel, and the server would send them back.
-/// A route with a gateway or metric is kept, as in OpenVPN.
+/// Returns whether this is a route to a network behind the same client (`iroute`). With such a
+/// route, the client would send packets for the network into the tunnel, and the server would send
+/// them back. A route with a gateway or metric is kept, as in OpenVPN.
 fn leads_home(option: &str, behind: &[IpNet]) -> bool {
     let words: Vec<&str> = option.split_whitespace().collect();
     let to: Option<IpNet> = match words.as_slice() {

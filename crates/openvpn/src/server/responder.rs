@@ -5,8 +5,8 @@
 //! There are three budgets. Each is charged according to what a packet has proven, so that no
 //! forged packet uses up what a client needs:
 //!
-//! 1. A packet that is not authentic, or returns no cookie of ours, charges the budget of bad
-//!    packets of the network it claims to come from. This budget is large. Once it is used up, most
+//! 1. A packet that is not authentic, or does not return one of our cookies, charges the bad-packet
+//!    budget of the network it claims to come from. This budget is large. Once it is used up, most
 //!    packets of that network are dropped unchecked, but not all, so a client whose address is
 //!    forged is delayed but not locked out.
 //! 2. An authentic reset charges the budget of answers. Without a wrapping every well-formed reset
@@ -49,7 +49,7 @@ pub(crate) enum Refused {
     AnswersUsedUp,
     /// The packet is from an old client whose key is not kept.
     KeyNotKept,
-    /// The packet returns no cookie of ours.
+    /// The packet does not return one of our cookies.
     BadCookie,
     /// The cookie has started a handshake already.
     UsedCookie,

@@ -11,8 +11,8 @@ use crate::packet::SessionId;
 /// The number of handshakes that may start in any [`WINDOW`]; those that led to a session are
 /// refunded.
 const MAX_STARTS: usize = 5000;
-/// The number of remaining starts for which a network may start one handshake. An IPv4 address or a
-/// /64 can start 500.
+/// The number of remaining starts that entitle a network to one handshake. An IPv4 address or a /64
+/// can start 500.
 const LEFT_PER_START: usize = 9;
 /// The period in which starts are counted.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ impl StartBudget {
         Self { shares: AddressQuota::new(MAX_STARTS, LEFT_PER_START), started: VecDeque::new() }
     }
 
-    /// Returns whether a handshake with this address may start, and counts it if so.
+    /// Returns whether a handshake from this address may start, and counts it if so.
     pub(crate) fn start(&mut self, now: Instant, address: IpAddr) -> bool {
         self.expire(now);
         let starts = self.shares.take(address);

@@ -298,8 +298,8 @@ impl ControlChannel {
         });
     }
 
-    /// Fails the negotiation in progress, which authenticated a different identity than the session's. Returns the
-    /// reason to report if anyone could have forged this negotiation.
+    /// Fails the negotiation in progress, which authenticated an identity other than the session's. Returns the reason
+    /// to report if anyone could have forged this negotiation.
     ///
     /// # Errors
     /// Returns the reason if only the peer can have caused the failure, in which case the session ends.
@@ -594,7 +594,7 @@ impl ControlChannel {
     /// session.
     ///
     /// # Errors
-    /// Returns the reason for which the session ends.
+    /// Returns the reason why the session ends.
     pub(crate) fn settle<E>(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! `inactive`, `session-timeout` and `ping-exit`, which end sessions by themselves.
+//! The limits `inactive`, `session-timeout` and `ping-exit`, each of which ends a session.
 //!
 //! The data plane is asked for its traffic counters at intervals, so that packets incur no cost.
 

@@ -26,7 +26,7 @@ use crate::tls::{MAX_MESSAGE, TlsSession};
 const MAX_WAITING: usize = 16;
 /// The maximum number of bytes of queued records.
 const MAX_WAITING_BYTES: usize = 256 * 1024;
-/// The number of unsent TLS bytes from which on no more records are passed to TLS.
+/// The number of unsent TLS bytes at which no more records are passed to TLS.
 const MAX_UNSENT: usize = 64 * 1024;
 
 /// An event that a negotiation reports to its session.
@@ -178,7 +178,7 @@ impl KeyNegotiation {
         self.remote.as_ref()
     }
 
-    /// Takes the peer's password, if it sent one. Authorization uses it last.
+    /// Takes the peer's password, if it sent one. Authorization is its last use.
     pub(crate) fn take_password(&mut self) -> Option<Zeroizing<String>> {
         let password = std::mem::take(&mut self.remote.as_mut()?.password);
         (!password.is_empty()).then_some(password)

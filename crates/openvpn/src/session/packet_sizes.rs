@@ -142,7 +142,7 @@ impl PacketSizes {
     }
 }
 
-/// Returns the length of the longest datagram that a peer reports to have received.
+/// Returns the length of the longest datagram that a peer reports having received.
 fn received(message: &[u8]) -> Option<u16> {
     let rest = message.strip_prefix(&OCC_MAGIC)?;
     match rest {

@@ -1,8 +1,8 @@
 //! Path MTU discovery (RFC 8899), which decides when to probe which sizes, and evaluates the answers.
 //!
-//! A probe is a message in an IP packet with DF set, which the peer answers if it arrives. The result depends on
-//! answers alone. ICMP only suggests which size to try next, so an attacker who forges it costs us a few probes. An
-//! attacker who drops our probes reduces the size to [`FLOOR4`] or [`FLOOR6`] until the next search.
+//! A probe is a message in an IP packet with DF set, which the peer answers if it arrives. The result depends only on
+//! answers. ICMP only suggests which size to try next, so an attacker who forges it costs us a few probes. An attacker
+//! who drops our probes reduces the size to [`FLOOR4`] or [`FLOOR6`] until the next search.
 //!
 //! ```text
 //! Resting ──> the ceiling? ──answered──> Resting (found: the ceiling)
@@ -93,7 +93,7 @@ impl PathMtu {
     }
 
     /// Returns the largest IP packet that the path was found to carry, at most [`CEILING`]; `None` while the size is
-    /// unknown, because the peer does not answer or was not probed yet.
+    /// unknown, because the peer does not answer or has not been probed yet.
     pub(crate) fn found(&self) -> Option<u16> {
         self.found
     }

@@ -24,8 +24,8 @@ pub(crate) struct RekeySchedule {
     hand_window: Duration,
     tran_window: Duration,
     primary: u8,
-    /// The newer key, which is installed but not yet used for sending, and the time from which on
-    /// it will be used.
+    /// The newer key, which is installed but not yet used for sending, and the time at which its
+    /// use begins.
     coming: Option<(u8, Instant)>,
     /// The time at which the previous key is erased.
     retire: Option<Instant>,

@@ -13,7 +13,7 @@ use crate::wrap::WrapConfig;
 pub struct Renegotiation {
     /// `reneg-sec`: the age at which to negotiate another key; zero: no limit.
     pub after: Duration,
-    /// The second argument of `reneg-sec`: the actual age is random, between this one and `after`.
+    /// The second argument of `reneg-sec`: the actual age is random, between this age and `after`.
     /// A server's default is 90 % of `after`, so that its clients do not renegotiate all at once.
     pub earliest: Duration,
     /// `reneg-bytes`; zero: the cipher's limit.
@@ -36,12 +36,12 @@ impl Default for Renegotiation {
 /// The limits after which this end ends a session or the program.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// `inactive`: a server ends the session, any other end exits.
+    /// `inactive`: on a server this ends the session; any other end exits.
     pub inactive: Option<Inactive>,
-    /// `session-timeout`: a server ends the session, any other end exits.
+    /// `session-timeout`: on a server this ends the session; any other end exits.
     pub session: Option<Duration>,
-    /// `ping-exit`: [`Keepalive::timeout`] ends the program and not only the session. A server's
-    /// sessions end in either case.
+    /// `ping-exit`: [`Keepalive::timeout`] ends the program rather than only the session. A
+    /// server's sessions end in either case.
     pub exit_when_silent: bool,
     /// `tls-exit`: a handshake that fails ends the program.
     pub exit_on_tls_failure: bool,
@@ -54,8 +54,8 @@ pub struct Settings {
     pub wrap: WrapConfig,
     /// `data-ciphers`, most preferred first.
     pub ciphers: Vec<DataCipher>,
-    /// `cipher`, as named in the options string. It is the only information for peers without
-    /// negotiation.
+    /// `cipher`, as named in the options string. It is all that peers without negotiation learn
+    /// about our cipher.
     pub occ_cipher: String,
     /// `data-ciphers-fallback`: for peers that do not negotiate.
     pub cipher_fallback: Option<DataCipher>,
@@ -82,7 +82,7 @@ pub struct Settings {
     /// `tran-window`: the time for which the previous key is still used for decryption.
     pub tran_window: Duration,
     /// Whether this end offers to wrap renegotiations with keys from the first negotiation (dynamic
-    /// tls-crypt, OpenVPN from 2.6 on).
+    /// tls-crypt, OpenVPN 2.6 and later).
     pub dynamic_tls_crypt: bool,
     /// `tls-timeout`: the retransmission timeout until a round trip has been measured.
     pub tls_timeout: Duration,

@@ -49,7 +49,7 @@ pub struct ServerTls {
     warnings: Arc<[String]>,
 }
 
-// Implemented manually: the config holds a private key.
+// Implemented by hand because the config holds a private key.
 impl fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientTls").finish_non_exhaustive()

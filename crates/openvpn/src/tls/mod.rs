@@ -1,4 +1,5 @@
-//! TLS on the control channel: certificates, verification, and a session that is fed with bytes.
+//! TLS on the control channel: certificates, verification, and a session that the caller feeds with
+//! bytes.
 //!
 //! [`ClientTls`] and [`ServerTls`] are created once from the operator's PEM files (CAs,
 //! certificate, key, revocation lists). Each handshake is a [`TlsSession`]. There are no tickets,

@@ -20,7 +20,7 @@ impl Pem {
     }
 }
 
-// Implemented manually: the content may be a private key.
+// Implemented by hand because the content may be a private key.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pem").field("origin", &self.origin).finish_non_exhaustive()
@@ -101,7 +101,7 @@ pub struct VerifyOptions {
 /// Fingerprints of certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuerHash {
-    /// Whether the fingerprints are SHA-1 and not SHA-256.
+    /// Whether the fingerprints are SHA-1 rather than SHA-256.
     pub sha1: bool,
     /// The fingerprints in lower-case hex without separators.
     pub fingerprints: Vec<String>,
@@ -150,7 +150,7 @@ pub struct CommonTlsOptions {
     pub time: Option<Arc<dyn TimeProvider>>,
 }
 
-// Implemented manually: the password must not reach a log.
+// Implemented by hand to keep the password out of the logs.
 impl fmt::Debug for CommonTlsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommonTlsOptions")

@@ -49,7 +49,7 @@ impl RevocationLists {
         self.plain.extend(other.plain);
     }
 
-    /// Returns whether webpki can decide alone.
+    /// Returns whether webpki can decide on its own.
     pub(super) fn is_complete(&self) -> bool {
         self.plain.is_empty()
     }

@@ -145,7 +145,7 @@ impl RecordTls {
     }
 }
 
-// Implemented manually: both hold a private key.
+// Implemented by hand because both hold a private key.
 impl fmt::Debug for SelfSigned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SelfSigned").field("hash", &self.hash).finish_non_exhaustive()

@@ -63,7 +63,7 @@ pub fn suite_names() -> (Vec<String>, Vec<String>) {
     (names(true), names(false))
 }
 
-/// Returns OpenSSL's name of a suite, which is the one in OpenVPN's log.
+/// Returns OpenSSL's name for a suite, which is also the name in OpenVPN's log.
 pub(super) fn openssl_name(suite: CipherSuite) -> String {
     SUITES
         .iter()
@@ -89,7 +89,8 @@ fn supported(tls13: bool) -> Vec<SupportedCipherSuite> {
         .collect()
 }
 
-/// Returns the suites that `list` names, in its order; all of them if there is no list.
+/// Returns the suites that `list` names, in the order of the list, or all suites if there is no
+/// list.
 ///
 /// OpenSSL's keywords that exclude none of our suites (`DEFAULT`, `HIGH`, `!aNULL`) are accepted.
 /// Names of suites that we do not support are omitted with a warning, as long as one suite remains.
@@ -155,8 +156,8 @@ fn named(suite: SupportedCipherSuite, name: &str) -> bool {
     })
 }
 
-/// Returns the groups that `list` names, in its order. The default is the TLS library's order, with
-/// the hybrid group first.
+/// Returns the groups that `list` names, in the order of the list. The default is the TLS library's
+/// order, with the hybrid group first.
 pub(super) fn groups(
     list: &str,
     warnings: &mut Vec<String>,

@@ -1,5 +1,5 @@
-//! The requirements on peers' certificates, which are the CAs, the revocation lists, and the checks
-//! in their order.
+//! The requirements on peers' certificates: the CAs, the revocation lists, and the checks in the
+//! order in which they run.
 
 #![deny(
     clippy::indexing_slicing,
@@ -168,7 +168,7 @@ impl Trust {
         self
     }
 
-    /// Creates a trust that identifies peers by the fingerprints of their certificates alone.
+    /// Creates a trust that identifies peers only by the fingerprints of their certificates.
     pub(super) fn of_fingerprints(
         fingerprints: Vec<String>,
         (verify, profile): (VerifyOptions, CertProfile),

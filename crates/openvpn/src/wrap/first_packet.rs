@@ -30,7 +30,7 @@ pub struct FirstPacket<'a> {
     /// The packet.
     pub control: Control<'a>,
     /// Whether the client can resend its wrapped key and so take part in the stateless handshake
-    /// (opcode 10 of tls-crypt-v2 clients from 2.6 on).
+    /// (opcode 10 of tls-crypt-v2 clients of version 2.6 and later).
     pub early_negotiation: bool,
     /// The wrapper for this client, which contains the client's key and has recorded this packet as
     /// seen.
@@ -138,7 +138,7 @@ fn announces_early_negotiation(stamp: Stamp) -> bool {
     stamp.id >> 24 & 0x0f == 0x0f
 }
 
-// Implemented manually: keys must not reach a log.
+// Implemented by hand to keep keys out of the logs.
 impl fmt::Debug for WrapServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match (&self.shared, &self.wrapped) {

@@ -73,7 +73,7 @@ impl Mode {
     }
 
     /// Creates a tls-crypt wrapping. The server sends with the first half of the key. On the data
-    /// channel it is the client.
+    /// channel the client does.
     pub(super) fn crypt(key: &StaticKey, role: Role) -> Result<Self, CryptoError> {
         let (seal, open) = key.directed(match role {
             Role::Server => Direction::Normal,

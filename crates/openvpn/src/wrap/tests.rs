@@ -410,7 +410,8 @@ mod sessions {
         }
     }
 
-    /// Builds a client's tls-crypt packet manually: our own code does not produce malformed ones.
+    /// Builds a client's tls-crypt packet manually, because our own code does not produce malformed
+    /// ones.
     fn crypt_by_hand(rest: &[u8]) -> Vec<u8> {
         let [_, half] = unit_key().halves();
         let mut front = vec![Opcode::ControlV1.number() << 3];

@@ -99,7 +99,7 @@ struct Tunnel {
     data: DataChannel,
     exit_by_control: bool,
     exit_attempts: Option<u8>,
-    /// `ping-exit`: whether a silent server ends the client and not only the session.
+    /// `ping-exit`: whether a silent server ends the client rather than only the session.
     exit_when_silent: bool,
     server: String,
     update: update::OptionUpdates,
@@ -148,7 +148,7 @@ impl ClientEngine {
         self.clock = WallClock::new(now, unix_time);
     }
 
-    /// Replaces our certificate or the authorities, from the next negotiation on.
+    /// Replaces our certificate or the authorities, starting with the next negotiation.
     pub fn set_tls(&mut self, tls: ClientTls) {
         self.config.tls = tls;
     }
@@ -310,7 +310,7 @@ impl ClientEngine {
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
-        // Do not wait any longer once the exit notice is acknowledged.
+        // Stop waiting once the exit notice is acknowledged.
         if let State::Exiting(leaving) = &self.state
             && leaving.tunnel.exit_by_control
             && leaving.tunnel.control_channel.all_acknowledged()

@@ -1,4 +1,4 @@
-//! The request for options, and the messages that the server sends on its own.
+//! The request for options, and the messages that the server sends on its own initiative.
 
 use crate::negotiate::DataCipher;
 use adit_engine::command::{Float, Keepalive};
@@ -227,8 +227,8 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// Returns the cipher of the session. This is the pushed one if we allow it or have it as
-    /// fallback. For a server that pushes none, it is the configured fallback or the one in the
+    /// Returns the cipher of the session. This is the pushed cipher if we allow it or it is our
+    /// fallback. If the server pushes none, it is the configured fallback or the cipher in the
     /// server's options string.
     pub(super) fn cipher(&self, pushed: &PushedOptions) -> Option<DataCipher> {
         let settings = &self.config.settings;

@@ -22,8 +22,8 @@ impl ClientEngine {
 
     /// Processes a change of the path to the server, or its recovery after an outage. During a wait
     /// or an attempt the client restarts at once. A session continues and searches for the path's
-    /// MTU again. A session over a stream ends if the stream is `stale`, because its local address
-    /// is gone.
+    /// MTU again. A session over a stream ends if the stream is `stale`, that is, if its local
+    /// address is gone.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {
             State::Waiting { until } => *until = now,
@@ -48,7 +48,7 @@ impl ClientEngine {
         out.event(ClientEvent::Stopped(why));
     }
 
-    /// Removes what the state has set up outside the engine.
+    /// Removes everything that the state set up outside the engine.
     pub(super) fn leave(&mut self, out: &mut Out) {
         let link = match std::mem::replace(&mut self.state, State::Stopped) {
             State::Connecting(attempt) => attempt.control_channel.link,

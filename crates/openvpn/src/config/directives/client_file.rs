@@ -1,4 +1,4 @@
-//! Directives in the files of single clients (`client-config-dir`).
+//! Directives in per-client files (`client-config-dir`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

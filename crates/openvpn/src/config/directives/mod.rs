@@ -40,7 +40,7 @@ pub(super) struct Spec {
     pub(super) block: bool,
     pub(super) roles: Roles,
     pub(super) in_connection: InConnection,
-    /// The parser for the directive in the file of a single client.
+    /// The parser for the directive in a per-client file.
     pub(super) in_client_file: Option<ClientFileParser>,
     pub(super) support: Support,
     /// Its effect, in one sentence; empty if it has none.
@@ -52,7 +52,7 @@ pub(super) struct Spec {
 pub(super) enum Support {
     /// In force.
     Used(Field),
-    /// In force in the file of a single client, and refused elsewhere.
+    /// In force in a per-client file, and refused elsewhere.
     ClientFile,
     /// Accepted with a warning, which explains why the missing effect does no harm.
     NoEffect(&'static str),
@@ -88,7 +88,7 @@ pub(super) enum InConnection {
     Refused,
     /// The directive applies to the whole tunnel, so all blocks that contain it must agree.
     Shared,
-    /// The directive applies to this block alone.
+    /// The directive applies only to this block.
     Own(ConnectionParser),
     /// The directive has the same effect as outside a block.
     Free,
@@ -253,7 +253,7 @@ impl Field {
     }
 }
 
-/// Returns all rows, by subject.
+/// Returns all rows, grouped by subject.
 pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
     [
         client::TABLE,
@@ -270,7 +270,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
     .flatten()
 }
 
-/// Returns the directives that are allowed in the file of a single client.
+/// Returns the directives that are allowed in a per-client file.
 pub(super) fn in_client_file() -> impl Iterator<Item = &'static Spec> {
     all().filter(|spec| spec.in_client_file.is_some())
 }

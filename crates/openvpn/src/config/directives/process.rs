@@ -53,7 +53,7 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("Which scripts openvpn may run; adit runs none and warns above 1."),
     used("verb", "LEVEL", 1..=1, |raw, d| {
-        // OpenVPN accepts any number and keeps it between 0 and 15.
+        // OpenVPN accepts any number and clamps it to the range 0 to 15.
         let level = d.number::<i32>(0, i32::MIN..=i32::MAX)?.clamp(0, 11);
         raw.options.log.verb = level.unsigned_abs().try_into().unwrap_or(11);
         Ok(())

@@ -228,7 +228,7 @@ fn redirect(flags: &mut Option<Vec<String>>, d: &Directive) -> Result<(), Config
 fn dns(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     match raw.options.routes.dns.add(&d.name, &d.words(), false) {
         Ok(()) => {}
-        // openvpn leaves such options to scripts, for example those about time servers.
+        // openvpn leaves such options, for example those for time servers, to scripts.
         Err(DnsError::Unknown(word)) if d.name == "dhcp-option" => {
             raw.warn(d, &format!("has no effect here: {word} is not about DNS"));
         }

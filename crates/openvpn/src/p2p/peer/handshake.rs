@@ -57,7 +57,7 @@ impl PeerEngine {
 
     /// Processes a server's reset that belongs to no known session. It is the answer to our reset,
     /// or announces that the server has restarted. A restart only starts one handshake in parallel
-    /// to the session.
+    /// with the session.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -179,7 +179,7 @@ impl PeerEngine {
         let refuse = || Err(Reason::Ignored("a renegotiation before there is a session"));
         let events = control_channel.take(now, &control, refuse, settings);
         self.make(room, out);
-        // Remove invitations without an answer, which are useless now.
+        // Remove unanswered invitations, which are useless now.
         self.attempts.retain(|a| !a.own || a.control_channel.remote().is_some());
         self.attempts.push(Attempt { control_channel, own: false, since: now });
         let at = self.attempts.len().saturating_sub(1);

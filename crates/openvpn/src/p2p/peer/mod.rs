@@ -1,6 +1,6 @@
 //! TLS in point-to-point mode, with one peer, keys from TLS and no pushed options.
 //!
-//! Handshakes run in parallel to the session, because the peer may have restarted while this end
+//! Handshakes run in parallel with the session, because the peer may have restarted while this end
 //! still considers the session alive. Only a handshake that authenticates replaces the session, so
 //! an unauthenticated sender cannot end it.
 
@@ -91,8 +91,7 @@ enum State {
 /// A handshake.
 struct Attempt {
     control_channel: ControlChannel,
-    /// Whether this end began the handshake. If so, the address that we dialled fails together with
-    /// it.
+    /// Whether this end began the handshake. If so, the address that we dialled fails with it.
     own: bool,
     since: Instant,
 }
@@ -165,7 +164,8 @@ impl PeerEngine {
         self.clock = WallClock::new(now, unix_time);
     }
 
-    /// Replaces our certificate or the authorities of the same role, from the next negotiation on.
+    /// Replaces our certificate or the authorities of the same role, starting with the next
+    /// negotiation.
     pub fn set_tls(&mut self, tls: PeerTls) {
         if tls.role() == self.role() {
             self.config.tls = tls;
@@ -443,7 +443,7 @@ impl PeerEngine {
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::LinkDown(_) | Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
-        // Do not wait any longer once the exit notice is acknowledged.
+        // Stop waiting once the exit notice is acknowledged.
         if matches!(self.state, State::Exiting(_))
             && self.session.as_ref().is_none_or(Session::exit_is_acknowledged)
         {

@@ -17,7 +17,7 @@ impl PeerEngine {
 
     /// Processes a change of the path to the other end, or its recovery after an outage. During a
     /// wait or an attempt this end restarts at once. A session continues and searches for the
-    /// path's MTU again. A connection that is `stale`, because its local address is gone, ends.
+    /// path's MTU again. A connection ends if it is `stale`, that is, if its local address is gone.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match (&mut self.state, &mut self.session) {
             (State::Waiting { until }, _) => *until = now,
@@ -38,7 +38,7 @@ impl PeerEngine {
                 out.event(ClientEvent::Restarting(Reason::NetworkChanged));
                 self.start(now, out);
             }
-            // The other ends restart their handshakes themselves.
+            // The other ends restart their handshakes on their own.
             (State::Open(None), None) => {}
             (State::New | State::Exiting(_) | State::Stopped, _) => {}
         }
@@ -86,7 +86,7 @@ impl PeerEngine {
         out.event(ClientEvent::Stopped(why));
     }
 
-    /// Removes what is set up outside the engine.
+    /// Removes everything set up outside the engine.
     pub(super) fn take_down(&mut self, out: &mut Out) {
         if !self.listens() {
             self.attempts.clear();

@@ -1,7 +1,7 @@
 //! TLS over TCP in point-to-point mode, at the end that listens.
 //!
-//! As over UDP, handshakes run in parallel to the session, each on its own connection, because the
-//! other end may have crashed and reconnected before this end noticed. Only a handshake that
+//! As over UDP, handshakes run in parallel with the session, each on its own connection, because
+//! the other end may have crashed and reconnected before this end noticed. Only a handshake that
 //! authenticates replaces the session, and its connection replaces the session's.
 
 use adit_engine::{Instant, Link};

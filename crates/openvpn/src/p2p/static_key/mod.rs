@@ -1,8 +1,9 @@
 //! A shared key without TLS (`secret`). There is no handshake and no session, only authentic
 //! packets.
 //!
-//! The peer is added to the data plane once and stays there for the engine's life, even over
-//! restarts. With a single key, its replay window must record every packet that was ever accepted.
+//! The peer is added to the data plane once and stays there for the engine's life, even across
+//! restarts. Because there is only one key, its replay window must record every packet that was
+//! ever accepted.
 
 mod streams;
 
@@ -118,8 +119,8 @@ impl StaticEngine {
     }
 
     /// Processes a change of the path to the other end, or its recovery after an outage. During a
-    /// wait or an attempt this end restarts at once. A connection that is `stale`, because its
-    /// local address is gone, ends.
+    /// wait or an attempt this end restarts at once. A connection ends if it is `stale`, that is,
+    /// if its local address is gone.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {
             State::Waiting { until } => *until = now,
@@ -173,7 +174,7 @@ impl StaticEngine {
         }
     }
 
-    /// Starts the timers after which this end exits by itself, as OpenVPN does on a restart.
+    /// Starts the timers that make this end exit, as OpenVPN does on a restart.
     fn begin_times(&mut self, now: Instant) {
         self.ends = session_end(now, self.config.settings.limits.session);
         if let Some(idle) = &mut self.idle {
@@ -245,7 +246,7 @@ impl StaticEngine {
         }
         self.remotes.succeeded();
         if self.listens() {
-            // Send a ping, so that the other end gets its first packet equally early.
+            // Send a ping, so that the other end gets its first packet just as early.
             out.plane(Command::SendData(PEER, PING.to_vec()));
         }
         let mut tunnel = self.config.tunnel_addrs.tunnel();

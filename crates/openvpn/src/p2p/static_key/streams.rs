@@ -1,7 +1,7 @@
 //! A static key over TCP, at the end that listens.
 //!
-//! One of the accepted connections is in use. It is the first one, or the latest one on which an
-//! authentic packet arrived that is not a replay. So an unauthenticated connection, or one with
+//! One of the accepted connections is in use. It is the first connection, or the latest on which an
+//! authentic packet arrived that was not a replay. So an unauthenticated connection, or one with
 //! replayed packets, cannot displace it. If the other end has crashed and reconnected before this
 //! end noticed, its new connection replaces the old one.
 

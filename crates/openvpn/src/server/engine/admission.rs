@@ -46,8 +46,8 @@ impl ServerEngine {
         if let Stage::Connected(connected) = &client.stage {
             let cipher = connected.data.schedule.cipher();
             let former = &connected.info;
-            // Compare the certificate itself and not only its name, because the authorization
-            // request was about this certificate.
+            // Compare the certificate itself, not only its name, because the authorization request
+            // was about this certificate.
             if former.identity.fingerprint != identity.fingerprint || former.username != username {
                 let reason = Reason::Protocol("another identity in a renegotiation");
                 let reason = client.control_channel.reject(now, reason)?;
@@ -156,8 +156,8 @@ impl ServerEngine {
         out: &mut Out,
     ) -> Result<(), Reason> {
         if let Some(client) = self.clients.get_mut(&peer) {
-            // Report the refusal now and not when the client is removed, so that the log has the
-            // events in their order.
+            // Report the refusal now rather than when the client is removed, so that the log has
+            // the events in order.
             if let Some(identity) = client.control_channel.negotiation().tls().peer() {
                 let (link, identity) = (client.control_channel.link, Box::new(identity.clone()));
                 out.event(ServerEvent::Refused(link, identity, reason.clone()));

@@ -60,8 +60,8 @@ impl ServerEngine {
         out: &mut Out,
     ) {
         self.step(now, peer, out, |client, tls, settings| {
-            // The client must be accepted with the data in its authorization request. So until it
-            // has a session, refuse another certificate and further attempts.
+            // The client must be accepted with the data in its authorization request. Until it has
+            // a session, refuse a different certificate and further attempts.
             let connected = client.connected().is_some();
             client.control_channel.frame(now, packet, || next_tls(connected, tls), settings)
         });

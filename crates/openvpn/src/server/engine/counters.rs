@@ -19,7 +19,7 @@ pub struct ServerCounters {
     pub cookies_used: u64,
     /// Used cookies that a full table evicted before they expired.
     pub cookies_forgotten: u64,
-    /// Handshakes refused because too many had started, from their network or in all.
+    /// Handshakes refused because too many had started, from their network or in total.
     pub starts_limited: u64,
     /// Clients older than 2.6 with tls-crypt-v2 that the half-open table or `force-cookie` refused.
     pub half_open_refused: u64,
@@ -27,7 +27,8 @@ pub struct ServerCounters {
     pub half_open_forgotten: u64,
     /// Handshakes refused because too many were in progress.
     pub handshakes_refused: u64,
-    /// Streams refused because too many without a session were open, in all or from their network.
+    /// Streams refused because too many without a session were open, in total or from their
+    /// network.
     pub streams_refused: u64,
     /// Streams ended because their first packet did not arrive in time.
     pub streams_silent: u64,
@@ -38,8 +39,8 @@ pub struct ServerCounters {
     /// Renegotiations, moves and push replies that were delayed because their client had used up
     /// its budget.
     pub delayed: u64,
-    /// Control messages that were not read because one record had more of them, or there were more
-    /// records, than a client's budget allows.
+    /// Control messages that were not read because a record held more messages, or a client sent
+    /// more records, than the budget allows.
     pub messages_excess: u64,
     /// Replaced sessions whose clients were not notified because too many notifications were in
     /// progress.

@@ -1,4 +1,4 @@
-//! Processes packets from unauthenticated senders, which are resets and returned cookies.
+//! Processes packets from unauthenticated senders: resets and returned cookies.
 
 use adit_engine::{Instant, Link, PeerId};
 
@@ -78,8 +78,8 @@ impl ServerEngine {
         }
     }
 
-    /// Reports a refused key age, at most a few times a second. For a stream, the event about its
-    /// end already reports this.
+    /// Reports a key that was refused because of its age, at most a few times a second. For a
+    /// stream, the event about its end already reports this.
     fn key_age(&mut self, now: Instant, link: Link, error: WrapError, out: &mut Out) {
         self.counters.keys_expired += 1;
         if !link.is_stream() && self.log_limiter.allow(now) {

@@ -11,8 +11,8 @@ use crate::server::client::Stage;
 use crate::server::event::ServerEvent;
 use crate::tls::PeerIdentity;
 
-/// The owners of prefixes. A prefix has one owner, so the data plane, which uses the longest match, never has two equal
-/// ones to choose from.
+/// The owners of prefixes. A prefix has one owner, so the data plane, which uses the longest match, never has to choose
+/// between two equal ones.
 #[derive(Debug, Default)]
 pub(super) struct RouteOwnership(HashMap<IpNet, PeerId>);
 

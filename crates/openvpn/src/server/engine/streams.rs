@@ -1,8 +1,8 @@
 //! Clients that connect over streams.
 //!
 //! TCP's own handshake has proved the address, so there is no cookie, and the control channel
-//! begins with the reset. A stream before authentication costs a file descriptor, so the duration
-//! and the number of such streams are limited, the number both in total and per network.
+//! begins with the reset. A stream before authentication costs a file descriptor, so such streams
+//! are limited in duration and, both in total and per network, in number.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -129,7 +129,7 @@ impl ServerEngine {
         }
     }
 
-    /// Processes a stream that ended by itself.
+    /// Processes the end of a stream that this end did not close.
     pub(super) fn stream_down(&mut self, link: Link, out: &mut Out) {
         match self.streams.by_link.get(&link).copied() {
             Some(State::Handshake(peer) | State::Session(peer)) => {

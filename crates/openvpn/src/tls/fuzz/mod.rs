@@ -54,8 +54,7 @@ fn trust(flags: u8, crl: Option<&Pem>) -> Option<Trust> {
     Trust::new(&ca, (crl, None), (verify, profile), algorithms, now, &mut Vec::new()).ok()
 }
 
-/// Returns the trust without a revocation list and with the ordinary requirements. It is created
-/// once.
+/// Returns a trust with no revocation list and ordinary requirements, which is created once.
 fn plain() -> &'static Option<Trust> {
     static TRUST: OnceLock<Option<Trust>> = OnceLock::new();
     TRUST.get_or_init(|| trust(0, None))

@@ -25,7 +25,7 @@ const MIN_RSA_BITS: usize = 2048;
 const MIN_WEAK_RSA_BITS: usize = 1024;
 
 impl Trust {
-    /// Performs the checks that depend on the peer's own certificate alone.
+    /// Performs the checks that depend only on the peer's own certificate.
     pub(super) fn check_leaf(
         &self,
         leaf: &CertificateDer<'_>,

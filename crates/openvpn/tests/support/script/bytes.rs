@@ -34,7 +34,7 @@ impl<'a> Bytes<'a> {
         bytes
     }
 
-    /// Reads the same as printable text.
+    /// Reads bytes like [`Self::bytes`] and returns them as printable text.
     pub(super) fn text(&mut self) -> String {
         let printable = |byte: &u8| if (b' '..=b'~').contains(byte) { *byte } else { b'?' };
         self.bytes().iter().map(|byte| char::from(printable(byte))).collect()
