@@ -46,7 +46,7 @@ pub(super) fn verifier(password: &str) -> String {
     postgres_protocol::password::scram_sha_256(password.as_bytes())
 }
 
-/// Connects as an operator. On a terminal it prompts for a password that the server requires.
+/// Connects as an operator. On a terminal, prompts for a password if the server requires one.
 pub(super) async fn open(target: &Target, purpose: &str) -> Result<Client, Fault> {
     Ok(open_typed(target, purpose).await?.0)
 }

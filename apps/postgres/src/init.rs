@@ -30,9 +30,9 @@ pub struct InitOptions {
     pub network4: Option<Ipv4Net>,
     /// `--network6`.
     pub network6: Option<Ipv6Net>,
-    /// `--name` of the first node; `None`: the host name.
+    /// `--name` of the first node, or `None` for the host name.
     pub name: Option<String>,
-    /// `--network-name`; `None`: the valid part of the database's name.
+    /// `--network-name`, or `None` for the valid part of the database's name.
     pub network_name: Option<String>,
     /// The network's settings that differ from the defaults.
     pub settings: SettingsChange,

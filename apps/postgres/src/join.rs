@@ -24,8 +24,8 @@ const ASK: &str = "SELECT adit.ask($1, $2)";
 
 const ANSWERED: &str = "SELECT enc, sealed, offline FROM adit.answered()";
 
-/// The time limit for a node's answer. The next ones are the interval between two queries, and the delay before the
-/// user is notified.
+/// The time limit for a node's answer. The two constants below are the interval between two queries, and the delay
+/// before the user is notified.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_PAUSE: Duration = Duration::from_millis(250);
 const TELL_AFTER: Duration = Duration::from_secs(2);
@@ -36,9 +36,9 @@ const SESSIONS_LIMIT: Duration = Duration::from_secs(10);
 /// The options on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct JoinOptions {
-    /// `--name`; `None`: the host name.
+    /// `--name`, or `None` for the host name.
     pub name: Option<String>,
-    /// `--network-name`; `None`: the network's own name.
+    /// `--network-name`, or `None` for the network's own name.
     pub network_name: Option<String>,
     /// `--route`: networks behind this node.
     pub routes: Vec<IpNet>,
@@ -156,7 +156,7 @@ async fn connect_as_invited(target: &Target, tell: &mut dyn FnMut(&str)) -> Resu
     }
 }
 
-/// Gets the network's key: from an offline invitation itself, otherwise from a running node.
+/// Gets the network's key from an offline invitation itself, or else from a running node.
 async fn receive_network_key(
     client: &Client,
     token: &Token,

@@ -1,4 +1,4 @@
-//! This host's node, for commands, with its files, which are read once, and the trusted data of the network.
+//! This host's node as the commands use it, with its files, which are read once, and the trusted data of the network.
 
 use adit_postgres::key::settings::History;
 use adit_postgres::key::{KeyRing, NetworkRecord, NodePublic};

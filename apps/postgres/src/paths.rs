@@ -8,7 +8,7 @@ use adit_runtime::paths;
 /// The maximum length of a network's name.
 const MAX_NAME: usize = 16;
 
-/// The file that makes a folder a network's.
+/// The file that marks a folder as a network's.
 const SETTINGS: &str = "node.toml";
 
 /// The directories of the node of one network.

@@ -37,9 +37,9 @@ pub struct Settings {
     pub subnets: Vec<IpNet>,
     /// The name of the TUN device.
     pub device: String,
-    /// The maximum length of an IP packet that it sends, in bytes; `None`: from the network's settings.
+    /// The maximum length of an IP packet that it sends, in bytes, or `None` to use the network's setting.
     pub packet_size: Option<usize>,
-    /// The durability of its packets; `None`: from the network's settings.
+    /// The durability of its packets, or `None` to use the network's setting.
     pub durability: Option<Durability>,
 }
 

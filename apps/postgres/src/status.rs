@@ -37,7 +37,7 @@ pub struct NetworkStatus {
     pub addresses: Vec<String>,
     /// The networks behind this node.
     pub subnets: Vec<String>,
-    /// The report of the running node; `None` if it does not run.
+    /// The report of the running node, or `None` if it does not run.
     pub running: Option<StatusReport>,
     /// The database, as a URL without user and password.
     pub url: String,
@@ -55,7 +55,7 @@ pub struct NetworkStatus {
 pub struct DatabaseStatus {
     /// The version of PostgreSQL.
     pub version: String,
-    /// The TLS version and cipher of the connection; `None` without TLS.
+    /// The TLS version and cipher of the connection, or `None` without TLS.
     pub tls: Option<String>,
     /// The round-trip time of the shortest query to the database in microseconds.
     pub round_trip_us: u64,

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The approximate number of bytes in a batch. With 64 KiB there would be a thousand commits a second.
 pub const BATCH_BYTES: usize = 1 << 20;
 
-/// The maximum number of rows in a batch, because no row takes fewer than 64 bytes of a COPY.
+/// The maximum number of rows in a batch, given that no row takes fewer than 64 bytes of a COPY.
 pub const BATCH_ROWS: i64 = (BATCH_BYTES / 64) as i64;
 
 /// The largest number of rows that a batch sends as one INSERT instead of a COPY.
@@ -18,13 +18,13 @@ pub const DEFAULT_PACKET: usize = 7900;
 /// The range of the configurable maximum length. A longer row would not fit into a page.
 pub const PACKET_RANGE: std::ops::RangeInclusive<usize> = 1280..=7900;
 
-/// The distance ahead of the last packet up to which a reader accepts a number within one epoch.
+/// The maximum distance ahead of the last packet at which a reader accepts a number within one epoch.
 pub const SEQ_WINDOW: i64 = 1 << 20;
 
 /// The maximum age of a row that is delivered, in milliseconds by the database's clock.
 pub const EXPIRED_MS: u64 = 2000;
 
-/// The number of bytes to a multiple of which packets are padded under [`crate::Audit::None`].
+/// The unit of padding: under [`crate::Audit::None`], packets are padded to a multiple of this many bytes.
 pub const PADDING: usize = 256;
 
 /// The maximum number of packets sealed under one epoch's key. A leaf, and with it the epoch, ends long before this.

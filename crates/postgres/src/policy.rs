@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The columns that every role with access to the tables can read. It is part of the signed epoch record.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Audit {
-    /// All data, which are the header columns and the packet itself in `payload`, with authentication.
+    /// All data: the header columns and the packet itself in `payload`, with authentication.
     Full,
     /// The header columns. The packet is sealed.
     #[default]

@@ -124,7 +124,7 @@ impl Routes {
         }
     }
 
-    /// Returns the stream to the owner of `destination`, or `None` if there is no owner or it is this node.
+    /// Returns the stream to the owner of `destination`, or `None` if there is no owner or the owner is this node.
     #[inline]
     pub fn to(&self, destination: IpAddr) -> Option<StreamId> {
         match self.owner(destination)? {

@@ -1,5 +1,5 @@
-//! Rows in a real server: sealed rows are accepted by its COPY, occupy one page each at their longest, and open after
-//! its SELECT returns them. Needs PostgreSQL and root; without them it is skipped by name.
+//! Rows in a real server. Its COPY accepts sealed rows, the longest rows occupy one page each, and rows from its SELECT
+//! open. The test needs PostgreSQL and root, and is skipped without them.
 
 use std::fs;
 use std::path::Path;

@@ -85,7 +85,7 @@ impl From<LimitError> for io::Error {
 /// The position in a server's bytes.
 #[derive(Copy, Clone, Debug)]
 enum ParseState {
-    /// The one byte that answers the request for TLS, and is not a frame, comes next.
+    /// The next byte answers the request for TLS and is not a frame.
     Answer,
     /// The stream is TLS from here on. Its content is checked inside TLS.
     Opaque,

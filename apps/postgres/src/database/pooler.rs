@@ -1,8 +1,8 @@
 //! Detects a pooler in transaction mode, which runs a connection's transactions in sessions that others use too.
 //!
 //! A server's process serves one connection until the connection ends. A pooler reuses the process of a finished
-//! transaction for the next transaction of any connection. So a second connection begins a transaction and keeps it
-//! open, and the first one queries its process again.
+//! transaction for the next transaction of any connection. To detect this, a second connection begins a transaction and
+//! keeps it open, and the first one queries its process again.
 
 use std::time::Duration;
 

@@ -320,8 +320,8 @@ impl Target {
         }
     }
 
-    /// Returns whether channel binding is required, with which the server proves through the password exchange that it
-    /// owns the certificate of the TLS connection. It is required if the certificate is not checked otherwise.
+    /// Returns whether channel binding is required. With it, the server proves through the password exchange that it
+    /// owns the certificate of the TLS connection. It is required if nothing else checks the certificate.
     pub(super) fn channel_binding(&self, host: &Host) -> ChannelBinding {
         let unchecked = self.mode(host) == SslMode::Require && self.ssl.root.is_none();
         self.binding.unwrap_or(if unchecked && !host.is_local() {

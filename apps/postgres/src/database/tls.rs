@@ -139,7 +139,7 @@ fn identity(ssl: &Ssl) -> Result<Option<Identity>, Fault> {
     }
 }
 
-/// A verifier that checks less than rustls, which is nothing, or the chain without the name.
+/// A verifier that checks less than rustls: nothing at all, or the chain without the name.
 #[derive(Debug)]
 struct Lenient {
     inner: Option<Arc<WebPkiServerVerifier>>,

@@ -95,7 +95,7 @@ impl<'a, 'k> Export<'a, 'k> {
         Self { view, out, writer, bytes, openers, packet, done: ExportReport::default() }
     }
 
-    /// Repeatedly writes the oldest of the streams' next packets, until no stream has any.
+    /// Repeatedly writes the oldest of the streams' next packets, until no stream has any left.
     async fn run(mut self, streams: &mut [Cursor<'_>]) -> Result<ExportReport, Fault> {
         loop {
             let oldest = streams.iter_mut().filter_map(|stream| Some((stream.next()?, stream)));

@@ -25,7 +25,7 @@ pub(super) enum OpenOutcome {
     Proven,
     /// The whole packet, according to the database.
     Claimed,
-    /// The headers from the columns, of a packet with this length.
+    /// The headers of a packet with this length, from the columns.
     Headers {
         /// The length in bytes.
         length: u32,

@@ -34,7 +34,7 @@ impl Backoff {
     }
 }
 
-/// A random number generator for pauses only (xorshift64*), because an attacker gains nothing by guessing them.
+/// A random number generator that is used only for pauses (xorshift64*). An attacker gains nothing by guessing them.
 #[derive(Clone, Debug)]
 pub(super) struct Jitter(u64);
 

@@ -1,4 +1,4 @@
-//! Errors of the database, whose texts stay the same while the cause does.
+//! Errors of the database, with texts that change only if the cause does.
 
 use tokio_postgres::error::SqlState;
 

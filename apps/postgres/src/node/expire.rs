@@ -1,4 +1,4 @@
-//! Drops leaves that exceed the network's retention, when a leaf was closed, every hour, and at startup. It uses a
+//! Drops leaves that exceed the network's retention, at startup, every hour, and whenever a leaf was closed. It uses a
 //! separate, temporary connection, because dropping waits for locks.
 
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use super::db_error::DbError;
 use super::shared::Shared;
 use adit_runtime::fault::Fault;
 
-/// The interval without another trigger.
+/// The interval between runs that nothing else triggers.
 const HOURLY: Duration = Duration::from_secs(3600);
 
 /// The minimum pause between two runs, because a network with many nodes has many triggers.

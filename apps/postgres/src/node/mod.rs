@@ -66,8 +66,8 @@ use adit_runtime::host::{ApplyOutcome, HostHandle};
 use adit_runtime::instance::{self, Controls, EndReason, Instance};
 use adit_runtime::{host, log, plane_backend, privileges, say};
 
-/// The duration after which a connection that ends is opened again at once. Others are opened again after growing
-/// pauses.
+/// A connection that lasted at least this long is opened again at once when it ends. Others are opened again after
+/// growing pauses.
 const LASTED: Duration = Duration::from_secs(5);
 
 /// The maximum number of warnings about refused rows within an interval.
@@ -85,7 +85,7 @@ pub struct UpOptions {
     pub packet_size: Option<usize>,
     /// Whether to add no routes to other nodes' networks.
     pub no_routes: bool,
-    /// The user to run as; `None`: `adit`, or `nobody`.
+    /// The user to run as, or `None` for `adit` or `nobody`.
     pub user: Option<String>,
     /// The number of levels by which the log is more verbose.
     pub verbose: u8,
@@ -392,7 +392,8 @@ struct Warnings {
 }
 
 impl Warnings {
-    /// Counts a warning. Returns whether it may be logged: fewer than [`MOST_WARNINGS`] in [`WARNINGS_OF`].
+    /// Counts a warning. Returns whether it may be logged, that is, whether fewer than [`MOST_WARNINGS`] were logged
+    /// within [`WARNINGS_OF`].
     fn may(&mut self, now: Instant) -> bool {
         if self.since.is_none_or(|since| now.since(since) >= WARNINGS_OF) {
             (self.since, self.count) = (Some(now), 0);

@@ -36,8 +36,8 @@ use adit_runtime::say;
 /// The time limit for a page.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The interval at which the nodes are read again without a notification. The next one applies after a notification,
-/// which any role in the database may send.
+/// The interval at which the nodes are read again without a notification. The constant below applies after a
+/// notification, which any role in the database may send.
 const NODES_AGAIN: Duration = Duration::from_secs(60);
 const NODES_PAUSE: Duration = Duration::from_millis(200);
 

@@ -45,7 +45,7 @@ const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $
 
 const BEGIN_WRITING: &str = "SELECT held_by FROM adit.begin_writing()";
 
-/// The number of attempts to take a lock on one connection. The next one is the pause between them. The lock of a
+/// The number of attempts to take a lock on one connection. The constant below is the pause between them. The lock of a
 /// killed process becomes free after a moment.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);

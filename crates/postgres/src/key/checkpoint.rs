@@ -4,8 +4,8 @@
 //!   signed:  "adit-pg2 checkpoint" | hash of the epoch's record and signature | seq | chain
 //! ```
 //!
-//! The next epoch's record authenticates the end of the previous epoch. Without a checkpoint, every reader of an epoch
-//! could until then rewrite it together with the database, because readers have its secret. With checkpoints, this is
+//! The next epoch's record authenticates the end of the previous epoch. Without checkpoints, any reader of an epoch
+//! could rewrite it until then together with the database, because readers have its secret. With checkpoints, this is
 //! possible only for about the last second's rows.
 
 use adit_crypto::CryptoError;

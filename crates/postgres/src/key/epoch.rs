@@ -337,8 +337,8 @@ fn durability_number(durability: Durability) -> u8 {
     }
 }
 
-/// Returns the data to which a wrap is bound, which are the epoch and the reader. The hashes of wraps in the record
-/// cannot be included.
+/// Returns the data to which a wrap is bound: the epoch and the reader. The hashes of wraps in the record cannot be
+/// included.
 fn wrap_info(epoch: Encoder, reader: NodeId) -> Vec<u8> {
     let mut info = epoch;
     info.fixed(WRAPPED);

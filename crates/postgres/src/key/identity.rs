@@ -51,7 +51,7 @@ impl SealSecret {
     }
 }
 
-// Implemented manually: keys must not reach a log.
+// Implemented by hand to keep keys out of the logs.
 impl fmt::Debug for SealSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SealSecret(..)")

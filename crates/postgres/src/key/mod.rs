@@ -1,4 +1,4 @@
-//! Identities and access, with the network's key, the nodes' keys, and the records that they authenticate.
+//! Identities and access: the network's key, the nodes' keys, and the records that they authenticate.
 //!
 //! ```text
 //!   KeyRing: the network's keys, one for each generation

@@ -100,7 +100,7 @@ impl NetworkKey {
     }
 }
 
-// Implemented manually: keys must not reach a log.
+// Implemented by hand to keep keys out of the logs.
 impl fmt::Debug for NetworkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("NetworkKey(..)")

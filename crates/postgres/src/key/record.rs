@@ -21,7 +21,7 @@ pub enum RecordError {
     /// The MAC was not made with the network's key.
     #[error("its MAC is wrong: it was changed without the network's key")]
     Mac,
-    /// The name is empty or too long, or contains other characters.
+    /// The name is empty or too long, or contains a character that is not allowed.
     #[error("a name is 1 to 24 lower-case letters, digits and underscores")]
     Name,
     /// The number is not valid; numbers start at 1.

@@ -181,8 +181,8 @@ impl RekeyRecord {
     }
 }
 
-/// Returns the data to which a wrap is bound, which are the record, the owner's keys and the reader. The hashes of
-/// wraps cannot be included.
+/// Returns the data to which a wrap is bound: the record, the owner's keys and the reader. The hashes of wraps cannot
+/// be included.
 fn wrap_info(rekey: &Rekey, owner: &NodePublic, reader: NodeId) -> Option<Vec<u8>> {
     let mut info = rekey.encode()?;
     info.fixed(WRAPPED);

@@ -40,7 +40,7 @@ pub struct KeyRing {
 struct AcceptedKey {
     generation: Generation,
     at: Instant,
-    /// The time from which on epochs are opened under the key.
+    /// The time from which epochs are opened under the key.
     seals: Instant,
 }
 
@@ -111,7 +111,7 @@ impl KeyRing {
             debug_assert!(false, "a generation was left out");
             return;
         }
-        // A clock that is behind must not delay the key for longer.
+        // A clock that is behind must not delay the key further.
         let passed = Duration::from_secs(unix.0.saturating_sub(made.0));
         let seals = later(now, KEY_DELAY.saturating_sub(passed));
         self.taken.retain(|taken| now.since(taken.at) < KEY_GRACE);

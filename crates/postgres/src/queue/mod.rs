@@ -35,7 +35,7 @@ pub(crate) fn count(counter: &mut u64) {
     *counter = counter.saturating_add(1);
 }
 
-/// Returns the time `by` after `at`, with saturation.
+/// Returns the time that is `by` after `at`, with saturation.
 pub(crate) fn later(at: Instant, by: Duration) -> Instant {
     let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
     Instant::from_nanos(at.as_nanos().saturating_add(by))
@@ -68,7 +68,7 @@ impl Pool {
             return Some(buffer);
         }
         let size = *CLASSES.get(class)?;
-        // The largest first, because they free memory soonest.
+        // Start with the largest ones, because they free memory soonest.
         for (free, each) in self.free.iter_mut().zip(CLASSES).rev() {
             while self.memory.saturating_add(size) > self.limit && free.pop().is_some() {
                 self.memory = self.memory.saturating_sub(each);
@@ -138,7 +138,7 @@ struct Codel {
 }
 
 impl Codel {
-    /// Returns whether a packet may be dropped that waited for `sojourn` with `left` bytes behind it.
+    /// Returns whether a packet that waited for `sojourn`, with `left` bytes behind it, may be dropped.
     fn may_drop(
         &mut self,
         now: Instant,

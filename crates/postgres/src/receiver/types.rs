@@ -48,7 +48,7 @@ pub enum Query {
     Page {
         /// The leaf.
         leaf: LeafNo,
-        /// Only rows behind this one.
+        /// Returns only rows after this one.
         after: Seq,
         /// Returns only rows up to this one.
         until: Seq,
@@ -63,7 +63,7 @@ pub enum Query {
     Skip {
         /// The leaf.
         leaf: LeafNo,
-        /// Only rows behind this one.
+        /// Considers only rows after this one.
         after: Seq,
     },
 }
@@ -154,7 +154,7 @@ pub struct Stats {
     pub repeated: u64,
     /// The number of authentic packets whose inner source does not belong to the sender.
     pub wrong_source: u64,
-    /// The number of authentic packets to another node.
+    /// The number of authentic packets for another node.
     pub wrong_destination: u64,
     /// The count of packet numbers that were skipped unread, because later rows were already too old.
     pub skipped: u64,

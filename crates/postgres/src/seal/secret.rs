@@ -53,7 +53,7 @@ impl EpochSecret {
     }
 }
 
-// Implemented manually: keys must not reach a log.
+// Implemented by hand to keep keys out of the logs.
 impl fmt::Debug for EpochSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EpochSecret(..)")

@@ -284,7 +284,7 @@ impl Sender {
     }
 
     /// Handles a refused [`Action::Resume`] or [`Action::Open`] on a connection that stays open. The stream is tried
-    /// again later, from `resume` on, in a new leaf.
+    /// again later, beginning with `resume`, in a new leaf.
     pub fn failed(&mut self, now: Instant, stream: StreamId) {
         if let Some(Stream { state: State::Opening(opening, continued), .. }) =
             self.streams.get(&stream)

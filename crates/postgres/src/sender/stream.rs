@@ -10,9 +10,10 @@ use crate::queue::later;
 use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
-/// The time 2026-01-01, from which epochs are numbered by the clock if that gives more than the next number. A database
-/// that was restored from a backup, and a sender that was restarted, do not know the numbers used since. (This helps
-/// while fewer than one epoch begins per second. A sender that saved its numbers needs no clock.)
+/// The time 2026-01-01. An epoch's number is the number of seconds since then if that is higher than the next number,
+/// because neither a database that was restored from a backup nor a sender that was restarted knows which numbers have
+/// been used. (This helps while fewer than one epoch begins per second. A sender that saved its numbers needs no
+/// clock.)
 const CLOCK_ZERO: u64 = 1_767_225_600;
 
 /// The maximum number from the clock, so that a wrong clock leaves half of the numbers unused.

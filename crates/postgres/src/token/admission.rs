@@ -36,7 +36,7 @@ const SALT: usize = 16;
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinKey(Zeroizing<[u8; Self::LEN]>);
 
-// Implemented manually: keys must not reach a log.
+// Implemented by hand to keep keys out of the logs.
 impl fmt::Debug for JoinKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JoinKey(..)")

@@ -57,7 +57,7 @@ impl JoinSecret {
     }
 }
 
-// Implemented manually: secrets must not reach a log.
+// Implemented by hand to keep secrets out of the logs.
 impl fmt::Debug for JoinSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JoinSecret(..)")

@@ -87,7 +87,7 @@ pub enum Finding {
     Secret {
         /// The epoch.
         epoch: EpochNo,
-        /// The reason; `None`: there is no wrap.
+        /// The reason, or `None` if there is no wrap.
         why: Option<EpochError>,
     },
     /// Epochs to which a record refers are missing.

@@ -10,7 +10,7 @@
 //! their times.
 //!
 //! Each epoch's record contains the number of the network's settings at its opening. The epoch's audit policy and
-//! readers are compared with these settings, and its expiry with all settings that were in force since.
+//! readers are compared with these settings, and its expiry with all settings that have been in force since then.
 //!
 //! Without a key, only the numbers, the signatures and the order of the records are checked.
 
@@ -124,7 +124,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Returns the findings since the last call. A row or an epoch adds a few at most.
+    /// Returns the findings since the last call. A row or an epoch adds at most a few.
     pub fn take_findings(&mut self) -> Vec<Finding> {
         std::mem::take(&mut self.findings)
     }
@@ -134,8 +134,8 @@ impl<'k> Verifier<'k> {
         self.summary
     }
 
-    /// Returns the highest number in a row, or in a record as used; zero if there is none. Returns `None` if the end
-    /// has expired or may have been lost in a crash, so that it is unknown.
+    /// Returns the highest number in a row, or stated as used in a record; zero if there is none. Returns `None` if the
+    /// end has expired or may have been lost in a crash, so that it is unknown.
     pub fn highest(&self) -> Option<Seq> {
         let known = self.current.as_ref().is_none_or(|current| {
             let emptied = current.durability == Durability::Volatile && current.rows == 0;

@@ -13,8 +13,8 @@ const SLACK: Duration = Duration::from_secs(300);
 /// The divisor of the retention size below which the log is far from full.
 const FAR_FROM_FULL: u64 = 16;
 
-/// The data that determine which rows may have expired, which are the limits in the network's settings over time, and
-/// the size of the log.
+/// The data that determine which rows may have expired: the limits in the network's settings over time, and the size of
+/// the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The current time, by this host's clock.

@@ -815,7 +815,7 @@ fn what_has_expired_is_judged_by_all_bounds_since_it_was_opened() {
     let cases = [
         // The retention was shortened a week ago, and rows older than a day expired at once.
         (vec![period(0, 30, 1 << 30), period(today - 7, 1, 1 << 30)], 0),
-        // The retention was extended a week ago: rows older than a day had expired before.
+        // The retention was extended a week ago, when rows older than a day had already expired.
         (vec![period(0, 1, 1 << 30), period(today - 7, 30, 1 << 30)], 0),
         // The retention was short for a time, which ended before the epoch was opened.
         (vec![period(0, 1, 1 << 30), period(today - 12, 30, 1 << 30)], 1),

@@ -17,13 +17,13 @@ pub struct Stream {
     pub network: String,
     /// Its number.
     pub id: StreamId,
-    /// The sender's keys; `None`: they are not trusted, and signatures are not checked.
+    /// The sender's keys, or `None` if they are not trusted. Signatures are then not checked.
     pub sender: Option<NodePublic>,
     /// The receiver.
     pub receiver: NodeId,
-    /// The rows that may have expired; `None`: retention is not checked.
+    /// The rows that may have expired, or `None` if retention is not checked.
     pub retention: Option<Rc<Retention>>,
-    /// The network's settings; `None`: they are not trusted, and epochs are not compared with them.
+    /// The network's settings, or `None` if they are not trusted. Epochs are then not compared with them.
     pub settings: Option<Rc<History>>,
 }
 

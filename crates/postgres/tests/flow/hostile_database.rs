@@ -8,7 +8,7 @@ use adit_postgres::{LeafNo, Seq, limits};
 use crate::model::{EpochRow, Stored};
 use crate::world::{CommitOutcome, STREAM, World, packet, packet_between, routes};
 
-/// Returns all rows, as long as they are there.
+/// Returns all rows of the leaves that still exist.
 fn all_rows(world: &World) -> Vec<Stored> {
     world.db.leaves.values().flatten().flatten().cloned().collect()
 }
@@ -17,7 +17,7 @@ fn newest_leaf(world: &mut World) -> &mut Vec<Stored> {
     world.db.leaves.values_mut().next_back().unwrap().as_mut().unwrap()
 }
 
-/// Creates a stream that works, with several epochs behind it.
+/// Creates a working stream that has already used several epochs.
 fn settled() -> World {
     let mut world = World::new();
     world.check_it_works();
@@ -45,7 +45,7 @@ fn rows_that_were_delivered_are_not_delivered_again_whatever_page_they_come_in()
     let mut world = settled();
     let mut before: Vec<Stored> = all_rows(&world);
     let newest = before.last().unwrap().epoch;
-    // Not those of older epochs: that is another check.
+    // Leave out the rows of older epochs, which another check refuses.
     before.retain(|row| row.epoch == newest);
     assert!(before.len() >= 50);
     world.liar = Some(Box::new(move |rows| {
@@ -76,7 +76,7 @@ fn a_row_of_an_epoch_that_has_ended_comes_too_late() {
     let position = world.receiver.position();
     let first = world.records[0].clone();
     assert!(first.no < position.epoch);
-    // Authentic, and its number is new.
+    // The row is authentic, and its number is new.
     let late = world.sealed(0, position.seq.0 + 1, &[packet(1, world.now)]);
     newest_leaf(&mut world).extend(late);
     let before = world.receiver.stats();
@@ -94,7 +94,7 @@ fn an_older_epoch_shown_as_a_new_one_is_refused() {
     let high = world.receiver.position().epoch.0 + 1_000_000;
     let opened = world.db_now();
     world.db.epochs.push(EpochRow { no: high, record: 0, opened });
-    // With its rows, as young as can be.
+    // Add its rows, as if they were new.
     let young = old
         .iter()
         .filter(|row| row.epoch == oldest)
@@ -107,7 +107,7 @@ fn an_older_epoch_shown_as_a_new_one_is_refused() {
     assert_eq!(world.came.len(), before);
     assert!(world.receiver.stats().epochs_refused > 0);
 
-    // And to one that has just started: it knows where it was.
+    // A reader that has just started refuses it too, because it saved its position.
     world.db.epochs.retain(|epoch| epoch.no == high);
     world.restart_receiver(true);
     world.pass(3000);
@@ -213,7 +213,7 @@ fn deleted_rows_are_missing_and_counted_and_the_rest_comes() {
     assert!(world.receiver.stats().missing >= 10);
 }
 
-/// Returns rows that a writer without keys can make.
+/// Returns a row that a writer without keys can make.
 fn forged(like: &Stored, seq: i64, epoch: i32, ts: i64) -> Stored {
     Stored { seq, epoch, ts, payload: vec![0x45; 100], ..like.clone() }
 }
@@ -224,10 +224,10 @@ fn floods_of_forged_rows_hold_no_reader_up_for_ever() {
     let like = newest_leaf(&mut world)[0].clone();
     let (now, epoch) = (world.db_now(), world.receiver.position().epoch.0);
     let next = world.receiver.position().seq.0 + 1;
-    // All of the next number, then one each.
+    // First add many rows with the next number, then one row for each later number.
     newest_leaf(&mut world).extend((0..700).map(|_| forged(&like, next, epoch, now)));
     newest_leaf(&mut world).extend((1..6_000).map(|n| forged(&like, next + 100 + n, epoch, now)));
-    // The fence of the window: none of these is ever read by a page that a notification requested.
+    // A page that a notification requested never contains these rows, because they are beyond the window.
     newest_leaf(&mut world).extend((1..5000).map(|n| forged(&like, i64::MAX - n, epoch, now)));
     world.check_it_works();
     assert!(world.receiver.stats().forged > 700);
@@ -242,7 +242,7 @@ fn genuine_rows_behind_a_flood_are_found() {
     world.traffic(10, 3);
     world.pass(20);
     let before = world.came.len();
-    // The genuine ones come after tens of thousands of the same numbers and pages of others.
+    // The genuine rows follow tens of thousands of forged rows with the same or the preceding number.
     let leaf = newest_leaf(&mut world);
     let genuine = leaf.split_off(leaf.len() - 10);
     leaf.extend((0..60_000).map(|n| forged(&like, genuine[0].seq - 1 + n % 2, epoch, now)));
@@ -252,7 +252,7 @@ fn genuine_rows_behind_a_flood_are_found() {
     world.pass(1);
     assert!(world.queries < 40, "{} pages at once: nobody else's turn", world.queries);
     world.pass(1900);
-    // The first is denied by this many of its number; not the others.
+    // This many forged rows with its number may hide the first row, but not the others.
     assert!(world.came.len() >= before + 9, "{}", world.came.len() - before);
     world.check_it_works();
 }
@@ -331,7 +331,7 @@ fn authentic_packets_from_or_to_others_are_not_delivered() {
 fn rows_are_too_old_by_the_databases_clock_alone() {
     let mut world = settled();
     let before = world.came.len();
-    // Both clocks of the nodes say that it has just been sent.
+    // According to both nodes' clocks, the row has just been sent.
     world.liar = Some(Box::new(|rows| rows.iter_mut().for_each(|row| row.ts -= 2001)));
     world.traffic(10, 5);
     world.pass(100);
@@ -351,7 +351,7 @@ fn notifications_of_leaves_that_are_not_there_cost_few_questions() {
         (0..50).for_each(|n| world.receiver.wake(LeafNo(1_000_000 + no * 50 + n)));
         world.pass(1);
     }
-    // A page each time, but epochs only every few milliseconds.
+    // Each notification causes a query for a page, but epochs are queried only every few milliseconds.
     assert!(world.queries <= 1000 + 1000 / 5 + 20, "{}", world.queries);
     world.check_it_works();
 }
@@ -381,7 +381,7 @@ fn more_epochs_than_are_kept_are_refused_and_counted() {
     let mut receiver = Receiver::new(now, STREAM, Position::default(), [0; 32]);
     let all =
         || (0..world.records.len()).map(|record| world.accept(record, 0)).collect::<Vec<Epoch>>();
-    // A reader that has started takes the first, and reads.
+    // A starting reader accepts the first epoch and begins to read.
     let Some(Query::Epochs { limit, .. }) = receiver.query(now) else { panic!() };
     assert!(limit as usize <= limits::EPOCHS_AHEAD);
     receiver.epochs(now, [world.accept(0, 0)], 0);
@@ -391,7 +391,7 @@ fn more_epochs_than_are_kept_are_refused_and_counted() {
     assert!(matches!(receiver.query(now), Some(Query::Epochs { .. })));
     receiver.epochs(now, all(), 0);
     let more = (world.records.len() - 1 - limits::EPOCHS_AHEAD) as u64;
-    // And the one that it had already.
+    // The reader also refuses the epoch that it already has.
     assert_eq!(receiver.stats().epochs_refused, more + 1);
 }
 

@@ -1,5 +1,5 @@
-//! A sender and a receiver with a database between them that is modelled in memory, on virtual time: hours of outages in
-//! milliseconds, and a malicious database.
+//! A sender, a receiver, and a model of the database between them, in memory and on virtual time. The tests simulate
+//! hours of outages in milliseconds, and a malicious database.
 
 mod hostile_database;
 mod model;

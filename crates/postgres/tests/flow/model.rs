@@ -1,4 +1,5 @@
-//! The database: leaves, epochs, and what a writer and a reader ask of it.
+//! A model of the database, with its leaves and epochs, and the operations of a writer and a
+//! reader.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ pub(crate) struct Stored {
     pub tag: Vec<u8>,
     pub chain: Option<Vec<u8>>,
     pub payload: Vec<u8>,
-    /// Milliseconds of the database's clock.
+    /// The time by the database's clock, in milliseconds.
     pub ts: i64,
 }
 

@@ -17,7 +17,7 @@ fn everything_arrives_in_order_when_nothing_fails() {
     assert!(stats.epochs > 3, "leaves are followed by others when they are full");
     assert_eq!(world.receiver.stats().packets, 3000);
     assert_eq!(world.receiver.stats().missing, 0);
-    // One commit for what gathers, one for itself.
+    // A packet waits for at most two commits, the one in flight and its own.
     assert!(world.waits.iter().all(|wait| *wait <= 10), "{:?}", world.waits.iter().max());
 }
 
@@ -32,7 +32,8 @@ fn a_lost_notification_costs_a_poll_and_no_packet() {
     world.check();
     assert_eq!(world.came.len(), 2050);
     assert!(world.waits.iter().all(|wait| *wait <= 140), "{:?}", world.waits.iter().max());
-    // After a silence, in which the count is asked for once in a second, also a new leaf is found.
+    // After a pause, in which the count is queried once a second, packets in a new leaf are found
+    // too.
     world.pass(70_000);
     world.waits.clear();
     world.traffic(20, 5);
@@ -48,7 +49,7 @@ fn an_idle_stream_is_not_asked_for_and_its_node_asks_one_question_a_second() {
     world.pass(5000);
     world.queries = 0;
     world.pass(100_000);
-    // The count, once in three quarters of a second to five.
+    // The count is queried every 0.75 s to 1.25 s.
     assert!((80..=135).contains(&world.queries), "{}", world.queries);
 }
 
@@ -63,7 +64,7 @@ fn a_batch_in_doubt_is_neither_repeated_nor_sent_again() {
         world.pass(100);
         world.connect_sender();
         world.pass(200);
-        // The first was in flight, the others waited.
+        // The first packet was in flight, and the others were waiting.
         let expected = if outcome == CommitOutcome::Present { 55 } else { 54 };
         assert_eq!(world.came.len(), expected, "{outcome:?}");
         assert_eq!(world.sender.stats().in_doubt, 1);
@@ -104,7 +105,7 @@ fn a_reader_that_was_away_skips_what_is_too_old_without_reading_it() {
     // The packets younger than two seconds arrived.
     assert!((190..=210).contains(&(world.came.len() - before)), "{}", world.came.len() - before);
     world.check_it_works();
-    // Each row was delivered or is counted, also those of epochs that were passed over whole.
+    // Each row was delivered or counted, including the rows of epochs that were skipped entirely.
     let stats = world.receiver.stats();
     let accounted = stats.packets + stats.expired + stats.skipped;
     assert_eq!(accounted, world.sender.stats().packets, "{stats:?}");
@@ -171,7 +172,7 @@ fn a_database_restored_from_a_backup_goes_on_with_new_numbers() {
         (false, true, true),
         (true, true, true),
     ] {
-        // Less than a leaf in a second: the numbers of epochs do not run ahead of the clock.
+        // Less than one leaf fills per second, so epoch numbers do not run ahead of the clock.
         let mut world = World::with_leaves_of(2_000_000);
         world.check_it_works();
         let backup = world.db.clone();
@@ -293,7 +294,8 @@ fn an_ended_leaf_is_read_to_its_end_before_the_next() {
     let mut world = World::with_leaves_of(1_000_000);
     world.check_it_works();
     world.cut_receiver();
-    // Young enough, several pages each, and several leaves.
+    // These rows are young enough to be delivered, and they fill several leaves with several pages
+    // each.
     for _ in 0..900 {
         world.send();
         world.send();
@@ -312,7 +314,7 @@ fn a_change_of_settings_ends_the_epochs_and_loses_no_packet() {
     let mut world = World::with_leaves_of(100_000_000);
     world.traffic(50, 1);
     let before = world.records.len();
-    // While a batch is on its way too.
+    // This works while a batch is in flight, too.
     world.renew(false);
     world.traffic(50, 1);
     world.pass(200);

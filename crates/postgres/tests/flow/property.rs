@@ -1,4 +1,4 @@
-//! Faults in any order, and forgeries in any order.
+//! Random sequences of faults and forgeries.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,23 +27,23 @@ enum Event {
 
 #[derive(Copy, Clone, Debug)]
 enum Lie {
-    /// Rows with a number and an epoch of the liar's choice.
+    /// Adds rows with numbers and an epoch that the liar chooses.
     Forge {
         like: usize,
         count: i64,
         offset: i64,
         epoch: i32,
     },
-    /// A row again, as young as can be, in any leaf.
+    /// Repeats a row, as if it were new, in any leaf.
     Repeat {
         which: usize,
         leaf: usize,
     },
-    /// All rows again.
+    /// Repeats all rows, as if they were new.
     RepeatAll {
         leaf: usize,
     },
-    /// Two rows exchange their numbers, or their epochs.
+    /// Swaps the numbers, or the epochs, of two rows.
     Swap {
         one: usize,
         other: usize,
@@ -57,7 +57,7 @@ enum Lie {
         which: usize,
         count: usize,
     },
-    /// An epoch's record under another number, perhaps as young as can be.
+    /// Repeats an epoch's record under another number, possibly as if it were new.
     ReplayEpoch {
         record: usize,
         no: i32,
@@ -149,7 +149,7 @@ impl Play {
                 let oldest =
                     world.db.leaves.iter().find(|(_, rows)| rows.is_some()).map(|(no, _)| *no);
                 let newest = world.db.leaves.last_key_value().map(|(no, _)| *no);
-                // Never the one that is written.
+                // Never drop the leaf that is being written.
                 if let Some(no) = oldest.filter(|no| !self.sender_up || Some(*no) != newest) {
                     world.db.drop_leaf(no);
                 }
@@ -239,7 +239,7 @@ impl Play {
                 self.world.liar =
                     reverse.then(|| Box::new(|rows: &mut Vec<Stored>| rows.reverse()) as _);
             }
-            // Behind everybody's back.
+            // Restore the backup while the nodes stay connected.
             Lie::Restore => *db = self.backup.clone(),
         }
     }

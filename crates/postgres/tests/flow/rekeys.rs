@@ -1,4 +1,4 @@
-//! The network gets another key while packets go.
+//! The network gets a new key while packets are being sent.
 
 use adit_postgres::{Generation, LeafNo};
 
@@ -6,7 +6,7 @@ use crate::world::World;
 
 const SECOND: Generation = Generation(2);
 
-/// Creates a stream that works, under the network's first key.
+/// Creates a working stream under the network's first key.
 fn settled() -> World {
     let mut world = World::new();
     world.latency = 10;
@@ -34,7 +34,7 @@ fn a_new_key_loses_no_packet_and_needs_no_new_leaf() {
     let expected: Vec<u64> = (first..first + 200).collect();
     assert_eq!(world.came.get(before..), Some(&expected[..]));
     assert_eq!(generations(&world), [(1, LeafNo(1)), (2, LeafNo(1))]);
-    // The former key's grace ends: nothing under it is left to be refused.
+    // The previous key's grace period ends. No rows under it are left that could be refused.
     world.receiver.retire(SECOND);
     world.check_it_works();
     let stats = world.receiver.stats();
@@ -52,11 +52,11 @@ fn rows_under_the_former_key_are_refused_and_counted_after_its_grace() {
     let stats = world.receiver.stats();
     assert!(stats.old_key >= 50, "{stats:?}");
     assert_eq!(stats.forged, 0);
-    // A sender that has the new key at last is heard again.
+    // Once the sender has the new key, its packets are delivered again.
     world.key = SECOND;
     world.sender.renew();
     world.check_it_works();
-    // The network's first key is not brought back.
+    // The network's first key cannot become valid again.
     world.receiver.retire(Generation::FIRST);
     world.key = Generation::FIRST;
     world.sender.renew();

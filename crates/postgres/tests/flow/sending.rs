@@ -1,4 +1,4 @@
-//! The sender alone: turns between streams, batches, numbers.
+//! The sender without a receiver: the turns of its streams, its batches, and its packet numbers.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ fn sealer(opening: &NewEpoch) -> Sealer {
     Sealer::new(&secret, Audit::Headers, opening.stream, opening.epoch, hash).unwrap()
 }
 
-/// Answers everything that is to be opened, as an empty database does; returns the remaining requests.
+/// Answers all requests to resume, open and sign as an empty database would. Returns the opened epochs and the first
+/// other action.
 fn open_all(sender: &mut Sender, now: Instant) -> (Vec<NewEpoch>, Action) {
     let mut opened = Vec::new();
     loop {
@@ -84,7 +85,7 @@ fn ip(len: usize) -> Vec<u8> {
     packet
 }
 
-/// Builds a TCP super-packet over IPv4 to be split after `size` bytes of payload each.
+/// Builds a TCP super-packet over IPv4 that is split into segments with `size` bytes of payload each.
 fn tcp(len: usize, size: u16) -> (VnetHeader, Vec<u8>) {
     let mut packet = ip(len);
     packet[9] = 6;
@@ -105,7 +106,7 @@ fn tcp(len: usize, size: u16) -> (VnetHeader, Vec<u8>) {
     (vnet, packet)
 }
 
-/// Returns the packets of a part.
+/// Opens the rows of a part and returns their packets.
 fn unsealed(part: &BatchPart) -> Vec<(Seq, Vec<u8>)> {
     let mut rest = part.bytes.as_slice();
     let mut packets = Vec::new();
@@ -160,7 +161,7 @@ fn streams_share_a_batch_evenly_however_much_one_of_them_has() {
 #[test]
 fn turns_go_round_when_a_batch_holds_only_some() {
     let mut sender = open();
-    // A few super-packets of many rows fill a batch.
+    // A few super-packets, each of which becomes many rows, fill a batch.
     let (vnet, packet) = tcp(65_000, 500);
     let mut served = Vec::new();
     for _ in 0..60 {
@@ -182,7 +183,7 @@ fn a_stream_that_cannot_be_opened_holds_up_no_other() {
     let mut sender = sender(CONFIG);
     plain(&mut sender, A, 100);
     open_all(&mut sender, ms(10));
-    // B is asked for once, and never answered.
+    // The request to resume B is made once and never answered.
     plain(&mut sender, B, 100);
     let mut resumes = 0;
     for now in 10..500 {
@@ -279,7 +280,7 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
     plain(&mut sender, A, 100);
     let batch = sender.batch(ms(10)).unwrap();
     assert_eq!(unsealed(&batch.parts[0])[0].0, Seq(2));
-    // In doubt.
+    // The batch is now in doubt.
     sender.lost();
     let before = sender.given(A).unwrap();
     assert_eq!(before.1, Seq(2));
@@ -296,8 +297,8 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
         assert!(opening.epoch > before.0 && opening.leaf.0 >= 1, "{opening:?}");
         sender.lost();
     }
-    // Numbers that leave no room, or too little, were forged: the stream continues after its own. What is given out is
-    // kept, also when the database is honest again.
+    // Numbers that leave too few unused must be forged, so the stream continues after its own numbers. Numbers that
+    // were used stay used, even if the database is honest again.
     for found in [
         ResumeRow { last_seq: i64::MAX, ..ResumeRow::default() },
         ResumeRow { last_seq: i64::MAX - 1, ..ResumeRow::default() },
@@ -314,7 +315,7 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
         assert_eq!(opening.epoch, EpochNo(before.0.0 + 1), "{found:?}");
         sender.lost();
     }
-    // A leaf's number is the database's own.
+    // The next leaf must follow the one in the database, so an implausible leaf number cannot be replaced.
     for found in [
         ResumeRow { last_leaf: i32::MAX, ..ResumeRow::default() },
         ResumeRow { last_leaf: i32::MAX - 1, ..ResumeRow::default() },
@@ -357,7 +358,7 @@ fn the_highest_numbers_that_are_believed_leave_as_many_again() {
     sender.resumed(A, most);
     let Action::Open(opening) = sender.next_action(ms(10), UNIX) else { panic!() };
     assert!(opening.epoch.0 < i32::MAX - (1 << 29) && opening.first_seq.0 < i64::MAX - (1 << 61));
-    // And from there on it goes by what was given.
+    // From now on, the sender trusts its own numbers.
     sender.opened(ms(10), A, sealer(&opening));
     sender.lost();
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { stream: A, .. }));
@@ -378,7 +379,7 @@ fn numbers_that_were_kept_are_not_given_again_after_a_restart() {
 
 #[test]
 fn the_record_tells_how_the_epoch_before_ended() {
-    // After a start: as the database knows it.
+    // After a start, the record contains what the database reports.
     let mut sender = sender(CONFIG);
     plain(&mut sender, A, 100);
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
@@ -391,7 +392,7 @@ fn the_record_tells_how_the_epoch_before_ended() {
     // A sender that does not know of the existing leaf opens another.
     assert_eq!((opening.leaf, opening.first_seq), (LeafNo(5), Seq(78)));
 
-    // After a loss: what was acknowledged, not what was in flight.
+    // After a lost connection, it contains what was acknowledged, not what was in flight.
     let hash = secret(A, opening.epoch).1;
     sender.opened(ms(10), A, sealer(&opening));
     let in_doubt = sender.batch(ms(10)).unwrap();
@@ -407,7 +408,7 @@ fn the_record_tells_how_the_epoch_before_ended() {
     assert_eq!(second.previous, Some(previous));
     assert_eq!((second.leaf, second.first_seq), (LeafNo(5), Seq(79)));
 
-    // After a batch that was acknowledged: its chain.
+    // After an acknowledged batch, it contains the batch's chain value.
     sender.opened(ms(10), A, sealer(&second));
     let batch = sender.batch(ms(10)).unwrap();
     let mut rest = batch.parts[0].bytes.as_slice();
@@ -427,7 +428,7 @@ fn the_record_tells_how_the_epoch_before_ended() {
     assert_eq!(third.previous, Some(previous));
 }
 
-/// Committed rows are signed within a second: while packets arrive and after the last.
+/// Committed rows are signed within a second, both while packets arrive and after the last one.
 #[test]
 fn the_chain_is_signed_each_second_of_traffic_and_when_it_ends() {
     let mut sender = open();
@@ -471,7 +472,7 @@ fn what_was_committed_before_a_loss_is_signed_after_it() {
     let batch = sender.batch(ms(10)).unwrap();
     sender.committed(ms(10), batch);
     let Action::Sign(unsigned) = sender.next_action(ms(1000), UNIX) else { panic!() };
-    // Not again while it is on its way; again when the connection was lost with it.
+    // The request is not repeated while it is outstanding, but it is after the connection was lost.
     assert_eq!(sender.next_action(ms(1000), UNIX), Action::Wait(Some(ms(3_600_000))));
     sender.lost();
     assert_eq!(sender.next_action(ms(1001), UNIX), Action::Sign(unsigned.clone()));
@@ -479,20 +480,21 @@ fn what_was_committed_before_a_loss_is_signed_after_it() {
     assert_eq!(sender.next_action(ms(9000), UNIX), Action::Wait(None));
 }
 
-/// A sender does not sign the database's word for a chain, nor leave out an epoch under which it has written.
+/// A sender neither signs a chain value that only the database reports, nor leaves out an epoch in which it has
+/// written.
 #[test]
 fn a_restarted_sender_names_what_it_signed_itself() {
     let checkpoint = Checkpoint { seq: Seq(70), chain: [7; 32] };
     let cases = [
-        // Signed and written under 8.
+        // Rows in epoch 8 were written and signed.
         (8, Some(8), 8, (8, 70, Some([7; 32]))),
-        // An epoch without rows is in between: the record may skip it.
+        // An epoch without rows is in between, and the record may skip it.
         (8, Some(8), 9, (8, 70, Some([7; 32]))),
-        // Rows were written under 9 and nothing of it was signed.
+        // Rows in epoch 9 were written, but none of them was signed.
         (9, Some(8), 9, (9, 77, None)),
-        // The database shows an epoch less than there was.
+        // The database withholds the last epoch.
         (9, Some(8), 8, (9, 77, None)),
-        // Nothing was kept.
+        // No state was saved.
         (0, None, 8, (8, 77, None)),
     ];
     for (written, signed, found, (epoch, last_seq, chain)) in cases {
@@ -519,7 +521,7 @@ fn a_leaf_is_followed_by_the_next_for_its_size_and_for_its_age_but_never_with_ro
     open_all(&mut sender, ms(10));
     let batch = sender.batch(ms(10)).unwrap();
     sender.committed(ms(11), batch);
-    // Not yet.
+    // The leaf is not full yet.
     plain(&mut sender, A, 2000);
     assert_eq!(sender.next_action(ms(12), UNIX), Action::Batch);
     let batch = sender.batch(ms(12)).unwrap();
@@ -535,7 +537,7 @@ fn a_leaf_is_followed_by_the_next_for_its_size_and_for_its_age_but_never_with_ro
     sender.opened(ms(13), A, sealer(&second));
     let batch = sender.batch(ms(13)).unwrap();
     sender.committed(ms(14), batch);
-    // Then for its age, though nothing waits.
+    // The next leaf follows because of this one's age, although no packet is waiting.
     let Action::Sign(unsigned) = sender.next_action(ms(764), UNIX) else { panic!() };
     sender.signed(ms(765), &unsigned);
     let Action::Wait(Some(until)) = sender.next_action(ms(765), UNIX) else { panic!() };
@@ -555,7 +557,8 @@ fn what_cannot_be_sent_is_counted_by_reason() {
     let mut sender = open();
     let config = CONFIG;
     sender.push(ms(10), None, VnetHeader::default(), &ip(100));
-    // Too long, not IP, shorter than it says, more rows than a batch holds, not to be cut.
+    // These packets are too long, not IP, shorter than their header says, larger than a batch, and impossible to
+    // segment.
     plain(&mut sender, A, config.packet_size + 1);
     sender.push(ms(10), Some(A), VnetHeader::default(), &[0; 50]);
     sender.push(ms(10), Some(A), VnetHeader::default(), &ip(100)[..99]);
@@ -564,7 +567,7 @@ fn what_cannot_be_sent_is_counted_by_reason() {
     sender.push(ms(10), Some(A), VnetHeader { gso: Gso::Other(9), ..vnet }, &packet[..2000]);
     assert!(sender.batch(ms(10)).is_none(), "nothing of that is fit");
     assert_eq!((sender.stats().dropped.no_route, sender.stats().dropped.malformed), (1, 5));
-    // The seal continues.
+    // The sealer continues with the next number.
     plain(&mut sender, A, config.packet_size);
     let batch = sender.batch(ms(10)).unwrap();
     assert_eq!(unsealed(&batch.parts[0])[0].0, Seq(2));
@@ -612,7 +615,7 @@ fn answers_out_of_place_change_nothing() {
     assert_eq!(sender.given(A), before);
     plain(&mut sender, A, 100);
     assert_eq!(sender.next_action(ms(10), UNIX), Action::Batch);
-    // The seal of another epoch than the one that was opened.
+    // This sealer belongs to an epoch other than the one to be opened.
     sender.lost();
     assert!(matches!(sender.next_action(ms(10), UNIX), Action::Resume { .. }));
     sender.resumed(A, ResumeRow::default());
@@ -631,7 +634,7 @@ fn one_batch_at_a_time_and_its_commits_are_measured() {
     assert!(matches!(sender.next_action(ms(11), UNIX), Action::Wait(_)));
     sender.committed(ms(26), batch);
     assert_eq!(sender.next_action(ms(26), UNIX), Action::Batch);
-    // Two of a millisecond before, and this one counts an eighth.
+    // The earlier commits took 1 ms. This one took 16 ms and is weighted with an eighth.
     let expected = Duration::from_millis(1).mul_f64(7.0 / 8.0) + Duration::from_millis(2);
     assert!(sender.stats().commit.abs_diff(expected) < Duration::from_micros(1));
 }
@@ -654,7 +657,7 @@ fn buffers_of_batches_are_used_again() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// Whatever the device hands out.
+    /// This holds for any packets from the device.
     #[test]
     fn batches_are_bounded_and_numbers_have_no_gaps(
         packets in proptest::collection::vec((41..65_000_usize, 0..9000_u16, any::<bool>(), 0..20_u8), 1..150),
@@ -706,13 +709,13 @@ fn streams_share_the_leaf_and_follow_to_the_next_when_they_have_packets() {
     plain(&mut sender, B, 50);
     let batch = send_off(&mut sender, 10);
     assert!(batch.parts.len() == 2 && batch.parts.iter().all(|part| part.leaf == LeafNo(1)));
-    // Both together fill it. B is silent and opens nothing.
+    // The two streams together fill the leaf. B has no packets and opens no epoch.
     plain(&mut sender, A, 2900);
     send_off(&mut sender, 11);
     let (opened, _) = open_all(&mut sender, ms(12));
     assert_eq!(opened.iter().map(|o| (o.stream, o.leaf.0)).collect::<Vec<_>>(), [(A, 2)]);
     assert!(matches!(sender.next_action(ms(13), UNIX), Action::Wait(_)));
-    // No packet of B goes to the leaf that has ended.
+    // No packet of B goes into the leaf that has ended.
     plain(&mut sender, B, 100);
     plain(&mut sender, A, 100);
     assert_eq!(
@@ -725,7 +728,8 @@ fn streams_share_the_leaf_and_follow_to_the_next_when_they_have_packets() {
     assert_eq!(action, Action::Batch);
     let batch = send_off(&mut sender, 14);
     assert!(batch.parts.iter().all(|part| part.leaf == LeafNo(2)));
-    // Old, with nothing to send: one epoch in a new leaf lets the old one expire, not one of each stream.
+    // When the leaf is too old and nothing is to be sent, one stream opens an epoch in a new leaf, so that the old leaf
+    // can expire.
     let (opened, _) = open_all(&mut sender, ms(60_020));
     assert_eq!(opened.iter().map(|o| o.leaf.0).collect::<Vec<_>>(), [3]);
 }
@@ -748,7 +752,7 @@ fn a_process_goes_on_in_the_leaf_of_a_former_one_until_that_is_full_or_refused()
         if leaf == 5 {
             continue;
         }
-        // It counts what was there: after a second it is old, or soon full.
+        // The rows and the age of the existing leaf count, so it is too old after a second, or soon full.
         sender.opened(ms(10), A, sealer(&opening));
         send_off(&mut sender, 10);
         let (opened, _) = open_all(&mut sender, ms(1_100));
@@ -764,7 +768,7 @@ fn a_process_goes_on_in_the_leaf_of_a_former_one_until_that_is_full_or_refused()
         sender.failed(ms(10), A);
         sender.lost();
     }
-    // A refusal for another reason leaves the leaf as it is.
+    // A refusal for another reason does not affect the leaf.
     let mut sender = self::sender(CONFIG);
     for _ in 0..2 {
         plain(&mut sender, A, 100);

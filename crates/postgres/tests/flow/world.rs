@@ -1,4 +1,4 @@
-//! Two nodes around the model, and what must always hold.
+//! Two nodes with the model between them, and the invariants that must always hold.
 
 use std::time::Duration;
 
@@ -49,33 +49,33 @@ struct Flight {
 pub(crate) type Liar = Box<dyn FnMut(&mut Vec<Stored>)>;
 
 pub(crate) struct World {
-    /// Milliseconds.
+    /// The current time in milliseconds.
     pub now: u64,
-    /// The lead of the database's clock.
+    /// The number of milliseconds by which the database's clock is ahead.
     pub clock_ahead: i64,
     pub db: Db,
     leaf_bytes: u64,
     pub sender: Sender,
     pub receiver: Receiver,
     watch: WakeUpMonitor,
-    /// Wake-ups that the database has counted.
+    /// The number of wake-ups that the database has counted.
     rung: i64,
     pub records: Vec<Record>,
-    /// Commits take this long.
+    /// The duration of a commit in milliseconds.
     pub latency: u64,
     pub lose_notifications: bool,
     sender_up: bool,
     receiver_up: bool,
     flight: Option<Flight>,
     pub next_id: u64,
-    /// Numbers of the packets that arrived, in order.
+    /// The numbers of the packets that arrived, in order.
     pub came: Vec<u64>,
     /// The time at which each of those arrived, in milliseconds after it was sent.
     pub waits: Vec<u64>,
     pub liar: Option<Liar>,
     random: Random,
     routes: Routes,
-    /// Wall clock of the sender, seconds off.
+    /// The error of the sender's wall clock in seconds.
     pub wrong_by: i64,
     /// The last checkpoint.
     pub signed: Option<(EpochNo, Checkpoint)>,
@@ -161,7 +161,7 @@ impl World {
         world
     }
 
-    /// Changes the network's settings: new leaves, and epochs under the new settings.
+    /// Changes the network's settings. New epochs use them and, with `new_leaf`, begin a new leaf.
     pub(crate) fn renew(&mut self, new_leaf: bool) {
         self.sender.reconfigure(config(self.leaf_bytes), new_leaf);
     }
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Lets milliseconds pass, one by one; in steps of 50 where they are many.
+    /// Advances the time, in steps of 1 ms, or of 50 ms if there are many.
     pub(crate) fn pass(&mut self, ms: u64) {
         let step = if ms > 5000 { 50 } else { 1 };
         let end = self.now + ms;
@@ -338,7 +338,7 @@ impl World {
         panic!("the receiver asks without end");
     }
 
-    /// Plays the part of the keys: everything comes from the record that the sender signed.
+    /// Acts in place of the keys. All values come from the record that the sender signed.
     pub(crate) fn accept(&self, record: usize, age_ms: i64) -> Epoch {
         let record = &self.records[record];
         Epoch {
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// Seals a row in an epoch as the sender, for a sender that breaks rules.
+    /// Seals rows in an epoch as the sender, to model a sender that breaks the rules.
     pub(crate) fn sealed(&self, record: usize, first: i64, packets: &[Vec<u8>]) -> Vec<Stored> {
         let record = &self.records[record];
         let mut seal =
@@ -419,7 +419,7 @@ impl World {
     pub(crate) fn restart_sender(&mut self, outcome: CommitOutcome, kept: bool) {
         self.cut_sender(outcome);
         let given = self.sender.given(STREAM).filter(|_| kept).unwrap_or_default();
-        // Another second by the clock.
+        // Restart in another second of the clock.
         self.now += 1000;
         self.sender = Sender::new(config(self.leaf_bytes));
         let signed = self.signed.filter(|_| kept);
