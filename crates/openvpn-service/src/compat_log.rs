@@ -1,4 +1,4 @@
-//! OpenVPN's own log lines, word for word: other programs parse them.
+//! OpenVPN's own log lines, word for word, because other programs parse them.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub fn address(address: SocketAddr) -> String {
     format!("[{family}]{ip}:{}", address.port())
 }
 
-/// Formats a client's address as OpenVPN prints it in log lines and status files: without the port in IPv6.
+/// Formats a client's address as OpenVPN prints it in log lines and status files, without the port for IPv6.
 pub fn real(address: SocketAddr) -> String {
     match address.ip().to_canonical() {
         std::net::IpAddr::V4(ip) => format!("{ip}:{}", address.port()),

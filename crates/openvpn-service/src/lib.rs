@@ -1,5 +1,5 @@
-//! A running OpenVPN server: connects engine, data plane, device and events for `adit openvpn` and `adit server`, and
-//! writes openvpn's log lines.
+//! Runs an OpenVPN server for `adit openvpn` and `adit server`. Connects the engine, the data plane, the device and
+//! their events, and writes openvpn's log lines.
 
 #![forbid(unsafe_code)]
 
@@ -82,7 +82,7 @@ pub struct Options {
 pub struct MacLimits {
     /// `max-routes-per-client`.
     pub per_client: usize,
-    /// `stale-routes-check`: an address is forgotten after it was silent for this long.
+    /// `stale-routes-check`: an address is forgotten after being silent for this long.
     pub age: Option<Duration>,
 }
 
@@ -118,7 +118,7 @@ pub enum Selector {
     Peer(u32),
 }
 
-/// Steers a running [`Service`]; cheap to clone.
+/// Controls a running [`Service`]; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
     commands: mpsc::Sender<Command>,
@@ -129,7 +129,7 @@ pub struct Handle {
 enum Command {
     /// Ends sessions; the response is their number.
     Kick(Selector, String, oneshot::Sender<usize>),
-    /// Replaces certificates, CRL and checks from the next handshake on.
+    /// Replaces certificates, CRL and checks starting with the next handshake.
     SetTls(Box<ServerTls>),
     /// Replaces the options to push, the limits and the reserved addresses.
     SetOffer(Box<ReloadableConfig>),
@@ -176,7 +176,7 @@ pub trait Hooks {
     /// Called with every event of the engine, in order.
     fn event(&mut self, event: &ServerEvent);
 
-    /// Handles `adit reload` or SIGHUP: reads certificates, registry and CRL again. Sessions are ended through the
+    /// Handles `adit reload` or SIGHUP. Reads certificates, registry and CRL again. Sessions are ended through the
     /// handle.
     ///
     /// # Errors
@@ -210,7 +210,8 @@ pub trait Hooks {
         let _ = leases;
     }
 
-    /// Returns the groups that a client is in now, queried again at each reload; `None`: those from its authorization.
+    /// Returns the groups that a client is in now, queried again at each reload, or `None` for those from its
+    /// authorization.
     fn groups(&self, name: &str) -> Option<Vec<String>> {
         let _ = name;
         None

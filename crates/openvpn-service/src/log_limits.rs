@@ -41,7 +41,7 @@ pub(super) fn is_logged(
         | ServerEvent::Rekeyed(peer, _)
         | ServerEvent::Path(peer, _) => (client(peer), Kind::Activity, ""),
         ServerEvent::Note(Some(peer), text) => (client(peer), Kind::Activity, text.as_str()),
-        // Not caused by a peer.
+        // These events are not caused by a peer.
         ServerEvent::Note(None, _) => return true,
         ServerEvent::Warning(Some(peer), text) => (client(peer), Kind::Warning, text.as_str()),
         ServerEvent::Warning(None, text) => (Source::Server, Kind::Warning, text.as_str()),
@@ -66,7 +66,7 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
     const PEER: PeerId = PeerId(3);
-    /// The maximum number of lines of one event in OpenVPN's style: those of a session's start, with the peer
+    /// The maximum number of lines of one event in OpenVPN's style, which occurs at a session's start, with the peer
     /// information.
     const LINES_PER_EVENT: usize = 16;
 
@@ -190,14 +190,14 @@ mod tests {
                 Kind::Refused,
                 Kind::Unauthentic,
             ];
-            // The limit of a site: twice that of a network.
+            // The limit of a site is twice that of a network.
             let events = 2 * kinds.map(Kind::limit).iter().sum::<u32>() as usize;
             let most = events * 6 + adit_runtime::log::limiter::SUMMARY_LINES + 1;
             assert!(made.iter().all(|lines| (1..=most).contains(lines)), "{made:?} of {most}");
         }
     }
 
-    /// A failure has three lines in OpenVPN's style: either all of them are logged, or none.
+    /// A failure has three lines in OpenVPN's style. Either all of them are logged, or none.
     #[test]
     fn the_lines_of_a_failure_are_limited_as_one() {
         let failed = |_| vec![ServerEvent::HandshakeFailed(link("192.0.2.1"), Reason::Crypto)];

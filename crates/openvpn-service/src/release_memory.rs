@@ -1,7 +1,7 @@
 //! Decides when a server releases memory after clients have disconnected.
 
-/// Seconds after the last client disconnected at which memory is released again: after the workers went idle,
-/// after the rate limiters expired, and after log deduplication expired.
+/// The numbers of seconds after the last client disconnected at which memory is released again. By then, the workers
+/// have gone idle, the rate limiters have expired, and log deduplication has expired, in this order.
 const AGAIN: [u32; 3] = [2, 15, 75];
 
 /// The peak of sessions and handshakes since memory was last released.
@@ -20,9 +20,9 @@ impl Default for MemoryRelease {
 }
 
 impl MemoryRelease {
-    /// Returns whether enough clients have disconnected to release memory, given `busy` sessions and handshakes: half
-    /// of the peak, or the last client and then some time. A single client among many others never triggers it. Call it
-    /// once a second.
+    /// Returns whether enough clients have disconnected to release memory, given `busy` sessions and handshakes. That
+    /// is the case if half of the peak have left, or if the last client left some time ago. A single client among many
+    /// others never triggers it. Call it once a second.
     pub(super) fn is_due(&mut self, busy: usize) -> bool {
         self.most = self.most.max(busy);
         let due = self.most > 0 && busy <= self.most / 2;

@@ -322,7 +322,7 @@ impl Running<'_> {
     }
 
     fn event(&mut self, event: &ServerEvent) {
-        // The filter must know a client before any of its packets pass: the engine emits this event first.
+        // The filter must know a client before any of its packets pass, so the engine emits this event first.
         match (&mut self.filter, event) {
             (Some(filter), ServerEvent::Addresses(addresses)) => filter.put((**addresses).clone()),
             (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),
@@ -377,7 +377,7 @@ impl Running<'_> {
         answer
     }
 
-    /// Warns of rules that name unknown clients: that is not an error yet, but looks like one.
+    /// Warns about rules that name unknown clients, which are not wrong but look like a mistake.
     fn warn_of_unknown(&self) {
         if let (Some(filter), Some(known)) = (&self.filter, self.hooks.known()) {
             filter.unknown(&known).iter().for_each(|problem| tracing::warn!("{problem}"));
@@ -385,7 +385,7 @@ impl Running<'_> {
     }
 
     fn reload_all(&mut self) -> Result<(), Fault> {
-        // If one of them cannot be read, the other still is.
+        // If one of them cannot be read, the other is still read.
         let clients = self.reload_clients();
         if let Some(filter) = &mut self.filter {
             if let Some(file) = self.hooks.filter_file() {

@@ -66,7 +66,7 @@ impl Sessions {
         self.open.is_empty()
     }
 
-    /// Releases the memory of an empty table: a tree keeps its root.
+    /// Releases the memory of an empty table, because a tree keeps its root.
     pub(super) fn release_memory(&mut self) {
         if self.open.is_empty() {
             self.open = BTreeMap::new();

@@ -48,8 +48,8 @@ pub(super) trait DrivenEngine: Engine<Event = ClientEvent, Format = OpenVpn> {
     fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime);
     /// Restarts the engine.
     fn restart(&mut self, now: Instant, out: &mut Out);
-    /// Handles a change of the path to the other end; `stale`: the stream's own address no longer
-    /// exists.
+    /// Handles a change of the path to the other end. `stale` is true if the stream's own address
+    /// no longer exists.
     fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out);
     /// Ends the engine for good.
     fn shutdown(&mut self, now: Instant, out: &mut Out);

@@ -43,7 +43,7 @@ use engines::DrivenEngine;
 pub(crate) use engines::Kind;
 use network::Network;
 
-/// The time limit of an orderly shutdown.
+/// The time limit for an orderly shutdown.
 const FAREWELL: Duration = Duration::from_secs(8);
 
 /// The options of a [`Client`].
@@ -56,7 +56,7 @@ pub(crate) struct Options {
     pub listen: Option<ListenSocket>,
     /// The device.
     pub device: Device,
-    /// The plan to apply at once; `None`: no plan before the tunnel is up.
+    /// The plan to apply at once, or `None` if nothing is applied before the tunnel is up.
     pub early: Option<HostPlan>,
     /// `persist-tun`: keep addresses and routes during a reconnect.
     pub persist_tun: bool,
@@ -97,7 +97,7 @@ pub(crate) struct Traffic {
     pub control: Counters,
     /// Tunnel packets received in the current session, without pings and messages such as path MTU probes.
     pub tunnel_packets: u64,
-    /// Bytes of these on the wire, including a few bytes of encryption overhead for each ping and message.
+    /// The bytes of these packets on the wire, including a few bytes of encryption overhead for each ping and message.
     pub tunnel_bytes: u64,
 }
 
@@ -128,8 +128,8 @@ pub(crate) trait Hooks {
     /// The configuration contradicts itself; the client then ends.
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
 
-    /// Called when the DNS servers in use have changed: before [`Hooks::up`], and after each change. `logged`: the
-    /// change has already been logged.
+    /// Called before [`Hooks::up`], and whenever the DNS servers in use change. `logged` is true if the change has
+    /// already been logged.
     fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
         let _ = (in_use, logged);
     }
@@ -184,7 +184,7 @@ impl Client {
     /// A file, socket or device could not be opened; the error names the remedy.
     pub(crate) fn open(options: Options) -> Result<Self, Fault> {
         let control = match options.control.as_deref().map(control::Server::open).transpose() {
-            // The tunnel is of use without it, unless it is up already.
+            // The tunnel works without a control socket, but if the socket is in use, the tunnel is up already.
             Err(fault) if fault.blame() != Blame::Operator => {
                 tracing::warn!("{fault}");
                 None
@@ -530,7 +530,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// Handles an update of the options of a session that continues: only differences are applied.
+    /// Handles an update of the options of a session that continues. Only differences are applied.
     async fn updated(&mut self, tunnel: TunnelConfig) -> Result<(), Fault> {
         let (plan, notes) = self.hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
@@ -551,8 +551,8 @@ impl<E: DrivenEngine> Running<'_, E> {
         }
     }
 
-    /// Records that a plan is in force: the server's name must be looked up outside the tunnel, which may be down by
-    /// then.
+    /// Records that a plan is in force. From then on, the server's name must be looked up outside the tunnel, which may
+    /// be down.
     fn redirected(&mut self, plan: &HostPlan) {
         let access = self.driver.resolver();
         access.redirected = plan.redirect.is_some() || plan.dns.is_some();

@@ -14,14 +14,15 @@ use adit_runtime::clock::now;
 use adit_runtime::driver::{Backend, Dialled};
 use adit_runtime::say;
 
-/// The number of pings after a path change, one per tick: the first may be lost on a link that has just come up.
+/// The number of pings after a path change, one per tick, because the first may be lost on a link that has just come
+/// up.
 const PINGS: u8 = 3;
 
 /// A delay of a tick by more than this means that the machine or the process was suspended.
 const SLEPT: Duration = Duration::from_secs(3);
 
 /// The time within which a connection on a changed path must have its data acknowledged. After an outage the kernel
-/// waits longer: up to as long as the outage lasted.
+/// waits longer, up to the length of the outage.
 const STALLED: Duration = Duration::from_secs(1);
 
 /// The minimum interval between logs of recursive routing.
@@ -35,7 +36,7 @@ pub(super) struct Network {
     /// The local end of the connection that the path depends on.
     connection: Option<SocketAddr>,
     pings_left: u8,
-    /// A session was up when the machine was suspended: if it ends now, the next one begins without a wait.
+    /// Whether a session was up when the machine was suspended. If it ends now, the next one begins without a wait.
     woke: bool,
     /// The time at which the connection is checked, and the number of packets received before the path changed.
     check: Option<(tokio::time::Instant, u64)>,
@@ -90,14 +91,15 @@ impl Network {
         self.check = (stream && !stale).then(|| (now + STALLED, received));
     }
 
-    /// Returns whether to dial the connection again; called once, when the check is due. That is the case if the
+    /// Returns whether to dial the connection again. Call it once, when the check is due. The result is true if the
     /// connection has received nothing since the path changed, and its sent data is not acknowledged. It is then
     /// waiting for the kernel's next retransmission, which a new connection avoids.
     fn has_stalled(&mut self, received: u64, unacknowledged: bool) -> bool {
         self.check.take().is_some_and(|(_, before)| unacknowledged && received == before)
     }
 
-    /// Returns whether the number of recursive packets justifies a log line: it has grown, and the last line is old.
+    /// Returns whether the number of recursive packets justifies a log line, that is, whether it has grown and the last
+    /// line is old.
     fn log_recursion(&mut self, now: Instant, count: u64) -> bool {
         let (logged, at) = self.recursive;
         let due = at.is_none_or(|at| now.since(at) >= RECURSION_LOG);
@@ -112,7 +114,7 @@ impl Network {
 /// The action after a tick.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Tick {
-    /// The machine or the process was suspended: the path and the server may have changed.
+    /// The machine or the process was suspended, so the path and the server may have changed.
     Resumed,
     /// One more ping after a change of the path.
     Ping,

@@ -95,7 +95,7 @@ fn waits_and_wakes() {
     // Receive the packets in flight.
     while heard(Duration::from_millis(100)) {}
     assert!(!heard(Duration::from_secs(2)), "it waits");
-    // Shorter than the wait, which is not over by then.
+    // This is shorter than the wait, which is not over yet.
     adit_runtime::clock::advance_for_test(Duration::from_secs(600));
     assert!(heard(Duration::from_secs(30)), "it dials when the machine wakes up");
     end.store(true, SeqCst);

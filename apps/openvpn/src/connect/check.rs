@@ -1,4 +1,4 @@
-//! `adit connect --check`: finds the stage that fails.
+//! `adit connect --check`, which finds the stage that fails.
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -203,18 +203,18 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
 struct Checker {
     findings: Vec<Finding>,
     talk: bool,
-    /// Lines are for a person, and may be wrapped.
+    /// Whether the lines are for a person and may be wrapped.
     terminal: bool,
     remote: String,
     /// Whether `remote` was dialled over TCP.
     stream: bool,
-    /// `dev tap`: an echo request reaches a station only after its address has been resolved.
+    /// `dev tap`, where an echo request reaches a station only after its address has been resolved.
     ethernet: bool,
     probe: Option<Probe>,
     /// The reason of the last failed attempt, reported at the end.
     last_reason: String,
     not_tried: Vec<Stage>,
-    /// The profile has `auth-user-pass`.
+    /// Whether the profile has `auth-user-pass`.
     with_password: bool,
 }
 
@@ -512,7 +512,7 @@ mod tests {
     }
 
     fn traffic(rx_bytes: u64) -> Traffic {
-        // One packet per byte: only the increase of each counter matters.
+        // One packet per byte, because only the increase of each counter matters.
         Traffic { tunnel_packets: rx_bytes, tunnel_bytes: rx_bytes, ..Traffic::default() }
     }
 

@@ -1,4 +1,4 @@
-//! `adit connect`: a client with readable log lines.
+//! `adit connect`, a client with readable log lines.
 
 mod check;
 mod ping;
@@ -55,7 +55,7 @@ pub struct ConnectOptions {
     pub keep_dns: bool,
     /// Name of the TUN device, overriding the profile's.
     pub device: Option<String>,
-    /// The directory of the control socket; `None`: `/run/adit`.
+    /// The directory of the control socket, or `None` for `/run/adit`.
     pub dir: Option<PathBuf>,
     /// Print more log lines (repeatable).
     pub verbose: u8,
@@ -286,7 +286,7 @@ fn connected(inside: &str, device: Option<&str>, cipher: &str, reach: &str, dns:
     format!("connected: {inside} on {device}, {cipher}, {reach}, DNS: {dns}")
 }
 
-/// Returns the tunnel's networks that overlap networks of this machine: hosts in them are reachable through only one of
+/// Returns the tunnel's networks that overlap networks of this machine. Hosts in them are reachable through only one of
 /// the two.
 fn overlaps(tunnel: &TunnelConfig, local: &[IpNet]) -> Vec<String> {
     let own = [tunnel.ipv4.map(IpNet::V4), tunnel.ipv6.map(IpNet::V6)].into_iter().flatten();

@@ -1,5 +1,5 @@
-//! The helper process of `adit openvpn` and `adit connect`: the requests that a configuration permits to the network
-//! process.
+//! The helper process of `adit openvpn` and `adit connect`, and the requests that a configuration permits the network
+//! process to make.
 //!
 //! The plan of a client that pulls options cannot be known in advance, so the policy lists the parts that may come from
 //! the server (`pulled.rs`).

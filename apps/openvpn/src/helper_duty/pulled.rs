@@ -18,9 +18,9 @@ const MTU_LEAST: u16 = 68;
 pub(super) struct PullPolicy {
     /// The device, with the settings that the server cannot change.
     base: HostPlan,
-    /// Whether addresses are configured: not `ifconfig-noexec`.
+    /// Whether addresses are configured (no `ifconfig-noexec`).
     addresses: bool,
-    /// Whether routes are configured: not `route-noexec`.
+    /// Whether routes are configured (no `route-noexec`).
     routes: bool,
     /// Whether routes from the server are accepted.
     pulls: bool,

@@ -41,7 +41,7 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     let now = unix_time().0;
     if let Err(fault) = tls.validity(now) {
-        // As OpenVPN does: the clock may be set while the program retries.
+        // Only warn, as OpenVPN does, because the clock may be set while the program retries.
         tracing::warn!("WARNING: {fault}");
     }
     let wrap = key_files::wrap(options)?;

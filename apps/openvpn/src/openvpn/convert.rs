@@ -112,7 +112,7 @@ pub(crate) fn dial_settings(
     })
 }
 
-/// Returns the local end of an outgoing connection: `local` and `lport`.
+/// Returns the local end of an outgoing connection, as set by `local` and `lport`.
 ///
 /// # Errors
 /// `local` is a name without an address.
@@ -267,7 +267,7 @@ pub(crate) fn server_plan(
     };
     if !options.device.ifconfig_noexec {
         plan.addresses.extend(server.bridged_address.map(IpNet::V4));
-        // A bridged device has no address in the clients' network: the bridge has it.
+        // A bridged device has no address in the clients' network, because the bridge has it.
         if let Some(network) = server.network4.as_ref().filter(|_| !server.bridged) {
             let subnet = network.topology == Topology::Subnet;
             let own = network.server;
@@ -290,7 +290,7 @@ pub(crate) fn server_plan(
     Ok((plan, notes))
 }
 
-/// The shortest prefix lengths that a server may push for the device's own network: a shorter prefix covers parts of
+/// The shortest prefix lengths that a server may push for the device's own network. A shorter prefix covers parts of
 /// the Internet that no VPN uses.
 const SHORTEST: (u8, u8) = (8, 32);
 
@@ -302,7 +302,7 @@ struct PushedAddresses {
 }
 
 impl PushedAddresses {
-    /// Restricts the network of `ifconfig`, which is a route that `route-nopull` does not filter: with that directive,
+    /// Restricts the network of `ifconfig`, which is a route that `route-nopull` does not filter. With that directive,
     /// neither the network nor the far end may be a public address.
     fn confine(tunnel: &TunnelConfig, nopull: bool, notes: &mut Vec<String>) -> Self {
         let mut pushed = Self { ipv4: tunnel.ipv4, far4: tunnel.far4, ipv6: tunnel.ipv6 };

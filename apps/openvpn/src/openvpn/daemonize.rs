@@ -1,4 +1,5 @@
-//! Daemonising, pid file and privileges: the steps that a process performs once, however often it restarts.
+//! Daemonising, the pid file and privileges, which are the steps that a process performs once, however often it
+//! restarts.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -23,12 +24,12 @@ pub(crate) struct Daemonizer {
     logging: bool,
     settled: bool,
     dropped: bool,
-    /// The process runs as a user other than the one who started it.
+    /// Whether the process runs as a user other than the one who started it.
     changed_user: bool,
     /// The helper process, which ends with this process.
     helper: Option<Running>,
     notifier: Option<Notifier>,
-    /// The service manager has been notified (`READY=1`).
+    /// Whether the service manager has been notified (`READY=1`).
     told_ready: Cell<bool>,
     pid_file: Option<PidFile>,
 }
@@ -53,7 +54,7 @@ impl Daemonizer {
             return Ok(());
         }
         let process = &options.process;
-        // Best effort: it keeps keys out of core dumps, but does not stop a user with a debugger.
+        // This is best effort. It keeps keys out of core dumps, but does not stop a user with a debugger.
         let _ = protect_memory();
         self.notifier = Notifier::from_env()
             .map_err(|e| Fault::environment(format!("cannot reach the service manager: {e}")))?;
@@ -83,7 +84,7 @@ impl Daemonizer {
         }
     }
 
-    /// Notifies the service manager before the first attempt to reach the peer: a unit of `Type=notify` must
+    /// Notifies the service manager before the first attempt to reach the peer, because a unit of `Type=notify` must
     /// not fail because a server is unreachable.
     pub(crate) fn waiting(&self) {
         if !self.told_ready.get() {
@@ -110,7 +111,7 @@ impl Daemonizer {
     ) -> Result<(), Fault> {
         let process = &options.process;
         let is_root = nix::unistd::geteuid().is_root();
-        // The process was started without root: the operator chose the privileges that it has.
+        // The process was started without root, so the operator chose its privileges.
         if self.dropped || (!is_root && !process.mlock) {
             if !self.dropped && (process.user.is_some() || process.group.is_some()) {
                 tracing::warn!("not started as root: 'user' and 'group' have no effect");
@@ -175,7 +176,7 @@ impl PidFile {
     }
 
     /// Removes the file, unless another program has written its own there. If the process may no longer remove it, the
-    /// file is emptied: an empty file names no process.
+    /// file is emptied, because an empty file names no process.
     fn remove(self) {
         let ours = self.file.metadata().is_ok_and(|ours| {
             files::metadata(&self.path)

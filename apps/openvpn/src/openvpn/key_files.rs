@@ -216,7 +216,7 @@ impl TlsMaterial {
         !matches!(self.password_from, Some(AskPass::File(_))) && io::stdin().is_terminal()
     }
 
-    /// Checks that the local certificate is valid at `now`; otherwise fails with a sentence and a
+    /// Checks that the local certificate is valid at `now`. Otherwise fails with a sentence and a
     /// remedy.
     pub(crate) fn validity(&self, now: u64) -> Result<(), Fault> {
         match &self.common.cert {

@@ -186,7 +186,7 @@ fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     }
 }
 
-/// Starts the log. `again`: after a SIGHUP, which does not truncate the file.
+/// Starts the log. `again` is true after a SIGHUP, which does not truncate the file.
 fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
     let Log { to, verb, mute, timestamps, machine_readable } = &options.log;
     let daemon = options.process.daemon.as_deref();

@@ -1,4 +1,4 @@
-//! The point-to-point role: the process treats it as a client with configured addresses.
+//! The point-to-point role, which the process treats as a client with configured addresses.
 
 use std::net::SocketAddr;
 
@@ -46,7 +46,8 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<PreparedC
             let mut tls = key_files::TlsMaterial::read(&options.tls)?;
             let now = unix_time().0;
             if let Err(fault) = tls.validity(now) {
-                // As OpenVPN does: the clock may be set while the program retries.
+                // Only warn, as OpenVPN does, because the clock may be set while the program
+                // retries.
                 tracing::warn!("WARNING: {fault}");
             }
             certificate = tls.nearest_expiry(now);

@@ -1,7 +1,7 @@
-//! `ifconfig-pool-persist`: the last address of each client, in OpenVPN's format.
+//! `ifconfig-pool-persist`, which stores the last address of each client in OpenVPN's format.
 //!
 //! Lines are `name,ipv4[,ipv6]`. With `topology net30`, the IPv4 address is the first of the client's four, while the
-//! client's own is the third: OpenVPN writes it in this way, and files are interchangeable.
+//! client's own is the third. OpenVPN writes it in this way, so files are interchangeable.
 
 use std::fs;
 use std::io::{Seek, Write};
@@ -96,7 +96,7 @@ fn text(leases: Leases, net30: bool) -> String {
         )
     };
     let mut lines: Vec<String> = leases.into_iter().map(line).collect();
-    // Sorted by the written text: a name may change when it is made printable.
+    // Sort by the written text, because a name may change when it is made printable.
     lines.sort_unstable();
     lines.concat()
 }

@@ -151,7 +151,7 @@ pub(crate) fn control_socket(pid: u32) -> PathBuf {
 }
 
 /// Returns the control socket of this process. `None` if the folder is not writable and no helper can open it; the
-/// tunnel works nevertheless.
+/// tunnel works without it.
 pub(super) fn own_control_socket() -> Option<PathBuf> {
     let folder = Path::new(RUN);
     let writable = fs::create_dir_all(folder).is_ok()
@@ -177,7 +177,7 @@ fn forget_dead_sockets(folder: &Path) {
     }
 }
 
-/// Returns the authorizer for verified certificates: accept all, or consult the per-client files.
+/// Returns the authorizer for verified certificates, which accepts all or consults the per-client files.
 fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
     match &role.client_config_dir {
         Some(folder) => {
@@ -324,7 +324,7 @@ struct CrlFile {
     failure: Option<String>,
 }
 
-/// Time, size and inode: copying over a file and renaming each change one of them.
+/// The time, size and inode. Copying over a file and renaming one each change at least one of them.
 type Stamp = (i64, i64, u64, u64);
 
 impl CrlFile {
@@ -337,7 +337,7 @@ impl CrlFile {
         }
     }
 
-    /// Loads the list if its stamp has changed. A failure is retried at each call and logged once per reason: a
+    /// Loads the list if its stamp has changed. A failure is retried at each call and logged once per reason, because a
     /// change of mode alone does not change the stamp.
     fn reread<T>(&mut self, load: impl FnOnce(Pem) -> Result<T, Fault>) -> Option<T> {
         let stamp = self.changed()?;

@@ -190,8 +190,8 @@ fn routes(client: &ClientRow) -> impl Iterator<Item = (&ClientRow, &str)> {
         .map(move |inside| (client, inside))
 }
 
-/// Escapes a name that would break the table: to a parser, a separator or newline in a common name would forge a column
-/// or row.
+/// Escapes a name that would break the table, because to a parser, a separator or newline in a common name would forge
+/// a column or row.
 fn cell(text: &str, sep: char) -> String {
     adit_runtime::log::clean(text).replace(sep, "_")
 }

@@ -19,7 +19,8 @@ use crate::workers::{Network, PATIENCE, Tunnel, boot_clock, connection, layout};
 
 /// The number of queues of each device, of sockets, and of workers.
 const WORKERS: usize = 2;
-/// The number of flows in each direction: enough for each queue and each socket to have some.
+/// The number of flows in each direction, which is enough for each queue and each socket to have
+/// some.
 const FLOWS: usize = 16;
 /// The number of bytes in the flow that the device delivers as super-packets.
 const BULK: usize = 1 << 20;
@@ -34,7 +35,8 @@ struct Side {
     _upcalls: Upcalls,
 }
 
-/// Creates side `n`: 10.77.0.n outside, 10.9.0.n inside; the first is the server.
+/// Creates side `n`, with the addresses 10.77.0.n outside and 10.9.0.n inside. The first side is
+/// the server.
 fn side(ns: NetNs, n: u8) -> Side {
     let outside = format!("10.77.0.{n}/24").parse().unwrap();
     let options = TunOptions {

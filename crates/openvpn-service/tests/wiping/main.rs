@@ -17,8 +17,8 @@ use adit_runtime::ZeroizingAllocator;
 #[global_allocator]
 static ALLOCATOR: ZeroizingAllocator<System> = ZeroizingAllocator(System);
 
-/// Lets only one test of this file run at a time: a search's buffer contains copies of secrets that another test has in
-/// use.
+/// Lets only one test of this file run at a time, because a search's buffer contains copies of secrets that another
+/// test has in use.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

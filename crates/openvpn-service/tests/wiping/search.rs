@@ -25,8 +25,8 @@ impl Secret {
 /// The number of epochs whose keys are searched for: the first, the ones accepted after it, and one more.
 const EPOCHS: u16 = 6;
 
-/// Runs `work` with secrets on a separate thread, and clears that thread's stack: a search must not find the test's own
-/// copies.
+/// Runs `work` with secrets on a separate thread, and clears that thread's stack, because a search must not find the
+/// test's own copies.
 pub(crate) fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let work = || {
         let done = work();

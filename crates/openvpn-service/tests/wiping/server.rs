@@ -259,8 +259,8 @@ pub(crate) fn apply(secrets: &mut Vec<Secret>, plane: &LoopbackPlane, end: &str,
     plane.plane().apply(op);
 }
 
-/// Returns the secrets of the client's key method 2 message: all output of its generator except the parts that are sent
-/// in the clear.
+/// Returns the secrets of the client's key method 2 message, which are all output of its generator except the parts
+/// that are sent in the clear.
 fn key_method(seed: u8) -> Vec<Secret> {
     aside(|| derive_key_method(seed))
 }
@@ -293,7 +293,7 @@ fn session(settings: &Settings, transport: Transport, seed: u8) {
     let mut secrets = key_method(seed);
     secrets.append(&mut world.secrets);
     assert!(secrets.len() >= 3 + 8, "data keys: {}", secrets.len());
-    // The search finds secrets in use: the client keeps its password for renegotiations, and the planes keep their
+    // The search finds secrets in use. The client keeps its password for renegotiations, and the planes keep their
     // keys.
     let found = search(&[&secrets[..], std::slice::from_ref(&password)].concat());
     assert!(found.iter().any(|found| found.starts_with("password")), "{found:#?}");

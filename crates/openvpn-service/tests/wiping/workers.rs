@@ -43,7 +43,7 @@ pub(crate) struct Tunnel {
     pub ends: [(usize, PeerId); 2],
 }
 
-/// Returns the layout of a client's packets: both ends put its number into them. With a static key, packets carry no
+/// Returns the layout of a client's packets. Both ends put its number into them. With a static key, packets carry no
 /// number.
 pub(crate) fn layout(protection: Protection, number: u8) -> PacketLayout {
     let wire_id = match protection {
@@ -99,7 +99,7 @@ fn packet(from: u8, to: u8) -> Vec<u8> {
     packet
 }
 
-/// A server and two clients on the loopback interface, without devices: packets from one client are relayed to the
+/// A server and two clients on the loopback interface, without devices. Packets from one client are relayed to the
 /// other.
 struct Relayed {
     /// The server, client 2 and client 3.

@@ -1,5 +1,5 @@
-//! A live session on a machine that is suspended for longer than `ping-restart`: a client with a real device and rules
-//! in one namespace, and a server in another one, in a process whose clock is not advanced.
+//! A live session on a machine that is suspended for longer than `ping-restart`. A client with a real device and rules
+//! runs in one namespace, and a server in another one, in a process whose clock is not advanced.
 
 use std::fs;
 use std::path::{Path, PathBuf};
