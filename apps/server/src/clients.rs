@@ -25,7 +25,7 @@ use adit_runtime::paths::Paths;
 pub struct ClientRequest {
     /// The name.
     pub name: String,
-    /// The validity of the certificate in days; `None`: the store's default.
+    /// The validity of the certificate in days, or `None` for the store's default.
     pub days: Option<u32>,
     /// The password that protects the private key in the profile.
     pub password: Option<Zeroizing<String>>,

@@ -117,7 +117,7 @@ pub(super) fn tls(store: &Store) -> Result<ServerTls, Fault> {
     Ok(tls)
 }
 
-/// Returns the settings that a reload can change, which are pushed options, the client limit and fixed addresses.
+/// Returns the settings that a reload can change: pushed options, the client limit and fixed addresses.
 pub(super) fn offer(settings: &Settings, store: &Store) -> Result<ReloadableConfig, Fault> {
     let clients = store.clients().map_err(super::init::pki_fault)?;
     let fixed = clients.iter().filter(|client| client.state != ClientState::Revoked);

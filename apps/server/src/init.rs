@@ -18,7 +18,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::netinfo;
 use adit_runtime::paths::{Paths, write_whole};
 
-/// The number of days before its expiry from which on the server certificate is replaced. Profiles stay valid.
+/// The server certificate is replaced from this many days before its expiry. Profiles stay valid.
 const RENEW_BEFORE_DAYS: u64 = 60;
 const SERVER_DAYS: u32 = 3650;
 

@@ -46,11 +46,12 @@ pub struct Settings {
     pub client_to_client: bool,
     /// The maximum number of connected clients.
     pub max_clients: u32,
-    /// The size of the largest IP packet inside the tunnel; `None`: 1500.
+    /// The size of the largest IP packet inside the tunnel, or `None` for 1500.
     pub mtu: Option<u16>,
-    /// The number of threads that move packets; `None`: determined by the number of cores.
+    /// The number of threads that move packets, or `None` to choose it by the number of cores.
     pub workers: Option<u16>,
-    /// The user as which the serving process runs; `None`: `adit` if it exists, or else `nobody`.
+    /// The user as which the serving process runs, or `None` for `adit` if it exists, and for
+    /// `nobody` otherwise.
     pub user: Option<String>,
     /// The file with the rules for packets in the tunnel. A relative path is relative to
     /// `server.toml`.
@@ -82,7 +83,7 @@ pub enum Nat {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen {
-    /// The address; `None`: all addresses of both families.
+    /// The address, or `None` for all addresses of both families.
     pub address: Option<IpAddr>,
     /// The UDP or TCP port.
     pub port: u16,

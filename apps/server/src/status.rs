@@ -36,8 +36,8 @@ pub struct Overview {
     pub left_behind: Vec<String>,
 }
 
-/// Returns all running instances. Without `--dir` these are all processes in this network namespace, with it those
-/// whose control sockets are in that directory.
+/// Returns all running instances. Without `--dir` these are all processes in this network namespace; with it, they are
+/// those whose control sockets are in that directory.
 ///
 /// # Errors
 /// Fails if the directory of the sockets cannot be read.
@@ -116,7 +116,7 @@ fn fits(process: &Process, instance: &str) -> bool {
     }
 }
 
-/// Queries all processes in parallel, so that one that hangs delays the result only by its own time limit.
+/// Queries all processes in parallel, so that a process that hangs delays the result only by its own time limit.
 fn ask_all(sockets: BTreeSet<PathBuf>) -> Vec<Instance> {
     let (tx, answers) = mpsc::channel();
     let mut waiting = BTreeSet::new();

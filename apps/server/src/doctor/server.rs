@@ -18,7 +18,7 @@ use adit_runtime::control::{self, Request, Response, SharedProfile};
 use adit_runtime::netinfo;
 use adit_runtime::paths::Paths;
 
-/// The number of days before its expiry from which on a certificate is reported.
+/// A certificate is reported from this many days before its expiry.
 const SOON_DAYS: u64 = 30;
 
 pub(super) fn examine(paths: &Paths, settings: &Settings) -> Vec<Finding> {
