@@ -36,7 +36,7 @@ const MIN_ALIVE: Duration = Duration::from_millis(100);
 pub trait Instance {
     /// The instance's own events.
     type Event;
-    /// The reason for which the instance ends by itself.
+    /// The reason why the instance ends on its own.
     type Reason;
 
     /// Returns the role in the status report.
@@ -127,7 +127,7 @@ pub enum EndReason<R> {
     Restart,
     /// A request from the control socket, or from the owner of the instance.
     Asked,
-    /// The instance ended by itself.
+    /// The instance ended on its own.
     Stopped(R),
 }
 
@@ -219,7 +219,7 @@ pub async fn run<I: Instance>(
     }
 }
 
-/// Waits for the next request from the control socket, forever if there is no socket.
+/// Waits for the next request from the control socket, or forever if there is no socket.
 async fn next_request(socket: &mut Option<Server>) -> ControlRequest {
     match socket {
         Some(server) => server.next().await,

@@ -47,7 +47,7 @@ pub fn local_networks() -> Vec<IpNet> {
     local_networks_except("")
 }
 
-/// Does the same without those of one network device.
+/// Does the same as [`local_networks`], without the networks of one device.
 pub fn local_networks_except(device: &str) -> Vec<IpNet> {
     let routes = |file| fs::read_to_string(file).unwrap_or_default();
     let mut networks = interface_networks(device);

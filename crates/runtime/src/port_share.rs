@@ -19,7 +19,7 @@ use crate::clock::now;
 const MAX_FOREIGN: usize = 512;
 /// The maximum number of connections that are not identified yet. Further ones are closed.
 const MAX_LOOKING: usize = 1024;
-/// The number of free places for which a network may have one more connection.
+/// The number of free places that entitle a network to one more connection.
 const FREE_PER_CONNECTION: usize = 7;
 /// The time limit for the first bytes of a connection.
 const FIRST_BYTES: Duration = Duration::from_secs(10);

@@ -13,9 +13,9 @@ const USERS: [&str; 2] = ["adit", "nobody"];
 /// The privilege options of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct PrivilegeOptions {
-    /// The user; `None`: the first existing one of `USERS`.
+    /// The user, or `None` for the first existing one of `USERS`.
     pub user: Option<String>,
-    /// The group; `None`: the user's own.
+    /// The group, or `None` for the user's own.
     pub group: Option<String>,
     /// `mlock`.
     pub lock_memory: bool,
@@ -32,8 +32,8 @@ pub struct DroppedPrivileges {
     pub kept: Vec<Capability>,
 }
 
-/// Drops all privileges except `needed`, and with a helper process those too. This is irreversible, and must happen
-/// before threads start.
+/// Drops all privileges except `needed`, or all of them if there is a helper process. This is irreversible, and must
+/// happen before threads start.
 ///
 /// # Errors
 /// Fails if the user does not exist or a privilege could not be dropped. The process must not continue.
@@ -114,8 +114,8 @@ fn choose_user(
     Ok(())
 }
 
-/// Raises the descriptor limit: streams and sockets use a descriptor each, and the usual limit of 1024 is meant for
-/// programs that use `select`.
+/// Raises the descriptor limit, because streams and sockets use a descriptor each and the usual limit of 1024 is meant
+/// for programs that use `select`.
 pub fn raise_descriptor_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)

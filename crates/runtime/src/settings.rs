@@ -12,7 +12,7 @@ pub struct Key {
     pub comment: &'static str,
     /// An example value.
     pub example: &'static str,
-    /// The default; `None`: the key is required.
+    /// The default, or `None` if the key is required.
     pub default: Option<&'static str>,
     /// Whether a running server applies a new value only after a restart.
     pub restart: bool,

@@ -17,7 +17,7 @@ const VARIABLE: &str = "ADIT_WORKERS";
 /// buffers.
 pub const MAX_WORKERS: u16 = 64;
 
-/// The maximum number of workers that a server chooses by itself. Further workers gain little, because all feed one
+/// The maximum number of workers that a server chooses on its own. Further workers gain little, because all feed one
 /// network stack.
 const MAX_BY_DEFAULT: u16 = 16;
 
@@ -25,8 +25,8 @@ const MAX_BY_DEFAULT: u16 = 16;
 /// that receive the packets, and slightly slows down a single stream.
 const SMALL_MACHINE: u16 = 2;
 
-/// Returns the number of a server's workers. It is from the command line, or else `ADIT_WORKERS`, or else the settings,
-/// or else the number of cores within limits.
+/// Returns the number of a server's workers. It comes from the command line, `ADIT_WORKERS`, the settings, or the
+/// number of cores within limits, in this order of precedence.
 ///
 /// # Errors
 /// Fails if the number is out of range.

@@ -89,7 +89,7 @@ impl Drop for Server {
     }
 }
 
-/// Binds the socket with access for its owner alone.
+/// Binds a socket that only its owner can access.
 pub fn bind(path: &Path) -> Result<BlockingListener, Fault> {
     let problem = |what: &str, e: &io::Error| {
         Fault::environment(format!(

@@ -88,7 +88,7 @@ impl End {
     pub fn end(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         let Ok(pid) = i32::try_from(process.id()).map(Pid::from_raw) else { return };
-        // The helper process ends by itself after its network process, and may still write output until then.
+        // The helper process ends on its own after its network process, and may still write output until then.
         let helpers = children(process.id());
         let _ = kill(pid, Signal::SIGTERM);
         let asked = Instant::now();

@@ -50,7 +50,7 @@ impl Interrupt {
         self.0.load(Relaxed)
     }
 
-    /// Returns the same as a flag.
+    /// Returns the flag that the signals set.
     pub fn flag(&self) -> &AtomicBool {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Code that the demos of several apps share, for two ends in namespaces of this host, traffic between them, and
+//! Code that the demos of several apps share: two ends in namespaces of this host, traffic between them, and
 //! measurements.
 
 pub mod ends;

@@ -23,7 +23,7 @@ fn parse_ticks(stat: &str) -> u64 {
         .sum()
 }
 
-/// Returns the private memory in bytes: memory that no file backs and no other process shares.
+/// Returns the private memory in bytes, which no file backs and no other process shares.
 pub fn memory(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     parse_private(&text)

@@ -63,6 +63,6 @@ pub enum Upcall<F: DataFormat> {
     ControlPacket(Link, Vec<u8>),
     /// A notice.
     Notice(Notice<F>),
-    /// A stream ended by itself, with the reason for the log.
+    /// A stream ended that the driver did not close. Contains the reason for the log.
     StreamEnded(Link, String),
 }

@@ -2,7 +2,8 @@
 //!
 //! [`Driver::next`] is the main loop. It performs the engine's outputs in order until one of them is an event for the
 //! caller, and otherwise waits for an input for the engine. The caller acts on the event (addresses, routes) before the
-//! driver performs the outputs after it. So a tunnel is configured before the packet is sent that lets the peer use it.
+//! driver performs the outputs after it. Thus a tunnel is configured before the packet that lets the peer use it is
+//! sent.
 
 mod backend;
 mod outside_resolver;
@@ -197,7 +198,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         }
     }
 
-    /// Records that the last dialled address is no longer reachable. One of the other family may be.
+    /// Records that the last dialled address is no longer reachable. An address of the other family may still be.
     pub fn unreachable(&mut self) {
         if let Some((target, address)) = &self.dialled_last {
             self.book.unreachable(target, *address);
@@ -219,8 +220,8 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         self.streams.accept_failures()
     }
 
-    /// Calls the engine other than with an input (shut down, kick, restart). [`Self::next`] performs the resulting
-    /// outputs.
+    /// Calls the engine for a purpose other than an input (shutdown, kick, restart). [`Self::next`] performs the
+    /// resulting outputs.
     pub fn act<R>(
         &mut self,
         act: impl FnOnce(&mut E, Instant, &mut Outbox<E::Event, E::Format>) -> R,
@@ -228,7 +229,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         act(&mut self.engine, now(), &mut self.outbox)
     }
 
-    /// Opens sockets for the engine, with a port of their own each. Returns those that could be opened.
+    /// Opens sockets for the engine, each with its own port. Returns those that could be opened.
     pub fn open_sockets(&mut self, options: &UdpOptions, count: usize) -> Vec<SocketId> {
         self.sockets.open(options, count, &self.backend)
     }

@@ -20,8 +20,8 @@ const ADDRESS_LIMIT: usize = 16;
 /// The wait between two attempts at the same name (OpenVPN: 5 s).
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The time limit of a look-up if there are known addresses and the last session worked. The next ones apply if there
-/// are known addresses, and if there are none.
+/// The time limit of a look-up if there are known addresses and the last session worked. The two constants below apply
+/// if there are known addresses, and if there are none.
 const WITH_WORKING: Duration = Duration::from_secs(1);
 const WITH_ADDRESSES: Duration = Duration::from_secs(6);
 const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);
@@ -136,8 +136,8 @@ impl AddressBook {
         }
     }
 
-    /// Records that there is no route to this address any more, but one to the other family, whose addresses are tried
-    /// next.
+    /// Records that there is no longer a route to this address, but that there is one to the other family, whose
+    /// addresses are tried next.
     pub fn unreachable(&mut self, target: &Target, address: SocketAddr) {
         if let Some(entry) = self.known.get_mut(target) {
             let same = |other: &SocketAddr| other.is_ipv6() == address.is_ipv6();

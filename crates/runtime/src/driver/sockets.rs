@@ -17,7 +17,8 @@ use crate::port_share::PortShare;
 use crate::proxy::{Association, Proxy};
 use adit_dataplane::StreamOptions;
 
-/// The most dialled sockets at once: the ids from [`FIRST_DIALLED`] but the last, which no socket has.
+/// The maximum number of sockets dialled at once, which is the number of ids from [`FIRST_DIALLED`] to the highest,
+/// except for the highest itself, which no socket has.
 const MAX_DIALLED: u16 = 0x7fff;
 
 fn id_of(number: u16) -> SocketId {
@@ -261,7 +262,7 @@ impl Sockets {
         Ok(options)
     }
 
-    /// Opens sockets with a port of their own each and gives them to the data plane. Returns those that could be opened.
+    /// Opens sockets, each with its own port, and gives them to the data plane. Returns those that could be opened.
     pub(super) fn open(
         &mut self,
         options: &UdpOptions,

@@ -1,5 +1,4 @@
-//! Streams before the data plane takes them over, which are listened for, accepted and dialled
-//! here.
+//! Listens for, accepts and dials streams, before the data plane takes them over.
 
 use std::fmt;
 use std::io;
@@ -152,7 +151,7 @@ impl Streams {
         self.shortages
     }
 
-    /// Waits for the next event, forever if there is no listener and no connection attempt.
+    /// Waits for the next event, or forever if there is no listener and no connection attempt.
     /// Cancel-safe.
     pub(super) async fn next(&mut self) -> StreamEvent {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
@@ -295,7 +294,7 @@ impl fmt::Debug for Streams {
 /// Connects to a server. The tunnel's first byte may be sent on the resulting stream.
 ///
 /// # Errors
-/// Returns OpenVPN's message for the failure, also if connecting takes longer than `limit`.
+/// Returns OpenVPN's message for the failure, including when connecting takes longer than `limit`.
 async fn connect(options: &TcpConnectOptions, limit: Duration) -> Result<TcpStream, String> {
     let made = async {
         let stream = crate::helper::sockets::connect(options)?;

@@ -22,9 +22,9 @@ impl BootTimer {
         Ok(Self { fd: super::watch(fd, tokio::io::Interest::READABLE)?, armed: None })
     }
 
-    /// Arms the timer for `deadline` (at once if it has passed), or for never. It may also fire early, at a deadline
-    /// that a later one replaced. Most deadlines are postponed again and again, and a system call for each would cost
-    /// more than an occasional extra wake-up.
+    /// Arms the timer for `deadline` (it fires at once if that has passed), or disarms it if there is none. It may also
+    /// fire early, at a deadline that a later one replaced. Most deadlines are postponed again and again, and a system
+    /// call for each would cost more than an occasional extra wake-up.
     pub(super) fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         if self.armed == deadline || self.armed.is_some_and(|armed| deadline > Some(armed)) {
             return Ok(());

@@ -10,18 +10,18 @@ use adit_engine::{Command, DataFormat, Input, Instant, Link, Notice};
 use crate::log::wanted;
 use crate::say;
 
-/// The verbosity from which on each control packet is named.
+/// The lowest verbosity at which each control packet is named.
 const NAMES: u8 = 6;
-/// The verbosity from which on sessions and keys in the data plane are traced.
+/// The lowest verbosity at which sessions and keys in the data plane are traced.
 const KEYS: u8 = 7;
-/// The verbosity from which on the bytes of control packets on the wire are shown. They are encrypted except for the
+/// The lowest verbosity at which the bytes of control packets on the wire are shown. They are encrypted except for the
 /// header.
 const BYTES: u8 = 8;
-/// The verbosity from which on negotiated parameters and all other commands and notices of the data plane are logged.
+/// The lowest verbosity at which negotiated parameters and all other commands and notices of the data plane are logged.
 const DETAILS: u8 = 9;
-/// The verbosity from which on timers are shown.
+/// The lowest verbosity at which timers are shown.
 const TIMERS: u8 = 10;
-/// The verbosity from which on every input of the engine is shown, with its outcome.
+/// The lowest verbosity at which every input of the engine is shown, with its outcome.
 const INPUTS: u8 = 11;
 /// The maximum number of bytes shown.
 const MAX_SHOWN: usize = 128;

@@ -25,7 +25,7 @@ pub fn show(run: &Path, name: Option<&str>, flows: bool) -> Result<FilterReport,
     find(run, name, Request::FilterShow { flows, brief: false }).map(|(_, report)| report)
 }
 
-/// Replaces the rules of a running process by those of `file`, or of its current rule file. This process reads the
+/// Replaces the rules of a running process with those of `file`, or of its current rule file. This process reads the
 /// rules and sends them.
 ///
 /// # Errors

@@ -24,7 +24,7 @@ impl Default for Members {
 }
 
 impl Members {
-    /// Creates the members of a mesh: rules call them `@node:NAME`.
+    /// Creates the members of a mesh, which rules call `@node:NAME`.
     pub fn of_nodes() -> Self {
         Self { name: Who::Node, ..Self::default() }
     }

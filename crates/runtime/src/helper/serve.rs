@@ -139,7 +139,7 @@ fn detach() -> io::Result<()> {
 }
 
 /// Catches the signals that a service manager sends to both processes, because the helper must end only when the
-/// network process ends. They are caught and not ignored, because started programs would inherit ignored signals.
+/// network process ends. They are caught rather than ignored, because started programs would inherit ignored signals.
 fn outlive_signals() -> io::Result<Vec<unix::Signal>> {
     let kinds = [
         SignalKind::interrupt(),
@@ -275,7 +275,7 @@ async fn wait_for_event(host: &mut Option<Host>) -> HostEvent {
 }
 
 impl Server {
-    /// Serves requests in their order until the network process ends.
+    /// Serves requests in order until the network process ends.
     async fn serve(&mut self) {
         loop {
             match self.sender.channel.receive(MESSAGE_LIMIT) {

@@ -3,8 +3,8 @@
 //!
 //! Two unreachable routes cover the halves of the address space. For each more specific route of
 //! the host, there is an unreachable route to the same network with a lower metric. Link-local
-//! addresses stay reachable. So do the servers, by host routes, because a mark has no effect
-//! without rules.
+//! addresses stay reachable. The servers stay reachable through host routes, because a mark has no
+//! effect without rules.
 
 use std::net::IpAddr;
 

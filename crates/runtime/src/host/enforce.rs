@@ -76,7 +76,7 @@ pub(super) fn has_ipv6() -> bool {
 }
 
 impl Host {
-    /// Applies the rules and routes of a plan, so that at no moment a packet can bypass them.
+    /// Applies the rules and routes of a plan, so that no packet can bypass them at any moment.
     ///
     /// # Errors
     /// Fails if policy routing is not available and was not in force. If it is in force, no traffic leaves outside the

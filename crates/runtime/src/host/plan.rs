@@ -22,9 +22,9 @@ pub struct HostPlan {
     pub device: Device,
     /// `tun-mtu`.
     pub mtu: u16,
-    /// `lladdr`: the hardware address of a TAP device; `None`: a random one from the kernel.
+    /// `lladdr`: the hardware address of a TAP device, or `None` for a random one from the kernel.
     pub mac: Option<[u8; 6]>,
-    /// `txqueuelen`; `None`: our default (1000), which has room for a whole train.
+    /// `txqueuelen`, or `None` for our default (1000), which has room for a whole train.
     pub tx_queue_len: Option<u32>,
     /// The addresses of the device with their networks. Empty with `ifconfig-noexec`.
     pub addresses: Vec<IpNet>,
@@ -45,9 +45,9 @@ pub struct HostPlan {
     pub block_ipv6: bool,
     /// With `policy`: traffic cannot leave outside the tunnel after this process has ended for any reason.
     pub kill_switch: bool,
-    /// What this host forwards from the tunnel to its other networks, and back; `None`: that is not this tunnel's affair.
+    /// The forwarding between the tunnel and this host's other networks, or `None` if the tunnel leaves it unchanged.
     pub forward: Option<Forward>,
-    /// The DNS settings; `None`: the host keeps its own.
+    /// The DNS settings, or `None` if the host keeps its own.
     pub dns: Option<super::dns::DnsPlan>,
 }
 
@@ -89,7 +89,7 @@ impl Default for HostPlan {
     }
 }
 
-/// What a host forwards from a tunnel.
+/// The forwarding between a tunnel and the networks of its host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forward {
     /// The networks behind this host.
@@ -115,7 +115,7 @@ pub struct PlannedRoute {
     pub net: IpNet,
     /// The way to the destination.
     pub via: Via,
-    /// The priority of the route; `None`: the kernel's default.
+    /// The priority of the route, or `None` for the kernel's default.
     pub metric: Option<u32>,
 }
 

@@ -239,8 +239,8 @@ fn rules(slot: Slot, v6: bool, around: &Bypass) -> Vec<Rule> {
     vec![dhcp, local, all_else]
 }
 
-/// Returns the networks that a tunnel carries of a family that it does not capture completely, which are its own
-/// networks and those of the routes into it.
+/// Returns the networks of a family that a tunnel carries although it does not capture the whole family. These are its
+/// own networks and those of the routes into it.
 fn inside(
     plan: &HostPlan,
     (link, ethernet): (u32, bool),

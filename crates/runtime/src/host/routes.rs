@@ -40,7 +40,7 @@ pub struct KernelRoute {
     /// The interface, which is the tunnel's, another, or the one through which the gateway is
     /// reached.
     pub through: RouteInterface,
-    /// The priority; `None`: the kernel's default.
+    /// The priority, or `None` for the kernel's default.
     pub metric: Option<u32>,
 }
 

@@ -79,7 +79,7 @@ impl NetworkWatcher {
 }
 
 impl Host {
-    /// Waits for the next event that concerns the client, forever if there is nothing to watch. Cancel-safe.
+    /// Waits for the next event that concerns the client, or forever if there is nothing to watch. Cancel-safe.
     pub async fn event(&mut self) -> HostEvent {
         loop {
             let routing = self.unfinished.as_ref().map(|unfinished| unfinished.why.clone());

@@ -146,9 +146,9 @@ pub enum LogDecision {
 /// Events that were suppressed in a past period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suppressed {
-    /// The printable source of the events; `None`: several sources.
+    /// The printable source of the events, or `None` for several sources.
     pub source: Option<String>,
-    /// The kind of the events; `None`: several kinds.
+    /// The kind of the events, or `None` for several kinds.
     pub kind: Option<Kind>,
     /// The number of events.
     pub count: u64,
@@ -285,7 +285,7 @@ impl LogLimiter {
     }
 
     fn begin(&mut self, now: Instant) {
-        // A new map, because nothing else shrinks the old one.
+        // Use a new map, because nothing else shrinks the old one.
         self.counts = HashMap::new();
         (self.ipv6, self.unauthenticated, self.unlisted) = (0, 0, 0);
         self.period = Self::period_of(now);

@@ -58,7 +58,7 @@ pub enum Style {
 /// The destination of log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Standard output, as OpenVPN does.
+    /// Standard output, as in OpenVPN.
     Stdout,
     /// Standard error.
     Stderr,
@@ -77,7 +77,7 @@ pub struct Settings {
     pub style: Style,
     /// The maximum level of lines that are written.
     pub verb: u8,
-    /// The maximum number of consecutive lines from one place in the code; `None`: no limit.
+    /// The maximum number of consecutive lines from one place in the code, or `None` for no limit.
     pub mute: Option<u32>,
     /// The destination.
     pub target: Target,
@@ -184,7 +184,7 @@ fn read(event: &Event<'_>) -> (Level, u64, String) {
     (level, verb, fields.message())
 }
 
-/// Writes panics to the log, and aborts the process if another thread than the control thread panicked. A data plane
+/// Writes panics to the log, and aborts the process if a thread other than the control thread panicked. A data plane
 /// without its worker would appear to run but carry no packets, while a service manager restarts a dead process.
 fn log_panics() {
     let control = std::thread::current().id();

@@ -1,4 +1,4 @@
-//! Logs traffic as one line a second from `verb 5` on, where OpenVPN prints a letter for each packet.
+//! Logs traffic as one line a second at `verb 5` and above, where OpenVPN prints a letter for each packet.
 
 use adit_dataplane::format::Format;
 use adit_dataplane::{DropReason, Plane, Totals};
@@ -7,7 +7,7 @@ use adit_engine::Instant;
 use super::wanted;
 use crate::say;
 
-/// The verbosity from which on traffic is logged.
+/// The lowest verbosity at which traffic is logged.
 const TRAFFIC: u8 = 5;
 
 /// The counters at the last call.

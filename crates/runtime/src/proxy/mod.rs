@@ -37,7 +37,7 @@ pub struct Login {
     pub password: Zeroizing<String>,
 }
 
-// Implemented manually: passwords must not reach a log.
+// Implemented by hand to keep passwords out of the logs.
 impl std::fmt::Debug for Login {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()

@@ -220,7 +220,7 @@ impl Dns {
         self.repair();
     }
 
-    /// Waits until another program changes the settings, forever while there are none. Cancel-safe.
+    /// Waits until another program changes the settings, or forever while there are none. Cancel-safe.
     pub(super) async fn event(&mut self) -> DnsEvent {
         loop {
             let Some(made) = &self.made else { return std::future::pending().await };

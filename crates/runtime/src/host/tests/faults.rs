@@ -27,8 +27,8 @@ fn leaks(ways: &[String]) -> bool {
     ways.iter().any(|way| way == "eth0")
 }
 
-/// Replaces each plan with each other one. One operation fails, or all from one on (which also
-/// tests every intermediate state), or all of one kind.
+/// Replaces each plan with each other one. One operation fails, or all that follow it fail as well
+/// (which also tests every intermediate state), or all of one kind fail.
 #[test]
 fn a_refused_change_at_any_step_keeps_traffic_in_and_is_repeated() {
     let Some((ns, _other)) = world() else { return };
