@@ -1,24 +1,26 @@
-//! `adit-lab compare A B`: is B slower than A?
+//! `adit-lab compare A B`, which determines whether B is slower than A.
 //!
 //! A and B are the folders of two runs, for example before and after a change. The rules of the comparison:
 //!
 //! 1. **What is compared.** On a shared machine absolute figures drift from hour to hour, for all subjects alike. So if both runs
 //!    have the same reference (`openvpn`, else the first peer or bound) at the same point, the comparison uses the logarithm of the *ratio to the
 //!    reference in the same round*. Without a reference (in memory, scenarios of adit alone) the absolute figures are compared, and labelled as such.
-//! 2. **Which subjects are judged.** Subjects whose name begins with `adit`. All others are the same programs in both runs: their differences are
-//!    the machine's drift and are shown as such.
-//! 3. **Fewer and stronger tests first.** Five rounds that scatter by 2 % cannot answer a hundred questions about 3 %. The figures are
-//!    gathered into four *aspects* (speed, CPU, latency, memory), each averaged round by round over all points of a scenario: a slower
-//!    build is slower at every point, while noise is not. Three families of tests share the 5 % of false alarms that one comparison may
-//!    produce: each aspect over all scenarios ([`ALPHA_OVERALL`]; Stouffer's sum of the scenarios' signed tests), each aspect of each scenario
+//! 2. **Which subjects are judged.** Subjects whose name begins with `adit`. All others are the same programs in both
+//!    runs, so their differences are the machine's drift and are shown as such.
+//! 3. **Fewer and stronger tests first.** Five rounds that scatter by 2 % cannot answer a hundred questions about 3 %.
+//!    The figures are gathered into four *aspects* (speed, CPU, latency, memory), each averaged round by round over all
+//!    points of a scenario, because a slower build is slower at every point, while noise is not. Three families of
+//!    tests share the 5 % of false alarms that one comparison may produce: each aspect over all scenarios
+//!    ([`ALPHA_OVERALL`]; Stouffer's sum of the scenarios' signed tests), each aspect of each scenario
 //!    ([`ALPHA_SCENARIO`]), each figure of each row ([`ALPHA_ROW`]). Within a family, Holm's method applies.
-//! 4. **The test** is Welch's: the two runs may scatter differently. The variance that the unchanged programs show between the two
-//!    runs, beyond their own noise within each, is added to its squared error, per aspect or figure: if they drifted, adit may have drifted as
-//!    much without any change. If only two or three programs show that variance, it is itself uncertain, and the test accounts for it. So the
-//!    more peers and bounds a plan has, the smaller the differences that its comparison can detect.
+//! 4. **The test** is Welch's, because the two runs may scatter differently. The variance that the unchanged programs
+//!    show between the two runs, beyond their own noise within each, is added to its squared error, per aspect or
+//!    figure, because if they drifted, adit may have drifted as much without any change. If only two or three programs
+//!    show that variance, it is itself uncertain, and the test accounts for it. So the more peers and bounds a plan
+//!    has, the smaller the differences that its comparison can detect.
 //! 5. **A floor.** Less than [`FLOOR`] percent (absolute figures: [`FLOOR_ABSOLUTE`]) is never called slower, however certain.
-//! 6. **Counts** (`stuck`, `misconfigured`, `refused`, `survived` and any figure that is zero in some round) have no ratio: B is worse if all
-//!    rounds of A agree and every round of B is worse.
+//! 6. **Counts** (`stuck`, `misconfigured`, `refused`, `survived` and any figure that is zero in some round) have no
+//!    ratio. B is worse if all rounds of A agree and every round of B is worse.
 //! 7. **Instruction counts** repeat exactly, so any difference above [`FLOOR_INSTRUCTIONS`] percent is significant.
 //!
 //! The exit code is 1 if B is slower (or otherwise worse) than A by these rules, otherwise 0, even if B is faster.
@@ -97,8 +99,9 @@ pub struct Comparison {
     pub scenarios: Vec<Test>,
     /// The tests of each figure of each row.
     pub rows: Vec<Test>,
-    /// The number of the rows' figures that differ by no more than the smallest detectable difference printed by the
-    /// two runs, and the number of all. Two runs of the same build should agree in all but about one in twenty.
+    /// The number of figures in rows that differ by no more than the smallest detectable difference printed by the two
+    /// runs, and the number of all such figures. Two runs of the same build should agree in all but about one in
+    /// twenty.
     pub within_sdd: (usize, usize),
     /// The drift of the programs that are the same in both runs, in absolute figures.
     pub drift: Vec<Test>,
@@ -120,8 +123,8 @@ pub struct Test {
     /// The percentage by which B is better than A; negative if it is worse. (Half the CPU time is 100 % better.) `None`
     /// for counts.
     pub better_by_percent: Option<f64>,
-    /// The difference that B alone must exceed to be significant at 5 %, in percent: half the width of its 95 %
-    /// interval.
+    /// The difference in percent that this test on its own must exceed to be significant at 5 %, which is half the
+    /// width of its 95 % interval.
     pub uncertainty_percent: Option<f64>,
     /// The larger of the two smallest detectable differences that the runs print for this figure, in percent; for rows
     /// only.

@@ -1,4 +1,4 @@
-//! `adit-lab`: measures adit and comparable programs, repeatably.
+//! `adit-lab` measures adit and comparable programs, repeatably.
 //!
 //! A [`record::Record`] is the result of one trial; [`metric`] defines its figures; [`subject`] contains the programs
 //! that are measured.

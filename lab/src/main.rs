@@ -1,4 +1,4 @@
-//! `adit-lab`: measures adit and comparable programs, and parts of adit alone.
+//! `adit-lab` measures adit and comparable programs, and individual parts of adit.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ enum Verb {
     /// Run a plan and write its report. Needs root
     #[command(after_help = "Example: sudo adit-lab run standard --out before")]
     Run(run::Arguments),
-    /// Show the plans, the kinds of scenario with their axes, and the subjects that are here
+    /// Show the plans, the kinds of scenario with their axes, and the subjects that are available
     #[command(after_help = "Example: adit-lab list")]
     List,
     /// Write the report of a run again
@@ -31,7 +31,7 @@ enum Verb {
     ///
     /// Example: adit-lab publish lab-results/standard-20260301-101500
     Publish(publish::Arguments),
-    /// Tell whether run B is slower than run A; exit code 1 if so
+    /// Report whether run B is slower than run A; exit code 1 if so
     #[command(after_help = "Example: adit-lab compare before after")]
     Compare(compare::Arguments),
     /// Show where the time goes: flame graph, call graph, and the difference to something else. Needs root
@@ -40,19 +40,19 @@ enum Verb {
     ///
     /// Example: adit-lab profile single-stream --against adit@HEAD~1
     Profile(profile::Arguments),
-    /// Measure engines and data path in memory, without any I/O
+    /// Measure the engines and the data path in memory, without any I/O
     #[command(after_help = "Example: adit-lab bench --cipher AES-256-GCM --size 1400 --size super")]
     Bench(bench::Arguments),
-    /// One end of a tunnel without cryptography: what the subject `copy` runs. Needs root
+    /// Run one end of a tunnel without cryptography, as the subject `copy` does. Needs root
     #[command(hide = true)]
     Copy(copy::Arguments),
-    /// Two TAP devices joined by a plain relay: what the subject `relay` runs. Needs root
+    /// Join two TAP devices by a plain relay, as the subject `relay` does. Needs root
     #[command(hide = true)]
     Relay(relay::Arguments),
-    /// One end of a tunnel of one row per packet: what the subjects `row-notify` and alike run. Needs root
+    /// Run one end of a tunnel with one row per packet, as `row-notify` and similar subjects do. Needs root
     #[command(hide = true)]
     RowNotify(rows::Arguments),
-    /// A piece of the data path, for callgrind
+    /// Run a piece of the data path, for callgrind
     #[command(hide = true)]
     Piece(bench::PieceArguments),
 }

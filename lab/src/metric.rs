@@ -48,7 +48,7 @@ pub const ALL: &[Metric] = &[
     metric("idle_p50_ms", "idle p50 ms", Lower, 3),
     metric("idle_p90_ms", "idle p90 ms", Lower, 3),
     metric("idle_p99_ms", "idle p99 ms", Lower, 3),
-    // A trial has a few hundred round trips: the worst thousandth is shown but not compared.
+    // A trial has a few hundred round trips, so the worst thousandth is shown but not compared.
     metric("idle_p999_ms", "idle p99.9 ms", Neither, 3),
     metric("loaded_p50_ms", "loaded p50 ms", Lower, 3),
     metric("loaded_p90_ms", "loaded p90 ms", Lower, 3),

@@ -1,6 +1,6 @@
-//! The record of a trial: one line of `trials.jsonl`.
+//! The record of a trial, which is one line of `trials.jsonl`.
 //!
-//! A report is computed from these lines and the manifest alone.
+//! A report is computed only from these lines and the manifest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,8 +80,8 @@ pub struct Record {
 pub enum Outcome {
     /// Figures; see [`Measurement::invalid`] for whether they count.
     Measured(Measurement),
-    /// The trial was not run; the text says why, such as a peer that is not installed or a transport that a subject
-    /// does not support.
+    /// The trial was not run; the text gives the reason, such as a peer that is not installed or a transport that a
+    /// subject does not support.
     Skipped(String),
     /// The trial failed; the text says how.
     Failed(String),
@@ -101,7 +101,7 @@ pub struct Measurement {
     /// Counts by length, such as those of trains of packets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, BTreeMap<u32, u64>>,
-    /// The samples of every 100 ms.
+    /// The samples, one every 100 ms.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Sample>,
     /// The share of the machine's time that the hypervisor took during the trial, 0 to 1.
@@ -213,7 +213,7 @@ pub struct Sample {
     pub tun_drops: u64,
 }
 
-/// A sample of a role's processes: totals since they began, except for the last two.
+/// A sample of a role's processes. All figures are totals since they began, except for the last two.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessSample {
     /// CPU seconds in user mode.

@@ -1,6 +1,6 @@
 //! Tables in Markdown.
 
-/// Returns a Markdown table with columns of equal width, so that it is readable on a terminal too: the first column is
+/// Returns a Markdown table with columns of equal width, so that it is readable on a terminal too. The first column is
 /// aligned to the left, the others to the right.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let cells = |row: &Vec<String>, column: usize| row.get(column).map_or(0, |c| c.chars().count());

@@ -1,4 +1,4 @@
-//! Handshakes without I/O: two engines exchange packets as fast as possible.
+//! Handshakes without I/O, in which two engines exchange packets as fast as possible.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use adit_openvpn::wrap::WrapConfig;
 use adit_testbed::failure::{Context, Failure, Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// The cost of one handshake: TLS 1.3, ECDSA P-256 at both ends, tls-crypt, a cookie.
+/// The cost of one handshake with TLS 1.3, ECDSA P-256 at both ends, tls-crypt and a cookie.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct HandshakeCost {
     /// Milliseconds inside the server's engine.
@@ -127,7 +127,7 @@ impl Bench {
                 )?;
             }
             if to_server.is_empty() && !up {
-                // Only timers can make progress now: the earliest one is next.
+                // Only timers can make progress now, so continue with the earliest one.
                 let deadlines = [client.deadline(), self.server.deadline()];
                 let next = deadlines.into_iter().flatten().map(|(at, _)| at).min();
                 self.now = next.context("both engines wait for ever")?.max(self.now);
@@ -145,7 +145,7 @@ impl Bench {
         self.spent.server += started.elapsed();
         while let Some(output) = out.pop() {
             match output {
-                // Packets to earlier clients are dropped: these no longer exist.
+                // Packets to earlier clients are dropped, because these clients no longer exist.
                 Output::Send(link, frame) if link == client => send.push_back(frame),
                 _ => {}
             }

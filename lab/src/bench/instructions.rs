@@ -1,4 +1,4 @@
-//! Runs instruction counts as a trial: the pieces of `adit-icount`, in this program.
+//! Runs the pieces of `adit-icount` in this program, to count their instructions as a trial.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,8 +31,9 @@ pub fn piece_names() -> Vec<&'static str> {
     piece::ALL.iter().map(|piece| piece.name).collect()
 }
 
-/// Returns the number of instructions that each of these pieces takes once. `binary` is a release build of the lab (or
-/// of `adit-icount`): counts of a debug build are meaningless. They are exactly repeatable, so one round is enough.
+/// Returns the number of instructions that each of these pieces takes once. `binary` must be a release build of the lab
+/// (or of `adit-icount`), because counts of a debug build are meaningless. Counts repeat exactly, so one round is
+/// enough.
 ///
 /// # Errors
 /// No piece has one of the names, valgrind is not installed, or the program failed under it.

@@ -14,9 +14,9 @@ use adit_wire::VnetHeader;
 /// The lengths of the packets that pass through the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Size {
-    /// All packets have this many bytes, including the IP header: 20 to 65,535.
+    /// All packets have this many bytes, including the IP header (20 to 65,535).
     Bytes(usize),
-    /// A mix: of twelve packets, seven have 64, four 576 and one 1,400 bytes.
+    /// A mix in which, of twelve packets, seven have 64, four 576 and one 1,400 bytes.
     Imix,
     /// TCP super-packets of 64 KiB, split, sealed, opened and merged again.
     Super,

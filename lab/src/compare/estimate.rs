@@ -25,11 +25,11 @@ pub(super) struct RunVariance {
 }
 
 impl RunVariance {
-    /// Returns the drift that the differences of this many unchanged programs show beyond their own errors: the
-    /// variance at which their squares, each over the sum of both, add up to the expected value (Paule and Mandel,
-    /// Journal of Research of the NBS 87, 1982). Figures with little noise have the most weight. The expected value is
-    /// `df / (df - 2)`, the mean of Fisher's distribution, and not 1: an error estimated from few rounds is often too
-    /// small, and would be mistaken for drift.
+    /// Returns the drift that the differences of this many unchanged programs show beyond their own errors. It is the
+    /// variance at which their squares, each divided by the sum of this variance and its squared error, add up to the
+    /// expected value (Paule and Mandel, Journal of Research of the NBS 87, 1982). Figures with little noise have the
+    /// most weight. The expected value is `df / (df - 2)`, the mean of Fisher's distribution, rather than 1, because an
+    /// error estimated from few rounds is often too small, and would be mistaken for drift.
     pub(super) fn of(estimates: &[Estimate], programs: usize) -> Self {
         let beyond = |variance: f64| -> f64 {
             let each = |e: &Estimate| {
@@ -81,7 +81,7 @@ fn welch(a: &[f64], b: &[f64]) -> Option<Estimate> {
 }
 
 impl Estimate {
-    /// Adds the machine's drift to the error. A drift observed in few programs is itself uncertain: the degrees of
+    /// Adds the machine's drift to the error. A drift observed in few programs is itself uncertain, so the degrees of
     /// freedom are Satterthwaite's (Biometrics Bulletin 2, 1946).
     pub(super) fn widened(self, movement: RunVariance) -> Self {
         let error = self.error + movement.variance;
@@ -118,7 +118,7 @@ impl Estimate {
     }
 }
 
-/// Applies Holm's method (Scandinavian Journal of Statistics 6, 1979): if there is no difference at all, the
+/// Applies Holm's method (Scandinavian Journal of Statistics 6, 1979). If there is no difference at all, the
 /// probability that any of these tests reports one stays below `alpha`. No difference below the floor is reported.
 pub(super) fn holm(mut tests: Vec<&mut Test>, alpha: f64) {
     tests.sort_by(|a, b| a.p.total_cmp(&b.p));

@@ -161,10 +161,10 @@ fn by_scenario(series: &[&Series<'_>], unsteady: &BaselineMovement) -> Vec<Group
     groups.collect()
 }
 
-/// Returns each aspect over the scenarios with a reference, if there are at least two: Stouffer's sum, in which a
-/// scenario with much noise counts no more than a quiet one. The difference is their mean, weighted by the inverse of
-/// their squared errors. `common` is added to its error: the drift of unchanged programs over all their scenarios,
-/// which does not average out.
+/// Returns each aspect over the scenarios with a reference, if there are at least two. This is Stouffer's sum, in which
+/// a scenario with much noise counts no more than a quiet one. The difference is their mean, weighted by the inverse of
+/// their squared errors. `common`, the drift of unchanged programs over all their scenarios, is added to its error,
+/// because it does not average out.
 fn over_all(groups: &[Group], common: &Movements) -> Vec<Group> {
     let mut by_subject: BTreeMap<(&str, Aspect), Vec<&Group>> = BTreeMap::new();
     for group in groups.iter().filter(|group| group.test.relative_to.is_some()) {
@@ -221,7 +221,7 @@ fn row_test(series: &Series<'_>, unsteady: &BaselineMovement) -> Option<Test> {
 }
 
 fn located(series: &Series<'_>, test: Test) -> Test {
-    // The compared value: the ratio if there is one.
+    // The compared value, which is the ratio if there is one.
     let relative = |cell: &&Cell| {
         let ratio = cell.ratio.as_ref().filter(|_| series.relative_to.is_some());
         ratio.and_then(|ratio| ratio.sdd_percent).or(cell.sdd_percent)

@@ -1,4 +1,4 @@
-//! Reads two runs, and finds the reasons for which their comparison may be doubtful.
+//! Reads two runs, and finds reasons why their comparison may be doubtful.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(super) struct Run {
     /// The manifest; `None` if it is missing or unreadable.
     pub(super) manifest: Option<Manifest>,
     pub(super) summary: Summary,
-    /// The number of lines that are not records: a run that is killed leaves an incomplete line.
+    /// The number of lines that are not records. A run that is killed leaves an incomplete line.
     pub(super) torn: usize,
 }
 

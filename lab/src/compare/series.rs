@@ -25,7 +25,7 @@ impl Aspect {
         }
     }
 
-    /// Returns the aspect of a metric, and whether the metric is steady enough to be averaged into the aspect: the
+    /// Returns the aspect of a metric, and whether the metric is steady enough to be averaged into the aspect. The
     /// tails of latencies would dominate their medians.
     pub(super) fn of(metric: &str) -> Option<(Self, bool)> {
         Some(match metric {
@@ -64,8 +64,8 @@ pub(super) struct Series<'a> {
     pub(super) logs: Option<[BTreeMap<u32, f64>; 2]>,
 }
 
-/// Returns all figures that have a direction, of the rows that both runs have; if `relative` is set, as ratios to the
-/// reference where there is one.
+/// Returns all figures that have a direction, of the rows that both runs have. If `relative` is set, they are ratios to
+/// the reference where there is one.
 pub(super) fn all_series<'a>(a: &'a Summary, b: &'a Summary, relative: bool) -> Vec<Series<'a>> {
     let mut all = Vec::new();
     for row in a.rows.iter().filter(|row| row.invalid.is_none()) {

@@ -149,8 +149,8 @@ fn an_unchanged_build_is_rarely_flagged() {
     assert!(flagged <= 0.05, "{flagged} of all comparisons are false alarms");
 }
 
-/// Each subject is faster or slower throughout a run, and its five rounds agree with each other: only the unchanged
-/// programs reveal this, nothing within a run does.
+/// Each subject is faster or slower throughout a run, and its five rounds agree with each other. Only the unchanged
+/// programs reveal this; nothing within a run does.
 #[test]
 fn nor_is_it_on_a_moody_machine() {
     let machines = [
@@ -182,8 +182,8 @@ fn three_percent_everywhere_is_found() {
     assert!(share(&machine, 20, better) < 0.01);
 }
 
-/// The noise of a ratio's difference is 0.9 times that of one figure, and the SDD is twice as large: the larger SDD of
-/// two runs is exceeded about once in thirty.
+/// The noise of a ratio's difference is 0.9 times that of one figure, and the SDD is twice as large, so the larger SDD
+/// of two runs is exceeded about once in thirty.
 #[test]
 fn two_runs_of_the_same_build_agree_within_the_sdd_they_print() {
     let mut random = ChaCha8Rng::seed_from_u64(17);
@@ -329,7 +329,7 @@ fn what_has_no_counterpart_is_named() {
     assert!(got.warnings[0].contains("x clients=1 adit"), "{:?}", got.warnings);
 }
 
-/// One of four rounds in A lacks the point that is ten times faster: centring keeps that round's average where it
+/// One of four rounds in A lacks the point that is ten times faster. Centring keeps that round's average where it
 /// belongs.
 #[test]
 fn a_missing_figure_moves_no_average() {

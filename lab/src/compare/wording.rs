@@ -70,7 +70,8 @@ fn phrase(test: &Test) -> String {
     }
 }
 
-/// Returns the warnings: which figures could not be compared, and how the others were.
+/// Returns warnings about figures that could not be compared, and about the way in which the others
+/// were compared.
 pub(super) fn warnings(a: &Summary, b: &Summary, rows: &[Test]) -> Vec<String> {
     let mut warnings = Vec::new();
     let adit = |row: &&Row| has_adit(&row.subject) && row.skipped.is_none();

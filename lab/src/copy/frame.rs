@@ -1,5 +1,5 @@
-//! The work of a VPN on packets, except for cryptography and checksums of payloads: super-packets become datagrams of
-//! a tunnel, and datagrams become super-packets.
+//! The work of a VPN on packets, except for cryptography and checksums of payloads. Super-packets become datagrams of a
+//! tunnel, and datagrams become super-packets.
 //!
 //! ```text
 //! datagram:  virtio header 10 | zeroes 14 | packet      24 bytes before each packet, as in OpenVPN's format
@@ -167,7 +167,7 @@ impl Shape {
         }
     }
 
-    /// Leaves the transport checksum to the kernel: the field is set to the sum of the pseudo-header.
+    /// Leaves the transport checksum to the kernel, by setting the field to the sum of the pseudo-header.
     fn leave_checksum(&self, header: &mut [u8], len: usize) -> Option<()> {
         let l4_len = u16::try_from(len.checked_sub(self.l4)?).ok()?;
         let protocol = if self.tcp { TCP } else { UDP };
@@ -220,7 +220,7 @@ struct Run<'a> {
 }
 
 impl<'a> Joiner<'a> {
-    /// Adds one datagram; `write` is called with each complete super-packet: virtio header, packet header, payloads.
+    /// Adds one datagram; `write` is called with each complete super-packet (virtio header, packet header, payloads).
     pub(super) fn push(&mut self, datagram: &'a [u8], write: &mut impl FnMut(&[IoSlice<'_>])) {
         let Some((lead, packet)) = datagram.split_first_chunk::<OVERHEAD>() else { return };
         let Some(head) = lead.first_chunk::<{ VnetHeader::LEN }>() else { return };

@@ -1,7 +1,8 @@
-//! The ceiling: what a VPN of adit's shape could do if cryptography and checksums of payloads cost nothing.
+//! A tunnel that shows the ceiling, which a VPN of adit's shape could reach if cryptography and checksums of payloads
+//! cost nothing.
 //!
 //! One thread moves super-packets from a TUN device to trains of datagrams and back, with the same system calls as the
-//! data plane and one pass over each packet on the way out. It authenticates no peer: for measuring only.
+//! data plane and one pass over each packet on the way out. It authenticates no peer and is only for measuring.
 
 mod frame;
 
@@ -24,7 +25,7 @@ use frame::{Joiner, Trains};
 /// The output when the tunnel is ready.
 pub const READY: &str = "copy: ready";
 
-/// One end of a tunnel without cryptography: for measuring only.
+/// One end of a tunnel without cryptography, for measuring only.
 ///
 /// Example: adit-lab copy --tun lab0 --listen 10.1.1.1:5000 --peer 10.1.1.2:5000 --address 10.9.0.1/24
 #[derive(Debug, Clone, clap::Args)]
@@ -35,7 +36,7 @@ pub struct Arguments {
     /// Local address and port.
     #[arg(long)]
     listen: SocketAddr,
-    /// The other end: OUTER:PORT, and if there are several also =INNER[,INNER] with its addresses inside.
+    /// The other end: OUTER:PORT and, if there are several, =INNER[,INNER] with its addresses inside.
     #[arg(long = "peer", required = true)]
     peers: Vec<Peer>,
     /// Address inside the tunnel, with its prefix; repeatable.
@@ -140,7 +141,7 @@ impl Peers {
 
 const TUN: u64 = 0;
 const SOCKET: u64 = 1;
-/// The number of bytes that are split before they are sent: as much as stays in a core's cache.
+/// The number of bytes that are split before they are sent, which is as much as stays in a core's cache.
 const ARENA: usize = 256 << 10;
 /// The number of reads of the TUN device before the socket has its turn.
 const READS: usize = 64;

@@ -96,8 +96,8 @@ pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
     Latency { count: histogram.len(), lost, quantiles }
 }
 
-/// Returns the recovery time of the server: from `after` until the first instant from which all clients that started
-/// within `window` connected, 99 of 100 of them within `limit`. `None` if that did not happen during the run.
+/// Returns the recovery time of the server, which lasts from `after` until the first instant at which a `window` begins
+/// whose clients all connected, 99 of 100 of them within `limit`. `None` if that did not happen during the run.
 pub fn recovery(
     arrivals: &[Arrival],
     after: Duration,
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn recovers_when_the_last_slow_one_is_past() {
         let second = Duration::from_secs(1);
-        // Ten clients a second; slow until 2.4 s, although the overload ended at 1 s.
+        // Ten clients start each second. They are slow until 2.4 s, although the overload ended at 1 s.
         let arrivals: Vec<Arrival> = (0..60)
             .map(|n| arrival(n * 100, Some(if n * 100 <= 2400 { 500 } else { 5 })))
             .collect();

@@ -1,4 +1,4 @@
-//! The thread of a client pool: its engines, their sockets and timers.
+//! The thread of a client pool, with its engines and their sockets and timers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -262,7 +262,7 @@ impl ClientLoop {
         self.perform(token, out);
     }
 
-    /// Handles packets and timers that are due, after a wait of this long at most.
+    /// Handles packets and timers that are due, after waiting for at most this long.
     fn turn(&mut self, wait: Duration) -> Result<()> {
         let timer = self.timers.peek().map(|Reverse((at, _))| at.since(now()));
         let wait = timer.map_or(wait, |timer| timer.min(wait));

@@ -1,4 +1,4 @@
-//! Hundreds of clients on one thread: the caller's handle.
+//! The caller's handle for hundreds of clients on one thread.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::pushed::AppliedConfig;
 #[derive(Debug, Clone)]
 pub struct Hosts {
     /// The addresses of the hosts, all in the clients' namespace. Servers limit each source address; with a single one,
-    /// that limit alone would be measured.
+    /// only that limit would be measured.
     pub sources: Vec<IpAddr>,
     /// The maximum number of simultaneous clients on each host.
     pub sessions: usize,
@@ -186,7 +186,7 @@ impl Drop for ClientPool {
     }
 }
 
-/// Raises the limit of open files: each client has a socket, and the usual limit of 1024 is too low.
+/// Raises the limit of open files, because each client has a socket and the usual limit of 1024 is too low.
 fn more_files() -> Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.min(65_536).max(soft);

@@ -1,4 +1,4 @@
-//! The configuration that every server of the handshake load is started with, and its clients.
+//! The configuration that every server of the handshake load is started with, and that of its clients.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,10 +27,11 @@ const ROUTE6: &str = "fd99::/64";
 const DNS: &str = "dhcp-option DNS 10.88.0.1";
 const MTU: u16 = 1400;
 
-/// Returns the server's config file, with the keys in `keys` (see [`crate::subject::Keys`]); `openvpn` adds what only
-/// the reference implementation understands or needs.
+/// Returns the server's config file, with the keys in `keys` (see [`crate::subject::Keys`]); `openvpn` adds the lines
+/// that only the reference implementation understands or needs.
 pub fn server(keys: &Path, openvpn: bool) -> String {
-    // The ping interval and timeout exceed the length of a trial: the clients have no data channel to answer on.
+    // The ping interval and timeout exceed the length of a trial, because the clients have no data channel to answer
+    // on.
     let mut text = format!(
         "dev tun\nproto udp4\nport {PORT}\ndh none\ntopology subnet\nserver 10.88.0.0 255.255.0.0\n\
          server-ipv6 fd88::/64\nkeepalive 1000 4000\nduplicate-cn\nmax-clients 8192\nverb 1\nreneg-sec 0\n\

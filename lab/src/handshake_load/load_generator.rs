@@ -153,7 +153,7 @@ pub fn put_findings(findings: &Findings, measurement: &mut Measurement) {
     measurement.notes.extend(lines.take(5));
 }
 
-/// Gives the clients' namespace the addresses 10.66.0.1 and on, which the server reaches by the veth pair.
+/// Gives the clients' namespace the addresses 10.66.0.1 and up, which the server reaches through the veth pair.
 pub(crate) fn hosts_on(
     testbed: &Testbed,
     client: &Namespace,
@@ -181,7 +181,7 @@ pub(crate) fn hosts_on(
     Ok(sources)
 }
 
-/// Returns the device by which `to` is reached.
+/// Returns the device through which `to` is reached.
 fn device(from: &Namespace, to: IpAddr) -> Result<String> {
     let route = from.run("ip", &["-o", "route", "get", &to.to_string()])?;
     let device = route.split_whitespace().skip_while(|word| *word != "dev").nth(1);

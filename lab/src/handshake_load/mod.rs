@@ -1,4 +1,5 @@
-//! A pool of clients in one process: handshakes against a real server, at a rate that the server does not choose.
+//! A pool of clients in one process, which performs handshakes with a real server at a rate that the server does not
+//! choose.
 //!
 //! ```text
 //!  schedule (intended times) -> ClientPool (client engines, a socket each, one thread) -> Arrivals -> steps, recovery
@@ -6,8 +7,8 @@
 //!                                        +-> Applied (what each client received) -> pushed::check
 //! ```
 //!
-//! The clients are adit's engines for every server, so that the cost of a client is the same for each
-//! subject and is not taken for the server's limit; it is measured by itself (`getrusage` of the thread).
+//! The clients are adit's engines for every server, so that the cost of a client is the same for each subject and is
+//! not mistaken for the server's limit. It is measured separately (`getrusage` of the thread).
 
 pub mod arrivals;
 mod client_loop;

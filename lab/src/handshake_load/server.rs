@@ -67,7 +67,8 @@ impl Server {
         Ok(nanos as f64 / 1e9)
     }
 
-    /// Returns its private memory in KiB, without mapped files: their share depends on which other processes map them.
+    /// Returns its private memory in KiB, without mapped files, because their share depends on which other processes
+    /// map them.
     ///
     /// # Errors
     /// The process has ended; the error includes its log.

@@ -7,7 +7,7 @@ use super::arrivals::{LoadOutcome, latency};
 /// The parameters of the search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The first rate, clients a second.
+    /// The first rate, in clients a second.
     pub first: f64,
     /// The factor from one rate to the next.
     pub factor: f64,
@@ -60,7 +60,7 @@ impl Step {
 pub enum Next {
     /// Offer this rate.
     Try(f64),
-    /// Stop: the index of the highest rate that was sustained, if any was.
+    /// Stop. Contains the index of the highest rate that was sustained, if any was.
     Done(Option<usize>),
 }
 
@@ -70,8 +70,8 @@ impl Plan {
         step.p99_ms <= self.p99.as_secs_f64() * 1e3 && step.unfinished <= self.unfinished
     }
 
-    /// Returns the next action after these steps. A rate fails only when it fails twice: otherwise a single pause of a
-    /// shared machine would be mistaken for the server's limit.
+    /// Returns the next action after these steps. A rate fails only when it fails twice, because otherwise a single
+    /// pause of a shared machine would be mistaken for the server's limit.
     pub fn next(&self, steps: &[Step]) -> Next {
         let mut good: Option<usize> = None;
         let mut bad: Option<f64> = None;
@@ -90,14 +90,14 @@ impl Plan {
             }
         }
         let best = good.and_then(|best| steps.get(best)).map(|step| step.offered);
-        // The number of refinements so far: the rates tried after the first that failed.
+        // The number of refinements so far, which are the rates tried after the first that failed.
         let refined = match bad {
             None => 0,
             Some(_) => self.refined(steps),
         };
         match (best, bad) {
             (None, None) => Next::Try(self.first),
-            // Even the first rate failed: try lower ones, a few times.
+            // Even the first rate failed, so try lower ones a few times.
             (None, Some(lowest)) if bad_rates <= self.refinements => {
                 Next::Try(lowest / self.factor)
             }

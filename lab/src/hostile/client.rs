@@ -106,7 +106,7 @@ impl Negotiation {
             options: "V4".into(),
             username: String::new(),
             password: Default::default(),
-            // DATA_V2 and REQUEST_PUSH: the server pushes by itself, and keys come from the PRF.
+            // With DATA_V2 and REQUEST_PUSH, the server pushes without a request, and keys come from the PRF.
             peer_info: "IV_VER=2.6.0\nIV_PROTO=6\nIV_CIPHERS=AES-256-GCM\n".into(),
         };
         let message = keys.encode().context("the adversary's keys")?;
@@ -232,7 +232,7 @@ impl Client {
         ack: Option<u32>,
         payload: &[u8],
     ) -> Result<()> {
-        // Each packet acknowledges the server's first reset: until the third packet the server keeps no state.
+        // Each packet acknowledges the server's first reset, because until the third packet the server keeps no state.
         let first = (self.theirs.is_some() && key_id == 0).then_some(0);
         let acks = ack.or(first).and_then(|id| Acks::from_slice(&[id])).unwrap_or_default();
         let (session, remote) = (self.ours, self.theirs);

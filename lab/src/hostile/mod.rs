@@ -1,4 +1,4 @@
-//! Adversaries: peers that send a server everything that the protocol allows, at a fixed rate.
+//! Adversaries, which send a server everything that the protocol allows, at a fixed rate.
 //!
 //! ```text
 //!  Adversary::start -> a separate thread: Attack::act, paced -> Adversary::finish -> Counts
@@ -141,7 +141,7 @@ impl Adversary {
         let mut adversary = Self { stop, thread: Some(thread) };
         match wait.recv_timeout(READY) {
             Ok(()) => Ok(adversary),
-            // The sender is gone: the thread has ended, and its result has the reason.
+            // The sender is gone because the thread has ended. Its result contains the reason.
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(adversary.join().err().unwrap_or_else(|| "the adversary has ended".into()))
             }

@@ -1,4 +1,5 @@
-//! An unauthenticated peer: resets, with and without valid wrapping, and packets with a wrong MAC.
+//! An unauthenticated peer, which sends resets, with and without valid wrapping, and packets with a
+//! wrong MAC.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -31,7 +32,8 @@ enum Kind {
     Data,
 }
 
-/// The order of the packets: kind, whether it seems to come from the honest client, and its name.
+/// The order of the packets, each with its kind, whether it seems to come from the honest client,
+/// and its name.
 const ROTA: [(Kind, bool, &str); 8] = [
     (Kind::Reset, false, "resets"),
     (Kind::WrongMac, false, "resets with a wrong MAC"),

@@ -1,7 +1,7 @@
 //! The CPU time of other programs on the machine during a trial and just before it.
 //!
-//! A run has its own pid namespace, so /proc shows only the run's processes, while /proc/stat counts the whole machine:
-//! the difference belongs to other programs. The kernel's own work, which packets cause, is counted for neither.
+//! A run has its own pid namespace, so /proc shows only the run's processes, while /proc/stat counts the whole machine,
+//! so the difference belongs to other programs. The kernel's own work, which packets cause, is counted for neither.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Processors {
     }
 }
 
-/// Pauses, and returns the share of the pause in which some program waited for a processor, 0 to 1: since this run is
+/// Pauses, and returns the share of the pause in which some program waited for a processor, 0 to 1. Because this run is
 /// idle meanwhile, this shows how much other programs compete. Returns 0 if the kernel does not record it.
 pub fn pressure() -> f64 {
     let Some(before) = waited() else { return 0.0 };

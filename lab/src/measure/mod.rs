@@ -1,5 +1,5 @@
-//! Measures the cost of processes and of the machine during traffic: sampled every 100 ms, and exact at the edges of
-//! the window.
+//! Measures the cost of processes and of the machine during traffic. Figures are sampled every 100 ms, and are exact at
+//! the edges of the window.
 //!
 //! CPU time is read from the processes' own clocks, which count nanoseconds and include threads that have ended. If
 //! there are many processes or hosts, figures that take longer to read are read in turns, so that the measurement takes
@@ -30,13 +30,13 @@ pub const STEAL_MARK: f64 = 0.01;
 /// The two ends of the window that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edge {
-    /// The start of the window: nothing before it counts.
+    /// The start of the window, before which nothing counts.
     Begin,
-    /// The end of the window: nothing after it counts.
+    /// The end of the window, after which nothing counts.
     End,
 }
 
-/// Watches processes and counters from its start on.
+/// Watches processes and counters from its start.
 #[derive(Debug)]
 pub struct Meter {
     watch: Arc<Mutex<Watch>>,
@@ -46,7 +46,7 @@ pub struct Meter {
 
 /// Commands to the sampling thread.
 enum SamplerCommand {
-    /// Read everything: the window has just begun or ended.
+    /// Read everything, because the window has just begun or ended.
     Edge(Edge),
     /// Read everything a last time.
     Stop,
@@ -80,7 +80,7 @@ pub struct RoleUsage {
     pub switches: u64,
     /// Proportional set size at the stop, in KiB.
     pub pss_kib: u64,
-    /// The part of it that is not backed by a file, in KiB: it is not shared, so it grows with the data that the
+    /// The part of it that is not backed by a file, in KiB. It is not shared, so it grows with the data that the
     /// process keeps.
     pub anon_kib: u64,
     /// Open file descriptors at the stop.
@@ -92,7 +92,7 @@ pub struct RoleUsage {
 }
 
 impl RoleUsage {
-    /// Returns user and system time together: the sum is exact, while the split between the two is the kernel's
+    /// Returns user and system time together. The sum is exact, while the split between the two is the kernel's
     /// estimate.
     pub fn cpu(&self) -> f64 {
         self.user + self.system
@@ -130,7 +130,7 @@ impl Meter {
             .map_err(|_| Failure::from("the sampling has ended"))
     }
 
-    /// Ends the sampling. Without an [`Edge::End`] before, the window ends here.
+    /// Ends the sampling. If there was no [`Edge::End`], the window ends here.
     ///
     /// # Errors
     /// As [`Meter::edge`].

@@ -21,8 +21,8 @@ pub(super) struct Process {
     threads: HashMap<u32, Scheduled>,
     /// The proportional set size in KiB; 0 once the process has ended.
     pub(super) pss_kib: u64,
-    /// The part of it that is not backed by a file, in KiB: memory that the process allocated itself. 0 once it has
-    /// ended.
+    /// The part of it that is not backed by a file, in KiB, which is memory that the process allocated itself. 0 once
+    /// it has ended.
     pub(super) anon_kib: u64,
     /// Open file descriptors; 0 once it has ended.
     pub(super) fds: u64,
@@ -42,7 +42,7 @@ pub(super) struct Ticks {
 pub(super) struct Scheduled {
     /// Nanoseconds in which it was ready to run but had no CPU.
     pub(super) wait: u64,
-    /// The number of times that it was scheduled: its context switches, voluntary or not.
+    /// The number of times that it was scheduled, that is, its context switches, voluntary or not.
     pub(super) switches: u64,
 }
 
@@ -69,7 +69,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Updates the CPU time, exactly, by one system call.
+    /// Updates the exact CPU time with one system call.
     pub(super) fn look_at_clock(&mut self) {
         if let Ok(time) = self.clock.now() {
             self.cpu = self.cpu.max(Duration::from(time).as_secs_f64());
@@ -100,7 +100,7 @@ impl Process {
         }
     }
 
-    /// Updates the memory figures, which takes longer: the kernel walks through the pages.
+    /// Updates the memory figures, which takes longer because the kernel walks through the pages.
     pub(super) fn look_at_memory(&mut self) {
         if self.ended {
             return;
@@ -164,7 +164,7 @@ fn stat(text: &str) -> Option<(char, Ticks)> {
     Some((state, Ticks { user, system }))
 }
 
-/// Parses utime, stime, cutime and cstime, which are the fields 14 to 17; `after` begins with field 3.
+/// Parses utime, stime, cutime and cstime, which are fields 14 to 17; `after` begins with field 3.
 fn times(after: &str) -> Option<[u64; 4]> {
     let mut times = after.split(' ').skip(11).map(str::parse::<u64>);
     let mut next = || times.next()?.ok();
@@ -247,7 +247,7 @@ mod tests {
         assert!(own.pss_kib > 100 && own.fds >= 3 && !own.ended);
         let before = own.cpu;
         let mut sum = 0u64;
-        // Runs until this process's own clock has advanced: there is no assumption about the machine's speed.
+        // Runs until this process's own clock has advanced, which assumes nothing about the machine's speed.
         while own.cpu < before + 0.02 {
             (0..10_000u64).for_each(|n| sum = sum.wrapping_mul(31).wrapping_add(n));
             own.look_at_clock();

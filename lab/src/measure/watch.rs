@@ -1,4 +1,4 @@
-//! The state of a meter: which figures are read when, and the cost computed from them.
+//! The state of a meter, which determines when each figure is read, and the cost computed from the figures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Reads the rest of an edge a moment later: everything but the clocks.
+    /// Reads the rest of an edge a moment later, which is everything but the clocks.
     pub(super) fn details(&mut self, edge: Edge) -> Result<()> {
         self.look_at_processes(usize::MAX);
         self.look_at_hosts(usize::MAX)?;
@@ -205,7 +205,7 @@ impl Watch {
         }
     }
 
-    /// Returns the processes whose turn it is: at most `most`, and different ones in each tick.
+    /// Returns the processes whose turn it is, at most `most` and different ones in each tick.
     fn turn(&mut self, most: usize) -> Vec<&mut Process> {
         let all: Vec<&mut Process> =
             self.roles.iter_mut().flat_map(|role| &mut role.processes).collect();

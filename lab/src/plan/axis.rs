@@ -166,7 +166,7 @@ words! {
     Workload {
         /// Unthrottled TCP, by the lab's own generator.
         Tcp = "tcp",
-        /// Unthrottled TCP by iperf3: one stream of one client.
+        /// Unthrottled TCP by iperf3, with one stream of one client.
         Iperf3 = "iperf3",
         /// Requests and answers of 16 KiB.
         Requests = "requests",
@@ -190,7 +190,7 @@ words! {
         Random = "random",
         /// In bursts of ten packets on average.
         Bursts = "bursts",
-        /// No loss: the share is held back by up to 5 ms and overtaken.
+        /// No loss; the share is held back by up to 5 ms and overtaken.
         Reorder = "reorder",
     }
 }
@@ -198,7 +198,7 @@ words! {
 words! {
     /// The hostile peer.
     Hostile {
-        /// No attacker: the control.
+        /// No attacker (the control).
         None = "none",
         /// A client with a certificate.
         Client = "client",

@@ -22,7 +22,7 @@ fn mistake<T>(span: &Range<usize>, what: impl Into<String>) -> Result<T, Mistake
     Err(Mistake { at: span.start, what: what.into() })
 }
 
-/// Returns the line, 1 and up, of a byte offset.
+/// Returns the line of a byte offset, counted from 1.
 pub(super) fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }

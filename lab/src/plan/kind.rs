@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::axis::Axis;
 
-/// A kind of scenario: what `adit-lab list` prints of it, and what the schema allows.
+/// A kind of scenario, as `adit-lab list` prints it and the schema allows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Description {
     /// The kind that is described.
@@ -92,7 +92,7 @@ impl Kind {
         &ALL[self as usize]
     }
 
-    /// Returns whether its subjects send packets through a database, as those of no other kind do.
+    /// Returns whether its subjects send packets through a database, which those of no other kind do.
     pub fn through_a_database(self) -> bool {
         matches!(self, Self::Postgres | Self::Soak)
     }

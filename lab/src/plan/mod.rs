@@ -1,4 +1,4 @@
-//! Plans: the scenarios, points and subjects of a run, the number of rounds, and the order of the trials.
+//! Plans, which define the scenarios, points and subjects of a run, the number of rounds, and the order of the trials.
 //!
 //! `smoke`, `standard`, `full`, `transports` and `workers` are plan files like those that any user can write
 //! (`lab/plans/`); `docs/lab.md` describes the format.
@@ -37,7 +37,7 @@ pub const PRESETS: [(&str, &str); 13] = [
     ("postgres-soak", include_str!("../../plans/postgres-soak.toml")),
 ];
 
-/// A plan: the scenarios to run.
+/// A plan, which lists the scenarios to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The name of the plan, for the folder of results.
@@ -56,7 +56,7 @@ pub struct Plan {
     pub scenarios: Vec<Scenario>,
 }
 
-/// A trial that is run against itself: any difference is noise.
+/// A trial that is run against itself, so any difference is noise.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AA {
     /// The scenario whose first point is taken.
@@ -68,7 +68,7 @@ pub struct AA {
 /// One scenario of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// Unique in its plan.
+    /// The name, which is unique in its plan.
     pub name: String,
     /// The kind of its trials.
     pub kind: Kind,

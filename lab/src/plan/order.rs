@@ -48,8 +48,8 @@ impl Plan {
         all
     }
 
-    /// Returns the trials of a subject against itself: two sides of a round, `#a` and `#b`, as far apart as those of
-    /// any other pair.
+    /// Returns the trials of a subject against itself. A round has two sides, `#a` and `#b`, which are as far apart as
+    /// those of any other pair.
     fn a_a_trials(&self, round: u32) -> Vec<Trial> {
         let Some(a_a) = self.a_a.as_ref().filter(|_| round <= self.rounds) else {
             return Vec::new();

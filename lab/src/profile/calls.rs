@@ -72,7 +72,8 @@ impl Calls {
     /// Returns a table of the busiest functions, then each with its callers and callees.
     pub(super) fn markdown(&self) -> String {
         let ranked = self.ranked();
-        // The start of a thread and its main loop are left out: everything passes through them.
+        // The start of a thread and its main loop are left out, because everything passes through
+        // them.
         let passed = |own: u64, total: u64| self.percent(total) > 98.0 && self.percent(own) < 2.0;
         let shown = ranked.iter().filter(|(_, own, total)| !passed(*own, *total)).take(FUNCTIONS);
         let mut by_self = ranked.clone();

@@ -4,8 +4,8 @@
 //! of the measured program are kept from its recording.
 //!
 //! The sampling event is the clock interrupt (`cpu-clock`), which needs no hardware counters. Stacks are unwound from
-//! copies of their top 16 KiB by the unwind tables that every release build has: the program that is sampled is the one
-//! that is measured, and its line tables distinguish inlined functions.
+//! copies of their top 16 KiB with the unwind tables that every release build has, so the sampled program is the
+//! measured one. Its line tables distinguish inlined functions.
 
 mod calls;
 mod owner;
@@ -33,10 +33,10 @@ use calls::Calls;
 pub use owner::Owner;
 pub use trial::{Arguments, run};
 
-/// The number of samples per second and CPU, chosen so that it is no multiple of common timer frequencies. Each sample
-/// takes about 16 KiB in the recording.
+/// The number of samples per second and CPU, chosen not to be a multiple of common timer frequencies. Each sample takes
+/// about 16 KiB in the recording.
 const FREQUENCY: &str = "499";
-/// The size at which perf stops by itself. The samples recorded until then are drawn.
+/// The size at which perf stops on its own. The samples recorded until then are drawn.
 const LARGEST: &str = "2G";
 /// The time limit for perf to attach, and to finish writing.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -119,7 +119,7 @@ impl Control {
         let names = ["control", "answer"].map(|name| recording.with_extension(name));
         let open = |path: &Path| -> Result<File> {
             mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR).context(path.display())?;
-            // Opened for both reading and writing: otherwise opening would wait for perf.
+            // Opened for both reading and writing, because otherwise opening would wait for perf.
             let mut options = OpenOptions::new();
             options.read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits());
             options.open(path).context(path.display())
@@ -159,7 +159,7 @@ impl Drop for Recording {
 /// # Errors
 /// perf cannot read the file, or it contains no sample of the owner.
 pub fn graphs(recording: &Path, owner: &Owner, out: &Path) -> Result<()> {
-    // Without stacks, which take long to unwind: this only determines which process ran which program.
+    // Leave out the stacks, which take long to unwind, because this only determines which process ran which program.
     let tasks = script(recording, &["--show-task-events", "--fields", "comm,pid,tid,time,event"])?;
     let pids = owner.pids(&tasks)?;
     let fields = "comm,pid,tid,time,event,ip,sym,dso";

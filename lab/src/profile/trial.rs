@@ -20,13 +20,13 @@ use crate::subject::{self, Subject, Toolchain};
 /// Example: adit-lab profile single-stream --against adit@HEAD~1
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {
-    /// Which scenario of the plan; `adit-lab list` names them.
+    /// Scenario of the plan; `adit-lab list` names them.
     #[arg(default_value = "single-stream")]
     scenario: String,
     /// smoke, standard, full, or the path of a plan's file.
     #[arg(long, default_value = "standard")]
     plan: String,
-    /// Where on the scenario's axes, such as clients=20; the first point that fits is taken. Repeatable.
+    /// Point on the scenario's axes, such as clients=20; the first point that fits is taken. Repeatable.
     #[arg(long, value_name = "AXIS=VALUE")]
     point: Vec<String>,
     /// What to sample: adit, adit@REVISION, copy, openvpn, ...; adit if not given.
@@ -35,10 +35,10 @@ pub struct Arguments {
     /// Draw the difference to this too: another subject, or the folder that an earlier call made.
     #[arg(long, value_name = "SUBJECT|DIR")]
     against: Option<String>,
-    /// How long each window of the trial is, in seconds.
+    /// Length of each window of the trial, in seconds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
-    /// Where the graphs go, in a folder by the subject's name.
+    /// Folder for the graphs, which go into a folder named after the subject.
     #[arg(long, default_value = "profile")]
     out: PathBuf,
 }
@@ -177,7 +177,7 @@ fn shown(trial: &Trial) -> String {
 fn sample(runner: &mut Runner, trial: &Trial, out: &Path) -> Result<Measurement> {
     let owner = trial.subject.as_ref().map_or(Ok(Owner::Runner), Owner::of)?;
     fs::create_dir_all(out).context(out.display())?;
-    // Outside the sandbox, whose files are in memory: this file can grow to a gigabyte.
+    // Put this outside the sandbox, whose files are in memory, because it can grow to a gigabyte.
     let files = tempfile::Builder::new().prefix("recording-").tempdir_in(out)?;
     let file = files.path().join("perf.data");
     let recording = Recording::start(&file)?;

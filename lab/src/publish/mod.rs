@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns a document whose tables are rendered from the published runs. The table of a plan that was never published
-/// stays as it is.
+/// is left unchanged.
 fn render(root: &Path, document: &str, text: &str) -> Result<String> {
     let mut plans = BTreeSet::new();
     region::replace(document, text, |region| match published(root, region.plan())? {

@@ -1,4 +1,4 @@
-//! The baseline of a bridge: a plain relay, as it would be written in C. Each frame is read and written by one system
+//! The baseline of a bridge, a plain relay as it would be written in C. It reads and writes each frame with one system
 //! call each, between two TAP devices without offloads.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ pub const READY: &str = "relay: ready";
 /// The largest frame of an Ethernet MTU of 1500, with room for VLAN tags.
 const FRAME: usize = 2048;
 
-/// Two TAP devices joined by reading and writing one frame per system call: for measuring only.
+/// Two TAP devices joined by reading and writing one frame per system call, for measuring only.
 ///
 /// Example: adit-lab relay private public
 #[derive(Debug, Clone, clap::Args)]
@@ -24,7 +24,7 @@ pub struct Arguments {
     a: String,
     /// The other.
     b: String,
-    /// A thread for each direction, blocking, instead of one that polls both.
+    /// Use a blocking thread for each direction, instead of one thread that polls both.
     #[arg(long)]
     threads: bool,
 }

@@ -84,7 +84,7 @@ fn shorten(text: &str, most: usize) -> String {
 pub(super) enum Scale {
     /// Linear, from 0 or the minimum to the maximum.
     Linear,
-    /// Linear, from 0 to exactly the maximum: for times, after which there is no data.
+    /// Linear, from 0 to exactly the maximum, for times after which there is no data.
     Span,
     /// Logarithmic, by powers of ten.
     Log,
@@ -194,7 +194,7 @@ fn span(high: f64) -> Ruler {
 }
 
 fn logarithmic(low: f64, high: f64) -> Ruler {
-    // At least half a decade of room, and ends at 1, 2 or 5.
+    // Leave at least half a decade of room, and end at 1, 2 or 5.
     let step_down = |x: f64| {
         let power = 10_f64.powf(x.log10().floor());
         [5.0, 2.0, 1.0].map(|m| m * power).into_iter().find(|s| *s <= x * 1.0001).unwrap_or(power)

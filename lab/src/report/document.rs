@@ -82,7 +82,7 @@ pub(super) struct Text {
     pub tone: Tone,
 }
 
-/// The tone of a cell. The words have the same meaning: colour only repeats them.
+/// The tone of a cell. The words have the same meaning, which the colour only repeats.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Tone {
     #[default]
@@ -193,8 +193,8 @@ pub(super) fn count_a_a(run: &Run) -> usize {
     run.records.iter().filter(|record| record.a_a).count()
 }
 
-/// Returns the rows with one stream: those of the scenarios that are named accordingly, otherwise those with one client
-/// and one stream.
+/// Returns the rows with one stream. These are the rows of the scenarios that are named accordingly, or else those with
+/// one client and one stream.
 fn single_stream<'a>(rows: &'a [Row], metric: &str) -> Vec<&'a Row> {
     let one = |axis: Option<&str>| axis.is_none_or(|value| value == "1");
     let alone = |row: &Row| one(row.point.get("clients")) && one(row.point.get("streams"));
@@ -298,7 +298,7 @@ fn mbps(cell: &Cell) -> String {
     }
 }
 
-/// Compares with the bare link, which is an upper bound: the sentence gives the share of it that is reached.
+/// Compares with the bare link, which is an upper bound, so the sentence gives the share of it that is reached.
 fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Comparison> {
     let (a, b) = (adit.values.get(metric)?, bare.values.get(metric)?);
     let rounds = a.by_round.iter();

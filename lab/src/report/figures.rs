@@ -178,7 +178,7 @@ impl Plots<'_> {
         figures
     }
 
-    /// Returns the relay's own maximum, if it was measured: no line can be above it.
+    /// Returns the relay's own maximum, if it was measured. No line can be above it.
     fn ceiling(
         &self,
         rows: &[&Row],
@@ -248,8 +248,8 @@ impl Plots<'_> {
     fn growth(&self) -> Vec<Figure> {
         let clients = |row: &Row| order::leading_number(row.point.get("clients")?);
         let mut figures = Vec::new();
-        // The process's own memory, if known: PSS divides shared code among the processes, and so falls as their number
-        // grows.
+        // Plot the process's own memory if it is known, because PSS divides shared code among the processes and so
+        // falls as their number grows.
         let own = self.scenario.metrics.contains(&"server_anon_mib");
         let memory = if own { "server_anon_mib" } else { "server_pss_mib" };
         for metric in ["server_cpu_percent", memory] {
@@ -285,7 +285,7 @@ impl Plots<'_> {
         let least = fit.points.iter().map(|p| p.0).fold(f64::INFINITY, f64::min);
         let most = fit.points.iter().map(|p| p.0).fold(0.0, f64::max);
         let line = fit.linear;
-        // A cost cannot be negative: the line begins where it crosses zero.
+        // A cost cannot be negative, so the line begins where it crosses zero.
         let crossing = -line.intercept / line.slope;
         let begins = line.intercept + line.slope * least < 0.0 && crossing < most;
         let least = if begins { least.max(crossing) } else { least };

@@ -1,4 +1,5 @@
-//! `manifest.json`: everything about a run except its trials: the plan, the machine and the versions.
+//! `manifest.json`, which contains everything about a run except its trials, such as the plan, the machine and the
+//! versions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! The reports of a run: pure functions of `trials.jsonl` and `manifest.json`.
+//! The reports of a run, which are pure functions of `trials.jsonl` and `manifest.json`.
 //!
 //! ```text
 //! trials.jsonl ─┐            ┌─ tables ─> Document ─┬─> report.md
@@ -6,8 +6,9 @@
 //!                            └─ figures ────────────┘
 //! ```
 //!
-//! The plots are SVG written here, not by a plotting library: classes instead of colours let the page's style sheet give them its light
-//! and its dark theme, each mark has a tooltip and each plot a description in words, and the page needs nothing but itself.
+//! The plots are SVG written here, not by a plotting library. Classes instead of colours let the page's style sheet
+//! apply its light or dark theme, each mark has a tooltip, each plot has a description in words, and the page is
+//! self-contained.
 
 pub mod manifest;
 
@@ -94,7 +95,7 @@ pub(crate) struct Run {
     pub(crate) manifest: Manifest,
     pub(crate) records: Vec<Record>,
     pub(crate) summary: Summary,
-    /// The numbers of the lines that are not records: a run that is killed leaves an incomplete line.
+    /// The numbers of the lines that are not records. A run that is killed leaves an incomplete line.
     torn: Vec<usize>,
 }
 

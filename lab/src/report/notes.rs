@@ -1,4 +1,4 @@
-//! The notes of trials: notes with the same words are merged into one line, and the relay's notes into a table.
+//! The notes of trials. Notes with the same words are merged into one line, and the relay's notes into a table.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +105,7 @@ fn together(words: &[String], all: &[Vec<String>]) -> String {
     text
 }
 
-/// Parses `relay up: 900 sent, 9 lost, 0 duplicated, 0 reordered, 0 overflowed, 0 refused`: returns the direction and
+/// Parses `relay up: 900 sent, 9 lost, 0 duplicated, 0 reordered, 0 overflowed, 0 refused`. Returns the direction and
 /// the share lost, unless the other counters show something that a reader must know.
 fn relayed(note: &str) -> Option<(&str, f64)> {
     let (direction, counts) = note.strip_prefix("relay ")?.split_once(": ")?;

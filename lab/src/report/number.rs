@@ -9,7 +9,7 @@ pub(crate) fn number(value: f64, digits: usize) -> String {
         return "–".to_owned();
     }
     let mut digits = digits;
-    // 31.101 is no more informative than 31.10: four digits are enough if there is a decimal point among them.
+    // 31.101 is no more informative than 31.10, so four digits are enough if there is a decimal point among them.
     while digits > 0 && value.abs() >= 10_f64.powi(4 - i32::try_from(digits).unwrap_or(4)) {
         digits -= 1;
     }

@@ -1,5 +1,5 @@
-//! Hand-written SVG: classes instead of colours, so that the page's light and dark themes apply to the plots, and a
-//! tooltip at each mark.
+//! Hand-written SVG, with classes instead of colours so that the page's light and dark themes apply to the plots, and
+//! with a tooltip at each mark.
 
 use std::fmt::Write;
 

@@ -190,7 +190,7 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// Returns the main results of the scenario. A subject that could not be measured is a row with a gap.
+    /// Returns the main results of the scenario, in which a subject that could not be measured has a row with a gap.
     fn results(&self) -> Option<Table> {
         let mut metrics: Vec<&str> =
             self.metrics.iter().copied().filter(|name| self.is_result(name)).collect();

@@ -1,4 +1,4 @@
-//! Tests of the complete way from a folder to its reports.
+//! Tests of the complete path from a folder to its reports.
 
 use super::fixture::{Fixture, manifest};
 use super::manifest::SubjectEntry;

@@ -5,7 +5,8 @@ use super::figures::{Figure, Plots, after_comma, drawn, unique};
 use crate::record::{Measurement, Point};
 use crate::stats::Row;
 
-/// A figure that is computed from one sample to the next: seconds, and the figure at that time.
+/// A figure that is computed from one sample to the next, as pairs of seconds and the figure at
+/// that time.
 type Trace = fn(&Measurement, &str) -> Vec<(f64, f64)>;
 
 impl Plots<'_> {

@@ -1,4 +1,4 @@
-//! Whether the figures of a run can be trusted, and how far.
+//! Determines whether the figures of a run can be trusted, and how far.
 
 use std::collections::{BTreeMap, BTreeSet};
 

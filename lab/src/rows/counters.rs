@@ -1,5 +1,5 @@
-//! Counts the packets that passed, in a form that can be compared with the table: counts, and a sum of hashes, which
-//! does not depend on the order.
+//! Counts the packets that passed, in a form that can be compared with the table. This is a set of counts, and a sum of
+//! hashes that does not depend on the order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ pub struct CounterValues {
     pub dropped: u64,
 }
 
-/// Returns the first seven bytes of SHA-256, big endian: SQL can compute the same value with `sha256`, and it fits into
+/// Returns the first seven bytes of SHA-256, big endian. SQL can compute the same value with `sha256`, and it fits into
 /// a bigint.
 pub(super) fn hash(packet: &[u8]) -> u64 {
     let digest = adit_crypto::sha256(&[packet]);

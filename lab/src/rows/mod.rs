@@ -1,7 +1,7 @@
-//! One end of a tunnel that works like the well-known VPN through PostgreSQL: one or two statements per packet.
+//! One end of a tunnel that works like the well-known VPN through PostgreSQL, with one or two statements per packet.
 //!
-//! Written from its public description (<https://nickhuber.ca/blog/the-worst-vpn>,
-//! <https://nickhuber.ca/blog/less-worst-vpn>): it copies the statements and their order, not the code. It does not
+//! It is written from the public description (<https://nickhuber.ca/blog/the-worst-vpn>,
+//! <https://nickhuber.ca/blog/less-worst-vpn>), and copies the statements and their order, not the code. It does not
 //! authenticate its peer and serves only for measuring.
 
 mod counters;
@@ -36,19 +36,20 @@ pub const TRIGGER: &str = "\
     BEGIN PERFORM pg_notify('raw_packet_ready', NEW.id::text); RETURN NEW; END $$;
     CREATE TRIGGER raw_packet_came AFTER INSERT ON raw_packet FOR EACH ROW EXECUTE FUNCTION raw_packet_came()";
 
-/// The form of the notification: who sends it, and whether it contains the packet.
+/// The form of the notification, which determines who sends it and whether it contains the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
-    /// A row, then a notification with its number, both by the program and for each packet on its own; the peer
-    /// selects the row by its number.
+    /// For each packet, the program inserts a row and then sends a notification with its number. The peer selects the
+    /// row by that number.
     Row,
-    /// A row, one packet after the other, and a trigger that notifies; the peer selects what it has not marked received.
+    /// The program inserts the row of one packet after another, and a trigger sends the notifications. The peer selects
+    /// the rows that it has not marked as received.
     Trigger,
-    /// No row: the packet itself is in the notification, in base64.
+    /// There is no row. The notification contains the packet itself, in base64.
     Notify,
 }
 
-/// One end of a tunnel of one row and one notification per packet: for measuring only.
+/// One end of a tunnel of one row and one notification per packet, for measuring only.
 ///
 /// Example: adit-lab row-notify --tun lab0 --address 10.88.0.1/16 --peer 10.88.0.2 --database 'host=192.0.2.1 user=lab'
 #[derive(Debug, Clone, clap::Args)]
@@ -56,7 +57,7 @@ pub struct Arguments {
     /// Name of the TUN device.
     #[arg(long)]
     tun: String,
-    /// Address inside the tunnel, with its prefix; IPv4 only, as the original.
+    /// Address inside the tunnel, with its prefix; IPv4 only, as in the original.
     #[arg(long)]
     address: ipnet::Ipv4Net,
     /// The other end's address inside.
@@ -65,7 +66,7 @@ pub struct Arguments {
     /// As `key=value` pairs of libpq, or as a URL.
     #[arg(long)]
     database: String,
-    /// The way of a packet to the peer.
+    /// How a packet reaches the peer.
     #[arg(long, value_enum, default_value = "row")]
     form: Form,
     /// Connections besides the one that listens.
@@ -100,8 +101,8 @@ fn said(error: tokio_postgres::Error) -> Failure {
 /// Runs one end until it is stopped; on SIGUSR1 it prints its counters.
 ///
 /// # Errors
-/// The process may not make a TUN device, the database is unreachable, or a statement failed: the original ends then,
-/// too.
+/// The process may not make a TUN device, the database is unreachable, or a statement failed. In these cases the
+/// original ends too.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(both(arguments))

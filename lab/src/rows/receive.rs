@@ -13,7 +13,7 @@ use tokio_postgres::{AsyncMessage, NoTls};
 use super::send::channel;
 use super::{End, Form, said};
 
-/// The maximum number of pending notifications: beyond it their connection is not read, and the server keeps the rest.
+/// The maximum number of pending notifications. Beyond it, their connection is not read, and the server keeps the rest.
 const WAITING: usize = 16_384;
 
 type Notifications = mpsc::Receiver<Result<String>>;

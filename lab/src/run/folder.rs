@@ -1,4 +1,4 @@
-//! A run's folder: its records so far, and the file to which the next one is appended.
+//! A run's folder, with its records so far and the file to which the next one is appended.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +18,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Creates a folder: this one, or one under `lab-results` named after the plan and the time.
+    /// Creates this folder, or one under `lab-results` named after the plan and the time.
     ///
     /// # Errors
     /// The folder already contains a run, or cannot be written.

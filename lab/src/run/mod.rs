@@ -1,4 +1,4 @@
-//! Runs a plan: one trial after the other, each of which adds a line to `trials.jsonl`.
+//! Runs the trials of a plan, one after another. Each trial adds a line to `trials.jsonl`.
 
 mod folder;
 mod list;
@@ -32,16 +32,16 @@ pub struct Arguments {
     /// smoke (under 2 minutes), standard (under 20), full (hours), transports (TCP and TAP), workers (many cores), or the path of a plan's file
     #[arg(required_unless_present = "resume")]
     plan: Option<String>,
-    /// Where the results go; a folder of its own under lab-results/ if not given
+    /// Folder for the results; a new folder under lab-results/ if not given
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the run in this folder
+    /// Continue the run in this folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "out", "rounds", "seed", "only"])]
     resume: Option<PathBuf>,
     /// Rounds of every scenario, instead of the plan's
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Of the order of trials, instead of the plan's or the clock's
+    /// Seed of the order of trials, instead of the plan's or the clock's
     #[arg(long)]
     seed: Option<u64>,
     /// Only the scenario of this name; repeatable
@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         None => (asked(arguments)?, None),
     };
     let plan = plan_of(&entry)?;
-    // Outside the sandbox, which has no network: building a revision may download its dependencies.
+    // Do this outside the sandbox, which has no network, because building a revision may download its dependencies.
     crate::subject::prepare(&plan.subjects())?;
     let sandbox = match sandbox::enter()? {
         Entered::Ended(code) => return Ok(code),
@@ -77,7 +77,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn asked(arguments: &Arguments) -> Result<PlanEntry> {
     let name = arguments.plan.as_deref().unwrap_or_default();
     let plan = Plan::load(name)?;
-    // From the clock, so that the order differs between runs; recorded, so that it can be repeated.
+    // By default the seed comes from the clock, so that the order differs between runs. It is recorded, so that the
+    // order can be repeated.
     let seed = arguments.seed.or(plan.seed).unwrap_or_else(now_ms);
     Ok(PlanEntry {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Shows the progress of a run: one changing line on a terminal, otherwise one line per trial.
+//! Shows the progress of a run, as one changing line on a terminal, or else as one line per trial.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Measures the number of clients a second that a server accepts: at increasing rates until it refuses or delays
-//! clients, or all at the same instant.
+//! Measures the number of clients a second that a server accepts, either at increasing rates until it refuses or delays
+//! clients, or with all clients at the same instant.
 
 use std::time::Duration;
 
@@ -51,11 +51,12 @@ impl Default for ConnectionsSpec {
 
 /// The time limit for the clients of a storm.
 const STORM: Duration = Duration::from_secs(20);
-/// The time limit for the last clients of a step: longer than any limit on p99, shorter than a retransmission.
+/// The time limit for the last clients of a step, which is longer than any limit on p99 and shorter than a
+/// retransmission.
 const STRAGGLERS: Duration = Duration::from_millis(500);
 /// The time limit for a server to complete the rest of a step.
 const SETTLE: Duration = Duration::from_secs(1);
-/// The number of clients before the measurement begins: they meet cold caches and untouched pages.
+/// The number of clients before the measurement begins. They meet cold caches and untouched pages.
 const WARM_UP: usize = 10;
 
 /// Measures `handshakes_per_s`, `cpu_ms_per_handshake`, `p50_ms`, `p99_ms` and `refused` at the highest rate that was

@@ -1,4 +1,4 @@
-//! Bulk traffic while the control channel is busy: how much throughput rekeys and control messages cost.
+//! Bulk traffic while the control channel is busy, to measure how much throughput rekeys and control messages cost.
 //!
 //! Another client sends the messages in its session, and the server acknowledges each one; meanwhile the client of the
 //! bulk traffic rekeys again and again.
@@ -228,7 +228,7 @@ impl Tunnel {
 
 /// adit's managed server with the running client `bulk` and the client `chatter`.
 struct Managed {
-    /// Server, client. Declared first: the processes end before their folders.
+    /// The server and the client. Declared first, so that the processes end before their folders are removed.
     daemons: [Daemon; 2],
     status: Command,
     folder: TempDir,

@@ -1,4 +1,5 @@
-//! The same total rate over an increasing number of clients: the server's cost per client.
+//! The same total rate over an increasing number of clients, to measure the server's cost per
+//! client.
 
 use adit_testbed::failure::Result;
 

@@ -1,5 +1,5 @@
-//! More clients than a server can sustain, then few: how long it takes to recover, and which configuration each client
-//! received.
+//! Offers more clients than a server can sustain, and then few. Measures how long the server takes to recover, and
+//! checks the configuration that each client received.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct OverloadSpec {
     pub hosts: u16,
     /// The maximum number of simultaneous clients of each host; further clients wait, and their time counts.
     pub sessions: usize,
-    /// The rate that this server sustains, in clients a second: `handshakes_per_s` of [`super::connections`].
+    /// The rate that this server sustains, in clients a second (`handshakes_per_s` of [`super::connections`]).
     pub sustained: f64,
     /// The offered rate, as a multiple of `sustained`.
     pub factor: f64,
@@ -52,7 +52,7 @@ const BEFORE: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(1);
 /// The time limit for the last clients, which keep trying meanwhile.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// A p99 below this counts as that of an idle server: pauses of the machine itself are of this size.
+/// A p99 below this counts as that of an idle server, because pauses of the machine itself are of this size.
 const FLOOR: Duration = Duration::from_millis(10);
 
 /// Measures `recovery_s` (missing if the server did not recover within `calm`), `stuck`, `misconfigured`, `refused`,

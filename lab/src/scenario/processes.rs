@@ -1,5 +1,5 @@
-//! Real `openvpn` processes as clients, all started at once: what a server sustains with clients other than adit's
-//! engines.
+//! Real `openvpn` processes as clients, all started at once, to measure the rate that a server sustains with clients
+//! other than adit's engines.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -160,7 +160,7 @@ fn dns(log: &str) -> Vec<String> {
     options.collect()
 }
 
-/// Disconnects all clients at once: one after the other would take a second each.
+/// Disconnects all clients at once, because one after another would take a second each.
 fn leave(mut clients: Vec<(Daemon, Arrival)>) {
     for (client, _) in &clients {
         // This fails only if the process has already ended.

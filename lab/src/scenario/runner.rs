@@ -24,7 +24,8 @@ pub struct Runner {
     toolchain: Toolchain,
     /// The database server, started by the first trial that needs one.
     database: Option<Database>,
-    /// The stars of hosts: making and removing a hundred hosts takes longer than measuring with them.
+    /// The stars of hosts, which are kept because making and removing a hundred hosts takes longer than measuring with
+    /// them.
     stars: BTreeMap<(u16, LinkMode), Rc<Testbed>>,
     /// The shapes of testbeds whose largest frame has been checked.
     looked: BTreeSet<(u16, LinkMode)>,

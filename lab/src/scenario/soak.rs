@@ -1,4 +1,4 @@
-//! A steady rate through a database with limited retention: whether its disk fills up.
+//! A steady rate through a database with limited retention, to check whether its disk fills up.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ fn traffic(
     server.wait_for("listening", Duration::from_secs(10))?;
     let mut command = from.command("iperf3");
     let (seconds, rate) = (settings.length.as_secs().max(1), settings.total_mbps);
-    // Without the report of each second, which would be long for half an hour.
+    // Leave out the report of each second, which would be long for half an hour.
     command.args(["--client", address, "--json", "--interval", "0"]);
     command.args(["--time", &seconds.to_string(), "--bitrate", &format!("{rate}M")]);
     Ok((server, Daemon::spawn("iperf3's client", command)?))

@@ -1,4 +1,4 @@
-//! Bulk traffic from all clients at once: up, and then down.
+//! Bulk traffic from all clients at once, first up and then down.
 
 use std::time::Duration;
 
@@ -27,8 +27,9 @@ pub(super) fn run(
     let testbed = runner.testbed(settings)?;
     let run = runner.start(testbed, settings, subject)?;
     let mut measurement = Measurement::default();
-    // Every round has the same testbeds and subjects: one check of each is enough, and does not disturb the other
-    // rounds. A bridge does not change the testbed's veth pair: the devices of its hosts were set up with the subject.
+    // Every round has the same testbeds and subjects, so one check of each is enough, and does not disturb the other
+    // rounds. A bridge does not change the testbed's veth pair, because the devices of its hosts were set up with the
+    // subject.
     if round == 1 && !matches!(subject, Subject::Bridge(_) | Subject::Wired(_)) {
         look(&run, &mut measurement)?;
     }

@@ -12,7 +12,7 @@ use crate::work::{Edge, Measured, Route};
 
 /// The tunnels of one trial on its testbed.
 pub(super) struct TrialRun {
-    // Declared first: processes end before their hosts.
+    // Declared first, so that the processes end before their hosts are removed.
     pub(super) tunnels: Tunnels,
     pub(super) testbed: Rc<Testbed>,
 }

@@ -1,4 +1,5 @@
-//! Datagrams on a fixed schedule: the highest rates with little or no loss, and the delay at half of the lossless rate.
+//! Datagrams on a fixed schedule, to find the highest rates with little or no loss, and the delay at half of the
+//! lossless rate.
 
 use adit_testbed::failure::{Failure, Result};
 

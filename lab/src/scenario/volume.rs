@@ -1,4 +1,4 @@
-//! Whether memory grows with the amount of data transferred.
+//! Measures whether memory grows with the amount of data transferred.
 
 use adit_testbed::failure::Result;
 
@@ -34,7 +34,7 @@ pub(super) fn run(
         direction = if direction == Direction::Up { Direction::Down } else { Direction::Up };
     }
     measurement.set("sum_mbps", gigabits * 1e3 / seconds);
-    // Only the usage of the last stretch: its memory is the relevant one, and its samples are few.
+    // Keep only the usage of the last stretch, whose memory is relevant and whose samples are few.
     if let Some(usage) = last {
         usage.put(&mut measurement, 0.0);
     }

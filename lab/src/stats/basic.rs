@@ -12,9 +12,9 @@ pub fn median(figures: &[f64]) -> Option<f64> {
     quantile(figures, 0.5)
 }
 
-/// Returns the quantile at `share` (0 to 1), linear between the neighbouring order statistics: definition 7 of Hyndman
-/// and Fan (The American Statistician 50, 1996), which is also the default of R and NumPy. `None` if there are no
-/// figures.
+/// Returns the quantile at `share` (0 to 1), interpolated linearly between the neighbouring order statistics. This is
+/// definition 7 of Hyndman and Fan (The American Statistician 50, 1996), which is also the default of R and NumPy.
+/// `None` if there are no figures.
 pub fn quantile(figures: &[f64], share: f64) -> Option<f64> {
     let figures = sorted(figures);
     let place = share.clamp(0.0, 1.0) * (figures.len().checked_sub(1)? as f64);

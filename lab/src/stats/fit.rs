@@ -41,7 +41,7 @@ pub fn line(points: &[(f64, f64)]) -> Option<Slope> {
     Some(Slope { slope, intercept, error, interval, points: points.len() })
 }
 
-/// Fits the logarithms: the slope is the exponent of `y = c * x^slope`. `None` if a figure is not positive.
+/// Fits the logarithms, so that the slope is the exponent of `y = c * x^slope`. `None` if a figure is not positive.
 pub fn log_log(points: &[(f64, f64)]) -> Option<Slope> {
     let logs = points.iter().map(|(x, y)| (*x > 0.0 && *y > 0.0).then(|| (x.ln(), y.ln())));
     line(&logs.collect::<Option<Vec<_>>>()?)

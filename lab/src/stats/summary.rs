@@ -35,7 +35,7 @@ pub struct Row {
     pub is_reference: bool,
     /// The metrics, by the names of [`crate::metric::ALL`]; empty if nothing was measured.
     pub values: BTreeMap<String, Cell>,
-    /// The rounds that count: valid ones, and only the unmarked ones if there are at least three of them.
+    /// The rounds that count, which are the valid ones, or only the unmarked ones if there are at least three of them.
     pub rounds: Vec<u32>,
     /// The valid rounds in which the hypervisor took more than 1 % of the machine's time.
     pub marked: Vec<u32>,
@@ -148,7 +148,7 @@ pub struct Growth {
     pub points: Vec<(f64, f64)>,
     /// The fit of the figure against the clients, in the metric's unit per client.
     pub linear: Slope,
-    /// The fit of the logarithms: its slope is 1 if the figure is proportional to the number of clients.
+    /// The fit of the logarithms, whose slope is 1 if the figure is proportional to the number of clients.
     pub log_log: Option<Slope>,
     /// Whether the whole interval of the log-log slope is above 1.
     pub above_linear: bool,

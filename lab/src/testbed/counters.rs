@@ -8,7 +8,8 @@ use adit_testbed::net::{Namespace, VETH};
 
 use super::Drops;
 
-/// The kernel's tables of some namespaces, kept open: a file of /proc/net shows the namespace that it was opened in.
+/// The kernel's tables of some namespaces, kept open because a file of /proc/net shows the namespace that it was opened
+/// in.
 #[derive(Debug)]
 pub(crate) struct Counters {
     hosts: Vec<Tables>,

@@ -15,18 +15,18 @@ use crate::stats::median;
 
 /// The maximum number of idle nodes besides a busy pair.
 pub const MOST_IDLE: u16 = 10;
-/// The role with which the subjects begin: it may create roles, and owns the trial's database.
+/// The role with which the subjects begin. It may create roles and owns the trial's database.
 pub const ROLE: &str = "lab";
 /// The role's password, which the server requires on TCP.
 pub(super) const PASSWORD: &str = "lab";
-/// The directory of the cluster unless `ADIT_LAB_DISK` names another: on disk, since `/tmp` may be in memory.
+/// The directory of the cluster unless `ADIT_LAB_DISK` names another. It is on disk, because `/tmp` may be in memory.
 const PLACE: &str = "/var/tmp";
 
-/// A star whose central host has a cluster, kept for the whole run: each trial has a new database in it, and finds the
+/// A star whose central host has a cluster, kept for the whole run. Each trial has a new database in it, and finds the
 /// write-ahead log files of earlier trials, as on a server in use.
 #[derive(Debug)]
 pub struct Database {
-    // Declared first: the server ends before its host and its folder are removed.
+    // Declared first, so that the server ends before its host and its folder are removed.
     cluster: Cluster,
     testbed: Testbed,
     folder: TempDir,
@@ -81,7 +81,7 @@ impl Database {
         format!("trial{}", self.trial)
     }
 
-    /// Returns the hosts: the server's host has the cluster, the clients are the nodes.
+    /// Returns the hosts. The server's host has the cluster, and the clients are the nodes.
     pub fn testbed(&self) -> &Testbed {
         &self.testbed
     }
@@ -131,8 +131,8 @@ impl Database {
         self.number("SELECT coalesce(sum(size), 0)::bigint FROM pg_ls_waldir()")
     }
 
-    /// Returns the time that the disk takes to write a page of the log, in milliseconds: the median of several writes
-    /// in the cluster's folder.
+    /// Returns the time that the disk takes to write a page of the log, in milliseconds, as the median of several
+    /// writes in the cluster's folder.
     ///
     /// # Errors
     /// A write failed.
@@ -141,7 +141,7 @@ impl Database {
         let mut file = tempfile::tempfile_in(self.folder.path())?;
         let mut times = Vec::with_capacity(WRITES);
         for _ in 0..WRITES {
-            // The log writes in the same way: within a file of full length, so that only the data is written.
+            // The log is written in the same way, within a file of full length, so that only the data is written.
             file.rewind()?;
             file.write_all(&[1; 8192])?;
             let began = Instant::now();

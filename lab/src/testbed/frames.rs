@@ -17,7 +17,8 @@ use std::os::fd::AsFd;
 
 use super::LinkMode;
 
-/// The number of outgoing frames that are examined: enough to see the largest one, too few to slow a trial down.
+/// The number of outgoing frames that are examined, which is enough to see the largest one and too few to slow a trial
+/// down.
 const LOOK_AT: u32 = 3000;
 
 /// `PACKET_OUTGOING` of linux/if_packet.h: an outgoing frame.
@@ -26,7 +27,7 @@ const OUTGOING: u8 = 4;
 /// The buffer size, larger than any super-packet (`GSO_MAX_SIZE`, 8 * 65535, is used only with BIG TCP on request).
 const BUFFER: usize = 1 << 17;
 
-/// The largest frame of an Ethernet with an MTU of 1500: with its header and an optional VLAN tag.
+/// The largest frame of an Ethernet with an MTU of 1500, with its header and an optional VLAN tag.
 const LARGEST_WIRE: u64 = 1500 + 14 + 4;
 
 /// Captures the frames that leave a host through its veth pair, after the last point where the kernel splits
@@ -45,7 +46,7 @@ impl Tap {
         let thread = host.thread(move || watch(&stopped, &ready))?;
         match is_ready.recv() {
             Ok(()) => Ok(Self { thread, stop }),
-            // The sender is gone: the thread has failed, and its result has the reason.
+            // The sender is gone because the thread has failed. Its result contains the reason.
             Err(_) => Err(join(thread).err().unwrap_or_else(|| Failure::from("no tap"))),
         }
     }

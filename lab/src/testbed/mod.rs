@@ -102,7 +102,7 @@ pub const MAX_CLIENTS: u16 = 250;
 /// A server and its clients, joined by veth pairs.
 #[derive(Debug)]
 pub struct Testbed {
-    // Declared first: the relay ends before the devices that it reads are removed with their namespaces.
+    // Declared first, so that the relay ends before the devices that it reads are removed with their namespaces.
     relay: Option<Relay>,
     // Declared before the hosts, because open files keep a namespace alive.
     counters: Arc<Counters>,

@@ -7,11 +7,11 @@
 //! +------------+      +-------------------------------------+      +------------+
 //! ```
 //!
-//! The ends of the line are TUN devices whose descriptors the relay holds: every packet passes separately and whole (a device
-//! without offloads has the kernel cut super-packets and finish checksums), there is no third IP stack that would have to
-//! forward, and each descriptor serves both to read and to write packets. The relay's own delay is measured: for
-//! every packet, the time between its intended arrival and its writing. The time until a packet is read is not included in
-//! that figure; it is the time to wake up from the same sleep as for a delayed packet, and is of the same size.
+//! The ends of the line are TUN devices whose descriptors the relay holds. Every packet passes separately and whole (a
+//! device without offloads has the kernel cut super-packets and finish checksums), no third IP stack has to forward it,
+//! and each descriptor serves both to read and to write packets. The relay's own delay is measured for every packet, as
+//! the time between its intended arrival and its writing. The time until a packet is read is not included in that
+//! figure; it is the time to wake up from the same sleep as for a delayed packet, and is of the same size.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -33,7 +33,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::record::{Latency, Measurement};
 
-/// The length of the sender's queue while the relay is busy: the same as that of a network card.
+/// The length of the sender's queue while the relay is busy, which is that of a network card.
 const QUEUE: u32 = 1000;
 
 /// The number of packets that are moved in one direction before the other direction, the timers and other threads have
@@ -120,7 +120,7 @@ impl Relay {
         lock(&self.state).lateness()
     }
 
-    /// Discards the lateness so far: call it at the start of the window.
+    /// Discards the lateness so far. Call it at the start of the window.
     pub fn reset(&self) {
         lock(&self.state).lateness.reset();
     }
@@ -247,10 +247,10 @@ impl RelayDirection {
         for _ in 0..BATCH {
             let Some(arrival) = self.pipe.next_arrival() else { return false };
             let Some(packet) = self.pipe.pop(now()) else { return false };
-            // An empty header: the packet needs no further processing.
+            // With an empty header, the packet needs no further processing.
             match to.write(&[IoSlice::new(&[0; VNET_LEN]), IoSlice::new(&packet)]) {
                 Ok(_) => self.delivered += 1,
-                // The interface is down, or there is no memory: the packet is lost, as on any other cable.
+                // The interface is down, or there is no memory, so the packet is lost, as on any other cable.
                 Err(_) => self.refused += 1,
             }
             let late = u64::try_from(now().since(arrival).as_nanos()).unwrap_or(u64::MAX);

@@ -13,7 +13,7 @@ use super::{Edge, Measured, Route, Window, sockets};
 
 /// The size of a write and of the read buffer.
 const PIECE: usize = 128 << 10;
-/// The first write of each flow: short, so that the last of a hundred flows starts soon after the first.
+/// The size of each flow's first write, which is short so that the last of a hundred flows starts soon after the first.
 const FIRST: usize = 1 << 10;
 /// The number of pieces that a flow may move in a row while the others are idle.
 const ALONE: usize = 8;
@@ -28,7 +28,7 @@ pub fn tcp_bulk(
     window: &Window,
     edge: &mut dyn FnMut(Edge) -> Result<()>,
 ) -> Result<Measured> {
-    // The pairs outlive both threads: an end that closes early would break the other.
+    // The pairs outlive both threads, because an end that closes early would break the other.
     let pairs = sockets::connect(routes)?;
     let senders: Vec<&TcpStream> = pairs.iter().map(|pair| &pair.near).collect();
     let receivers: Vec<&TcpStream> = pairs.iter().map(|pair| &pair.far).collect();

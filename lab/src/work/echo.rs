@@ -18,7 +18,7 @@ use super::sockets::{UdpPair, datagrams, nanos};
 use super::{Edge, Route, Times, Window, open_loop};
 use crate::record::Latency;
 
-/// The payload of a probe: with its headers, the probe is about the size of a ping.
+/// The payload of a probe. With its headers, the probe is about the size of a ping.
 const PROBE: usize = 56;
 /// The time after the last probe in which an echo may still arrive.
 const GRACE: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub struct Echo {
 struct Shared {
     /// Set when no more probes are to be sent.
     enough: AtomicBool,
-    /// Set when echoes are no longer awaited, either.
+    /// Set when echoes are no longer awaited either.
     over: AtomicBool,
     begin: AtomicU64,
     end: AtomicU64,
@@ -55,7 +55,7 @@ impl Drop for EchoGuard {
     }
 }
 
-/// A probe: its intended time, and its round-trip time once its echo has arrived.
+/// A probe, with its intended time, and its round-trip time once its echo has arrived.
 #[derive(Debug, Clone, Copy)]
 struct ProbeTime {
     intended: u64,
@@ -104,8 +104,8 @@ impl Echo {
         edge.store(boottime(), Ordering::Relaxed);
     }
 
-    /// Stops, and returns the round-trip times of the probes that were scheduled between the edges (all, without
-    /// edges), and the number of probes without an echo within a second after the last.
+    /// Stops, and returns the round-trip times of the probes that were scheduled between the edges (all probes if there
+    /// were no edges), and the number of probes without an echo within a second after the last.
     ///
     /// # Errors
     /// A socket failed during the measurement.
@@ -233,7 +233,7 @@ fn return_all(socket: &UdpSocket, batch: &mut RecvBatch) {
     }
 }
 
-/// Measures round trips on an otherwise idle path: [`Echo`] for one window.
+/// Measures round trips on an otherwise idle path, with an [`Echo`] for one window.
 ///
 /// # Errors
 /// As [`Echo`].

@@ -14,7 +14,7 @@ use crate::record::Flow;
 /// The time limit for the server to listen, and for the client beyond the test's own time.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs one TCP stream by iperf3 from `from` to `to`, whose server listens at `address`, and returns the receiver's
+/// Runs one TCP stream with iperf3 from `from` to `to`, whose server listens at `address`, and returns the receiver's
 /// figure. With `reverse` the data flows the other way, over a connection that `from` still makes. Warm-up and length
 /// are rounded up to whole seconds, the only unit that iperf3 accepts; the edges are approximate.
 ///

@@ -53,7 +53,7 @@ pub struct Route<'a> {
     pub to_address: IpAddr,
 }
 
-/// The measured window: all data that arrives in `length`, after `warmup` from the common start.
+/// The measured window, in which all data counts that arrives in `length`, after `warmup` from the common start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The time from the common start whose arrivals do not count.

@@ -1,4 +1,4 @@
-//! UDP by a fixed schedule that does not wait for responses.
+//! UDP on a fixed schedule that does not wait for responses.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +23,13 @@ const KEPT: f64 = 0.98;
 /// The median lateness, in milliseconds, above which a generator has measured itself, if that is also more than half of
 /// the latency.
 const LATE: f64 = 1.0;
-/// The sender's shortest sleep in nanoseconds: above 20,000 datagrams a second it sends a few at a time, since
+/// The sender's shortest sleep in nanoseconds. Above 20,000 datagrams a second it sends a few at a time, because
 /// otherwise sleeping would take more CPU time than sending, and the subject would lack it.
 const NAP: u64 = 50_000;
 /// The maximum number of datagrams of one flow in one system call, when the sender is late.
 const BATCH: usize = 64;
 
-/// The result of sending datagrams by a fixed schedule.
+/// The result of sending datagrams on a fixed schedule.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UdpMeasured {
     /// The payload that arrived in the window, by flow.
@@ -66,7 +66,7 @@ impl UdpMeasured {
     }
 }
 
-/// Sends `rate_pps` datagrams a second, over all routes in turn. The schedule is fixed in advance: a late sender sends
+/// Sends `rate_pps` datagrams a second, over all routes in turn. The schedule is fixed in advance. A late sender sends
 /// at once, and the latency counts from the intended time, so that a delay does not hide the delays of later datagrams.
 /// A datagram that the kernel refuses for lack of buffer space is not sent again and counts as lost. The trial is
 /// invalid if the generator sent fewer than 98 %, or if its own lateness makes up most of the latency.
@@ -161,7 +161,7 @@ fn outcome(frame: &Frame, rate: f64, sent: &SendResult, received: &ReceiveResult
     }
 }
 
-/// The sender's message that the receiver may end: the time of the sender's end (0: not yet), and the number of
+/// The sender's message that the receiver may end, with the time of the sender's end (0: not yet), and the number of
 /// arrivals at which none is missing.
 #[derive(Debug, Default)]
 struct EndSignal {
@@ -244,7 +244,7 @@ impl<'a> Sender<'a> {
         for (number, slot) in numbers.zip(&mut self.slots) {
             let intended = schedule.time(schedule.place(flow, number));
             if account.started.is_none() {
-                // The flows take turns: the offset of a flow in the first round is not lateness.
+                // The flows take turns, so the offset of a flow in the first round is not lateness.
                 account.sent(now.saturating_sub(intended - frame.start));
             }
             if frame.contains(intended) {

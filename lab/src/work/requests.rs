@@ -14,7 +14,7 @@ use super::{Edge, Measured, Route, Times, Window, sockets};
 use crate::record::Latency;
 
 /// Sends requests over one TCP connection for each route: a request of `size` bytes, a response of `size` bytes, and so
-/// on, one outstanding at a time. This is a closed loop: a slow path receives fewer requests, so the times (from the
+/// on, one outstanding at a time. This is a closed loop. A slow path receives fewer requests, so the times (from the
 /// first byte of the request to the last of the response) show how long a response takes, not how long a client with a
 /// fixed schedule would wait; [`super::udp_open_loop`] measures that. The `count` of the times is the number of
 /// responses completed in the window; the flows' bytes are those of the responses.
@@ -52,7 +52,7 @@ enum Turn {
     Listen(usize),
 }
 
-/// One end of all connections: both ends send and receive in turn, and differ only in which one begins.
+/// One end of all connections. Both ends send and receive in turn, and differ only in which one begins.
 struct Side<'a> {
     streams: Vec<&'a TcpStream>,
     accounts: Vec<FlowResult>,

@@ -27,7 +27,7 @@ pub(super) struct SharedTrial {
 }
 
 impl SharedTrial {
-    /// Returns whether the threads must end: the window is over, or the trial was abandoned.
+    /// Returns whether the threads must end, because the window is over or the trial was abandoned.
     pub(super) fn over(&self, now: u64) -> bool {
         now >= self.frame.end || self.stopped()
     }
@@ -37,7 +37,7 @@ impl SharedTrial {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns the maximum time to wait for messages: until the window's end, but limited.
+    /// Returns the maximum time to wait for messages, which lasts until the window's end but is limited.
     pub(super) fn timeout(&self, now: u64) -> Duration {
         Duration::from_nanos(self.frame.end.saturating_sub(now)).min(LOOK)
     }

@@ -21,7 +21,8 @@ pub struct Search {
 }
 
 impl Search {
-    /// Creates the usual search for this loss: from 2,000 a second, with probes of 0.3 s and a confirmation of 1 s.
+    /// Creates the usual search for this loss, which begins at 2,000 a second, with probes of 0.3 s and a confirmation
+    /// of 1 s.
     pub fn at(loss_limit: f64) -> Self {
         let (probe, confirm) = (Duration::from_millis(300), Duration::from_secs(1));
         Self { loss_limit, first_pps: 2_000.0, probe, confirm }
@@ -44,7 +45,7 @@ pub struct Probe {
 pub enum Limit {
     /// Above the rate, more is lost.
     Loss,
-    /// Above the rate, the generator does not keep its schedule: the path may carry more.
+    /// Above the rate, the generator does not keep its schedule, so the path may carry more.
     Generator,
 }
 
@@ -66,8 +67,8 @@ const WARMUP: Duration = Duration::from_millis(100);
 /// The time after a probe's last datagram from which datagrams still in flight count as lost.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Searches for the highest rate with a loss of at most [`Search::loss_limit`]: doubles the rate until too much is
-/// lost, narrows the interval to 5 %, and confirms the result by a longer probe.
+/// Searches for the highest rate with a loss of at most [`Search::loss_limit`]. Doubles the rate until too much is
+/// lost, narrows the interval to 5 %, and confirms the result with a longer probe.
 ///
 /// # Errors
 /// As [`super::udp_open_loop`].

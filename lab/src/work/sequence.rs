@@ -2,8 +2,8 @@
 
 use super::window::Frame;
 
-/// The time at which each datagram must leave: fixed in advance, all flows in turn at equal
-/// intervals.
+/// The time at which each datagram must leave. It is fixed in advance, with all flows in turn at
+/// equal intervals.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
     start: u64,
@@ -114,7 +114,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The length on the wire: two numbers, big-endian.
+    /// The length on the wire, which is that of two big-endian numbers.
     pub(super) const LENGTH: usize = 16;
 
     /// Encodes the header as it is sent.

@@ -13,14 +13,15 @@ use serde::{Deserialize, Serialize};
 pub enum Sizes {
     /// All have the same size, 64 to 65,000 bytes.
     Fixed(u16),
-    /// Seven of 64, four of 576 and one of 1400 bytes in a fixed mixed order: the usual simple Internet mix, except
-    /// that its largest size is 1500, which would measure each tunnel's fragmentation instead of its speed.
+    /// Seven of 64, four of 576 and one of 1400 bytes in a fixed mixed order. This is the usual simple Internet mix,
+    /// except that its largest size of 1500 would measure each tunnel's fragmentation instead of its speed.
     Imix,
-    /// 8900 bytes: fragmented inside the tunnel unless its MTU is larger, and lost if any fragment is lost.
+    /// 8900 bytes, which are fragmented inside the tunnel unless its MTU is larger, and lost if any fragment is lost.
     Jumbo,
 }
 
-/// The minimum size, for headers, number and intended time: 64 bytes leave 16 in IPv6.
+/// The minimum size, which has room for the headers, the number and the intended time. In IPv6, 64 bytes leave 16 for
+/// them.
 const SMALLEST: u16 = 64;
 const LARGEST: u16 = 65_000;
 const IMIX: [usize; 12] = [64, 576, 64, 64, 576, 64, 1400, 64, 576, 64, 576, 64];

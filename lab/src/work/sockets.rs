@@ -85,8 +85,8 @@ pub(super) fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
     openings.into_iter().map(Opening::finish).collect()
 }
 
-/// Raises the limit of open files by this many, as far as the administrator allows: hundreds of flows need more than
-/// the usual 1024.
+/// Raises the limit of open files by this many, as far as the administrator allows, because hundreds of flows need more
+/// than the usual 1024.
 ///
 /// # Errors
 /// The kernel does not report how many are open.
