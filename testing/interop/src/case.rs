@@ -1,4 +1,5 @@
-//! Runs one case: a tunnel between two programs, traffic in all directions, rekeys under traffic, an orderly end.
+//! Runs one case, which is a tunnel between two programs with traffic in all directions, rekeys under traffic, and an
+//! orderly end.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -28,7 +29,7 @@ pub struct TestEnv {
     pub pki: Pki,
 }
 
-/// Two configuration files under construction: the lines of either end.
+/// Two configuration files under construction, one for each end.
 #[derive(Debug, Clone, Default)]
 pub struct Configs {
     /// The server's lines.
@@ -110,7 +111,7 @@ fn directive(name: &str, path: &Path) -> String {
 /// An established tunnel.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// The server's process. Declared first: processes end before their namespaces.
+    /// The server's process. Declared first, so that the processes end before their namespaces.
     pub server: Daemon,
     /// The client's process.
     pub client: Daemon,
@@ -251,7 +252,7 @@ fn configs(env: &TestEnv, case: &Case, server: &Program, client: &Program) -> Co
     let mut configs = Configs::new(&env.pki, case.pki_tool, case.outer_v6);
     configs.wrap(&env.pki, case.wrapping);
     configs.both(&format!("data-ciphers {}", case.cipher));
-    // openvpn resends a lost control packet after 2, 4 and 8 seconds: with loss, a window of 5 s is over when a packet
+    // openvpn resends a lost control packet after 2, 4 and 8 seconds. With loss, a window of 5 s is over when a packet
     // is lost twice, and the end with the longer window waits until its own window is over.
     let often =
         if case.loss > 0 { "reneg-sec 16\nhand-window 15" } else { "reneg-sec 6\nhand-window 5" };
@@ -293,12 +294,12 @@ fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
         })?;
         std::thread::sleep(Duration::from_millis(100));
     }
-    // The initiator keeps sending under the old key for a while: its switch is part of the test.
+    // The initiator keeps sending under the old key for a while. Its switch to the new key is part of the test.
     std::thread::sleep(Duration::from_millis(1500));
     Ok(rekeys(server))
 }
 
-/// Returns the number of rekeys that a daemon has logged: openvpn by a line for each TLS handshake, adit by one for
+/// Returns the number of rekeys that a daemon has logged. openvpn logs a line for each TLS handshake, and adit one for
 /// each new key.
 pub(crate) fn rekeys(daemon: &Daemon) -> usize {
     let handshakes = daemon.count(HANDSHAKE).saturating_sub(1);
@@ -328,7 +329,7 @@ fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Resu
     })
 }
 
-/// Ends the client; the server must notice at once, not by timeout.
+/// Ends the client. The server must notice at once, without a timeout.
 fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
     tunnel.client.signal(nix::sys::signal::Signal::SIGTERM)?;
     let left = ScaledInstant::now();

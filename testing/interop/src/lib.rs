@@ -2,8 +2,8 @@
 //!
 //! [`matrix`] declares the combinations within a TLS tunnel over UDP, and [`case`] runs one of them. [`modes`] declares
 //! and runs the combinations of transports, devices, credentials and formats. [`many_clients`] runs many clients at
-//! once. [`nftdiff`] compares the filter with the kernel's nftables. [`scenario`] contains the tests that are no
-//! combination, and [`runner`] runs all of them.
+//! once. [`nftdiff`] compares the filter with the kernel's nftables. [`scenario`] contains the tests that are not
+//! combinations, and [`runner`] runs all of them.
 #![forbid(unsafe_code)]
 
 pub mod case;

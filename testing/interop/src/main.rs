@@ -89,7 +89,7 @@ struct Run {
     /// Folder of these roots.
     #[arg(long, default_value = ROOTS)]
     roots: PathBuf,
-    /// Run openvpn in adit's place: what fails then is not adit's fault.
+    /// Run openvpn in adit's place; if a test fails then, adit is not at fault.
     #[arg(long)]
     control: bool,
     /// Run only the tests that take many minutes each.

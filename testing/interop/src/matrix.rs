@@ -1,5 +1,5 @@
-//! The combinations: their dimensions, which of them make sense, and a set of cases in which every pair of values
-//! occurs at least once.
+//! Defines the dimensions of the combinations, which combinations make sense, and a set of cases in which every pair of
+//! values occurs at least once.
 
 use crate::pairwise;
 use crate::pki::PkiTool;
@@ -47,9 +47,9 @@ pub enum Wrapping {
 /// The TLS version that the ends negotiate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
-    /// 1.2, by `tls-version-max` at one end.
+    /// TLS 1.2, set by `tls-version-max` at one end.
     V12,
-    /// 1.3, the default.
+    /// TLS 1.3, the default.
     V13,
 }
 

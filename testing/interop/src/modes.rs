@@ -101,8 +101,8 @@ impl Mode {
         }
     }
 
-    /// Returns whether the combination is possible. A static key replaces TLS: there is no control channel to wrap, and
-    /// no AEAD.
+    /// Returns whether the combination is possible. A static key replaces TLS, so there is no control channel to wrap,
+    /// and no AEAD.
     fn exists(&self) -> bool {
         self.credentials != Credentials::StaticKey
             || (self.wrapping == Wrapping::None && self.data == Data::Cbc)

@@ -1,4 +1,4 @@
-//! Simultaneous clients: all ping, all have the pushed options, and one that stops reading does not disturb the others.
+//! Simultaneous clients. All ping, all have the pushed options, and one that stops reading does not disturb the others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ use crate::traffic::{Stream, echo_all};
 const PINGS: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(200);
 /// The factor by which a stalled client may raise the others' 99th percentile, and the milliseconds that a shared
-/// machine adds to any percentile. The undisturbed percentile is measured before and after: other work on the machine
-/// shows in one of the two.
+/// machine adds to any percentile. The undisturbed percentile is measured before and after, because other work on the
+/// machine shows in one of the two.
 const TWICE: f64 = 2.0;
 const NOISE_MS: f64 = 5.0;
 
@@ -54,7 +54,7 @@ fn together(pool: &ClientPool<'_>, members: &[ConnectedClient]) -> Result<String
     let stalled = (0..members.len()).find(|&host| is_tcp(host)).context("no client over TCP")?;
     let (victim, space) = (&members[stalled], &pool.hosts[stalled]);
     victim.daemon.signal(Signal::SIGSTOP)?;
-    // Far more than its sockets and the server's queue for it can contain, so that the server must drop packets.
+    // This is far more than its sockets and the server's queue for it can hold, so that the server must drop packets.
     let flood = Stream::start(&pool.server, space, victim.inner.v4, 1400)?;
     std::thread::sleep(Duration::from_secs(2));
     let others: Vec<&Namespace> = pool

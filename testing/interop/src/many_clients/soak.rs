@@ -25,8 +25,8 @@ const TRANSFER: usize = 1_000_000;
 const BEAT: Duration = Duration::from_secs(3);
 /// By this time every client has connected and left once, so that the process has made all its permanent allocations.
 const WARM: Duration = Duration::from_secs(60);
-/// The time for which a server is given to settle after the last client has left: it releases memory then, for the last
-/// time this long afterwards, and the memory that its start needed is released this long after that.
+/// The time for which a server is given to settle after the last client has left. It then releases memory, the last
+/// time within this period, and the memory that its start needed within another such period.
 const SETTLE: Duration = Duration::from_secs(18);
 /// The lives of clients in seconds, in rotation.
 const LIVES: [u64; 5] = [5, 40, 15, 70, 25];
@@ -34,8 +34,8 @@ const LIVES: [u64; 5] = [5, 40, 15, 70, 25];
 /// tenth: the signatures that it caches (32), deeper stacks of its two threads (up to 64), tables of the crypto library
 /// that are created at their first use, and partially used pages.
 const ONCE: u64 = 128;
-/// The memory that it may use at the end in excess of that after the first minute, in KiB: one-time allocations were
-/// made by then, and of 2,800 further sessions not even 50 bytes each may remain.
+/// The memory that it may use at the end in excess of that after the first minute, in KiB. One-time allocations were
+/// made by then, and not even 50 bytes may remain of each of 2,800 further sessions.
 const MORE: u64 = 128;
 
 /// The resources of the server's process.
@@ -47,8 +47,8 @@ struct Resources {
     memory: u64,
 }
 
-/// Runs for `length`: clients connect over both transports, transfer, rekey every 30 s, leave in order or are killed,
-/// and return.
+/// Runs for `length`, while clients connect over both transports, transfer, rekey every 30 s, leave in order or are
+/// killed, and return.
 ///
 /// # Errors
 /// A client could not connect, or the server's resources did not return to their initial values.
@@ -125,13 +125,13 @@ fn live_again_and_again(
     lives: &AtomicU64,
 ) -> Result<()> {
     let space = pool.hosts.get(host).context("no such host")?;
-    // Staggered, so that they do not start at the same time.
+    // Stagger the clients, so that they do not start at the same time.
     std::thread::sleep(Duration::from_millis(100 * host as u64));
     for life in host.. {
         if Instant::now() >= end || stop.load(Relaxed) {
             break;
         }
-        // Alternating transports, so that a host's next session uses the other one.
+        // Alternate the transports, so that a host's next session uses the other one.
         let mut member = pool.join(host, is_tcp(life))?;
         lives.fetch_add(1, Relaxed);
         let death = Instant::now() + Duration::from_secs(LIVES[life % LIVES.len()]);

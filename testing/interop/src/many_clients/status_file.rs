@@ -1,4 +1,4 @@
-//! The server's own list of sessions: its status file, version 2.
+//! The server's own list of sessions, from its status file (version 2).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ pub(super) struct StatusFile {
 
 impl StatusFile {
     pub(super) fn read(path: &Path) -> Result<Self> {
-        // The file does not exist yet: no client has connected within the first second.
+        // The file does not exist yet if no client has connected within the first second.
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -33,7 +33,7 @@ impl StatusFile {
     }
 }
 
-/// Parses `192.0.2.7:1194`, or the form with a transport before it: `tcp4-server:192.0.2.7:1194`.
+/// Parses `192.0.2.7:1194`, or the form with a transport before it, `tcp4-server:192.0.2.7:1194`.
 fn address(text: &str) -> Option<IpAddr> {
     text.split(':').find_map(|part| part.parse().ok())
 }

@@ -135,7 +135,7 @@ impl<'a> Ends<'a> {
             ensure(ScaledInstant::now() < end, || "no rekey".to_owned())?;
             std::thread::sleep(Duration::from_millis(100));
         }
-        // The initiator keeps sending under the old key for a while: its switch is part of the test.
+        // The initiator keeps sending under the old key for a while. Its switch to the new key is part of the test.
         std::thread::sleep(Duration::from_millis(1500));
         let delivery = up.finish()?;
         let dropped = self.pair.dropped()?;
@@ -157,7 +157,7 @@ impl<'a> Ends<'a> {
         self.wait_for_ping()
     }
 
-    /// Kills the server; the client notices, by the stream's end or by silence, and dials again by itself.
+    /// Kills the server. The client notices the end of the stream or the silence, and dials again on its own.
     fn kill_server(&mut self) -> Result<Duration> {
         self.server.signal(Signal::SIGKILL)?;
         self.server.wait_exit(Duration::from_secs(5))?;

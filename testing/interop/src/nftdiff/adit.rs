@@ -1,4 +1,4 @@
-//! adit's side: a [`Firewall`] as the bridge uses it, without a bridge.
+//! adit's side, which is a [`Firewall`] as the bridge uses it, but without a bridge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -172,7 +172,7 @@ impl Adit {
         name
     }
 
-    /// Returns the rules' counters in the order of the rules: a table's named counters, then its rules.
+    /// Returns the rules' counters in the order of the rules, which is a table's named counters followed by its rules.
     ///
     /// # Errors
     /// A counter without a count.

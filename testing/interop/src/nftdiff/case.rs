@@ -1,4 +1,4 @@
-//! A case: rules, frames in order, and the result for each frame.
+//! A case, with its rules, its frames in order, and the result for each frame.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -55,7 +55,7 @@ pub enum Notification {
 pub struct Count {
     /// Packets.
     pub packets: u64,
-    /// Bytes from the network header on.
+    /// Bytes, starting with the network header.
     pub bytes: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct Count {
 pub struct SentFrame {
     /// The side on which it arrives.
     pub side: Side,
-    /// The bytes from the Ethernet header on, in wire format.
+    /// The bytes in wire format, starting with the Ethernet header.
     pub frame: Vec<u8>,
     /// The generator's intention, for a human reader.
     pub what: Cow<'static, str>,

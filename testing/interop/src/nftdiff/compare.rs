@@ -69,7 +69,7 @@ pub fn through(kernel: &Kernel, case: &Case) -> Result<ResultPair> {
     Ok(ResultPair { seen, counts: kernel.into_iter().zip(adit).collect() })
 }
 
-/// The number of times that the frames of intended differences are removed: the frames after them are evaluated again
+/// The number of times that the frames of intended differences are removed. The frames after them are evaluated again
 /// each time.
 const ROUNDS: usize = 12;
 

@@ -19,7 +19,7 @@ pub fn all(case: &Case, both: &ResultPair) -> BTreeMap<usize, &'static str> {
 }
 
 /// Returns frames that both treated alike but after which the kernel has another state of their connection. Called only
-/// if something differs: `states` are the kernel's states of each frame.
+/// if something differs. `states` are the kernel's states of each frame.
 pub fn traces(both: &ResultPair, states: &[String]) -> BTreeMap<usize, &'static str> {
     let until = both.differs().unwrap_or(both.seen.len());
     let name = |((kernel, adit), state): (&(FrameResult, AditResult), &String)| {
@@ -35,7 +35,7 @@ pub fn traces(both: &ResultPair, states: &[String]) -> BTreeMap<usize, &'static 
     frames.filter_map(|(at, frame)| name(frame).map(|name| (at, name))).collect()
 }
 
-/// Returns the name of the intended difference, if this is one. Some show only in counters: these frames are removed
+/// Returns the name of the intended difference, if this is one. Some show only in counters. These frames are removed
 /// although both treated them alike.
 pub fn wanted(
     mode: Mode,
@@ -85,7 +85,7 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 
-/// The most frequent of them: [`super::run`] makes sure that resets are accepted, too.
+/// The most frequent of the differences. [`super::run`] makes sure that resets are accepted too.
 pub const RESET: &str = "a reset that is not exact";
 
 /// Returns whether a frame is an ICMPv6 redirect without extension headers.
@@ -101,8 +101,8 @@ fn is_router_discovery(frame: &[u8]) -> bool {
     icmp && matches!(frame.get(at), Some(9 | 10))
 }
 
-/// Returns whether a frame is an atomic IPv6 fragment (RFC 6946): the kernel removes its fragment header, adit keeps
-/// it.
+/// Returns whether a frame is an atomic IPv6 fragment (RFC 6946). The kernel removes its fragment header, and adit
+/// keeps it.
 fn atomic(frame: &[u8]) -> bool {
     let v6 = ethertype(frame, 12) == Some(IPV6) && frame.get(20) == Some(&44);
     v6 && frame.get(56..58).is_some_and(|word| word[0] == 0 && word[1] & !6 == 0)

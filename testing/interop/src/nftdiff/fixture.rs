@@ -1,4 +1,4 @@
-//! Cases stored as text: the rules, the frames, and the result for each.
+//! Cases stored as text, with the rules, the frames, and the result for each.
 //!
 //! ```text
 //! # Why it is kept.
@@ -9,8 +9,8 @@
 //! count 1:60 0:0
 //! ```
 //!
-//! `frame` has the side, the results of the kernel and adit, the bytes and a word for human readers; `count` the final
-//! values of a counter in both. If the two differ, the difference is intended.
+//! `frame` has the side, the results of the kernel and adit, the bytes and a word for human readers; `count` has the
+//! final values of a counter in both. If the two differ, the difference is intended.
 
 use std::fmt::Write as _;
 
@@ -146,7 +146,7 @@ pub fn kept() -> Result<Vec<(String, Fixture)>> {
 mod tests {
     use super::*;
 
-    /// Needs no root: the files contain the kernel's verdicts.
+    /// Needs no root, because the files contain the kernel's verdicts.
     #[test]
     fn kept_cases_replay() {
         for (name, fixture) in kept().unwrap() {

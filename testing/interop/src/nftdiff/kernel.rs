@@ -1,4 +1,4 @@
-//! The kernel's side: a namespace that routes or bridges between two TAP devices which this process has open.
+//! The kernel's side, which is a namespace that routes or bridges between two TAP devices that this process has open.
 //!
 //! A frame written to one TAP device passes the hooks, the connection tracking and the other TAP device before `write`
 //! returns, so that a verdict can be read at once and nothing waits for a timeout.
@@ -75,7 +75,8 @@ link set ta mtu 9000 up
 link set tb mtu 9000 up
 ";
 
-/// Settings from before the devices exist: no rate limit for ICMP, no reverse path filter, no unsolicited messages.
+/// Settings that are made before the devices exist: no rate limit for ICMP, no reverse path filter, no unsolicited
+/// messages.
 const SYSCTLS: [(&str, &str); 13] = [
     ("net/ipv4/icmp_msgs_per_sec", "1000000000"),
     ("net/ipv4/icmp_msgs_burst", "1000000000"),
@@ -173,7 +174,7 @@ impl Kernel {
         Ok(seen::judge(self.mode, side, frame, &came))
     }
 
-    /// Returns the rules' counters in the order of the rules: a table's named counters, then its rules.
+    /// Returns the rules' counters in the order of the rules, which is a table's named counters followed by its rules.
     ///
     /// # Errors
     /// `nft` failed.

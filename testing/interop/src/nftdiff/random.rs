@@ -1,4 +1,5 @@
-//! Seeded randomness, the same on every machine: a failing case is identified by its seed.
+//! Seeded randomness, which is the same on every machine, so that a failing case is identified by
+//! its seed.
 
 use std::ops::RangeInclusive;
 

@@ -1,4 +1,5 @@
-//! Rule files generated from a grammar: everything in the supported subset that can be compared, in random combination.
+//! Rule files generated from a grammar. They contain everything in the supported subset that can be compared, in random
+//! combinations.
 
 use std::fmt::Write as _;
 
@@ -6,7 +7,7 @@ use super::case::Mode;
 use super::random::Random;
 use super::values::{self, Kind};
 
-/// The layer that a field needs: a rule may not require two of one kind.
+/// The layer that a field needs. A rule may not require two of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     Nothing,
@@ -14,7 +15,7 @@ enum Need {
     V6,
     Tcp,
     Udp,
-    /// TCP or UDP: nft itself would read any transport's first bytes as ports.
+    /// TCP or UDP, because nft itself would read any transport's first bytes as ports.
     Ports,
     Icmp,
     Icmpv6,
@@ -218,7 +219,7 @@ struct Writer<'a> {
 pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     let mut text = String::new();
     let tables = if random.percent(25) { 2 } else { 1 };
-    // The same hook for all tables: the kernel runs all chains of one hook before those of the next.
+    // Use the same hook for all tables, because the kernel runs all chains of one hook before those of the next.
     let hook = if mode == Mode::Bridge && random.percent(50) { PREROUTING } else { FORWARD };
     for index in 0..tables {
         let family = match mode {
@@ -334,7 +335,7 @@ impl Writer<'_> {
             parts.extend(self.comparison(&mut scope));
         }
         // nft (1.0.6) merges comparisons of neighbouring fields of one header across a counter, which then also counts
-        // packets that do not match: a counter separates only expressions of different headers.
+        // packets that do not match. A counter therefore separates only expressions of different headers.
         let alike = |at: usize| parts[..at].iter().any(|part| header(part) == header(&parts[at]));
         if parts.len() > 1 && !(1..parts.len()).any(alike) && self.random.percent(20) {
             let at = 1 + self.random.below(parts.len() - 1);

@@ -1,4 +1,4 @@
-//! Minimizes a case that differs: fewer frames, fewer rules, the same kind of difference.
+//! Minimizes a case that differs, to fewer frames and rules with the same kind of difference.
 
 use super::compare::{Case, ResultPair};
 use crate::failure::Result;
@@ -23,7 +23,7 @@ pub fn shrink(
         if tries == 0 {
             return Ok(false);
         }
-        // Rules that depend on removed ones are refused: then this attempt is abandoned.
+        // Rules that depend on removed ones are refused, and this attempt is then abandoned.
         let Ok(now) = run(case) else { return Ok(false) };
         let still = now.differs().is_some() && at_frame(&now) == by_frame;
         if still {

@@ -48,7 +48,7 @@ pub(super) fn v4(random: &mut Random, side: Side) -> Ipv4Addr {
     if random.percent(90) {
         return known;
     }
-    // A neighbour: rules' ranges end near here.
+    // Use a neighbour, because rules' ranges end near here.
     let near = u32::from(known).wrapping_add(random.within(0..=4) as u32).wrapping_sub(2);
     Ipv4Addr::from(near)
 }

@@ -111,7 +111,7 @@ impl Kind {
     }
 }
 
-/// Generates a value: in the syntax of rules, and as a number.
+/// Generates a value, in the syntax of rules and as a number.
 fn value(random: &mut Random, kind: Kind) -> (String, u128) {
     let number = |value: u64| (value.to_string(), u128::from(value));
     let side = if random.percent(50) { Side::A } else { Side::B };
@@ -167,14 +167,14 @@ fn value(random: &mut Random, kind: Kind) -> (String, u128) {
     }
 }
 
-/// Generates a name. Names have no order that matters here: their index in the list distinguishes
+/// Generates a name. Names have no order that matters here; their index in the list distinguishes
 /// them.
 fn named(random: &mut Random, names: &[&str]) -> (String, u128) {
     let at = random.below(names.len());
     (names[at].to_owned(), at as u128)
 }
 
-/// Generates what follows a field in a comparison.
+/// Generates the part of a comparison that follows the field.
 pub(super) fn test(random: &mut Random, kind: Kind) -> String {
     match kind {
         Kind::Flags => return flags(random),
@@ -220,8 +220,8 @@ fn ordered_pair(random: &mut Random, kind: Kind) -> (String, String) {
     }
 }
 
-/// Returns whether this is a name. The index of a name in a list is not its number: there are no
-/// ranges between them.
+/// Returns whether this is a name. The index of a name in a list is not its number, so there are no
+/// ranges between names.
 fn is_name(text: &str) -> bool {
     !text.contains(':') && text.starts_with(|first: char| first.is_ascii_alphabetic())
 }
@@ -265,8 +265,8 @@ fn states(random: &mut Random) -> String {
     }
 }
 
-/// Generates a prefix that contains a known address: in the syntax of rules, and its first and last
-/// address.
+/// Generates a prefix that contains a known address, in the syntax of rules and as its first and
+/// last address.
 fn prefix(random: &mut Random, kind: Kind) -> (String, u128, u128) {
     let (_, address) = value(random, kind);
     let bits = if kind == Kind::V4 { 32 } else { 128 };

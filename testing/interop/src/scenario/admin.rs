@@ -1,4 +1,4 @@
-//! Settings of a server's administrator for single clients, addresses, topologies and fingerprints.
+//! Settings of a server's administrator for individual clients, addresses, topologies and fingerprints.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::wait::ScaledInstant;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Creates configurations of a server with files for single clients, and their directory.
+/// Creates configurations of a server with per-client files, and their directory.
 fn with_files(scenario: &Scenario<'_>) -> Result<(Configs, std::path::PathBuf)> {
     let folder = scenario.folder().join("ccd");
     fs::create_dir_all(&folder)?;
@@ -67,7 +67,7 @@ pub(super) fn fixed_address_and_network(scenario: &Scenario<'_>) -> Result<Strin
     for address in ["10.50.1.1/24", "fd50::1/64"] {
         tunnel.pair.client.run("ip", &["address", "add", address, "dev", "lo", "nodad"])?;
     }
-    // From the server to a host behind the client, and from that host, whose address is not the client's.
+    // Ping from the server to a host behind the client, and from that host, whose address is not the client's.
     ping_until(&tunnel.pair.server, ip("10.50.1.1")?, SOON)?;
     ping_until(&tunnel.pair.server, ip("fd50::1")?, SOON)?;
     let server = tunnel.server_inner.v4.to_string();
@@ -181,7 +181,7 @@ fn with_topology(
     Ok(String::new())
 }
 
-/// Four addresses for each client: the second client's first would be 10.88.0.10.
+/// Four addresses for each client, so the second client's first would be 10.88.0.10.
 pub(super) fn net30(scenario: &Scenario<'_>) -> Result<String> {
     with_topology(scenario, "topology net30", "10.88.0.6", "10.88.0.5")
 }
@@ -196,7 +196,7 @@ pub(super) fn p2p(scenario: &Scenario<'_>) -> Result<String> {
     with_topology(scenario, "topology p2p", "10.88.0.4", "10.88.0.1")
 }
 
-/// A fixed address by `ifconfig-push` with net30, outside of the pool.
+/// A fixed address from `ifconfig-push` with net30, outside the pool.
 pub(super) fn net30_with_fixed_address(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server = configs.server.replace("topology subnet", "topology net30");
@@ -355,7 +355,7 @@ fn logged_at(line: &str) -> Result<u32> {
     Ok((hours * 60 + minutes) * 60 + seconds)
 }
 
-/// An openvpn server sends AUTH_FAILED,TEMP: the client waits that long, and comes back to this
+/// An openvpn server sends AUTH_FAILED,TEMP. The client waits that long, and comes back to this
 /// server or goes on to the next one, as the message says.
 pub(super) fn auth_failed_temporary(scenario: &Scenario<'_>) -> Result<String> {
     use std::os::unix::fs::PermissionsExt;
@@ -393,7 +393,7 @@ pub(super) fn auth_failed_temporary(scenario: &Scenario<'_>) -> Result<String> {
             .wait_for("AUTH_FAILED,TEMP", SETUP_LIMIT)
             .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
         let ready = client.wait_for(READY, SETUP_LIMIT)?;
-        // By the client's own clock: on a busy machine this process may read the client's log late.
+        // Measure by the client's own clock, because on a busy machine this process may read the client's log late.
         let waited = (logged_at(&ready)? + DAY - logged_at(&refused)?) % DAY;
         ensure(waited >= 5, || format!("it waited {waited} of five seconds"))?;
         let tried = client.log().contains("192.0.2.1:1195");
@@ -417,8 +417,8 @@ pub(super) fn compress_migrate(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Changed options reach a connected client, and its tunnel stays up meanwhile: a 2.7 server's by its
-/// management socket.
+/// Changed options reach a connected client, and its tunnel stays up meanwhile. The options of a 2.7 server are changed
+/// through its management socket.
 pub(super) fn push_update(scenario: &Scenario<'_>) -> Result<String> {
     use std::io::Write;
     let mut configs = scenario.configs();
@@ -460,7 +460,7 @@ pub(super) fn push_update(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// `adit server` with changed settings: `adit reload` changes the routes of a connected 2.7 client.
+/// `adit server` with changed settings. `adit reload` changes the routes of a connected 2.7 client.
 pub(super) fn reload_reaches_clients(scenario: &Scenario<'_>) -> Result<String> {
     let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
     let (pair, folder) = (Pair::new()?, scenario.folder());

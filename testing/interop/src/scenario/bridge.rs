@@ -1,5 +1,5 @@
-//! `adit bridge`: every frame that enters by one port leaves by the other, no other frame does, and the host is not
-//! involved.
+//! `adit bridge`. Every frame that enters through one port leaves through the other, no other frame does, and the host
+//! is not involved.
 
 mod links;
 mod routed;
@@ -92,7 +92,7 @@ impl<'a> BridgeSetup<'a> {
         Ok(())
     }
 
-    /// Gives the host in the middle an address in another network: Linux answers for it at any interface.
+    /// Gives the host in the middle an address in another network, because Linux answers for it at any interface.
     fn answer_in_the_middle(&self) -> Result<()> {
         let lines = ["addr add 10.5.0.9/32 dev lo", "route replace 10.5.0.0/24 dev mid0"];
         ip(Some(&self.middle), lines.iter().map(|line| (*line).to_owned()))
@@ -189,7 +189,7 @@ fn arrived_at(host: &Namespace, interface: &str) -> Result<u64> {
     host.run("cat", &[&file])?.trim().parse().context(file)
 }
 
-/// Checks that super-packets pass whole, however busy the machine is: the first port receives them whole, and as many
+/// Checks that super-packets pass whole, however busy the machine is. The first port receives them whole, and as many
 /// frames leave by the other one. Segments would be tens of times as many.
 fn passed_whole(place: &BridgeSetup<'_>, interface: &str) -> Result<String> {
     let out = arrived_at(&place.right, interface)?;
@@ -241,7 +241,7 @@ fn between_cables(scenario: &Scenario<'_>, workers: &str) -> Result<String> {
     let mut bridge = place.start(&["mid0", "mid1", "--relay", "--workers", workers])?;
     place.pings()?;
     ensure(!answers(&place.left, "10.5.0.9"), || "the host answers for what only passes".into())?;
-    // This holds even if its address is known and need not be resolved: a closed port sends no reset.
+    // This holds even if its address is known and need not be resolved. A closed port sends no reset.
     let mac = place.middle.run("cat", &["/sys/class/net/mid0/address"])?;
     let neighbour = format!("neigh replace 10.5.0.9 lladdr {} dev port", mac.trim());
     ip(Some(&place.left), [neighbour].into_iter())?;
@@ -280,8 +280,8 @@ fn experiments(socket: &PacketSocket, wanted: usize, mark: &[u8]) -> Result<Vec<
     experiments_within(socket, wanted, mark, LIMIT)
 }
 
-/// Receives like [`experiments`], with a limit of the caller's choice: if no frames are expected, a long wait shows
-/// nothing more.
+/// Receives like [`experiments`], with a limit of the caller's choice, because if no frames are expected, a long wait
+/// shows nothing more.
 fn experiments_within(
     socket: &PacketSocket,
     wanted: usize,

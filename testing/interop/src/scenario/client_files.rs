@@ -1,4 +1,4 @@
-//! Files of single clients and of leases, as written by other programs, and addresses without a pool.
+//! Per-client files and lease files as written by other programs, and addresses without a pool.
 
 use std::fs;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// The server drops its privileges before a client connects.
 const UNPRIVILEGED: &str = "user nobody\ngroup nogroup";
 
-/// A file contains lines without effect, and pushed options that the server overrides: both programs accept the client
+/// A file contains lines without effect, and pushed options that the server overrides. Both programs accept the client
 /// with the remaining lines, and adit names each ineffective line once.
 pub(super) fn lines_without_effect(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder().join("ccd");
@@ -60,7 +60,7 @@ pub(super) fn lines_without_effect(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Files that change while the server runs without its privileges: a client's file and the list of revoked certificates
+/// Files that change while the server runs without its privileges. A client's file and the list of revoked certificates
 /// take effect for the next connection, and leases are written.
 pub(super) fn files_after_the_drop(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
@@ -100,7 +100,7 @@ pub(super) fn files_after_the_drop(scenario: &Scenario<'_>) -> Result<String> {
     again(&mut tunnel)?;
     tunnel.client.wait_for(READY, SETUP_LIMIT).map_err(|f| with_server(&f.0, &tunnel.server))?;
     has_address(&tunnel.pair.client, "10.88.0.78")?;
-    // Tools write it like this: a new file replaces the old one.
+    // Tools write it in this way, by replacing the old file with a new one.
     let new = folder.join("crl.new");
     fs::copy(scenario.pki("crl.pem"), &new)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;

@@ -1,4 +1,5 @@
-//! Mistakes of the operator and faults of the machine: a message that says what to do, and the right exit code.
+//! Mistakes of the operator and faults of the machine must lead to a message that says what to do, and to the right
+//! exit code.
 
 use std::fs;
 use std::process::Command;
@@ -32,7 +33,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("no-rights", no_rights),
 ];
 
-/// Runs the command, which must end by itself with this code and log all these words.
+/// Runs the command, which must end on its own with this code and log all these words.
 fn expect(command: Command, code: i32, words: &[&str]) -> Result<String> {
     let shown = command_line(&command);
     let mut daemon = Daemon::spawn("adit", command)?;
@@ -149,7 +150,7 @@ fn port_in_use(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let mut first = Daemon::spawn("server", server(scenario, &pair, &scenario.configs().server)?)?;
     first.wait_for(crate::case::READY, crate::case::SETUP_LIMIT)?;
-    // The same port with another network: no other conflict exists.
+    // Use the same port with another network, so that there is no other conflict.
     let text = scenario.configs().server.replace("10.88.", "10.89.").replace("fd88:", "fd89:");
     expect(server(scenario, &pair, &text)?, FAILED, &["1194", "in use"])
 }

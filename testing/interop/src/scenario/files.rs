@@ -46,7 +46,7 @@ fn check_redirected(tunnel: &Tunnel) -> Result<()> {
     ensure(server.contains(VETH), || format!("the tunnel's packets go into the tunnel: {server}"))
 }
 
-/// The output of the best-known install script: files by relative names, pushes, a CRL, an unprivileged user.
+/// The output of the best-known install script, with files by relative names, pushes, a CRL, an unprivileged user.
 pub(super) fn redirect_gateway(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     for name in ["ca.crt", "server.crt", "server.key", "crl.pem"] {
@@ -82,7 +82,7 @@ pub(super) fn redirect_gateway(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The output of another install script: pinned suites and curve, `ncp-ciphers`, `setenv opt`, a status file.
+/// The output of another install script, with pinned suites and curve, `ncp-ciphers`, `setenv opt`, a status file.
 pub(super) fn pinned_suites(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     for name in ["ca.crt", "server.crt", "server.key", "crl.pem"] {
@@ -140,7 +140,7 @@ pub(super) fn key_traditional(scenario: &Scenario<'_>) -> Result<String> {
     with_password(scenario, "client-traditional.key")
 }
 
-/// `auth-user-pass` from a file: the right password connects, a wrong one gets AUTH_FAILED and the client ends.
+/// `auth-user-pass` from a file. The right password connects; a wrong one gets AUTH_FAILED, and the client ends.
 pub(super) fn user_and_password(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     let script = folder.join("verify.sh");
@@ -167,7 +167,8 @@ pub(super) fn user_and_password(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// As Debian's openvpn-server@.service starts it: readiness by sd_notify, a status file of version 2, bare log lines.
+/// The server as Debian's openvpn-server@.service starts it, with readiness by sd_notify, a status file of version 2,
+/// and bare log lines.
 pub(super) fn debian_service(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();
     let configs = scenario.configs();

@@ -119,9 +119,9 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     ping_until(staff, at_server, SOON).map_err(|e| format!("{e}\n{}", server.failure("denied")))?;
     ping_until(&star.server, at_printer, SOON)?;
     tcp(staff, print, at_printer, 2_000_000)?;
-    // Merged on its way in, and evaluated in its merged form.
+    // The stream is merged on its way in, and evaluated in its merged form.
     tcp(staff, &star.server, at_server, 5_000_000)?;
-    // Fragmented: evaluated when it is complete, and forwarded as fragments.
+    // A fragmented packet is evaluated when it is complete, and forwarded as fragments.
     ensure(ping(staff, at_server, 4000, 2)? == 2, || server.failure("no large pings").0)?;
     for (from, to) in [(staff, at_server), (staff, at_printer), (&star.server, at_staff)] {
         is_refused(from, to)?;
@@ -167,7 +167,7 @@ fn is_refused(from: &Namespace, to: IpAddr) -> Result<()> {
     })
 }
 
-/// Replaces the rules twenty times while datagrams pass: a flow that both rule sets accept loses none.
+/// Replaces the rules twenty times while datagrams pass. A flow that both rule sets accept loses none.
 fn reloads_under_traffic(
     steering: &Steering,
     folder: &Path,
@@ -200,7 +200,7 @@ const FRAMES: &str = r#"table bridge lan {
 }
 "#;
 
-/// A TAP device over TCP: frames of one family pass, whole and fragmented; the other family's do not.
+/// A TAP device over TCP. Frames of one family pass, whole and fragmented; those of the other family do not.
 pub(super) fn frames_over_tcp(scenario: &Scenario<'_>) -> Result<String> {
     let rules = scenario.folder().join("rules.nft");
     fs::write(&rules, FRAMES)?;

@@ -57,7 +57,7 @@ pub(super) fn cbc_with_defaults(scenario: &Scenario<'_>) -> Result<String> {
     carries(scenario.tunnel(&configs)?, "AES-128-CBC")
 }
 
-/// Authenticated, and without encryption.
+/// Packets are authenticated but not encrypted.
 pub(super) fn no_encryption(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("data-ciphers none\nauth SHA256");
@@ -65,7 +65,7 @@ pub(super) fn no_encryption(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// `cipher` alone enables nothing: the ends negotiate an AEAD.
+/// `cipher` alone enables nothing, so the ends negotiate an AEAD.
 pub(super) fn cipher_alone(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("cipher AES-256-CBC");
@@ -88,7 +88,7 @@ pub(super) fn fallback(scenario: &Scenario<'_>) -> Result<String> {
     carries(scenario.tunnel(&configs)?, "AES-256-CBC")
 }
 
-/// An old peer's CBC is among `data-ciphers`: no fallback is needed.
+/// An old peer's CBC is among `data-ciphers`, so no fallback is needed.
 pub(super) fn poor_mans_negotiation(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     let old = "ncp-disable\ncipher AES-192-CBC";

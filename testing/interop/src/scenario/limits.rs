@@ -1,4 +1,4 @@
-//! Sessions that end by themselves: without traffic, by their time limit, or because the peer is silent.
+//! Sessions that end without traffic, at their time limit, or because the peer is silent.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use super::Scenario;
 use crate::failure::{Result, ensure};
 
-/// Longer than the limits below, even if the packets that a device sends when it comes up (router solicitations)
-/// restart them.
+/// This is longer than the limits below, even if the packets that a device sends when it comes up (router
+/// solicitations) restart them.
 const END: Duration = Duration::from_secs(45);
 
 /// `inactive` is pushed by a server; pings of the tunnel itself do not count as traffic.

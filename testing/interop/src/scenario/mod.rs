@@ -1,5 +1,5 @@
-//! Tests that are not combinations of the matrix: roaming, crashes, configuration files of other programs, refusals,
-//! bad configurations.
+//! Tests that are not combinations of the matrix, such as roaming, crashes, configuration files of other programs,
+//! refusals, bad configurations.
 
 mod admin;
 mod bridge;
@@ -37,7 +37,7 @@ use crate::pki::PkiTool;
 use crate::traffic::ping;
 use crate::wait::ScaledInstant;
 
-/// A test: its name, and the function that runs it and returns a short description of its observations.
+/// A test, with its name and the function that runs it and returns a short description of its observations.
 pub struct Test {
     /// Its unique name.
     pub name: String,
@@ -48,7 +48,7 @@ pub struct Test {
 /// Runs on any thread, concurrently with others.
 pub type Work = dyn Fn(&TestEnv) -> Result<String> + Send + Sync;
 
-/// The resources of a scenario: a folder, two namespaces, and the programs for both roles.
+/// The resources of a scenario, which are a folder, two namespaces, and the programs for both roles.
 struct Scenario<'a> {
     env: &'a TestEnv,
     folder: PathBuf,

@@ -1,4 +1,4 @@
-//! Tunnels between two points: static keys, and TLS without a server.
+//! Tunnels between two points, with a static key, or with TLS but without a server.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,8 @@ use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::tcp;
 
-/// The maximum interruption of traffic after an end was killed: silence, openvpn's wait, and a handshake.
+/// The maximum interruption of traffic after an end was killed, which includes silence, openvpn's wait, and a
+/// handshake.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 /// The ends that know the address of the other.
@@ -27,7 +28,7 @@ enum Addresses {
     OfFirst,
 }
 
-/// A static key over TCP: the first end listens, the second dials.
+/// A static key over TCP. The first end listens, and the second dials.
 pub(super) fn secret_on_stream(scenario: &Scenario<'_>, v6: bool, tap: bool) -> Configs {
     let mut configs = Configs::default();
     let (family, device) = (if v6 { 6 } else { 4 }, if tap { "tap" } else { "tun" });
@@ -265,7 +266,7 @@ pub(super) fn static_stream6_tap(scenario: &Scenario<'_>) -> Result<String> {
     static_stream(scenario, true, true)
 }
 
-/// TLS over TCP: the first end listens. `dialler_serves`: the end that dials is TLS's server.
+/// TLS over TCP, where the first end listens. `dialler_serves` is true if the end that dials is the TLS server.
 fn tls_stream(
     scenario: &Scenario<'_>,
     v6: bool,
@@ -351,7 +352,7 @@ pub(super) fn tls6_own(scenario: &Scenario<'_>) -> Result<String> {
     with_tls(scenario, true, Addresses::OfFirst, Wrapping::TlsCryptV2)
 }
 
-/// Ends that do not negotiate a cipher, like two 2.5 peers: these directives take effect, and the cipher is CBC.
+/// Ends that do not negotiate a cipher, like two 2.5 peers. These directives take effect, and the cipher is CBC.
 fn fallback(scenario: &Scenario<'_>, wrapping: Wrapping, ciphers: &str) -> Result<String> {
     let mut configs = tls(scenario, false, Addresses::Both, wrapping);
     configs.both(ciphers);

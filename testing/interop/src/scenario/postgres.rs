@@ -1,5 +1,4 @@
-//! `adit postgres`: machines that can reach only a database, and the packets that they exchange
-//! through it.
+//! `adit postgres`, on machines that can reach only a database and exchange packets through it.
 
 mod access;
 mod faults;

@@ -68,7 +68,7 @@ pub(super) fn http(scenario: &Scenario<'_>) -> Result<String> {
     through(scenario, pair, &configs, proxy, HTTP_PORT)
 }
 
-/// The same server in two `<connection>` blocks: without the proxy it cannot be reached.
+/// The same server in two `<connection>` blocks. Without the proxy it cannot be reached.
 pub(super) fn http_in_a_block(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, mut configs) = behind(scenario)?;
     let proxy = tinyproxy(scenario.folder(), &pair.server)?;
@@ -121,7 +121,7 @@ fn socks_proxy(scenario: &Scenario<'_>) -> String {
     format!("socks-proxy {near} {SOCKS_PORT} {}", login.display())
 }
 
-/// `socks-proxy` over UDP, through dante: a relay for datagrams.
+/// `socks-proxy` over UDP, through dante, which relays datagrams.
 pub(super) fn socks_udp(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, configs, proxy) = relayed(scenario)?;
     through(scenario, pair, &configs, proxy, SOCKS_PORT)
@@ -201,8 +201,8 @@ enum Routing {
     Rules,
 }
 
-/// The scenarios that openvpn in adit's place fails: it has no rules, does not restore its host route, and does not
-/// notice that a relay has ended.
+/// The scenarios that openvpn in adit's place fails, because it has no rules, does not restore its host route, and does
+/// not notice that a relay has ended.
 pub(super) const ADIT_ALONE: &[(&str, super::ScenarioFn)] = &[
     ("socks-proxy-udp-restarts", relay_restarts),
     ("http-proxy-all-traffic", |scenario| http_with_all_traffic(scenario, Routing::Main)),
@@ -218,7 +218,7 @@ pub(super) const ADIT_ALONE: &[(&str, super::ScenarioFn)] = &[
     ("socks-proxy-udp-relay-on-another-host", relay_on_another_host),
 ];
 
-/// A proxy that accepts datagrams at another address than connections: both stay outside the tunnel.
+/// A proxy that accepts datagrams at another address than connections. Both stay outside the tunnel.
 fn relay_on_another_host(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, mut configs) = behind(scenario)?;
     over_udp(&mut configs);
@@ -422,7 +422,7 @@ pub(super) fn wait_for_port(from: &Namespace, address: SocketAddr) -> Result<()>
     ensure(connected, || format!("nobody listens on {address}"))
 }
 
-/// `port-share`: a browser that connects to the tunnel's port reaches the web server, while a client has its tunnel
+/// `port-share`. A browser that connects to the tunnel's port reaches the web server, while a client has its tunnel
 /// through the same port.
 pub(super) fn port_share(scenario: &Scenario<'_>) -> Result<String> {
     let pair = Pair::new()?;

@@ -60,7 +60,7 @@ fn with_client(scenario: &Scenario<'_>, name: &str) -> Configs {
 }
 
 pub(super) fn client_expired(scenario: &Scenario<'_>) -> Result<String> {
-    // A client may also notice by itself and not dial at all, and so may adit.
+    // A client may also notice this on its own and not dial at all, and so may adit.
     let configs = with_client(scenario, "expired");
     refuse(scenario, &configs, &Refuser::Server, &["expired"])
 }
@@ -89,7 +89,7 @@ pub(super) fn server_of_another_name(scenario: &Scenario<'_>) -> Result<String> 
     refuse(scenario, &configs, &Refuser::Client, &["other.example"])
 }
 
-/// A client's certificate at a server: the purpose of `remote-cert-tls`.
+/// A server presents a client's certificate, which `remote-cert-tls` must detect.
 pub(super) fn server_without_server_usage(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server =
@@ -103,7 +103,7 @@ pub(super) fn server_without_server_usage(scenario: &Scenario<'_>) -> Result<Str
     )
 }
 
-/// Another tls-crypt key: the server does not answer an unauthenticated sender, and the client reports that there is no
+/// Another tls-crypt key. The server does not answer an unauthenticated sender, and the client reports that there is no
 /// answer.
 pub(super) fn another_wrapping_key(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();

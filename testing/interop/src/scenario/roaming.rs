@@ -63,7 +63,7 @@ pub(super) fn server_exit_notice(scenario: &Scenario<'_>) -> Result<String> {
     back(scenario, tunnel, &configs)
 }
 
-/// Starts the server again and waits until the client has reconnected by itself.
+/// Starts the server again and waits until the client has reconnected on its own.
 fn back(
     scenario: &Scenario<'_>,
     mut tunnel: Tunnel,

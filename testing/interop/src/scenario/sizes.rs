@@ -1,4 +1,4 @@
-//! Sizes: fragments inside the tunnel, compression framing, and paths that are narrower than their ends.
+//! Packet sizes, with fragments inside the tunnel, compression framing, and paths that are narrower than their ends.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn everything_passes(tunnel: &Tunnel) -> Result<()> {
     Ok(())
 }
 
-/// `fragment`: nothing larger is sent, and everything arrives.
+/// `fragment`. Nothing larger is sent, and everything arrives.
 fn fragments(scenario: &Scenario<'_>, lines: &str, limit: usize) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both(lines);
@@ -84,7 +84,7 @@ pub(super) fn compress_stub_v2(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "compress stub-v2", "compress stub-v2")
 }
 
-/// Compression is configured, as in old files: openvpn does not compress by default, adit never does.
+/// Compression is configured, as in old files. openvpn does not compress by default, and adit never does.
 pub(super) fn comp_lzo(scenario: &Scenario<'_>) -> Result<String> {
     framed(scenario, "comp-lzo", "comp-lzo adaptive")
 }
@@ -163,7 +163,7 @@ pub(super) fn compressed_lz4_v2(scenario: &Scenario<'_>) -> Result<String> {
     compressing(scenario, "compress lz4-v2")
 }
 
-/// A large `tun-mtu`: the kernel fragments outer packets that exceed the MTU of the veth pair.
+/// A large `tun-mtu`. The kernel fragments outer packets that exceed the MTU of the veth pair.
 pub(super) fn jumbo(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.both("tun-mtu 9000");
@@ -182,8 +182,8 @@ pub(super) fn jumbo(scenario: &Scenario<'_>) -> Result<String> {
 /// The narrowest link of [`narrow_line`].
 const NARROW: u16 = 1400;
 
-/// Creates two hosts with two routers between them, and a link of [`NARROW`] bytes between the routers: neither host
-/// can see it on its own veth pair. `silent`: the routers drop packets that do not fit without an error.
+/// Creates two hosts with two routers between them, and a link of [`NARROW`] bytes between the routers. Neither host
+/// can see it on its own veth pair. If `silent` is true, the routers drop packets that do not fit, without an error.
 fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
     let mut all = Namespace::several(&["server", "client", "near", "far"])?;
     let routers = all.split_off(2);
@@ -263,7 +263,7 @@ fn path(scenario: &Scenario<'_>, silent: bool) -> Result<String> {
         (is_adit(scenario.client), &tunnel.pair.client, tunnel.server_inner),
     ];
     for (_, from, to) in ends.iter().filter(|(adit, ..)| *adit) {
-        // A datagram with DF set is too large for the path once it is encapsulated: the host gets an ICMP error.
+        // A datagram with DF set is too large for the path once it is encapsulated. The host gets an ICMP error.
         for (address, cut) in std::iter::once((to.v4, 28)).chain(to.v6.map(|v6| (v6, 48))) {
             let size = (1390 - cut).to_string();
             let _ = from.run(

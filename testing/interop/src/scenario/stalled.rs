@@ -18,8 +18,8 @@ use crate::pki::PkiTool;
 use crate::process::Daemon;
 use crate::traffic::{ping, tcp};
 
-/// One of three clients stalls, and the connection to it fills up: the others' traffic continues. When it resumes, its
-/// tunnel is still up, although packets to it were dropped: openvpn takes a gap in the packet ids for an attack, so no
+/// One of three clients stalls, and the connection to it fills up. The others' traffic continues. When it resumes, its
+/// tunnel is still up, although packets to it were dropped. openvpn takes a gap in the packet ids for an attack, so no
 /// packet with an id may be missing.
 pub(super) fn stalled_stream(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = Configs::new(&scenario.env.pki, PkiTool::OpenSslEc, false);
@@ -82,7 +82,7 @@ fn refused(namespace: &Namespace) -> Result<u32> {
     no_ports.context("/proc/net/snmp has no Udp: NoPorts")
 }
 
-/// Sends datagrams to one address: far more than the connection to it can hold, but too few to fill the device's queue,
+/// Sends datagrams to one address, far more than the connection to it can hold, but too few to fill the device's queue,
 /// which all clients share.
 struct Flood {
     stop: Arc<AtomicBool>,

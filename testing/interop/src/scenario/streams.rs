@@ -1,5 +1,5 @@
-//! Tunnels over TCP: each wrapping, broken connections, several listeners in one process, and unauthenticated clients
-//! that hold connections open.
+//! Tunnels over TCP, with each wrapping, broken connections, several listeners in one process, and unauthenticated
+//! clients that hold connections open.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -122,7 +122,7 @@ fn cut<T>(server: &Namespace, while_cut: impl FnOnce() -> Result<T>) -> Result<T
     done
 }
 
-/// A host on the path resets the connection during a transfer; both ends notice, and the client reconnects by itself
+/// A host on the path resets the connection during a transfer; both ends notice, and the client reconnects on its own
 /// with the same address.
 pub(super) fn connection_reset(scenario: &Scenario<'_>) -> Result<String> {
     let configs = configs(scenario, Wrapping::TlsCrypt, false);
@@ -144,7 +144,7 @@ pub(super) fn connection_reset(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("back after {} ms", took.as_millis()))
 }
 
-/// Either end is killed: the kernel reports it to the other, which need not wait for a timeout.
+/// Either end is killed. The kernel reports it to the other, which need not wait for a timeout.
 pub(super) fn killed(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario, Wrapping::TlsCryptV2, false);
     // The timeouts are so long that they cannot cause any of the reactions here.
@@ -167,7 +167,7 @@ pub(super) fn killed(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("back, first answer after {} ms", took.as_millis()))
 }
 
-/// UDP is blocked on the path, as in many hotels: the client tries the same server's TCP port next.
+/// UDP is blocked on the path, as in many hotels. The client tries the same server's TCP port next.
 pub(super) fn fallback(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario, Wrapping::TlsCrypt, false);
     configs.client = configs.client.replace("proto tcp4-client\n", "").replace(
@@ -186,7 +186,8 @@ pub(super) fn fallback(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// One process with two UDP ports and two TCP ports: its clients share one network, and one of them changes the transport.
+/// One process with two UDP ports and two TCP ports. Its clients share one network, and one of them changes the
+/// transport.
 pub(super) fn several_listeners(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server("duplicate-cn\nclient-to-client");
@@ -242,7 +243,7 @@ fn silent(pair: &Pair, count: usize) -> Result<Vec<TcpStream>> {
     opened.join().map_err(|_| "a thread panicked")?
 }
 
-/// A thousand connections send a byte every few seconds and never a packet: a real client can connect meanwhile, and
+/// A thousand connections send a byte every few seconds and never a packet. A real client can connect meanwhile, and
 /// they are closed after ten seconds.
 pub(super) fn slow_unauthenticated(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = configs(scenario, Wrapping::TlsCrypt, false);
@@ -273,7 +274,7 @@ pub(super) fn slow_unauthenticated(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} strangers, {spent:.2} s of CPU", strangers.len()))
 }
 
-/// No descriptors are left: the server neither ends nor spins, and accepts clients again when some are free.
+/// No descriptors are left. The server neither ends nor spins, and accepts clients again when some are free.
 pub(super) fn no_descriptors(scenario: &Scenario<'_>) -> Result<String> {
     let configs = configs(scenario, Wrapping::TlsCrypt, false);
     let pair = Pair::new()?;

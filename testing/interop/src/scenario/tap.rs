@@ -1,4 +1,4 @@
-//! Frames: `dev tap` between two ends, among several, and with bridges and the hosts behind them.
+//! Ethernet frames with `dev tap`, between two ends, among several, and with bridges and the hosts behind them.
 
 use std::fs;
 use std::net::IpAddr;
@@ -193,7 +193,7 @@ pub(super) fn bridge_with_pool(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Two networks are joined: bridges at both ends, no addresses.
+/// Two networks are joined by bridges at both ends, without addresses.
 pub(super) fn bridges_at_both_ends(scenario: &Scenario<'_>) -> Result<String> {
     let configs = bridged(scenario, "server-bridge nogw");
     let pair = Pair::new()?;

@@ -150,7 +150,8 @@ fn a_client_moves(
     Ok(took)
 }
 
-/// A second process on the port fails because the port is in use: SO_REUSEPORT would give it half of the clients.
+/// A second process on the port fails because the port is in use. SO_REUSEPORT would otherwise give it half of the
+/// clients.
 fn second_server(scenario: &Scenario<'_>, star: &Star, workers: usize) -> Result<()> {
     for workers in [1, workers] {
         let mut command =

@@ -1,4 +1,4 @@
-//! Frames that a switch sees: ARP, tags, other EtherTypes, groups.
+//! Frames that a switch sees, such as ARP, tagged frames, other EtherTypes and frames for groups.
 
 use super::{Flow, Pair};
 use crate::nftdiff::case::SentFrame;

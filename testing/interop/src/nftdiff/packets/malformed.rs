@@ -12,7 +12,8 @@ pub const WITHIN: &str = "a piece within another";
 /// The difference for datagrams whose checksum is zero.
 pub const NO_CHECKSUM: &str = "UDP without checksum";
 
-/// Generates a fragmented packet: in order, out of order, duplicated, overlapping, with holes, tiny.
+/// Generates a packet whose fragments are in order, out of order, duplicated, overlapping, tiny, or with holes between
+/// them.
 pub(super) fn pieces(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
     let length = *random.pick(&[40, 200, 1000, 2500]);
@@ -105,7 +106,7 @@ pub(super) fn broken(random: &mut Random) -> Flow {
         break_v6(random, &pair, &mut sent.frame, protocol, &segment)
     };
     sent.what = what.into();
-    // The valid packet is sent as well: the invalid one must not have left traces.
+    // The valid packet is sent as well, because the invalid one must not have left traces.
     if random.percent(50) {
         vec![sent, SentFrame { what: "sound after broken".into(), ..sound }]
     } else {

@@ -1,4 +1,4 @@
-//! Packets: conversations and single ones, valid and invalid, interleaved.
+//! Packets of conversations and single packets, valid and invalid, interleaved.
 
 mod link;
 mod malformed;

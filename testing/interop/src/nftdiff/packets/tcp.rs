@@ -1,4 +1,4 @@
-//! TCP conversations: orderly ones, ones that begin in the middle, and arbitrary segments of other hosts.
+//! TCP conversations that are orderly or begin in the middle, and arbitrary segments of other hosts.
 
 use super::{Flow, Pair};
 use crate::nftdiff::case::SentFrame;
@@ -42,9 +42,9 @@ pub(super) fn conversation(random: &mut Random) -> Flow {
     let scaled = random.percent(50);
     let mut talk = TcpConversation { random, pair, ends, scaled, flow: Vec::new() };
     let from_the_begin = talk.whole();
-    // A connection that was picked up in the middle and starts again is not compared: see docs/filter-differences.md.
+    // A connection that was picked up in the middle and starts again is not compared (see docs/filter-differences.md).
     if from_the_begin && talk.random.percent(20) {
-        // The same ports again, from numbers further on or from anywhere.
+        // Use the same ports again, with numbers further on or anywhere.
         let step = *talk.random.pick(&[1, 100_000, 0x4000_0000, 0x9000_0000]);
         talk.ends[0].next = talk.ends[0].next.wrapping_add(step);
         talk.ends[1].next = number(talk.random);

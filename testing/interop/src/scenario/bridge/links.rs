@@ -1,4 +1,4 @@
-//! The reactions of `adit bridge` to the state of its ports: it propagates a lost link, reports why tagged frames do
+//! The reactions of `adit bridge` to the state of its ports. It propagates a lost link, reports why tagged frames do
 //! not fit, and switches its ports off when it is not running.
 
 use nix::sys::signal::Signal;

@@ -1,4 +1,4 @@
-//! `adit bridge --routed`: two networks, and the host between them that forwards from one to the other.
+//! `adit bridge --routed`, with two networks and the host between them that forwards from one to the other.
 
 use super::{BridgeSetup, LIMIT, Scenario, ScenarioFn, answers, bulk_to, number, reach};
 use crate::failure::{Result, ensure};

@@ -95,7 +95,7 @@ fn half_killed(laptop: &Laptop<'_>) -> Result<String> {
     }
 }
 
-/// Returns whether all user ids of a process are other than root's.
+/// Returns whether none of a process's user ids is root's.
 fn is_unprivileged(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();

@@ -34,7 +34,7 @@ enum Client {
     Connect,
     /// `adit openvpn`
     DropIn,
-    /// The system's `openvpn` at both ends: the control.
+    /// The system's `openvpn` at both ends, as the control.
     Openvpn,
 }
 
@@ -59,7 +59,7 @@ enum Control {
 
 use Control::{Fails, Passes};
 
-/// One scenario: its name, the clients that it runs with, whether openvpn passes it, and the work.
+/// One scenario, with its name, the clients that it runs with, whether openvpn passes it, and the work.
 type Scenario = (&'static str, &'static [Client], Control, Work);
 
 /// Returns a short description of its measurements.
@@ -169,7 +169,7 @@ const IMPATIENT: &str = "pull-filter ignore \"ping\"\nping 1\nping-restart 4\n";
 /// The network inside the tunnel.
 const NETWORK: &str = "10.73.0.0/24";
 
-/// A connected laptop. Declared in this order: processes end before their namespaces.
+/// A connected laptop. The fields are declared in this order so that the processes end before their namespaces.
 struct ConnectedLaptop<'a> {
     laptop: &'a Laptop<'a>,
     setup: Setup,
@@ -457,7 +457,7 @@ impl ConnectedLaptop<'_> {
     }
 }
 
-/// Returns whether a process is running: it neither has ended nor is a zombie.
+/// Returns whether a process is running, that is, whether it has neither ended nor become a zombie.
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, after)| after.chars().next());

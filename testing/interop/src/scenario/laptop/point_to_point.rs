@@ -1,4 +1,4 @@
-//! A point-to-point tunnel with the laptop as one end: the other end waits at the server's address.
+//! A point-to-point tunnel with the laptop as one end. The other end waits at the server's address.
 
 use std::fs;
 
@@ -94,12 +94,12 @@ fn flap(laptop: &Laptop<'_>, keys: Keys, full: bool) -> Result<String> {
     laptop.connect(setup(keys, full))?.flap(Access::Home)
 }
 
-/// From home to the café: the other end sees another address.
+/// From home to the café, so that the other end sees another address.
 fn change_network(laptop: &Laptop<'_>, keys: Keys, full: bool) -> Result<String> {
     laptop.connect(setup(keys, full))?.change(Access::Home, Access::Cafe)
 }
 
-/// DHCP gives another address on the same link: behind the NAT, the other end sees another port.
+/// DHCP gives another address on the same link. Because of the NAT, the other end sees another port.
 fn new_address(laptop: &Laptop<'_>, keys: Keys) -> Result<String> {
     laptop.connect(setup(keys, false))?.renumber()
 }

@@ -1,4 +1,4 @@
-//! A proxy between the laptop and the server: its address stays outside the tunnel.
+//! A proxy between the laptop and the server, whose address stays outside the tunnel.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -85,7 +85,7 @@ fn flap(laptop: &Laptop<'_>, kind: Kind) -> Result<String> {
     laptop.flap(Access::Home)
 }
 
-/// From home to the café: the connection to the proxy does not survive the change of address, and neither does the
+/// From home to the café. The connection to the proxy does not survive the change of address, and neither does the
 /// association that the proxy relays for it.
 fn change_network(laptop: &Laptop<'_>, kind: Kind) -> Result<String> {
     let (laptop, _proxy) = connect(laptop, kind)?;

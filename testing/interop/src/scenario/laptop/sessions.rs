@@ -34,7 +34,7 @@ fn server_away(laptop: &Laptop<'_>) -> Result<String> {
     let mut laptop = laptop.connect(setup)?;
     laptop.server.signal(Signal::SIGKILL)?;
     laptop.server.wait_exit(TIMEOUT)?;
-    // Longer than the client's timeout: it has begun to look up the server.
+    // This is longer than the client's timeout, so it has begun to look up the server.
     std::thread::sleep(Duration::from_secs(7));
     laptop.server = laptop.laptop.serve(&laptop.internet, laptop.setup)?;
     let took = laptop.back(Duration::from_secs(25))?;
@@ -81,7 +81,7 @@ fn check_beside(laptop: &Laptop<'_>) -> Result<String> {
     let laptop = laptop.connect(Setup::default())?;
     let (adit, profile) = (laptop.laptop.adit()?, laptop.laptop.profile().display().to_string());
     let said = laptop.internet.laptop.run(&adit, &["connect", "--check", &profile])?;
-    // At once: a session that was replaced would be silent until its timeout.
+    // The answer arrives at once, because a session that was replaced would be silent until its timeout.
     let took = laptop.back(Duration::from_secs(5))?;
     std::thread::sleep(Duration::from_secs(2));
     laptop.back(Duration::from_secs(5))?;

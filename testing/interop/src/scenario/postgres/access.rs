@@ -220,7 +220,7 @@ fn up_twice(scenario: &Scenario<'_>) -> Result<String> {
     let said = bed.node(1)?.refused(&["up"])?;
     ensure(said.contains("already") || said.contains("runs"), || format!("up twice: {said}"))?;
     bed.reach(0, 1)?;
-    // A copy of the node's files on another machine: each stream may have only one writer.
+    // A copy of the node's files on another machine. Each stream may have only one writer.
     spare.dir = scenario.folder().join("copy");
     let (from, to) = (bed.node(1)?.dir.display().to_string(), spare.dir.display().to_string());
     crate::process::run("cp", &["-a", &from, &to])?;

@@ -16,7 +16,7 @@ pub(super) const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("kill-backend", kill_backend),
 ];
 
-/// Numbered datagrams in both directions: up from the first node to the second, and down.
+/// Numbered datagrams in both directions, up from the first node to the second, and down.
 pub(super) struct Both {
     up: Stream,
     down: Stream,
@@ -31,8 +31,8 @@ impl Both {
         })
     }
 
-    /// Ends both directions: no datagram was repeated or changed, and at most `most_lost` of a direction did not
-    /// arrive.
+    /// Ends both directions, and checks that no datagram was repeated or changed, and that at most `most_lost` of a
+    /// direction did not arrive.
     pub(super) fn finish(self, bed: &PostgresTestbed, most_lost: u32) -> Result<[Delivery; 2]> {
         let both = [self.up.finish()?, self.down.finish()?];
         for delivery in &both {
@@ -96,19 +96,19 @@ fn kill_database(scenario: &Scenario<'_>, durability: &str) -> Result<String> {
     flows(&bed)?;
     for how in [StopMode::Killed, StopMode::Immediate] {
         bed.cluster.stop_service(how)?;
-        // Long enough for the contents of the queues to expire.
+        // This is long enough for the contents of the queues to expire.
         std::thread::sleep(Duration::from_millis(700));
         bed.cluster.resume_service()?;
         flows(&bed)?;
     }
     let both = both.finish(&bed, u32::MAX)?;
     let [up, _] = both;
-    // The number is at the beginning of a datagram: IPv4 and UDP have 28 bytes.
+    // The number is at the beginning of a datagram, after the 28 bytes of IPv4 and UDP.
     let logged = bed.number(
         "SELECT count(DISTINCT substr(payload, 29, 4)) FROM adit.packet WHERE proto = 17 AND dport = 4000 \
          AND family(dst) = 4 AND substr(payload, 29, 4) <> '\\xffffffff'",
     )?;
-    // Delivered rows had been flushed: the crash did not lose them.
+    // Delivered rows had been flushed, so the crash did not lose them.
     ensure(durability != "strict" || logged >= i64::from(up.received), || {
         format!("{} datagrams were delivered, {logged} are in the tables", up.received)
     })?;

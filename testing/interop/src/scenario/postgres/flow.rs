@@ -21,8 +21,8 @@ const BEGIN: Duration = Duration::from_secs(20);
 const WINDOW: u32 = 200;
 
 /// Sends `count` datagrams of all sizes up to `largest`, in bursts of eight, and returns those that arrived, in order.
-/// At most [`WINDOW`] are in flight at once: the kernel's queues, which overflow while a program waits for a processor,
-/// lose datagrams that no program counts.
+/// At most [`WINDOW`] are in flight at once, because the kernel's queues, which overflow while a program waits for a
+/// processor, lose datagrams that no program counts.
 pub(super) fn datagrams(
     from: &Namespace,
     to: &Namespace,
@@ -88,7 +88,7 @@ pub(super) fn content(number: u32, largest: usize) -> Vec<u8> {
     number.to_be_bytes().into_iter().chain(noise.flatten()).take(length).collect()
 }
 
-/// Transfers `bytes` by TCP and returns the bytes that arrived.
+/// Transfers `bytes` over TCP and returns the bytes that arrived.
 pub(super) fn stream(
     from: &Namespace,
     to: &Namespace,
@@ -111,7 +111,7 @@ pub(super) fn stream(
         stream.set_write_timeout(Some(BEGIN))?;
         stream.write_all(&blob(bytes)).context("writing to the tunnel")
     });
-    // A sender that fails never connects; the listener ends with the sandbox then.
+    // A sender that fails never connects, and the listener then ends with the sandbox.
     join(sender?)?;
     join(receiver)
 }
@@ -152,7 +152,7 @@ pub(super) fn reassemble(packets: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     whole
 }
 
-/// Returns the SHA-256 in hexadecimal, by coreutils.
+/// Returns the SHA-256 in hexadecimal, computed by coreutils.
 pub(super) fn sha256(bytes: &[u8]) -> Result<String> {
     let said = run_with_input(std::process::Command::new("sha256sum"), bytes)?;
     Ok(said.split_whitespace().next().unwrap_or_default().to_owned())

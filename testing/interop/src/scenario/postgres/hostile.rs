@@ -1,4 +1,4 @@
-//! A hostile database: an attacker with write access to every table delivers nothing, and honest packets still arrive.
+//! A hostile database. An attacker with write access to every table delivers nothing, and honest packets still arrive.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -165,7 +165,7 @@ fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
         // A flood.
         "INSERT INTO LEAF (seq, stream, epoch, tag, payload) SELECT TOP + n, STREAM, 1, decode(repeat('ab', 16), 'hex'), \
          decode(repeat('cd', 60), 'hex') FROM generate_series(1, 20000) n".to_owned(),
-        // Rows that no sender writes. They come last: there is no number after the highest one.
+        // Rows that no sender writes. They come last, because there is no number after the highest one.
         "INSERT INTO LEAF (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) VALUES \
          (TOP + 1, STREAM, 1, -5, -1, 70000, -1, -1, '::', '0.0.0.0/0', '', '', ''), \
          (TOP + 2, STREAM, 2147483647, 2147483647, NULL, NULL, NULL, NULL, NULL, NULL, '\\x00', NULL, decode(repeat('00', 7000), 'hex')), \
@@ -264,7 +264,7 @@ fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
         restart(&mut bed)?;
         bed.blame(until("the second node refuses the first", LIMIT, || {
             let Ok(status) = bed.node(1)?.status() else { return Ok(false) };
-            // The first node has created the network: without its keys a node that starts cannot check the settings.
+            // The first node has created the network. Without its keys a node that starts cannot check the settings.
             let status = status.to_string();
             Ok(status.contains("\"refused\":\"") || status.contains("not believed"))
         }))?;

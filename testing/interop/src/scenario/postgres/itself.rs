@@ -1,4 +1,4 @@
-//! The database by itself, without adit: if this fails, the testbed is at fault.
+//! The database on its own, without adit. If this fails, the testbed is at fault.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -66,7 +66,7 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
     let sender = bed.number("SELECT id FROM adit.node WHERE name = 'n1'")?;
     let leaf = format!("adit.packet_{sender}_1");
     bed.sql(&format!("CREATE TABLE saved AS TABLE {leaf}"))?;
-    // Some rows are at the end of a batch and others are not: each ping of an idle network is a separate batch.
+    // Some rows are at the end of a batch and others are not, because each ping of an idle network is a separate batch.
     let row = bed.number(&format!("SELECT min(seq) + 3 FROM {leaf}"))?;
     let next = row + 1;
     let altered = |seq: i64| format!("row {seq} was altered");
@@ -129,7 +129,7 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
     }
     let (said, right) = verified(&bed, &auditor)?;
     ensure(right, || format!("after all was put back: {said}"))?;
-    // The node's own observations are compared with the log: the end is cut off together with all its signatures, and a
+    // The node's own observations are compared with the log. The end is cut off together with all its signatures, and a
     // node is removed.
     let cut = format!("SELECT min(seq) FROM {leaf} WHERE chain IS NOT NULL AND seq >= {row}");
     bed.sql(&format!("DELETE FROM {leaf} WHERE seq > ({cut}); DELETE FROM adit.checkpoint"))?;
@@ -167,7 +167,8 @@ fn export(scenario: &Scenario<'_>) -> Result<String> {
     let (bed, auditor) = passed(scenario, "headers")?;
     let auditor: Vec<&str> = auditor.iter().map(String::as_str).collect();
     let count = |said: &str, what: &str| said.matches(what).count();
-    // The node sees the packets that it received; the auditor both directions; without the key there are only headers.
+    // The node sees the packets that it received, and the auditor sees both directions. Without the key, only headers
+    // are visible.
     let own = tcpdump_output(&bed, scenario, &[])?;
     let (requests, replies) = (count(&own, "ICMP echo request"), count(&own, "ICMP echo reply"));
     ensure(requests >= 5 && replies == 0, || format!("{requests} and {replies}: {own}"))?;
@@ -187,7 +188,8 @@ fn export(scenario: &Scenario<'_>) -> Result<String> {
     let all = [&["tail", "-n", "1000"], &auditor[..]].concat();
     let lines = bed.node(1)?.adit(&all)?;
     ensure(count(&lines, "10.9.0.1 > 10.9.0.2 ICMP 84 bytes") >= 5, || lines.clone())?;
-    // No packet is old enough: the file has a section without an interface, which Wireshark opens and tcpdump refuses.
+    // No packet is old enough, so the file has a section without an interface, which Wireshark opens and tcpdump
+    // refuses.
     let file = scenario.folder().join("before.pcapng");
     let name = file.display().to_string();
     let before = ["export", "--since", "1h", "--until", "59m", "--pcapng", &name];

@@ -1,4 +1,4 @@
-//! The database is away, stuck, slow, full or replaced: queues stay bounded, and traffic resumes when it is back.
+//! The database is away, stuck, slow, full or replaced. Queues stay bounded, and traffic resumes when it is back.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ fn stopped(scenario: &Scenario<'_>) -> Result<String> {
     let both = Both::start(&bed)?;
     flows(&bed)?;
     bed.cluster.stop_service(StopMode::Fast)?;
-    // Longer than the lifetime of packets.
+    // This is longer than the lifetime of packets.
     std::thread::sleep(Duration::from_secs(4));
     for node in &bed.nodes {
         let status = node.status()?;
@@ -57,7 +57,8 @@ fn stopped(scenario: &Scenario<'_>) -> Result<String> {
     Ok(lost(both.finish(&bed, u32::MAX)?))
 }
 
-/// A database hangs but is not gone: connections remain. Rows that it accepts afterwards are too old to be delivered.
+/// A database hangs but is not gone, so connections remain. Rows that it accepts afterwards are too old to be
+/// delivered.
 fn frozen(scenario: &Scenario<'_>) -> Result<String> {
     let bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
@@ -70,7 +71,7 @@ fn frozen(scenario: &Scenario<'_>) -> Result<String> {
     Ok(lost(both))
 }
 
-/// Ten minutes without a database under traffic: memory stays bounded, and traffic resumes within seconds.
+/// Ten minutes without a database under traffic. Memory stays bounded, and traffic resumes within seconds.
 fn ten_minutes_away(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
@@ -214,7 +215,7 @@ fn connection_cut(scenario: &Scenario<'_>) -> Result<String> {
     Ok(lost(both.finish(&bed, u32::MAX)?))
 }
 
-/// The database dies and its standby takes over: the nodes have the addresses of both.
+/// The database dies and its standby takes over. The nodes have the addresses of both.
 fn failover(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = PostgresTestbed::bare(scenario, 2, &Options::default())?;
     let second = Namespace::new("second")?;

@@ -1,4 +1,4 @@
-//! PgBouncer between the nodes and the database: it works in session mode, and is refused in transaction mode.
+//! PgBouncer between the nodes and the database. It works in session mode, and is refused in transaction mode.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ fn program() -> Option<(PathBuf, Option<PathBuf>)> {
     program.exists().then_some((program, libraries))
 }
 
-/// Starts it in the database's namespace. It requires no password: authentication is not tested here, and nodes join
-/// one by one.
+/// Starts it in the database's namespace. It requires no password, because authentication is not tested here, and nodes
+/// join one by one.
 fn start(scenario: &Scenario<'_>, bed: &PostgresTestbed, mode: &str) -> Result<Option<Daemon>> {
     let Some((program, libraries)) = program() else {
         skip(

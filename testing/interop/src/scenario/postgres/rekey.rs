@@ -1,4 +1,4 @@
-//! The network gets a new key: under traffic, while a node is down, and with a database that restores the old state.
+//! The network gets a new key under traffic, while a node is down, and with a database that restores the old state.
 
 use std::fs;
 
@@ -127,7 +127,7 @@ fn node_down(scenario: &Scenario<'_>) -> Result<String> {
     Ok(told)
 }
 
-/// The database shows the rows from before the rekey: nodes do not return to the old key.
+/// The database shows the rows from before the rekey. Nodes do not return to the old key.
 fn put_back(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let save = |name: &str| {

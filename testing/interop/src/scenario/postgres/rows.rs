@@ -104,7 +104,7 @@ fn every_packet_is_a_row(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 /// Sends datagrams until all of them arrive, into empty tables. Rows that are read too late are not delivered, and the
-/// receiver counts them: in that case the machine is busy, and all datagrams are sent again.
+/// receiver counts them. In that case the machine is busy, and all datagrams are sent again.
 fn all_in_time(bed: &PostgresTestbed, address: IpAddr, count: u32) -> Result<Vec<Vec<u8>>> {
     const ATTEMPTS: u32 = 5;
     let late = || -> Result<u64> {
@@ -168,7 +168,7 @@ fn iperf(bed: &PostgresTestbed) -> Result<()> {
     bed.blame(output(command)).map(drop)
 }
 
-/// `export` writes files that other programs can read: tcpdump shows the same flow.
+/// `export` writes files that other programs can read. tcpdump shows the same flow.
 fn exported(bed: &PostgresTestbed, scenario: &Scenario<'_>, hash: &str) -> Result<()> {
     let file = scenario.folder().join("flow.pcapng");
     let path = file.display().to_string();
@@ -191,7 +191,7 @@ fn exported(bed: &PostgresTestbed, scenario: &Scenario<'_>, hash: &str) -> Resul
     ensure(found == hash, || format!("the exported flow's SHA-256 is {found} instead of {hash}"))
 }
 
-/// Every policy, each with one of the durabilities: the contents of the columns and how the leaf is kept.
+/// Every policy, each with one of the durabilities. Checks the contents of the columns, and how the leaf is kept.
 fn policies(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = PostgresTestbed::bare(scenario, 2, &crate::postgres::Options::default())?;
     for (audit, durability, shown) in [
@@ -223,7 +223,7 @@ fn policies(scenario: &Scenario<'_>) -> Result<String> {
         )?;
         let wanted = if durability == "volatile" { "u" } else { "p" };
         ensure(kept == wanted, || format!("{what}: leaves of persistence {kept}"))?;
-        // An unchanged IPv4 packet: its version, its own length.
+        // Checks for an unchanged IPv4 packet, with its version and its own length.
         let clear = bed.number(
             "SELECT count(*) FROM adit.packet WHERE substr(payload, 1, 2) = '\\x4500' \
              AND get_byte(payload, 2) * 256 + get_byte(payload, 3) = octet_length(payload)",
@@ -301,7 +301,7 @@ fn subnets(scenario: &Scenario<'_>) -> Result<String> {
 fn sender_drops(bed: &PostgresTestbed) -> Result<u64> {
     let status = bed.node(0)?.status()?;
     let text = status.to_string();
-    // Anywhere in the report: all numbers under objects called `drops`.
+    // Add up all numbers under objects called `drops`, anywhere in the report.
     let mut total = 0;
     let mut rest = text.as_str();
     while let Some((_, after)) = rest.split_once("\"drops\":{") {

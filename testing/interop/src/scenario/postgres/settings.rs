@@ -1,4 +1,4 @@
-//! Changes to a running network: its settings, its auditor, and its members.
+//! Changes to a running network, that is, to its settings, its auditor, and its members.
 
 use std::fs;
 use std::process::Command;
@@ -167,7 +167,7 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
         let said = "node n3 is not talked to: its MAC is wrong";
         bed.node_mut(at)?.running()?.wait_for(said, LIMIT)?;
     }
-    // Repeatedly.
+    // Try this repeatedly.
     for _ in 0..20 {
         for what in ["removed = now()", "removed = NULL"] {
             bed.sql(&change(what))?;

@@ -125,7 +125,7 @@ impl PostgresTestbed {
         format!("postgres://{ADMIN}:{PASSWORD}@{hosts}/{ADMIN}?{parameters}")
     }
 
-    /// Creates the network at the first node, and makes the others join it by the command that the first prints.
+    /// Creates the network at the first node, and makes the others join it with the command that the first prints.
     pub(super) fn found(&self, plan: &Plan<'_>) -> Result<()> {
         let (first, others) = self.nodes.split_first().context("no node")?;
         let url = self.url(plan);
@@ -147,7 +147,7 @@ impl PostgresTestbed {
         Ok(())
     }
 
-    /// Starts all nodes and waits until each one reaches all others by IPv4.
+    /// Starts all nodes and waits until each one reaches all others over IPv4.
     pub(super) fn up(&mut self) -> Result<()> {
         for node in &mut self.nodes {
             node.spawn()?;
@@ -207,12 +207,12 @@ impl PostgresTestbed {
         self.cluster.sql(ADMIN, sql)
     }
 
-    /// Returns a number by SQL.
+    /// Queries a number with SQL.
     pub(super) fn number(&self, sql: &str) -> Result<i64> {
         self.cluster.number(ADMIN, sql)
     }
 
-    /// Waits until one node has counted as many rows from the other as the tables contain: every row was delivered, or
+    /// Waits until one node has counted as many rows from the other as the tables contain. Every row was delivered, or
     /// was read when it was too old to be delivered, and there were no others. Returns the number of late rows, which
     /// is 0 except on a machine that is too busy. There must be no rows from before the receiver's start.
     pub(super) fn all_accounted(&self, from: usize, to: usize) -> Result<u64> {
@@ -297,7 +297,7 @@ impl Node {
         self.daemon.as_mut().context("the node does not run")
     }
 
-    /// Kills the node by `kill -9`.
+    /// Kills the node with `kill -9`.
     pub(super) fn kill(&mut self) -> Result<()> {
         let mut daemon = self.daemon.take().context("the node does not run")?;
         daemon.signal(Signal::SIGKILL)?;
