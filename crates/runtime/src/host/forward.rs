@@ -28,7 +28,12 @@ impl Host {
     /// Applies the plan's forwarding rules. If the kernel refuses them, forwards nothing, so that no network is exposed
     /// unintentionally. Returns a note on each part that was refused.
     pub(super) fn apply_forwarding(&mut self, plan: &HostPlan, device: &str) -> Vec<String> {
-        let Some(forward) = &plan.forward else { return Vec::new() };
+        let Some(forward) = &plan.forward else {
+            if self.forwarding.rules.take().is_some() {
+                self.undo_log.restore_sysctls(is_forwarding);
+            }
+            return Vec::new();
+        };
         let (wants_v4, wants_v6) = forward.families();
         if !wants_v4 && !wants_v6 {
             self.undo_log.restore_sysctls(is_forwarding);
