@@ -88,7 +88,7 @@ deny:
 # Tests the data plane's threads under ThreadSanitizer; needs a nightly toolchain with rust-src, and root.
 sanitize:
 	RUSTFLAGS=-Zsanitizer=thread cargo +nightly test -Zbuild-std --target $(shell rustc -vV | sed -n 's/^host: //p') \
-	    --target-dir target/sanitize --locked -p adit-openvpn-data --test races --test workers
+	    --target-dir target/sanitize --locked -p adit-openvpn-data --test data_path -- races workers
 
 # Checks the workspace with the oldest supported Rust.
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use adit_testbed::postgres::Cluster;
-use database::{ADIT, cluster, good, invitation, postgres, refused, text};
 
-mod database;
+use crate::database::{ADIT, cluster, good, invitation, postgres, refused, text};
 
 const VERIFIER: &str = "'SCRAM-SHA-256$4096:' || repeat('a', 22) || '==$' || repeat('b', 43) || '=:' || repeat('c', 43) || '='";
 

@@ -5,9 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use adit_testbed::postgres::Cluster;
-use database::{ADIT, cluster, good, invitation, postgres, refused, text};
 
-mod database;
+use crate::database::{ADIT, cluster, good, invitation, postgres, refused, text};
 
 /// A cluster, and a network `vpn` of the node hub.
 struct Net {

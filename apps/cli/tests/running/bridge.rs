@@ -1,13 +1,12 @@
 //! A bridge with a settings file and a watchdog, as a service manager starts it.
 
-mod world;
-
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, TestProcess, until};
+
+use crate::world::{ADIT, TestProcess, until};
 
 #[test]
 fn a_settings_file_starts_a_bridge_that_says_how_it_is() {

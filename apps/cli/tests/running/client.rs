@@ -1,12 +1,11 @@
 //! The clients `adit connect` and `adit openvpn` with a managed server.
 
-mod world;
-
 use std::fs;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Server, TestProcess, answers, kill_with_helper, until};
+
+use crate::world::{self, ADIT, Server, TestProcess, answers, kill_with_helper, until};
 
 /// Returns the routes of a namespace's main table, as iproute2 prints them.
 fn routes(ns: &NetNs) -> String {

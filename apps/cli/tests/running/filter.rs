@@ -1,10 +1,8 @@
 //! A managed server that filters its clients' traffic.
 
-mod world;
-
 use std::fs;
 
-use world::{Server, answers, until};
+use crate::world::{Server, answers, until};
 
 const RULES: &str = "table inet vpn {
     chain forward {

@@ -1,7 +1,5 @@
 //! The helper, and the network process without privileges.
 
-mod world;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -9,10 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::privileges::{
+
+use crate::world::privileges::{
     assert_all_without_rights, assert_helper, assert_without_rights, can_read, status,
 };
-use world::{Server, TestProcess, alive, answers, helper_of, kill_with_helper, until};
+use crate::world::{self, Server, TestProcess, alive, answers, helper_of, kill_with_helper, until};
 
 fn kill(pids: &[u32]) {
     let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();

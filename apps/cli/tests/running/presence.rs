@@ -1,11 +1,10 @@
 //! Running processes on one host, and two devices with the same profile.
 
-mod world;
-
 use std::fs;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Server, TestProcess, alive, answers, helper_of, until};
+
+use crate::world::{self, ADIT, Server, TestProcess, alive, answers, helper_of, until};
 
 /// Runs `adit LINE` in a namespace. Returns the exit code and all output.
 fn adit(server: &Server, ns: &NetNs, line: &str) -> (Option<i32>, String) {

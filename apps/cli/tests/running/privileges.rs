@@ -1,16 +1,15 @@
 //! The users and privileges of network processes of a bridge, a PostgreSQL node and a check, also if no user or helper
 //! is available.
 
-mod world;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::privileges::{assert_all_without_rights, assert_helper, can_read, status, tasks};
-use world::{ADIT, Server, TestProcess, address, alive, answers, helper_of, until};
+
+use crate::world::privileges::{assert_all_without_rights, assert_helper, can_read, status, tasks};
+use crate::world::{self, ADIT, Server, TestProcess, address, alive, answers, helper_of, until};
 
 /// Writes a rule set that includes another file.
 fn write_rules(dir: &Path, verdict: &str) {

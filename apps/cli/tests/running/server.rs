@@ -1,13 +1,12 @@
 //! The managed server in its intended environment, on a host between clients and an outside
 //! network.
 
-mod world;
-
 use std::fs;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Server, TestProcess, address, answers, kill_with_helper, until};
+
+use crate::world::{self, ADIT, Server, TestProcess, address, answers, kill_with_helper, until};
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";

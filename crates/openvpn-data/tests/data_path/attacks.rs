@@ -1,14 +1,13 @@
 //! Properties that must hold under attack: each test lets exactly one check fail.
 
-mod common;
-
 use adit_dataplane::{DropReason, Relay};
 use adit_engine::command::{Float, KeySlot, Traffic};
 use adit_engine::{Link, PeerId, SocketId};
 use adit_openvpn::data_format::{Command, Notice, PeerSpec};
-use adit_openvpn_data::{LoopbackPlane, Upcall};
-use common::*;
+use adit_openvpn_data::Upcall;
 use proptest::prelude::*;
+
+use crate::common::*;
 
 #[test]
 fn packets_pass_both_ways() {

@@ -1,8 +1,6 @@
 //! Every packet format behaves like the common one: it carries packets and trains, refuses packets
 //! that were modified, repeated or truncated, and counts the reasons.
 
-mod common;
-
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
 use adit_dataplane::{DropReason, Relay};
 use adit_engine::PeerId;
@@ -10,10 +8,10 @@ use adit_engine::command::{Float, KeySlot};
 use adit_openvpn::data_format::{
     BlockSuite, Command, DataKey, Framing, KeyLimits, Notice, PacketLayout, PeerSpec, Protection,
 };
-use adit_openvpn_data::LoopbackPlane;
 use adit_wire::{Gso, VnetHeader};
-use common::{End, SERVER, layout, link, packet, spec, world};
 use proptest::prelude::*;
+
+use crate::common::{self, End, SERVER, layout, link, packet, spec, world};
 
 const PEER: u8 = 2;
 const ID: PeerId = PeerId(2);

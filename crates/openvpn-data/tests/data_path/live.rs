@@ -1,7 +1,5 @@
 //! The worker over real sockets on the loopback interface, without a TUN device.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
@@ -11,8 +9,9 @@ use adit_engine::{Instant, Link, PeerId, SocketId};
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_openvpn::data_format::{Command, Notice, PeerSpec};
-use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
-use common::{key, layout, spec};
+use adit_openvpn_data::{Plane, Upcall, Upcalls};
+
+use crate::common::{self, key, layout, spec};
 
 fn boot_clock() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())

@@ -1,8 +1,6 @@
 //! Several workers in memory, on threads that are released at the same moment, again and again: these properties must
 //! hold however their steps interleave.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +14,8 @@ use adit_engine::command::KeySlot;
 use adit_engine::{Link, PeerId};
 use adit_openvpn::data_format::{Command, DataKey, Notice, PeerSpec, Protection};
 use adit_openvpn_data::LoopbackPlane;
-use common::{End, SERVER, key, layout, link, packet, spec, world};
+
+use crate::common::{End, SERVER, key, layout, link, packet, spec, world};
 
 /// The rounds of a race. On two cores the critical interleaving occurs about once in a thousand rounds.
 const ROUNDS: usize = 10_000;

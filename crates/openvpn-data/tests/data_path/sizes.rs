@@ -1,13 +1,11 @@
 //! Sizes on the data path: fragmented packets, hostile inner packets, packet ids near their limit.
 
-mod common;
-
 use adit_dataplane::{DropReason, Relay};
 use adit_engine::PeerId;
 use adit_engine::command::{InnerMtu, KeySlot};
 use adit_openvpn::data_format::{Command, Framing, FramingError, Notice, PacketLayout, PeerSpec};
-use adit_openvpn_data::LoopbackPlane;
-use common::{End, SERVER, key, layout, link, packet, spec, world};
+
+use crate::common::{End, SERVER, key, layout, link, packet, spec, world};
 
 /// Creates a server and client 2 whose packets carry a fragment header.
 fn pieces(limit: u16, framing: Framing) -> (End, End) {

@@ -1,8 +1,6 @@
 //! A static key over streams: one end uses real sockets, and the other's packets are made in
 //! memory.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::time::{Duration, Instant as Wall};
@@ -15,8 +13,9 @@ use adit_linux::tcp::{TcpConnectOptions, TcpStream};
 use adit_openvpn::data_format::{
     BlockSuite, Command, DataKey, KeyLimits, Notice, PeerSpec, Protection,
 };
-use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
-use common::{End, layout, packet, spec};
+use adit_openvpn_data::{Plane, Upcall, Upcalls};
+
+use crate::common::{self, End, layout, packet, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PEER: PeerId = PeerId(0);

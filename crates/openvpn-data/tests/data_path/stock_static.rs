@@ -1,8 +1,6 @@
 //! Captured packets of the real openvpn with a static key: pings, and packets from its TUN device (router
 //! solicitations).
 
-mod common;
-
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use adit_crypto::{BlockCipher, Digest, DirectionKey};
@@ -10,10 +8,10 @@ use adit_dataplane::{DropReason, Relay};
 use adit_engine::PeerId;
 use adit_engine::command::KeySlot;
 use adit_openvpn::data_format::{BlockSuite, Command, DataKey, KeyLimits, PeerSpec, Protection};
-use adit_openvpn_data::LoopbackPlane;
-use common::{End, layout, link, spec};
 
-const CAPTURE: &str = include_str!("fixtures/stock-static-key.txt");
+use crate::common::{self, End, layout, link, spec};
+
+const CAPTURE: &str = include_str!("../fixtures/stock-static-key.txt");
 const PEER: PeerId = PeerId(0);
 
 fn unhex(text: &str) -> Vec<u8> {

@@ -1,8 +1,6 @@
 //! Streams over real sockets on the loopback interface, without a TUN device: arriving packets are relayed to other
 //! peers (`Relay::Direct`), where the test reads them.
 
-mod common;
-
 use std::io::{self, Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
 use std::sync::Arc;
@@ -16,9 +14,10 @@ use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::tcp::{TcpConnectOptions, TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_openvpn::data_format::{Command, PeerSpec};
-use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
-use common::{End, SERVER, key, layout, packet, spec};
+use adit_openvpn_data::{Plane, Upcall, Upcalls};
 use proptest::prelude::*;
+
+use crate::common::{End, SERVER, key, layout, packet, spec};
 
 fn boot_clock() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())

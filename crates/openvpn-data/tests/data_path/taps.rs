@@ -1,7 +1,5 @@
 //! Planes with TAP devices in namespaces, joined as a switch: a server and two clients. Needs root.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket as StdUdp};
 use std::sync::Arc;
@@ -15,8 +13,9 @@ use adit_linux::netns::NetNs;
 use adit_linux::tun::{TunDevice, TunMode, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_openvpn::data_format::{Command, PeerSpec};
-use adit_openvpn_data::{LoopbackPlane, Plane, Upcalls};
-use common::{key, layout, spec};
+use adit_openvpn_data::{Plane, Upcalls};
+
+use crate::common::{key, layout, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -1,8 +1,6 @@
 //! A server with several workers: a socket for each on one port, a queue for each of one device, and clients in memory
 //! whose packets cross real sockets. Needs root.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket as StdUdp};
 use std::sync::Arc;
@@ -19,8 +17,9 @@ use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket, steer};
 use adit_openvpn::data_format::{Command, KeyLimits, Notice, PeerSpec};
 use adit_openvpn_data::packet::SENDER;
-use adit_openvpn_data::{LoopbackPlane, Plane, Upcall, Upcalls};
-use common::{End, key, layout, link, spec};
+use adit_openvpn_data::{Plane, Upcall, Upcalls};
+
+use crate::common::{End, key, layout, link, spec};
 
 /// Long enough for the busiest machine; in a passing test it never expires.
 const PATIENCE: Duration = Duration::from_secs(20);

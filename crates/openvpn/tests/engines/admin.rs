@@ -1,8 +1,6 @@
 //! Parameters that a server's administrator sets for individual clients, and messages that change
 //! or end sessions.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -18,7 +16,8 @@ use adit_openvpn::session::Settings;
 use adit_sim::Impairment;
 use ipnet::IpNet;
 use proptest::prelude::*;
-use support::{World, client_config, client_tls_named, server_config};
+
+use crate::support::{World, client_config, client_tls_named, server_config};
 
 const SECOND: Duration = Duration::from_secs(1);
 

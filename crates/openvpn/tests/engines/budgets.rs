@@ -2,8 +2,6 @@
 //! second and compared with the limits in `session::budget`. The hostile client here is built only
 //! from the protocol's parts, so that no budget of our own client limits it.
 
-mod support;
-
 use std::time::Duration;
 
 use adit_engine::{Engine, Link, PeerId, Rate};
@@ -17,7 +15,8 @@ use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::tls::{ClientTls, TlsSession};
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::Impairment;
-use support::{World, client_config, client_tls, server_config};
+
+use crate::support::{self, World, client_config, client_tls, server_config};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);

@@ -1,7 +1,5 @@
 //! Control packets that an attacker on the path injects into a session without a wrapping.
 
-mod support;
-
 use std::time::Duration;
 
 use adit_openvpn::client::{ClientConfig, ClientEvent};
@@ -12,7 +10,8 @@ use adit_openvpn::server::{ServerConfig, ServerEvent};
 use adit_openvpn::session::Settings;
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::{Impairment, Loss, Pipe};
-use support::{World, client_config, server_config};
+
+use crate::support::{self, World, client_config, server_config};
 
 const SECOND: Duration = Duration::from_secs(1);
 const GARBAGE: &[u8] = b"twenty bytes of junk";

@@ -1,11 +1,6 @@
 //! Sessions and programs that end because of `inactive`, `session-timeout`, `ping-exit` or
 //! `tls-exit`.
 
-#[allow(dead_code)]
-#[path = "support/points.rs"]
-mod points;
-mod support;
-
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
@@ -19,8 +14,11 @@ use adit_openvpn::keys::StaticKey;
 use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::{Limits, Settings};
 use adit_sim::{Impairment, Loss};
-use points::{A, B};
-use support::{World, client_config, client_tls, foreign_client_tls, server_config, server_tls};
+
+use crate::points::{self, A, B};
+use crate::support::{
+    World, client_config, client_tls, foreign_client_tls, server_config, server_tls,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,12 +1,5 @@
 //! Point-to-point ends on a simulated link.
 
-#[allow(dead_code)]
-#[path = "support/pki.rs"]
-mod pki;
-#[allow(dead_code)]
-#[path = "support/points.rs"]
-mod points;
-
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
@@ -20,7 +13,9 @@ use adit_openvpn::p2p::{Ifconfig4, PeerConfig, PeerTls, RemotePolicy, StaticConf
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::WrapConfig;
 use adit_sim::{Impairment, Loss};
-use points::{A, B, Config, Packet, World, address};
+
+use crate::points::{self, A, B, Config, Packet, World, address};
+use crate::support;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -94,9 +89,9 @@ fn statics() -> [Config; 2] {
 
 fn tls(server: bool, settings: Settings, remote_policy: RemotePolicy) -> Config {
     let tls = if server {
-        PeerTls::Server(pki::server_tls())
+        PeerTls::Server(support::server_tls())
     } else {
-        PeerTls::Client(pki::client_tls())
+        PeerTls::Client(support::client_tls())
     };
     Config::Peer(Box::new(PeerConfig {
         settings,
@@ -642,8 +637,8 @@ fn another_certificate_in_a_renegotiation_ends_the_session() {
     for n in [A, B] {
         let mut w = up(pair(&rekey_every(20)));
         let other = match n {
-            A => PeerTls::Server(pki::server_tls()),
-            _ => PeerTls::Client(pki::client_tls()),
+            A => PeerTls::Server(support::server_tls()),
+            _ => PeerTls::Client(support::client_tls()),
         };
         match w.nodes[n].end.as_mut() {
             Some(points::End::Peer(engine)) => engine.set_tls(other),

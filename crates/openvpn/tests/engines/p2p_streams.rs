@@ -1,13 +1,6 @@
 //! A static key over TCP in virtual time, with an end that listens, one that dials, and
 //! unauthenticated senders.
 
-#[allow(dead_code)]
-#[path = "support/connections.rs"]
-mod connections;
-#[allow(dead_code)]
-#[path = "support/points.rs"]
-mod points;
-
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
@@ -18,8 +11,9 @@ use adit_openvpn::data_format::{BlockSuite, Input, Notice, Outbox};
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{RemotePolicy, StaticConfig, TunnelAddrs};
 use adit_openvpn::session::Settings;
-use connections::{D, DELAY, L, SECOND, World, from};
-use points::Config;
+
+use crate::connections::{D, DELAY, L, SECOND, World, from};
+use crate::points::{self, Config};
 
 const PEER: PeerId = PeerId(0);
 

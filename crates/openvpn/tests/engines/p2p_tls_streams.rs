@@ -1,16 +1,6 @@
 //! TLS over TCP in point-to-point mode, in virtual time. The listening end may have either TLS
 //! role.
 
-#[allow(dead_code)]
-#[path = "support/connections.rs"]
-mod connections;
-#[allow(dead_code)]
-#[path = "support/pki.rs"]
-mod pki;
-#[allow(dead_code)]
-#[path = "support/points.rs"]
-mod points;
-
 use std::time::Duration;
 
 use adit_engine::Transport;
@@ -21,8 +11,10 @@ use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{PeerConfig, PeerTls, RemotePolicy, TunnelAddrs};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::WrapConfig;
-use connections::{D, DELAY, L, SECOND, World, from};
-use points::{Config, Packet};
+
+use crate::connections::{D, DELAY, L, SECOND, World, from};
+use crate::points::{self, Config, Packet};
+use crate::support;
 
 fn settings() -> Settings {
     let keepalive = Keepalive { interval: 2 * SECOND, timeout: 10 * SECOND };
@@ -42,9 +34,9 @@ fn end(n: usize, server: bool, settings: Settings) -> Config {
         remote_policy.remotes.push(points::remote(Transport::Tcp));
     }
     let tls = if server {
-        PeerTls::Server(pki::server_tls())
+        PeerTls::Server(support::server_tls())
     } else {
-        PeerTls::Client(pki::client_tls())
+        PeerTls::Client(support::client_tls())
     };
     let tunnel_addrs = TunnelAddrs::default();
     Config::Peer(Box::new(PeerConfig {

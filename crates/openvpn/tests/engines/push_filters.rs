@@ -1,14 +1,13 @@
 //! A server pushes options that its client filters, in every form that the protocol allows.
 
-mod support;
-
 use std::time::Duration;
 
 use adit_openvpn::client::{ClientEvent, TunnelConfig};
 use adit_openvpn::negotiate::{FilterAction, PullFilter, PullFilters};
 use adit_openvpn::session::Settings;
 use adit_sim::Impairment;
-use support::{World, client_config, server_config};
+
+use crate::support::{World, client_config, server_config};
 
 const SECOND: Duration = Duration::from_secs(1);
 

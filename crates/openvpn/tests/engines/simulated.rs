@@ -1,7 +1,5 @@
 //! Client and server engines on a simulated network.
 
-mod support;
-
 use std::time::Duration;
 
 use adit_engine::auth;
@@ -13,7 +11,8 @@ use adit_openvpn::server::{Disconnect, ServerEvent};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::WrapConfig;
 use adit_sim::{Impairment, Loss};
-use support::{World, client_config, client_tls_named, server_config};
+
+use crate::support::{self, World, client_config, client_tls_named, server_config};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,8 +1,6 @@
 //! Client and server engines over streams, which keep the order, lose no bytes, and may break at
 //! any moment.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,7 +14,10 @@ use adit_openvpn::server::{Disconnect, ServerEvent};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::Impairment;
-use support::{World, client_config, client_tls_named, foreign_client_tls, server_config};
+
+use crate::support::{
+    self, World, client_config, client_tls_named, foreign_client_tls, server_config,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 

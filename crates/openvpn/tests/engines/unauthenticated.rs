@@ -1,8 +1,6 @@
 //! The server's handling of unauthenticated packets, alone and interleaved with packets of other
 //! clients.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,8 +14,9 @@ use adit_openvpn::server::{ServerConfig, ServerEvent};
 use adit_openvpn::session::Settings;
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::Impairment;
-use support::{
-    World, client_config, client_tls_named, foreign_client_tls, server_address, server_config,
+
+use crate::support::{
+    self, World, client_config, client_tls_named, foreign_client_tls, server_address, server_config,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,8 +1,6 @@
 //! Past vulnerabilities of OpenVPN, each identified by its number, tested against our engines.
 //! Further ones are tested next to the relevant code. docs/security.md lists all of them.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,7 +13,8 @@ use adit_openvpn::server::ServerConfig;
 use adit_openvpn::session::Settings;
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::Impairment;
-use support::{World, client_config, server_address, server_config};
+
+use crate::support::{self, World, client_config, server_address, server_config};
 
 const SECOND: Duration = Duration::from_secs(1);
 

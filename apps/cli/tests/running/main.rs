@@ -1,0 +1,12 @@
+//! Servers, clients and bridges as a user runs them. They are one program, because each test program is linked with all crates.
+
+mod bridge;
+mod client;
+mod demo;
+mod filter;
+mod helper;
+mod openvpn;
+mod presence;
+mod privileges;
+mod server;
+mod world;
