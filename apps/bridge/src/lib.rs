@@ -55,23 +55,23 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub struct BridgeOptions {
     /// The two ports.
     pub ports: [PortSpec; 2],
-    /// The rule file; `None`: all frames pass.
+    /// The rule file, or `None` if all frames pass.
     pub rules: Option<PathBuf>,
-    /// The options for forwarding packets between two networks; `None`: forward frames.
+    /// The options for forwarding packets between two networks, or `None` to forward frames.
     pub routed: Option<RoutedOptions>,
-    /// The number of threads that move frames; `None`: determined by the number of cores.
+    /// The number of threads that move frames. `None` derives it from the number of cores.
     pub workers: Option<u16>,
-    /// The MTU of new TAPs; `None`: the other port's.
+    /// The MTU of new TAPs, or `None` for the other port's MTU.
     pub mtu: Option<u32>,
     /// Whether the host's stack receives and answers the ports' frames.
     pub share_with_host: bool,
     /// The reaction of a port when the other one loses its link.
     pub link_state: LinkState,
-    /// The name in `adit status` and of the control socket; `None`: derived from the ports' names.
+    /// The name in `adit status` and of the control socket. `None` derives it from the ports' names.
     pub name: Option<String>,
     /// A directory for the control socket instead of /run/adit.
     pub dir: Option<PathBuf>,
-    /// The user to run as; `None`: `adit`, or `nobody`.
+    /// The user to run as, or `None` for `adit`, or `nobody` if that user does not exist.
     pub user: Option<String>,
     /// The number of levels by which the log is more verbose.
     pub verbose: u8,

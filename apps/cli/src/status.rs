@@ -124,7 +124,7 @@ fn report(report: &StatusReport) -> String {
         "bridge" => "joins",
         _ => "connects to",
     };
-    // A node of a mesh has no endpoint of its own: its paths are below.
+    // A node of a mesh has no endpoints; its paths are below.
     if !report.endpoints.is_empty() {
         text.push_str(&wrapped(&format!("  {place} "), &report.endpoints.join(", ")));
     }

@@ -27,7 +27,7 @@ struct Undo {
     boot: String,
     /// The nft table to remove.
     table: Option<String>,
-    /// The changed kernel settings with their former values, in the order of the changes.
+    /// The changed kernel settings with their previous values, in the order of the changes.
     sysctls: Vec<(String, String)>,
 }
 

@@ -13,7 +13,7 @@ use adit_runtime::paths::Paths;
 pub(super) enum Leftover {
     /// An nft table.
     Table(String),
-    /// A kernel setting and its former value.
+    /// A kernel setting and its previous value.
     Setting(String, String),
 }
 

@@ -36,7 +36,7 @@ pub struct Settings {
     pub network6: Option<Ipv6Net>,
     /// The name of the TUN device.
     pub device: String,
-    /// The traffic that clients send through the tunnel besides the network itself.
+    /// The traffic that clients send through the tunnel in addition to the network itself.
     pub reach: Reach,
     /// The name servers that are pushed to clients.
     pub dns: Vec<IpAddr>,

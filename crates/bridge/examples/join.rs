@@ -1,5 +1,5 @@
-//! The forwarding loop alone, without control thread, privileges or checks: joins two TAP devices until the program is
-//! killed, and filters by the rules of a file if one is given.
+//! The bare forwarding loop, without control thread, privileges or checks. It joins two TAP devices until the program
+//! is killed, and filters by the rules of a file if one is given.
 //!
 //! Example: join private public packaging/examples/simple-fw.nft
 

@@ -96,7 +96,7 @@ pub struct Totals {
     pub sides: [SideTotals; 2],
 }
 
-/// One worker's counters: only the worker writes them, once for each burst, and any thread may read them.
+/// One worker's counters. Only the worker writes them, once for each burst, and any thread may read them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -109,7 +109,7 @@ impl Counters {
         let Some(counters) = self.sides.get(side.index()) else { return };
         for (counter, number) in counters.iter().zip(burst.numbers_mut()) {
             if *number != 0 {
-                // No other thread writes: no read-modify-write across cores is needed.
+                // No other thread writes, so no read-modify-write across cores is needed.
                 counter.store(counter.load(Relaxed).wrapping_add(*number), Relaxed);
                 *number = 0;
             }

@@ -1,4 +1,4 @@
-//! A bridge of two ports: each frame that one receives is evaluated once and leaves by the other, unchanged.
+//! A bridge of two ports. Each frame that one receives is evaluated once and leaves through the other, unchanged.
 //!
 //! ```text
 //!            control thread: opens ports, again when one vanished; reloads rules; reports

@@ -16,8 +16,8 @@ use crate::hook::{Hook, HookVerdict};
 use crate::port::{FrameError, Queue, QueueError, Side};
 use crate::routed::Outgoing;
 
-/// The maximum number of frames in a burst. If each had 64 KiB, they would exceed a core's cache: the batch then takes
-/// fewer.
+/// The maximum number of frames in a burst. If each had 64 KiB, they would exceed a core's cache, so the batch then
+/// takes fewer.
 const SLOTS: usize = 64;
 
 /// The number of frames read from a TAP device at once.
@@ -27,7 +27,7 @@ const TAP_BURST: usize = 16;
 /// call.
 const TO_SOCKET: usize = 256 << 10;
 
-/// The same limit if the other port is a TAP device too: each frame is then written by a separate call, preferably
+/// The same limit if the other port is a TAP device too. Each frame is then written by a separate call, preferably
 /// while it is in the cache.
 const TO_TAP: usize = 16 << 10;
 
@@ -37,9 +37,9 @@ const PLAIN: [u8; VNET_LEN] = [0; VNET_LEN];
 /// The number of bursts from each port before the worker checks for commands.
 const ROUNDS: usize = 256;
 
-/// How long a burst may wait for space in the other port's queue before it is dropped. Meanwhile its own port is not
-/// read, so that its queue slows the senders down: brief congestion loses nothing. A port that is stuck for longer is
-/// broken.
+/// The time for which a burst may wait for space in the other port's queue before it is dropped. Meanwhile its own port
+/// is not read, so its queue slows the senders down, and brief congestion loses nothing. A port that is stuck for
+/// longer is broken.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The command queue's token; the tokens of the ports are their sides' indices.
@@ -349,7 +349,7 @@ impl Worker {
         }
     }
 
-    /// Watches the ports that can be served now: a port whose last burst waits is not read, and the port that the burst
+    /// Watches the ports that can be served now. A port whose last burst waits is not read, and the port that the burst
     /// waits for is watched for space.
     fn watch(&self) {
         let [waits_a, waits_b] = self.ways.each_ref().map(|way| way.waiting.is_some());

@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_wrong_mac_and_wrong_padding_are_refused_alike() {
-        // Whole blocks of ciphertext under the right HMAC, with invalid padding: only the key's owner can make such a
+        // Whole blocks of ciphertext under the right HMAC, with invalid padding. Only the key's owner can make such a
         // packet, and learns nothing from it.
         let digest = Digest::Sha256;
         let open = OpenBlock::new(Some(BlockCipher::Aes256Cbc), Some(digest), &half(3)).unwrap();

@@ -80,8 +80,8 @@ pub struct PlaneConfig {
     pub relay: Relay,
     /// The offloads that may be used; each can be switched off separately.
     pub gates: Offloads,
-    /// Client mode: all packets come from one server. Control packets never count as unauthenticated, peers are found by
-    /// address, and a full socket stops reading the TUN device instead of dropping.
+    /// Client mode, in which all packets come from one server. Control packets never count as unauthenticated, peers
+    /// are found by address, and a full socket stops reading the TUN device instead of dropping.
     pub client: bool,
     /// `dev tap`: the device and the peers carry Ethernet frames, which find their peer by MAC address.
     pub ethernet: bool,
@@ -517,7 +517,7 @@ impl<F: Format> Plane<F> {
         let PeerSpec { replay_window, link, .. } = **peer.settings.load();
         // A stream reorders nothing.
         let replay_window = if link.is_stream() { 1 } else { replay_window };
-        // Key material of the right length by type: the library has no reason to refuse it.
+        // Key material whose type guarantees its length, so the library has no reason to refuse it.
         let Some(key) = Key::new(key, replay_window, peer.next_key_origin()) else { return };
         if key.is_headerless() {
             self.shared.tables.has_headerless_keys.store(true, Ordering::Relaxed);
@@ -540,7 +540,7 @@ impl<F: Format> Plane<F> {
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tx = peer.lock_tx();
         if tx.blocked {
-            // Sealed packets are queued: this message must not overtake them.
+            // Sealed packets are queued, and this message must not overtake them.
             if tx.waiting.len() < MAX_PENDING_MESSAGES {
                 tx.waiting.push_back(message);
             } else {

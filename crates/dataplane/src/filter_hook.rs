@@ -1,4 +1,4 @@
-//! The packet filter in the data path: every packet that leaves the tunnel, enters it, or goes from peer to peer is
+//! The packet filter in the data path. Every packet that leaves the tunnel, enters it, or goes from peer to peer is
 //! evaluated once. Without a filter nothing here runs.
 //!
 //! ```text
@@ -80,7 +80,7 @@ pub(crate) enum HookVerdict {
     Pass,
     /// The packet was dropped, rejected with a reply, or held for reassembly.
     Consumed,
-    /// The reassembled packet passes: these fragments are sent in its place.
+    /// The reassembled packet passes, and these fragments are sent in its place.
     Fragments(Vec<Vec<u8>>),
 }
 

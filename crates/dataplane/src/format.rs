@@ -134,7 +134,7 @@ pub enum InBand {
 /// The packet in which a text arrived: separates fragments of one packet from those of another.
 #[derive(Copy, Clone, Debug)]
 pub struct Origin {
-    /// Which key of the peer opened it.
+    /// The key of the peer that opened it.
     pub key: u64,
     /// Its packet id under that key.
     pub packet_id: u64,

@@ -99,8 +99,8 @@ pub(crate) struct Tx<F: Format> {
     pub parked: bool,
     /// Messages of the control plane, to be sealed after the blocked packets. At most [`MAX_PENDING_MESSAGES`].
     pub waiting: VecDeque<Vec<u8>>,
-    /// Trains with datagrams of at least this length are sent as single datagrams, because they exceed the path MTU; 0:
-    /// no such length is known.
+    /// Trains with datagrams of at least this length are sent as single datagrams, because they exceed the path MTU. 0
+    /// if no such length is known.
     pub oversize: usize,
     /// The size of the last path probe.
     pub probed: u16,
@@ -179,7 +179,8 @@ impl<F: Format> Peer<F> {
         }
     }
 
-    /// Takes the TX lock. Never hold two at once: two workers that relay between the same two peers would deadlock.
+    /// Takes the TX lock. Never hold two at once, because two workers that relay between the same two peers would
+    /// deadlock.
     pub(crate) fn lock_tx(&self) -> MutexGuard<'_, Tx<F>> {
         self.tx.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }

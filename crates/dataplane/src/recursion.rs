@@ -1,7 +1,7 @@
 //! Recognizes packets of the tunnel's own transport that come back through the tunnel device.
 //!
-//! A route that leads the transport into its own tunnel makes each packet produce the next one: a
-//! whole core seals the same packet forever. Such packets are dropped where they are read.
+//! A route that leads the transport into its own tunnel makes each packet produce the next one, so
+//! a whole core would seal the same packet forever. Such packets are dropped when they are read.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use adit_wire::ip::{self, Ip};
 pub struct OwnTransport {
     /// The first host that packets are sent to: the server, or the proxy in front of it.
     pub remote: SocketAddr,
-    /// The local port that packets are sent from; `None`: any.
+    /// The local port that packets are sent from, or `None` for any.
     pub local_port: Option<u16>,
     /// TCP rather than UDP.
     pub stream: bool,

@@ -39,7 +39,7 @@ struct Family<A, P: Prefix> {
     /// The empty table that all parts without hosts share: thirty-two separate tables would keep as many pages of
     /// memory in use, depending on where they were allocated.
     none: Arc<Hosts<A>>,
-    /// The number of entries: if it is 0, lookups skip the table.
+    /// The number of entries. If it is 0, lookups skip the table.
     entered: usize,
     prefixes: PrefixMap<P, PeerId>,
 }
@@ -60,7 +60,7 @@ where
     }
 }
 
-/// Hashes addresses. It needs no secret, because we assign all of them: the sender of a packet chooses which address is
+/// Hashes addresses. It needs no secret, because we assign all of them. The sender of a packet chooses which address is
 /// looked up, but not which addresses are entered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mixer(u64);

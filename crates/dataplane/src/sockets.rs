@@ -37,8 +37,8 @@ impl Group {
         self.members.iter().skip(worker).step_by(workers.max(1))
     }
 
-    /// Returns the socket that a worker sends through: its own if it has one, so that workers do not wait for each
-    /// other.
+    /// Returns the socket that a worker sends through. It is the worker's own if there is one, so workers do not wait
+    /// for each other.
     fn sender(&self, worker: usize) -> Option<&Arc<UdpSocket>> {
         self.members.get(worker.checked_rem(self.members.len())?)
     }

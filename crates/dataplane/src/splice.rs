@@ -1,7 +1,8 @@
 //! Relaying of sealed packets between two peers that have a session with each other.
 //!
-//! The relay cannot open these packets, and never changes them: their headers are authenticated. It forwards by two things: the
-//! peer whose address a packet came from, and the peer-id in the header, which the receiving end chose.
+//! The relay cannot open these packets, and never changes them, because their headers are authenticated. It looks up
+//! the receiver by the peer whose address a packet came from and by the peer-id in the header, which the receiving end
+//! chose.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};

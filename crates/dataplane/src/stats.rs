@@ -35,7 +35,7 @@ drop_reasons! {
     Empty = "empty",
     /// Too short for its header.
     Short = "short",
-    /// Neither data nor control: the header is not valid.
+    /// Neither data nor control, because the header is not valid.
     UnknownKind = "unknown-kind",
     /// A control packet longer than any peer may send.
     ControlTooLong = "control-too-long",
@@ -167,7 +167,7 @@ impl Histogram {
     }
 }
 
-/// Which offloads are, or may be, in use.
+/// The offloads that are, or may be, in use.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Offloads {
     /// Trains of datagrams sent to the UDP socket (`UDP_SEGMENT`).

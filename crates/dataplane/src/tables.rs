@@ -109,7 +109,7 @@ pub(crate) struct Tables<F: Format> {
     addresses: CachePadded<RwLock<Addresses>>,
     /// Links whose address is proven. Read per control packet only.
     admitted: CachePadded<RwLock<HashSet<Link>>>,
-    /// A key without headers was installed at some time: the first byte of a datagram may mean nothing. Read per
+    /// A key without headers was installed at some time, so the first byte of a datagram may mean nothing. Read per
     /// received buffer.
     pub has_headerless_keys: AtomicBool,
 }
@@ -206,7 +206,7 @@ impl<F: Format> Tables<F> {
     /// Releases a peer's address. The peer has left the table or is about to be replaced.
     fn release(&self, peer: &Peer<F>) {
         let mut addresses = write(&self.addresses);
-        // Read under the lock: a worker may be moving the peer.
+        // Read under the lock, because a worker may be moving the peer.
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
     }
 

@@ -25,7 +25,7 @@ const MAX_UNAUTHENTICATED: usize = 512;
 /// The bound for unauthenticated packets on streams, whose senders have proved their address. It is higher so that a
 /// flood of forged datagrams does not end their streams.
 const MAX_UNAUTHENTICATED_STREAMS: usize = 2 * MAX_UNAUTHENTICATED;
-/// The bound for one such stream: its peer has nothing to send before its first packet is answered.
+/// The bound for one such stream, whose peer has nothing to send before its first packet is answered.
 const MAX_UNAUTHENTICATED_OF_STREAM: usize = 8;
 /// The maximum number of queued in-band messages. A peer with none queued may always queue one.
 const MAX_IN_BAND: usize = 1024;
@@ -59,7 +59,7 @@ const SESSION_LIMITS: QueueLimits = QueueLimits {
     site: MAX_FRAMES,
     ipv6: MAX_FRAMES,
 };
-/// The limits for control packets of links with only a handshake: one host may begin many, each from another port.
+/// The limits for control packets of links with only a handshake. One host may begin many, each from another port.
 const HANDSHAKE_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_HANDSHAKE_FRAMES,
     link: MAX_FRAMES_OF_LINK,
@@ -626,7 +626,7 @@ mod tests {
                 sender.unauthenticated(&stats, flood(n), &[7]);
                 sender.frame(&stats, flood(n), &[7], false);
             }
-            // Packets from all over IPv6: the remaining room is for IPv4.
+            // Packets from all over IPv6. The remaining room is for IPv4.
             for other in others.into_iter().take(if which == 3 { 1 } else { 2 }) {
                 assert!(sender.unauthenticated(&stats, from(other, 9), &[7]), "{which}: {other}");
                 assert!(sender.frame(&stats, from(other, 9), &[7], false), "{which}: {other}");

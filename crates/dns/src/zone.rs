@@ -16,7 +16,7 @@ use super::canonical;
 /// The longest datagram without EDNS (RFC 1035).
 const MAX_PLAIN: usize = 512;
 
-/// The longest datagram that is sent at all: it fits into every path (DNS flag day 2020).
+/// The longest datagram that is sent at all, which fits into every path (DNS flag day 2020).
 const MAX_DATAGRAM: usize = 1232;
 
 /// The time for which an answer may be kept, in seconds. Members come and go.
@@ -42,14 +42,14 @@ pub struct Zone {
     ranges: Vec<Range>,
 }
 
-/// What to do with a query.
+/// The reaction to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Send this answer.
     Answer(Vec<u8>),
     /// Ask another server, because the name is not the zone's.
     Forward,
-    /// Send nothing: it is not a query.
+    /// Send nothing, because it is not a query.
     Ignore,
 }
 

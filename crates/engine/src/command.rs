@@ -11,8 +11,8 @@ use ipnet::IpNet;
 
 use crate::{Link, Rate};
 
-/// A peer of the data plane: one session. Where the protocol has a 24-bit peer-id, this is also the one that the peer
-/// writes into the packets that it sends to this end.
+/// A peer of the data plane, which is one session. Where the protocol has a 24-bit peer-id, this is also the one that
+/// the peer writes into the packets that it sends to this end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct PeerId(pub u32);
 
@@ -67,7 +67,7 @@ pub enum Command<F: DataFormat> {
     AddSplice(Splice),
     /// Removes a splice. The splices from and to a peer are removed with the peer.
     DelSplice(SpliceId),
-    /// Limits the bytes of all splices together; `None`: no limit.
+    /// Limits the bytes of all splices together; `None` removes the limit.
     LimitSplices(Option<Rate>),
     /// Sends an in-band message, such as an exit notice, under the primary key.
     SendData(PeerId, Vec<u8>),
@@ -95,7 +95,7 @@ pub struct PeerSpec<F: DataFormat> {
 }
 
 impl<F: DataFormat> PeerSpec<F> {
-    /// Creates the settings of a peer without options: it may float, and its packets have the format's default layout.
+    /// Creates the settings of a peer without options. It may float, and its packets have the format's default layout.
     #[must_use]
     pub fn plain(link: Link) -> Self {
         Self {
@@ -135,7 +135,7 @@ pub struct Splice {
     pub id: SpliceId,
     /// The peer to whose address the packets are sent.
     pub to: PeerId,
-    /// The rate, in bytes, above which packets are dropped; `None`: no limit.
+    /// The rate, in bytes, above which packets are dropped, or `None` for no limit.
     pub limit: Option<Rate>,
 }
 
@@ -165,14 +165,14 @@ pub struct InnerMtu {
     /// The same for IPv6.
     pub mss6: u16,
     /// The largest inner packet that the path carries unfragmented, if it was found to be smaller than the first link's
-    /// MTU. Senders of larger packets get an ICMP error. 0: no errors are sent.
+    /// MTU. Senders of larger packets get an ICMP error. With 0, no errors are sent.
     pub largest: u16,
 }
 
 /// The result of [`Command::ProbePath`].
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct ProbeResult {
-    /// Size of the IP packet that was sent. 0: no packet was sent.
+    /// Size of the IP packet that was sent. 0 if no packet was sent.
     pub size: u16,
     /// The kernel's path MTU to the peer, from the device and from ICMP, which any host on the path can forge. 0: unknown,
     /// or not queried.

@@ -50,7 +50,7 @@ pub trait Engine {
     /// Returns when to call again with [`Input::Tick`], and why (for logs and `status`).
     fn deadline(&self) -> Option<(Instant, &'static str)>;
 
-    /// Returns the time of [`Engine::deadline`] alone, cheap enough to query after each packet.
+    /// Returns only the time of [`Engine::deadline`], cheap enough to query after each packet.
     fn due(&self) -> Option<Instant> {
         self.deadline().map(|(at, _)| at)
     }

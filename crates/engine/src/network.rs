@@ -1,8 +1,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A block of addresses that one party may control alone: the unit in which quotas of unauthenticated senders are counted.
+/// A block of addresses that may be under the control of a single party. Quotas of unauthenticated senders are counted
+/// in this unit.
 ///
-/// An IPv4 address counts by itself. An IPv6 host has a /64 to choose its addresses from, and a site a /48 or /56.
+/// Each IPv4 address is a block of its own. An IPv6 host can choose addresses from a /64, and a site from a /48 or /56.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Network {
     /// One IPv4 address.

@@ -1,4 +1,4 @@
-//! Elements of named sets that change while rules are in force: they are added, deleted, or expire.
+//! Elements of named sets that are added, are deleted or expire while the rules are in force.
 //!
 //! These changes survive a reload: elements that were added stay in the set of the same name until they expire. For
 //! elements in the file, the new file decides.

@@ -7,7 +7,8 @@
 //!   frame ──packet──► Packet ──conntrack──► state ──evaluate──► verdict, and why
 //! ```
 //!
-//! [`Firewall`] does all of it for several workers. Without connection tracking, an [`Evaluator`] alone applies the rules:
+//! [`Firewall`] does all of it for several workers. Without connection tracking, an [`Evaluator`] is enough to apply
+//! the rules:
 //!
 //! ```
 //! use std::sync::Arc;

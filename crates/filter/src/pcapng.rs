@@ -1,5 +1,5 @@
 //! Captures in the pcapng format (draft-ietf-opsawg-pcapng) for Wireshark: one section, little-endian, times in
-//! nanoseconds. No I/O: bytes are appended to a vector.
+//! nanoseconds. It does no I/O and appends bytes to a vector.
 
 /// The maximum number of interfaces that a capture distinguishes; packets of further interfaces are assigned to the
 /// last.
@@ -30,7 +30,7 @@ const DROPPED: u16 = 5;
 pub enum Link {
     /// An Ethernet header (LINKTYPE_ETHERNET).
     Ethernet,
-    /// No header: the packet is IPv4 or IPv6, depending on the first four bits (LINKTYPE_RAW).
+    /// No header. The packet is IPv4 or IPv6, depending on the first four bits (LINKTYPE_RAW).
     Raw,
     /// A header of four bytes, [`family`], followed by the packet as in [`Self::Raw`] (LINKTYPE_NULL). libpcap (1.10)
     /// can read captures of several interfaces only if its own number for the link type is the same as the file's. For
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A reader implemented from the specification alone.
+    /// A reader that was written only from the specification.
     mod reader {
         #[derive(Debug, Default)]
         pub(super) struct Packet {

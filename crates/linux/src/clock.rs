@@ -23,7 +23,7 @@ pub fn local_offset(unix: u64) -> i64 {
     let mut broken_down: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to live values of the right types; localtime_r keeps neither.
     let filled = unsafe { libc::localtime_r(&raw const time, &raw mut broken_down) };
-    // Null: the year does not fit, which does not happen with these clocks.
+    // Null means that the year does not fit, which does not happen with these clocks.
     if filled.is_null() { 0 } else { broken_down.tm_gmtoff }
 }
 

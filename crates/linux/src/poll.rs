@@ -122,8 +122,8 @@ impl Poller {
         }
     }
 
-    /// Waits until a descriptor is ready or the timeout has passed (`None`: no timeout; zero: does not wait; rounded up
-    /// to whole milliseconds). Returns the number of events; 0 after a timeout or a signal.
+    /// Waits until a descriptor is ready or the timeout has passed. The timeout is rounded up to whole milliseconds;
+    /// zero does not wait, and `None` waits forever. Returns the number of events; 0 after a timeout or a signal.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.ready.clear();
         let timeout = timeout.map(timespec);

@@ -67,7 +67,7 @@ pub fn strip(framing: Framing, text: &mut [u8]) -> Result<UnframedPacket<'_>, Fr
             _ => Err(FramingError::Framing),
         },
         Framing::SwapStub => {
-            // The packet's first byte is at the end; an empty packet consists of the stub alone.
+            // The packet's first byte is at the end; an empty packet consists of only the stub.
             let (head, packet) = text.split_last_mut().ok_or(FramingError::Framing)?;
             let Some(first) = packet.first_mut() else {
                 return match *head {

@@ -222,7 +222,7 @@ pub trait Hooks {
         None
     }
 
-    /// Returns the rule file that the configuration now names; `None` means the file named at the start.
+    /// Returns the rule file that the configuration now names, or `None` for the file named at the start.
     fn filter_file(&self) -> Option<PathBuf> {
         None
     }

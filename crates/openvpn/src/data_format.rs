@@ -39,10 +39,10 @@ pub struct PacketLayout {
     pub wire_id: Option<u32>,
     /// The compression framing around each inner packet.
     pub framing: Framing,
-    /// The longest packet to decompress to. `None`: compressed packets are dropped.
+    /// The longest packet to decompress to. With `None`, compressed packets are dropped.
     pub decompress: Option<u16>,
-    /// The largest encapsulated packet, fragments included; `None`: packets carry no fragment header
-    /// (`fragment`, datagrams only).
+    /// The largest encapsulated packet, fragments included (`fragment`, datagrams only). With `None`, packets carry no
+    /// fragment header.
     pub fragment: Option<u16>,
 }
 

@@ -58,7 +58,7 @@ pub struct Client {
     /// The groups by which a packet filter refers to the client (`@group:NAME`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupName>,
-    /// The server's address in its profile; `None`: unknown, because the profile is older than this field.
+    /// The server's address in its profile, or `None` if it is unknown because the profile is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
     /// Earlier certificates of this name, all revoked.

@@ -24,8 +24,8 @@ pub fn now() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime() + ADVANCED.load(Relaxed))
 }
 
-/// Sets [`now`] forward, as if the host had been suspended. All other clocks are unchanged. This is for a test that is
-/// alone in its process.
+/// Sets [`now`] forward, as if the host had been suspended. All other clocks are unchanged. This is for a test that has
+/// a process of its own.
 #[doc(hidden)]
 pub fn advance_for_test(time: Duration) {
     ADVANCED.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);

@@ -111,7 +111,7 @@ impl<'a> Merger<'a> {
     }
 
     /// Sets the origin ([`Write::origin`]) of the packets that are pushed from now on. Frames of different origins are
-    /// not merged. IP packets are distinguished by their addresses alone, so each address must have a single origin.
+    /// not merged. IP packets are distinguished only by their addresses, so each address must have a single origin.
     #[inline]
     pub fn set_origin(&mut self, origin: u32) {
         self.origin = origin;

@@ -7,8 +7,8 @@
 //!                                        +-> Applied (what each client received) -> pushed::check
 //! ```
 //!
-//! The clients are adit's engines for every server, so that the cost of a client is the same for each subject and is
-//! not mistaken for the server's limit. It is measured separately (`getrusage` of the thread).
+//! The clients are adit's engines for every server, so the cost of a client is the same for each subject and is not
+//! mistaken for the server's limit. It is measured separately (`getrusage` of the thread).
 
 pub mod arrivals;
 mod client_loop;

@@ -195,7 +195,7 @@ impl Region {
 }
 
 impl Column {
-    /// Parses `adit | openvpn as openvpn 2.6 | ratio of adit as adit vs. openvpn`; a ratio alone belongs to the first
+    /// Parses `adit | openvpn as openvpn 2.6 | ratio of adit as adit vs. openvpn`; a plain ratio belongs to the first
     /// column.
     fn parse(text: &str) -> Vec<Self> {
         let mut columns: Vec<Self> = Vec::new();

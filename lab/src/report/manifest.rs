@@ -45,7 +45,7 @@ pub struct Manifest {
     pub links: BTreeMap<String, String>,
 }
 
-/// The complete plan, so that the folder alone suffices to repeat the run.
+/// The complete plan, so the folder is all that is needed to repeat the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlanEntry {

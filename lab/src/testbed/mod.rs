@@ -146,7 +146,7 @@ impl Plan {
         }
     }
 
-    /// Returns both addresses of a host with their networks; `None` means the server.
+    /// Returns both addresses of a host with their networks. `None` means the server.
     fn addresses(self, client: Option<u16>) -> Result<Vec<IpNet>> {
         let short = match self {
             Self::Pair => 24,

@@ -47,7 +47,8 @@ impl Loss {
     }
 }
 
-/// The pause that ends a burst. Counted in packets alone, a burst would last for minutes when a sender backs off.
+/// The pause that ends a burst. If it were counted only in packets, a burst would last for minutes when a sender backs
+/// off.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The random decisions about one packet.
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_burst_does_not_outlast_a_pause() {
-        // The first burst never ends by itself, and the second never begins.
+        // The first burst never ends on its own, and the second never begins.
         let endless = Loss::Bursts { begin: 1.0, end: 0.0 };
         let mut state = ImpairmentState::new(
             Impairment { loss: endless, ..Default::default() },

@@ -43,7 +43,7 @@ impl From<&str> for Failure {
 
 /// Adds the attempted operation to an error.
 pub trait Context<T> {
-    /// Returns `what: reason`, or `what` alone for a missing value.
+    /// Returns `what: reason`, or only `what` for a missing value.
     ///
     /// # Errors
     /// The same failure with the added text.

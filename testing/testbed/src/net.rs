@@ -59,7 +59,7 @@ impl Namespace {
         let name = |label: &&str| format!("{label}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let namespaces: Vec<Self> =
             labels.iter().map(|label| Self { name: name(label), files: None }).collect();
-        // The first one is created alone: it also makes the folder of the names a shared mount.
+        // The first one is created separately, because this also turns the folder of the names into a shared mount.
         let rest = namespaces.get(1..).unwrap_or_default();
         for group in [namespaces.get(..1).unwrap_or_default(), rest] {
             in_parallel(group, |part| {

@@ -77,7 +77,7 @@ fn other_rules_take_effect_as_a_whole_or_not_at_all() {
     let (reloaded, said) = server.adit("filter reload");
     assert!(reloaded && said.contains("rules.nft"), "{said}");
     assert!(!answers(&a, "10.73.0.1"));
-    // Clients and rules are independent: a change of clients does not affect these rules.
+    // Clients and rules are independent, so a change of clients does not affect these rules.
     write(&server, RULES);
     assert!(server.adit("server client group alice staff ops").0);
     assert!(server.adit("server client add carol --ip 10.73.0.99 -o carol.ovpn").0);

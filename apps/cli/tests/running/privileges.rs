@@ -259,8 +259,8 @@ fn machine(ns: &NetNs) -> String {
     text
 }
 
-/// Checks a profile while the server is stopped for a moment, so that there is time to observe: the check has one
-/// capability, and changes nothing.
+/// Checks a profile while the server is stopped for a moment, which leaves time to observe that the check has one
+/// capability and changes nothing.
 fn checks_with_net_admin_alone(
     server: &Server,
     running: &mut TestProcess,

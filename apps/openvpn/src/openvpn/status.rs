@@ -59,9 +59,9 @@ pub(super) struct ClientRow {
     pub received: u64,
     /// Bytes to the client.
     pub sent: u64,
-    /// When it connected, in seconds since 1970.
+    /// The time of its connection, in seconds since 1970.
     pub since: u64,
-    /// When its last packet arrived, in seconds since 1970.
+    /// The time of its last packet, in seconds since 1970.
     pub heard: u64,
     /// User name, if any.
     pub username: Option<String>,

@@ -149,7 +149,7 @@ impl DemoSetup {
     }
 }
 
-/// Returns the only device besides the loopback.
+/// Returns the only device other than the loopback.
 fn tunnel_device(ns: &NetNs) -> Option<String> {
     let links = ns.configure(async |net: &Net| net.links().await).ok()?.ok()?;
     links.into_iter().map(|link| link.name).find(|name| name != "lo")

@@ -33,7 +33,7 @@ pub(super) fn is_elsewhere(settings: &Settings, net: &IpNet) -> bool {
     own.into_iter().all(|own| !own.contains(net) && !net.contains(&own))
 }
 
-/// Returns the part of every plan that the settings alone determine.
+/// Returns the part of every plan that depends only on the settings.
 pub(super) fn without_routes(settings: &Settings) -> HostPlan {
     HostPlan {
         device: Device::Tun(Some(settings.device.clone())),

@@ -14,7 +14,7 @@ use crate::port::Side;
 /// One worker's part of the router, with its filter.
 #[derive(Debug)]
 pub(crate) struct RoutedHook {
-    /// The worker of the filter; `None`: everything is forwarded.
+    /// The worker of the filter, or `None` if everything is forwarded.
     worker: Option<Worker>,
     /// The rules' context for packets from either side; the outgoing port is known only later.
     frame_contexts: [FrameContext; 2],

@@ -11,7 +11,8 @@
 //!
 //! The router does not forward packets to groups or broadcast, packets with link-local or impossible addresses, packets
 //! whose source address belongs to the other side (RFC 3704), packets with a source route, or tagged frames. It neither
-//! sends nor follows redirects, and sends no router advertisements. It does not fragment: both ports have the same MTU.
+//! sends nor follows redirects, and sends no router advertisements. It does not fragment, because both ports have the
+//! same MTU.
 
 mod hook;
 mod message;
@@ -74,7 +75,7 @@ pub enum IngressResult {
     Drop(RouterDrop),
 }
 
-/// Where a frame is sent next.
+/// The next hop of a frame.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Hop {
     /// The port, which may be the one that the frame arrived by.
@@ -222,7 +223,7 @@ impl Router {
         })
     }
 
-    /// Fixes the address of a neighbour: it is not resolved, and claims about it are ignored.
+    /// Fixes the address of a neighbour, which is then not resolved, and ignores claims about it.
     ///
     /// # Errors
     /// No neighbour can have that address, or there are too many fixed ones.
@@ -247,7 +248,7 @@ impl Router {
         }
     }
 
-    /// Replaces a port, whose hardware address may differ: all neighbours on it must be resolved again.
+    /// Replaces a port, whose hardware address may differ, so all neighbours on it must be resolved again.
     pub fn attach(&mut self, side: Side, mac: Mac, mtu: u32) {
         if let Some(port) = self.ports.get_mut(side.index()) {
             (port.mac, port.mtu) = (mac, mtu);
@@ -711,7 +712,7 @@ fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
     headers.saturating_add(packet.cut.size.into()).min(packet.length())
 }
 
-/// Returns whether an IPv4 packet has malformed options: they may hide a source route, which could bypass any filter
+/// Returns whether an IPv4 packet has malformed options, which may hide a source route, which could bypass any filter
 /// (RFC 7126 4.3 and 4.4). A well-formed source route was refused when the packet was parsed.
 fn has_garbled_options(packet: &Packet<'_>, ip: &Ip) -> bool {
     if !ip.source.is_ipv4() {

@@ -73,7 +73,7 @@ impl fmt::Display for Prefix {
 impl FromStr for Prefix {
     type Err = String;
 
-    /// Parses `10.0.1.1/24`; an address alone has the full prefix length.
+    /// Parses `10.0.1.1/24`; a plain address has the full prefix length.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is no network; write one like 10.0.1.0/24 or fd00:1::/64");
         let (address, len) = match text.split_once('/') {

@@ -511,7 +511,7 @@ fn an_address_moves_when_its_station_is_silent() {
         assert_eq!(goes_to(&mut router, at(5601)), GATEWAY);
         let asked = router.take();
         assert!(asked.iter().any(|out| out.frame[..6] == GATEWAY.0), "it has to answer there");
-        // It does not answer: the neighbour is lost.
+        // It does not answer, so the neighbour is lost.
         for now in [6600, 7600, 8600, 9600] {
             router.tick(at(now));
         }

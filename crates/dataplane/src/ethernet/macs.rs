@@ -47,14 +47,14 @@ struct Stations {
 #[derive(Debug, Default)]
 struct PeerMacs {
     macs: Vec<Mac>,
-    /// When a search among them last found nothing to remove.
+    /// The time when a search among them last found nothing to remove.
     searched: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Station {
     peer: PeerId,
-    /// When the station last sent a frame, in nanoseconds.
+    /// The time of the station's last frame, in nanoseconds.
     heard: AtomicU64,
 }
 
@@ -344,7 +344,7 @@ mod tests {
         macs.limit(3, None);
         (0..3).for_each(|station| claim(&macs, station, A, 1).unwrap());
         assert_eq!(claim(&macs, 3, A, 2), Err(DropReason::MacsFull));
-        // Another worker reads: a writer would wait forever.
+        // Another worker reads, so a writer would wait forever.
         let reading = macs.read();
         for station in 4..10_000 {
             assert_eq!(claim(&macs, station, A, 2), Err(DropReason::MacsFull));

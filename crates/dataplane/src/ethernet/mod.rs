@@ -1,7 +1,7 @@
 //! `dev tap`: frames find their peer by MAC address.
 //!
-//! A server's plane is a switch: it learns which peer a station is behind from the frames that the peer sends, and
-//! sends frames for the station to that peer alone. Frames for a group or an unknown station are flooded to all peers,
+//! A server's plane is a switch. It learns which peer a station is behind from the frames that the peer sends, and
+//! sends frames for the station only to that peer. Frames for a group or an unknown station are flooded to all peers,
 //! at a limited rate. A client's plane has one peer, which gets every frame.
 //!
 //! As in the reference implementation, a station moves to the peer that last sent a frame from it, since stations do
@@ -28,7 +28,7 @@ use crate::tables::PeerTable;
 /// Additional state of a plane with a TAP device.
 #[derive(Debug, Default)]
 pub(crate) struct Switch {
-    /// Which station is behind which peer.
+    /// The peer that each station is behind.
     pub macs: Macs,
     /// The limit on copies of frames from the device.
     pub from_device: TokenBucket,
@@ -39,7 +39,7 @@ pub(crate) struct Switch {
 /// The destination of a frame from the device, and the offset of its IP packet (its end if it carries none).
 #[derive(Debug)]
 pub(crate) struct EgressFrame<F: Format> {
-    /// The peer; `None` means all peers.
+    /// The peer, or `None` for all peers.
     pub peer: Option<Arc<Peer<F>>>,
     pub l2: usize,
 }

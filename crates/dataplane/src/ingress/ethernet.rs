@@ -87,7 +87,7 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
             }
         };
         match owner {
-            // The destination is the device, a station behind it, or unknown: the other peers do
+            // The destination is the device, a station behind it, or unknown, so the other peers do
             // not get the frame.
             None => return Some(Flood::No),
             // As in a switch, the frame is not sent back to its origin.

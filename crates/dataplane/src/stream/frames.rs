@@ -55,7 +55,7 @@ pub fn run<F: Format>(bytes: &[u8], max: usize, headerless: bool) -> Run {
     let prefix = match F::header(head) {
         _ if headerless => 0,
         Some(header) => header.len,
-        // Too short for its header, so its peer is unknown: it forms a run alone.
+        // Too short for its header, so its peer is unknown and it forms its own run.
         None => return Run { len: LENGTH.saturating_add(head.len()), count: 1, ..run },
     };
     let head = head.get(..prefix);
@@ -143,7 +143,7 @@ mod tests {
             run::<Trivial>(&bytes[14..], 100, false),
             Run { len: 7, count: 1, next: Next::Partial }
         );
-        // A packet that is too short for its header forms a run alone.
+        // A packet that is too short for its header forms its own run.
         let bytes = framed(&[&[DATA, 0], &data]);
         assert_eq!(run::<Trivial>(&bytes, 100, false), Run { len: 4, count: 1, next: Next::Other });
         // If a packet names no peer, only the first byte counts.

@@ -74,7 +74,7 @@ impl std::fmt::Display for StreamEnd {
 }
 
 /// The maximum number of bytes that the kernel queues and has not yet sent once (`TCP_NOTSENT_LOWAT`). More would only
-/// delay what is sent later: an inner ping, or the signal to an inner TCP that the path is full.
+/// delay later packets, such as a ping in the tunnel, or the signal to TCP in the tunnel that the path is full.
 const NOTSENT: u32 = 64 << 10;
 
 /// Packets of up to this many bytes (pings, names, acknowledgements) may use a reserve beyond the queue's limit. Bulk
@@ -184,12 +184,12 @@ impl Rx {
     }
 }
 
-/// How much of the queue was sent.
+/// The part of the queue that was sent.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum DrainResult {
     /// The whole queue. If `held`, workers wait for this.
     All { held: bool },
-    /// A part: the socket is full again, or broken, which the poller reports to the owner.
+    /// A part, because the socket is full again, or broken, which the poller reports to the owner.
     Partly,
 }
 
@@ -318,7 +318,7 @@ impl Stream {
         DrainResult::All { held: std::mem::take(&mut tx.held) }
     }
 
-    /// Ends the stream: nothing is sent or received any more, and its memory is freed.
+    /// Ends the stream. Nothing is sent or received any more, and its memory is freed.
     pub(crate) fn end(&self) {
         let mut tx = self.lock();
         self.ended.store(true, Relaxed);

@@ -1,5 +1,5 @@
-//! A worker thread: it blocks for one packet, drains the rest without blocking, and flushes when nothing is left or a limit
-//! is reached. There is no timer for batching.
+//! A worker thread. It blocks for one packet, drains the rest without blocking, and flushes when nothing is left or a
+//! limit is reached. There is no timer for batching.
 
 mod filter;
 mod keepalive;

@@ -223,7 +223,7 @@ impl<F: Format> Transmitter<F> {
             self.shared.notify_near_limit(&peer, key);
         }
         if let State::Blocked(blocked) = &mut self.state {
-            // The arena belongs to the blocked peer: a packet for another must wait.
+            // The arena belongs to the blocked peer, so a packet for another peer must wait.
             blocked.parked = next;
             return None;
         }

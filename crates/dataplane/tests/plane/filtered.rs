@@ -141,7 +141,7 @@ fn a_reload_judges_known_connections_again() {
     assert!(sends(&mut server, &mut a, 2, &data(301)).0);
 }
 
-/// Packets of a train are merged on receipt, and the connection advances by all of them: their
+/// Packets of a train are merged on receipt, and the connection advances by all of them, so their
 /// acknowledgement is within the window.
 #[test]
 fn a_merged_packet_is_judged_as_the_whole_that_it_is() {
@@ -225,7 +225,7 @@ fn frame(stations: (u8, u8), datagram: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// On a TAP device, addresses do not belong to a client: two may have the same.
+/// On a TAP device, addresses do not belong to a client, and two clients may have the same.
 #[test]
 fn stations_of_two_clients_with_one_address_share_no_flow() {
     let (mut server, [mut a, mut b]) = world_of(End::ethernet, Relay::Direct, [2, 3]);

@@ -10,7 +10,7 @@ use crate::common::{End, SERVER, key, layout, link, packet, spec, world};
 const FROM: PeerId = PeerId(5);
 /// The receiver's session with the relay.
 const TO: PeerId = PeerId(6);
-/// The packets that the client sends to the server by way of the relay: the server chose peer-id 2.
+/// The packets that the client sends to the server through the relay; the server chose peer-id 2.
 const ID: SpliceId = SpliceId { from: FROM, peer_id: 2 };
 
 fn splice(limit: Option<Rate>) -> Command<crate::common::Types> {

@@ -282,7 +282,7 @@ fn a_client_whose_stream_is_full_stops_reading_the_device() {
     let totals = b.plane.totals();
     let bad = [DropReason::StreamFull, DropReason::SocketFull, DropReason::NoSocket];
     bad.into_iter().for_each(|reason| assert_eq!(totals.dropped(reason), 0, "{reason}"));
-    // When the stream ends, the device is read again: nothing is held back for the stream.
+    // When the stream ends, the device is read again, because nothing is held back for the stream.
     drop(server);
     let end = Wall::now() + PATIENCE;
     while b.plane.totals().dropped(DropReason::NoSocket) == 0 {

@@ -26,7 +26,7 @@ type Demands = BTreeMap<Field, Rc<Vec<Range>>>;
 /// Returns whether the elements of a set change while the rules are in force, so that they may be anything.
 type SetIsDynamic<'a> = &'a dyn Fn(SetId) -> bool;
 
-/// The ranges of sets, computed once however many rules name them. `None`: too many.
+/// The ranges of sets, computed once however many rules name them, or `None` if there are too many.
 type RangeCache = HashMap<(SetId, usize), Option<Rc<Vec<Range>>>>;
 
 /// Builds the index of a chain's rules and the field of each dimension; `None` if there is no benefit.
@@ -101,7 +101,7 @@ fn demands(
             Statement::Match(one) => {
                 for (part, field) in one.key.iter().enumerate() {
                     let concatenated = one.key.len() > 1;
-                    // When a concatenation must not be a member, each of its parts alone may have any value.
+                    // When a concatenation must not be a member, each of its parts on its own may have any value.
                     let any = match &one.test {
                         Test::Set(set) => changes(*set),
                         _ => false,

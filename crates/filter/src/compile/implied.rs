@@ -15,7 +15,7 @@ pub(super) fn insert(ruleset: &mut Ruleset) {
     }
 }
 
-/// Returns whether a comparison is with this value alone: `tcp` or `{ tcp }`.
+/// Returns whether a comparison is with only this value, as in `tcp` or `{ tcp }`.
 fn is_with(test: &Test, value: u128, sets: &[Set]) -> bool {
     let alone = Range::single(value);
     match test {

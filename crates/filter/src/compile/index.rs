@@ -1,4 +1,4 @@
-//! Which of many entries (rules of a chain, elements of a set) can match, without asking each.
+//! Finds the entries (rules of a chain, elements of a set) that can match, without testing each of them.
 //!
 //! An entry requires that the value of some dimensions (an address, a port) is in some ranges. Entries that constrain
 //! the same dimensions form a group. Per dimension, a tree finds the interval between all ends of ranges that contains

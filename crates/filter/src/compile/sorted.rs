@@ -5,8 +5,8 @@
 //!   chunks   [k0 ..]   [k200 ..]   [k410 ..]       at most CHUNK keys each
 //! ```
 //!
-//! A change copies only the list of chunks and the chunks that it modifies: with 100,000 elements some 10 KiB. The set
-//! in use by evaluators thus stays unchanged until the next one replaces it.
+//! A change copies only the list of chunks and the chunks that it modifies, about 10 KiB with 100,000 elements. The set
+//! in use by evaluators therefore stays unchanged until the next one replaces it.
 
 use std::sync::Arc;
 

@@ -95,7 +95,7 @@ impl Clients {
         Arc::clone(&self.peers)
     }
 
-    /// Returns the client of an address: that of the smallest network that contains it.
+    /// Returns the client of the smallest network that contains the address.
     pub(super) fn of(&self, address: impl FnOnce() -> IpAddr) -> Client {
         if !self.some.load(Ordering::Relaxed) {
             return 0;

@@ -18,14 +18,14 @@ pub(super) struct Flow {
     pub(super) key: FlowKey,
     /// The time of the last packet that restarted the timeout.
     pub(super) seen: Nanos,
-    /// When it was put at the end of its queue, in [`seconds`].
+    /// The time when it was put at the end of its queue, in [`seconds`].
     pub(super) queued: u16,
     pub(super) class: Class,
     bits: u8,
     /// The next flow in the same bucket, or the next free slot.
     pub(super) chain: u32,
     pub(super) tcp: Tcp,
-    /// When its first packet arrived, in [`sixteenths`].
+    /// The time when its first packet arrived, in [`sixteenths`].
     pub(super) born: u32,
     pub(super) memos: [VerdictCache; 2],
     /// The client that owns the source address of its first packet.
@@ -155,7 +155,8 @@ pub(super) fn source_hash(key: &FlowKey, downwards: bool, owner: Client, seed: &
     }
 }
 
-/// The queue of a flow: all flows in one have the same timeout and the same priority for eviction.
+/// The queue of a flow. All flows in a queue have the same timeout and the same priority for
+/// eviction.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(super) enum Class {

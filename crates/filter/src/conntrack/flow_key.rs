@@ -61,7 +61,7 @@ impl Crossing {
     }
 }
 
-/// The path of a packet apart from its addresses. An answer takes the opposite path.
+/// The path of a packet, without its addresses. An answer takes the opposite path.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Path {
     /// The ports between which the packet crosses.

@@ -5,9 +5,9 @@
 //!                      Burst::confirm(tracked) ◄── accepted: only now a new flow is entered
 //! ```
 //!
-//! States, timeouts and windows are those of Linux, so that a rule file has the same meaning in both. As in Linux, a
-//! known flow's timeout restarts when its packet is looked up, not when the rules have accepted it: a flow whose
-//! packets are dropped stays as long as they arrive.
+//! States, timeouts and windows are those of Linux, so a rule file has the same meaning in both. As in Linux, a known
+//! flow's timeout restarts when its packet is looked up, not when the rules have accepted it. A flow whose packets are
+//! dropped therefore stays as long as they arrive.
 //!
 //! After a start the table is empty, and open connections are picked up in the middle ([`Limits::loose`]): the next
 //! packet of such a connection is new, and the answer to it is established.
@@ -112,7 +112,7 @@ impl Tracker {
     }
 
     /// Begins a run of packets that are treated as arriving at `now`. It holds the lock of at most one shard until it
-    /// is dropped: a thread must have only one burst at a time, and must not block meanwhile.
+    /// is dropped, so a thread must have only one burst at a time, and must not block meanwhile.
     pub fn burst(&self, now: Nanos) -> Burst<'_> {
         Burst { tracker: self, now, generation: 0, held: None, invalid: [0; Invalid::COUNT] }
     }
@@ -162,7 +162,7 @@ impl Tracker {
     }
 
     /// Removes expired flows, at most a thousand of each shard per call; returns true if more are left. Bursts do this
-    /// too: this method is for times without packets.
+    /// too; this method is for times without packets.
     pub fn sweep(&self, now: Nanos) -> bool {
         // Sweeps every shard, whatever the previous one returned.
         self.shards.iter().filter(|shard| lock(shard).sweep(now, SWEEP)).count() > 0
@@ -359,7 +359,7 @@ impl Burst<'_> {
     }
 
     /// Enters the flow of a packet that was accepted; does nothing if the flow is known. Returns false if the table has
-    /// no room, which is counted: the packet must then be dropped.
+    /// no room, which is counted. The packet must then be dropped.
     #[inline]
     pub fn confirm(&mut self, tracked: &Tracked, packet: &Packet<'_>) -> bool {
         let Place::New { way, hash } = &tracked.place else { return true };

@@ -26,7 +26,7 @@ const SAMPLE: u32 = 64;
 const SAMPLE_SLOTS: u32 = 512;
 /// The distance between samples, modulo the number of slots: a prime, so that a full round visits every slot.
 const STRIDE: u64 = 2_654_435_761;
-/// How long a full table refuses flows without searching for space.
+/// The time for which a full table refuses flows without searching for space.
 const FULL_FOR: Duration = Duration::from_millis(1);
 /// UDP: a flow that still has packets after this many sixteenths of a second is a stream.
 const STREAM_AGE: u32 = 2 * 16;
@@ -488,7 +488,7 @@ const fn tcp_class(state: State, answered: bool) -> Class {
     }
 }
 
-/// The number of flows of each source, in a fixed amount of memory: each source has two counters that it shares with
+/// The number of flows of each source, in a fixed amount of memory. Each source has two counters that it shares with
 /// others, and the smaller one is never too low.
 #[derive(Debug)]
 struct Sources {

@@ -1,9 +1,9 @@
 //! TCP as seen between its two ends: the state of both, and the sequence numbers that each can have reached.
 //!
-//! States, their order and the bounds of the windows are those of Linux, so that the same rule file has the same
-//! meaning in both; they are based on G. van Rooij, "Real Stateful TCP Packet Filtering in IP Filter". A reset ends a
-//! connection only at the next expected byte (RFC 5961 section 3), and a SYN in an open connection changes nothing
-//! (section 4): the answers that its receiver sends to either pass.
+//! States, their order and the bounds of the windows are those of Linux, so the same rule file has the same meaning in
+//! both; they are based on G. van Rooij, "Real Stateful TCP Packet Filtering in IP Filter". A reset ends a connection
+//! only at the next expected byte (RFC 5961 section 3), and a SYN in an open connection changes nothing (section 4):
+//! the answers that its receiver sends to either pass.
 
 use super::{Invalid, Timeouts};
 use crate::packet::{Packet, Transport};
@@ -64,7 +64,7 @@ const SCALES: u8 = 1;
 const SACK: u8 = 2;
 /// The end closed first.
 const CLOSED: u8 = 4;
-/// The end's scale is unknown: its windows are not checked.
+/// The end's scale is unknown, so its windows are not checked.
 const LIBERAL: u8 = 8;
 /// Some of the end's data is not acknowledged.
 const UNACKNOWLEDGED: u8 = 16;
@@ -269,8 +269,8 @@ impl Tcp {
         tcp
     }
 
-    /// Processes one segment. `answered`: a packet in the opposite direction was seen before; `assured`: the handshake
-    /// was completed.
+    /// Processes one segment. `answered` means that a packet in the opposite direction was seen before, `assured` that
+    /// the handshake was completed.
     pub(super) fn segment(
         &mut self,
         segment: &Segment<'_>,
@@ -391,13 +391,13 @@ impl Tcp {
         }
     }
 
-    /// Returns whether a SYN may replace a connection that has ended: it was closed in order (RFC 9293 3.6.1), or the
-    /// SYN's sender has reset it.
+    /// Returns whether a SYN may replace a connection that has ended, because it was closed in order (RFC 9293 3.6.1)
+    /// or the SYN's sender has reset it.
     fn reopens(&self, direction: CtDirection) -> bool {
         self.sides.iter().any(|side| side.is(CLOSED)) || self.last_was(Kind::Rst, direction)
     }
 
-    /// Lets a segment pass that does not fit, and records it: the ends may know more than the filter does.
+    /// Lets a segment that does not fit pass, and records it, because the ends may know more than the filter does.
     fn pass_unverified(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Outcome {
         self.remember(segment.kind, direction);
         self.last_seq = segment.seq;
@@ -499,13 +499,13 @@ impl Tcp {
 
 /// The classification of a reset.
 enum Reset {
-    /// The reset precedes data that was already acknowledged: neither end of the connection sends such a reset.
+    /// The reset precedes data that was already acknowledged. Neither end of the connection sends such a reset.
     Invalid,
     /// The reset ends the connection if it is in the window.
     Likely,
     /// The reset ends the connection.
     Certain,
-    /// The reset is in the window but not at the next expected byte: its receiver sends a challenge.
+    /// The reset is in the window but not at the next expected byte, so its receiver sends a challenge.
     Challenge,
     /// The reset may belong to another connection with the same ports.
     Doubtful,

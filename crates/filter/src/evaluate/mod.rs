@@ -1,5 +1,5 @@
-//! Evaluation: packet and state in, verdict out. An [`Evaluator`] belongs to one worker: it counts without atomics and
-//! flushes its counts once per burst.
+//! Evaluation: packet and state in, verdict out. An [`Evaluator`] belongs to one worker, so it counts without atomics.
+//! It flushes its counts once per burst.
 //!
 //! The order is that of nftables: the base chains of bridge tables, then those of the tables of the packet's own
 //! family, each group by priority and then in the order of the file. `accept` ends only its base chain; `drop` and

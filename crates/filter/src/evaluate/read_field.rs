@@ -280,7 +280,7 @@ fn icmpv6(field: Field, packet: &Packet<'_>) -> Option<u128> {
     }
 }
 
-/// Returns whether the packet belongs to a connection: only then does it have a direction.
+/// Returns whether the packet belongs to a connection. Only then does it have a direction.
 fn tracked(context: &Context) -> bool {
     !matches!(context.state, CtState::INVALID | CtState::UNTRACKED)
 }

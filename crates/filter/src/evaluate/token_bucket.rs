@@ -1,6 +1,6 @@
 //! `limit rate`: a lock-free token bucket whose tokens are nanoseconds.
 //!
-//! The stored value is the time at which the bucket was empty: the present tokens are the time
+//! The stored value is the time at which the bucket was empty. The present tokens are the time
 //! since then, up to the bucket's size.
 
 use std::sync::Arc;

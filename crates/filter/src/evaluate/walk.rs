@@ -1,5 +1,5 @@
-//! Executes rules in source form, statement by statement: this defines the meaning of a rule set, against which the
-//! compiled form is compared, and which `explain` shows. Slow and simple.
+//! Executes rules in source form, statement by statement. This defines the meaning of a rule set. The compiled form is
+//! compared with it, and `explain` shows it. It is slow and simple.
 
 use crate::compile::{Filter, LiveSets};
 use crate::evaluate::read_field::read;

@@ -27,7 +27,7 @@ pub struct LogRecord {
     pub rule: u32,
     /// The prefix of the rule.
     pub prefix: Arc<str>,
-    /// The group; `None` means the log.
+    /// The group, or `None` for the log.
     pub group: Option<u16>,
     /// The layer at which `bytes` begin.
     pub layer: Layer,
@@ -75,7 +75,7 @@ impl LogQueue {
         self.readers.fetch_add(1, Relaxed);
     }
 
-    /// Returns whether there are readers. If so, a caller that evaluates headers alone must pass whole packets.
+    /// Returns whether there are readers. If so, a caller that evaluates only headers must pass whole packets.
     pub fn has_readers(&self) -> bool {
         self.readers.load(Relaxed) > 0
     }

@@ -4,9 +4,9 @@
 //!   frame ──► headers ──► pieces held until whole ──► connection ──► rules ──► FrameVerdict
 //! ```
 //!
-//! A process has one [`Firewall`]; each of its threads has a [`Worker`], and evaluates in bursts: the rules and the
-//! time are the same for all of a burst, and counts are flushed at its end. A new rule set is installed as a whole,
-//! between bursts, so no packet sees half of two.
+//! A process has one [`Firewall`]; each of its threads has a [`Worker`], and evaluates in bursts. The rules and the
+//! time are the same for all packets of a burst, and counts are flushed at its end. A new rule set is installed as a
+//! whole, between bursts, so no packet sees half of two.
 
 mod frame_context;
 mod log;
@@ -101,7 +101,7 @@ impl Firewall {
     }
 
     /// Replaces the rules, from every worker's next burst on. Each flow is evaluated again when its next packet
-    /// arrives: it continues if its first packet would be accepted; otherwise it ends.
+    /// arrives. It continues if its first packet would be accepted; otherwise it ends.
     ///
     /// Counters and limits continue for rules that are in both rule sets, and added elements stay in sets of the same
     /// name.
@@ -331,7 +331,7 @@ pub enum FrameVerdict<'b> {
     Drop,
     /// Drop it, and send this frame back where it came from, with the VLAN tag that was next to it.
     Reply(&'b [u8]),
-    /// Do not forward it: it is a fragment, and its packet is still incomplete.
+    /// Do not forward the frame, which is a fragment whose packet is still incomplete.
     Held,
     /// Forward these fragments in its place: all fragments of a packet, of which this was the last to arrive.
     Release(Assembled),

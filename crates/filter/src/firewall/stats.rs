@@ -1,4 +1,4 @@
-//! The results for packets: each worker keeps its own counts and adds them up at the end of a burst.
+//! The results for packets. Each worker keeps its own counts and adds them up at the end of a burst.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -112,7 +112,7 @@ pub(super) struct Totals {
     workers: AtomicUsize,
 }
 
-/// One part of the counters, on cache lines of its own, which processors fetch in pairs.
+/// One part of the counters. It has its own cache lines, which processors fetch in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CounterShard([AtomicU64; COUNTERS]);

@@ -540,7 +540,7 @@ mod again {
         };
         assert!(!to(70_000), "his network holds her address, but he has asked nothing");
         assert!(to(1));
-        // Alice reconnected with another session and the same rights: the flow continues. The old session may still
+        // Alice reconnected with another session and the same rights, so the flow continues. The old session may still
         // exist.
         firewall.set_peer(2, Some("alice"));
         firewall.set_peer(1, None);

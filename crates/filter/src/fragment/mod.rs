@@ -1,5 +1,5 @@
-//! Holds fragments until their packet is complete, so that it can be evaluated as a whole: a rule on a
-//! port cannot decide about a fragment that has no ports.
+//! Holds fragments until their packet is complete, so that it can be evaluated as a whole. A rule on a port cannot
+//! decide about a fragment that has no ports.
 //!
 //! ```text
 //!   piece ──checks of its own──► its packet ──overlaps? ends?──► held ──all there?──► whole
@@ -77,7 +77,7 @@ pub enum Outcome {
 /// The reason why a fragment is dropped.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum FragmentDrop {
-    /// It overlaps another fragment: its packet is refused (RFC 5722).
+    /// It overlaps another fragment, so its packet is refused (RFC 5722).
     #[error("overlaps another piece")]
     Overlap,
     /// It is an exact repetition of another fragment. Its packet stays.
@@ -95,7 +95,7 @@ pub enum FragmentDrop {
     /// More fragments follow, but its length is not a multiple of eight.
     #[error("not the last, and not a multiple of eight bytes long")]
     Uneven,
-    /// It reaches beyond the last fragment, or there are two last fragments: its packet is refused.
+    /// It reaches beyond the last fragment, or there are two last fragments, so its packet is refused.
     #[error("contradicts another piece about where the packet ends")]
     Ends,
     /// Its packet has more fragments than [`Limits::pieces`], and is refused.
@@ -104,7 +104,7 @@ pub enum FragmentDrop {
     /// Its source already uses [`Limits::source_bytes`]; its packet is refused, including the fragments held.
     #[error("too many bytes from one source")]
     SourceFull,
-    /// It exceeds [`Limits::bytes`] by itself, or the limits allow no packets.
+    /// It exceeds [`Limits::bytes`] on its own, or the limits allow no packets.
     #[error("no room")]
     Full,
     /// The device marks it as a super-packet or as lacking its checksum, which is impossible for a fragment.

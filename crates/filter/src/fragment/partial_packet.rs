@@ -78,7 +78,7 @@ fn unfragmentable(at: usize, data: usize) -> usize {
 pub(super) struct PartialPacket {
     /// Its number in order of age.
     pub(super) number: u64,
-    /// When it expires.
+    /// The time at which it expires.
     pub(super) deadline: Nanos,
     /// No further fragments of it are accepted.
     pub(super) refused: bool,

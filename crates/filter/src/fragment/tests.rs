@@ -449,8 +449,8 @@ proptest! {
     fn nothing_comes_of_overlaps(
         (packet, cut) in shuffled(), at in 0usize..300, len in 1usize..40, place in any::<prop::sample::Index>(),
     ) {
-        // One extra fragment somewhere, which overlaps an existing one. It must not be able to replace others: the
-        // filter cannot decide which are right, and those that came first are complete.
+        // One extra fragment somewhere, which overlaps an existing one. It must not be able to replace others, because
+        // the filter cannot decide which are right, and those that arrived first are complete.
         let body = packet.len() - body_at(&packet);
         let start = 8 * (at % (body / 8)).max(3);
         let end = (start + len * 8).min(body);
@@ -473,7 +473,8 @@ proptest! {
         };
         prop_assume!(!bound(start) || !(bound(end) || end == body));
         let mut sent = cut.clone();
-        // Not after the last fragment: the packet is complete by then, and the extra fragment begins another packet.
+        // Not after the last fragment, because the packet is complete by then and the extra fragment would begin
+        // another packet.
         sent.insert(place.index(cut.len()), extra);
         let mut reassembler = Reassembler::new(Limits::default());
         for bytes in &sent {

@@ -1,4 +1,5 @@
-//! `include`, `define` and `$name`: a stream of tokens, as if the text were in one file.
+//! `include`, `define` and `$name`. The result is a stream of tokens, as if the text were in one
+//! file.
 
 use std::collections::HashMap;
 use std::io;
@@ -238,7 +239,7 @@ impl<'a> Expander<'a> {
     }
 }
 
-/// Returns whether a word is a directive. `define` may be a chain's name elsewhere: it is a
+/// Returns whether a word is a directive. `define` may be a chain's name elsewhere, so it is a
 /// directive only at the start of a statement, before its operand.
 fn is_directive(word: &str, rest: &[Token]) -> bool {
     let next = rest.first().map(|t| &t.tok);

@@ -113,7 +113,7 @@ pub(super) fn find(header: &str, key: &str) -> Option<Field> {
     all().find(|(h, k, _)| *h == header && *k == key).map(|&(.., field)| field)
 }
 
-/// Returns the field that consists of this word alone (`iifname`).
+/// Returns the field that consists of only this word (`iifname`).
 pub(super) fn unqualified(word: &str) -> Option<Field> {
     UNQUALIFIED.contains(&word).then(|| find("meta", word)).flatten()
 }

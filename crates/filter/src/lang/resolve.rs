@@ -347,7 +347,7 @@ fn in_order(a: Span, b: Span) -> (Span, Span) {
     if (a.file, a.line, a.column) < (b.file, b.line, b.column) { (b, a) } else { (a, b) }
 }
 
-/// Numbers named objects in the order of their definitions, and then sets within rules in their order.
+/// Numbers named objects in the order of their definitions, and then sets within rules in the order of the rules.
 fn number(draft: &mut RawRuleset) {
     let table = &mut draft.table;
     let chains = Renumbering::of(draft.chains.iter().map(|n| Some(n.order)));

@@ -210,7 +210,7 @@ fn chain(at: usize, world: &mut World, source: &mut Source<'_>) -> Chain {
     Chain { name: format!("chain{at}"), base, rules, comment: None }
 }
 
-/// Chooses the verdict of a rule of chain `at`: it jumps only to later chains, so that there are no
+/// Chooses the verdict of a rule of chain `at`. It jumps only to later chains, so there are no
 /// loops. Maps may be used in any chain, so they jump only to the last chain.
 fn verdict(at: usize, world: &World, source: &mut Source<'_>) -> RuleVerdict {
     let later = if at + 1 < world.chains {

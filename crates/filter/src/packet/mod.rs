@@ -40,7 +40,7 @@ pub struct Packet<'a> {
     pub network: Network,
     /// The transport header; [`Transport::None`] after a fragment that is not the first.
     pub transport: Transport,
-    /// How the segments are counted and checked.
+    /// The way in which the segments are counted and checked.
     pub cut: OffloadState,
 }
 
@@ -51,7 +51,7 @@ pub struct Ether {
     pub source: u64,
     /// Destination address.
     pub destination: u64,
-    /// The first EtherType on the wire: that of the tag, if there is one (0x8100, 0x88a8).
+    /// The first EtherType on the wire, which is that of the tag if there is one (0x8100, 0x88a8).
     pub outer: u16,
     /// The type of the payload, after all VLAN tags.
     pub ethertype: u16,

@@ -133,7 +133,7 @@ fn hides(bytes: &[u8], ethertype: u16, at: usize) -> bool {
         })
 }
 
-/// Describes a frame other than IP: its length is unknown, so its padding stays.
+/// Describes a frame other than IP. Its length is unknown, so its padding stays.
 #[cold]
 fn other(bytes: &[u8], ether: Ether, at: usize) -> Result<Packet<'_>, Malformed> {
     if hides(bytes, ether.ethertype, at) {

@@ -28,7 +28,7 @@ fields! {
     Field {
         EtherSaddr: "ether" "saddr" = Kind::EtherAddr,
         EtherDaddr: "ether" "daddr" = Kind::EtherAddr,
-        /// The first type of the frame: that of the tag, if there is one.
+        /// The first type of the frame, which is that of the tag if there is one.
         EtherType: "ether" "type" = Kind::EtherType,
         VlanId: "vlan" "id" = Kind::Integer(12),
         VlanPcp: "vlan" "pcp" = Kind::Integer(3),

@@ -136,7 +136,7 @@ impl Default for Members {
 }
 
 impl Members {
-    /// What names in rule files begin with: `@client:NAME`.
+    /// The prefixes of names in rule files, as in `@client:NAME`.
     pub(crate) const KINDS: [&str; 3] = ["client", "node", "group"];
 
     /// Returns the members with a name, which are of one of [`Self::KINDS`].
@@ -169,16 +169,16 @@ pub struct Element {
     pub key: Vec<Range>,
     /// The verdict, in a map.
     pub verdict: Option<RuleVerdict>,
-    /// How long it is a member, if that is limited.
+    /// The remaining time of its membership, if that is limited.
     pub lifetime: Option<Box<Lifetime>>,
     /// The comment, if it has one.
     pub comment: Option<String>,
 }
 
-/// How long an element is a member.
+/// The time for which an element is a member.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Lifetime {
-    /// Nanoseconds from the time at which it was added; `None` means the set's timeout.
+    /// Nanoseconds from the time at which it was added, or `None` for the set's timeout.
     pub timeout: Option<u64>,
     /// The remaining nanoseconds, if fewer than the timeout.
     pub expires: Option<u64>,
@@ -210,7 +210,7 @@ impl Range {
 pub struct Chain {
     /// Its name.
     pub name: String,
-    /// The hook by which packets enter the chain; `None` for a chain that others jump to.
+    /// The hook through which packets enter the chain, or `None` for a chain that others jump to.
     pub base: Option<Base>,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
@@ -236,7 +236,7 @@ pub enum Policy {
     Drop,
 }
 
-/// One rule: its statements are executed from left to right until one does not match or decides.
+/// One rule. Its statements are executed from left to right until one does not match or decides.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rule {
     /// Its number in `adit filter`, unique in a file.

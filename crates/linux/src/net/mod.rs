@@ -70,7 +70,7 @@ impl Net {
     /// Opens a handle in the calling thread's network namespace. Call it inside a tokio runtime.
     pub fn open() -> io::Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
-        // The task ends by itself when the last handle is dropped.
+        // The task ends automatically when the last handle is dropped.
         tokio::spawn(connection);
         Ok(Self { handle })
     }

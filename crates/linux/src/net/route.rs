@@ -112,8 +112,8 @@ impl Route {
     fn addition(&self) -> RouteMessage {
         let mut message = self.message();
         message.header.protocol = RouteProtocol::Static;
-        // In a table other than the main one, a route with only an interface must not have link scope: the kernel
-        // checks whether the gateway of another route is on a link, and would find this route.
+        // In a table other than the main one, a route with only an interface must not have link scope, because the
+        // kernel checks whether the gateway of another route is on a link, and would find this route.
         let direct = self.kind == RouteKind::Unicast
             && self.via.is_none()
             && self.table.is_none_or(|table| table == MAIN_TABLE)
@@ -124,7 +124,7 @@ impl Route {
 
     fn removal(&self) -> RouteMessage {
         let mut message = self.message();
-        // "Any scope": otherwise the kernel would compare it.
+        // "Any scope", because otherwise the kernel would compare it.
         message.header.scope = RouteScope::NoWhere;
         message
     }
@@ -346,7 +346,7 @@ fn listed(answer: &RouteNetlinkMessage) -> Option<Route> {
     }
 }
 
-/// Returns whether the kernel learned this entry (redirects, path MTUs): such exceptions are not routes.
+/// Returns whether the kernel learned this entry (redirects, path MTUs). Such exceptions are not routes.
 fn is_cached(header: &RouteHeader) -> bool {
     header.flags.contains(RouteFlags::Cloned)
 }

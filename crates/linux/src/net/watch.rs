@@ -61,7 +61,7 @@ impl NetWatch {
     pub async fn next(&mut self) -> NetChange {
         loop {
             let Some(message) = self.messages.next().await else {
-                // The connection is broken: no further message will arrive.
+                // The connection is broken, so no further message will arrive.
                 return std::future::pending().await;
             };
             if let Some(change) = read(&message.payload) {

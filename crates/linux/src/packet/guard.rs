@@ -7,7 +7,7 @@
 //! Linux 5.12): the kernel removes it with the process, even after `kill -9`, and `nft flush ruleset` does not remove
 //! it.
 //!
-//! Before Linux 6.16, such a chain requires its interface to exist: an interface that is removed and created again has
+//! Before Linux 6.16, such a chain requires its interface to exist. An interface that is removed and created again has
 //! no chain until it is added again. Therefore a second set of rules matches the interface's name and does not require
 //! it to exist: in tables of the families `inet`, before routing, and `arp`. These rules see only IP and ARP packets of
 //! the interface itself, not packets received by VLAN interfaces or a kernel bridge on top of it.

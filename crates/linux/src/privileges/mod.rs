@@ -28,10 +28,10 @@ const LOCKED_MEMORY: u64 = 100 << 20;
 /// The privileges that remain.
 #[derive(Clone, Debug, Default)]
 pub struct Privileges {
-    /// The user to become; `None`: no change.
+    /// The user to switch to, or `None` for no change.
     pub user: Option<Uid>,
-    /// The group to become; `None`: the primary group of `user`, or no change without one. With either, supplementary
-    /// groups are dropped.
+    /// The group to switch to. `None` selects the primary group of `user`, or no change without a user. With a user or
+    /// a group, supplementary groups are dropped.
     pub group: Option<Gid>,
     /// The capabilities to keep (for example `CAP_NET_ADMIN` to change routes). All others are dropped, including from
     /// the bounding set, so that no program started later regains them.

@@ -179,8 +179,8 @@ impl UdpSocket {
         Ok((self.socket.recv_buffer_size()?, self.socket.send_buffer_size()?))
     }
 
-    /// Sends one datagram; `from` sets the source address (`None`: the kernel chooses). A datagram larger than the path
-    /// MTU is fragmented according to [`Fragmentation`].
+    /// Sends one datagram; `from` sets the source address (with `None`, the kernel chooses it). A datagram larger than
+    /// the path MTU is fragmented according to [`Fragmentation`].
     pub fn send_to(&self, to: SocketAddr, from: Option<IpAddr>, payload: &[u8]) -> io::Result<()> {
         send::one(&self.socket, self.v6, &Train { to, from, segment: 0, payload })
     }

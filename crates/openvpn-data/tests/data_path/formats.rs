@@ -187,7 +187,7 @@ fn a_packet_cut_short_anywhere_is_refused() {
 #[test]
 fn a_wrong_mac_and_wrong_padding_are_counted_alike() {
     use adit_crypto::block::SealBlock;
-    // With `cipher none` the envelope is the MAC alone, so it can contain a text that is impossible
+    // With `cipher none` the envelope is only the MAC, so it can contain a text that is impossible
     // as ciphertext.
     let digest = Some(Digest::Sha256);
     let protection = Protection::Static(suite(Some(BlockCipher::Aes128Cbc), digest));

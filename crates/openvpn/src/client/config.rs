@@ -42,7 +42,8 @@ pub struct ClientConfig {
     pub remotes: Vec<Remote>,
     /// `connect-retry`: the first and the longest wait between rounds.
     pub connect_retry: (Duration, Duration),
-    /// `connect-retry-max`: the number of rounds before the client gives up; `None`: unlimited.
+    /// `connect-retry-max`: the number of rounds before the client gives up, or `None` for no
+    /// limit.
     pub connect_retry_max: Option<u32>,
     /// `server-poll-timeout`: the time to wait for a server's first answer.
     pub server_poll_timeout: Duration,

@@ -128,7 +128,7 @@ pub enum PeerKeys {
     Static {
         /// The key file.
         key: Source,
-        /// `key-direction`, or the second argument of `secret`; `None`: one key for both directions.
+        /// `key-direction`, or the second argument of `secret`. `None` means one key for both directions.
         direction: Option<u8>,
         /// `cipher` and `auth`.
         suite: BlockSuite,
@@ -153,7 +153,8 @@ pub struct DialOptions {
     /// The time limit for the other end to answer: `server-poll-timeout`, `connect-timeout`; for a point-to-point end
     /// `hand-window`.
     pub connect_timeout: Duration,
-    /// `resolv-retry`: how long to repeat a failing name lookup; `None`: forever; zero: one lookup.
+    /// `resolv-retry`: the time for which a failing name lookup is repeated. `None` repeats it forever, zero not at
+    /// all.
     pub resolv_retry: Option<Duration>,
     /// `http-proxy`, `socks-proxy`: the proxies; each entry in `remotes` contains the index of its proxy.
     pub proxies: Vec<Proxy>,
@@ -451,7 +452,7 @@ pub struct Routes {
     /// `block-ipv6`.
     pub block_ipv6: bool,
     /// `policy-routing on|off`, which only adit has: implement `redirect-gateway` with a routing table that is
-    /// consulted before the main one. `None`: the program's default.
+    /// consulted before the main one. `None` selects the program's default.
     pub policy: Option<bool>,
     /// `allow-lan`, which only adit has: traffic to private networks of the host stays outside the tunnel.
     pub allow_lan: bool,
@@ -463,6 +464,6 @@ pub struct Routes {
     pub noexec: bool,
     /// `dhcp-option` and `dns` of this end's configuration.
     pub dns: DnsOptions,
-    /// `dns-updown`: whether DNS settings are applied; `None`: not configured.
+    /// `dns-updown`: whether DNS settings are applied, or `None` if not configured.
     pub apply_dns: Option<bool>,
 }

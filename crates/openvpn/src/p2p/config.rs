@@ -20,7 +20,7 @@ pub struct RemotePolicy {
     pub accepts: Option<Vec<IpAddr>>,
     /// `connect-retry`: the first and the longest wait between rounds.
     pub connect_retry: (Duration, Duration),
-    /// `connect-retry-max`: the number of rounds before this end gives up; `None`: unlimited.
+    /// `connect-retry-max`: the number of rounds before this end gives up, or `None` for no limit.
     pub connect_retry_max: Option<u32>,
 }
 
@@ -79,7 +79,8 @@ pub struct StaticConfig {
     pub settings: Settings,
     /// `secret`.
     pub key: StaticKey,
-    /// `key-direction`, or the second argument of `secret`; `None`: one key for both directions.
+    /// `key-direction`, or the second argument of `secret`, or `None` for one key for both
+    /// directions.
     pub direction: Option<Direction>,
     /// `cipher` and `auth`.
     pub suite: BlockSuite,

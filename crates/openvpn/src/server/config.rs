@@ -39,7 +39,7 @@ pub struct Network4 {
     pub pool: Option<(Ipv4Addr, Ipv4Addr)>,
     /// The topology of the clients' addresses.
     pub topology: Topology,
-    /// The netmask that clients get with [`Topology::Subnet`]; `None`: the server's own.
+    /// The netmask that clients get with [`Topology::Subnet`], or `None` for the server's own.
     pub netmask: Option<Ipv4Addr>,
 }
 

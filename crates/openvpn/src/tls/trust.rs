@@ -68,7 +68,7 @@ pub(super) struct Trust {
     profile: CertProfile,
     /// `peer-fingerprint`; empty if not configured.
     fingerprints: Vec<String>,
-    /// Whether there are no CAs and the fingerprint alone decides.
+    /// Whether there are no CAs and only the fingerprint decides.
     pinned: bool,
     algorithms: &'static [&'static dyn SignatureVerificationAlgorithm],
     pub(super) hints: Vec<DistinguishedName>,

@@ -984,7 +984,7 @@ fn an_address_that_is_a_network_is_an_altered_column() {
     assert_eq!(verifier.take_findings(), [Finding::Stray { seq: Seq(0) }]);
 }
 
-/// The network got a new key between two epochs. With the ring both are proven, and with the first key alone the second
+/// The network got a new key between two epochs. With the ring both are proven, and with only the first key the second
 /// one is reported.
 #[test]
 fn a_log_across_a_rekey_is_proven_with_both_keys() {

@@ -39,7 +39,7 @@ const WATCH: &str = "table inet watch {
 ";
 const WATCHED: [&str; 6] = ["new", "established", "related", "invalid", "original", "reply"];
 
-/// Routes for everything from the other side, so that any destination is forwarded; answers leave by `ta`.
+/// Routes for everything from the other side, so any destination is forwarded; answers leave through `ta`.
 const ROUTES: &str = "link set ta address 02:ad:17:00:0a:01 mtu 9000 up
 link set tb address 02:ad:17:00:0b:01 mtu 9000 up
 address add 10.255.0.1/32 dev ta

@@ -35,7 +35,7 @@ impl Link {
     /// Closes every existing connection.
     pub fn cut(&self) {
         for stream in self.lock().drain(..) {
-            // The connection may have ended by itself.
+            // The connection may have ended on its own.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

@@ -146,7 +146,7 @@ fn a_flood_without_answers_leaves_a_source_with_many_connections_alone() {
 fn what_a_source_waits_for_is_counted_right_when_a_connection_starts_over() {
     let limits = Limits { unanswered_per_source: 3, ..Limits::default() };
     let mut world = World::with(limits);
-    // Both ends of an established connection start again: it is unanswered once more.
+    // Both ends of an established connection start again, so it is unanswered once more.
     world.connect();
     for _ in 0..5 {
         assert_eq!(world.tcp(seg(SYN, 700_000, 0)), GOES);

@@ -69,7 +69,7 @@ fn a_description_becomes_a_packet_with_right_checksums() {
 
 #[test]
 fn a_udp_sum_of_zero_is_sent_as_ones() {
-    // The total is 65535: the ports are chosen so that the checksum is zero.
+    // The total is 65535, because the ports are chosen so that the checksum is zero.
     let zero = (0..=u16::MAX).find(|port| {
         let text = format!("udp 10.0.0.1:{port} > 10.0.0.2:1 tun");
         described(&text).bytes[26..28] == [0xff, 0xff]

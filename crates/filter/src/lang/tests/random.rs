@@ -333,7 +333,7 @@ impl RulesetGenerator {
                 let maps: Vec<usize> = (0..named)
                     .filter(|&s| table.sets[s].map && table.sets[s].key == kinds)
                     .collect();
-                // A named map may jump to any chain: only from the first chain can this form no
+                // A named map may jump to any chain. Only in the first chain can this not form a
                 // loop.
                 let map = if !maps.is_empty() && !chains.is_empty() && chains[0] == 1 {
                     SetId(self.pick(&maps))

@@ -117,7 +117,7 @@ pub enum Wrap {
     TlsAuth {
         /// The static key.
         key: Source,
-        /// 0 or 1 (`key-direction`); `None`: one key for both directions.
+        /// 0 or 1 (`key-direction`), or `None` for one key for both directions.
         direction: Option<u8>,
     },
     /// `tls-crypt`.

@@ -18,7 +18,7 @@ pub struct DnsPlan {
     pub search: Vec<String>,
     /// The domains whose names go to the servers (split DNS). Empty: all names.
     pub domains: Vec<String>,
-    /// Whether answers are validated; `None`: the host's default.
+    /// Whether answers are validated, or `None` for the host's default.
     pub dnssec: Option<Dnssec>,
     /// The transport of queries to the servers.
     pub transport: Transport,
@@ -127,7 +127,7 @@ impl Default for DnsInUse {
 }
 
 impl DnsInUse {
-    /// Returns whether the tunnel's servers alone resolve every name. Otherwise queries go to other
+    /// Returns whether only the tunnel's servers resolve names. Otherwise queries go to other
     /// servers, and the tunnel does not carry all traffic.
     pub fn covers_all(&self) -> bool {
         match self {
