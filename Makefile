@@ -119,7 +119,7 @@ demo: try
 demo-postgres: try
 	target/try/adit postgres demo
 
-# Shows a mesh in the making: five machines, three of them behind two kinds of NAT; the loss of paths and relays; a removal.
+# Shows a mesh as it forms: five machines, three of them behind two kinds of NAT, the loss of paths and relays, and a removal.
 demo-mesh:
 	$(CARGO) build --profile try --locked -p adit-cli -p adit-interop
 	target/try/adit-interop demo-mesh

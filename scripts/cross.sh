@@ -17,7 +17,7 @@ musl=x86_64-unknown-linux-musl
 arm=aarch64-unknown-linux-gnu
 rustup target add "$musl" "$arm"
 
-# Rust links musl's objects by itself; musl-gcc compiles the C parts only.
+# Rust links musl's objects itself; musl-gcc compiles only the C parts.
 export CC_x86_64_unknown_linux_musl=musl-gcc
 cargo build --locked -p adit-cli --target "$musl"
 adit=target/$musl/debug/adit

@@ -85,8 +85,8 @@ pub(crate) enum Verb {
   sudo adit bridge eth1 eth2 --rules fw.nft
   sudo adit bridge tap:private tap:public --relay
 
-It is transparent: stations on both sides see each other as on one cable, and
-the host's own stack sees none of the frames. It runs until it is stopped.")]
+The bridge is transparent: stations on both sides see each other as on one
+cable, and the host's own stack sees none of the frames. It runs until stopped.")]
     Bridge(crate::bridge::Bridge),
 
     /// Not part of this build
@@ -105,7 +105,7 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
     Filter(crate::filter::Filter),
 
     #[cfg(feature = "mesh")]
-    /// Machines that find each other and connect directly, without a server
+    /// Connect machines directly to each other, without a server
     #[command(
         subcommand,
         after_help = "Examples:
@@ -126,7 +126,7 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
         subcommand,
         after_help = "Examples:
   sudo adit postgres init postgres://admin@db.example/vpn --network 10.9.0.0/24
-  sudo adit postgres join -   on other machines, with what init printed
+  sudo adit postgres join -   on other machines, with the URL that init printed
   sudo adit postgres up"
     )]
     Postgres(crate::postgres::Postgres),
@@ -143,7 +143,7 @@ the host's own stack sees none of the frames. It runs until it is stopped.")]
         after_help = "Example:
   sudo adit openvpn --config client.ovpn
 
-All arguments are openvpn's. Called by the name openvpn, adit does the same."
+All arguments are openvpn's. adit behaves the same if it is called as openvpn."
     )]
     Openvpn {
         /// The options of openvpn
@@ -156,8 +156,8 @@ All arguments are openvpn's. Called by the name openvpn, adit does the same."
   sudo adit reload                the server of `adit server`
   sudo adit reload openvpn-1234   another process, by its name in `adit status`
 
-It says what took effect, what waits for a restart, and whose profiles are out
-of date.")]
+It prints which changes took effect, which need a restart, and which clients'
+profiles are out of date.")]
     Reload(Reload),
 
     /// End a client's sessions on every server on this machine. The client may connect again
@@ -176,7 +176,7 @@ of date.")]
   sudo adit demo
   sudo adit demo --hold   leave it up to look around, until Ctrl-C
 
-Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
+Needs root and /dev/net/tun. Removes everything that it made when it ends.")]
     Demo(Demo),
 
     /// Print a shell's completion script for commands, options, and names of clients, groups and processes
@@ -185,8 +185,8 @@ Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
   adit completions zsh > /usr/local/share/zsh/site-functions/_adit
   adit completions fish > /etc/fish/completions/adit.fish
 
-The script asks this program, so print it again after an upgrade. Names of
-clients are completed for users who may read the registry: root.")]
+The script calls this program, so print it again after an upgrade. Names of
+clients are completed only for root, who may read the registry.")]
     Completions {
         /// The shell
         shell: Shell,
@@ -221,13 +221,13 @@ pub(crate) enum Server {
   sudo adit server up --client laptop
   sudo adit server up --host vpn.example.net --full-tunnel --dns 9.9.9.9
 
-Safe to repeat: what exists is kept, and a server that runs is left running.")]
+Safe to repeat: existing files are kept, and a running server keeps running.")]
     Up(Up),
 
     /// Create settings, certificate authority and keys, without changing existing ones
     #[command(after_help = "Examples:
   sudo adit server init --host vpn.example.net
-  sudo adit server init --dry-run   only show what would be chosen")]
+  sudo adit server init --dry-run   only show the settings that it would choose")]
     Init(Init),
 
     /// Run the server until it is stopped, and undo its changes to this machine
@@ -340,7 +340,7 @@ pub(crate) struct Run {
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
 
-    /// The number of threads that move packets, instead of that in the settings
+    /// The number of threads that move packets, instead of the number in the settings
     #[arg(long, value_name = "N")]
     pub workers: Option<u16>,
 

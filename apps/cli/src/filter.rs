@@ -29,11 +29,11 @@ pub(crate) enum Filter {
   adit filter check fw.nft
   adit filter check --json fw.nft | jq '.errors[].line'
 
-Exit codes: 0 good, 2 errors in the file. docs/filter.md is the reference of the
+Exit codes: 0 the file is valid, 2 it has errors. docs/filter.md describes the
 language.")]
     Check(Check),
 
-    /// Show which rule decides about a packet, and why
+    /// Show which rule accepts or drops a packet, and why
     #[command(after_help = "Examples:
   adit filter explain fw.nft tcp 10.0.0.1:4000 '>' 10.0.0.2:80 syn in e1 out e2
   adit filter explain fw.nft 'udp [fd00::1]:5 > [fd00::2]:53 ct established'
@@ -57,12 +57,12 @@ comments.")]
 
     /// Replace the rules of a running server or bridge atomically, without dropping tunnels
     #[command(after_help = "Examples:
-  sudo adit filter reload           the file that is in force, read again
+  sudo adit filter reload           reads the current file again
   sudo adit filter reload fw.nft
   sudo adit filter reload eth1-eth2 fw.nft
 
-If something is wrong with them, the former rules stay in force. Known
-connections are evaluated again.")]
+If the new rules have an error, the old ones stay in force. Known connections
+are evaluated again.")]
     Reload(live::Reload),
 
     /// End connections of a running server or bridge, so that their next packet is evaluated as a first one
@@ -71,7 +71,7 @@ connections are evaluated again.")]
   sudo adit filter flush --client alice
   sudo adit filter flush --address 10.8.0.0/24
 
-A reload needs none: what the new rules would not accept ends by itself.")]
+Not needed after a reload, which ends connections that the rules now refuse.")]
     Flush(live::Flush),
 
     /// Change elements of a set in a running server or bridge, optionally for a limited time
@@ -88,7 +88,7 @@ A reload needs none: what the new rules would not accept ends by itself.")]
   sudo adit filter capture denied.pcapng --group 1
   sudo adit filter capture - | wireshark -k -i -
 
-Until Ctrl-C. Each packet has a comment with the rule's prefix and its handle.")]
+Runs until Ctrl-C. Each packet has a comment with the rule's prefix and handle.")]
     Capture(live::Capture),
 }
 

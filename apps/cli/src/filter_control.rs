@@ -75,9 +75,9 @@ pub(crate) enum Element {
   sudo adit filter element add --name office nets 10.1.0.0/16
   sudo adit filter element add hosts '10.0.0.1 . 22 comment \"jump host\"'
 
-They are those of nft's `add element`. A timeout needs `flags timeout` in the
-set. What is there already gets the timeout that is stated. What was added
-survives a reload, not a restart.")]
+Elements are written as for nft's `add element`. A timeout needs `flags timeout`
+in the set. An element that exists already gets the new timeout. Added elements
+survive a reload, but not a restart.")]
     Add(Elements),
 
     /// Delete elements from a set, either all or none
@@ -87,7 +87,7 @@ survives a reload, not a restart.")]
   sudo adit filter element del blocked 192.0.2.7
   sudo adit filter element del inet filter blocked '{ 192.0.2.7, 192.0.2.9 }'
 
-An element of the rule file is there again after a reload."
+A reload restores the elements of the rule file."
     )]
     Del(Elements),
 }

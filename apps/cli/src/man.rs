@@ -211,11 +211,11 @@ fn settings_page() -> String {
          .SH SYNOPSIS\n\
          \\fI/etc/adit/server.toml\\fR, or \\fIDIR/server.toml\\fR with \\fB\\-\\-dir\\fR \\fIDIR\\fR\n\
          .SH DESCRIPTION\n\
-         The file is in TOML: one \\fIKEY = VALUE\\fR a line, and comments behind #. \\fBadit server up\\fR and \\fBadit server \
+         The file is in TOML: one \\fIKEY = VALUE\\fR per line, and comments after #. \\fBadit server up\\fR and \\fBadit server \
          init\\fR write it with every key and a comment for each. Unknown keys are refused, with file and line.\n\
          .PP\n\
-         \\fBadit reload\\fR reads it again without dropping a tunnel. It says what took effect, and which keys wait for a \
-         restart.\n\
+         \\fBadit reload\\fR reads it again without dropping a tunnel. It prints which changes took effect, and which \
+         keys need a restart.\n\
          .SH KEYS\n"
     );
     KEYS.iter().for_each(|key| page.push_str(&paragraph(key)));

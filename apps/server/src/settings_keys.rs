@@ -61,10 +61,10 @@ fn list<T: Display>(items: &[T]) -> String {
 
 const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
-# `adit reload` says what took effect, and what waits for a restart: `listen`, `network`,
+# `adit reload` prints which changes took effect, and which need a restart: `listen`, `network`,
 # `network6`, `device`, `mtu`, `workers`, `user`, `client-to-client`, and a filter where there was none.
-# Connected clients get new routes and name servers at once (adit, openvpn from 2.7), others
-# when they connect again. Profiles keep the host and ports they were made with: see
+# Clients with adit, or openvpn from 2.7 on, get new routes and name servers at once, others
+# when they connect again. Profiles keep the host and ports that they were made with; see
 # adit server client remotes
 ";
 
@@ -74,7 +74,7 @@ pub const KEYS: [Key; 15] = [
         name: "listen",
         comment: "\
 Where to listen: \"udp/PORT\" or \"tcp/PORT\" on every address, \"udp/ADDRESS:PORT\" on one.
-Profiles name them all, UDP first: TCP is slower, and for networks that let nothing else out.
+Profiles name all of them, UDP first. TCP is slower, for networks that let nothing else out.
 Open them in the firewall in front of this machine.",
         example: r#"["udp/1194", "tcp/443"]"#,
         default: Some(r#"["udp/1194"]"#),
@@ -102,7 +102,7 @@ used neither here nor on your clients' home networks. Avoid common ones such as
     Key {
         name: "network6",
         comment: "\
-The same for IPv6. Without this line the tunnel carries IPv4 only.",
+The same for IPv6. Without this line the tunnel carries only IPv4.",
         example: r#""fd12:3456:789a::/64""#,
         default: Some("no IPv6"),
         restart: true,
@@ -110,7 +110,7 @@ The same for IPv6. Without this line the tunnel carries IPv4 only.",
     Key {
         name: "full-tunnel",
         comment: "\
-true: clients send all traffic through the tunnel (full tunnel). false: only what goes to
+true: clients send all traffic through the tunnel (full tunnel). false: only traffic to
 `network`, `network6` and the networks in `routes` (split tunnel).",
         example: "true",
         default: Some("false"),
@@ -154,7 +154,7 @@ Whether clients may talk to each other.",
     Key {
         name: "max-clients",
         comment: "\
-Most clients connected at a time.",
+The maximum number of clients connected at the same time.",
         example: "1000",
         default: Some("250"),
         restart: false,
@@ -163,7 +163,7 @@ Most clients connected at a time.",
         name: "mtu",
         comment: "\
 Largest IP packet inside the tunnel: 1280 to 1500 bytes, 1500 without this line. TCP adjusts to
-the path by itself; a smaller number helps UDP where fragments are lost (adit connect --check).",
+the path automatically; a smaller number helps UDP if fragments are lost (adit connect --check).",
         example: "1400",
         default: Some("1500"),
         restart: true,
@@ -171,8 +171,8 @@ the path by itself; a smaller number helps UDP where fragments are lost (adit co
     Key {
         name: "workers",
         comment: "\
-Threads that move packets. Without this line as many as there are cores: one up to
-2 cores, 16 at most.",
+Threads that move packets. Without this line, one on machines with up to 2 cores, and
+otherwise as many as there are cores, 16 at most.",
         example: "4",
         default: Some("as many as there are cores"),
         restart: true,
@@ -180,8 +180,8 @@ Threads that move packets. Without this line as many as there are cores: one up 
     Key {
         name: "user",
         comment: "\
-The user that the serving process runs as; it needs no rights and should own no files.
-Without this line: `adit` where that user exists, else `nobody`.",
+The user that the network process runs as; it needs no privileges and should own no files.
+Without this line, it is `adit` if that user exists, and `nobody` otherwise.",
         example: r#""adit""#,
         default: Some("`adit`, or `nobody`"),
         restart: true,
@@ -189,8 +189,8 @@ Without this line: `adit` where that user exists, else `nobody`.",
     Key {
         name: "filter",
         comment: "\
-Rules for what passes through the tunnel, in nftables' language; a relative path starts
-at this file's folder. Without this line everything passes, but not from client to client.",
+A file of rules for packets in the tunnel, in nftables' language; a relative path is relative
+to this file's folder. Without it everything passes, except packets between clients.",
         example: r#""rules.nft""#,
         default: Some("no rules"),
         restart: true,

@@ -16,7 +16,7 @@ pub(crate) enum Client {
   sudo adit server client add laptop              writes laptop.ovpn, mode 0600
   sudo adit server client add phone | qrencode -t ansiutf8
 
-The private key is in the profile only: hand it over, then delete it.")]
+The private key is only in the profile. Hand the profile over, then delete it.")]
     Add(ClientAdd),
 
     /// List the clients
@@ -42,7 +42,7 @@ The private key is in the profile only: hand it over, then delete it.")]
     /// Set the groups of a client for the filter's rules (@group:NAME), with immediate effect
     #[command(after_help = "Examples:
   sudo adit server client group laptop staff ops
-  sudo adit server client group laptop   takes it out of all groups")]
+  sudo adit server client group laptop   removes it from all groups")]
     Group(ClientGroup),
 
     /// Refuse a client from now on, until it is enabled again. The client keeps trying, slowly
@@ -54,7 +54,7 @@ The private key is in the profile only: hand it over, then delete it.")]
     /// certificate
     #[command(after_help = "Examples:
   sudo adit server client remotes
-  sudo adit server client remotes --done laptop   its profile has got them")]
+  sudo adit server client remotes --done laptop   laptop's profile has them")]
     Remotes(ClientRemotes),
 
     /// Accept a disabled client again. It returns within half a minute
@@ -103,7 +103,7 @@ pub(crate) struct ClientGroup {
     #[arg(add = complete::client())]
     pub name: String,
 
-    /// The client's groups from now on; if none are given, it is in no group
+    /// The client's new groups; if none are given, it is removed from all groups
     #[arg(value_name = "GROUP", add = complete::group())]
     pub groups: Vec<String>,
 

@@ -20,7 +20,7 @@ use crate::{note, print};
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// The database: postgres://USER@HOST/DATABASE, words (host=... dbname=...), or - to read either from stdin
+    /// The database: postgres://USER@HOST/DATABASE or host=... dbname=..., or - to read one of these from stdin
     #[arg(value_name = "URL")]
     pub database: SecretWord,
 

@@ -23,9 +23,9 @@ pub(crate) enum Postgres {
   sudo adit postgres init service=vpn --network 10.9.0.0/24 --audit none
   sudo adit postgres init - --network 10.9.0.0/24 < url   the URL from a file
 
-The database must exist (createdb vpn), PostgreSQL 15 or later, and the role may
-make roles (CREATEROLE). Passwords are taken from ~/.pgpass, a service file,
-PGPASSWORD, or asked for. Without sslmode, a connection to any other
+The database (PostgreSQL 15 or later) must exist (createdb vpn), and the role
+must be allowed to create roles (CREATEROLE). Passwords come from ~/.pgpass, a
+service file, PGPASSWORD or a prompt. Without sslmode, a connection to any other
 machine uses TLS. Safe to repeat.")]
     Init(Box<members::Init>),
 
@@ -44,7 +44,7 @@ machine uses TLS. Safe to repeat.")]
     #[command(after_help = "Example:
   sudo adit postgres status --json
 
-The exit code is 1 if the node does not run or the database does not answer.")]
+The exit code is 1 if the node is not running or the database does not answer.")]
     Status(show::Show),
 
     /// Show the other nodes with their addresses, streams, keys, rates over a second, and drops
@@ -69,8 +69,8 @@ Only the machine that ran `init` may invite.")]
     #[command(after_help = "Example:
   sudo adit postgres rekey
 
-Nodes that run take the key within seconds, without losing packets; others when
-they start. Open invitations are over. `remove` does the same.")]
+Running nodes take the key within seconds without losing packets, others when
+they start. Open invitations become invalid. `remove` also gives a new key.")]
     Rekey(members::Rekey),
 
     /// Change the network's retention, audit policy, durability or packet size
@@ -78,8 +78,8 @@ they start. Open invitations are over. `remove` does the same.")]
   sudo adit postgres set --retention 20GB --retention-age 90d
   sudo adit postgres set --audit none
 
-The node that made the network signs them; nodes that are up follow without a
-restart.")]
+The node that made the network signs the settings; running nodes apply them
+without a restart.")]
     Set(settings::Set),
 
     /// Add or remove the auditor, who can read all traffic from then on
@@ -93,16 +93,16 @@ restart.")]
     #[command(after_help = "Example:
   sudo adit postgres expire
 
-Every node that runs does the same by itself.")]
+Every running node does the same automatically.")]
     Expire(members::Expire),
 
     /// Check that no row of the log is missing, altered or added
     #[command(after_help = "Examples:
-  sudo adit postgres verify                   what is addressed to this node
+  sudo adit postgres verify                   rows addressed to this node
   adit postgres verify --url postgres://auditor@db.example/vpn --key auditor.key
 
-Without a key only numbers, signatures and the records' order are looked at.
-What has expired is named and is no finding. Exits with 1 if anything was found.")]
+Without a key, it checks only numbers, signatures and the order of the records.
+Expired rows are named but are not a finding. Exits with 1 if it has findings.")]
     Verify(log::Verify),
 
     /// Write the logged packets as a capture for Wireshark
@@ -122,8 +122,8 @@ What has expired is named and is no finding. Exits with 1 if anything was found.
   sudo adit postgres demo
   sudo adit postgres demo --hold   leave it up to look around, until Ctrl-C
 
-Needs root, /dev/net/tun and PostgreSQL's programs (apt install postgresql). A
-cluster of the host is not touched; everything that it makes is gone at the end.")]
+Needs root, /dev/net/tun and PostgreSQL's programs (apt install postgresql). It
+does not touch the host's clusters, and removes everything that it made.")]
     Demo(crate::args::Demo),
 }
 

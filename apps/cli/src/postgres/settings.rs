@@ -66,14 +66,14 @@ pub(crate) enum Auditor {
     #[command(after_help = "Example:
   sudo adit postgres auditor add auditor.key
 
-What was sent before stays closed to it.")]
+The key does not open packets that were sent before.")]
     Add(AddAuditor),
 
     /// Stop wrapping keys to the auditor, who can still read earlier packets
     #[command(after_help = "Example:
   sudo adit postgres auditor remove
 
-It still has the network's key: adit postgres rekey gives the nodes another.")]
+The auditor keeps the network's key; `adit postgres rekey` replaces it.")]
     Remove(RemoveAuditor),
 }
 

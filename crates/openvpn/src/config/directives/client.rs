@@ -17,13 +17,13 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("A client: pull and tls-client."),
     flag("pull", |raw| &mut raw.client.pull)
         .roles(Roles::CLIENT)
-        .doc("Takes options from the server."),
+        .doc("Accepts options from the server."),
     flag("tls-client", |raw| &mut raw.tls_client)
         .roles(Roles::DIALS)
-        .doc("The client's part in TLS."),
+        .doc("Takes the client's part in TLS."),
     flag("tls-server", |raw| &mut raw.tls_server)
         .roles(Roles::NOT_CLIENT)
-        .doc("The server's part in TLS."),
+        .doc("Takes the server's part in TLS."),
     used("mode", "server", 1..=1, |raw, d| {
         raw.mode_server = match d.arg(0) {
             "server" => true,
@@ -37,7 +37,7 @@ pub(super) const TABLE: &[Spec] = &[
         };
         Ok(())
     })
-    .doc("A server of many clients, or one of two points."),
+    .doc("A server for many clients; without it, one of two points."),
     used("auth-user-pass", "[FILE]", 0..=1, |raw, d| {
         raw.client.auth_user_pass = match d.get(0) {
             None | Some("stdin") if d.inline.is_none() => Some(UserPass::Prompt),
@@ -52,21 +52,22 @@ pub(super) const TABLE: &[Spec] = &[
     .roles(Roles::CLIENT)
     .doc("The user name and the password for the server, from a file or the terminal."),
     flag("auth-nocache", |raw| &mut raw.client.auth_nocache)
-        .doc("Has openvpn forget the password; adit keeps it for reconnects and warns."),
+        .doc("Makes openvpn forget the password; adit keeps it for reconnects and warns."),
     used("auth-retry", "none|nointeract|interact", 1..=1, auth_retry)
         .roles(Roles::CLIENT_LAX)
         .doc("Whether a client whose password is refused tries again."),
     used("pull-filter", "accept|ignore|reject \"TEXT\"", 2..=2, pull_filter)
         .roles(Roles::CLIENT_LAX)
         .doc(
-            "What to do with pushed options that begin with TEXT; the first line that fits counts.",
+            "The treatment of pushed options that begin with TEXT; the first matching line \
+         applies.",
         ),
     flag("route-nopull", |raw| &mut raw.client.route_nopull)
         .roles(Roles::CLIENT_LAX)
-        .doc("Takes no routes and no DNS settings from the server."),
+        .doc("Ignores routes and DNS settings from the server."),
     flag("push-peer-info", |raw| &mut raw.options.session.push_peer_info)
         .roles(Roles::DIALS_LAX)
-        .doc("Tells the server more about this end than negotiation needs."),
+        .doc("Sends the server more information about this end than negotiation needs."),
 ];
 
 fn auth_retry(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {

@@ -55,9 +55,9 @@ pub(super) const TABLE: &[Spec] = &[
         raw.file.grant.push_reset = true;
         Ok(())
     })
-    .doc("Drops the options that all clients get, and those before it."),
+    .doc("Drops the options that all clients get, and the options before this line."),
     only("push-remove", "\"BEGINNING\"", 1, push_remove)
-        .doc("Drops the options that begin like this."),
+        .doc("Drops the options that begin with this text."),
     only("filter-group", "NAME [NAME ...]", 1, filter_group)
         .up_to(MAX_GROUPS)
         .doc("The client's groups in filter rules. Only adit has it."),

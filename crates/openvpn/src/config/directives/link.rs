@@ -33,14 +33,14 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     }))
     .doc(
-        "The transport. A 4 or 6 behind it chooses the address family; -server and -client choose \
-         the end of a TCP connection.",
+        "The transport. An appended 4 or 6 chooses the address family; -server and -client \
+         choose the end of a TCP connection.",
     ),
     used("proto-force", "udp|tcp", 1..=1, |raw, d| {
         raw.sockets.force = Some(parse_proto(d, 0)?.transport);
         Ok(())
     })
-    .doc("Leaves out the remotes with the other transport."),
+    .doc("Ignores remotes with the other transport."),
     used("port", "NUMBER", 1..=1, |raw, d| {
         let port = Some(d.port(0)?);
         (raw.lport, raw.rport) = (port, port);
@@ -62,7 +62,7 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("The port of the other end, for remotes that name none."),
     used("local", "ADDRESS|* [PORT] [PROTO]", 1..=3, transport::local)
         .in_connection(Shared)
-        .doc("The address to listen on or to send from. A server listens on each of several."),
+        .doc("The address to listen on or send from; a server listens on all that are given."),
     used("bind", "[ipv6only]", 0..=1, bind)
         .in_connection(Shared)
         .doc("Binds the socket to the local port; ipv6only leaves IPv4 to other programs."),
@@ -79,7 +79,7 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Answers from the address that a packet was sent to, which adit always does."),
     flag("float", |raw| &mut raw.options.session.float)
         .in_connection(Shared)
-        .doc("Follows an authenticated peer to a new address, as a server always does."),
+        .doc("Follows an authenticated peer to a new address, which a server always does."),
     used("sndbuf", "BYTES", 1..=1, |raw, d| {
         raw.options.socket.send_buffer = buffer(d)?;
         Ok(())
@@ -108,7 +108,7 @@ pub(super) const TABLE: &[Spec] = &[
         .roles(Roles::DIALS_LAX)
         .doc("Tries the remotes in random order."),
     flag("remote-random-hostname", |raw| &mut raw.dial.random_hostname)
-        .doc("Resolves names with a random label before them, which defeats caches."),
+        .doc("Prepends a random label to names before resolving them, which defeats caches."),
     used("connect-retry", "SECONDS [LONGEST]", 1..=2, connect_retry)
         .roles(Roles::DIALS_LAX)
         .in_connection(Shared)
@@ -130,7 +130,7 @@ pub(super) const TABLE: &[Spec] = &[
     used("server-poll-timeout", "SECONDS", 1..=1, answer_time)
         .roles(Roles::CLIENT_LAX)
         .in_connection(Own(block_answer_time))
-        .doc("The time that a server has to answer before the next one is tried (120)."),
+        .doc("The time to wait for a server's answer before the next one is tried (120)."),
     used("resolv-retry", "SECONDS|infinite", 1..=1, |raw, d| {
         raw.dial.resolv_retry = match d.arg(0) {
             "infinite" => None,
@@ -138,7 +138,7 @@ pub(super) const TABLE: &[Spec] = &[
         };
         Ok(())
     })
-    .doc("How long to repeat a name lookup that fails."),
+    .doc("The time for which a failing name lookup is repeated."),
     used("http-proxy", "HOST PORT [FILE|stdin|auto|auto-nct] [none|basic]", 2..=4, |raw, d| {
         proxies::http(&mut raw.proxies, raw.base.as_deref(), d)
     })
@@ -149,7 +149,7 @@ pub(super) const TABLE: &[Spec] = &[
         proxies::option(&mut raw.proxies, d)
     })
     .in_connection(Own(|remote, _, d| proxies::option(&mut remote.proxies, d)))
-    .doc("The version of HTTP, the user agent, or one more header of requests to the proxy."),
+    .doc("The HTTP version, the user agent, or an additional header of requests to the proxy."),
     used("http-proxy-user-pass", "FILE", 1..=1, |raw, d| {
         proxies::login(&mut raw.proxies, raw.base.as_deref(), d)
     })

@@ -12,27 +12,27 @@ use crate::config::reader::Directive;
 
 pub(super) const TABLE: &[Spec] = &[
     // The reader has already processed both.
-    used("config", "FILE", 1..=1, |_, _| Ok(())).doc("Reads another file at this place."),
+    used("config", "FILE", 1..=1, |_, _| Ok(())).doc("Reads another file at this point."),
     used("cd", "DIRECTORY", 1..=1, |_, _| Ok(())).doc("The directory that paths are relative to."),
     used("ignore-unknown-option", "NAME [NAME ...]", 1..=usize::MAX, |raw, d| {
         raw.ignored.extend(d.args.iter().cloned());
         Ok(())
     })
     .in_connection(Free)
-    .doc("Skips these directives, from here on, where they are not known."),
+    .doc("From here on, skips these directives if they are unknown."),
     used("compat-mode", "VERSION", 1..=2, compat_mode)
-        .doc("The oldest version of openvpn to get along with."),
+        .doc("The oldest version of openvpn to be compatible with."),
     used("daemon", "[NAME]", 0..=1, |raw, d| {
         raw.options.process.daemon = Some(d.get(0).unwrap_or("openvpn").to_owned());
         Ok(())
     })
-    .doc("Goes into the background, under this name in the system log."),
+    .doc("Runs in the background, with this name in the system log."),
     one("writepid", "FILE", Path(|raw| &mut raw.options.process.pid_file))
-        .doc("Writes the process id into a file."),
+        .doc("Writes the process id to a file."),
     one("user", "NAME", Text(|raw| &mut raw.options.process.user))
-        .doc("The user to become after the start."),
+        .doc("The user to switch to after the start."),
     one("group", "NAME", Text(|raw| &mut raw.options.process.group))
-        .doc("The group to become after the start."),
+        .doc("The group to switch to after the start."),
     used("nice", "NUMBER", 1..=1, |raw, d| {
         raw.options.process.nice = d.number(0, -20..=19)?;
         Ok(())
@@ -41,7 +41,7 @@ pub(super) const TABLE: &[Spec] = &[
     flag("mlock", |raw| &mut raw.options.process.mlock)
         .doc("Keeps the process's memory out of swap."),
     flag("persist-key", |raw| &mut raw.options.process.persist_key)
-        .doc("Does not read key files again after a restart."),
+        .doc("Does not read the key files again at a restart."),
     used("remap-usr1", "SIGHUP|SIGTERM", 1..=1, remap_usr1)
         .doc("Treats SIGUSR1 as another signal."),
     used("script-security", "LEVEL", 1..=2, |raw, d| {
@@ -58,52 +58,53 @@ pub(super) const TABLE: &[Spec] = &[
         raw.options.log.verb = level.unsigned_abs().try_into().unwrap_or(11);
         Ok(())
     })
-    .doc("How much is logged, from 0 to 11 (1)."),
+    .doc("The log level, from 0 to 11 (1)."),
     used("mute", "MESSAGES", 1..=1, |raw, d| {
         raw.options.log.mute = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
         Ok(())
     })
-    .doc("The most messages of one kind in a row."),
+    .doc("The maximum number of messages of one kind in a row."),
     // openvpn opens the log when it reads the directive, so only a `cd` before it has an effect.
     used("log", "FILE", 1..=1, |raw, d| {
         raw.options.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
         Ok(())
     })
-    .doc("Logs into a file, emptied at the start."),
+    .doc("Logs to a file, which is emptied at the start."),
     used("log-append", "FILE", 1..=1, |raw, d| {
         raw.options.log.to = LogTo::Append(d.path(0, d.directory.as_deref()));
         Ok(())
     })
-    .doc("Logs at the end of a file."),
+    .doc("Appends the log to a file."),
     used("syslog", "[NAME]", 0..=1, |raw, d| {
         raw.syslog = Some(d.get(0).unwrap_or("openvpn").to_owned());
         Ok(())
     })
-    .doc("Logs into the system log, under this name."),
+    .doc("Logs to the system log, under this name."),
     used("suppress-timestamps", "", 0..=0, |raw, _| {
         raw.options.log.timestamps = false;
         Ok(())
     })
     .doc("Logs without the time."),
     flag("machine-readable-output", |raw| &mut raw.options.log.machine_readable)
-        .doc("Logs with the time in seconds and a message's flags."),
+        .doc("Logs the time in seconds and each message's flags."),
     used("status", "FILE [SECONDS]", 1..=2, |raw, d| {
         let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(60) };
         let path = d.path(0, raw.base.as_deref());
         raw.options.status = Some(Status { path, every, version: 1 });
         Ok(())
     })
-    .doc("Writes the state into a file, every 60 seconds or as often as given."),
+    .doc("Writes the state to a file, every 60 seconds or at the given interval."),
     used("status-version", "1|2|3", 1..=1, |raw, d| {
         raw.status_version = Some(d.number(0, 1..=3)?);
         Ok(())
     })
-    .doc("The status file's format (1)."),
+    .doc("The format of the status file (1)."),
     used("setenv", "NAME [VALUE]", 1..=2, setenv).doc(
-        "A variable: of scripts, which adit does not run, or with UV_ before it of the peer info.",
+        "A variable for scripts, which adit does not run, or, with the prefix UV_, for the \
+         peer info.",
     ),
     used("setenv-safe", "NAME [VALUE]", 1..=2, |raw, d| environment(raw, d, "OPENVPN_"))
-        .doc("A variable of scripts, with OPENVPN_ before its name."),
+        .doc("A variable for scripts, with OPENVPN_ before its name."),
     used("management", "ADDRESS PORT [PASSWORD-FILE]", 2..=3, |raw, d| {
         raw.options.management = Some(d.args.clone());
         raw.warn(d, "is not opened: there is no management interface yet");

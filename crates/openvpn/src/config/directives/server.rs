@@ -15,16 +15,19 @@ use crate::server::Topology;
 pub(super) const TABLE: &[Spec] = &[
     used("server", "NETWORK NETMASK [nopool]", 2..=3, server)
         .roles(Roles::SERVER)
-        .doc("A server that gives IPv4 addresses of this network."),
+        .doc("A server that assigns IPv4 addresses from this network."),
     used("server-ipv6", "NETWORK/BITS", 1..=1, server_ipv6)
         .roles(Roles::SERVER)
-        .doc("A server that gives IPv6 addresses of this network."),
+        .doc("A server that assigns IPv6 addresses from this network."),
     used("server-bridge", bridge::USAGE, 0..=4, |raw, d| {
         raw.bridge = Some((bridge::bridge(d)?, d.location.clone()));
         Ok(())
     })
     .roles(Roles::SERVER)
-    .doc("A server whose TAP device is for a bridge, whose network has the addresses."),
+    .doc(
+        "A server whose TAP device joins a bridge, and whose clients get addresses of its \
+         network.",
+    ),
     used("ifconfig-pool", "FIRST LAST [NETMASK]", 2..=3, ifconfig_pool)
         .roles(Roles::SERVER)
         .doc("The IPv4 addresses for clients."),
@@ -63,7 +66,7 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .roles(Roles::SERVER_LAX)
-    .doc("The most clients at a time (1024)."),
+    .doc("The maximum number of simultaneous clients (1024)."),
     flag("duplicate-cn", |raw| &mut raw.server.duplicate_cn)
         .roles(Roles::SERVER)
         .doc("Clients with the same name do not replace each other."),
@@ -72,10 +75,10 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Forwards packets between clients without the device."),
     one("client-config-dir", "DIRECTORY", Path(|raw| &mut raw.server.client_config_dir))
         .roles(Roles::SERVER)
-        .doc("A directory with a file for each client that has settings of its own."),
+        .doc("A directory with a file for each client that has its own settings."),
     flag("ccd-exclusive", |raw| &mut raw.server.ccd_exclusive)
         .roles(Roles::SERVER)
-        .doc("Refuses clients without such a file."),
+        .doc("Refuses clients that have no file in client-config-dir."),
     one("filter", "FILE", Path(|raw| &mut raw.server.filter))
         .roles(Roles::SERVER)
         .doc("Rules for the packets in the tunnel. Only adit has it."),
@@ -85,9 +88,9 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .roles(Roles::SERVER_LAX)
     .in_client_file(client_file::max_routes)
-    .doc("The most networks behind one client (256)."),
+    .doc("The maximum number of networks behind one client (256)."),
     used("stale-routes-check", "AGE [INTERVAL]", 1..=2, stale_routes_check)
-        .doc("How long a silent station behind a TAP device is remembered."),
+        .doc("The time for which a silent station behind a TAP device is remembered."),
     used("port-share", "HOST PORT", 2..=3, port_share)
         .roles(Roles::SERVER)
         .doc("Passes TCP connections of other protocols on to another service."),

@@ -23,13 +23,13 @@ pub(super) const TABLE: &[Spec] = &[
         raw.options.session.limits.exit_when_silent = false;
         Ok(())
     })
-    .doc("Reconnects after this time without a packet of the other end."),
+    .doc("Reconnects after this time without a packet from the other end."),
     used("ping-exit", "SECONDS", 1..=1, |raw, d| {
         raw.ping_timeout = Some(d.seconds(0)?);
         raw.options.session.limits.exit_when_silent = true;
         Ok(())
     })
-    .doc("Ends the program after this time without a packet of the other end."),
+    .doc("Ends the program after this time without a packet from the other end."),
     used("inactive", "SECONDS [BYTES]", 1..=2, |raw, d| {
         raw.options.session.limits.inactive = d.inactive()?;
         Ok(())
@@ -54,7 +54,7 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .in_connection(Shared)
-    .doc("Tells the other end over UDP that this one ends."),
+    .doc("Over UDP, notifies the other end when this end exits."),
     used("hand-window", "SECONDS", 1..=1, |raw, d| {
         raw.options.session.hand_window = Duration::from_secs(d.number(0, 1..=86_400)?);
         Ok(())
@@ -63,7 +63,7 @@ pub(super) const TABLE: &[Spec] = &[
     .doc("The time that a handshake may take (60)."),
     one("tran-window", "SECONDS", Seconds(|raw| &mut raw.options.session.tran_window))
         .tls()
-        .doc("How long the former key still decrypts (3600)."),
+        .doc("The time for which the previous key can still decrypt (3600)."),
     used("tls-timeout", "SECONDS", 1..=1, |raw, d| {
         raw.options.session.tls_timeout = Duration::from_secs(d.number(0, 1..=3600)?);
         Ok(())

@@ -23,7 +23,7 @@ pub(super) const TABLE: &[Spec] = &[
     source("key", |raw| &mut raw.key).tls().doc("The certificate's private key."),
     source("extra-certs", |raw| &mut raw.extra)
         .tls()
-        .doc("Certificates to send between this end's and the authority's."),
+        .doc("Intermediate certificates to send with this end's certificate."),
     used("crl-verify", "FILE", 1..=2, crl_verify)
         .or_block()
         .tls()
@@ -38,7 +38,7 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Deprecated: the fingerprints of the authorities that may sign a peer's certificate."),
     used("dh", "none", 1..=1, dh)
         .or_block()
-        .doc("Parameters of a key exchange that adit does not use; the file must exist."),
+        .doc("Parameters for a key exchange that adit does not use; the file must exist."),
     used("askpass", "[FILE]", 0..=1, |raw, d| {
         raw.options.tls.askpass = Some(match d.get(0) {
             None | Some("stdin") => AskPass::Prompt,
@@ -84,12 +84,12 @@ pub(super) const TABLE: &[Spec] = &[
         "CN" => Ok(()),
         _ => Err(d.error("only the common name can name a client", "remove it")),
     })
-    .doc("The common name is what names a client."),
+    .doc("The field of the certificate that names a client: the common name."),
     used("tls-auth", "FILE [0|1]", 1..=2, tls_auth)
         .or_block()
         .tls()
         .in_connection(Shared)
-        .doc("Authenticates control packets by a shared key."),
+        .doc("Authenticates control packets with a shared key."),
     used("tls-crypt", "FILE", 1..=1, |raw, d| {
         let key = d.source("tls-crypt", raw.base.as_deref());
         wrap(raw, d, key.map(Wrap::TlsCrypt))
@@ -97,12 +97,12 @@ pub(super) const TABLE: &[Spec] = &[
     .or_block()
     .tls()
     .in_connection(Shared)
-    .doc("Encrypts control packets by a shared key."),
+    .doc("Encrypts control packets with a shared key."),
     used("tls-crypt-v2", "FILE [force-cookie|allow-noncookie]", 1..=2, tls_crypt_v2)
         .or_block()
         .tls()
         .in_connection(Shared)
-        .doc("Encrypts control packets by a key for each client."),
+        .doc("Encrypts control packets with a separate key for each client."),
     used("tls-crypt-v2-max-age", "DAYS", 1..=1, |raw, d| {
         let days: u64 = d.number(0, 1..=i32::MAX.unsigned_abs().into())?;
         raw.max_key_age = Some(Duration::from_secs(days.saturating_mul(DAY)));
@@ -114,7 +114,7 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .in_connection(Shared)
-    .doc("Which halves of tls-auth's or secret's key are for which direction."),
+    .doc("Which half of tls-auth's or secret's key each direction uses."),
     used("secret", "FILE [0|1]", 1..=2, secret)
         .or_block()
         .doc("A static key in place of TLS, between two points."),
@@ -155,18 +155,18 @@ pub(super) const TABLE: &[Spec] = &[
         }
         Ok(())
     })
-    .doc("The older word for tls-groups."),
+    .doc("The older name of tls-groups."),
     used("tls-cert-profile", "preferred", 1..=1, tls_cert_profile)
-        .doc("How strong keys and signatures of certificates must be."),
+        .doc("The required strength of certificates' keys and signatures."),
     used("data-ciphers", "AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305", 1..=1, data_ciphers)
-        .doc("The ciphers that may be negotiated, the most wanted first."),
+        .doc("The ciphers that may be negotiated, in order of preference."),
     used("ncp-ciphers", "AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305", 1..=1, data_ciphers)
-        .doc("The older word for data-ciphers."),
+        .doc("The older name of data-ciphers."),
     used("data-ciphers-fallback", "AES-256-GCM", 1..=1, |raw, d| {
         raw.fallback = Some((d.arg(0).to_owned(), d.location.clone()));
         Ok(())
     })
-    .doc("The cipher with a peer that negotiates none."),
+    .doc("The cipher for peers that do not negotiate one."),
     used("cipher", "AES-256-GCM", 1..=1, |raw, d| {
         raw.cipher = Some((d.arg(0).to_owned(), d.location.clone()));
         Ok(())
@@ -176,7 +176,7 @@ pub(super) const TABLE: &[Spec] = &[
         raw.options.session.auth = digest(d)?;
         Ok(())
     })
-    .doc("The digest of tls-auth and of ciphers that do not authenticate (SHA1)."),
+    .doc("The digest for tls-auth and for ciphers that do not authenticate (SHA1)."),
     used("key-method", "2", 1..=1, |raw, d| {
         if d.arg(0) != "2" {
             return Err(d.error("only the second method exists", "remove it, at both ends"));
@@ -184,9 +184,9 @@ pub(super) const TABLE: &[Spec] = &[
         raw.warn(d, "has no effect: there is no other method");
         Ok(())
     })
-    .doc("How keys are negotiated; there is one method."),
+    .doc("The method of key negotiation; there is only one."),
     used("providers", "NAME [NAME ...]", 1..=usize::MAX, providers)
-        .doc("Parts of OpenSSL; the names of its own have no effect."),
+        .doc("The OpenSSL providers to load; the names of OpenSSL's own have no effect."),
 ];
 
 fn crl_verify(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {

@@ -17,7 +17,10 @@ const DNS: &str = "server NUMBER OPTION VALUE... | search-domains DOMAIN...";
 
 pub(super) const TABLE: &[Spec] = &[
     used("dev", "tun|tap|NAME", 1..=1, dev)
-        .doc("The device. A name begins with tun or tap, or dev-type says its kind; null is none."),
+        .doc(
+        "The device. Its name begins with tun or tap, or dev-type gives its kind; null is \
+         none.",
+    ),
     used("dev-type", "tun|tap", 1..=1, dev_type).doc("The kind of device: packets or frames."),
     used("dev-node", "/dev/net/tun", 1..=1, dev_node)
         .doc("The node of the TUN driver; other names are for Windows and macOS."),
@@ -36,7 +39,10 @@ pub(super) const TABLE: &[Spec] = &[
     flag("ifconfig-noexec", |raw| &mut raw.options.device.ifconfig_noexec)
         .doc("Leaves the device's addresses to another program."),
     used("topology", "subnet|net30|p2p", 1..=1, topology)
-        .doc("How a server of TUN devices gives IPv4 addresses: a network, pairs, or single ones."),
+        .doc(
+        "How a server with a TUN device assigns IPv4 addresses: from a network, in pairs, or \
+         singly.",
+    ),
     used("ifconfig", "ADDRESS NETMASK|FAR-END", 2..=2, |raw, d| {
         raw.ifconfig_pair = Some((d.ipv4(0)?, d.ipv4(1)?, d.location.clone()));
         Ok(())
@@ -59,14 +65,14 @@ pub(super) const TABLE: &[Spec] = &[
         raw.options.routes.v4.push(route);
         Ok(())
     })
-    .doc("A route of IPv4 into the tunnel."),
+    .doc("An IPv4 route into the tunnel."),
     used("route-ipv6", "NETWORK/BITS [GATEWAY] [METRIC]", 1..=3, |raw, d| {
         let route = parse_route6(&d.words())
             .map_err(|problem| d.error(problem, "write: route-ipv6 2001:db8::/32"))?;
         raw.options.routes.v6.push(route);
         Ok(())
     })
-    .doc("A route of IPv6 into the tunnel."),
+    .doc("An IPv6 route into the tunnel."),
     used("route-gateway", "ADDRESS", 1..=1, |raw, d| {
         match d.arg(0) {
             "dhcp" => raw.gateway_dhcp = Some(d.location.clone()),
@@ -74,17 +80,17 @@ pub(super) const TABLE: &[Spec] = &[
         }
         Ok(())
     })
-    .doc("The gateway of routes that name none."),
+    .doc("The gateway for routes that name none."),
     used("route-ipv6-gateway", "ADDRESS", 1..=1, |raw, d| {
         raw.options.routes.gateway6 = Some(d.ipv6(0)?);
         Ok(())
     })
-    .doc("The gateway of IPv6 routes that name none."),
+    .doc("The gateway for IPv6 routes that name none."),
     used("route-metric", "NUMBER", 1..=1, |raw, d| {
         raw.options.routes.metric = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?);
         Ok(())
     })
-    .doc("The metric of routes that name none."),
+    .doc("The metric for routes that name none."),
     flag("route-noexec", |raw| &mut raw.options.routes.noexec)
         .doc("Leaves routes to another program."),
     used("redirect-gateway", "[FLAG ...]", 0..=usize::MAX, |raw, d| {
@@ -95,11 +101,11 @@ pub(super) const TABLE: &[Spec] = &[
     used("redirect-private", "[FLAG ...]", 0..=usize::MAX, |raw, d| {
         redirect(&mut raw.options.routes.redirect_private, d)
     })
-    .doc("As redirect-gateway, without the default route."),
+    .doc("Like redirect-gateway, but without the default route."),
     flag("block-ipv6", |raw| &mut raw.options.routes.block_ipv6)
         .doc("Answers IPv6 packets that would enter the tunnel with an error."),
     flag("allow-lan", |raw| &mut raw.options.routes.allow_lan)
-        .doc("Keeps the machine's private networks outside of the tunnel. Only adit has it."),
+        .doc("Keeps the machine's private networks outside the tunnel. Only adit has it."),
     flag("kill-switch", |raw| &mut raw.options.routes.kill_switch)
         .doc("Lets no packet out except through the tunnel, even after the client has exited. Only adit has it."),
     used("policy-routing", "on|off", 1..=1, |raw, d| {
@@ -114,7 +120,9 @@ pub(super) const TABLE: &[Spec] = &[
         });
         Ok(())
     })
-    .doc("Redirects by a routing table that precedes the main one. Only adit has it."),
+    .doc(
+        "Redirects traffic with a routing table that precedes the main one. Only adit has it.",
+    ),
     flag("allow-recursive-routing", |raw| &mut raw.options.routes.allow_recursive)
         .doc("Lets the tunnel's own packets into the tunnel."),
     used("dhcp-option", "TYPE [VALUE]", 1..=usize::MAX, dns)
@@ -148,14 +156,14 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .doc("The largest MTU that a server may push (1600)."),
     used("link-mtu", "BYTES", 1..=1, link_mtu)
-        .doc("Deprecated: tun-mtu follows from it by the configured cipher."),
+        .doc("Deprecated: tun-mtu is computed from it and the configured cipher."),
     used("udp-mtu", "BYTES", 1..=1, link_mtu).doc("The same as link-mtu."),
     used("fragment", "BYTES [mtu]", 1..=2, fragment)
         .in_connection(Shared)
         .doc("Splits packets into UDP datagrams of at most this size; the other end must, too."),
     used("mssfix", "[BYTES [mtu|fixed]]", 0..=2, mssfix)
         .in_connection(Shared)
-        .doc("Lowers the segment size of TCP connections in the tunnel; 0 does not."),
+        .doc("Lowers the segment size of TCP connections in the tunnel; 0 leaves it unchanged."),
     used("max-packet-size", "BYTES", 1..=1, max_packet_size)
         .doc("Sets mssfix BYTES mtu; control packets have at most 1,250 bytes."),
     used("comp-lzo", "[no|yes|adaptive]", 0..=1, compress)
@@ -163,7 +171,7 @@ pub(super) const TABLE: &[Spec] = &[
     used("compress", "[stub|stub-v2|lz4|lz4-v2|lzo|migrate]", 0..=1, compress)
         .doc("The framing of packets for compression. adit decompresses and never compresses."),
     used("allow-compression", "no", 1..=1, allow_compression)
-        .doc("Whether compressed packets of the other end are accepted."),
+        .doc("Whether compressed packets from the other end are accepted."),
 ];
 
 fn dev(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
