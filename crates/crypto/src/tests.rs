@@ -53,7 +53,7 @@ fn hmac_known_answers() {
     }
 }
 
-/// test_crypto.c, HMAC of a text twice in a row.
+/// From test_crypto.c: the HMAC of a text twice in a row.
 #[test]
 fn hmac_of_the_reference_implementation() {
     let mut key = [0; 20];
@@ -115,7 +115,7 @@ fn aes256_ctr_counter_carries() {
     assert_eq!(both[16..], second);
 }
 
-/// test_crypto.c.
+/// From test_crypto.c.
 #[test]
 fn tls1_prf_known_answer() {
     let seed = b"Quis aute iure reprehenderit in voluptate velit esse cillum dolore";

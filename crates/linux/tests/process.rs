@@ -1,4 +1,4 @@
-//! Tests of operations that change a whole process: each scene runs in a separate process, which is this program with
+//! Tests of operations that change a whole process. Each scene runs in a separate process, which is this program with
 //! the scene's name in the environment. Needs root.
 #![allow(unsafe_code)]
 

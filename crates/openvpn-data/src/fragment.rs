@@ -1,5 +1,5 @@
-//! Fragments inside the tunnel (`fragment`): a packet too large for one datagram is sent as several, each sealed separately,
-//! and reassembled at the other end.
+//! Fragments inside the tunnel (`fragment`). A packet too large for one datagram is sent as several, each sealed
+//! separately, and reassembled at the other end.
 //!
 //! ```text
 //! u32, low bits first:  kind 2 | sequence 8 | piece 5 | size / 4, 14
@@ -17,7 +17,7 @@ pub use adit_dataplane::format::Origin;
 
 /// The number of bytes before each packet or fragment.
 pub const HEADER: usize = 4;
-/// The maximum number of fragments of one packet: the fragment number has 5 bits.
+/// The maximum number of fragments of one packet, because the fragment number has 5 bits.
 pub const MAX_FRAGMENTS: usize = 32;
 /// The maximum number of incomplete packets of one peer.
 pub const MAX_WAITING: usize = 25;
@@ -329,8 +329,8 @@ impl Fragment<'_> {
 }
 
 impl PartialPacket {
-    /// Returns whether a fragment can belong to this packet: it has the size of the others, is not yet present, and is
-    /// not after the last.
+    /// Returns whether a fragment can belong to this packet, that is, whether it has the size of the others, is not yet
+    /// present, and is not after the last.
     fn agrees(&self, piece: &Fragment<'_>) -> bool {
         let number = u32::from(piece.number);
         let behind = self.here.checked_shr(number).unwrap_or(0);

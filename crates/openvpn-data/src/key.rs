@@ -43,7 +43,7 @@ pub struct Key {
     /// The next packet id to send. Written only through a [`BurstUsage`], under the peer's TX lock.
     next_id: AtomicU64,
     failed: AtomicU64,
-    /// The usage in each direction, on separate cache lines: one worker may seal while another opens.
+    /// The usage in each direction, on separate cache lines, because one worker may seal while another opens.
     sealed: CachePadded<Usage>,
     opened: CachePadded<Usage>,
 }
@@ -214,9 +214,9 @@ impl FormatKey for Key {
         }
     }
 
-    /// Restarts the packet ids of a static key from 1, under a later time, on each new stream: the other end may have
-    /// forgotten the ids of the last stream, and OpenVPN treats an id that does not follow its predecessor as an
-    /// attack.
+    /// Restarts the packet ids of a static key from 1, under a later time, on each new stream, because the other end
+    /// may have forgotten the ids of the last stream, and OpenVPN treats an id that does not follow its predecessor as
+    /// an attack.
     fn begin_stream(&self, tx: &mut SenderState, stream: u64) {
         if let KeyFormat::Block(block) = &self.format
             && tx.stream.replace(stream) != Some(stream)
@@ -262,7 +262,7 @@ impl Usage {
 }
 
 impl BurstUsage<'_> {
-    /// Returns the next packet id. It is used up even if sealing fails: a nonce is never used twice.
+    /// Returns the next packet id. It is used up even if sealing fails, so a nonce is never used twice.
     #[inline]
     fn next_id(&mut self) -> Result<u32, DropReason> {
         let id = u32::try_from(self.next_id).map_err(|_| DropReason::KeyExhausted)?;

@@ -21,7 +21,7 @@ impl Sum {
     /// 2^32 bytes is exact.
     #[inline]
     pub fn bytes(self, data: &[u8]) -> Self {
-        // Eight independent lanes: the compiler keeps them in vector registers.
+        // Eight independent lanes, which the compiler keeps in vector registers.
         let mut lanes = [0u64; 8];
         let (strides, rest) = data.as_chunks::<STRIDE>();
         for stride in strides {

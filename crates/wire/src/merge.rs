@@ -1,10 +1,10 @@
 //! Merging neighbouring packets of a flow into one super-packet, the reverse of [`crate::split`].
 //!
-//! Only headers are copied: a merged packet is a list of slices for one `writev`. Packets are merged only if the kernel
-//! would split the result into the same packets again (the rules are those of its own GRO), and only after their
-//! checksums were verified: otherwise a corrupted packet would leave with a valid checksum.
+//! Only headers are copied, and a merged packet is a list of slices for one `writev`. Packets are merged only if the
+//! kernel would split the result into the same packets again (the rules are those of its own GRO), and only after their
+//! checksums were verified, because otherwise a corrupted packet would leave with a valid checksum.
 //!
-//! The order within a flow is kept: a packet joins only the latest run of its flow, and a packet that cannot join
+//! The order within a flow is kept. A packet joins only the latest run of its flow, and a packet that cannot join
 //! closes that run. Packets of different flows within a burst may overtake each other.
 
 use crate::checksum::Sum;

@@ -1,6 +1,6 @@
 //! Splitting a super-packet into its segments.
 //!
-//! Segments are made in place: each header is written directly before its payload, over the tail of the previous
+//! Segments are made in place. Each header is written directly before its payload, over the tail of the previous
 //! segment, which is no longer needed by then.
 //!
 //! ```text
@@ -28,7 +28,7 @@ const CHECKSUM: usize = 10;
 /// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: usize = 6;
 
-/// An error: a packet and its virtio header contradict each other. The packet is dropped.
+/// A packet and its virtio header contradict each other. The packet is dropped.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Malformed;
 

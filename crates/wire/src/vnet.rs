@@ -4,7 +4,7 @@ use std::fmt;
 /// (Virtual I/O Device specification 1.2, section 5.1.6), in the machine's byte order.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct VnetHeader {
-    /// The transport checksum is missing: the field holds the pseudo-header's sum.
+    /// The transport checksum is missing, and the field holds the pseudo-header's sum.
     pub needs_csum: bool,
     /// The way to split the packet.
     pub gso: Gso,

@@ -68,7 +68,7 @@ fn end((framing, fragment): Inside) -> LoopbackPlane {
     end
 }
 
-/// Receives arbitrary bytes: a packet that is not authentic is never delivered.
+/// Receives arbitrary bytes. A packet that is not authentic is never delivered.
 fn received(framing: Inside, bytes: &[u8]) {
     let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
     let segment = usize::from(u16::from_be_bytes(*segment)).max(1);

@@ -1,4 +1,5 @@
-//! Fuzzes queries to the DNS server of a mesh's node: every answer is a message, fits into a datagram, and has the query's id.
+//! Fuzzes queries to the DNS server of a mesh node. Every answer is a message, fits into a
+//! datagram, and has the query's id.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -88,7 +88,7 @@ fn inside(relay: Relay, bytes: &[u8]) {
     assert!(known <= 2, "no more stations than frames named");
 }
 
-/// Sends the output of a TAP device, with its header: the frame is split like its packet, and everything that is sent
+/// Sends the output of a TAP device, with its header. The frame is split like its packet, and everything that is sent
 /// can be opened at the other end.
 fn handed_out(relay: Relay, bytes: &[u8]) {
     let Some((vnet, frame)) = bytes.split_first_chunk() else { return };

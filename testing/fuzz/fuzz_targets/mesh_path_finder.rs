@@ -1,4 +1,4 @@
-//! Fuzzes the search for paths to a peer of the mesh: no order of records, probes and changes of the network makes the
+//! Fuzzes the search for paths to a peer of the mesh. No order of records, probes and changes of the network makes the
 //! finder panic, exceed its bounds, or stay busy without the passage of time.
 //!
 //! The input is a list of steps: the kind, the length of the step's bytes, and these bytes.

@@ -258,7 +258,7 @@ fn replay(times: u32) -> Result<Work, String> {
     Ok(Box::new(move || {
         let mut accepted = 0;
         for at in 0..u64::from(times) {
-            // 2, 3, 4, 5, 6, 7, 8, 1: the first of eight comes last.
+            // 2, 3, 4, 5, 6, 7, 8, 1, so the first of eight arrives last.
             let id = if at % 8 == 7 { at - 6 } else { at + 2 };
             if black_box(&window).check(id).is_some() {
                 window.accept(id);
@@ -281,7 +281,7 @@ fn judge_flow(times: u32) -> Result<Work, String> {
     judge(&rules::many(100), times, true)
 }
 
-/// Counts the accepted packets, which are all packets: the last rule that can match accepts them.
+/// Counts the accepted packets, which are all packets, because the last rule that can match accepts them.
 fn judge(text: &str, times: u32, remembered: bool) -> Result<Work, String> {
     let ruleset = lang::parse("rules", text, &mut |name| Err(std::io::Error::other(name)));
     let ruleset = ruleset.map_err(|error| error.to_string())?;

@@ -144,7 +144,7 @@ impl Internet {
         }
     }
 
-    /// Sends a datagram from an address of a host. Fragments do not exist: a datagram above the MTU is lost.
+    /// Sends a datagram from an address of a host. Fragments do not exist, so a datagram above the MTU is lost.
     pub fn send_from(
         &mut self,
         now: Instant,

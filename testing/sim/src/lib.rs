@@ -1,8 +1,8 @@
 //! The simulated network of the engines: links that delay, lose, reorder and duplicate, and NAT boxes, on
 //! virtual time.
 //!
-//! The network is sans-IO and seeded too: the same seed loses the same packets, so that a failure
-//! in one of a thousand runs is reproducible.
+//! The network is sans-IO and seeded too. The same seed loses the same packets, so a failure in one of a thousand runs
+//! is reproducible.
 
 #![forbid(unsafe_code)]
 

@@ -129,7 +129,8 @@ pub fn echo_all(from: &[&Namespace], to: IpAddr, count: u32, pause: Duration) ->
 
 /// The requests of one host.
 struct Session {
-    /// Not connected: a connected socket would keep the host's current address, which may not be the tunnel's yet.
+    /// Not connected, because a connected socket would keep the host's current address, which may not be the tunnel's
+    /// yet.
     socket: Socket,
     to: SockAddr,
     v6: bool,
@@ -185,7 +186,7 @@ impl Session {
                     // The caller may now have the reply that it waits for.
                     return;
                 }
-                // The error may belong to an earlier request: each error is reported once.
+                // The error may belong to an earlier request, and each error is reported once.
                 Err(_) if Instant::now() >= until => return,
                 Err(_) => {}
             }

@@ -252,7 +252,7 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
     in_parallel(&numbered, |part| {
         ip(Some(&switch), part.iter().flat_map(|(n, namespace, _)| port(*n, namespace)))
     })?;
-    // A switch forwards packets unchanged: it neither merges them nor keeps merged what the mode wants separate.
+    // A switch forwards packets unchanged. It neither merges them nor keeps merged what the mode wants separate.
     let at_ports = if offload == Offload::All { Offload::All } else { Offload::Wire };
     switch
         .handle()?
@@ -356,9 +356,9 @@ const SEGMENTATION: [&str; 7] = [
 /// An end of a [`Pair`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The server's.
+    /// The server's end.
     Server,
-    /// The client's.
+    /// The client's end.
     Client,
 }
 

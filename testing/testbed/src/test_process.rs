@@ -85,8 +85,8 @@ pub fn helper_of(pid: u32) -> Option<u32> {
     })
 }
 
-/// Kills a process and its helper: the helper first, because otherwise it would undo the changes of the process at
-/// once.
+/// Kills a process and its helper. The helper comes first, because otherwise it would undo the changes of the process
+/// at once.
 pub fn kill_with_helper(running: &mut TestProcess) {
     let pid = running.child.id();
     let helper = helper_of(pid).unwrap();

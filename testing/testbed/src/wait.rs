@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 
 /// The interval at which the number of runnable tasks is read.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// The time between two samples in excess of this is not counted: this process, or the machine, was stopped.
+/// The time between two samples in excess of this is not counted, because this process or the machine was stopped.
 const LONGEST_SAMPLE: Duration = Duration::from_millis(300);
 /// The lower bound of the clock's speed relative to the wall clock, so that every limit ends.
 const SLOWEST: f64 = 1.0 / 12.0;

@@ -13,7 +13,7 @@ pub struct Limits {
     /// The number of flows that one source keeps in a full table. A source with more must make room for others and for
     /// its own new flows. `None` means a 256th of all.
     pub flows_per_source: Option<usize>,
-    /// The number of parts with their own lock: as many as threads use the table.
+    /// The number of parts, each with its own lock; one for each thread that uses the table.
     pub shards: usize,
     /// Whether TCP connections that existed before are picked up in the middle and count as new (the kernel's
     /// `nf_conntrack_tcp_loose`, which has the same default).

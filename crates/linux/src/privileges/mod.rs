@@ -2,8 +2,8 @@
 //!
 //! The order of a daemon: open what needs root (TUN, low ports, key files), then call [`Privileges::drop`], then start
 //! threads. The kernel keeps capabilities and filters per thread, and only threads started afterwards inherit them, so
-//! `drop` refuses to run while there are others. Every error here must end the process: otherwise it would run with
-//! privileges that the operator believes dropped.
+//! `drop` refuses to run while there are others. Every error here must end the process, because otherwise it would run
+//! with privileges that the operator believes dropped.
 
 mod seccomp;
 

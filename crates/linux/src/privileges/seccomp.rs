@@ -16,15 +16,15 @@ use self::arguments::Rules;
 /// The system calls that stay allowed, for the calling thread and those that it starts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Moving packets between open descriptors: no files, sockets, threads or programs can be opened or started.
+    /// Moving packets between open descriptors. No files, sockets, threads or programs can be opened or started.
     DataPlane,
     /// A daemon: files, sockets (IP, Unix and netlink only), threads and narrower filters for them; no processes and no
     /// programs.
     Daemon,
     /// The calls of [`Profile::Daemon`], and packet sockets to reopen a port that reappears.
     Bridge,
-    /// The calls of [`Profile::Daemon`], and those to start programs. Programs inherit the filter: a program that needs
-    /// more fails.
+    /// The calls of [`Profile::Daemon`], and those to start programs. Programs inherit the filter, so a program that
+    /// needs more fails.
     DaemonWithPrograms,
 }
 
@@ -214,7 +214,7 @@ const LEGACY: [&[libc::c_long]; 3] = [
 const LEGACY: [&[libc::c_long]; 3] = [&[], &[], &[]];
 
 /// Installs a filter for the calling thread and for the threads and programs that it starts from now on. Also sets
-/// no_new_privs. Several filters add up: each call must pass all of them.
+/// no_new_privs. Several filters add up, that is, each call must pass all of them.
 pub fn apply(profile: Profile, violation: Violation) -> io::Result<()> {
     if profile != Profile::DataPlane {
         install(&without_clone3().map_err(io::Error::other)?)?;

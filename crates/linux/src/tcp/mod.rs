@@ -257,7 +257,7 @@ impl TcpStream {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?)
     }
 
-    /// Ends both directions: the peer is notified at once, and so is an epoll set that watches the stream.
+    /// Ends both directions. The peer is notified at once, and so is an epoll set that watches the stream.
     pub fn shutdown(&self) -> io::Result<()> {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Both)?)
     }

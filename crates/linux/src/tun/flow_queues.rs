@@ -1,6 +1,6 @@
 //! Fair queueing: several kernel queues of a device, read in turn as one.
 //!
-//! The kernel's queue of a TUN device is first in, first out, and bulk traffic fills it: a ping would wait behind a
+//! The kernel's queue of a TUN device is first in, first out, and bulk traffic fills it, so a ping would wait behind a
 //! mebibyte of super-packets. With several queues, the kernel distributes flows over them by a hash of addresses and
 //! ports. When the queues are read in turn, a flow waits only for its own packets and for flows with the same hash.
 //! Packets of a flow keep their order.

@@ -80,9 +80,9 @@ pub struct TunOptions {
     pub name: Option<String>,
     /// The number of queues, at least 1; one per worker. A device that was created with one queue keeps only that one.
     pub queues: usize,
-    /// The number of flow queues if there is only one queue: the kernel distributes flows over them, and they are read
-    /// in turn, so that a flow with little traffic does not wait behind a busy one. 1 for none. Effective only if the
-    /// device does not exist yet, because other programs may use an existing device.
+    /// The number of flow queues if there is only one queue. The kernel distributes flows over them, and they are read
+    /// in turn, so a flow with little traffic does not wait behind a busy one. 1 for none. Effective only if the device
+    /// does not exist yet, because other programs may use an existing device.
     pub flow_queues: usize,
     /// The requested offloads; [`TunDevice::offloads`] has the ones that the kernel grants.
     pub offloads: TunOffloads,
@@ -235,8 +235,8 @@ impl TunQueue {
     }
 
     /// Writes one packet to the kernel; the first slice is the 10-byte header, the rest (at most 1023 slices) the
-    /// packet. Returns the number of bytes written, including the header. `EINVAL`: the kernel refuses the header;
-    /// `EIO`: the interface is down.
+    /// packet. Returns the number of bytes written, including the header. `EINVAL` means that the kernel refuses the
+    /// header, `EIO` that the interface is down.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
             match rustix::io::writev(&self.fd, parts) {
@@ -289,7 +289,7 @@ fn read(fd: &OwnedFd, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<u
     loop {
         let mut parts = [IoSliceMut::new(vnet), IoSliceMut::new(buf)];
         match rustix::io::readv(fd, &mut parts) {
-            // Shorter than the header: the device is being removed, so there is no packet to deliver.
+            // Shorter than the header, because the device is being removed. There is no packet to deliver.
             Ok(n) => return Ok(n.saturating_sub(VNET_LEN)),
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
@@ -305,7 +305,7 @@ fn checked_name(name: &str) -> Result<&str, TunError> {
     if fits && plain { Ok(name) } else { Err(TunError::BadName(name.to_owned())) }
 }
 
-/// Creates a TAP device without offloads or headers, as simple programs do: each read and write of the descriptor is
+/// Creates a TAP device without offloads or headers, as simple programs do. Each read and write of the descriptor is
 /// one frame of at most the device's MTU. It blocks, and serves only as a baseline for measurements.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Socket addresses and control messages in the kernel's layout, written and read as bytes: no
+//! Socket addresses and control messages in the kernel's layout, written and read as bytes. No
 //! pointer is followed, so an unexpected length is harmless.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

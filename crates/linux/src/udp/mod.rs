@@ -27,7 +27,7 @@ use crate::socket_opts::set_routing;
 /// Whether datagrams may be fragmented on the path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fragmentation {
-    /// Fragmented by this host and by routers: the DF bit is never set.
+    /// Fragmented by this host and by routers, because the DF bit is never set.
     #[default]
     Allowed,
     /// Fragmented by this host where the path MTU is known to be smaller, but not by routers (DF). The kernel's
@@ -237,8 +237,8 @@ pub(crate) fn force_send_buffer(socket: &impl AsFd, size: libc::c_int) -> io::Re
     send::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)
 }
 
-/// Exceeds the system's limit if permitted (CAP_NET_ADMIN), otherwise stays within it: a smaller buffer is not a reason
-/// to fail.
+/// Exceeds the system's limit if permitted (CAP_NET_ADMIN), otherwise stays within it, because a smaller buffer is not
+/// a reason to fail.
 fn set_buffers(socket: &Socket, options: &UdpOptions) -> io::Result<()> {
     if sockopt::set_socket_recv_buffer_size_force(socket, options.recv_buffer).is_err() {
         socket.set_recv_buffer_size(options.recv_buffer)?;

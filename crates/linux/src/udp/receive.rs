@@ -45,7 +45,7 @@ pub struct PeerError {
 pub(super) fn read_error(fd: &impl AsFd) -> io::Result<Option<PeerError>> {
     let (mut name, mut control) = (RawSocketAddress::default(), Control::default());
     loop {
-        // The datagram itself is not needed: it is truncated, because it has no buffer.
+        // The datagram itself is not needed, and is truncated because it has no buffer.
         let mut header = empty_header();
         header.msg_name = (&raw mut name).cast();
         header.msg_namelen = size_of::<RawSocketAddress>() as libc::socklen_t;

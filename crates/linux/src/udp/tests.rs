@@ -360,8 +360,8 @@ fn a_group_shares_its_port_with_no_other_socket() {
     let address = group[0].local_addr();
     assert!(group.len() == 3 && group.iter().all(|socket| socket.local_addr() == address));
     let again = UdpOptions::new(address);
-    // A second server, with several workers or one: both calls fail, and neither takes datagrams
-    // from the first.
+    // A second server with several workers or one. Both calls fail, and neither takes datagrams
+    // from the first server.
     for count in [1, 3] {
         let error = UdpSocket::bind_group(&again, count).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{count}");
@@ -441,8 +441,8 @@ fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
             assert_eq!(short, if at == 0 { 64 } else { 0 });
             others.push(other);
         }
-        // Distributed by address: both datagrams of a sender reach the same socket. The probability
-        // that one socket gets all of them is count ^ -63.
+        // Distributed by address, so both datagrams of a sender reach the same socket. The
+        // probability that one socket gets all of them is count ^ -63.
         assert_eq!(others.iter().sum::<usize>(), 2 * 64, "{others:?}");
         assert!(others.iter().all(|other| *other < 2 * 64 && other % 2 == 0), "{others:?}");
     }

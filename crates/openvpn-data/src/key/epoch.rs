@@ -43,7 +43,7 @@ pub(super) struct Epoch {
     send: Mutex<SendState>,
     /// The receiving state. Locked for one run.
     receive: Mutex<ReceiveState>,
-    /// The minimum epoch for our packets: the one that the peer has reached.
+    /// The minimum epoch for our packets, which is the one that the peer has reached.
     due: AtomicU32,
     /// The later of the epochs of both directions.
     reached: AtomicU32,
@@ -231,7 +231,7 @@ impl Seal for EpochSealer<'_> {
         if counter > COUNTER_LAST || (self.gcm && sealed > GCM_LIMIT) {
             return Err(DropReason::KeyExhausted);
         }
-        // Used up even if sealing fails: a nonce is never used twice.
+        // Used up even if sealing fails, so a nonce is never used twice.
         send.next = counter.saturating_add(1);
         send.sealed = sealed;
         let id = u64::from(send.epoch) << COUNTER_BITS | counter;
@@ -471,7 +471,7 @@ mod tests {
         to_epoch(&one, NEAR_END);
         seal(&one).unwrap();
         assert!(one.near_limit());
-        // Alternatively, the peer follows: its packets may be up to four epochs ahead each time.
+        // Alternatively, the peer follows. Its packets may be up to four epochs ahead each time.
         assert!(!other.near_limit());
         let (ahead, _) = pair();
         for epoch in (5..NEAR_END + 4).step_by(FUTURE) {

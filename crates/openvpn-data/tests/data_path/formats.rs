@@ -1,4 +1,4 @@
-//! Every packet format behaves like the common one: it carries packets and trains, refuses packets
+//! Every packet format behaves like the common one. It carries packets and trains, refuses packets
 //! that were modified, repeated or truncated, and counts the reasons.
 
 use adit_crypto::{BlockCipher, Cipher, Digest, DirectionKey};
@@ -148,7 +148,8 @@ fn every_flipped_bit_is_refused_and_counted() {
     for protection in formats() {
         let (mut server, mut client) = pair(protection, Some(2));
         let sealed = client.seal_one(&packet(PEER, SERVER, 1));
-        // With CBC the header is not authenticated: it selects the peer and key, which must match.
+        // With CBC the header is not authenticated, but it selects the peer and key, which must
+        // match.
         let start = match protection {
             Protection::Block(_) => 4,
             _ => 0,

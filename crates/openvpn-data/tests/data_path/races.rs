@@ -1,4 +1,4 @@
-//! Several workers in memory, on threads that are released at the same moment, again and again: these properties must
+//! Several workers in memory, on threads that are released at the same moment, again and again. These properties must
 //! hold however their steps interleave.
 
 use std::collections::BTreeSet;
@@ -247,7 +247,7 @@ fn packet_ids_are_given_once_by_all_workers() {
 fn seal_on_all_workers(protection: Protection, nonce: usize) {
     let key = |id, at_server| Box::new(DataKey { protection, ..*key(CLIENT, id, at_server) });
     let (server, [client]) = world(Relay::Kernel, [CLIENT]);
-    // The scheduler decides the order of threads: a packet sealed by one may be delayed while others continue.
+    // The scheduler decides the order of threads, so a packet sealed by one may be delayed while others continue.
     let wide = PeerSpec { replay_window: 65536, ..spec(link(200, 1194)) };
     let mut client = End { memory: client.memory, ..client };
     client.apply(Command::AddPeer(PeerId(0), PeerSpec { layout: layout(PEER.0), ..wide }));

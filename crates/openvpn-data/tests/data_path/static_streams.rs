@@ -1,4 +1,4 @@
-//! A static key over streams: one end uses real sockets, and the other's packets are made in
+//! A static key over streams. One end uses real sockets, and the other's packets are made in
 //! memory.
 
 use std::io::{Read, Write};

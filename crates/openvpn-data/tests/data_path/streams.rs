@@ -35,7 +35,7 @@ struct Server {
     seen: Vec<Upcall>,
 }
 
-/// A client that the test plays: its packets are sealed and opened in memory.
+/// A client that the test plays. Its packets are sealed and opened in memory.
 struct Client {
     end: End,
     socket: StdStream,
@@ -564,7 +564,7 @@ fn a_stranger_may_say_only_so_much() {
     assert_eq!(server.end_of(link), StreamEnd::Closed);
 }
 
-/// As many tiny packets as one receive returns, from an unauthenticated peer and from a peer in its handshake: the
+/// As many tiny packets as one receive returns, from an unauthenticated peer and from a peer in its handshake. The
 /// shared queues get only a few of them.
 #[test]
 fn one_write_full_of_control_packets_does_not_fill_the_queues() {

@@ -383,7 +383,7 @@ fn clients_reach_each_other_across_workers_in_both_directions() {
     assert_eq!(world.dropped(DropReason::Replayed), 0);
 }
 
-/// Many flows to one client: the kernel spreads them over the queues, so all workers send to it. If a worker's trains
+/// Many flows to one client. The kernel spreads them over the queues, so all workers send to it. If a worker's trains
 /// overtook another's, the latter would be refused as too old. A notice that is sent once per key is reported once,
 /// whichever worker notices the event.
 #[test]
@@ -567,7 +567,7 @@ fn a_peer_is_pinged_by_one_worker() {
     drop(client);
 }
 
-/// New sockets replace those of a port: every worker stops using the old ones, which are closed, and uses its new one.
+/// New sockets replace those of a port. Every worker stops using the old ones, which are closed, and uses its new one.
 #[test]
 fn all_sockets_of_a_port_can_be_exchanged() {
     adit_testbed::needs_root!();
@@ -588,7 +588,7 @@ fn all_sockets_of_a_port_can_be_exchanged() {
         });
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Closed as soon as the last worker has released it: the port is then free.
+    // Closed as soon as the last worker has released it, after which the port is free.
     let bind = || StdUdp::bind(outside(5000));
     while let Err(error) = world.server.run(bind).unwrap() {
         assert!(Wall::now() < end, "{error}");

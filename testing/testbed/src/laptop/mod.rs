@@ -211,7 +211,7 @@ impl Internet {
         self.write_resolv_conf(&self.resolver(access).to_string())
     }
 
-    /// Disconnects the laptop from an access network: the interface goes down and loses its addresses.
+    /// Disconnects the laptop from an access network. The interface goes down and loses its addresses.
     ///
     /// # Errors
     /// `ip` refused.
@@ -243,8 +243,8 @@ impl Internet {
         wait_for_carriers(&[&self.laptop])
     }
 
-    /// Removes the carrier from the laptop's interface, or restores it: the router's end of the veth pair goes down or
-    /// up.
+    /// Removes the carrier from the laptop's interface, or restores it, by setting the router's end of the veth pair
+    /// down or up.
     ///
     /// # Errors
     /// `ip` refused.

@@ -108,7 +108,7 @@ pub struct Cluster {
     running: Option<Running>,
 }
 
-/// The first process and the thread that started it: the kernel ends the process together with its parent thread, and a
+/// The first process and the thread that started it. The kernel ends the process together with its parent thread, and a
 /// test's threads do not live as long as its cluster.
 #[derive(Debug)]
 struct Running {
@@ -444,7 +444,7 @@ impl Cluster {
     /// Returns a command for one of PostgreSQL's programs, as the server's user in the server's namespace.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(if self.network.is_some() { "nsenter" } else { "env" });
-        // Not by `ip netns exec`: the server would not see later mounts.
+        // Not by `ip netns exec`, because the server would not see later mounts.
         if let Some(network) = &self.network {
             command.arg(format!("--net={}", network.display())).arg("--");
         }

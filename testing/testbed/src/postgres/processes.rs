@@ -24,7 +24,7 @@ pub(super) fn signal_tree(parent: u32, signal: Signal) {
     let send = |pid: u32, signal| {
         let _ = i32::try_from(pid).map(|pid| kill(Pid::from_raw(pid), signal));
     };
-    // Stopped first, even before a kill: its children can be found only while it exists.
+    // Stopped first, even before a kill, because its children can be found only while it exists.
     send(parent, Signal::SIGSTOP);
     for child in tree(parent).into_iter().skip(1) {
         send(child, signal);

@@ -1,4 +1,4 @@
-//! Tests of the clusters themselves, through the socket: the scenarios test everything that needs a
+//! Tests of the clusters themselves, through the socket. The scenarios test everything that needs a
 //! namespace.
 
 use super::*;
