@@ -1,101 +1,23 @@
 //! Code that the one-off commands share.
 
-use std::future::Future;
-use std::io::IsTerminal;
-
 use adit_engine::Random;
-use adit_linux::terminal;
 use adit_postgres::key::NetworkRecord;
 use adit_postgres::sql;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ipnet::IpNet;
-use tokio_postgres::{Client, GenericClient};
-use zeroize::Zeroizing;
-
-use super::database::pooler::{self, ProbeError};
-use super::database::{self, Target};
-use super::node::directory;
+pub(super) use adit_postgres_client::operator::{
+    block_on, new_password, open, open_own, refuse_pooler, statement_fault, verifier,
+};
 use adit_runtime::fault::Fault;
+use ipnet::IpNet;
+use tokio_postgres::GenericClient;
+
+use super::node::directory;
 
 /// The maximum length of a node's name.
 const MAX_NAME: usize = 24;
 
-/// Runs one command's work with the database.
-pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Fault::environment(format!("cannot start the event loop: {error}")))?;
-    runtime.block_on(work)
-}
-
 /// Creates a generator seeded by the kernel.
 pub(super) fn random() -> Result<Random, Fault> {
     adit_runtime::random::generator()
-}
-
-/// Generates a new password for a role, from 192 random bits.
-pub(super) fn new_password(random: &mut Random) -> Zeroizing<String> {
-    let bytes = Zeroizing::new(random.bytes::<24>());
-    Zeroizing::new(URL_SAFE_NO_PAD.encode(bytes.as_slice()))
-}
-
-/// Returns the SCRAM verifier that the database receives instead of a password.
-pub(super) fn verifier(password: &str) -> String {
-    postgres_protocol::password::scram_sha_256(password.as_bytes())
-}
-
-/// Connects as an operator. On a terminal, prompts for a password if the server requires one.
-pub(super) async fn open(target: &Target, purpose: &str) -> Result<Client, Fault> {
-    Ok(open_typed(target, purpose).await?.0)
-}
-
-/// Does the same as [`open`], and also returns the target with the password that was typed.
-async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), Fault> {
-    match database::open(target, purpose).await {
-        Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
-            let prompt = format!("Password of {} for the database: ", target.user());
-            let typed = terminal::ask_hidden(&prompt).map_err(|error| {
-                Fault::environment(format!("cannot ask for the password: {error}"))
-            })?;
-            let target = target.clone().with_password(&typed);
-            Ok((database::open(&target, purpose).await?, target))
-        }
-        other => Ok((other?, target.clone())),
-    }
-}
-
-/// Does the same as [`open`], but refuses a pooler that shares sessions.
-pub(super) async fn open_own(target: &Target, purpose: &str) -> Result<Client, Fault> {
-    let (client, target) = open_typed(target, purpose).await?;
-    refuse_pooler(pooler::shares_session(&client, &target).await)?;
-    Ok(client)
-}
-
-/// Refuses a connection if a pooler `shares` its session with others.
-pub(super) fn refuse_pooler(shares: Result<bool, ProbeError>) -> Result<(), Fault> {
-    match shares {
-        Ok(false) => Ok(()),
-        Ok(true) => Err(Fault::operator(pooler::WORDS)),
-        Err(ProbeError::Connect(fault)) => Err(fault.into()),
-        Err(ProbeError::Ask(error)) => Err(statement_fault(&error)),
-    }
-}
-
-/// Returns the fault for a statement that the database did not execute.
-pub(super) fn statement_fault(error: &tokio_postgres::Error) -> Fault {
-    let Some(said) = error.as_db_error() else {
-        return Fault::environment(format!("the connection to the database has ended: {error}"));
-    };
-    let (message, code) = (said.message(), said.code().code());
-    match code {
-        // The operator gets the messages of the schema's own functions unchanged.
-        "42501" | "23505" | "22023" | "54000" | "P0002" => {
-            Fault::operator(format!("the database refuses: {message}"))
-        }
-        _ => Fault::environment(format!("the database says: {message} ({code})")),
-    }
 }
 
 /// Returns the version of the network in the database, or `None` if there is no network.
@@ -197,14 +119,5 @@ mod tests {
         }
         assert!(node_name(None).is_ok_and(|name| node_name(Some(&name)).is_ok()));
         assert_eq!(device("abcdefghijklmnop"), "adit-abcdefghij");
-    }
-
-    #[test]
-    fn a_password_is_long_and_never_the_same_and_its_verifier_says_nothing() {
-        let mut random = random().unwrap();
-        let (a, b) = (new_password(&mut random), new_password(&mut random));
-        assert!(a.len() == 32 && *a != *b);
-        let verifier = verifier(&a);
-        assert!(verifier.starts_with("SCRAM-SHA-256$4096:") && !verifier.contains(&**a));
     }
 }

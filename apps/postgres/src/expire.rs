@@ -1,9 +1,9 @@
 //! `adit postgres expire`.
 
 use super::admin::{block_on, open, statement_fault};
-use super::database::Target;
 use super::paths::Paths;
 use super::settings::{Secrets, Settings};
+use adit_postgres_client::Target;
 use adit_runtime::fault::Fault;
 
 /// The packets that [`expire`] removed, and the remaining ones.
@@ -41,7 +41,7 @@ pub fn expire(paths: &Paths) -> Result<ExpireReport, Fault> {
 }
 
 fn owner_target(paths: &Paths) -> Result<Target, Fault> {
-    Target::of_node(&Settings::load(paths)?, &Secrets::load(paths)?)
+    Settings::load(paths)?.target(&Secrets::load(paths)?)
 }
 
 fn size(bytes: i64) -> u64 {

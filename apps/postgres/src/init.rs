@@ -7,12 +7,12 @@ use adit_engine::Random;
 use adit_postgres::key::settings::NetworkSettings;
 use adit_postgres::key::{NetworkKey, NetworkRecord};
 use adit_postgres::sql;
+use adit_postgres_client::{Environment, Target};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::{Client, Transaction};
 
 use super::admin::{self, block_on, node_name, open_own, random, statement_fault};
 use super::change::{self, SettingsChange};
-use super::database::{Environment, Target};
 use super::invite::{self, Invitation};
 use super::node::directory;
 use super::paths::Paths;

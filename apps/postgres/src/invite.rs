@@ -9,11 +9,11 @@ use std::time::Duration;
 use adit_engine::{Random, UnixTime};
 use adit_postgres::key::NetworkKey;
 use adit_postgres::token::{JoinSecret, Token};
+use adit_postgres_client::Target;
 use tokio_postgres::GenericClient;
 use zeroize::Zeroizing;
 
 use super::admin::{block_on, open, random, statement_fault, verifier};
-use super::database::Target;
 use super::member::Member;
 use super::paths::Paths;
 use adit_runtime::clock::unix_time;

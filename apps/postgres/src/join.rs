@@ -6,14 +6,14 @@ use std::time::Duration;
 use adit_engine::Random;
 use adit_postgres::key::{NetworkKey, SealSecret};
 use adit_postgres::token::{Admission, Token};
+use adit_postgres_client::pooler::{self, ProbeError};
+use adit_postgres_client::{Environment, Target, open};
 use ipnet::IpNet;
 use tokio::time::sleep;
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 use super::admin::{self, block_on, node_name, random};
-use super::database::pooler::{self, ProbeError};
-use super::database::{Environment, Target, open};
 use super::paths::Paths;
 use super::register::{Candidate, commit, forget};
 use super::settings::Settings;

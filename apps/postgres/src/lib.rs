@@ -5,7 +5,6 @@
 
 mod admin;
 mod change;
-pub mod database;
 pub mod demo;
 mod expire;
 mod fields;
@@ -14,7 +13,6 @@ mod invite;
 mod join;
 mod keys;
 pub mod log;
-mod mask_secrets;
 mod member;
 pub mod node;
 mod paths;
@@ -25,12 +23,12 @@ mod settings;
 pub mod status;
 
 pub use adit_postgres::{Audit, Durability};
+pub use adit_postgres_client::mask_secrets;
 pub use change::{SettingsChange, SettingsChanged, add_auditor, remove_auditor, set};
 pub use expire::{ExpireReport, expire};
 pub use init::{InitOptions, InitOutcome, init};
 pub use invite::{Invitation, VALID, invite};
 pub use join::{JoinOptions, JoinOutcome, join};
-pub use mask_secrets::mask_secrets;
 pub use paths::Paths;
 pub use rekey::{RekeyReport, rekey};
 pub use remove::remove;

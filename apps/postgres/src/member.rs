@@ -2,10 +2,10 @@
 
 use adit_postgres::key::settings::History;
 use adit_postgres::key::{KeyRing, NetworkRecord, NodePublic};
+use adit_postgres_client::Target;
 use tokio_postgres::GenericClient;
 
 use super::admin::{self, statement_fault};
-use super::database::Target;
 use super::keys::{self, KeyFollower};
 use super::node::directory::{self, Pins};
 use super::paths::Paths;
@@ -41,7 +41,7 @@ impl Member {
 
     /// Returns the address of the node's database.
     pub(super) fn target(&self) -> Result<Target, Fault> {
-        Target::of_node(&self.settings, &self.secrets)
+        self.settings.target(&self.secrets)
     }
 
     /// Returns the node's ring with the keys that were created since it was saved, and the reason if it lacks the

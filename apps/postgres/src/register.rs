@@ -6,11 +6,11 @@ use std::fs;
 use adit_engine::Random;
 use adit_postgres::NodeId;
 use adit_postgres::key::{NetworkKey, NetworkRecord, NodeKeys, NodeRecord};
+use adit_postgres_client::Target;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::Transaction;
 
 use super::admin::{cidrs, device, new_password, statement_fault, verifier};
-use super::database::Target;
 use super::paths::Paths;
 use super::settings::{Secrets, Settings};
 use adit_runtime::fault::Fault;

@@ -4,11 +4,12 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use adit_postgres::key::settings::NetworkSettings;
 use adit_postgres::key::{KeyRing, NetworkKey, NodeKeys};
 use adit_postgres::{Durability, Generation, NodeId, limits};
+use adit_postgres_client::Target;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ipnet::IpNet;
@@ -100,6 +101,23 @@ impl Settings {
         let path = paths.settings_file();
         let text = read(&path)?;
         Self::parse(&text, &path)
+    }
+
+    /// Returns the database of the node, with the node's role.
+    ///
+    /// # Errors
+    /// Fails if the URL is wrong.
+    pub fn target(&self, secrets: &Secrets) -> Result<Target, Fault> {
+        Target::of_node(&self.database, &self.role, &secrets.password)
+            .map_err(|fault| Fault::operator(format!("in node.toml: {fault}")))
+    }
+
+    /// Returns the files that the node reads at each connection.
+    ///
+    /// # Errors
+    /// Fails if the URL is wrong.
+    pub(crate) fn database_files(&self) -> Result<Vec<PathBuf>, Fault> {
+        Target::files_of_node(&self.database, &self.role)
     }
 
     /// Parses and checks the text of a file. `path` is for messages.

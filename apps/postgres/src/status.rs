@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use adit_postgres::{LeafNo, NodeId, StreamId};
+use adit_postgres_client::Target;
 use serde::Serialize;
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
-use super::database::{self, Target};
 use super::member::Member;
 use super::node::directory::{self, Directory, VerifiedNode};
 use super::paths::Paths;
@@ -176,8 +176,9 @@ pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
 
 /// Queries the database. Does not record pins of other nodes, which only the running node may do.
 async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseStatus, String> {
-    let client =
-        database::open(target, "status").await.map_err(|fault| Fault::from(fault).to_string())?;
+    let client = adit_postgres_client::open(target, "status")
+        .await
+        .map_err(|fault| Fault::from(fault).to_string())?;
     let me = member.settings.node;
     let tables = directory::load(&client, me).await.map_err(|cause| cause.message)?;
     let tag = tables.tag().unwrap_or_default();

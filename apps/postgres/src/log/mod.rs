@@ -19,9 +19,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use adit_postgres::key::AuditorKey;
+use adit_postgres_client::{Environment, Target};
 use zeroize::Zeroizing;
 
-use super::database::{Environment, Target};
 use super::member::Member;
 use super::paths::Paths;
 use adit_runtime::fault::Fault;

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use adit_postgres::receiver::Hint;
 use adit_postgres::{LeafNo, StreamId};
+use adit_postgres_client::{Connection, NewConnection, Target, connect};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Notification};
 
 use super::db_error::DbError;
-use crate::database::{Connection, NewConnection, Target, connect};
 
 /// The time limit for connecting, including TLS and authentication.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::host_plan::{is_elsewhere, without_routes};
 use super::{UpOptions, settings};
-use crate::database::Target;
 use crate::{Paths, Settings};
 
 /// The helper of `adit postgres up`; its arguments are the `NodeDuty`.
@@ -50,7 +49,7 @@ impl Duty for NodeDuty {
         Ok(Policy {
             device: Some(plan.device.clone()),
             // The files that are read for each connection.
-            readable: Target::files_of_node(&settings)?.into_iter().collect(),
+            readable: settings.database_files()?.into_iter().collect(),
             replaceable: [paths.pins_file(), paths.ring_file()].into(),
             control: [paths.control_socket()].into(),
             plans: Some(Box::new(NodePlans { settings, plan, routes: self.routes })),

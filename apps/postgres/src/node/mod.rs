@@ -10,7 +10,6 @@
 //! All tasks run on one thread. Whatever the database does, the device is drained and the queue stays limited.
 
 mod admit;
-mod backoff;
 mod connection;
 mod db_error;
 mod device;
@@ -41,12 +40,12 @@ use std::time::Duration;
 use adit_engine::{Instant, Random};
 use adit_linux::privileges::Capability;
 use adit_postgres::{Durability, limits};
+use adit_postgres_client::Backoff;
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::sleep;
 
-use self::backoff::Backoff;
 use self::device::Device;
 use self::directory::Directory;
 use self::health::{Health, Side};
@@ -56,7 +55,6 @@ use self::pins::Pins;
 use self::positions::Positions;
 use self::shared::{Counters, Shared};
 use super::change::in_words;
-use super::database::Target;
 use super::{Paths, Secrets, Settings};
 use adit_runtime::clock::now;
 use adit_runtime::control::{Request, Response, StatusReport};
@@ -173,7 +171,7 @@ async fn serve(
     secrets: Secrets,
     helped: bool,
 ) -> Result<(), Fault> {
-    let target = Target::of_node(&settings, &secrets)?;
+    let target = settings.target(&secrets)?;
     let pins = Pins::load(&paths.pins_file())?;
     let positions = Positions::open(&paths.positions_file()).map_err(|error| {
         Fault::environment(format!("cannot open {}: {error}", paths.positions_file().display()))

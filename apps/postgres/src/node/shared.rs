@@ -12,6 +12,8 @@ use adit_postgres::receiver::{Position, Receiver};
 use adit_postgres::routes::{Routes, removed_streams};
 use adit_postgres::sender::{Config, SavedState, Sender};
 use adit_postgres::{Durability, Generation, NodeId, StreamId, limits};
+use adit_postgres_client::Target;
+use adit_postgres_client::pooler::{self, ProbeError};
 use tokio::sync::Notify;
 
 use super::connection::within;
@@ -21,8 +23,6 @@ use super::directory::{Directory, Pins};
 use super::health::Health;
 use super::positions::{PositionKind, Positions};
 use crate::Settings;
-use crate::database::Target;
-use crate::database::pooler::{self, ProbeError};
 use adit_runtime::clock::now;
 use adit_runtime::say;
 

@@ -11,7 +11,6 @@ use zeroize::Zeroizing;
 
 use super::params::{self, Environment, Params};
 use super::service::Passwords;
-use crate::settings::{Secrets, Settings};
 use adit_runtime::fault::Fault;
 
 /// The maximum number of hosts of one database.
@@ -204,20 +203,18 @@ impl Target {
     ///
     /// # Errors
     /// Fails if the URL is wrong.
-    pub fn of_node(settings: &Settings, secrets: &Secrets) -> Result<Self, Fault> {
-        let env = Environment::of_nobody(&settings.role);
-        let target = Self::build(&Params::parse(&settings.database)?, &env)
-            .map_err(|fault| Fault::operator(format!("in node.toml: {fault}")))?;
-        Ok(target.with_role(&settings.role, &secrets.password))
+    pub fn of_node(url: &str, role: &str, password: &Zeroizing<String>) -> Result<Self, Fault> {
+        let env = Environment::of_nobody(role);
+        Ok(Self::build(&Params::parse(url)?, &env)?.with_role(role, password))
     }
 
     /// Returns the files that a node reads at each connection.
     ///
     /// # Errors
     /// Fails if the URL is wrong.
-    pub(crate) fn files_of_node(settings: &Settings) -> Result<Vec<PathBuf>, Fault> {
-        let env = Environment::of_nobody(&settings.role);
-        let ssl = Self::build(&Params::parse(&settings.database)?, &env)?.ssl;
+    pub fn files_of_node(url: &str, role: &str) -> Result<Vec<PathBuf>, Fault> {
+        let env = Environment::of_nobody(role);
+        let ssl = Self::build(&Params::parse(url)?, &env)?.ssl;
         let files = [ssl.root, ssl.certificate, ssl.key].into_iter().flatten();
         Ok(files.filter(|file| file != Path::new("system")).collect())
     }
@@ -779,16 +776,8 @@ mod tests {
 
     #[test]
     fn a_node_uses_its_files_and_nothing_else() {
-        use adit_postgres::key::{NetworkKey, NodeKeys};
-        let secrets = Secrets {
-            password: Zeroizing::new("geheim".into()),
-            ring: NetworkKey::new(adit_postgres::Generation::FIRST, &[1; 32]).into(),
-            keys: NodeKeys::from_bytes(&[2; 64]).unwrap(),
-        };
-        let text = "database = \"postgres://one,two/vpn\"\nrole = \"r\"\nnode = 1\nname = \"n\"\naddresses = \
-                    [\"10.0.0.1/24\"]\ndevice = \"d\"\npacket-size = 1400\ndurability = \"relaxed\"\n";
-        let settings = Settings::parse(text, Path::new("node.toml")).unwrap();
-        let target = Target::of_node(&settings, &secrets).unwrap();
+        let password = Zeroizing::new("geheim".into());
+        let target = Target::of_node("postgres://one,two/vpn", "r", &password).unwrap();
         assert_eq!(format!("{target:?}"), "Target(postgres://one:5432,two:5432/vpn as r)");
         assert!(
             target

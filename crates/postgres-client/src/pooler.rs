@@ -14,7 +14,7 @@ use super::connect_fault::ConnectFault;
 use super::target::Target;
 
 /// The message about a pooler.
-pub(crate) const WORDS: &str = "the database is behind a pooler that gives each transaction another session, and adit needs \
+pub const WORDS: &str = "the database is behind a pooler that gives each transaction another session, and adit needs \
     sessions of its own (LISTEN, locks, prepared statements): set pool_mode = session in PgBouncer for this database and its nodes' \
     roles, or connect to PostgreSQL itself";
 
@@ -26,19 +26,21 @@ const WAIT: Duration = Duration::from_secs(2);
 const ROUNDS: u32 = 3;
 
 /// The reason why the probe could not determine whether sessions are shared.
-pub(crate) enum ProbeError {
+pub enum ProbeError {
+    /// There is no second connection.
     Connect(ConnectFault),
+    /// The database did not answer.
     Ask(Error),
 }
 
 /// Returns whether this target shares sessions between connections. Opens two connections, and closes them afterwards.
-pub(crate) async fn shares_sessions(target: &Target) -> Result<bool, ProbeError> {
+pub async fn shares_sessions(target: &Target) -> Result<bool, ProbeError> {
     let first = open(target, "probe").await.map_err(ProbeError::Connect)?;
     shares_session(&first, target).await
 }
 
 /// Returns whether the session of a connection to this target is shared with others. Opens a second connection.
-pub(crate) async fn shares_session(first: &Client, target: &Target) -> Result<bool, ProbeError> {
+pub async fn shares_session(first: &Client, target: &Target) -> Result<bool, ProbeError> {
     let second = open(target, "probe").await.map_err(ProbeError::Connect)?;
     for _ in 0..ROUNDS {
         if round(first, &second).await.map_err(ProbeError::Ask)? {

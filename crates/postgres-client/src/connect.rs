@@ -166,7 +166,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream, UnixListener};
 
     use super::*;
-    use crate::database::Environment;
+    use crate::Environment;
 
     /// Accepts a client, refuses its request for TLS, and announces a message of a gigabyte.
     async fn serve_oversized_message(mut stream: impl Line, asked_for_tls: bool) {

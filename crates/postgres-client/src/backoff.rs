@@ -11,40 +11,42 @@ const LONGEST: Duration = Duration::from_secs(3);
 /// Growing pauses with a random part, so that not all nodes connect at the same moment when a database becomes
 /// available again.
 #[derive(Clone, Debug)]
-pub(super) struct Backoff {
+pub struct Backoff {
     next: Duration,
     noise: Jitter,
 }
 
 impl Backoff {
-    pub(super) fn new(seed: u64) -> Self {
+    /// Creates pauses whose random part follows from a seed.
+    pub fn new(seed: u64) -> Self {
         Self { next: SHORTEST, noise: Jitter::new(seed) }
     }
 
     /// Returns the pause before the next attempt, which is between half of the current length and the full length.
-    pub(super) fn pause(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         let length = self.next;
         self.next = (length * 2).min(LONGEST);
         length / 2 + self.noise.below(length / 2)
     }
 
     /// Resets the pause after a success.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.next = SHORTEST;
     }
 }
 
 /// A random number generator that is used only for pauses (xorshift64*). An attacker gains nothing by guessing them.
 #[derive(Clone, Debug)]
-pub(super) struct Jitter(u64);
+pub struct Jitter(u64);
 
 impl Jitter {
-    pub(super) fn new(seed: u64) -> Self {
+    /// Creates a generator from a seed.
+    pub fn new(seed: u64) -> Self {
         Self(seed | 1)
     }
 
     /// Returns a random duration shorter than `limit`.
-    pub(super) fn below(&mut self, limit: Duration) -> Duration {
+    pub fn below(&mut self, limit: Duration) -> Duration {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
