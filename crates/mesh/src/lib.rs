@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod directory;
 pub mod join;
 pub mod node;
 pub mod path;

@@ -170,6 +170,20 @@ impl Node {
         self.roster.member(key).is_some_and(|member| member.relay)
     }
 
+    /// Adds changes that arrived otherwise than from a neighbour, such as from a directory, and pushes them to the
+    /// neighbours. Returns the number of new ones; the set counts those that cannot be in it.
+    pub fn receive(&mut self, now: Instant, changes: Vec<Change>, out: &mut Out) -> usize {
+        let mut added = Vec::new();
+        for change in changes {
+            // Failures are counted.
+            let _ = self.changes.insert_into(change, &mut added);
+        }
+        let count = added.len();
+        self.sync.push(&added);
+        self.added(now, added, out);
+        count
+    }
+
     /// Processes changes that arrived from a neighbour.
     pub(super) fn added(&mut self, now: Instant, added: Vec<ChangeHash>, out: &mut Out) {
         if added.is_empty() {

@@ -4,10 +4,13 @@
 //! key, one learns of the other before it forks the chain. It is not trusted. It can delay and withhold, which nodes
 //! notice that compare heads; it cannot forge, because changes are signed.
 //!
-//! A directory that can report news does so outside this trait: that is I/O.
+//! A directory that can report news does so outside this trait: that is I/O. [`crate::directory`] decides what a node asks
+//! of a directory, and when.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+
+use adit_crypto::sha256;
 
 use crate::session::KeyHash;
 
@@ -36,8 +39,31 @@ pub enum Append {
     Known,
     /// Another change has this number: its bytes.
     Conflict(Vec<u8>),
-    /// The chain in the directory ends before the previous change: its last number.
-    Gap(u32),
+    /// The previous change is not in the directory.
+    Gap,
+}
+
+/// What a directory has of one chain.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ChainSummary {
+    /// The hash of the signer's key.
+    pub signer: KeyHash,
+    /// The number of entries.
+    pub count: u64,
+    /// The SHA-256 of the SHA-256 of each entry's bytes, in the order of their numbers.
+    pub digest: [u8; 32],
+}
+
+impl ChainSummary {
+    /// Summarizes entries whose bytes have these SHA-256, in the order of their numbers.
+    pub fn new<'a>(signer: KeyHash, hashes: impl Iterator<Item = &'a [u8; 32]>) -> Self {
+        let (mut count, mut all) = (0_u64, Vec::new());
+        for hash in hashes {
+            count = count.saturating_add(1);
+            all.extend_from_slice(hash);
+        }
+        Self { signer, count, digest: sha256(&[&all]) }
+    }
 }
 
 /// A shared place for changes.
@@ -45,7 +71,7 @@ pub trait Directory {
     /// The reason why the directory cannot be used.
     type Error;
 
-    /// Appends a change if its number is the next one in the signer's chain.
+    /// Appends a change if the previous one of its signer's chain is there, and none with its number.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -61,6 +87,12 @@ pub trait Directory {
     /// # Errors
     /// The directory cannot be used.
     fn read(&mut self, after: u64) -> Result<Vec<Entry>, Self::Error>;
+
+    /// Summarizes each chain, as far as its entries have places up to this one.
+    ///
+    /// # Errors
+    /// The directory cannot be used.
+    fn summarize(&mut self, upto: u64) -> Result<Vec<ChainSummary>, Self::Error>;
 }
 
 /// A directory in memory, for tests.
@@ -68,6 +100,31 @@ pub trait Directory {
 pub struct MemoryDirectory {
     entries: BTreeMap<u64, Entry>,
     places: BTreeMap<(KeyHash, u32), u64>,
+}
+
+impl MemoryDirectory {
+    /// Returns the number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Removes an entry, which a directory that keeps its promises never does.
+    pub fn remove(&mut self, signer: &KeyHash, number: u32) -> Option<Entry> {
+        let place = self.places.remove(&(*signer, number))?;
+        self.entries.remove(&place)
+    }
+
+    /// Puts an entry at the end without any check.
+    pub fn put(&mut self, signer: KeyHash, number: u32, bytes: Vec<u8>) {
+        let place = self.entries.last_key_value().map_or(1, |(place, _)| place.saturating_add(1));
+        self.entries.insert(place, Entry { place, signer, number, bytes });
+        self.places.insert((signer, number), place);
+    }
 }
 
 impl Directory for MemoryDirectory {
@@ -84,21 +141,27 @@ impl Directory for MemoryDirectory {
             let same = known.bytes == bytes;
             return Ok(if same { Append::Known } else { Append::Conflict(known.bytes.clone()) });
         }
-        let last = self.places.range((*signer, 0)..=(*signer, u32::MAX)).next_back();
-        let last = last.map_or(0, |((_, number), _)| *number);
-        if last.checked_add(1) != Some(number) {
-            return Ok(Append::Gap(last));
+        if number != 1 && !self.places.contains_key(&(*signer, number.saturating_sub(1))) {
+            return Ok(Append::Gap);
         }
-        let place = self.entries.last_key_value().map_or(1, |(place, _)| place.saturating_add(1));
-        let entry = Entry { place, signer: *signer, number, bytes: bytes.to_vec() };
-        self.entries.insert(place, entry);
-        self.places.insert((*signer, number), place);
+        self.put(*signer, number, bytes.to_vec());
         Ok(Append::Added)
     }
 
     fn read(&mut self, after: u64) -> Result<Vec<Entry>, Infallible> {
         let from = after.saturating_add(1);
         Ok(self.entries.range(from..).take(MAX_READ).map(|(_, entry)| entry.clone()).collect())
+    }
+
+    fn summarize(&mut self, upto: u64) -> Result<Vec<ChainSummary>, Infallible> {
+        let mut chains = BTreeMap::<KeyHash, Vec<[u8; 32]>>::new();
+        for ((signer, _), place) in self.places.iter().filter(|(_, place)| **place <= upto) {
+            if let Some(entry) = self.entries.get(place) {
+                chains.entry(*signer).or_default().push(sha256(&[&entry.bytes]));
+            }
+        }
+        let chains = chains.into_iter();
+        Ok(chains.map(|(signer, hashes)| ChainSummary::new(signer, hashes.iter())).collect())
     }
 }
 
@@ -162,7 +225,7 @@ mod tests {
             .collect::<Result<Vec<_>, _>>();
         let conflict = Append::Conflict(b"a".to_vec());
         let expected =
-            [Append::Gap(0), Append::Added, Append::Known, conflict, Append::Gap(1), Append::Added];
+            [Append::Gap, Append::Added, Append::Known, conflict, Append::Gap, Append::Added];
         assert_eq!(results, expected);
         let Ok(other) = directory.append(&[2; 32], 1, b"a");
         assert_eq!(other, Append::Added, "another chain");

@@ -30,7 +30,7 @@ pub use change::{
     Action, Body, Change, ChangeHash, Inviter, MAX_HEADS, Revocation, Right, Rotation,
     UnverifiedChange,
 };
-pub use directory::{Append, Directory, Entry, MAX_READ, MemoryDirectory};
+pub use directory::{Append, ChainSummary, Directory, Entry, MAX_READ, MemoryDirectory};
 pub use evaluate::{EXPIRY_WARNING, Limit, Member, Refusal, Roster, Warning};
 pub use genesis::{Genesis, MAX_ADMINS, MAX_RANGES};
 pub use log::{Log, LogEncoder, LogError};

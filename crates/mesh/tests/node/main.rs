@@ -1,6 +1,7 @@
 //! Whole nodes on a simulated internet with NAT boxes, on virtual time.
 
 mod admin;
+mod directory;
 mod many;
 mod mesh;
 mod policy;

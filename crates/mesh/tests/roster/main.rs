@@ -3,6 +3,7 @@
 //! `ADIT_SEEDS=1000 cargo test -p adit-mesh --release --test roster` runs more than the default of 50, and
 //! `ADIT_NODES=1000` makes a larger mesh start at once.
 
+mod directory;
 mod model;
 mod world;
 

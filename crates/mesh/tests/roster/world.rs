@@ -193,6 +193,17 @@ impl World {
         true
     }
 
+    /// Gives a node changes that it did not get from a neighbour.
+    pub(crate) fn receive(&mut self, at: usize, received: Vec<Change>) {
+        let Node { changes, sync, .. } = &mut self.nodes[at];
+        let mut added = Vec::new();
+        for change in received {
+            changes.insert_into(change, &mut added).unwrap();
+        }
+        sync.push(&added);
+        self.flush(at);
+    }
+
     /// Lets all nodes compare digests, as they do every five minutes.
     pub(crate) fn compare(&mut self) {
         for at in 0..self.nodes.len() {
