@@ -70,15 +70,14 @@ fn main() -> ExitCode {
     #[cfg(feature = "mesh")]
     if arguments.get(1).is_some_and(|verb| verb == "mesh") {
         mesh::hide_token(&arguments);
+        if arguments.iter().any(|word| word == "directory") {
+            report_mask(adit_app_mesh::mask_secrets());
+        }
     }
     #[cfg(feature = "postgres")]
     if arguments.get(1).is_some_and(|verb| verb == "postgres") {
         // Do this before anything else, because other users can read the command line until then.
-        if let Err(error) = adit_app_postgres::mask_secrets() {
-            note(&format!(
-                "adit: note: this command line stays to be seen in ps ({error}); give secrets on stdin: -\n"
-            ));
-        }
+        report_mask(adit_app_postgres::mask_secrets());
     }
     match run(Cli::parse_from(arguments).verb) {
         Ok(code) => code,
@@ -86,6 +85,16 @@ fn main() -> ExitCode {
             note(&fault_line(&fault.to_string(), io::stderr().is_terminal()));
             fault.exit_code()
         }
+    }
+}
+
+/// Says if secrets on the command line stay visible.
+#[cfg(any(feature = "mesh", feature = "postgres"))]
+fn report_mask(masked: io::Result<()>) {
+    if let Err(error) = masked {
+        note(&format!(
+            "adit: note: this command line stays to be seen in ps ({error}); give secrets on stdin: -\n"
+        ));
     }
 }
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod admin_keys;
+mod directory;
 mod found;
 mod join;
 pub mod node;
@@ -19,6 +20,10 @@ mod state;
 
 pub use adit_dataplane::HOST;
 pub use adit_mesh::node::MAX_POLICY;
+pub use adit_postgres_client::mask_secrets;
+pub use directory::{
+    DirectoryChosen, DirectoryInit, InitOptions, init_directory, use_directory, use_file, use_hint,
+};
 pub use found::{Founded, NewMesh, found};
 pub use join::{JoinOutcome, NewNode, join};
 pub use paths::{DEFAULT_NAME, Paths};

@@ -142,6 +142,11 @@ impl Paths {
         self.state.join("openvpn.json")
     }
 
+    /// Returns the path of the database that is this node's directory; mode 0600. Without it there is none.
+    pub fn directory_file(&self) -> PathBuf {
+        self.state.join("directory.json")
+    }
+
     /// Returns the running node's control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.run.join(format!("mesh-{}.sock", self.name))

@@ -47,7 +47,10 @@ pub async fn open(target: &Target, purpose: &str) -> Result<Client, Fault> {
 }
 
 /// Does the same as [`open`], and also returns the target with the password that was typed.
-async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), Fault> {
+///
+/// # Errors
+/// As [`open`].
+pub async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Target), Fault> {
     match connect::open(target, purpose).await {
         Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
             let prompt = format!("Password of {} for the database: ", target.user());

@@ -338,6 +338,11 @@ impl Target {
         &self.database
     }
 
+    /// Returns the password for the first host.
+    pub fn password(&self) -> Option<&Zeroizing<String>> {
+        self.hosts.first()?.password.as_ref()
+    }
+
     /// Returns the role that connects.
     pub fn user(&self) -> &str {
         &self.user

@@ -1,6 +1,7 @@
 //! `adit mesh`.
 
 pub(crate) mod admin;
+mod directory;
 pub(crate) mod doctor;
 mod members;
 mod policy;
@@ -95,6 +96,15 @@ Needs a machine with the key of an admin: the first one has it.")]
     )]
     Admin(admin::Admin),
 
+    /// Keep the signed changes of the mesh in a database as well, which all nodes read
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  sudo adit mesh directory postgres postgres://owner@db/mesh --init
+  sudo adit mesh directory status"
+    )]
+    Directory(directory::Directory),
+
     /// Show this node: addresses, reachability, rights, warnings
     #[command(after_help = "Example:
   sudo adit mesh status --json
@@ -151,6 +161,7 @@ pub(crate) fn run(verb: Mesh) -> Result<ExitCode, Fault> {
         Mesh::Remove(options) => members::remove(&options),
         Mesh::Policy(verb) => policy::run(&verb),
         Mesh::Admin(verb) => admin::run(verb),
+        Mesh::Directory(verb) => directory::run(&verb),
         Mesh::Status(options) => show::status(&options),
     }
 }

@@ -160,6 +160,9 @@ fn status_page(report: &MeshReport) -> String {
     if !rights.is_empty() {
         text.push_str(&format!("roles      {}\n", rights.join(", ")));
     }
+    if let Some(directory) = &report.directory {
+        text.push_str(&format!("directory  {}\n", super::directory::line(directory)));
+    }
     let connected = report.peers.iter().filter(|peer| is_reached(peer)).count();
     text.push_str(&format!(
         "peers      {}, {connected} connected\n",

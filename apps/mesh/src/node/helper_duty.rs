@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::host_plan::without_addresses;
+use crate::directory::DirectoryConfig;
 use crate::{Paths, Settings};
 
 /// The helper of `adit mesh up`; its arguments are the `MeshDuty`.
@@ -53,6 +54,11 @@ impl Duty for MeshDuty {
                 paths.apps_file(),
             ]
             .into(),
+            // The files that are read for each connection to the database.
+            readable: match DirectoryConfig::load(&paths)? {
+                Some(config) => config.files()?.into_iter().collect(),
+                None => Default::default(),
+            },
             control: [paths.control_socket()].into(),
             plans: Some(Box::new(MeshPlans {
                 bare: plan,

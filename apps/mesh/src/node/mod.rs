@@ -3,6 +3,7 @@
 mod addresses;
 mod admin;
 mod apps;
+mod directory;
 mod helper_duty;
 mod host_plan;
 mod memory_release;
@@ -40,9 +41,11 @@ use adit_runtime::instance::{self, Controls, EndReason, Instance};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
 use adit_runtime::{log, netinfo, privileges, say, worker_count};
 use ipnet::IpNet;
+use tokio::task::LocalSet;
 
 use self::addresses::OwnAddresses;
 use self::apps::AppServer;
+use self::directory::{DirectoryEvent, NodeDirectory, next_event};
 pub use self::helper_duty::MESH;
 use self::helper_duty::MeshDuty;
 use self::host_plan::Conflict;
@@ -51,6 +54,7 @@ use self::names::Names;
 use self::policy::NodePolicy;
 use self::store::Store;
 use super::admin_keys::AdminKeys;
+use super::directory::DirectoryConfig;
 use super::port_mapping::PortMapping;
 use super::state::State;
 use super::{Paths, Settings, short};
@@ -107,6 +111,7 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
     settings.port = options.port.unwrap_or(settings.port);
     settings.exit = options.exit.clone().or(settings.exit);
     let state = State::open(paths)?;
+    let directory = DirectoryConfig::load(paths)?;
     paths.create()?;
     let duty = MeshDuty {
         dir: paths.dir().map(Path::to_owned),
@@ -121,7 +126,9 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
-    runtime.block_on(serve(paths, options, settings, state, helper.is_some(), on_up))
+    let files = (state, directory);
+    let local = LocalSet::new();
+    local.block_on(&runtime, serve(paths, options, settings, files, helper.is_some(), on_up))
 }
 
 /// Returns the options of the node's sockets.
@@ -157,7 +164,7 @@ async fn serve(
     paths: &Paths,
     options: &UpOptions,
     settings: Settings,
-    state: State,
+    (state, directory): (State, Option<DirectoryConfig>),
     helped: bool,
     on_up: OnUp<'_>,
 ) -> Result<(), Fault> {
@@ -224,12 +231,14 @@ async fn serve(
     plane.report_unrouted();
     let backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
     let driver = Driver::new(node, backend, sockets, Arc::new(CertificateOnly))?;
+    let directory = NodeDirectory::start(directory, driver.engine())?;
     let port_mapping = NonZeroU16::new(port).filter(|_| settings.port_mapping);
     let port_mapping = port_mapping.map(PortMapping::start);
     let mut running = Running {
         driver,
         host,
         addresses: OwnAddresses::new(port, settings.device.clone()),
+        directory,
         port_mapping,
         mapped: Vec::new(),
         store: Store::new(paths, roster, reach),
@@ -289,6 +298,7 @@ struct Running {
     driver: Driver<Node, PlaneBackend<OpenVpnFormat>>,
     host: HostHandle,
     addresses: OwnAddresses,
+    directory: Option<NodeDirectory>,
     port_mapping: Option<PortMapping>,
     /// The addresses of the port mapping that the node knows.
     mapped: Vec<SocketAddr>,
@@ -315,6 +325,7 @@ struct Running {
 /// What a node waits for.
 enum Wake {
     Host(HostEvent),
+    Directory(DirectoryEvent),
     Driver(Event<NodeEvent>),
 }
 
@@ -346,6 +357,7 @@ impl Instance for Running {
         tokio::select! {
             biased;
             event = self.host.event() => event.map(Wake::Host),
+            event = next_event(&mut self.directory) => Ok(Wake::Directory(event)),
             event = self.driver.next() => event.map(Wake::Driver),
         }
     }
@@ -355,6 +367,10 @@ impl Instance for Running {
             Wake::Driver(event) => Some(event),
             Wake::Host(event) => {
                 host_event(&event);
+                self.driver.perform()
+            }
+            Wake::Directory(event) => {
+                self.directory_event(event);
                 self.driver.perform()
             }
         };
@@ -384,6 +400,7 @@ impl Instance for Running {
         self.store.write_due(self.driver.engine());
         self.policy.tick();
         self.tick_apps();
+        self.directory_tick();
         self.release_memory();
         Ok(None)
     }
@@ -413,6 +430,7 @@ impl Running {
             NodeEvent::Added(hashes) => {
                 self.store.append(self.driver.engine(), &hashes)?;
                 self.advance_admin_key()?;
+                self.changes_added(&hashes);
             }
             NodeEvent::Roster => self.roster_changed().await,
             NodeEvent::Invitations => self.store.invitations_changed(self.driver.engine()),

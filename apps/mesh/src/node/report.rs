@@ -35,6 +35,7 @@ impl Running {
             admin: node.is_admin(),
             exit: self.settings.exit.clone(),
             relayed_bytes: node.counters().relay.forwarded,
+            directory: self.directory_report(),
             peers,
             warnings: self.warnings(),
         }
@@ -80,7 +81,8 @@ impl Running {
         let exit = self.exit_problem.clone();
         let apps = self.apps.problem().map(ToString::to_string);
         let warnings = roster.warnings().iter().map(ToString::to_string);
-        warnings.chain(expiring).chain(policy).chain(conflict).chain(exit).chain(apps).collect()
+        let own = policy.into_iter().chain(conflict).chain(exit).chain(apps);
+        warnings.chain(expiring).chain(own).chain(self.directory_warnings()).collect()
     }
 }
 

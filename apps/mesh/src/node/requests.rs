@@ -35,6 +35,10 @@ impl Running {
             Request::MeshPolicy => {
                 Ok(Response::MeshPolicy(self.policy.describe(self.driver.engine())))
             }
+            Request::MeshDirectory => {
+                self.check_directory();
+                Ok(Response::MeshDirectory(self.directory_report().map(Box::new)))
+            }
             Request::MeshSetPolicy { text } => self.set_policy(text),
             _ => Err(Fault::operator("a node of a mesh does not know this request")),
         };

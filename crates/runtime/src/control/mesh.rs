@@ -44,10 +44,51 @@ pub struct MeshReport {
     pub exit: Option<String>,
     /// Packets and records of other nodes that it passed on, in bytes; data is not counted here.
     pub relayed_bytes: u64,
+    /// The database that is its directory; without one, that is its own file alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<MeshDirectory>,
     /// All other members.
     pub peers: Vec<MeshPeer>,
     /// What an operator should know.
     pub warnings: Vec<String>,
+}
+
+/// The database that is a node's directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshDirectory {
+    /// Its URL, without role and password.
+    pub database: String,
+    /// This node's role.
+    pub role: String,
+    /// `connected`, `reading` before everything was read, or `not-reachable`.
+    pub state: String,
+    /// For how many seconds it has been reachable or not.
+    pub since_s: u64,
+    /// Why it is not reachable, or refuses to append.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// The entries that it has shown.
+    pub entries: usize,
+    /// The changes of this node.
+    pub changes: usize,
+    /// The changes that it lacks and this node has, once that is known.
+    pub lacks: Option<usize>,
+    /// The changes that it cannot have, because it has another entry with the number of one of them or an earlier one.
+    pub conflicts: usize,
+    /// The entries that are no valid changes.
+    pub invalid_entries: usize,
+    /// Changes that this node received from it.
+    pub received: u64,
+    /// Changes that this node appended.
+    pub appended: u64,
+    /// Changes that it was found to lack.
+    pub withheld: u64,
+    /// The times that it had other entries than it had shown.
+    pub mismatches: u64,
+    /// Entries that were refused: not valid, or out of order.
+    pub invalid: u64,
+    /// Appends that it refused.
+    pub refused: u64,
 }
 
 /// Another member of a mesh.

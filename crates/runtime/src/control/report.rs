@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::{CaptureBatch, FilterReport, RuleFiles};
 use super::mesh::{
-    MeshAdminRequest, MeshAdmins, MeshApp, MeshDescription, MeshInvitation, MeshPath, MeshPolicy,
-    MeshProfile, MeshReport, MeshSigned, MeshToken,
+    MeshAdminRequest, MeshAdmins, MeshApp, MeshDescription, MeshDirectory, MeshInvitation,
+    MeshPath, MeshPolicy, MeshProfile, MeshReport, MeshSigned, MeshToken,
 };
 use super::postgres::PostgresReport;
 
@@ -121,6 +121,10 @@ pub enum Request {
     /// Returns the policy of the mesh. Answered with [`Response::MeshPolicy`].
     #[serde(rename = "mesh.policy")]
     MeshPolicy,
+    /// Returns the directory of the node, and compares it with what it has shown. Answered with
+    /// [`Response::MeshDirectory`].
+    #[serde(rename = "mesh.directory")]
+    MeshDirectory,
     /// Makes a text the policy of the mesh. Answered with [`Response::MeshSigned`].
     #[serde(rename = "mesh.set-policy")]
     MeshSetPolicy {
@@ -156,6 +160,8 @@ pub enum Response {
     MeshPath(Box<MeshPath>),
     /// The policy of a mesh.
     MeshPolicy(MeshPolicy),
+    /// The database that is a node's directory, if there is one.
+    MeshDirectory(Option<Box<MeshDirectory>>),
     /// Who may change the mesh.
     MeshAdmins(Box<MeshAdmins>),
     /// A change was signed.

@@ -3,6 +3,7 @@
 mod admin;
 mod apps;
 mod demo;
+mod directory;
 mod gateway;
 mod hundred;
 mod nat_matrix;
@@ -37,6 +38,8 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("policy", policy::policy),
     ("admin-recovered", admin::recovered),
     ("two-admins", admin::two_admins),
+    ("directory", directory::directory),
+    ("directory-withholds", directory::withholds),
     ("demo", demo::demo),
 ];
 
