@@ -13,17 +13,18 @@ use zeroize::Zeroizing;
 
 use super::state::{decode_key, encode_key};
 
-/// The keys in `admin.key`, one in each line.
+/// The keys in `admin.key`, one per line.
 #[derive(Debug)]
 pub(crate) struct AdminKeys {
     path: PathBuf,
     current: Option<SigningKey>,
-    /// The key that takes its place once that counts.
+    /// The key that replaces it once the replacement is valid.
     next: Option<SigningKey>,
 }
 
 impl AdminKeys {
-    /// Reads the file, which most machines do not have. Of two keys, the one that the roster has is the current one.
+    /// Reads the file, which most machines do not have. If there are two keys, the one in the roster is the current
+    /// one.
     ///
     /// # Errors
     /// The file cannot be read, or contains something else.
@@ -47,10 +48,10 @@ impl AdminKeys {
 
     /// Stores a new key in addition to the current one. Returns the hashes of both.
     ///
-    /// A successor that the node stored but did not sign, because it ended in between, takes the place of the new key.
+    /// If the node stored a successor but exited before it signed it, this successor takes the place of the new key.
     ///
     /// # Errors
-    /// There is no current key, or its replacement is signed already; the file cannot be written.
+    /// There is no current key, its replacement is signed already, or the file cannot be written.
     pub(crate) fn prepare(
         &mut self,
         new: SigningKey,
@@ -82,7 +83,8 @@ impl AdminKeys {
         self.current.as_ref().map_or(Ok(()), |current| write(&self.path, &[current]))
     }
 
-    /// Makes the successor the current key, if the roster has it. Returns a copy of it then.
+    /// Makes the successor the current key if it is in the roster, and returns a copy of it in that
+    /// case.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -96,7 +98,7 @@ impl AdminKeys {
     }
 }
 
-/// Reads the keys of a file, of which there is none if the file does not exist.
+/// Reads the keys of a file. There are none if the file does not exist.
 ///
 /// # Errors
 /// The file cannot be read, or contains something else.
@@ -150,7 +152,7 @@ mod tests {
         key(seed).public_hash()
     }
 
-    /// A mesh of two admins, in which a change of either one's key takes `threshold` of them.
+    /// A mesh of two admins, in which changing the key of either takes `threshold` of them.
     fn mesh(threshold: u8) -> Changes {
         Changes::new(Genesis {
             name: Label::new("home").unwrap(),

@@ -13,9 +13,9 @@ use super::state::{new_key, store_key};
 /// The choices for a new mesh.
 #[derive(Clone, Debug)]
 pub struct NewMesh {
-    /// The name of this node; `None`: the machine's.
+    /// The name of this node, or `None` for the machine's.
     pub node: Option<String>,
-    /// The range of the nodes' IPv4 addresses; `None`: one that overlaps no network of this machine.
+    /// The range of the nodes' IPv4 addresses, or `None` for one that overlaps no network of this machine.
     pub range: Option<Ipv4Net>,
     /// Whether this node relays for others.
     pub relay: bool,
@@ -25,7 +25,7 @@ pub struct NewMesh {
     pub openvpn: bool,
 }
 
-/// A mesh that was begun.
+/// A new mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Founded {
     /// The mesh's id.
@@ -34,10 +34,11 @@ pub struct Founded {
     pub node: String,
 }
 
-/// Begins a mesh: makes the keys of an admin and of this node, and the roster with this node alone.
+/// Creates a mesh with the keys of an admin and of this node, and with this node as the only member
+/// of the roster.
 ///
 /// # Errors
-/// A name is not valid, or a file cannot be written; then there is no mesh.
+/// A name is not valid, or a file cannot be written. In that case there is no mesh.
 pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
     let node = node_name(choices.node.as_deref())?;
     let range = range(choices.range, &netinfo::local_networks())?;
@@ -69,7 +70,7 @@ pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
     paths.create()?;
     store_key(&paths.admin_key_file(), &admin)?;
     store_key(&paths.node_key_file(), &key)?;
-    // The last file, because it is what makes this machine a node.
+    // The last file, because this one makes the machine a node.
     RosterFile::create(&paths.roster_file(), &changes)?;
     debug_assert_eq!(ipv6_of(changes.mesh(), &own).segments()[0] >> 8, 0xfd);
     Ok(Founded { mesh: *changes.mesh(), node: node.to_string() })
@@ -96,10 +97,10 @@ fn range(wanted: Option<Ipv4Net>, taken: &[IpNet]) -> Result<Ipv4Net, Fault> {
     })
 }
 
-/// Returns the name of this node: the given one, or the machine's as far as it can be one.
+/// Returns the name of this node: the given one, or one derived from the machine's name.
 ///
 /// # Errors
-/// The given name is not valid, or the machine's cannot be made one.
+/// The given name is not valid, or no valid name can be derived from the machine's.
 pub(crate) fn node_name(given: Option<&str>) -> Result<Label, Fault> {
     if let Some(given) = given {
         return Label::new(given).ok_or_else(|| {
@@ -114,7 +115,7 @@ pub(crate) fn node_name(given: Option<&str>) -> Result<Label, Fault> {
     })
 }
 
-/// Makes the name of a node of a host's name: its first part, in lower case.
+/// Derives the name of a node from a host's name by taking its first part, in lower case.
 fn from_host(host: &str) -> Option<Label> {
     let first = host.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };

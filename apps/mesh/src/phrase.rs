@@ -1,4 +1,4 @@
-//! The recovery phrase: the key of an admin as 24 words that people write down (BIP 39).
+//! The recovery phrase: an admin's key as 24 words that people write down (BIP 39).
 
 use adit_crypto::sign::{SEED_LEN, SigningKey};
 use adit_runtime::fault::Fault;

@@ -149,7 +149,7 @@ impl Mappings {
         Self { port, timing, external, active: BTreeMap::new(), tasks: JoinSet::new() }
     }
 
-    /// Starts to map the port at new gateways, and deletes the mappings at former ones.
+    /// Starts to map the port at new gateways, and deletes the mappings at previous ones.
     fn set_gateways(&mut self, wanted: &BTreeSet<Gateway>) {
         self.active.retain(|gateway, _| wanted.contains(gateway));
         while self.tasks.try_join_next().is_some() {}
@@ -201,7 +201,7 @@ impl Mapping {
         }
     }
 
-    /// Obtains a lease and renews it, for ever.
+    /// Obtains a lease and renews it forever.
     async fn keep(&mut self) {
         let mut retry = self.timing.first_retry;
         let mut reported = false;
@@ -216,7 +216,7 @@ impl Mapping {
                     pause
                 }
                 Err(failure) => {
-                    // Most routers support neither protocol: one line is enough.
+                    // Most routers support neither protocol, so one line is enough.
                     if !reported {
                         say!(3, "port mapping: {}: not available: {failure}", self.gateway);
                     }

@@ -1,4 +1,4 @@
-//! The key of an admin on paper: showing its phrase, and restoring it on a member.
+//! An admin's key on paper. Shows its phrase, and restores the key on a member.
 
 use adit_crypto::sign::SigningKey;
 use adit_mesh::roster::Roster;
@@ -11,10 +11,10 @@ use super::roster_file::RosterFile;
 use super::state::store_key;
 use super::{Paths, short};
 
-/// Returns the phrases of the keys in this machine's `admin.key`: one, or two while the key is being replaced.
+/// Returns the phrases of the keys in this machine's `admin.key`: one phrase, or two while the key is being replaced.
 ///
 /// # Errors
-/// This machine has no key of an admin.
+/// This machine has no admin key.
 pub fn phrases(paths: &Paths) -> Result<Vec<Zeroizing<String>>, Fault> {
     let keys = admin_keys::read(&paths.admin_key_file())?;
     if keys.is_empty() {
@@ -26,7 +26,7 @@ pub fn phrases(paths: &Paths) -> Result<Vec<Zeroizing<String>>, Fault> {
     keys.iter().map(phrase_of).collect()
 }
 
-/// Restores the key of an admin on this machine, which is a member of the mesh. Returns the beginning of the key's hash.
+/// Restores an admin's key on this machine, which is a member of the mesh. Returns the beginning of the key's hash.
 ///
 /// # Errors
 /// The phrase has a mistake, or is not of an admin's key of this mesh; this machine has another key; nothing is changed.

@@ -34,7 +34,7 @@ impl RosterFile {
         write_whole(path, 0o600, &bytes)
     }
 
-    /// Opens a file, and locks it while it is open. What a crash left at its end is cut off.
+    /// Opens a file, and locks it while it is open. Cuts off anything that a crash left at its end.
     ///
     /// # Errors
     /// The file cannot be read, is damaged, or belongs to another process.
@@ -83,7 +83,7 @@ impl RosterFile {
         }
         let written = self.file.write_all(&bytes).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
-            // A part of it may be written.
+            // A part of it may have been written.
             let _ = self.cut();
             return Err(file_fault("cannot append to", &self.path, &error));
         }

@@ -7,10 +7,10 @@ use super::start::{Processes, no_lines};
 use super::{TunnelSpec, Tunnels};
 use crate::testbed::Testbed;
 
-/// Returns the outer addresses, which are also those in the tunnel: nothing is started.
+/// Returns the outer addresses, which are also those in the tunnel, because nothing is started.
 pub(super) fn start(testbed: &Testbed, spec: &TunnelSpec) -> Result<Tunnels> {
     no_lines(spec, "the bare link")?;
-    // Traffic goes to `v4`: if the tunnels' packets travel over IPv6, so must the traffic that is compared with them.
+    // Traffic goes to `v4`. If the tunnels' packets travel over IPv6, so must the traffic that is compared with them.
     let inner = |address: &dyn Fn(bool) -> std::net::IpAddr| InnerAddrs {
         v4: address(spec.outer_v6),
         v6: Some(address(true)),

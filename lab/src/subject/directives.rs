@@ -92,8 +92,8 @@ pub(super) fn start(
     Ok(tunnels)
 }
 
-/// Returns the server's file and the one that all clients share: the same lines for adit and for
-/// openvpn.
+/// Returns the server's file and the one that all clients share, with the same lines for adit and
+/// for openvpn.
 fn configs(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -124,7 +124,8 @@ fn configs(
         "server-ipv6 fd88::/64".to_owned(),
         "keepalive 2 20".to_owned(),
         "dh none".to_owned(),
-        // One certificate for all clients: a hundred certificates would only slow down the start.
+        // One certificate for all clients, because a hundred certificates would only slow down the
+        // start.
         "duplicate-cn".to_owned(),
         format!("cert {}", file("server.crt")),
         format!("key {}", file("server.key")),

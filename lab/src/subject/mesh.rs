@@ -1,4 +1,4 @@
-//! adit's mesh: the server is its first node, and every client a node that joins with a token.
+//! adit's mesh. The server is its first node, and every client joins with a token.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::testbed::Testbed;
 /// The device of a mesh of the default name.
 const DEVICE: &str = "mesh-home";
 
-/// The beginning of a token, alone in its line.
+/// The beginning of a token, which has a line of its own.
 const TOKEN: &str = "adit-mesh1-";
 
 /// Starts a node at every host; the clients have sessions with the server.

@@ -42,15 +42,15 @@ pub use wired::Joint;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Subject {
-    /// No tunnel at all: the veth pair.
+    /// No tunnel at all, only the veth pair.
     Bare,
-    /// A tunnel without cryptography through two TUN devices: the ceiling of any VPN of this shape.
+    /// A tunnel without cryptography through two TUN devices: which is the ceiling of any VPN of this design.
     Copy,
     /// A tunnel with OpenVPN's protocol.
     Vpn(Vpn),
-    /// Two TAP devices and the program that joins them: no tunnel.
+    /// Two TAP devices and the program that joins them, without a tunnel.
     Bridge(Bridging),
-    /// Two veth pairs and the bridge that joins them: no tunnel.
+    /// Two veth pairs and the bridge that joins them, without a tunnel.
     Wired(Joint),
     /// Two or more hosts that can reach only a database.
     Database(Scheme),

@@ -1,4 +1,4 @@
-//! nebula, with a CA of its own: the server is the lighthouse, and the relay where clients need one.
+//! nebula, with its own CA. The server is the lighthouse, and the relay if clients need one.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::testbed::Testbed;
 
 const PORT: u16 = 4242;
 
-/// The line of a node that runs.
+/// The log line of a running node.
 const RUNS: &str = "Nebula interface is active";
 
 /// Returns the first line of `nebula -version`.

@@ -27,7 +27,7 @@ const INSTALL: &str = "apt install tinc, or: scripts/lab-deps.sh";
 pub enum Tinc {
     /// The system's 1.0.
     V1_0,
-    /// 1.1, from a private root.
+    /// 1.1 from a private root.
     V1_1,
 }
 
@@ -207,7 +207,7 @@ fn host(version: Tinc, testbed: &Testbed, spec: &TunnelSpec, number: usize) -> R
     if number == 0 {
         return Ok(format!("Address = {}\n{subnets}", testbed.server_outer(spec.outer_v6)));
     }
-    // Without it 1.0 sends to members that it does not reach by UDP over its TCP connections; 1.1 finds a relay itself.
+    // Without it, 1.0 uses its TCP connections to members that it cannot reach by UDP; 1.1 finds a relay itself.
     let is_indirect = version == Tinc::V1_0 && spec.members == Some(MemberPath::Relay);
     let indirect = if is_indirect { "IndirectData = yes\n" } else { "" };
     Ok(format!("{indirect}{subnets}"))
@@ -245,9 +245,9 @@ fn up(address: InnerAddrs, spec: &TunnelSpec) -> String {
     script
 }
 
-/// Waits until tinc has discovered the path MTU to `peers` nodes from each client, and to all from the server: until then
-/// it sends large packets over TCP, which a trial must not include. It probes only paths with traffic, which `ping`
-/// makes.
+/// Waits until tinc has discovered the path MTU to `peers` nodes from each client, and to all from the server. Until
+/// then it sends large packets over TCP, which a trial must not include. It probes only paths with traffic, which
+/// `ping` creates.
 fn wait_for_mtu(
     files: &Files,
     processes: &Processes,
@@ -291,8 +291,8 @@ fn settled(log: &str) -> usize {
     list.lines().filter(fixed).count()
 }
 
-/// An RSA key that all nodes share: tinc would make one for each node, which takes seconds and makes no difference
-/// here.
+/// An RSA key that all nodes share, because tinc would make one for each node, which takes seconds and makes no
+/// difference here.
 #[derive(Debug)]
 pub(super) struct RsaKey {
     private: PathBuf,

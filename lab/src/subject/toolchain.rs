@@ -32,7 +32,7 @@ impl Toolchain {
     ///
     /// # Errors
     /// The keys could not be written; a revision is unknown, or was not built by [`super::prepare`] beforehand and
-    /// cannot be built in here.
+    /// cannot be built in the sandbox.
     pub fn new(sandbox: &Sandbox, subjects: &[Subject]) -> Result<Self> {
         let mut toolchain = Self {
             folder: sandbox.folder("tunnels")?,
@@ -48,7 +48,7 @@ impl Toolchain {
     /// Returns the subject's version.
     ///
     /// # Errors
-    /// The subject cannot be measured here; the error says why and what to install.
+    /// The subject cannot be measured here; the error gives the reason and the program to install.
     pub fn available(&self, subject: &Subject) -> std::result::Result<String, String> {
         self.known.get(subject).cloned().unwrap_or_else(|| self.ask(subject))
     }
@@ -125,7 +125,7 @@ impl Toolchain {
 /// Returns the version of a subject on this machine.
 ///
 /// # Errors
-/// The subject cannot be measured here; the error says why and what to install.
+/// The subject cannot be measured here; the error gives the reason and the program to install.
 pub fn here(subject: &Subject) -> std::result::Result<String, String> {
     match subject {
         Subject::Bare | Subject::Wired(Joint::Kernel | Joint::KernelRules) => {
@@ -153,7 +153,7 @@ fn kernel() -> String {
 /// Returns the first line of a program's version output, on whichever stream it is printed.
 ///
 /// # Errors
-/// The program does not exist; `install` then says what to do.
+/// The program does not exist; `install` then tells the user what to do.
 pub(super) fn first_line(
     program: &Path,
     arguments: &[&str],

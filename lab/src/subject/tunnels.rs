@@ -15,9 +15,9 @@ use super::wired::BridgeHost;
 /// The path between two members of a mesh that are clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberPath {
-    /// They reach each other's outer address.
+    /// They can reach each other's outer address.
     Direct,
-    /// They reach the server alone.
+    /// They can reach only the server.
     Relay,
 }
 
@@ -40,8 +40,8 @@ pub struct TunnelSpec {
     pub outer_v6: bool,
     /// The MTU inside the tunnel in bytes; `None` leaves each program at its default.
     pub inner_mtu: Option<u32>,
-    /// Whether the clients shall reach each other, and by which path; only meshes can ([`super::Subject::is_mesh`]), and
-    /// the others ignore it.
+    /// The path by which the clients must reach each other, if they must. Only meshes support it
+    /// ([`super::Subject::is_mesh`]); the others ignore it.
     pub members: Option<MemberPath>,
     /// Additional lines for the server's config file; only subjects with OpenVPN's protocol accept them.
     pub server_lines: Vec<String>,
@@ -73,7 +73,7 @@ pub struct Tunnels {
     pub server_inner: InnerAddrs,
     /// The addresses in the tunnel of each client, in the order of the testbed's clients.
     pub client_inner: Vec<InnerAddrs>,
-    /// The exact config files as `(name, text)`, without keys: these are separate files, or left out. Contains the
+    /// The exact config files as `(name, text)`, without keys, which are in separate files or left out. Contains the
     /// command lines of programs that take no file.
     pub configs: Vec<(String, String)>,
     /// Notes for the reader: the MTU inside, the cipher if it is not the requested one, an old version.
@@ -129,7 +129,7 @@ pub(super) fn end(mut daemons: Vec<Daemon>) {
     forget_ledgers(Path::new("/run/adit"), &pids);
 }
 
-/// Removes the undo logs that killed processes of adit leave for the next start in their namespace: the namespace is
+/// Removes the undo logs that killed processes of adit leave for the next start in their namespace. The namespace is
 /// removed as well, and in a long run every start would read all of them.
 fn forget_ledgers(folder: &Path, pids: &BTreeSet<u32>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };

@@ -1,5 +1,5 @@
-//! Two hosts with a third between them and a veth pair to each, like a firewall in a rack: the kernel's own bridge, or
-//! `adit bridge` on the same two ports.
+//! Two hosts with a third between them and a veth pair to each, like a firewall in a rack. The third host runs the
+//! kernel's own bridge, or `adit bridge` on the same two ports.
 
 use adit_testbed::failure::{Context, Result, ensure};
 use adit_testbed::net::{Namespace, ip};
@@ -12,7 +12,7 @@ use crate::testbed::Testbed;
 /// A way to join the two veth pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Joint {
-    /// The kernel's bridge with the small firewall's rules in nftables; the first, as the reference of ratios.
+    /// The kernel's bridge with the small firewall's rules in nftables. It comes first, as the reference of ratios.
     KernelRules,
     /// The kernel's bridge, without rules.
     Kernel,
@@ -37,7 +37,7 @@ const PORTS: [&str; 2] = ["private", "public"];
 const HOST: &str = "eth";
 
 /// Returns the small firewall in the `bridge` family. A kernel without connection tracking for bridges refuses the rule
-/// about states; without it, the ports alone decide in both directions.
+/// about states; without it, only the ports decide, in both directions.
 fn kernel_rules(tracked: bool) -> String {
     let first =
         if tracked { "ct state established,related accept" } else { "tcp sport 1024-65535 accept" };

@@ -38,7 +38,7 @@ pub(super) fn version() -> std::result::Result<String, String> {
     Ok(if is_old(&line) { format!("{line} (old: {INSTALL})") } else { line })
 }
 
-/// Returns whether wireguard-go is from before 2023: such versions have neither UDP GSO nor TUN offloads, and are
+/// Returns whether wireguard-go is from before 2023. Such versions have neither UDP GSO nor TUN offloads, and are
 /// several times slower.
 fn is_old(version: &str) -> bool {
     let year = version.rsplit_once(".20").and_then(|(_, rest)| rest.get(..2)?.parse::<u32>().ok());

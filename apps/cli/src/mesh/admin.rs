@@ -1,4 +1,4 @@
-//! `adit mesh admin`: who may change the mesh.
+//! `adit mesh admin`: the rights to change the mesh.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::{print, print_json};
 /// The words of a phrase in one line of 80 columns.
 const WORDS_PER_LINE: usize = 6;
 
-/// The number of characters of a hash by which people tell keys apart.
+/// The number of characters of a hash with which people tell keys apart.
 const SHORT: usize = 8;
 
 #[derive(Debug, Subcommand)]
@@ -28,14 +28,14 @@ pub(crate) enum Admin {
   sudo adit mesh admin show")]
     Show(show::Show),
 
-    /// Show this machine's key of an admin as 24 words, to be kept on paper
+    /// Show this machine's admin key as 24 words, to be kept on paper
     #[command(after_help = "Example:
   sudo adit mesh admin phrase
 
 Anyone who has these words can admit and remove nodes.")]
     Phrase(show::Show),
 
-    /// Restore the key of an admin on this machine from its 24 words
+    /// Restore an admin key on this machine from its 24 words
     #[command(after_help = "Examples:
   sudo adit mesh admin recover          asks for the words
   sudo adit mesh admin recover < words
@@ -66,14 +66,14 @@ admins. To admit or remove a node takes one admin.")]
 `adit mesh admin show` lists the changes that wait.")]
     Approve(One),
 
-    /// End a key of an admin that is no node's, such as a lost or stolen one
+    /// Revoke an admin key that belongs to no node, such as a lost or stolen one
     #[command(after_help = "Example:
   sudo adit mesh admin revoke 7f3ac210
 
 What the key has signed before remains. `adit mesh remove` ends that of a node.")]
     Revoke(One),
 
-    /// Replace this machine's key of an admin by a new one
+    /// Replace this machine's admin key with a new one
     #[command(after_help = "Example:
   sudo adit mesh admin rotate
 
@@ -87,31 +87,32 @@ pub(crate) struct Grant {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// It may do everything
+    /// Grant the right to do everything
     #[arg(long, conflicts_with = "inviter", required_unless_present = "inviter")]
     admin: bool,
 
-    /// It may invite nodes, within the limits below; what they do not list it may not
+    /// Grant the right to invite nodes, within the limits below; anything that they do not list is
+    /// forbidden
     #[arg(long)]
     inviter: bool,
 
-    /// A group that its nodes may be in; repeatable
+    /// A group that the invited nodes may be in; repeatable
     #[arg(long, value_name = "NAME", requires = "inviter")]
     group: Vec<String>,
 
-    /// A network within which its nodes may have networks; repeatable
+    /// A network within which the invited nodes may have networks; repeatable
     #[arg(long, value_name = "CIDR", requires = "inviter")]
     subnet: Vec<IpNet>,
 
-    /// Its nodes may relay for others
+    /// Let the invited nodes relay for others
     #[arg(long, requires = "inviter")]
     relay: bool,
 
-    /// Its nodes may carry all traffic of others
+    /// Let the invited nodes carry all traffic of others
     #[arg(long, requires = "inviter")]
     gateway: bool,
 
-    /// It may invite OpenVPN apps, as leaves of its own node
+    /// Let it invite OpenVPN apps, as leaves of its own node
     #[arg(long, requires = "inviter")]
     openvpn: bool,
 
@@ -119,11 +120,11 @@ pub(crate) struct Grant {
     #[arg(long, value_name = "N", requires = "inviter", default_value_t = 100)]
     count: u32,
 
-    /// The time in which it may [default: without end]
+    /// The time for which it may invite [default: unlimited]
     #[arg(long, value_name = "TIME", requires = "inviter", value_parser = crate::args::time)]
     valid: Option<Duration>,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -137,7 +138,7 @@ pub(crate) struct Threshold {
     #[arg(value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     admins: u8,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -147,11 +148,11 @@ pub(crate) struct Threshold {
 
 #[derive(Debug, Args)]
 pub(crate) struct One {
-    /// The beginning of the hash, as `adit mesh admin show` has it
+    /// The beginning of the hash, as `adit mesh admin show` prints it
     #[arg(value_name = "HASH")]
     hash: String,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -199,7 +200,7 @@ fn sign(
     }
 }
 
-/// Prints that a change was signed: `done`, or what is missing until it counts.
+/// Prints that a change was signed, with `done` or the approvals that it still needs.
 pub(super) fn tell(signed: &MeshSigned, json: bool, done: &str) -> Result<ExitCode, Fault> {
     if json {
         print_json(signed)?;
@@ -253,7 +254,7 @@ fn phrase(options: &show::Show) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the phrase with what it is for.
+/// Returns the phrase with an explanation of its purpose.
 pub(super) fn on_paper(phrase: &str) -> String {
     let words: Vec<&str> = phrase.split(' ').collect();
     let mut text =

@@ -1,4 +1,4 @@
-//! Who may change the mesh: the requests of `adit mesh admin`.
+//! The rights to change the mesh, for the requests of `adit mesh admin`.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::report::hex;
 use super::requests::{labels, with_prefix};
 use crate::state::new_key;
 
-/// Returns what a command learns about a signed change.
+/// Returns the description of a signed change for a command.
 pub(super) fn report_of(signed: Signed) -> MeshSigned {
     MeshSigned { change: hex(&signed.change), is_waiting: signed.is_waiting }
 }
@@ -50,13 +50,14 @@ impl Running {
         signed.map(report_of).map_err(|error| Fault::operator(error.to_string()))
     }
 
-    /// Returns the last change of a key that is known here. A revocation names it, so that what the key did before counts.
+    /// Returns the last change of a key that is known here. A revocation names it, so that earlier changes of the key
+    /// stay valid.
     pub(super) fn last_change(&self, key: &KeyHash) -> Option<ChangeHash> {
         let heads = self.driver.engine().changes().heads();
         heads.into_iter().find(|head| head.signer == *key).map(|head| head.hash)
     }
 
-    /// Ends a key that is no member's.
+    /// Revokes a key that belongs to no member.
     fn revoke(&mut self, key: &str) -> Result<MeshSigned, Fault> {
         let node = self.driver.engine();
         let signers = node.roster().admins().iter().chain(node.roster().inviters().keys());
@@ -76,7 +77,7 @@ impl Running {
         self.sign(Action::Revoke(revocation))
     }
 
-    /// Replaces this machine's key of an admin.
+    /// Replaces this machine's admin key.
     fn rotate(&mut self) -> Result<MeshSigned, Fault> {
         let node = self.driver.engine();
         if node.admin_key().is_some_and(|key| key != node.signer()) {
@@ -93,7 +94,7 @@ impl Running {
         signed
     }
 
-    /// Signs with the new key from the moment on in which it counts.
+    /// Signs with the new key as soon as it is valid.
     pub(super) fn advance_admin_key(&mut self) -> Result<(), Fault> {
         let next = self.admin_keys.advance(self.driver.engine().roster())?;
         if let Some(key) = next {
@@ -170,7 +171,7 @@ impl Running {
         waiting
     }
 
-    /// Returns what an action does, in words.
+    /// Describes an action in words.
     fn describe(&self, action: &Action) -> String {
         match action {
             Action::Admit { key, node } => format!("admits {} ({})", node.name, self.name(key)),
@@ -197,7 +198,7 @@ impl Running {
     }
 }
 
-/// Returns whether a warning is about more than a change that waits for approvals.
+/// Returns whether a warning is about something other than a change that waits for approvals.
 fn is_fault(warning: &&Warning) -> bool {
     !matches!(warning, Warning::Ignored { reason: Refusal::Unapproved, .. })
 }

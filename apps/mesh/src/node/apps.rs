@@ -29,28 +29,28 @@ use super::requests::labels;
 use super::{Running, names, socket_options};
 use crate::{Paths, short};
 
-/// The time after which the server is started again that could not be started.
+/// The time after which a server that failed to start is started again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The time in which the last packets of ended sessions leave.
+/// The time allowed for sending the last packets of ended sessions.
 const LAST_PACKETS: Duration = Duration::from_secs(1);
 
 /// The number of addresses in a profile.
 const MAX_REMOTES: usize = 4;
 
-/// The name of an app for which none was chosen; a number follows if it is taken.
+/// The default name of an app; a number follows if it is taken.
 const NAME: &str = "phone";
 
-/// The length of the part of an app's name that is in its certificate, where a random part follows.
+/// The number of characters of an app's name in its certificate, which a random part follows.
 const NAME_IN_CERTIFICATE: usize = 48;
 
-/// The server for apps, as far as it is this process's.
+/// The part of the server for apps that this process keeps.
 #[derive(Debug)]
 pub(super) struct AppServer {
     file: PathBuf,
     issuer: Option<Issuer>,
     log: EventLog,
-    /// Why apps are not served, although the mesh says that they are.
+    /// The reason why apps are not served although the roster asks for it.
     problem: Option<String>,
     retry_at: Option<Instant>,
     /// A socket that is closed once the last packets have left.
@@ -80,7 +80,7 @@ impl AppServer {
         Ok(Self { file, issuer, log, problem: None, retry_at: None, unused: None })
     }
 
-    /// Returns why apps are not served, although the mesh says that they are.
+    /// Returns the reason why apps are not served although the roster asks for it.
     pub(super) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
@@ -89,7 +89,7 @@ impl AppServer {
         self.log.log(now(), event);
     }
 
-    /// Returns the keys, which are made and stored if there are none.
+    /// Returns the keys. If there are none, makes and stores them.
     fn issuer(&mut self) -> Result<&Issuer, Fault> {
         let issuer = match self.issuer.take() {
             Some(issuer) => issuer,
@@ -107,7 +107,7 @@ impl AppServer {
         Ok(self.issuer.insert(issuer))
     }
 
-    /// Returns what the server's sessions need.
+    /// Returns the keys for the server's sessions.
     fn tls(&mut self) -> Result<(ServerTls, WrapConfig), Fault> {
         let file = self.file.display().to_string();
         let issuer = self.issuer()?;
@@ -138,7 +138,8 @@ fn pki(error: adit_pki::PkiError) -> Fault {
 }
 
 impl Running {
-    /// Begins or ends to serve apps, as the roster says, and tells the DNS server who they are.
+    /// Starts or stops serving apps, according to the roster, and passes their addresses to the DNS
+    /// server.
     pub(super) fn update_apps(&mut self) {
         let node = self.driver.engine();
         let own = node.key_hash();
@@ -220,7 +221,7 @@ impl Running {
         }
     }
 
-    /// Makes an app a leaf of this node, and its profile.
+    /// Makes an app a leaf of this node, and creates its profile.
     pub(super) fn invite_app(&mut self, app: MeshApp) -> Result<MeshProfile, Fault> {
         let own = self.own_gateway(app.full_tunnel)?;
         let name = self.app_name(app.name.as_deref())?;
@@ -307,7 +308,8 @@ impl Running {
         Err(Fault::ours("no name is free"))
     }
 
-    /// Returns the addresses at which apps reach this machine: the public ones, if there are any.
+    /// Returns the addresses at which apps reach this machine: only the public ones, if there are
+    /// any.
     fn remotes(&self) -> Result<Vec<Remote>, Fault> {
         let port = self.settings.openvpn_port;
         let remote = |host: String| Remote { host, port, proto: Proto::Udp, further: Vec::new() };
@@ -337,8 +339,8 @@ fn hosts(known: &[IpAddr]) -> Vec<IpAddr> {
     hosts
 }
 
-/// Returns the common name for an app's certificate. It is another one for each certificate: a session replaces an older one
-/// of the same name.
+/// Returns the common name for an app's certificate. It differs for each certificate, because a
+/// session replaces an older one with the same name.
 fn in_certificate(name: &Label) -> Result<ClientName, Fault> {
     let suffix = short(&adit_runtime::random::bytes::<4>()?);
     let beginning: String = name.as_str().chars().take(NAME_IN_CERTIFICATE).collect();

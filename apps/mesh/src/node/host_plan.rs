@@ -12,8 +12,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::names;
 use crate::Settings;
 
-/// Returns the plan for the node with this key: its addresses with the prefixes of the mesh, and routes to the networks
-/// behind other members.
+/// Returns the plan for the node with this key, which has its addresses with the prefixes of the mesh, and routes to
+/// the networks behind other members.
 pub(super) fn plan(
     settings: &Settings,
     roster: &Roster,
@@ -32,7 +32,7 @@ pub(super) fn plan(
     let addresses = ipv4.map(IpNet::from).into_iter().chain(ipv6.map(IpNet::from)).collect();
     let others = roster.members().filter(|other| other.key != *own);
     let mut nets: Vec<IpNet> = others.flat_map(|other| other.subnets.iter().copied()).collect();
-    // A network behind this node too is reached from here without the mesh.
+    // If a network is also behind this node, the mesh is not needed to reach it from here.
     nets.retain(|net| !member.subnets.contains(net) && net.prefix_len() > 0);
     nets.sort();
     nets.dedup();
@@ -110,7 +110,7 @@ pub(super) fn dns(plan: &HostPlan, changes: &Changes) -> Option<DnsPlan> {
 
 /// Returns the part of every plan that does not depend on the roster.
 pub(super) fn without_addresses(settings: &Settings) -> HostPlan {
-    // Without more, nothing is forwarded from or to the mesh, even on a host that forwards for others.
+    // On its own this plan forwards nothing from or to the mesh, even on a host that forwards for others.
     let plan = HostPlan {
         device: Device::Tun(Some(settings.device.clone())),
         forward: Some(Forward::default()),
@@ -120,8 +120,8 @@ pub(super) fn without_addresses(settings: &Settings) -> HostPlan {
         return plan;
     }
     let redirect = Redirect { ipv4: true, ipv6: true, ..Redirect::default() };
-    // Policy routing keeps the node's own packets outside by their mark. Routers in the local network, which map ports
-    // and look up names, stay reachable.
+    // Policy routing keeps the node's own packets outside the mesh by their mark. Routers in the local network, which
+    // map ports and look up names, stay reachable.
     HostPlan { redirect: Some(redirect), policy: true, allow_lan: true, ..plan }
 }
 

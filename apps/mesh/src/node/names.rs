@@ -1,8 +1,8 @@
 //! The names of the mesh for the programs on this machine: a DNS server on the node's own addresses.
 //!
-//! It answers for `NAME.MESH.internal`, and about the addresses of the mesh. Where the machine's settings cannot send these
-//! names alone to it, it gets all names, and passes on the others to the servers that the machine had before. It does so
-//! for this machine and the OpenVPN apps that are its leaves.
+//! It answers for `NAME.MESH.internal` and for the addresses of the mesh. If the machine's settings cannot send only
+//! these names to it, it gets all queries, and forwards the others to the machine's previous servers. It does so for
+//! this machine and the OpenVPN apps that are its leaves.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,24 +27,24 @@ const PORT: u16 = 53;
 /// The domain below which each mesh has its own (reserved for private use by ICANN in 2024).
 const DOMAIN: &str = "internal";
 
-/// The number of queries that are passed on at once, and of TCP connections.
+/// The number of queries that are forwarded at once, and of TCP connections.
 const MAX_PENDING: usize = 64;
 
-/// The time for which another server's answer is awaited, and for which a TCP connection may be idle.
+/// The time limit for another server's answer, and for an idle TCP connection.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The longest message over UDP that is read.
 const MAX_DATAGRAM: usize = 4096;
 
-/// The servers that are asked about other names, at most.
+/// The maximum number of servers to which queries for other names are forwarded.
 const MAX_SERVERS: usize = 3;
 
-/// The zone and the servers of other names.
+/// The zone, and the servers for other names.
 #[derive(Debug)]
 struct Resolver {
     zone: Mutex<Arc<Zone>>,
     own: Vec<IpAddr>,
-    /// The addresses of the OpenVPN apps that are leaves of this node: they have no other server.
+    /// The addresses of the OpenVPN apps that are leaves of this node, which have no other server.
     apps: Mutex<Arc<BTreeSet<IpAddr>>>,
     servers: Vec<SocketAddr>,
     pending: Arc<Semaphore>,
@@ -119,12 +119,12 @@ impl Names {
         Ok(Self { resolver, _tasks: tasks })
     }
 
-    /// Passes on the queries of these OpenVPN apps, as those of this machine.
+    /// Forwards the queries of these OpenVPN apps, like those of this machine.
     pub(super) fn set_apps(&self, apps: BTreeSet<IpAddr>) {
         *self.resolver.apps.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(apps);
     }
 
-    /// Answers by another roster from now on.
+    /// Answers from another zone from now on.
     pub(super) fn set_zone(&self, zone: Zone) {
         *self.resolver.zone.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(zone);
     }
@@ -148,7 +148,7 @@ impl Resolver {
 async fn serve_datagrams(resolver: Arc<Resolver>, socket: Arc<UdpSocket>) {
     let mut query = [0; MAX_DATAGRAM];
     loop {
-        // An error is that of an earlier answer.
+        // An error belongs to an earlier answer.
         let Ok((len, from)) = socket.recv_from(&mut query).await else { continue };
         let query = query.get(..len).unwrap_or_default();
         match resolver.answer(query, Over::Udp) {

@@ -10,7 +10,7 @@ use adit_linux::net::{MAIN_TABLE, Net, NetChange, NetWatch, Route};
 use ipnet::IpNet;
 use tokio::time::timeout;
 
-/// The maximum number of gateways in use: those with the lowest metrics.
+/// The maximum number of gateways in use, which are those with the lowest metrics.
 const MAX_GATEWAYS: usize = 4;
 
 /// The time after a change at which the routes are read. Changes arrive in bursts: a link, its address, its route.
@@ -23,7 +23,7 @@ const RECHECK: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Gateway {
     pub(super) address: Ipv4Addr,
-    /// This machine's address on the way to the gateway.
+    /// This machine's address on the link to the gateway.
     pub(super) client: Ipv4Addr,
 }
 

@@ -17,15 +17,15 @@ use super::gateways::Gateway;
 /// A mapping that a gateway has granted.
 pub(super) struct Lease {
     mapping: PortMapping,
-    /// The address by which others reach the port.
+    /// The address at which others reach the port.
     pub(super) external: SocketAddr,
-    /// When the mapping ends unless it is renewed.
+    /// The time at which the mapping ends unless it is renewed.
     pub(super) expires: Instant,
 }
 
 impl Lease {
-    /// Renews `former` or requests a mapping: by PCP, and by NAT-PMP if that fails for any reason. Many routers that know
-    /// only NAT-PMP do not answer a PCP request at all.
+    /// Renews `former` or requests a new mapping, with PCP or, if that fails for any reason, with NAT-PMP. Many routers
+    /// that know only NAT-PMP do not answer a PCP request at all.
     pub(super) async fn obtain(
         gateway: Gateway,
         port: NonZeroU16,
@@ -38,7 +38,7 @@ impl Lease {
                 return Self::granted(mapping).await;
             }
         }
-        // The gateway may have restarted, with other software or without its former state.
+        // The gateway may have restarted, with other software or without its earlier state.
         let external_port = former.map_or(port, |former| former.mapping.external_port());
         let options = PortMappingOptions {
             external_port: Some(external_port),

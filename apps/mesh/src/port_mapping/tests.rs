@@ -15,7 +15,7 @@ const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 /// The limit of waits for something that should happen.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Intervals with which every deadline comes within a test's time.
+/// Intervals that make every deadline occur within a test's time.
 fn quick() -> Timing {
     let transmissions = TimeoutConfig {
         initial_timeout: Duration::from_millis(400),
@@ -295,7 +295,7 @@ async fn nat_pmp_follows_a_pcp_request_that_is_refused() {
         let (mut mappings, mut external) = mappings(quick());
         mappings.set_gateways(&BTreeSet::from([router.gateway]));
         expect(&mut external, &[outside(40001)]).await;
-        // One PCP request is enough: it was answered.
+        // One PCP request is enough, because it was answered.
         let pcp_requests =
             router.requests().iter().filter(|r| matches!(r, Request::Pcp { .. })).count();
         assert_eq!(pcp_requests, 1);

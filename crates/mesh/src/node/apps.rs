@@ -1,7 +1,7 @@
-//! OpenVPN apps as leaves of this node: the server that they connect to, and who of them may.
+//! OpenVPN apps as leaves of this node, the server that they connect to, and their authorization.
 //!
-//! An app has no key of the mesh. A signed change admits its certificate, so the roster alone decides: there is no list of
-//! clients and no revocation list. The app's addresses are routed to its gateway by all members.
+//! An app has no key of the mesh. A signed change admits its certificate, so only the roster decides, and there is no
+//! list of clients and no revocation list. The app's addresses are routed to its gateway by all members.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -33,15 +33,15 @@ const MAX_APPS: u32 = 1024;
 /// The number of networks behind members that are pushed to an app.
 const MAX_ROUTES: usize = 128;
 
-/// A silent app is forgotten after twice the time in which it notices that the server is gone.
+/// A silent app is forgotten after twice the time that an app takes to notice that the server is gone.
 const PING: Duration = Duration::from_secs(10);
 const PING_RESTART: Duration = Duration::from_secs(60);
 const SERVER_FORGETS: Duration = Duration::from_secs(120);
 
-/// The text with which an app without a right is refused.
+/// The text that refuses an app without a right.
 const NO_MEMBER: &str = "it is not a member of the mesh, or not a leaf of this node";
 
-/// What the server for apps needs.
+/// The configuration of the server for apps.
 #[derive(Debug)]
 pub struct AppsConfig {
     /// The socket that apps connect to; nothing else is received there.
@@ -94,12 +94,12 @@ pub(super) struct Apps {
     socket: SocketId,
     dns: Vec<IpAddr>,
     domain: String,
-    /// What the server asks for, until it is performed.
+    /// The server's outputs that are still to be performed.
     outputs: Outbox<ServerEvent>,
 }
 
-/// Returns what the roster has in place of the hash of a key, for an app with this certificate. No key has this hash, so an
-/// app never has a session of the mesh.
+/// Returns the value that the roster has in place of a key's hash for an app with this certificate. No key has this
+/// hash, so an app never has a session of the mesh.
 pub fn leaf_key(mesh: &MeshId, fingerprint: &str) -> KeyHash {
     sha256(&[b"adit-mesh/1 leaf", mesh, fingerprint.as_bytes()])
 }
@@ -149,7 +149,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends the sessions of all apps, and serves none any more. Returns the socket, which is to be closed.
+    /// Ends the sessions of all apps, and stops serving them. Returns the socket, which the caller must close.
     pub fn stop_apps(&mut self, now: Instant, out: &mut Out) -> Option<SocketId> {
         let apps = self.apps.as_mut()?;
         let socket = apps.socket;
@@ -170,7 +170,7 @@ impl Node {
         self.apps.is_some()
     }
 
-    /// Returns what was dropped and refused by the server for apps.
+    /// Returns the server's counters of drops and refusals.
     pub fn app_counters(&self) -> Option<ServerCounters> {
         self.apps.as_ref().map(|apps| apps.server.counters())
     }
@@ -204,7 +204,7 @@ impl Node {
         Ok(self.sign(now, Action::Admit { key, node }, out)?)
     }
 
-    /// Returns the address from which an app is connected, and since when.
+    /// Returns the address from which an app is connected, and the time of its connection.
     pub fn app_session(&self, leaf: &KeyHash) -> Option<(SocketAddr, UnixTime)> {
         let apps = self.apps.as_ref()?;
         let session = apps.server.clients().find(|client| self.leaf_of(client) == *leaf)?;
@@ -245,7 +245,7 @@ impl Node {
         }
     }
 
-    /// Ends the sessions of apps that are no leaves of this node any more. Those with other addresses connect again.
+    /// Ends the sessions of apps that are no longer leaves of this node. Those with other addresses connect again.
     pub(super) fn check_apps(&mut self, now: Instant, out: &mut Out) {
         let Some(apps) = &self.apps else { return };
         let check = |client: &ClientInfo| match self.valid_leaf(now, &self.leaf_of(client)) {
@@ -288,14 +288,14 @@ impl Node {
         }
     }
 
-    /// Returns a leaf of this node whose membership is not over.
+    /// Returns a leaf of this node whose membership has not expired.
     fn valid_leaf(&self, now: Instant, key: &KeyHash) -> Option<&Member> {
         let unix = self.unix(now);
         let leaf = self.roster.member(key).filter(|member| member.leaf_of == Some(self.own));
         leaf.filter(|leaf| !leaf.is_expired(unix) && !self.is_removed)
     }
 
-    /// Decides whether the owner of a certificate may connect, and what it gets.
+    /// Decides whether the owner of a certificate may connect, and with which parameters.
     fn authorize_app(
         &self,
         now: Instant,
@@ -313,7 +313,7 @@ impl Node {
         let net = leaf.ipv4.and_then(|ip| Some((ip, range(ip)?)));
         let mut push = Vec::new();
         if let Some((_, range)) = net {
-            // Any other address of the network does: a tunnel has no neighbours.
+            // Any other address of the network will do, because a tunnel has no neighbours.
             let gateway = own.and_then(|own| own.ipv4).or_else(|| range.hosts().next());
             push.extend(gateway.map(|gateway| format!("route-gateway {gateway}")));
         }
@@ -400,7 +400,7 @@ mod tests {
         changes
     }
 
-    /// Returns the node of the first gateway, which signs with the key of an admin or with its own.
+    /// Returns the node of the first gateway, which signs with an admin's key or with its own.
     fn node(changes: Changes, is_admin: bool) -> Node {
         let key = |seed| SigningKey::from_seed(&[seed; 32]).unwrap();
         let config = NodeConfig {
@@ -451,7 +451,7 @@ mod tests {
         assert!(params.iroutes.is_empty() && params.warnings.is_empty());
     }
 
-    /// Each certificate is one of this node's authority, so that the roster alone refuses it.
+    /// Each certificate is from this node's authority, so only the roster can refuse it.
     #[test]
     fn only_a_leaf_of_this_node_whose_membership_is_not_over_may_connect() {
         let mut changes = changes();

@@ -1,4 +1,4 @@
-//! The policy of the mesh: a text whose SHA-256 is in the roster. A node without it asks connected members, one after
+//! The policy of the mesh, a text whose SHA-256 is in the roster. A node without it asks connected members, one after
 //! another, for its pieces.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -12,22 +12,22 @@ use super::{Node, NodeEvent, Out, SignError, Signed};
 use crate::roster::Action;
 use crate::session::KeyHash;
 
-/// The length of the longest policy, in bytes.
+/// The maximum length of a policy, in bytes.
 pub const MAX_POLICY: usize = 64 * 1024;
 
 /// The length of a piece.
 const PIECE: usize = 3 * 1024;
 
-/// The number of texts that a node keeps: that of the roster, and those that wait for approvals.
+/// The number of texts that a node keeps, which are the roster's and those that wait for approvals.
 const MAX_TEXTS: usize = 4;
 
 /// The time in which a member must answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a node knows of the policy.
+/// A node's knowledge of the policy.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PolicyState<'a> {
-    /// There is none: members reach each other.
+    /// There is none, so all members reach each other.
     None,
     /// There is one, which this node has not received yet.
     Missing,
@@ -42,14 +42,14 @@ pub(super) struct Policies {
     fetch: Option<Fetch>,
 }
 
-/// A text on its way.
+/// A text that is being fetched.
 #[derive(Debug)]
 struct Fetch {
     hash: [u8; 32],
     from: KeyHash,
     bytes: Vec<u8>,
     until: Instant,
-    /// The members that did not have it.
+    /// The members that did not have the text.
     without: BTreeSet<KeyHash>,
 }
 
@@ -72,7 +72,7 @@ impl Policies {
 }
 
 impl Node {
-    /// Returns what this node knows of the policy.
+    /// Returns this node's knowledge of the policy.
     pub fn policy(&self) -> PolicyState<'_> {
         match self.roster.policy() {
             Some(hash) if hash != sha256(&[]) => match self.policies.get(&hash) {
@@ -118,7 +118,7 @@ impl Node {
             without = fetch.without;
         }
         let next = self.connected().find(|peer| !without.contains(peer));
-        // All were asked: they are asked again at the next tick.
+        // All were asked. They are asked again at the next tick.
         let Some(from) = next else { return };
         let until = now + PATIENCE;
         self.policies.fetch = Some(Fetch { hash, from, bytes: Vec::new(), until, without });
@@ -173,7 +173,7 @@ impl Node {
                 _ => fetch.until = now,
             }
         }
-        // It does not have the text: another member may.
+        // It does not have the text, but another member may.
         self.fetch_policy(now);
     }
 }

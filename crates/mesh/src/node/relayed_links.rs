@@ -1,4 +1,4 @@
-//! Links that represent "through a relay", so that a session is the same over a relay as over a direct path.
+//! Links that represent a path through a relay, so that a session works the same over a relay as over a direct path.
 
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -10,14 +10,14 @@ use crate::session::KeyHash;
 /// The socket of relayed links, which no driver has.
 const SOCKET: SocketId = SocketId(u16::MAX);
 
-/// A way through a relay.
+/// A path through a relay.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Relayed {
     pub(super) relay: KeyHash,
     pub(super) peer: KeyHash,
 }
 
-/// The links of the ways through relays that were used so far.
+/// The links of the relayed paths that were used so far.
 #[derive(Debug, Default)]
 pub(super) struct RelayedLinks {
     by_link: HashMap<Link, Relayed>,
@@ -26,13 +26,13 @@ pub(super) struct RelayedLinks {
 }
 
 impl RelayedLinks {
-    /// Returns the link that represents a way through a relay.
+    /// Returns the link that represents a path through a relay.
     pub(super) fn link(&mut self, way: Relayed) -> Link {
         if let Some(link) = self.links.get(&way) {
             return *link;
         }
         self.last = self.last.saturating_add(1);
-        // In the prefix for discarding (RFC 6666), so that the address is never that of a node.
+        // In the discard prefix (RFC 6666), so the address is never that of a node.
         let address = Ipv6Addr::from((0x0100_u128 << 112) | u128::from(self.last));
         let link = Link::datagram(SOCKET, None, SocketAddr::from((address, 1)));
         self.by_link.insert(link, way);
@@ -40,12 +40,12 @@ impl RelayedLinks {
         link
     }
 
-    /// Returns the way that a link represents; `None` for a direct path.
+    /// Returns the relayed path that a link represents, or `None` for a direct path.
     pub(super) fn way(&self, link: Link) -> Option<Relayed> {
         if link.socket() == Some(SOCKET) { self.by_link.get(&link).copied() } else { None }
     }
 
-    /// Forgets the ways to and through a node that is no longer a member.
+    /// Forgets the paths to and through a node that is no longer a member.
     pub(super) fn forget(&mut self, node: &KeyHash) {
         self.by_link.retain(|_, way| way.relay != *node && way.peer != *node);
         self.links.retain(|way, _| way.relay != *node && way.peer != *node);

@@ -1,4 +1,4 @@
-//! What this node does as a relay for other members.
+//! This node's work as a relay for other members.
 //!
 //! A relay passes on control packets and records, within a budget of each pair of members. Data it passes on unread, by
 //! splices of the data plane: a member tells the relay the ids of its channels with another member, and packets with

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::KeyHash;
 use crate::wire::{DecodeError, Decoder, is_usable, put_address};
 
-/// The most candidates in an offer.
+/// The maximum number of candidates in an offer.
 pub const MAX_CANDIDATES: usize = 16;
 
 /// An address at which a node may be reachable.

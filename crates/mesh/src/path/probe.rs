@@ -4,10 +4,10 @@
 //! first byte (1)  version (1)  kind (1)  tag (8)  nonce (16)  body  MAC (16)
 //! ```
 //!
-//! A probe shares its socket with sessions: its first byte has an opcode of OpenVPN's that no session of a mesh uses, by
-//! which the data plane takes it for a control packet. The tag is the
-//! receiver's and selects the peer. The body of an echo has the observed source address and the size of the probe; the
-//! body of an MTU probe is padding; a plain probe has none. The MAC covers everything in front of it.
+//! A probe shares its socket with sessions. Its first byte has an OpenVPN opcode that no mesh session uses, so the data
+//! plane treats it as a control packet. The tag is the receiver's and selects the peer. The body of an echo has the
+//! observed source address and the size of the probe; the body of an MTU probe is padding; a plain probe has none. The
+//! MAC covers everything in front of it.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -28,10 +28,10 @@ const HEADER_LEN: usize = 3 + 8 + 16;
 /// The length of a probe without padding.
 pub const MIN_PROBE: usize = HEADER_LEN + MAC_LEN;
 
-/// The longest probe or echo that is not an MTU probe, and so the longest that goes through a relay.
+/// The longest probe or echo that is not an MTU probe, and therefore the longest that a relay forwards.
 pub const MAX_PROBE: usize = MIN_PROBE + 19 + 2;
 
-/// The longest MTU probe: the payload of a UDP datagram in a jumbo frame.
+/// The longest MTU probe, which is the payload of a UDP datagram in a jumbo frame.
 const MAX_MTU_PROBE: usize = 9000;
 
 /// The tag that selects the peer of a probe at its receiver, who chose it at random.
@@ -59,7 +59,7 @@ pub enum ProbeKind {
     },
     /// Answers a probe.
     Echo {
-        /// The source address of the probe; none if it came through a relay.
+        /// The source address of the probe, or `None` if it came through a relay.
         seen: Option<SocketAddr>,
         /// The length of the probe.
         size: u16,

@@ -18,7 +18,7 @@ pub const MAX_RECORD: usize = 1024;
 /// A path message in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The sender's addresses, and when to probe.
+    /// The sender's addresses, and the time at which to probe.
     Offer(Box<Offer>),
     /// The address at which the sender sees the receiver.
     Observed(SocketAddr),

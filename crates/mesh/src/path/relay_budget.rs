@@ -1,4 +1,4 @@
-//! What a relay forwards: budgets for each pair of members and for all of them.
+//! The budgets of a relay for each pair of members and for all of them.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use adit_engine::{Instant, Rate, TokenBucket};
 
 use super::KeyHash;
 
-/// The most pairs with a budget of their own. Pairs that have not used their budgets make room.
+/// The maximum number of pairs with their own budget. Pairs with a full budget make room for others.
 pub const MAX_PAIRS: usize = 16_384;
 
 /// The budgets of a relay, in bytes.
@@ -57,7 +57,7 @@ impl RelayBudget {
             }
         }
         let bucket = self.pairs.entry(pair).or_default();
-        // The pair first, so that a pair over its budget takes nothing from the others.
+        // The pair's budget comes first, so a pair over its budget takes nothing from the others.
         if !bucket.take(now, bytes, self.per_pair) {
             self.counters.over_pair += 1;
             return false;

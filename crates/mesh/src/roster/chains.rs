@@ -1,11 +1,11 @@
 //! The set of changes that a node has: one chain per signer.
 //!
 //! Changes arrive in any order. One is added as soon as everything that it names is there; until then it waits. The
-//! result depends on the changes alone, unless a bound refuses some of them, which is counted. Neighbours send changes
-//! in causal order ([`Changes::after`]), so a full waiting room delays nothing that they send.
+//! result depends only on the changes, unless a bound refuses some of them, which is counted. Neighbours send changes
+//! in causal order ([`Changes::after`]), so their changes are not delayed when too many others wait.
 //!
 //! A chain opens with a change whose signer is an admin of the genesis, or whose causal past has a grant or rotation to
-//! the signer. Other keys can thus not fill the set.
+//! the signer. Other keys therefore cannot fill the set.
 //!
 //! Two different changes after the same one are a fork. All branches are kept as proof, up to [`MAX_BRANCHES`].
 
@@ -74,7 +74,7 @@ struct Chain {
 #[derive(Clone, Debug, Default)]
 struct Waiting {
     changes: BTreeMap<ChangeHash, Change>,
-    /// For each missing change, those that wait for it.
+    /// The changes that wait for each missing change.
     missing: BTreeMap<ChangeHash, BTreeSet<ChangeHash>>,
     per_signer: BTreeMap<KeyHash, usize>,
 }
@@ -90,7 +90,7 @@ pub struct Head {
     pub hash: ChangeHash,
 }
 
-/// What became of a change.
+/// The outcome for a change.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Insertion {
     /// The change, and this number of others that waited for it, are in the set.
@@ -124,7 +124,7 @@ pub enum InsertError {
     Waiting,
 }
 
-/// Counts what [`Changes::insert`] did.
+/// Counts the results of [`Changes::insert`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangeCounters {
     /// Changes that were added.
@@ -151,7 +151,7 @@ pub struct Fork<'a> {
 /// The reason why a signer cannot sign another change.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
-    /// The signer's chain has a fork: the key is in use elsewhere.
+    /// The signer's chain has a fork because the key is in use elsewhere.
     #[error("the chain of this key has two branches: the key is in use elsewhere")]
     Forked,
     /// The chain has no number left.
@@ -404,8 +404,8 @@ impl Changes {
     /// Returns the changes that a neighbour with these [`Self::heads`] and [`Self::missing`] changes lacks, in causal
     /// order.
     ///
-    /// A chain of which the neighbour has more is left out unless a change in it is missing there: the neighbour sends
-    /// the rest, and if that is another branch, the next call returns ours.
+    /// A chain of which the neighbour has more is left out unless the neighbour lacks a change in it. The neighbour
+    /// sends the rest of the chain, and if that is another branch, the next call returns ours.
     pub fn after(&self, heads: &[Head], missing: &[ChangeHash]) -> Vec<&Change> {
         let asked: BTreeSet<_> =
             missing.iter().filter_map(|hash| self.get(hash)).map(Change::signer).collect();
@@ -457,8 +457,8 @@ impl Changes {
         })
     }
 
-    /// Returns all changes in an order in which each follows those that it depends on. The order depends on the changes
-    /// alone.
+    /// Returns all changes in an order in which each follows those that it depends on. The order depends only on the
+    /// changes.
     pub fn in_causal_order(&self) -> Vec<&Change> {
         let mut all: Vec<_> = self
             .stored
@@ -666,7 +666,7 @@ mod tests {
         assert_eq!(lacking, [hash]);
     }
 
-    /// Each set has more of one chain, and a branch in it that the rest of what it sends depends on.
+    /// Each set has more of one chain than the other set, with a branch in it on which its other changes depend.
     #[test]
     fn missing_changes_are_asked_for() {
         let (signers, changes) = three();

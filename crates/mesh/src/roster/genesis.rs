@@ -1,4 +1,4 @@
-//! The first object of a mesh, from whose hash the mesh has its id.
+//! The first object of a mesh. Its hash gives the mesh its id.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -18,7 +18,7 @@ pub const MAX_ADMINS: usize = 16;
 /// The number of IPv4 ranges that a mesh can have.
 pub const MAX_RANGES: usize = 8;
 
-/// The first object of a mesh. Its fields are as they were decoded, so that its hash is the mesh's.
+/// The first object of a mesh. Its fields are kept as they were decoded, so its hash remains the mesh's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Genesis {
     /// The name of the mesh.
@@ -29,7 +29,7 @@ pub struct Genesis {
     pub threshold: u8,
     /// The IPv4 ranges of nodes, at most [`MAX_RANGES`], which do not overlap.
     pub ranges: Vec<Ipv4Net>,
-    /// Random bytes, so that no two meshes have the same id.
+    /// Random bytes, so no two meshes have the same id.
     pub random: [u8; 32],
 }
 

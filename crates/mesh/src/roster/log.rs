@@ -5,11 +5,11 @@
 //! record: length 2 | check of number and length 2 | check of number and object 4 | object
 //! ```
 //!
-//! A crash can leave the last record incomplete, or zeros after it. That tail is dropped and reported; neighbours send
-//! what was in it again. Anything else that does not fit is an error that names the record. The checks detect damage;
-//! the objects are signed.
+//! A crash can leave the last record incomplete, or zeros after it. That tail is dropped and reported, and neighbours
+//! send its changes again. Any other deviation is an error that names the record. The checks detect damage; the objects
+//! are signed.
 //!
-//! Nothing here reads or writes a file.
+//! This module does not read or write files.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
@@ -26,7 +26,7 @@ const MAGIC: &[u8] = b"adit-mesh-log/1\n";
 /// The length of a record's length and its check.
 const LENGTH: usize = 4;
 
-/// Encodes records in their order.
+/// Encodes records in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEncoder {
     /// The number of the next record.
@@ -60,15 +60,15 @@ pub enum LogError {
     Damaged {
         /// The number of the record.
         record: u32,
-        /// Where it begins.
+        /// The position at which it begins.
         at: usize,
     },
-    /// A record is no object of this mesh.
+    /// A record is not an object of this mesh.
     #[error("record {record}: {error}")]
     Object {
         /// The number of the record.
         record: u32,
-        /// What is wrong with it.
+        /// The fault.
         error: ObjectError,
     },
     /// A record is a change that cannot be in the set.
@@ -76,7 +76,7 @@ pub enum LogError {
     Change {
         /// The number of the record.
         record: u32,
-        /// What is wrong with it.
+        /// The fault.
         error: InsertError,
     },
     /// The log has more records than there can be changes.
@@ -167,7 +167,7 @@ enum Record<'a> {
     Damaged,
 }
 
-/// Reads the record at the beginning of these bytes.
+/// Reads the record at the start of these bytes.
 fn next(record: u32, bytes: &[u8]) -> Record<'_> {
     let mut from = Decoder::new(bytes);
     let header = (from.array::<2>(), from.array::<2>(), from.array::<4>());

@@ -1,4 +1,4 @@
-//! The description of a node, as its signer announces it.
+//! The description of a node, as announced by its signer.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -68,7 +68,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// The name, addresses and roles of a node. Its IPv6 address follows from its first key.
+/// The name, addresses and roles of a node. Its IPv6 address is derived from its first key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
     /// The name of the node.
@@ -83,10 +83,10 @@ pub struct NodeInfo {
     pub relay: bool,
     /// Whether other members may send all their traffic through the node.
     pub gateway: bool,
-    /// Whether OpenVPN apps may be leaves of the node: it runs a server for them.
+    /// Whether OpenVPN apps may be leaves of the node, which then runs a server for them.
     pub openvpn: bool,
-    /// The node whose leaf this is: an OpenVPN app, which has no sessions with members. A leaf has no networks and no
-    /// roles.
+    /// The node whose leaf this is. A leaf is an OpenVPN app, which has no sessions with members. A leaf has no
+    /// networks and no roles.
     pub leaf_of: Option<KeyHash>,
     /// The time until which the node is a member.
     pub not_after: Option<UnixTime>,

@@ -109,7 +109,7 @@ pub(super) fn sorted<T: Ord>(
     Ok(entries)
 }
 
-/// Appends an optional value after a byte that says whether it is present.
+/// Appends an optional value after a byte that indicates whether it is present.
 pub(super) fn put_option<T>(
     value: Option<T>,
     out: &mut Vec<u8>,
@@ -121,7 +121,7 @@ pub(super) fn put_option<T>(
     }
 }
 
-/// Reads what [`put_option`] wrote.
+/// Reads the output of [`put_option`].
 pub(super) fn option<T>(
     from: &mut Decoder<'_>,
     read: impl FnOnce(&mut Decoder<'_>) -> Result<T, ObjectError>,
@@ -138,13 +138,13 @@ pub(super) fn flag(from: &mut Decoder<'_>) -> Result<bool, ObjectError> {
     }
 }
 
-/// Appends flags as the bits of one byte, the first one as the lowest. A later version may add flags: a byte without them
-/// is the same in both.
+/// Appends flags as the bits of one byte, the first one as the lowest. A later version may add flags, because a byte
+/// without them is the same in both.
 pub(super) fn put_bits<const N: usize>(flags: [bool; N], out: &mut Vec<u8>) {
     out.push(flags.into_iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(flag)));
 }
 
-/// Reads what [`put_bits`] wrote.
+/// Reads the output of [`put_bits`].
 pub(super) fn bits<const N: usize>(from: &mut Decoder<'_>) -> Result<[bool; N], ObjectError> {
     let byte = from.u8()?;
     let mut rest = byte;

@@ -2,7 +2,7 @@ use adit_openvpn::Blame;
 
 use super::HelloError;
 
-/// Why a session ended, or did not begin.
+/// The reason why a session ended, or did not begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// The handshake or the session failed.
@@ -23,7 +23,7 @@ pub enum Reason {
     /// All ids for data channels are in use.
     #[error("no id for a data channel is free")]
     NoFreeId,
-    /// Both nodes connected at once, and the other session remains.
+    /// Both nodes connected at the same time, and the other session remains.
     #[error("both nodes connected at once; the other session remains")]
     Superseded,
     /// The peer began a newer session.

@@ -1,4 +1,4 @@
-//! One session of a node, and what it needs apart from its records.
+//! One session of a node, with all its state except its records.
 
 use adit_engine::command::Traffic;
 use adit_engine::{Instant, PeerId};
@@ -7,7 +7,7 @@ use adit_openvpn::records::RecordSession;
 
 use super::{KeyHash, Policy};
 
-/// How often an idle time is divided into looks at the traffic.
+/// The number of times that the traffic is checked within one idle time.
 const LOOKS: u32 = 4;
 
 /// The protocol of a session.
@@ -15,7 +15,7 @@ const LOOKS: u32 = 4;
 pub enum Protocol {
     /// Between members, with data channels.
     Mesh,
-    /// To join the mesh: any key is accepted, and there are no data channels.
+    /// To join the mesh. Any key is accepted, and there are no data channels.
     Join,
 }
 
@@ -39,12 +39,12 @@ impl Protocol {
 /// A session in any state.
 pub(super) struct Session {
     pub(super) record: RecordSession,
-    /// The peer's key: the expected one or, at the end that accepted the session, the proven one.
+    /// The peer's expected key or, at the end that accepted the session, its proven key.
     pub(super) peer: Option<KeyHash>,
     pub(super) protocol: Protocol,
     /// The ids of our data channels; once the session is established, those in use.
     pub(super) ids: Vec<PeerId>,
-    /// Whether it stays without traffic.
+    /// Whether the session stays open without traffic.
     pub(super) standing: bool,
     pub(super) began: Instant,
     pub(super) established: Option<Instant>,
@@ -96,7 +96,7 @@ impl Session {
         self.activity.last = now;
     }
 
-    /// Returns whether it is time to look at the traffic, and plans the next look.
+    /// Returns whether it is time to check the traffic, and schedules the next check.
     pub(super) fn looks(&mut self, now: Instant, policy: &Policy) -> bool {
         let due = self.activity.next_look.is_some_and(|at| at <= now);
         if due {
@@ -105,8 +105,8 @@ impl Session {
         due
     }
 
-    /// Processes the traffic of a channel. Returns true if the session has been idle for too long:
-    /// when the last channel's traffic is known.
+    /// Processes the traffic of a channel. Returns true if the session has been idle for too long,
+    /// once the last channel's traffic is known.
     pub(super) fn traffic(
         &mut self,
         now: Instant,
@@ -125,7 +125,7 @@ impl Session {
         is_last && !self.standing && self.activity.last + policy.idle_after <= now
     }
 
-    /// Returns when the session for joining must be over.
+    /// Returns the time by which the session for joining must be over.
     pub(super) fn ends(&self, policy: &Policy) -> Option<Instant> {
         (self.protocol == Protocol::Join).then(|| self.began + policy.join_lasts)
     }

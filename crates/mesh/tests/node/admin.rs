@@ -1,4 +1,4 @@
-//! Rights of several admins, and keys of admins that are replaced.
+//! Rights of several admins, and replaced keys of admins.
 
 use adit_crypto::sign::SigningKey;
 use adit_mesh::node::{SignError, Signed};

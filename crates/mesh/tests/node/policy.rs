@@ -44,7 +44,7 @@ fn a_member_without_the_text_asks_another_one() {
     let mut w = mesh();
     set(&mut w, 0, "one").unwrap();
     assert!(w.run_until(SECOND * 5, |w| (0..4).all(|machine| has(w, machine, "one"))));
-    // Two lose it, and the signer is gone: whichever of the two is asked first, the other one has it.
+    // Two lose it, and the signer is gone. Whichever node is asked first, another one has it.
     let (first, second) = (w.kill(1), w.kill(2));
     w.kill(0);
     w.start(1, first);

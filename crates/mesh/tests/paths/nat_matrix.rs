@@ -1,4 +1,4 @@
-//! Every pair of NAT behaviours: each pair that can be connected directly is, and the others use a relay.
+//! Every pair of NAT behaviours. Each pair that can be connected directly is, and the others use a relay.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const BEHAVIOURS: [(Behaviour, &str); 9] = [
     (Ipv6Only, "IPv6 only"),
 ];
 
-/// What must be reached between two behaviours.
+/// The result that two behaviours must reach.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Expected {
     Direct,
@@ -89,7 +89,7 @@ pub(crate) fn world(behaviours: [Behaviour; 2], seed: u8) -> World {
         Place { udp: behaviour != NoUdp, ..place }
     };
     let places = if behaviours == [Hairpin, Hairpin] {
-        // Two hosts of one site that reach each other only by way of the external address.
+        // Two hosts of one site that reach each other only through the external address.
         let first = place(&mut world, Hairpin, 0);
         let site = first.addresses[0].1.unwrap();
         world.net.isolate(site);

@@ -16,7 +16,7 @@ use crate::testbed::Database;
 
 /// The network inside.
 const NETWORK: &str = "10.88.0.0/16";
-/// The output of `up` when its device exists; a later test shows whether packets pass.
+/// The output of `up` when its device exists. A later test shows whether packets pass.
 const READY: &str = "packets of up to";
 /// The interval between two reads of the counters, which must be equal.
 const STILL: Duration = Duration::from_millis(500);

@@ -12,7 +12,8 @@ pub struct StoredPackets {
     pub rows: u64,
     /// The bytes of the packets that the nodes delivered, in both directions.
     pub delivered_bytes: u64,
-    /// The reasons why the trial does not count: a delivered packet is missing from the tables.
+    /// The reasons why the trial does not count, such as a delivered packet that is missing from
+    /// the tables.
     pub invalid: Vec<String>,
     /// Notes for the reader.
     pub notes: Vec<String>,

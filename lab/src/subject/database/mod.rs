@@ -17,7 +17,8 @@ use super::tunnels::end;
 use super::{Toolchain, copy};
 use crate::testbed::Database;
 
-/// A scheme by which packets pass through a database: a row of `SCHEMES`, in whose order reports list the schemes.
+/// A scheme for passing packets through a database. It is a row of `SCHEMES`, and reports list the schemes in the same
+/// order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scheme(usize);
 
@@ -46,11 +47,11 @@ const SCHEMES: [(&str, DatabasePrograms); 12] = [
     ("row-notify", DatabasePrograms::Rows(ROW)),
     ("row-notify-async", DatabasePrograms::Rows(Rows { synchronous_commit: "off", ..ROW })),
     ("row-notify-1400", DatabasePrograms::Rows(Rows { mtu: "1400", ..ROW })),
-    // With packets as large as adit's.
+    // The packets are as large as adit's.
     ("row-notify-7900", DatabasePrograms::Rows(Rows { mtu: "7900", ..ROW })),
-    // Its first form: one packet after the other, and a trigger.
+    // Its first form, with one packet after the other, and a trigger.
     ("row-trigger", DatabasePrograms::Rows(Rows { form: "trigger", ..ROW })),
-    // The packet itself in the notification: nothing is stored.
+    // The packet itself in the notification, so nothing is stored.
     ("packet-in-notify", DatabasePrograms::Rows(Rows { form: "notify", ..ROW })),
     ("adit-postgres-strict", DatabasePrograms::Adit(&["--durability", "strict"])),
     (
@@ -63,7 +64,7 @@ const SCHEMES: [(&str, DatabasePrograms); 12] = [
         DatabasePrograms::Adit(&["--durability", "relaxed", "--packet-size", "1400"]),
     ),
     ("adit-postgres-volatile", DatabasePrograms::Adit(&["--durability", "volatile"])),
-    // With all content readable in the tables.
+    // All content is readable in the tables.
     ("adit-postgres-full", DatabasePrograms::Adit(&["--durability", "relaxed", "--audit", "full"])),
 ];
 

@@ -12,8 +12,8 @@ use super::{Nodes, Rows, Scheme};
 use crate::rows::{CounterValues, MARK, READY, TABLE, TRIGGER};
 use crate::testbed::Database;
 
-/// The number of connections of each end besides the one that listens: on two cores, 4 to 45 made no difference, and 2
-/// reached only a third.
+/// The number of connections of each end, in addition to the one that listens. On two cores, 4 to 45 made no
+/// difference, and 2 reached only a third.
 const POOL: &str = "16";
 /// The time limit for reading the counters.
 const TIMEOUT: Duration = Duration::from_secs(10);

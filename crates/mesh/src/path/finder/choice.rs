@@ -12,8 +12,8 @@ use super::{Output, PathFinder, Route};
 /// The time for which a path must have been better without interruption before it takes over.
 const HYSTERESIS: Duration = Duration::from_secs(30);
 
-/// The time after the first direct path in which a better one takes over at once: of several that work, not the best but
-/// the nearest answers first.
+/// The time after the first direct path in which a better one takes over at once. Of several that work, the nearest
+/// answers first, which is not always the best.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// A path is faster than another if its round trip is shorter by this much,
@@ -22,7 +22,7 @@ const FASTER_BY: Duration = Duration::from_millis(10);
 /// or by one part in this many, and at least [`FASTER_AT_LEAST`].
 const FASTER_BY_PART: u32 = 5;
 
-/// A shorter round trip within this is noise.
+/// A difference of round trips within this is noise.
 const FASTER_AT_LEAST: Duration = Duration::from_millis(1);
 
 impl PathFinder {
@@ -128,14 +128,14 @@ impl PathFinder {
             if !was_direct {
                 self.settle_until = now + SETTLE;
             }
-            // Of the sockets of a search, only the one that found the path is still of use.
+            // Only the socket of a search that found the path is still needed.
             self.close_search(Some(socket), out);
         }
     }
 }
 
-/// Returns the round trip, reduced for addresses that are preferred. One step is worth so little that a path without it
-/// takes over as soon as it is faster.
+/// Returns the round trip, reduced for preferred addresses. The reduction is so small that any faster path still takes
+/// over.
 fn cost(path: &PathState) -> Duration {
     let Some(rtt) = path.rtt else { return Duration::MAX };
     rtt.saturating_sub(faster_by(rtt) * path.preference() / 4)

@@ -8,10 +8,10 @@ use super::super::probe::{MIN_PROBE, ProbeKind};
 use super::path_state::PathState;
 use super::{ACTIVE, Output, PathFinder, Route};
 
-/// The size of packets that every path is expected to carry: the minimum MTU of IPv6.
+/// The size of packets that every path is expected to carry, which is the minimum MTU of IPv6.
 pub(super) const SAFE_MTU: u16 = 1280;
 
-/// The sizes that are tried: Ethernet, and what the usual encapsulations leave of it.
+/// The sizes that are tried, which are that of Ethernet and those that the usual encapsulations leave of it.
 const SIZES: [u16; 9] = [1500, 1492, 1480, 1460, 1440, 1420, 1400, 1360, 1320];
 
 /// The number of times that each size is tried.
@@ -20,8 +20,8 @@ const TRIES: u8 = 3;
 /// The time from one try to the next.
 const TRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The time after which the size is determined again while data flows, because routes change: on the path that carries
-/// the data, and on the others.
+/// The time after which the size is determined again while data flows, because routes change. The first value is for
+/// the path that carries the data, the second for the others.
 const REPEAT: Duration = Duration::from_secs(60);
 const REPEAT_UNUSED: Duration = Duration::from_secs(600);
 
@@ -35,7 +35,7 @@ pub(super) struct MtuSearch {
 }
 
 impl PathFinder {
-    /// Returns when the search on a path continues.
+    /// Returns the time when the search on a path continues.
     pub(super) fn mtu_due(&self, path: &PathState) -> Option<Instant> {
         let next = path.mtu_search.next;
         let active = self.data_sent_at.is_some_and(|at| next < at + ACTIVE);

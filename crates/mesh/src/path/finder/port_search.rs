@@ -1,9 +1,9 @@
 //! The search for a port of a symmetric NAT.
 //!
-//! A symmetric NAT assigns another port for each destination, so the port that relays see is of no use to a peer whose own
-//! NAT filters by port. The node behind the symmetric NAT therefore opens many sockets, each of which gets a port towards
-//! the peer, and the peer guesses ports until it hits one of them: with 256 of 64,512 ports open, 1,024 random guesses
-//! succeed with a probability of 98 %.
+//! A symmetric NAT assigns another port for each destination, so the port that relays see is of no use to a peer whose
+//! own NAT filters by port. The node behind the symmetric NAT therefore opens many sockets, each of which gets a port
+//! towards the peer, and the peer guesses ports until it hits one of them. With 256 of 64,512 ports open, 1,024 random
+//! guesses succeed with a probability of 98 %.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::{MAIN_SOCKET, Output, PathFinder, Route};
 /// The number of sockets on the side of the symmetric NAT.
 pub const SEARCH_SOCKETS: usize = 256;
 
-/// The most ports that the other side tries.
+/// The maximum number of ports that the other side tries.
 pub const MAX_GUESSES: u32 = 1024;
 
 /// The interval of the guesses: 100 a second.
@@ -33,16 +33,16 @@ const FIRST_PORT: u16 = 1024;
 /// The number of sockets that send probes at once.
 const SOCKETS_AT_ONCE: usize = 32;
 
-/// The interval of these.
+/// The interval between such batches.
 const SOCKET_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The time after which the sockets send again, so that a lost packet costs no mapping.
+/// The time after which the sockets send again, so a lost packet costs no mapping.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// The duration of a search: all guesses, and the time by which the other side may begin later.
+/// The duration of a search, which is enough for all guesses and for a later start of the other side.
 const SEARCH: Duration = Duration::from_secs(13);
 
-/// The least time between two searches with the same peer.
+/// The minimum time between two searches with the same peer.
 const REPEAT: Duration = Duration::from_secs(600);
 
 /// The limit of searches with all peers of a node.
@@ -68,7 +68,7 @@ pub(super) struct PortSearch {
 /// The stage of a [`PortSearch`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// There was none.
+    /// There was no search.
     #[default]
     None,
     /// The node's budget did not allow it.
@@ -132,7 +132,7 @@ impl PathFinder {
         let observed = remote.candidates.iter().filter(|c| c.kind() == CandidateKind::Observed);
         let highest = observed.map(|candidate| candidate.address().port()).max();
         let after = highest.filter(|_| peer == NatKind::Symmetric { sequential: true });
-        // The socket that an earlier search has kept is of no use any more.
+        // The socket that an earlier search has kept is no longer needed.
         self.close_search(None, out);
         self.search = PortSearch { began: now, peer: Some(target.ip()), ..PortSearch::default() };
         let until = now + SEARCH;
@@ -148,8 +148,8 @@ impl PathFinder {
         }
     }
 
-    /// Returns whether a search is allowed: once with each address of the peer, and again after a path that the search
-    /// found was lost.
+    /// Returns whether a search is allowed. It is allowed once with each address of the peer, and again if a path that
+    /// the search had found was lost.
     fn may_search(&self, now: Instant, peer: IpAddr) -> bool {
         match self.search.stage {
             _ if self.search.peer != Some(peer) => true,
@@ -166,7 +166,7 @@ impl PathFinder {
         out: &mut Vec<Output>,
     ) {
         let Stage::Opening { target, until } = self.search.stage else {
-            // They come too late.
+            // These sockets come too late.
             out.push(Output::CloseSockets { keep: None });
             return;
         };

@@ -11,7 +11,7 @@ use super::super::record::Record;
 use super::path_state::{Origin, PathState};
 use super::{MAIN_SOCKET, MAX_PATHS, Output, PathFinder, Route};
 
-/// The most probes that wait for an echo: more than a port search sends within [`ECHO_TIMEOUT`].
+/// The maximum number of probes that wait for an echo, which is more than a port search sends within [`ECHO_TIMEOUT`].
 const MAX_OUTSTANDING: usize = 2048;
 
 /// The time after which an echo no longer counts.
@@ -20,10 +20,10 @@ const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit of echoes to the peer.
 const ECHO_RATE: Rate = Rate::per_second(512);
 
-/// The most paths to addresses that the peer did not offer.
+/// The maximum number of paths to addresses that the peer did not offer.
 const MAX_REFLEXIVE: usize = 8;
 
-/// The least time between two probes that the peer's probes cause.
+/// The minimum time between two probes that the peer's probes cause.
 const TRIGGER_INTERVAL: Duration = Duration::from_millis(40);
 
 /// A probe that waits for its echo.
@@ -47,7 +47,7 @@ impl PathFinder {
         self.schedule_probe(now, route);
     }
 
-    /// Sends a probe by a route. Returns whether the peer's key is known, without which there is none.
+    /// Sends a probe by a route. Returns false, without sending one, if the peer's key is not known.
     pub(super) fn send_probe(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Who may sign what, as a function of the changes that a signer has seen.
+//! The rights of signers, as a function of the changes that each of them has seen.
 //!
 //! Only some changes matter for rights: grants, thresholds, approvals of them, the revocation or rotation of keys that
 //! ever had a right, and the first changes of each branch of a fork. A [`View`] is computed from those alone; changes
@@ -14,7 +14,7 @@ use crate::roster::change::{Action, ChangeHash, Revocation, Right, Rotation};
 use crate::roster::genesis::Genesis;
 use crate::session::{KeyHash, MeshId};
 
-/// Rights, as they follow from a set of changes.
+/// The rights that follow from a set of changes.
 #[derive(Debug, Default)]
 pub(super) struct View {
     /// The rights of each key that has one.
@@ -25,7 +25,7 @@ pub(super) struct View {
     pub(super) threshold: u8,
     /// For each signer with a fork, the number of changes before it.
     pub(super) prefixes: BTreeMap<KeyHash, u32>,
-    /// For each signer whose key ended, where its chain does.
+    /// The ends of the chain of each signer whose key has ended.
     pub(super) pins: BTreeMap<KeyHash, Vec<Pin>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Pin {
     pub(super) by: usize,
     /// Its signer's seniority.
     pub(super) rank: Rank,
-    /// The last change that counts.
+    /// The last valid change.
     pub(super) last: Option<usize>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Authority<'o, 'a> {
     pub(super) mesh: MeshId,
     /// For each change, the signer's right in its own view.
     pub(super) standings: Vec<Result<Standing, Refusal>>,
-    /// For each change, what its chain had used of its limits.
+    /// The part of its limits that each change's chain had used.
     pub(super) usages: Vec<Usage>,
     /// For each change, those that approve it.
     approvals: BTreeMap<ChangeHash, Vec<usize>>,
@@ -131,7 +131,7 @@ impl<'o, 'a> Authority<'o, 'a> {
         all.filter(|at| matters(*at) || approves(*at) || self.fork_of.contains_key(at)).collect()
     }
 
-    /// Returns all keys that any change gives a right to.
+    /// Returns all keys that have a right by any change.
     fn keys_with_rights(&self) -> BTreeSet<KeyHash> {
         let mut keys = BTreeSet::new();
         let mut successors = BTreeMap::<_, Vec<KeyHash>>::new();
@@ -227,8 +227,8 @@ impl<'o, 'a> Authority<'o, 'a> {
         current.map_or(self.genesis.threshold, |(_, threshold)| threshold)
     }
 
-    /// Returns for each key that is replaced the rotation that names its successor. A revocation that had not seen the
-    /// rotation beats it.
+    /// Returns the rotation that names the successor of each replaced key. A revocation that had not seen the rotation
+    /// takes precedence.
     pub(super) fn transfers(&self, seen: &[usize], view: &View) -> BTreeMap<KeyHash, usize> {
         let mut transfers = BTreeMap::<KeyHash, usize>::new();
         for at in seen.iter().copied() {
@@ -250,7 +250,7 @@ impl<'o, 'a> Authority<'o, 'a> {
         transfers
     }
 
-    /// Returns for each signer whose chain has two branches in this set the number of changes before them.
+    /// Returns the number of changes before the branches, for each signer whose chain has two branches in this set.
     fn prefixes(&self, seen: &[usize]) -> BTreeMap<KeyHash, u32> {
         let mut branches = BTreeMap::<usize, usize>::new();
         let mut prefixes = BTreeMap::new();
@@ -300,15 +300,15 @@ impl<'o, 'a> Authority<'o, 'a> {
         self.approvals.get(&self.order.change(at).hash()).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether a change with these approvals has enough of them, by the threshold that its signer saw and by the
-    /// one that the last necessary approver saw. An admin approves what it signs.
+    /// Returns whether a change with these approvals has enough of them, by the threshold that its signer saw and by
+    /// the one that the last necessary approver saw. An admin approves its own changes.
     pub(super) fn is_approved(&self, at: usize, approvals: impl Iterator<Item = usize>) -> bool {
         let Ok(standing) = &self.standings[at] else { return false };
         let signers = usize::from(standing.by_admin);
         if signers >= usize::from(standing.needs) {
             return true;
         }
-        // By the first keys: an admin who replaces a key does not approve twice.
+        // By the first keys, so an admin who replaces a key does not approve twice.
         let mut thresholds = BTreeMap::<KeyHash, u8>::new();
         for approval in approvals {
             let Ok(approval) = &self.standings[approval] else { continue };
@@ -324,7 +324,7 @@ impl<'o, 'a> Authority<'o, 'a> {
     }
 }
 
-/// Returns the key that a change ends, and the last change of that key that counts.
+/// Returns the key that a change ends, and the last valid change of that key.
 pub(super) fn ends(action: &Action) -> Option<(KeyHash, Option<ChangeHash>)> {
     match action {
         Action::Revoke(Revocation { key, last, .. }) => Some((*key, *last)),

@@ -1,4 +1,4 @@
-//! Whether a signer had the right to a change in its own view.
+//! Checks whether a signer had the right to a change in its own view.
 
 use adit_engine::UnixTime;
 use ipnet::IpNet;
@@ -17,19 +17,20 @@ pub(super) struct Standing {
     pub(super) rank: Rank,
     /// Whether the signer was an admin.
     pub(super) by_admin: bool,
-    /// The number of admins that must approve the change, an admin that signs it included. 0: the signer's right suffices.
+    /// The number of admins that must approve the change, including an admin that signs it. 0 if the signer's right is
+    /// enough.
     pub(super) needs: u8,
     /// The threshold that the signer saw.
     pub(super) threshold: u8,
 }
 
-/// What a chain has used of its limits, up to one of its changes.
+/// The part of its limits that a chain has used, up to one of its changes.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Usage {
     /// The latest time in the chain.
     ///
-    /// Times are those of the signer's own clock. An inviter that sets it back can admit nodes after its time; a
-    /// revocation ends that.
+    /// Times are those of the signer's own clock. An inviter that sets it back can admit nodes after its time, until
+    /// its key is revoked.
     time: UnixTime,
     /// The grant under which the last node was admitted, and the number of nodes admitted under it.
     admitted: Option<(usize, u32)>,
@@ -46,7 +47,7 @@ impl Usage {
     }
 }
 
-/// The reason why a change does not count.
+/// The reason why a change is not valid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Refusal {
     /// The signer had no right to such a change.
@@ -73,7 +74,7 @@ pub enum Refusal {
     /// A rotation gives rights to a key that has rights of its own.
     #[error("the new key is in use")]
     KeyInUse,
-    /// The signer's key was revoked or replaced, and the change is after the last one that counts.
+    /// The signer's key was revoked or replaced, and the change is after its last valid one.
     #[error("its signer's key was revoked or replaced before it")]
     Ended,
     /// The signer's chain has a fork before the change.
@@ -189,8 +190,8 @@ pub(super) fn authorize(
 
 /// Checks the end of a key: a revocation or a rotation.
 ///
-/// To end an admin's key needs the threshold, unless that admin resigns. So does to end a chain before the last change
-/// that the signer has seen.
+/// Ending an admin's key needs as many approvals as the threshold, unless that admin resigns. So does ending a chain
+/// before the last change that the signer has seen.
 fn as_end(
     authority: &Authority<'_, '_>,
     view: &View,

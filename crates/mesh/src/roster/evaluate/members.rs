@@ -1,4 +1,4 @@
-//! The members, and who of them has a name, an address or a subnet that several claim.
+//! The members, and the decision on names, addresses and subnets that several of them claim.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ struct Candidate<'a> {
     info: Claim,
     node: &'a NodeInfo,
     by_admin: bool,
-    /// The changes from which it has its name and its IPv4 address without interruption.
+    /// The changes since which it has had its name and its IPv4 address without interruption.
     named: Claim,
     addressed: Claim,
 }
@@ -66,7 +66,7 @@ pub(super) fn add(authority: &Authority<'_, '_>, view: &View, roster: &mut Roste
     settle(order, &candidates, roster);
 }
 
-/// Returns the nodes that are admitted and not revoked.
+/// Returns the admitted nodes that are not revoked.
 fn candidates<'a>(
     authority: &Authority<'_, 'a>,
     view: &View,
@@ -136,7 +136,7 @@ fn successors(
     new_keys.into_iter().filter_map(pair).collect()
 }
 
-/// Returns a node with its current description: by an admin, or by the inviter that admitted it.
+/// Returns a node with its current description by an admin, or by the inviter that admitted it.
 fn describe<'a>(
     authority: &Authority<'_, 'a>,
     first_key: KeyHash,
@@ -182,7 +182,7 @@ fn describe<'a>(
     })
 }
 
-/// Lets the claim have what it names, if no other one holds it.
+/// Grants the claim unless another one holds the same thing.
 fn hold<T: Ord>(order: &Order<'_>, held: &mut BTreeMap<T, Claim>, what: T, claim: Claim) {
     let holder = held.entry(what).or_insert(claim);
     if !order.holds(*holder, claim) {
@@ -227,7 +227,7 @@ fn refuse_orphans(candidates: &mut Vec<Candidate<'_>>, roster: &mut Roster) {
     });
 }
 
-/// Decides who has names, addresses and subnets, and adds the members.
+/// Assigns names, addresses and subnets, and adds the members.
 fn settle(order: &Order<'_>, candidates: &[Candidate<'_>], roster: &mut Roster) {
     let (mut names, mut addresses) = (BTreeMap::new(), BTreeMap::new());
     for candidate in candidates {
@@ -276,8 +276,8 @@ fn settle(order: &Order<'_>, candidates: &[Candidate<'_>], roster: &mut Roster) 
     }
 }
 
-/// Returns the subnets that members lose: those that an inviter announced, and that overlap one which an admin announced
-/// without having seen them, or one of an earlier or more senior inviter. Default routes may overlap.
+/// Returns the subnets that members lose. A subnet that an inviter announced is lost if it overlaps one that an admin
+/// announced without having seen it, or one of an earlier or more senior inviter. Default routes may overlap.
 fn lost_subnets(
     order: &Order<'_>,
     candidates: &[Candidate<'_>],

@@ -6,11 +6,11 @@
 //!           ─► members: admissions that count, names, addresses, subnets
 //! ```
 //!
-//! All steps read the changes in one order, which depends on the set alone. So does the result.
+//! All steps read the changes in one order, which depends only on the set. So does the result.
 //!
 //! # Cost
 //!
-//! Evaluation is whole: it reads all changes, not the new one alone. A node evaluates once for each batch of changes that
+//! Each evaluation reads all changes, not only the new one. A node evaluates once for each batch of changes that
 //! arrives. The cost is about that of sorting the changes, plus the changes of rights times the different views of them
 //! (see [`authority`]). Measured once in an unoptimized build, each change naming the head of another chain:
 //!
@@ -102,7 +102,7 @@ pub struct Member {
     pub not_after: Option<UnixTime>,
 }
 
-/// What an operator should know about the roster.
+/// A warning about the roster for an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// A key has been used twice.
@@ -213,7 +213,7 @@ impl Roster {
         self.members.values().filter(move |member| member.leaf_of.as_ref() == Some(gateway))
     }
 
-    /// Returns the keys that were revoked or replaced. They never come back.
+    /// Returns the keys that were revoked or replaced. They never become valid again.
     pub fn revoked(&self) -> &BTreeSet<KeyHash> {
         &self.revoked
     }
@@ -238,7 +238,7 @@ impl Roster {
         self.policy
     }
 
-    /// Returns what an operator should know.
+    /// Returns the warnings for an operator.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }

@@ -1,8 +1,8 @@
 //! The causal order of changes, with constant-time comparison.
 //!
-//! The changes of a signer form a lane, and each branch of a fork another one. A change knows how much of each lane it
-//! depends on. A change without new heads shares this clock with its predecessor, so memory is proportional to the
-//! changes that name heads, times the chains.
+//! The changes of a signer form a lane, and each branch of a fork forms another one. Each change records the part of
+//! each lane on which it depends. A change without new heads shares this clock with its predecessor, so memory is
+//! proportional to the changes that name heads, times the chains.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -122,7 +122,7 @@ impl<'a> Order<'a> {
         &self.forks
     }
 
-    /// Returns how many changes of a lane this one depends on.
+    /// Returns the number of changes of a lane on which this one depends.
     fn seen(&self, at: usize, lane: usize) -> u32 {
         let item = &self.items[at];
         if lane == item.lane { item.position } else { item.clock.get(lane).copied().unwrap_or(0) }
@@ -161,14 +161,15 @@ impl<'a> Order<'a> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) depth: u32,
-    /// The place in the genesis, for those whom it names.
+    /// The signer's place in the genesis, if the genesis names it.
     pub(super) place: usize,
     /// The first key, which remains the same when keys are replaced.
     pub(super) origin: KeyHash,
 }
 
 impl Order<'_> {
-    /// Returns whether the second change replaces the first: it is later, or concurrent and of a more senior signer.
+    /// Returns whether the second change replaces the first, because it is later, or concurrent and of a more senior
+    /// signer.
     pub(super) fn replaces(&self, first: (usize, Rank), second: (usize, Rank)) -> bool {
         if self.is_before(first.0, second.0) || self.is_before(second.0, first.0) {
             return self.is_before(first.0, second.0);
@@ -176,8 +177,8 @@ impl Order<'_> {
         self.is_preferred(second, first)
     }
 
-    /// Returns whether the first change holds what the second claims as well: it is earlier, or concurrent and of a more
-    /// senior signer.
+    /// Returns whether the first change keeps something that the second claims as well, because it is earlier, or
+    /// concurrent and of a more senior signer.
     pub(super) fn holds(&self, first: (usize, Rank), second: (usize, Rank)) -> bool {
         if self.is_before(first.0, second.0) || self.is_before(second.0, first.0) {
             return self.is_before(first.0, second.0);

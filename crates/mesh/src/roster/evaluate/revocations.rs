@@ -1,4 +1,4 @@
-//! Which revocations of signers count.
+//! Determines which revocations of signers count.
 //!
 //! A revocation is void if its signer's key is ended by another one that counts and that had not seen it. What a revoker
 //! had seen remains, even after the last change that it lets count: a revocation is permanent. Of revocations that would

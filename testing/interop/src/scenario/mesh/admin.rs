@@ -37,14 +37,14 @@ pub(super) fn recovered(scenario: &Scenario<'_>) -> Result<String> {
     Ok("restored from paper on another machine".into())
 }
 
-/// Of two admins neither changes rights alone, and a key that is replaced signs no more.
+/// With two admins, neither can change rights without the other, and a replaced key can no longer sign.
 pub(super) fn two_admins(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
     bed.join_all()?;
     let second = bed.machines[1].name.clone();
     let third = bed.machines[2].name.clone();
     bed.machines[0].mesh(&["admin", "grant", &second, "--admin"])?;
-    // The new number itself takes as many admins.
+    // The new threshold itself needs that many admins.
     let said = bed.machines[0].mesh(&["admin", "threshold", "2"])?;
     ensure(said.contains("waits for other admins"), || said.clone())?;
     approve(&bed, 1)?;
@@ -68,7 +68,7 @@ pub(super) fn two_admins(scenario: &Scenario<'_>) -> Result<String> {
     until("the new key is in its place", LIMIT, replaced)?;
     let refused = bed.machines[2].refused_with_input(&["admin", "recover"], &before)?;
     ensure(refused.contains("no admin's key"), || refused.clone())?;
-    // The new key signs; to remove an admin takes both.
+    // The new key signs, and removing an admin takes both.
     let said = bed.machines[0].mesh(&["remove", &third])?;
     ensure(said.contains("waits for other admins"), || said.clone())?;
     approve(&bed, 1)?;

@@ -36,7 +36,7 @@ fn of_concurrent_claims_the_senior_signers_wins() {
             node.ipv4 = at(7);
         })
     };
-    // However long the other chain is.
+    // The length of the other chain does not matter.
     let senior = [admit(5), admit(6), claim(1)];
     let changes = concurrently(&changes, (&admins[0], &senior), (&admins[1], &[claim(2)]));
     let roster = roster(&changes);
@@ -194,7 +194,7 @@ fn overlapping_subnets_need_an_admin() {
     let concurrent = concurrently(&changes, by_admin, (&one, &[with(1, "10.1.2.0/24")]));
     assert_eq!(subnets(&concurrent, 1), [].into());
     assert_eq!(subnets(&concurrent, 3), [net("10.1.0.0/16")].into());
-    // Of concurrent ones of equal depth, the smaller key's; the same from both sides.
+    // Of two concurrent claims of equal depth, the one of the smaller key wins, on both sides.
     let both = concurrently(
         &changes,
         (&one, &[with(1, "10.1.0.0/16")]),

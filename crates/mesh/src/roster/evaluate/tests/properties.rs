@@ -1,4 +1,4 @@
-//! What is true of all sets of changes.
+//! Properties of all sets of changes.
 
 use adit_engine::Random;
 use proptest::prelude::*;
@@ -147,8 +147,8 @@ proptest! {
         prop_assert!(same(&merged(&merged(&a, &b), &b), &merged(&a, &b)));
     }
 
-    /// A revocation is undone only by a concurrent one of its signer or of an admin who approved it. Where the most senior
-    /// admin alone revokes, none is ever undone, whatever else arrives, forks of its own chain included.
+    /// A revocation is undone only by a concurrent one of its signer or of an admin who approved it. If only the most
+    /// senior admin revokes, no revocation is ever undone, whatever else arrives, including forks of its own chain.
     #[test]
     fn a_revoked_key_never_comes_back(seed: u64) {
         let scenario = Scenario::new(seed, 1, true).run(90);
@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// The scenarios contain what the properties are about.
+/// The scenarios contain the cases that the properties are about.
 #[test]
 fn scenarios_have_forks_revocations_and_conflicts() {
     let (mut forks, mut revoked, mut admins, mut conflicts, mut voided) = (0, 0, 0, 0, 0);
