@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_engine::command::{Counters, Keepalive, KeySlot, PeerSpec};
+use adit_engine::command::{Counters, Float, Keepalive, KeySlot, PeerSpec};
 use adit_engine::{Command, DataFormat, Instant, Link, Notice, PeerId, SocketId};
 use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
@@ -514,9 +514,10 @@ impl<F: Format> Plane<F> {
     /// Installs a key. It is a separate function so that the secrets it leaves on the stack are below its caller.
     #[inline(never)]
     fn install(&self, peer: &Peer<F>, slot: KeySlot, key: &<F::Types as DataFormat>::Key) {
-        let PeerSpec { replay_window, link, .. } = **peer.settings.load();
-        // A stream reorders nothing.
-        let replay_window = if link.is_stream() { 1 } else { replay_window };
+        let PeerSpec { replay_window, link, float, .. } = **peer.settings.load();
+        // A stream reorders nothing, unless it is one of several paths.
+        let in_order = link.is_stream() && float != Float::Accept;
+        let replay_window = if in_order { 1 } else { replay_window };
         // Key material whose type guarantees its length, so the library has no reason to refuse it.
         let Some(key) = Key::new(key, replay_window, peer.next_key_origin()) else { return };
         if key.is_headerless() {

@@ -76,7 +76,7 @@ trait RunLayout: Copy {
     /// or comes twice is an attack or means that the ends are out of step.
     const LOSSLESS: bool;
     fn count(self, run: &[u8]) -> usize;
-    /// Returns the length of the longest datagram; 0 if there are none.
+    /// Returns the length of the longest packet.
     fn longest(self, run: &[u8]) -> usize;
     fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]>;
     /// Returns packets that are contiguous, with the length of each except the last of these.
@@ -119,8 +119,8 @@ impl RunLayout for Framed {
         self.0
     }
 
-    fn longest(self, _: &[u8]) -> usize {
-        0
+    fn longest(self, run: &[u8]) -> usize {
+        frames::longest(run)
     }
 
     #[inline]
@@ -365,7 +365,9 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         // Locks that are held for the run, not per packet, and taken in this order.
         let mut opener = key.opener();
         let mut reassembly = F::fragments(&run.spec).then(|| run.peer.lock_reassembly());
-        let longest = layout.longest(data);
+        let several_paths = run.spec.float == Float::Accept;
+        // A single stream has no path MTU to measure.
+        let longest = if C::LOSSLESS && !several_paths { 0 } else { layout.longest(data) };
         self.merger.set_origin(run.peer.id.0);
         for datagram in layout.packets(data) {
             let len = datagram.len();
@@ -373,7 +375,8 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
                 Ok(opened) => opened,
                 Err(reason) => {
                     stats.drop(reason);
-                    if C::LOSSLESS {
+                    // On one of several paths, a relay may have passed on what anyone sent to it.
+                    if C::LOSSLESS && !several_paths {
                         self.stream_error = Some(StreamEnd::BadPacket);
                         break;
                     }
@@ -543,9 +546,15 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
 /// client's connection alone. But without a session, as with a static key, a new connection has no other way to prove
 /// which peer it belongs to.
 fn may_float<F: Format>(spec: &PeerSpec<F::Types>, link: &Link, key: &Key<F>) -> bool {
-    let streams = (spec.link.is_stream(), link.is_stream());
-    spec.float != Float::Refuse
-        && (streams == (false, false) || (streams == (true, true) && key.is_headerless()))
+    match spec.float {
+        Float::Refuse => false,
+        Float::Accept => true,
+        Float::Follow => match (spec.link.is_stream(), link.is_stream()) {
+            (false, false) => true,
+            (true, true) => key.is_headerless(),
+            _ => false,
+        },
+    }
 }
 
 /// Splits off the leading datagrams that have the same first bytes as the first.

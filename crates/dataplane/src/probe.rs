@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::command::ProbeResult;
+use adit_engine::command::{Float, ProbeResult};
 
 use crate::egress::{Arena, PacketShape};
 use crate::format::{Format, Sealer as _};
@@ -30,6 +30,9 @@ impl<F: Format> Shared<F> {
         arena: &mut Arena,
     ) -> ProbeResult {
         let spec = peer.settings.load();
+        if spec.link.is_stream() {
+            return self.probe_over_stream(peer, tx, size, arena);
+        }
         let sockets = self.tables.sockets.load();
         let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
         // Fragments have their own sizes.
@@ -65,6 +68,30 @@ impl<F: Format> Shared<F> {
         }
         arena.clear();
         probed
+    }
+
+    /// Does the same for a peer of several paths whose packets leave on the stream of a relay, which may forward them in
+    /// datagrams. A peer on a stream of its own has no path MTU.
+    fn probe_over_stream(
+        &self,
+        peer: &Peer<F>,
+        tx: &mut Tx<F>,
+        size: u16,
+        arena: &mut Arena,
+    ) -> ProbeResult {
+        let (spec, keys) = (peer.settings.load(), peer.keys.load());
+        let is_relayed = spec.float == Float::Accept && size != 0;
+        let Some(key) = keys.primary.as_ref().filter(|_| is_relayed) else {
+            return ProbeResult::default();
+        };
+        let shape = PacketShape::<F>::of(&spec, 1);
+        let overhead = key.sealer(tx, &spec).key.overhead();
+        let added = overhead + headers(spec.link.remote()) + shape.message_growth();
+        let message = F::size_request(usize::from(size).saturating_sub(added));
+        arena.clear();
+        let sent = self.send_on_stream(peer, tx, &message, arena);
+        arena.clear();
+        ProbeResult { size: if sent.is_ok() { size } else { 0 }, kernel: 0 }
     }
 
     /// Reports to a peer how long the longest datagrams from and to it were.

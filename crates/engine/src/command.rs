@@ -116,6 +116,8 @@ pub enum Float {
     #[default]
     Refuse,
     /// Authentic ones are accepted, and the peer keeps its address: it has several paths, and the control plane chooses.
+    /// A relay's stream may be one of them. So what fails authentication or comes twice is dropped there too, and does not
+    /// end the stream, and the replay window is that of datagrams.
     Accept,
     /// The newest authentic one moves the peer to its address.
     Follow,

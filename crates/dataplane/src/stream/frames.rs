@@ -99,6 +99,16 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
+/// Returns the length of the longest packet of a run.
+pub(crate) fn longest(mut run: &[u8]) -> usize {
+    let mut longest = 0;
+    while let Some(length) = length(run) {
+        longest = longest.max(length);
+        run = run.get(LENGTH.saturating_add(length)..).unwrap_or(&[]);
+    }
+    longest
+}
+
 /// Returns how far a send of `sent` bytes has progressed in back-to-back packets: the number of complete packets, and
 /// the remaining bytes of the packet that is partly sent.
 pub(crate) fn progress(packets: &[u8], sent: usize) -> (usize, usize) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_dataplane::loopback::LoopbackOutput;
-use adit_dataplane::{DropReason, Relay, Upcall, Upcalls};
+use adit_dataplane::{DropReason, Relay, StreamEnd, Upcall, Upcalls};
 use adit_engine::command::{KeySlot, PeerSpec};
 use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
 use adit_wire::VnetHeader;
@@ -101,6 +101,24 @@ impl End {
             LoopbackOutput::Sealed(..) => {}
         });
         (tun, peers)
+    }
+
+    /// Opens whole packets of a stream; returns the packets for the TUN device.
+    pub(crate) fn open_stream(
+        &mut self,
+        link: Link,
+        packets: &[&[u8]],
+    ) -> Result<Vec<Vec<u8>>, StreamEnd> {
+        let length = |packet: &[u8]| u16::try_from(packet.len()).unwrap().to_be_bytes();
+        let mut framed: Vec<u8> =
+            packets.iter().flat_map(|packet| [&length(packet), *packet].concat()).collect();
+        let mut tun = Vec::new();
+        let opened = self.memory.open_stream(&link, 9_600, &mut framed, |what| {
+            if let LoopbackOutput::Tun(write) = what {
+                tun.extend(write.packets().map(<[u8]>::to_vec));
+            }
+        });
+        opened.map(|()| tun)
     }
 
     /// Takes a received buffer; the trains that are relayed unread.

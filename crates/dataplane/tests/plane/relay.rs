@@ -1,8 +1,8 @@
 //! Relaying of sealed packets between two peers, unread.
 
-use adit_dataplane::{DropReason, MAX_SPLICES, Relay};
+use adit_dataplane::{DropReason, MAX_SPLICES, Relay, StreamEnd};
 use adit_engine::command::{Float, KeySlot, PeerSpec, Splice, SpliceId};
-use adit_engine::{Command, PeerId, Rate};
+use adit_engine::{Command, Link, PeerId, Rate};
 
 use crate::common::{End, SERVER, key, layout, link, packet, spec, world};
 
@@ -142,4 +142,67 @@ fn peers_behind_one_relay_share_its_address() {
     let id = SpliceId { from: through, peer_id: 2 };
     server.apply(Command::AddSplice(Splice { id, to: TO, limit: None }));
     assert_eq!(server.relay_buffer(link(77, 1194), len, &sealed).len(), 1);
+}
+
+/// The connection to a relay.
+fn leg() -> Link {
+    Link::stream(5, ([192, 0, 2, 77], 443).into())
+}
+
+/// Creates a server whose client 2 is reached over the stream of a relay, and the client.
+fn behind_a_stream(float: Float) -> (End, End) {
+    let (server, [client]) = world(Relay::Kernel, [2]);
+    server.apply(Command::AddPeer(TO, PeerSpec { layout: layout(6), ..spec(leg()) }));
+    server.apply(Command::DelPeer(PeerId(2)));
+    // As a mesh does: the address represents the relay, until the relay's own is set.
+    let spec = PeerSpec { float, layout: layout(2), replay_window: 64, ..spec(link(9, 9)) };
+    server.apply(Command::AddPeer(PeerId(2), spec));
+    server.apply(Command::SetRelay(PeerId(2), TO));
+    server.apply(Command::SetRoutes(PeerId(2), vec!["10.8.0.2/32".parse().unwrap()]));
+    server.apply(Command::InstallKey(PeerId(2), KeySlot::Primary, key(2, 0, true)));
+    (server, client)
+}
+
+#[test]
+fn a_forged_or_repeated_packet_on_a_relays_stream_is_dropped_and_the_stream_goes_on() {
+    let (mut server, mut client) = behind_a_stream(Float::Accept);
+    let sealed: Vec<_> = (0..3).map(|n| client.seal_one(&packet(2, SERVER, n))).collect();
+    let mut forged = sealed[1].clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let arrived = [&sealed[0], &forged, &sealed[0], &sealed[1]].map(|packet| &packet[..]);
+    assert_eq!(server.open_stream(leg(), &arrived).map(|packets| packets.len()), Ok(2));
+    assert_eq!(server.dropped(DropReason::BadTag), 1);
+    assert_eq!(server.dropped(DropReason::Replayed), 1);
+    assert_eq!(server.open_stream(leg(), &[&sealed[2]]).map(|packets| packets.len()), Ok(1));
+    // On a connection of the peer alone, either is an attack.
+    for bad in [&forged, &sealed[0]] {
+        let (mut server, _) = behind_a_stream(Float::Refuse);
+        let arrived = [&sealed[0], bad, &sealed[1]].map(|packet| &packet[..]);
+        assert_eq!(server.open_stream(leg(), &arrived), Err(StreamEnd::BadPacket));
+    }
+}
+
+#[test]
+fn packets_on_a_relays_stream_may_be_out_of_order() {
+    let (mut server, mut client) = behind_a_stream(Float::Accept);
+    let sealed: Vec<_> = (0..3).map(|n| client.seal_one(&packet(2, SERVER, n))).collect();
+    let arrived = [&sealed[2], &sealed[0], &sealed[1]].map(|packet| &packet[..]);
+    assert_eq!(server.open_stream(leg(), &arrived).map(|packets| packets.len()), Ok(3));
+    assert_eq!(server.all_drops(), 0);
+}
+
+#[test]
+fn a_peer_of_several_paths_is_heard_over_datagrams_and_streams_whichever_it_is_sent_to() {
+    let (mut server, mut client) = behind_a_stream(Float::Accept);
+    let mut seal = || client.seal_one(&packet(2, SERVER, 1));
+    assert_eq!(server.open(link(3, 1000), &seal()).len(), 1, "a datagram, with a stream in use");
+    let other = Link::stream(6, ([192, 0, 2, 78], 443).into());
+    assert_eq!(server.open_stream(other, &[&seal()]).map(|packets| packets.len()), Ok(1));
+    server.apply(Command::SetLink(PeerId(2), link(3, 1000)));
+    assert_eq!(server.open_stream(leg(), &[&seal()]).map(|packets| packets.len()), Ok(1));
+    let opens = |server: &End| server.memory.plane().link(PeerId(2)).unwrap();
+    assert_eq!(opens(&server), link(3, 1000), "it has not moved");
+    let (mut server, _) = behind_a_stream(Float::Follow);
+    assert!(server.open(link(3, 1000), &seal()).is_empty());
+    assert_eq!(server.dropped(DropReason::WrongAddress), 1);
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant as Wall};
 use crate::Plane;
 use crate::common::{Types, key, layout, spec};
 use adit_dataplane::{
-    DropReason, Failure, Offloads, OwnTransport, PlaneConfig, Relay, StreamOptions, Upcalls,
+    DropReason, Failure, Offloads, OwnTransport, PlaneConfig, Relay, StreamOptions, Upcall, Upcalls,
 };
 use adit_engine::command::{Float, InnerMtu, KeySlot, PeerSpec, Splice, SpliceId};
-use adit_engine::{Command, Instant, Link, PeerId, SocketId};
+use adit_engine::{Command, Instant, Link, Notice, PeerId, SocketId};
 use adit_linux::net::{Address, Route};
 use adit_linux::netns::NetNs;
 use adit_linux::tcp;
@@ -27,7 +27,7 @@ fn boot_clock() -> Instant {
 struct Side {
     ns: NetNs,
     plane: Plane,
-    _upcalls: Upcalls<Types>,
+    upcalls: Upcalls<Types>,
     tun: u32,
 }
 
@@ -61,15 +61,19 @@ fn side(ns: NetNs, n: u8, gates: Offloads, mss: u16, queues: usize) -> Side {
     };
     let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
     let link = Link::datagram(SocketId(0), None, ([10, 77, 0, 3 - n], 5000).into());
-    let side = Side { ns, plane, _upcalls: upcalls, tun: index };
+    let side = Side { ns, plane, upcalls, tun: index };
     side.introduce(link, mss, n == 1);
     side
 }
 
 impl Side {
     fn introduce(&self, link: Link, mss: u16, at_server: bool) {
+        self.introduce_as(Float::Follow, link, mss, at_server);
+    }
+
+    fn introduce_as(&self, float: Float, link: Link, mss: u16, at_server: bool) {
         let mtu = InnerMtu { mss4: mss, mss6: mss, largest: 0 };
-        let spec = PeerSpec { layout: layout(7), mtu, ..spec(link) };
+        let spec = PeerSpec { layout: layout(7), float, mtu, ..spec(link) };
         self.plane.apply(Command::AddPeer(PeerId(7), spec));
         self.plane.apply(Command::InstallKey(PeerId(7), KeySlot::Primary, key(2, 0, at_server)));
         self.plane.apply(Command::SetRoutes(PeerId(7), vec!["0.0.0.0/0".parse().unwrap()]));
@@ -482,7 +486,8 @@ fn through_a_relay(
             PeerId(n.into()),
             PeerSpec { float: Float::Refuse, ..spec(links.0) },
         ));
-        side.introduce(links.1, 1300, n == 1);
+        let float = if stream { Float::Accept } else { Float::Follow };
+        side.introduce_as(float, links.1, 1300, n == 1);
     }
     for (from, to) in [(ENDS[0], ENDS[1]), (ENDS[1], ENDS[0])] {
         let id = SpliceId { from, peer_id: 7 };
@@ -522,9 +527,23 @@ fn a_relay_without_offloads_forwards_packet_by_packet() {
 #[test]
 fn a_relay_reaches_an_end_over_a_stream() {
     adit_testbed::needs_root!();
-    let (a, relay, _ns, b) = through_a_relay(Offloads::ALL, true, Fragmentation::Allowed);
+    let (a, relay, _ns, mut b) = through_a_relay(Offloads::ALL, true, Fragmentation::Allowed);
     passes_both_ways(&a, &b);
     assert!(relay.totals().spliced.packets > 0);
+    // Probes of the path MTU reach the other end over the stream and the datagrams behind it.
+    b.plane.apply(Command::ProbePath(PeerId(7), 1450));
+    let end = Wall::now() + PATIENCE;
+    let mut received = 0;
+    while received < 1450 - 28 {
+        assert!(Wall::now() < end, "the longest that arrived: {received}");
+        std::thread::sleep(Duration::from_millis(1));
+        b.upcalls.drain(|upcall| {
+            if let Upcall::Notice(Notice::InBand(_, message)) = upcall {
+                let sizes = &message[message.len() - 4..];
+                received = u16::from_be_bytes([sizes[0], sizes[1]]);
+            }
+        });
+    }
 }
 
 #[test]
