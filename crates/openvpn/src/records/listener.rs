@@ -9,7 +9,7 @@ use adit_engine::{AddressQuota, Instant, Link, Random, UnixTime};
 use super::{RecordEvent, RecordSession, RecordSettings};
 use crate::data_format::Outbox;
 use crate::keys::{Role, StaticKey};
-use crate::packet::{Header, Opcode, split_front};
+use crate::packet::{Header, Opcode, SessionId, split_front};
 use crate::reason::Reason;
 use crate::server::{Refused, Responder};
 use crate::session::{Settings, WallClock};
@@ -21,7 +21,7 @@ const MAX_HANDSHAKES: usize = 1024;
 /// The number of free places that entitle a network to one more handshake.
 const FREE_PER_HANDSHAKE: usize = 7;
 
-/// Accepts sessions over datagrams.
+/// Accepts sessions, over datagrams and over streams.
 pub struct RecordListener {
     responder: Responder,
     handshakes: AddressQuota,
@@ -96,6 +96,43 @@ impl RecordListener {
             }
             _ => Err(Refused::Unauthentic),
         }
+    }
+
+    /// Processes the first packet of a stream, which must be a reset and starts a session, about whose end the caller
+    /// tells [`Self::finished`]. TCP has proved the sender's address, so there is no cookie. The session must be ready
+    /// one hand-window after the stream was accepted.
+    pub fn first_of_stream<E>(
+        &mut self,
+        now: Instant,
+        (unix, accepted): (UnixTime, Instant),
+        link: Link,
+        packet: &mut [u8],
+        random: &mut Random,
+        out: &mut Outbox<E>,
+    ) -> Option<(RecordSession, Vec<RecordEvent>)> {
+        let address = link.remote().ip();
+        let is_reset = split_front(packet)
+            .is_ok_and(|(header, ..)| header.opcode == Opcode::HardResetClientV2);
+        let handshakes = &mut self.handshakes;
+        let room = || handshakes.take(address);
+        let opened = match is_reset {
+            true => self.responder.stream_reset(now, unix, link, packet, room),
+            false => Err(Refused::NoReset),
+        };
+        let started = opened.and_then(|(control, wrapper)| {
+            let context = (&self.tls, &self.settings, WallClock::new(now, unix));
+            let local = (SessionId(random.bytes()), accepted);
+            let started =
+                RecordSession::accept_stream(now, link, local, (&control, wrapper), context, out);
+            if started.is_err() {
+                self.handshakes.release(address);
+            }
+            started.map_err(|_| Refused::Failed)
+        });
+        if started.is_err() {
+            self.refused = self.refused.saturating_add(1);
+        }
+        started.ok()
     }
 
     /// Records that a handshake has ended, with or without a session.

@@ -165,6 +165,24 @@ impl RecordSession {
         Ok((session, events))
     }
 
+    /// Begins a server's session with the reset on a stream that was accepted at this time.
+    pub(super) fn accept_stream<E>(
+        now: Instant,
+        link: Link,
+        (local, accepted): (SessionId, Instant),
+        (first, wrapper): (&Control<'_>, Wrapper),
+        (tls, settings, clock): (&RecordTls, &Arc<Settings>, WallClock),
+        out: &mut Outbox<E>,
+    ) -> Result<(Self, Vec<RecordEvent>), Reason> {
+        let (ids, session) = ((local, first.session), TlsSession::records(tls)?);
+        let give_up = accepted + settings.hand_window;
+        let control = ControlChannel::accept(now, link, ids, wrapper, session, give_up);
+        let mut session = Self::new(control, Role::Server, settings.clone(), tls.clone(), clock);
+        let events = session.control.take(now, first, too_early, settings);
+        let events = session.step(now, events, out)?;
+        Ok((session, events))
+    }
+
     fn new(
         control: ControlChannel,
         role: Role,

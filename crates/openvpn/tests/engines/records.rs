@@ -63,6 +63,8 @@ struct World {
     log: [Vec<String>; 2],
     /// Whether the ends establish the session when it is ready.
     establish: bool,
+    /// The path to each end.
+    link: fn(usize) -> Link,
 }
 
 const CLIENT: usize = 0;
@@ -72,8 +74,17 @@ fn link(end: usize) -> Link {
     Link::datagram(Default::default(), None, ([192, 0, 2, end as u8], 5000).into())
 }
 
+/// The same for a connection, of which each end has its own id.
+fn stream(end: usize) -> Link {
+    Link::stream(end as u64, link(end).remote())
+}
+
 impl World {
     fn new(wrap: u8, protocol: &[u8]) -> Self {
+        Self::over(link, wrap, protocol)
+    }
+
+    fn over(link: fn(usize) -> Link, wrap: u8, protocol: &[u8]) -> Self {
         let mut random = Random::new([1; 32]);
         let now = Instant::from_nanos(1_000_000_000_000);
         let tls = end(2).server(&[PROTOCOL]).unwrap();
@@ -99,6 +110,7 @@ impl World {
             closed: [false; 2],
             log: Default::default(),
             establish: true,
+            link,
         }
     }
 
@@ -167,13 +179,18 @@ impl World {
         let out = &mut self.outs[end];
         let result = match session {
             Some(session) => session.packet(now, packet, out),
-            None => match self.listener.packet(now, UNIX, link(CLIENT), packet, out) {
-                Some((session, events)) => {
-                    self.server = Some(session);
-                    Ok(events)
-                }
-                None => return,
-            },
+            None => {
+                let (listener, from) = (&mut self.listener, (self.link)(CLIENT));
+                let begun = if from.is_stream() {
+                    let times = (UNIX, now);
+                    listener.first_of_stream(now, times, from, packet, &mut self.random, out)
+                } else {
+                    listener.packet(now, UNIX, from, packet, out)
+                };
+                let Some((session, events)) = begun else { return };
+                self.server = Some(session);
+                Ok(events)
+            }
         };
         self.handle(end, result);
     }
@@ -228,6 +245,49 @@ fn each_end_learns_key_protocol_and_hello_of_the_other() {
     };
     assert_eq!(w.ready[CLIENT], remote(end(2).key_hash(), b"server"));
     assert_eq!(w.ready[SERVER], remote(end(1).key_hash(), b"client"));
+}
+
+#[test]
+fn over_a_stream_a_session_begins_with_the_reset_and_nothing_is_sent_twice() {
+    let mut w = World::over(stream, 1, PROTOCOL);
+    w.run(Duration::from_secs(1));
+    assert!(w.ready.iter().all(Option::is_some), "{:?}", w.ended);
+    let sent = w.log.each_ref().map(|log| log.iter().filter(|line| *line == "send").count());
+    w.run(HAND_WINDOW * 2);
+    let later = w.log.each_ref().map(|log| log.iter().filter(|line| *line == "send").count());
+    assert_eq!(sent, later);
+    assert!(w.send(CLIENT, b"record") && w.send(SERVER, b"answer"));
+    w.run(HOUR * 2);
+    assert_eq!(w.records, [vec![b"answer".to_vec()], vec![b"record".to_vec()]]);
+    assert!(w.rekeys[CLIENT] >= 1 && w.rekeys[CLIENT] == w.rekeys[SERVER], "{:?}", w.rekeys);
+    assert_eq!(w.ended, [None, None]);
+}
+
+#[test]
+fn over_a_stream_a_sender_without_the_wrapping_key_or_without_a_reset_begins_nothing() {
+    let mut w = World::over(stream, 9, PROTOCOL);
+    w.run(Duration::from_secs(1));
+    assert!(w.server.is_none() && w.log[SERVER].is_empty());
+    assert_eq!((w.listener.refused(), w.listener.handshakes()), (1, 0));
+    let mut out = Outbox::<()>::new();
+    for mut packet in [vec![4 << 3; 60], vec![7 << 3, 1, 2], Vec::new()] {
+        let (now, random) = (w.now, &mut w.random);
+        let from = stream(CLIENT);
+        let begun =
+            w.listener.first_of_stream(now, (UNIX, now), from, &mut packet, random, &mut out);
+        assert!(begun.is_none() && out.is_empty());
+    }
+    assert_eq!((w.listener.refused(), w.listener.handshakes()), (4, 0));
+}
+
+#[test]
+fn a_stream_has_the_hand_window_from_its_beginning() {
+    let mut w = World::over(stream, 1, PROTOCOL);
+    w.establish = false;
+    w.run(HAND_WINDOW - Duration::from_secs(1));
+    assert!(w.ended[SERVER].is_none());
+    w.run(Duration::from_secs(2));
+    assert_eq!(w.ended[SERVER], Some(Reason::HandshakeTimeout));
 }
 
 #[test]
