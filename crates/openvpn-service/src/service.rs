@@ -317,7 +317,10 @@ impl Running<'_> {
         match event {
             Event::Engine(event) => self.event(&event),
             // A server does not dial.
-            Event::Dialling(_) | Event::Dialled(_) | Event::DialFailed(_) => {}
+            Event::Dialling(_)
+            | Event::Dialled(_)
+            | Event::DialFailed(_)
+            | Event::StreamOpened(..) => {}
         }
     }
 

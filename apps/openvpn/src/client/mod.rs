@@ -463,6 +463,8 @@ impl<E: DrivenEngine> Running<'_, E> {
                 self.hooks.dial_failed(&reason);
                 return Ok(None);
             }
+            // A client has one connection.
+            Event::StreamOpened(..) => return Ok(None),
             // Routes and hooks need the destination of the packets, not the local relay to the proxy.
             Event::Engine(ClientEvent::Up(mut tunnel)) => {
                 tunnel.remote = self.relay.or(tunnel.remote);

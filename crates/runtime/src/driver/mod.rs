@@ -24,7 +24,7 @@ use adit_engine::command::Counters;
 use adit_engine::{
     Engine, Family, Input, Instant, Link, Outbox, Output, SocketId, Target, Transport, auth,
 };
-use adit_linux::tcp::TcpStream;
+use adit_linux::tcp::{TcpConnectOptions, TcpListener, TcpStream};
 use adit_linux::udp::UdpOptions;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
@@ -61,6 +61,8 @@ pub enum Event<E> {
     Dialled(Dialled),
     /// A server could not be dialled.
     DialFailed(String),
+    /// The stream of [`Driver::open_stream`] to this address is open, or could not be opened.
+    StreamOpened(SocketAddr, Result<Link, String>),
 }
 
 /// An engine joined to sockets, timers, name resolution and the data plane.
@@ -237,6 +239,20 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
     /// Closes sockets of [`Self::open_sockets`].
     pub fn close_sockets(&mut self, sockets: &[SocketId]) {
         sockets.iter().for_each(|id| self.sockets.hang_up(*id, &self.backend));
+    }
+
+    /// Opens a stream within a time limit, in addition to others. [`Event::StreamOpened`] reports it, and no input of the
+    /// engine.
+    pub fn open_stream(&mut self, options: TcpConnectOptions, limit: Duration) {
+        self.streams.open(options, limit);
+    }
+
+    /// Accepts streams at another listener as well.
+    ///
+    /// # Errors
+    /// Fails if the listener cannot be watched.
+    pub fn listen(&mut self, listener: TcpListener) -> std::io::Result<()> {
+        self.streams.add_listener(listener)
     }
 
     /// Shrinks the queues to their contents.
@@ -426,6 +442,14 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                     self.streams.watch_relay(dialled.link, ended);
                 }
                 self.dialled(dialled);
+            }
+            StreamEvent::Opened(to, stream) => {
+                let opened = stream.and_then(|stream| {
+                    let link = self.stream_link(to);
+                    let added = self.backend.add_stream(link, stream);
+                    added.map(|()| link).map_err(|e| format!("{to}: TCP connection rejected: {e}"))
+                });
+                self.events.push_back(Event::StreamOpened(to, opened));
             }
             StreamEvent::RelayEnded(link) => self.feed(Input::LinkDown(link)),
             StreamEvent::Connected(Err(problem)) => self.dial_failed(problem),

@@ -37,6 +37,8 @@ pub(super) enum StreamEvent {
     Connected(Result<Connection, String>),
     /// The proxy no longer relays this link's datagrams.
     RelayEnded(Link),
+    /// The stream of [`Streams::open`] to this address, or the reason why there is none.
+    Opened(SocketAddr, Result<TcpStream, String>),
 }
 
 /// A connection to a server, direct or through a relay.
@@ -67,9 +69,15 @@ struct Classifier {
     sorted: (mpsc::Sender<AcceptedStream>, mpsc::Receiver<AcceptedStream>),
 }
 
+/// A stream to another node that is being opened, with its address.
+type Opening = (SocketAddr, Pin<Box<dyn Future<Output = Result<TcpStream, String>> + Send>>);
+
+/// The number of streams to other nodes that are being opened at one time.
+const MAX_OPENING: usize = 64;
+
 type Connecting = Pin<Box<dyn Future<Output = Result<Connection, String>> + Send>>;
 
-/// The listeners, and the single connection that is being opened.
+/// The listeners, the single connection to a server that is being opened, and those to other nodes.
 #[derive(Default)]
 pub(super) struct Streams {
     listeners: Vec<Listening>,
@@ -79,6 +87,7 @@ pub(super) struct Streams {
     shortages: u64,
     said: Option<Instant>,
     connecting: Option<Connecting>,
+    opening: Vec<Opening>,
     /// The relay on which the current session depends.
     relay: Option<(Link, oneshot::Receiver<()>)>,
     classifier: Option<Classifier>,
@@ -97,6 +106,26 @@ impl Streams {
         };
         let listeners = listeners.into_iter().map(listen).collect::<io::Result<_>>()?;
         Ok(Self { listeners, ..Self::default() })
+    }
+
+    /// Accepts connections of another listener as well.
+    pub(super) fn add_listener(&mut self, listener: TcpListener) -> io::Result<()> {
+        let mut added = Self::listen(vec![listener])?;
+        self.listeners.append(&mut added.listeners);
+        Ok(())
+    }
+
+    /// Opens a stream to another node, in addition to others, and reports it.
+    pub(super) fn open(&mut self, options: TcpConnectOptions, limit: Duration) {
+        let to = options.to;
+        let full = self.opening.len() >= MAX_OPENING;
+        let opened = async move {
+            if full {
+                return Err(format!("{to}: too many connections are being opened"));
+            }
+            connect(&options, limit).await
+        };
+        self.opening.push((to, Box::pin(opened)));
     }
 
     /// Shares the listeners' ports with another service.
@@ -163,6 +192,15 @@ impl Streams {
         {
             self.connecting = None;
             return Poll::Ready(StreamEvent::Connected(result));
+        }
+        for at in 0..self.opening.len() {
+            if let Some((to, opening)) = self.opening.get_mut(at)
+                && let Poll::Ready(result) = opening.as_mut().poll(cx)
+            {
+                let to = *to;
+                drop(self.opening.swap_remove(at));
+                return Poll::Ready(StreamEvent::Opened(to, result));
+            }
         }
         if let Some((link, ended)) = &mut self.relay
             && let Poll::Ready(ended) = Pin::new(ended).poll(cx)
@@ -356,6 +394,30 @@ mod tests {
             peers.push(peer);
         }
         assert!(peers.contains(&wanted), "{wanted} waits behind the flood: {peers:?}");
+    }
+
+    #[tokio::test]
+    async fn several_streams_are_opened_at_a_time_and_each_is_reported() {
+        let ((first, one), (second, two), (third, closed)) = (listener(), listener(), listener());
+        drop(third);
+        let mut streams = Streams::default();
+        for to in [one, two, closed] {
+            streams.open(TcpConnectOptions::new(to), Duration::from_secs(5));
+        }
+        let mut opened = Vec::new();
+        for _ in 0..3 {
+            let StreamEvent::Opened(to, result) = within(streams.next()).await else {
+                panic!("nothing else was asked for")
+            };
+            assert_eq!(result.is_ok(), to != closed, "{result:?}");
+            opened.push(to);
+        }
+        assert!([one, two, closed].iter().all(|to| opened.contains(to)));
+        let mut accepting = Streams::listen(vec![first]).unwrap();
+        accepting.add_listener(second).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(within(accepting.next()).await, StreamEvent::Accepted(..)));
+        }
     }
 
     #[tokio::test]
