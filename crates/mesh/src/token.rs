@@ -1,7 +1,7 @@
 //! The invitation token: a text that an operator copies once to the joining node.
 //!
 //! ```text
-//! adit-mesh1-BASE64URL(mesh id 16 | inviter's key hash 32 | secret 16 | count 1, addresses | checksum 4)
+//! adit-mesh1-BASE64URL(mesh id 16 | inviter's key hash 32 | secret 16 | count 1, addresses | TCP port 2 | checksum 4)
 //! ```
 //!
 //! The joining node verifies the inviter's key against the token, and shows the secret inside TLS. The inviter keeps the
@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use adit_crypto::{sha256, text};
@@ -32,8 +33,8 @@ pub const MAX_INVITATIONS: usize = 256;
 const PREFIX: &str = "adit-mesh1-";
 const DOMAIN: &[u8] = b"adit-mesh/1 token";
 
-/// The length of the longest text after the prefix: 64 bytes, a count, IPv6 addresses with ports, a checksum.
-const MAX_TEXT: usize = (64 + 1 + MAX_ADDRESSES * 19 + 4) * 4 / 3 + 1;
+/// The length of the longest text after the prefix: 64 bytes, a count, IPv6 addresses with ports, a port, a checksum.
+const MAX_TEXT: usize = (64 + 1 + MAX_ADDRESSES * 19 + 2 + 4) * 4 / 3 + 1;
 
 /// The one-time secret of an invitation.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,6 +81,7 @@ pub struct Token {
     inviter: KeyHash,
     secret: JoinSecret,
     addresses: Vec<SocketAddr>,
+    tcp_port: Option<NonZeroU16>,
 }
 
 /// The reason why a text is not a token, or why there is no token.
@@ -118,7 +120,13 @@ impl Token {
         if !usable || addresses.iter().enumerate().any(twice) {
             return Err(TokenError::Address);
         }
-        Ok(Self { mesh, inviter, secret, addresses })
+        Ok(Self { mesh, inviter, secret, addresses, tcp_port: None })
+    }
+
+    /// Adds the port at which the inviter accepts TCP connections, at the same addresses.
+    #[must_use]
+    pub fn with_tcp_port(self, tcp_port: Option<NonZeroU16>) -> Self {
+        Self { tcp_port, ..self }
     }
 
     /// Returns the id of the mesh.
@@ -141,6 +149,19 @@ impl Token {
         &self.addresses
     }
 
+    /// Returns the addresses at which the inviter may accept TCP connections.
+    pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
+        let Some(port) = self.tcp_port else { return Vec::new() };
+        let mut all: Vec<SocketAddr> = Vec::new();
+        for address in &self.addresses {
+            let at = SocketAddr::new(address.ip(), port.get());
+            if !all.contains(&at) {
+                all.push(at);
+            }
+        }
+        all
+    }
+
     fn decode(bytes: &[u8]) -> Result<Self, TokenError> {
         let form = |_: DecodeError| TokenError::Damaged;
         let mut from = Decoder::new(bytes);
@@ -158,8 +179,9 @@ impl Token {
                 _ => TokenError::Damaged,
             })?);
         }
+        let tcp_port = NonZeroU16::new(from.u16().map_err(form)?);
         from.end().map_err(form)?;
-        Self::new(mesh, inviter, secret, addresses)
+        Ok(Self::new(mesh, inviter, secret, addresses)?.with_tcp_port(tcp_port))
     }
 }
 
@@ -171,6 +193,7 @@ impl fmt::Display for Token {
         bytes.extend(*self.secret.0);
         bytes.push(u8::try_from(self.addresses.len()).unwrap_or(u8::MAX));
         self.addresses.iter().for_each(|address| put_address(*address, &mut bytes));
+        bytes.extend(self.tcp_port.map_or(0, NonZeroU16::get).to_be_bytes());
         write!(f, "{PREFIX}{}", *text::encode(DOMAIN, &bytes))
     }
 }
@@ -335,10 +358,11 @@ mod tests {
 
     fn token() -> Token {
         let addresses = ["203.0.113.7:1194", "[2001:db8::1]:443"].map(|it| it.parse().unwrap());
-        Token::new([1; 16], [2; 32], secret(), addresses.to_vec()).unwrap()
+        let token = Token::new([1; 16], [2; 32], secret(), addresses.to_vec()).unwrap();
+        token.with_tcp_port(NonZeroU16::new(443))
     }
 
-    const TEXT: &str = "adit-mesh1-AQEBAQEBAQEBAQEBAQEBAQICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICkEpkUkzjyHO5ShFAJRLHaQIEywBxBwSqBiABDbgAAAAAAAAAAAAAAAEBu1fCVEo";
+    const TEXT: &str = "adit-mesh1-AQEBAQEBAQEBAQEBAQEBAQICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICkEpkUkzjyHO5ShFAJRLHaQIEywBxBwSqBiABDbgAAAAAAAAAAAAAAAEBuwG7ru0aWg";
 
     #[test]
     fn a_token_is_this_text_and_reads_back() {
@@ -352,6 +376,7 @@ mod tests {
         let address = |n| SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], u16::MAX));
         let addresses = (1..=MAX_ADDRESSES as u16).map(address).collect();
         let token = Token::new([0xff; 16], [0xff; 32], secret(), addresses).unwrap();
+        let token = token.with_tcp_port(NonZeroU16::new(u16::MAX));
         assert!(token.to_string().len() <= PREFIX.len() + MAX_TEXT);
         assert_eq!(token.to_string().parse(), Ok(token));
     }
@@ -387,11 +412,18 @@ mod tests {
         }
         assert_eq!(good[64], 2);
         assert_eq!(altered(64, 9), Err(TokenError::AddressCount(9)));
-        assert_eq!(parse(&[&good[..64], &[0]].concat()), Err(TokenError::AddressCount(0)));
+        assert_eq!(parse(&[&good[..64], &[0; 3]].concat()), Err(TokenError::AddressCount(0)));
         assert_eq!(altered(65, 5), Err(TokenError::Address), "a family");
         assert_eq!(altered(66, 127), Err(TokenError::Address), "a loopback address");
-        let twice = [&good[..72], &good[65..72]].concat();
+        let twice = [&good[..72], &good[65..72], &[0; 2]].concat();
         assert_eq!(parse(&twice), Err(TokenError::Address), "twice");
+    }
+
+    #[test]
+    fn the_tcp_port_is_that_of_all_addresses() {
+        let all = ["203.0.113.7:443", "[2001:db8::1]:443"].map(|it| it.parse().unwrap());
+        assert_eq!(token().tcp_addresses(), all);
+        assert!(token().with_tcp_port(None).tcp_addresses().is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_crypto::sha256;
 use adit_engine::command::Traffic;
-use adit_engine::{Instant, Random};
+use adit_engine::{Engine, Instant, Link, Random};
 use adit_mesh::join::{Admission, JoinCounters, Joiner, Responder};
 use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, Roster};
 use adit_mesh::session::{Event, Policy, Protocol, Reason, SessionNumber, keys};
@@ -409,15 +409,13 @@ fn a_flood_of_resets_creates_no_state() {
     for n in 0..5000_u16 {
         let [a, b] = n.to_be_bytes();
         let remote = ([10, 1, a, b], 5000).into();
-        let from = adit_engine::Link::datagram(Default::default(), None, remote);
+        let from = Link::datagram(Default::default(), None, remote);
         w.input(1, Input::ControlPacket(from, &mut reset.clone()));
     }
     assert!(w.nodes[1].engine.is_empty() && w.nodes[1].engine.due().is_none());
     assert_eq!(w.nodes[1].sent, 5000, "each is answered once");
     assert!(w.nodes[1].events.is_empty());
 }
-
-use adit_engine::Engine as _;
 
 #[test]
 fn an_idle_session_ends_and_a_standing_one_does_not() {
@@ -541,4 +539,54 @@ fn records_are_not_printed() {
     w.run(SECOND, |_| false);
     let text = format!("{:?}", w.nodes[1].events);
     assert!(text.contains("Record(9 bytes)") && !text.contains("77, 77"), "{text}");
+}
+
+/// Reports streams from an address to a node. Returns how many of them are kept.
+fn accept_streams(w: &mut World, host: u8, ids: std::ops::Range<u64>) -> usize {
+    let (now, mut kept) = (w.now, 0);
+    for id in ids {
+        let mut out = Outbox::new();
+        let stream = Link::stream(id, ([192, 0, 2, host], 40_000).into());
+        w.nodes[0].engine.handle(now, Input::LinkUp(stream), &mut out);
+        kept += usize::from(!matches!(out.pop(), Some(Output::Hangup(_))));
+    }
+    kept
+}
+
+#[test]
+fn streams_without_a_session_are_limited_by_address_and_in_time() {
+    let mut w = World::new(1, policy(), 1);
+    let first = accept_streams(&mut w, 9, 0..1000);
+    assert!((20..60).contains(&first), "{first}");
+    assert_eq!(w.nodes[0].engine.counters().streams_refused, 1000 - first as u64);
+    let others: usize = (10..100)
+        .map(|host| {
+            accept_streams(&mut w, host, u64::from(host) * 1000..u64::from(host) * 1000 + 1000)
+        })
+        .sum();
+    assert!(others >= 90 && first + others <= 256, "{others}");
+    // None of them sends anything.
+    let (later, mut out) = (w.now + SECOND * 5, Outbox::new());
+    w.nodes[0].engine.handle(later, Input::Tick, &mut out);
+    let closed = std::iter::from_fn(|| out.pop());
+    assert_eq!(closed.filter(|it| matches!(it, Output::Hangup(_))).count(), first + others);
+    assert_eq!(w.nodes[0].engine.counters().streams_silent, (first + others) as u64);
+    assert_eq!(accept_streams(&mut w, 9, 500_000..500_001), 1, "there is room again");
+}
+
+#[test]
+fn a_stream_whose_first_packet_is_no_reset_of_the_mesh_is_closed() {
+    let mut w = World::new(1, policy(), 1);
+    let now = w.now;
+    let mut garbage = vec![0x38; 100];
+    let mut other_kind = vec![0x20; 100];
+    for (packet, id) in [(&mut garbage, 1), (&mut other_kind, 2)] {
+        assert_eq!(accept_streams(&mut w, 9, id..id + 1), 1);
+        let stream = Link::stream(id, ([192, 0, 2, 9], 40_000).into());
+        let mut out = Outbox::new();
+        w.nodes[0].engine.handle(now, Input::ControlPacket(stream, packet), &mut out);
+        assert!(matches!(out.pop(), Some(Output::Hangup(link)) if link == stream));
+        assert!(w.nodes[0].engine.is_empty());
+    }
+    assert_eq!(w.nodes[0].engine.counters().refused, 2);
 }

@@ -95,7 +95,11 @@ impl Player {
                 let sockets = step.iter().map(|socket| SocketId(u16::from(*socket))).collect();
                 self.handle(Input::SocketsOpened(sockets));
             }
-            _ => self.handle(Input::StreamUp { id: first.into(), to: address(step) }),
+            _ if first % 4 == 3 => self.handle(Input::StreamDown(u64::from(first / 4))),
+            _ => {
+                let id = u64::from(first / 4);
+                self.handle(Input::EstablishedStream { id, to: address(step) });
+            }
         }
     }
 

@@ -410,6 +410,7 @@ mod tests {
             changes,
             endpoints: Vec::new(),
             hints: Vec::new(),
+            stream_hints: Vec::new(),
             policy: Policy::default(),
             relay_limits: RelayLimits::default(),
             policy_text: None,

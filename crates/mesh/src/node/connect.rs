@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Link};
 
-use super::peer::{Attempt, Peer};
+use super::peer::{Attempt, Peer, Way};
 use super::record::Record;
 use super::relayed_links::Relayed;
+use super::streams::{DIAL_TIMEOUT, UDP_RETRY};
 use super::{Node, NodeEvent, Out};
 use crate::path::{
     self, Candidate, MAIN_SOCKET, MAX_RELAYS, PathFinder, is_private, relays_of,
@@ -155,7 +156,9 @@ impl Node {
         if let Some(number) = attempt.number.take() {
             self.sessions.disconnect(now, number, &mut self.session_outputs);
         }
-        let wanted = self.standing.contains(&key)
+        let on_stream = self.live(&key).is_some_and(|live| live.link.is_stream());
+        let wanted = on_stream
+            || self.standing.contains(&key)
             || self.peers.get(&key).is_some_and(|peer| peer.wanted_until > now);
         if !wanted {
             self.peers.entry(key).and_modify(|peer| peer.attempt = None);
@@ -163,7 +166,8 @@ impl Node {
         }
         let ways = match self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
             Some(attempt) if !attempt.ways.is_empty() => std::mem::take(&mut attempt.ways),
-            _ => self.ways(&key),
+            _ if on_stream => self.direct_ways(&key),
+            _ => self.ways(now, &key),
         };
         let Some((&way, rest)) = ways.split_first() else {
             self.ask_where(now, key);
@@ -173,17 +177,32 @@ impl Node {
         let rest = rest.to_vec();
         let last = rest.is_empty();
         let standing = self.standing.contains(&key);
-        let begun = self.sessions.connect(now, key, way, standing, &mut self.session_outputs).ok();
+        let (sessions, outputs) = (&mut self.sessions, &mut self.session_outputs);
+        let (begun, dials, timeout) = match way {
+            Way::Link(link) if on_stream => {
+                let begun = sessions.reconnect(now, key, link, standing, outputs);
+                (begun.ok(), None, WAY_TIMEOUT)
+            }
+            Way::Link(link) => {
+                let begun = sessions.connect(now, key, link, standing, outputs);
+                (begun.ok(), None, WAY_TIMEOUT)
+            }
+            Way::Stream(to) => {
+                (None, self.streams.dial(to, key).then_some(to), DIAL_TIMEOUT + WAY_TIMEOUT)
+            }
+        };
         let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) else {
             return;
         };
-        attempt.number = begun;
+        (attempt.number, attempt.dials) = (begun, dials);
         attempt.ways = rest;
-        attempt.until = now + WAY_TIMEOUT;
-        if last {
+        attempt.until = now + timeout;
+        if last && on_stream {
+            attempt.until = now + UDP_RETRY;
+        } else if last {
             attempt.failures = attempt.failures.saturating_add(1);
             // After the last way, the next round begins with a pause.
-            attempt.until = now + WAY_TIMEOUT + backoff(attempt.failures, &mut self.random);
+            attempt.until = now + timeout + backoff(attempt.failures, &mut self.random);
             self.ask_where(now, key);
         }
     }
@@ -210,14 +229,32 @@ impl Node {
     pub(super) fn try_again(&mut self, now: Instant, key: &KeyHash) {
         if let Some(attempt) = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut())
             && !attempt.number.is_some_and(|number| self.sessions.is_answered(number))
+            && attempt.dials.is_none()
         {
             *attempt = Attempt { number: attempt.number, ..Attempt::default() };
             self.next_tick = now;
         }
     }
 
-    /// Returns the ways to a member, the best first.
-    fn ways(&mut self, key: &KeyHash) -> Vec<Link> {
+    /// Returns the ways to a member, the best first. Without UDP, streams follow the best address.
+    fn ways(&mut self, now: Instant, key: &KeyHash) -> Vec<Way> {
+        let relays = self.legs_to(key).into_iter().take(MAX_RELAYS);
+        let mut ways: Vec<Way> = relays
+            .map(|leg| self.relayed.link(Relayed { relay: leg.relay, peer: *key }))
+            .map(Way::Link)
+            .collect();
+        let mut direct = self.direct_ways(key);
+        if self.is_without_udp(now) {
+            let at = direct.len().min(1);
+            let streams = self.stream_addresses(key).into_iter().map(Way::Stream);
+            direct.splice(at..at, streams);
+        }
+        ways.extend(direct);
+        ways
+    }
+
+    /// Returns the addresses of a member, the best first.
+    pub(super) fn direct_ways(&self, key: &KeyHash) -> Vec<Way> {
         let mut addresses: Vec<SocketAddr> = Vec::new();
         let endpoint = self.endpoints.get(key).map_or(&[][..], |it| &it.candidates);
         let direct = endpoint.iter().filter(|candidate| candidate.takes_datagrams());
@@ -226,15 +263,12 @@ impl Node {
         addresses.sort_by_key(|address| self.preference(*address));
         let mut seen = BTreeSet::new();
         addresses.retain(|address| seen.insert(*address) && !self.own_addresses.contains(address));
-        let direct = addresses.into_iter().map(|to| Link::datagram(MAIN_SOCKET, None, to));
-        let relays = self.legs_to(key).into_iter().take(MAX_RELAYS);
-        let relays: Vec<Link> =
-            relays.map(|leg| self.relayed.link(Relayed { relay: leg.relay, peer: *key })).collect();
-        relays.into_iter().chain(direct).collect()
+        let link = |to| Way::Link(Link::datagram(MAIN_SOCKET, None, to));
+        addresses.into_iter().map(link).collect()
     }
 
     /// Returns a rank of an address to dial: that of a neighbour on the same network first.
-    fn preference(&self, address: SocketAddr) -> u8 {
+    pub(super) fn preference(&self, address: SocketAddr) -> u8 {
         let same_network = self.own_addresses.iter().any(|own| match (own.ip(), address.ip()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => own.octets()[..3] == other.octets()[..3],
             (IpAddr::V6(own), IpAddr::V6(other)) => own.segments()[..4] == other.segments()[..4],

@@ -1,11 +1,13 @@
 //! Joining a mesh with a token.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_crypto::sign::SigningKey;
 use adit_engine::{Engine, Instant, Link, Seed, UnixTime};
 use adit_openvpn::data_format::{Input, OpenVpn, Outbox, Output};
 
+use super::NO_UDP;
 use crate::join::{JoinError, Joined, Joiner};
 use crate::path::MAIN_SOCKET;
 use crate::roster::Label;
@@ -22,6 +24,8 @@ pub enum JoinEvent {
     Joined(Box<Joined>),
     /// This node is not a member.
     Failed(JoinFailure),
+    /// The inviter may be reached over a stream to this address: see [`Joining::stream_opened`].
+    OpenStream(SocketAddr),
 }
 
 /// The reason why a node did not join.
@@ -29,8 +33,8 @@ pub enum JoinEvent {
 pub enum JoinFailure {
     /// The inviter cannot be reached.
     #[error(
-        "the inviter does not answer at any of the token's addresses: check that it runs, and that UDP passes between \
-         the two machines"
+        "the inviter does not answer at any of the token's addresses: check that it runs, and that UDP or TCP passes \
+         between the two machines"
     )]
     Unreachable,
     /// The session with the inviter ended.
@@ -41,7 +45,8 @@ pub enum JoinFailure {
     Answer(#[from] JoinError),
 }
 
-/// A node that joins a mesh, as a sans-IO engine: it asks the inviter at all addresses of the token at once.
+/// A node that joins a mesh, as a sans-IO engine: it asks the inviter at all addresses of the token at once, and over
+/// streams if it gets no answer.
 pub struct Joining {
     sessions: SessionEngine,
     outputs: Outbox<session::Event>,
@@ -52,6 +57,8 @@ pub struct Joining {
     attempts: Vec<SessionNumber>,
     joiner: Option<(SessionNumber, Joiner)>,
     until: Instant,
+    /// When streams are opened, unless a datagram has been answered.
+    streams_at: Option<Instant>,
     is_over: bool,
 }
 
@@ -82,6 +89,7 @@ impl Joining {
             attempts: Vec::new(),
             joiner: None,
             until: now + TIME_LIMIT,
+            streams_at: Some(now + NO_UDP),
             is_over: false,
         };
         for to in joining.token.addresses().to_vec() {
@@ -91,6 +99,30 @@ impl Joining {
             joining.attempts.push(number);
         }
         Ok(joining)
+    }
+
+    /// Takes the stream that [`JoinEvent::OpenStream`] asked for; if it could not be opened, there is nothing to do.
+    pub fn stream_opened(&mut self, now: Instant, stream: Link, out: &mut Outbox<JoinEvent>) {
+        let inviter = *self.token.inviter();
+        let wanted = !self.is_over && self.joiner.is_none();
+        let begun = wanted.then(|| self.sessions.join(now, inviter, stream, &mut self.outputs));
+        match begun {
+            Some(Ok(number)) => self.attempts.push(number),
+            _ => out.push(Output::Hangup(stream)),
+        }
+        self.handle(now, Input::Tick, out);
+    }
+
+    /// Opens streams to the inviter if no datagram has been answered.
+    fn try_streams(&mut self, now: Instant, out: &mut Outbox<JoinEvent>) {
+        if self.is_over || self.streams_at.take_if(|at| *at <= now).is_none() {
+            return;
+        }
+        let answered = |number: &SessionNumber| self.sessions.is_answered(*number);
+        if self.joiner.is_none() && !self.attempts.iter().any(answered) {
+            let all = self.token.tcp_addresses();
+            all.into_iter().for_each(|to| out.event(JoinEvent::OpenStream(to)));
+        }
     }
 
     fn event(
@@ -151,6 +183,7 @@ impl Engine for Joining {
         while let Some(output) = self.outputs.pop() {
             match output {
                 Output::Send(link, packet) => out.send(link, packet),
+                Output::Hangup(link) => out.push(Output::Hangup(link)),
                 Output::Event(event) if !self.is_over => match self.event(now, event) {
                     Ok(None) => {}
                     Ok(Some(joined)) => {
@@ -166,6 +199,7 @@ impl Engine for Joining {
                 _ => {}
             }
         }
+        self.try_streams(now, out);
         if !self.is_over && self.until <= now {
             self.end(now);
             out.event(JoinEvent::Failed(JoinFailure::Unreachable));
@@ -174,7 +208,9 @@ impl Engine for Joining {
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let limit = (!self.is_over).then_some((self.until, "the time limit of joining"));
-        [self.sessions.deadline(), limit].into_iter().flatten().min()
+        let streams = self.streams_at.filter(|_| !self.is_over);
+        let streams = streams.map(|at| (at, "streams to the inviter"));
+        [self.sessions.deadline(), limit, streams].into_iter().flatten().min()
     }
 }
 

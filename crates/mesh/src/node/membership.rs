@@ -84,6 +84,7 @@ impl Node {
         let addresses: Vec<_> =
             self.addresses(now).iter().map(Candidate::address).take(MAX_ADDRESSES).collect();
         let token = Token::new(self.mesh, self.own, secret, addresses)?;
+        let token = token.with_tcp_port(self.streams.port);
         let unix = self.unix(now);
         self.invitations.add(Invitation { secret_hash, uses, until, terms }, unix)?;
         out.event(NodeEvent::Invitations);
@@ -251,6 +252,7 @@ impl Node {
         self.relaying.forget(key);
         self.relayed.forget(key);
         self.hints.remove(key);
+        self.streams.forget(key);
         self.endpoints.retain(|node| node != key);
         self.neighbours_of = None;
     }

@@ -31,6 +31,7 @@ mod relayed_links;
 mod relaying;
 mod report;
 mod sessions;
+mod streams;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -48,6 +49,7 @@ use self::peer::Peer;
 use self::policy::Policies;
 use self::relayed_links::RelayedLinks;
 use self::relaying::Relaying;
+use self::streams::Streams;
 use crate::join::{JoinCounters, JoinRefusal, Responder};
 use crate::path::{self, NatObserver, Probe, PunchBudget, Tag};
 use crate::roster::{ChangeHash, Changes, Roster};
@@ -64,6 +66,8 @@ pub use policy::{MAX_POLICY, PolicyState};
 pub use relaying::RelayLimits;
 pub use report::{NodeCounters, PeerReport, RouteKind};
 pub use sessions::{destinations, routes_of};
+pub use streams::DIAL_TIMEOUT;
+pub(crate) use streams::NO_UDP;
 
 type Out = Outbox<NodeEvent>;
 
@@ -91,6 +95,8 @@ pub struct NodeConfig {
     pub endpoints: Vec<Vec<u8>>,
     /// Addresses at which members may be reached, such as those of the token.
     pub hints: Vec<(KeyHash, Vec<SocketAddr>)>,
+    /// The same for streams.
+    pub stream_hints: Vec<(KeyHash, Vec<SocketAddr>)>,
     /// When sessions are renewed and end.
     pub policy: Policy,
     /// The limits of the data that this node relays.
@@ -118,6 +124,8 @@ pub enum NodeEvent {
         peer: KeyHash,
         /// The relay, if the session goes over one.
         via: Option<KeyHash>,
+        /// Whether the session is on a stream.
+        stream: bool,
     },
     /// The session with a member ended.
     Disconnected {
@@ -140,6 +148,8 @@ pub enum NodeEvent {
         /// The number of sockets, each with a port of its own.
         count: usize,
     },
+    /// A session needs a stream to this address: see [`Node::stream_opened`].
+    OpenStream(SocketAddr),
     /// These sockets of [`Node::sockets_opened`] are of no use any more.
     CloseSockets(Vec<SocketId>),
     /// An event of the server for OpenVPN apps.
@@ -186,6 +196,7 @@ pub struct Node {
     exit: Option<KeyHash>,
     endpoints: Endpoints,
     hints: BTreeMap<KeyHash, Vec<SocketAddr>>,
+    streams: Streams,
     own_addresses: Vec<SocketAddr>,
     mapped_addresses: Vec<SocketAddr>,
     nat: NatObserver,
@@ -254,6 +265,7 @@ impl Node {
             exit: None,
             endpoints,
             hints: config.hints.into_iter().collect(),
+            streams: Streams::new(config.stream_hints),
             own_addresses: Vec::new(),
             mapped_addresses: Vec::new(),
             nat: NatObserver::new(Vec::new()),
@@ -377,6 +389,7 @@ impl Node {
                 break;
             }
         }
+        self.dial_wanted(out);
     }
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
@@ -390,6 +403,7 @@ impl Node {
             self.check_expiry(now, out);
         }
         self.choose_neighbours(now);
+        self.watch_udp(now, out);
         self.end_lost(now);
         self.connect_due(now, out);
         self.announce_endpoint(now, out);

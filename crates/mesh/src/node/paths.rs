@@ -59,11 +59,15 @@ impl Node {
     }
 
     fn local_changed(&mut self, now: Instant, out: &mut Out) {
+        self.tell_local_to_all(now, out);
+        self.announce_endpoint(now, out);
+    }
+
+    pub(super) fn tell_local_to_all(&mut self, now: Instant, out: &mut Out) {
         let keys: Vec<KeyHash> = self.peers.keys().copied().collect();
         for key in keys {
             self.tell_local(now, &key, out);
         }
-        self.announce_endpoint(now, out);
     }
 
     /// Tells the finder of a peer this node's addresses.
@@ -98,11 +102,13 @@ impl Node {
         for relay in serving {
             let Some(peer) = self.peers.get(&relay) else { continue };
             let direct = peer.session.as_ref().filter(|live| self.relayed.way(live.link).is_none());
-            if direct.is_none() || legs.iter().any(|leg| leg.relay == relay) {
+            let Some(live) = direct else { continue };
+            if legs.iter().any(|leg| leg.relay == relay) {
                 continue;
             }
             let rtt = peer.finder.current_rtt().unwrap_or(UNKNOWN_RTT);
-            legs.push(RelayLeg { relay, stream: false, rtt, mtu: RELAYED_MTU });
+            let stream = live.link.is_stream();
+            legs.push(RelayLeg { relay, stream, rtt, mtu: RELAYED_MTU });
         }
         legs.truncate(MAX_RELAYS);
         legs
@@ -110,7 +116,7 @@ impl Node {
 
     /// Signs this node's addresses again if they have changed, and tells them to the peers.
     pub(super) fn announce_endpoint(&mut self, now: Instant, out: &mut Out) {
-        let candidates = self.addresses(now);
+        let candidates = self.endpoint_candidates(now);
         let known = self.own_endpoint.as_ref();
         let unchanged = known.is_some_and(|known| known.candidates == candidates);
         let early = self.endpoint_at.is_some_and(|at| now < at + ENDPOINT_INTERVAL);
@@ -142,12 +148,21 @@ impl Node {
         bytes: &[u8],
         out: &mut Out,
     ) {
-        let (Some(key), Some(socket)) = (self.by_tag.get(&tag).copied(), link.socket()) else {
-            self.counters.unknown_probes = self.counters.unknown_probes.saturating_add(1);
-            return;
-        };
+        let key = self.by_tag.get(&tag).copied();
         let (from, local) = (link.remote(), link.local());
-        let input = path::Input::Datagram { socket, from, local, bytes };
+        let of_session = |key: &KeyHash| self.live(key).is_some_and(|live| live.link == link);
+        let (key, input) = match (key, link.socket(), link.stream_id()) {
+            (Some(key), Some(socket), _) => {
+                (key, path::Input::Datagram { socket, from, local, bytes })
+            }
+            (Some(key), _, Some(id)) if of_session(&key) => {
+                (key, path::Input::StreamData { id, from, bytes })
+            }
+            _ => {
+                self.counters.unknown_probes = self.counters.unknown_probes.saturating_add(1);
+                return;
+            }
+        };
         self.finder_input(now, &key, input, out);
     }
 
@@ -227,11 +242,10 @@ impl Node {
                     out.event(NodeEvent::CloseSockets(closed));
                 }
             }
-            // No stream is used.
-            path::Output::DialStream(to) => {
-                self.finder_input(now, key, path::Input::StreamDown(to), out);
+            path::Output::SendProbe { route: Route::Stream { id, to }, bytes, .. } => {
+                out.send(Link::stream(id, to), bytes);
             }
-            path::Output::SendProbe { .. } => {}
+            path::Output::SendProbe { route: Route::Relay(_), .. } => {}
             // The session finds the size of packets that its path carries, whatever the path is.
             path::Output::SetMtu { .. } => {}
         }
@@ -242,8 +256,15 @@ impl Node {
         let link = match route {
             Route::Direct { socket, to } => Link::datagram(socket, None, to),
             Route::Relay(relay) => self.relayed.link(Relayed { relay, peer: *key }),
-            Route::Stream { .. } => return,
+            Route::Stream { id, to } => Link::stream(id, to),
         };
+        if link.is_stream() || self.live(key).is_some_and(|live| live.link.is_stream()) {
+            // A session does not pass from a stream to datagrams: another one replaces it.
+            if matches!(route, Route::Direct { .. }) {
+                self.try_udp_at(now, key, link);
+            }
+            return;
+        }
         let Some(live) = self.peers.get_mut(key).and_then(|peer| peer.session.as_mut()) else {
             return;
         };

@@ -1,3 +1,5 @@
+use std::net::SocketAddr;
+
 use adit_engine::{Instant, Link, PeerId, SocketId};
 
 use crate::path::{PathFinder, Tag};
@@ -30,13 +32,25 @@ pub(super) struct Live {
     pub(super) active_at: Instant,
 }
 
-/// The search for a way on which the peer answers.
+/// A way on which a peer may answer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// An address, or a relay.
+    Link(Link),
+    /// A stream to an address, which is not open yet.
+    Stream(SocketAddr),
+}
+
+/// The search for a way on which the peer answers. If there is a session on a stream, it is the search for one over
+/// datagrams, which replaces it.
 #[derive(Debug, Default)]
 pub(super) struct Attempt {
     /// The session that is being made.
     pub(super) number: Option<SessionNumber>,
     /// The ways that are still to be tried in this round.
-    pub(super) ways: Vec<Link>,
+    pub(super) ways: Vec<Way>,
+    /// The stream that is being opened.
+    pub(super) dials: Option<SocketAddr>,
     /// The time at which the next step is due.
     pub(super) until: Instant,
     /// The rounds in which no way worked.

@@ -40,6 +40,8 @@ pub struct PeerReport {
     pub connected_for: Option<Duration>,
     /// Whether there is a session at all times.
     pub standing: bool,
+    /// Whether this node reaches it, or the relay to it, over TCP.
+    pub stream: bool,
 }
 
 /// The counters of a node.
@@ -93,14 +95,23 @@ impl Node {
         let route = match live {
             Some(live) => match self.relayed.way(live.link) {
                 Some(way) => RouteKind::Relay(way.relay),
-                None => RouteKind::Direct(live.link.remote()),
+                // A listener of both families shows IPv4 as a part of IPv6.
+                None => {
+                    let (ip, port) = (live.link.remote().ip(), live.link.remote().port());
+                    RouteKind::Direct(SocketAddr::new(ip.to_canonical(), port))
+                }
             },
             None if peer.is_some_and(|peer| peer.attempt.is_some()) => RouteKind::Connecting,
             None => gateway.map_or(RouteKind::None, RouteKind::Leaf),
         };
+        let first_hop = match route {
+            RouteKind::Relay(relay) => self.live(&relay),
+            _ => live,
+        };
         PeerReport {
             key: *key,
             route,
+            stream: first_hop.is_some_and(|live| live.link.is_stream()),
             rtt: peer.and_then(|peer| peer.finder.current_rtt()),
             connected_for: live.map(|live| now.since(live.since)).or(app),
             standing: self.standing.contains(key),

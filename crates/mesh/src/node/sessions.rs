@@ -6,13 +6,14 @@ use std::time::Duration;
 use adit_engine::command::{Keepalive, Traffic};
 use adit_engine::{Instant, Link, PeerId};
 use adit_openvpn::data_format::Command;
+use adit_openvpn::keys::Role;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::connect::WANTED;
 use super::peer::Live;
 use super::record::{Content, FIRST_KIND, Record};
 use super::relayed_links::Relayed;
-use super::{Endpoint, Node, NodeEvent, Out, RETRY};
+use super::{Endpoint, NO_UDP, Node, NodeEvent, Out, RETRY};
 use crate::join::Responder;
 use crate::path::{self, MAIN_SOCKET, is_usable};
 use crate::roster::{Member, Roster, ipv6_net};
@@ -35,8 +36,9 @@ impl Node {
             Event::Established { session, peer, protocol: Protocol::Join, .. } => {
                 self.responders.insert(session, Responder::new(peer));
             }
-            Event::Established { session, peer, channels, link, .. } => {
-                self.established(now, session, peer, channels, link, out);
+            Event::Established { session, peer, channels, link, role, .. } => {
+                let dialled = role == Role::Client;
+                self.established(now, session, peer, channels, (link, dialled), out);
             }
             Event::Record(session, record) => match self.by_session.get(&session).copied() {
                 Some(peer) => self.record(now, session, peer, &record, out),
@@ -54,7 +56,7 @@ impl Node {
         number: SessionNumber,
         key: KeyHash,
         channels: Vec<PeerId>,
-        link: Link,
+        (link, dialled): (Link, bool),
         out: &mut Out,
     ) {
         let packets = vec![0; channels.len()];
@@ -75,16 +77,25 @@ impl Node {
         let way = self.relayed.way(link);
         if way.is_none() {
             self.tell_observed(now, number, link);
-            if let Some(socket) = link.socket() {
-                let input = path::Input::Established { socket, to: link.remote() };
-                self.finder_input(now, &key, input, out);
-            }
+            let to = link.remote();
+            let input = match (link.socket(), link.stream_id()) {
+                (Some(socket), _) => Some(path::Input::Established { socket, to }),
+                (None, id) => id.map(|id| path::Input::EstablishedStream { id, to }),
+            };
+            input.into_iter().for_each(|input| self.finder_input(now, &key, input, out));
+        }
+        if let Some(way) = way {
+            self.finder_input(now, &key, path::Input::EstablishedRelay(way.relay), out);
+        }
+        if link.is_stream() && dialled {
+            self.on_stream_established(now, &key, out);
         }
         if let Some(own) = &self.own_endpoint {
             let record = Record::Endpoint(own.encoded().to_vec()).encode();
             self.sessions.send(now, number, &record, &mut self.session_outputs);
         }
-        out.event(NodeEvent::Connected { peer: key, via: way.map(|way| way.relay) });
+        let (via, stream) = (way.map(|way| way.relay), link.is_stream());
+        out.event(NodeEvent::Connected { peer: key, via, stream });
         self.finder_input(now, &key, path::Input::DataSent, out);
         // The finder may have chosen a path before there was a session.
         let chosen = self.peers.get(&key).and_then(|peer| peer.finder.current());
@@ -112,7 +123,8 @@ impl Node {
         }
         let peers: Vec<KeyHash> = self.connected().collect();
         peers.iter().for_each(|peer| self.accept_through_relays(now, peer));
-        let waiting = self.peers.iter().filter(|(_, peer)| peer.attempt.is_some());
+        let waits = |peer: &super::Peer| peer.attempt.is_some() && peer.session.is_none();
+        let waiting = self.peers.iter().filter(|(_, peer)| waits(peer));
         let waiting: Vec<KeyHash> = waiting.map(|(key, _)| *key).collect();
         waiting.iter().for_each(|peer| self.try_again(now, peer));
     }
@@ -129,11 +141,14 @@ impl Node {
         let Some(key) = key else { return };
         if self.by_session.remove(&number).is_none() {
             // An attempt has failed, unless this node gave it up itself.
-            if let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut())
-                && attempt.number == Some(number)
-            {
+            let Some(peer) = self.peers.get_mut(&key) else { return };
+            let has_session = peer.session.is_some();
+            if let Some(attempt) = peer.attempt.as_mut().filter(|it| it.number == Some(number)) {
                 attempt.number = None;
-                attempt.until = now;
+                // One that would only replace a session begins again at its own time.
+                if !has_session || !attempt.ways.is_empty() {
+                    attempt.until = now;
+                }
             }
             return;
         }
@@ -144,10 +159,15 @@ impl Node {
         live.channels.iter().for_each(|channel| {
             self.by_channel.remove(channel);
         });
+        let stream = live.link.stream_id();
         if reason != Reason::Idle {
             peer.wanted_until = peer.wanted_until.max(live.active_at + WANTED);
         }
         out.event(NodeEvent::Disconnected { peer: key, reason });
+        if let Some(id) = stream {
+            self.finder_input(now, &key, path::Input::StreamDown(id), out);
+            self.on_stream_ended(now, &key);
+        }
         let relays: Vec<KeyHash> = self.legs_to(&key).into_iter().map(|leg| leg.relay).collect();
         for relay in relays {
             self.send_record(now, &relay, &Record::Accept { from: key, ids: Vec::new() });
@@ -410,9 +430,17 @@ impl Node {
     }
 
     /// Ends the sessions with peers that answer on no path: they may have restarted.
+    ///
+    /// If no relay answers over UDP, those that accept streams get one earlier.
     pub(super) fn end_lost(&mut self, now: Instant) {
-        let lost = |(_, peer): &(&KeyHash, &super::Peer)| {
-            peer.session.is_some() && peer.finder.lost_for(now).is_some_and(|time| time >= LOST)
+        let without_udp = self.is_without_udp(now);
+        let limit = |key: &KeyHash, live: &Live| {
+            let early = without_udp && !live.link.is_stream() && self.is_relay(key);
+            if early && !self.stream_addresses(key).is_empty() { NO_UDP } else { LOST }
+        };
+        let lost = |(key, peer): &(&KeyHash, &super::Peer)| {
+            let silent = peer.session.as_ref().zip(peer.finder.lost_for(now));
+            silent.is_some_and(|(live, time)| time >= limit(key, live))
         };
         let lost: Vec<SessionNumber> = self
             .peers

@@ -136,10 +136,15 @@ impl NatObserver {
         self.hairpin = Some(works);
     }
 
-    /// Records that no relay answers over UDP although one answers over TCP.
-    pub fn set_udp_blocked(&mut self) {
-        self.udp_blocked = true;
+    /// Records that no relay answers over UDP although one answers over TCP. Returns whether that is new.
+    pub fn set_udp_blocked(&mut self) -> bool {
         self.observations.clear();
+        !std::mem::replace(&mut self.udp_blocked, true)
+    }
+
+    /// Records that a relay answers over UDP. Returns whether that is new.
+    pub fn clear_udp_blocked(&mut self) -> bool {
+        std::mem::take(&mut self.udp_blocked)
     }
 
     /// Classifies the NAT by the observations that are recent enough.

@@ -78,6 +78,9 @@ impl SessionEngine {
             self.listener.finished(link, true);
         }
         let (session, protocol) = (number, session.protocol);
+        if protocol == Protocol::Mesh {
+            self.streams.established(link);
+        }
         out.event(Event::Established { session, peer, protocol, role, channels: ids, link });
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use adit_crypto::sign::SigningKey;
 use adit_engine::{Engine, Instant, Link, PeerId, Random, Seed, UnixTime};
-use adit_openvpn::data_format::{Command, Input, Notice, OpenVpn, Outbox, Output};
+use adit_openvpn::data_format::{Command, Input, Notice, OpenVpn, Outbox};
 use adit_openvpn::keys::Role;
 use adit_openvpn::packet::{Opcode, SessionId};
 use adit_openvpn::records::{Dial, Record, RecordEvent, RecordListener, RecordSession, sender};
@@ -14,6 +14,7 @@ use adit_openvpn::tls::SelfSigned;
 
 use super::keys::{Ends, wrap_key};
 use super::state::Session;
+use super::streams::Streams;
 use super::{Hello, KeyHash, MAX_CHANNELS, MeshId, Policy, Protocol, Reason};
 
 pub(super) type Out = Outbox<Event>;
@@ -74,6 +75,10 @@ pub struct SessionCounters {
     pub handshakes_failed: u64,
     /// Packets that did not belong to their session.
     pub dropped: u64,
+    /// Streams that were refused because too many, or too many of their network, carry no session yet.
+    pub streams_refused: u64,
+    /// Streams that were closed because no packet arrived.
+    pub streams_silent: u64,
 }
 
 /// The sessions of one node, as a sans-IO engine.
@@ -97,9 +102,10 @@ pub struct SessionEngine {
     /// The ids of data channels; `None` until the data plane has removed the channel.
     by_channel: HashMap<PeerId, Option<SessionNumber>>,
     links: HashMap<Link, usize>,
+    pub(super) streams: Streams,
     timers: BTreeSet<(Instant, SessionNumber)>,
     next: u64,
-    counters: SessionCounters,
+    pub(super) counters: SessionCounters,
     /// Whether copies of keys may remain on the stack.
     soiled: bool,
 }
@@ -138,6 +144,7 @@ impl SessionEngine {
             by_sender: HashMap::new(),
             by_channel: HashMap::new(),
             links: HashMap::new(),
+            streams: Streams::new(),
             timers: BTreeSet::new(),
             next: 0,
             counters: SessionCounters::default(),
@@ -192,6 +199,25 @@ impl SessionEngine {
         if let Some(&number) = self.with(&peer, Protocol::Mesh).first() {
             self.set_standing(number, standing);
             return Ok(number);
+        }
+        self.reconnect(now, peer, link, standing, out)
+    }
+
+    /// Connects to a member over another path, although there may be a session: the new one replaces it. That is how a
+    /// session changes between datagrams and a stream, which are different protocols.
+    ///
+    /// # Errors
+    /// The peer is not a member, no id for a channel is free, or the cryptographic library failed.
+    pub fn reconnect(
+        &mut self,
+        now: Instant,
+        peer: KeyHash,
+        link: Link,
+        standing: bool,
+        out: &mut Out,
+    ) -> Result<SessionNumber, Reason> {
+        if !self.members.contains(&peer) {
+            return Err(Reason::NotMember);
         }
         let number = self.dial(now, peer, Protocol::Mesh, link, out)?;
         self.set_standing(number, standing);
@@ -274,10 +300,14 @@ impl SessionEngine {
         }
     }
 
-    /// Moves a session, which has proved to reach its peer there, to another path.
+    /// Moves a session of datagrams, which has proved to reach its peer there, to another path of datagrams.
     pub fn set_link(&mut self, now: Instant, number: SessionNumber, link: Link, out: &mut Out) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
         let former = session.record.link();
+        if former.is_stream() || link.is_stream() {
+            debug_assert!(false, "a session on a stream does not move");
+            return;
+        }
         session.record.set_link(now, link, out);
         self.use_link(link, out);
         self.leave_link(former, out);
@@ -335,7 +365,7 @@ impl SessionEngine {
         SessionCounters { refused: self.listener.refused(), ..self.counters }
     }
 
-    fn unix(&self, now: Instant) -> UnixTime {
+    pub(super) fn unix(&self, now: Instant) -> UnixTime {
         let (base, unix) = self.base;
         UnixTime(unix.0.saturating_add(now.since(base).as_secs()))
     }
@@ -404,16 +434,21 @@ impl SessionEngine {
     }
 
     fn insert(&mut self, number: SessionNumber, session: Session, out: &mut Out) {
-        self.use_link(session.record.link(), out);
+        let link = session.record.link();
+        self.use_link(link, out);
+        if link.is_stream() {
+            self.streams.begun(link, number);
+        }
         self.sessions.insert(number, Box::new(session));
         self.file(number);
         self.schedule(number);
     }
 
-    /// Files a session under its peer's session id, once that is known.
+    /// Files a session of datagrams under its peer's session id, once that is known.
     fn file(&mut self, number: SessionNumber) {
         if let Some(session) = self.sessions.get_mut(&number)
             && session.filed.is_none()
+            && !session.record.link().is_stream()
             && let Some(id) = session.record.remote_id()
         {
             session.filed = Some(id);
@@ -454,6 +489,9 @@ impl SessionEngine {
         }
         let link = session.record.link();
         self.leave_link(link, out);
+        if link.is_stream() {
+            self.hang_up(link, out);
+        }
         if session.is_handshake {
             self.listener.finished(link, false);
         }
@@ -471,6 +509,9 @@ impl SessionEngine {
     }
 
     fn packet(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        if link.is_stream() {
+            return self.stream_packet(now, link, packet, out);
+        }
         let Some((opcode, sender)) = sender(packet) else { return };
         if let Some(&number) = self.by_sender.get(&sender) {
             return self.session_packet(now, number, packet, out);
@@ -480,19 +521,33 @@ impl SessionEngine {
         }
         let unix = self.unix(now);
         if let Some((record, events)) = self.listener.packet(now, unix, link, packet, out) {
-            let number = self.number();
-            // The protocol is known when the session is ready.
-            let mut session = Session::new(now, record, Protocol::Join);
-            session.is_handshake = true;
-            self.insert(number, session, out);
-            self.handle_events(now, number, Ok(events), out);
+            self.accepted(now, record, events, out);
         }
+    }
+
+    /// Takes a session that the listener has begun.
+    pub(super) fn accepted(
+        &mut self,
+        now: Instant,
+        record: RecordSession,
+        events: Vec<RecordEvent>,
+        out: &mut Out,
+    ) {
+        let number = self.number();
+        // The protocol is known when the session is ready.
+        let mut session = Session::new(now, record, Protocol::Join);
+        session.is_handshake = true;
+        self.insert(number, session, out);
+        self.handle_events(now, number, Ok(events), out);
     }
 
     /// Lets the attempts at a link try a reset that may answer one of them.
     fn answered(&mut self, now: Instant, link: Link, packet: &[u8], out: &mut Out) {
         let waits = |session: &Session| {
-            session.record.remote_id().is_none() && session.record.link().remote() == link.remote()
+            let own = session.record.link();
+            session.record.remote_id().is_none()
+                && !own.is_stream()
+                && own.remote() == link.remote()
         };
         let attempts = self.sessions.iter().filter(|(_, session)| waits(session));
         let attempts: Vec<SessionNumber> = attempts.map(|(&number, _)| number).collect();
@@ -506,7 +561,7 @@ impl SessionEngine {
         }
     }
 
-    fn session_packet(
+    pub(super) fn session_packet(
         &mut self,
         now: Instant,
         number: SessionNumber,
@@ -590,6 +645,7 @@ impl SessionEngine {
     }
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
+        self.end_silent(now, out);
         // Each session once: one that is due again at once must not block the others.
         let due = self.timers.range(..=(now, SessionNumber(u64::MAX)));
         let due: Vec<SessionNumber> = due.map(|&(_, number)| number).collect();
@@ -620,9 +676,9 @@ impl SessionEngine {
                 for number in lost {
                     self.end(now, number, Reason::LinkDown, out);
                 }
+                self.streams.forget(link);
             }
-            // This node dials no streams and accepts none.
-            Input::LinkUp(link) => out.push(Output::Hangup(link)),
+            Input::LinkUp(link) => self.stream_up(now, link, out),
             Input::DialFailed(_) | Input::AuthResponse(..) => {}
         }
         self.tick(now, out);
@@ -641,12 +697,16 @@ impl Engine for SessionEngine {
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let &(at, number) = self.timers.first()?;
-        let deadline = self.sessions.get(&number).and_then(|one| one.deadline(&self.policy));
-        Some((at, deadline.map_or("timer", |(_, why)| why)))
+        let silent = self.streams.deadline().map(|at| (at, "silent streams"));
+        let timer = self.timers.first().map(|&(at, number)| {
+            let deadline = self.sessions.get(&number).and_then(|one| one.deadline(&self.policy));
+            (at, deadline.map_or("timer", |(_, why)| why))
+        });
+        timer.into_iter().chain(silent).min()
     }
 
     fn due(&self) -> Option<Instant> {
-        self.timers.first().map(|&(at, _)| at)
+        let timer = self.timers.first().map(|&(at, _)| at);
+        timer.into_iter().chain(self.streams.deadline()).min()
     }
 }

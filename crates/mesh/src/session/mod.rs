@@ -22,6 +22,7 @@ pub mod keys;
 mod policy;
 mod reason;
 mod state;
+mod streams;
 
 pub use adit_openvpn::tls::KeyHash;
 pub use engine::{Event, SessionConfig, SessionCounters, SessionEngine, SessionNumber};

@@ -5,4 +5,5 @@ mod directory;
 mod many;
 mod mesh;
 mod policy;
+mod streams;
 mod world;

@@ -1,6 +1,6 @@
 //! Nodes, their data planes and the internet between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use adit_sim::{BoxId, Delivery, HostId, Impairment, Internet, Loss, NatBehaviour
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const PORT: u16 = 1194;
+pub(crate) const TCP_PORT: u16 = 443;
 pub(crate) const UNIX: UnixTime = UnixTime(1_800_000_000);
 
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -61,16 +62,51 @@ pub(crate) struct Machine {
     pub(crate) join_result: Option<Result<(), String>>,
     /// The tokens' inviter and addresses, as a machine keeps them.
     hints: Vec<(KeyHash, Vec<SocketAddr>)>,
+    stream_hints: Vec<(KeyHash, Vec<SocketAddr>)>,
     /// The data packets that arrived, by their number.
     pub(crate) received: Vec<u64>,
     /// Packets that this machine relayed.
     pub(crate) relayed: u64,
+    /// Whether the network drops its datagrams.
+    pub(crate) no_udp: bool,
+    /// Whether it accepts streams at [`TCP_PORT`].
+    pub(crate) accepts_streams: bool,
+    /// Packets of its streams.
+    pub(crate) stream_packets: u64,
+}
+
+/// What happens on streams, which keep the order of packets.
+#[derive(Debug)]
+enum StreamEvent {
+    /// The stream that a machine asked for is open, or not.
+    Opened {
+        machine: usize,
+        to: SocketAddr,
+        link: Option<Link>,
+    },
+    /// A machine accepted a stream.
+    Accepted {
+        machine: usize,
+        link: Link,
+    },
+    Packet {
+        machine: usize,
+        link: Link,
+        packet: Vec<u8>,
+    },
+    Ended {
+        machine: usize,
+        link: Link,
+    },
 }
 
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) net: Internet,
     pub(crate) machines: Vec<Machine>,
+    stream_events: VecDeque<(Instant, StreamEvent)>,
+    /// The ends of the open streams: the machine and its link of the one that opened it, and of the other one.
+    streams: Vec<[(usize, Link); 2]>,
 }
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -96,7 +132,13 @@ pub(crate) fn name(text: &str) -> Label {
 impl World {
     pub(crate) fn new(seed: u8) -> Self {
         let default = Impairment { delay: DELAY, ..Impairment::default() };
-        Self { now: START, net: Internet::new(default, [seed; 32]), machines: Vec::new() }
+        Self {
+            now: START,
+            net: Internet::new(default, [seed; 32]),
+            machines: Vec::new(),
+            stream_events: VecDeque::new(),
+            streams: Vec::new(),
+        }
     }
 
     pub(crate) fn site(&mut self, external: &str, behaviour: NatBehaviour) -> BoxId {
@@ -121,8 +163,12 @@ impl World {
             events: Vec::new(),
             join_result: None,
             hints: Vec::new(),
+            stream_hints: Vec::new(),
             received: Vec::new(),
             relayed: 0,
+            no_udp: false,
+            accepts_streams: false,
+            stream_packets: 0,
         });
         self.machines.len() - 1
     }
@@ -162,6 +208,7 @@ impl World {
             changes,
             endpoints: Vec::new(),
             hints: it.hints.clone(),
+            stream_hints: it.stream_hints.clone(),
             policy: Policy::default(),
             relay_limits: RelayLimits::default(),
             policy_text: None,
@@ -172,11 +219,17 @@ impl World {
         it.plane = Plane::default();
         it.ports = [(MAIN_SOCKET, PORT)].into();
         let own = self.own_addresses(machine);
-        self.act(machine, |node, now, out| node.set_addresses(now, own, Vec::new(), out));
+        let port = std::num::NonZeroU16::new(TCP_PORT);
+        let port = port.filter(|_| self.machines[machine].accepts_streams);
+        self.act(machine, |node, now, out| {
+            node.set_addresses(now, own, Vec::new(), out);
+            node.set_stream_port(now, port, out);
+        });
     }
 
     /// Stops a node at once, as if its machine lost power. Returns what it has on disk.
     pub(crate) fn kill(&mut self, machine: usize) -> Changes {
+        self.cut_streams(machine);
         let node = self.machines[machine].node.take().expect("a running node");
         node.changes().clone()
     }
@@ -210,6 +263,7 @@ impl World {
     pub(crate) fn join(&mut self, machine: usize, token: Token, as_name: &str) {
         let it = &mut self.machines[machine];
         it.hints = vec![(*token.inviter(), token.addresses().to_vec())];
+        it.stream_hints = vec![(*token.inviter(), token.tcp_addresses())];
         let unix = UnixTime(UNIX.0 + self.now.since(START).as_secs());
         let key = signing_key(it.seed);
         let seed = [it.seed ^ 0x80; 32];
@@ -251,17 +305,23 @@ impl World {
         if let Some(joining) = &mut it.joining {
             let mut out = Outbox::new();
             joining.handle(now, input, &mut out);
-            while let Some(output) = out.pop() {
-                match output {
-                    Output::Send(link, packet) => self.transmit(machine, link, packet),
-                    Output::Event(event) => self.joined(machine, event),
-                    other => panic!("an output that joining has not: {other:?}"),
-                }
-            }
+            self.perform_joining(machine, out);
         } else if let Some(node) = &mut it.node {
             let mut out = Outbox::new();
             node.handle(now, input, &mut out);
             self.perform(machine, out);
+        }
+    }
+
+    fn perform_joining(&mut self, machine: usize, mut out: Outbox<JoinEvent>) {
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(link, packet) => self.transmit(machine, link, packet),
+                Output::Event(JoinEvent::OpenStream(to)) => self.open_stream(machine, to),
+                Output::Event(event) => self.joined(machine, event),
+                Output::Hangup(link) => self.hang_up(machine, link),
+                other => panic!("an output that joining has not: {other:?}"),
+            }
         }
     }
 
@@ -273,6 +333,7 @@ impl World {
                 it.joining = None;
                 self.start(machine, joined.changes);
             }
+            JoinEvent::OpenStream(_) => {}
             JoinEvent::Failed(failure) => it.join_result = Some(Err(failure.to_string())),
         }
     }
@@ -288,6 +349,8 @@ impl World {
                 Output::Event(NodeEvent::OpenSockets { peer, count }) => {
                     self.open_sockets(machine, &peer, count);
                 }
+                Output::Event(NodeEvent::OpenStream(to)) => self.open_stream(machine, to),
+                Output::Hangup(link) => self.hang_up(machine, link),
                 Output::Event(NodeEvent::CloseSockets(sockets)) => {
                     self.machines[machine].ports.retain(|socket, _| !sockets.contains(socket));
                 }
@@ -309,7 +372,13 @@ impl World {
     }
 
     fn transmit(&mut self, machine: usize, link: Link, packet: Vec<u8>) {
-        let Machine { host, ports, .. } = &self.machines[machine];
+        if link.is_stream() {
+            return self.transmit_on_stream(machine, link, packet);
+        }
+        let Machine { host, ports, no_udp, .. } = &self.machines[machine];
+        if *no_udp {
+            return;
+        }
         let socket = link.socket().expect("a datagram's link");
         // As with the driver, what is sent from a socket that was closed is lost.
         let Some(&port) = ports.get(&socket) else { return };
@@ -347,9 +416,97 @@ impl World {
             },
             None => link,
         };
-        let socket = link.socket().expect("a datagram's link");
-        if self.machines[from].ports.contains_key(&socket) {
+        let open = |socket| self.machines[from].ports.contains_key(&socket);
+        if link.is_stream() || link.socket().is_some_and(open) {
             self.transmit(from, link, packet);
+        }
+    }
+
+    /// Opens a stream to the machine that accepts streams at an address.
+    fn open_stream(&mut self, machine: usize, to: SocketAddr) {
+        let later = self.now + DELAY * 2;
+        let accepts = |it: &Machine| {
+            it.accepts_streams
+                && it.node.is_some()
+                && to.port() == TCP_PORT
+                && it.addresses.iter().any(|(ip, _)| *ip == to.ip())
+        };
+        let Some(other) = self.machines.iter().position(accepts) else {
+            let event = StreamEvent::Opened { machine, to, link: None };
+            return self.stream_events.push_back((later, event));
+        };
+        let id = 2 * self.streams.len() as u64 + 1;
+        let (address, site) = self.machines[machine].addresses[0];
+        // Behind a NAT box the other end sees the box; here any address does.
+        let from = if site.is_some() { ip("203.0.113.99") } else { address };
+        let link = Link::stream(id, to);
+        let accepted = Link::stream(id + 1, SocketAddr::new(from, 40_000 + id as u16));
+        self.streams.push([(machine, link), (other, accepted)]);
+        self.input_stream(later, StreamEvent::Accepted { machine: other, link: accepted });
+        self.input_stream(later, StreamEvent::Opened { machine, to, link: Some(link) });
+    }
+
+    fn input_stream(&mut self, at: Instant, event: StreamEvent) {
+        self.stream_events.push_back((at, event));
+    }
+
+    /// Returns the other end of a stream.
+    fn other_end(&self, machine: usize, link: Link) -> Option<(usize, Link)> {
+        self.streams.iter().find_map(|[a, b]| match (machine, link) {
+            end if end == *a => Some(*b),
+            end if end == *b => Some(*a),
+            _ => None,
+        })
+    }
+
+    fn transmit_on_stream(&mut self, from: usize, link: Link, packet: Vec<u8>) {
+        if let Some((machine, link)) = self.other_end(from, link) {
+            self.machines[from].stream_packets += 1;
+            let event = StreamEvent::Packet { machine, link, packet };
+            self.input_stream(self.now + DELAY, event);
+        }
+    }
+
+    fn hang_up(&mut self, from: usize, link: Link) {
+        if let Some((machine, link)) = self.other_end(from, link) {
+            self.input_stream(self.now + DELAY, StreamEvent::Ended { machine, link });
+        }
+    }
+
+    /// Ends all streams of a machine, as if the connections broke.
+    pub(crate) fn cut_streams(&mut self, machine: usize) {
+        let of_machine = |ends: &&[(usize, Link); 2]| ends.iter().any(|end| end.0 == machine);
+        let ends: Vec<(usize, Link)> =
+            self.streams.iter().filter(of_machine).copied().flatten().collect();
+        for (machine, link) in ends {
+            self.input_stream(self.now, StreamEvent::Ended { machine, link });
+        }
+    }
+
+    fn stream_event(&mut self, event: StreamEvent) {
+        match event {
+            StreamEvent::Opened { machine, to, link } => {
+                let (now, mut out) = (self.now, Outbox::new());
+                let it = &mut self.machines[machine];
+                if let (Some(joining), Some(link)) = (&mut it.joining, link) {
+                    let mut out = Outbox::new();
+                    joining.stream_opened(now, link, &mut out);
+                    self.perform_joining(machine, out);
+                } else if let Some(node) = &mut it.node {
+                    node.stream_opened(now, to, link, &mut out);
+                    self.perform(machine, out);
+                }
+            }
+            StreamEvent::Accepted { machine, link } => self.input(machine, Input::LinkUp(link)),
+            StreamEvent::Packet { machine, link, packet } => {
+                if self.other_end(machine, link).is_some() {
+                    self.arrived(machine, link, packet);
+                }
+            }
+            StreamEvent::Ended { machine, link } => {
+                self.streams.retain(|ends| !ends.contains(&(machine, link)));
+                self.input(machine, Input::LinkDown(link));
+            }
         }
     }
 
@@ -357,11 +514,17 @@ impl World {
         let Some(machine) = self.machines.iter().position(|it| it.host == delivery.host) else {
             return;
         };
+        if self.machines[machine].no_udp {
+            return;
+        }
         let ports = &self.machines[machine].ports;
         let socket = ports.iter().find(|(_, port)| **port == delivery.to.port());
         let Some((socket, _)) = socket else { return };
         let link = Link::datagram(*socket, Some(delivery.to.ip()), delivery.from);
-        let mut packet = delivery.payload;
+        self.arrived(machine, link, delivery.payload);
+    }
+
+    fn arrived(&mut self, machine: usize, link: Link, mut packet: Vec<u8>) {
         if packet.first() != Some(&DATA) {
             return self.input(machine, Input::ControlPacket(link, &mut packet));
         }
@@ -373,7 +536,7 @@ impl World {
         let number = u64::from_be_bytes(packet[5..].try_into().unwrap());
         let from =
             it.plane.channels.iter().find(|(_, channel)| {
-                channel.relay.is_none() && channel.link.remote() == delivery.from
+                channel.relay.is_none() && channel.link.remote() == link.remote()
             });
         let from = from.map(|(id, _)| *id);
         // Packets to this node's own channels are accepted from every path; ids of others are spliced.
@@ -406,7 +569,8 @@ impl World {
                 return true;
             }
             let timers = self.machines.iter().filter_map(Machine::due);
-            let next = self.net.next_arrival().into_iter().chain(timers).min();
+            let on_streams = self.stream_events.iter().map(|(at, _)| *at);
+            let next = self.net.next_arrival().into_iter().chain(timers).chain(on_streams).min();
             let Some(next) = next.filter(|at| *at <= until) else {
                 self.now = until;
                 return done(self);
@@ -414,6 +578,13 @@ impl World {
             self.now = self.now.max(next);
             while let Some(delivery) = self.net.pop(self.now) {
                 self.deliver(delivery);
+            }
+            let now = self.now;
+            let due = |(at, _): &(Instant, StreamEvent)| *at <= now;
+            while let Some(at) = self.stream_events.iter().position(due) {
+                if let Some((_, event)) = self.stream_events.remove(at) {
+                    self.stream_event(event);
+                }
             }
             for machine in 0..self.machines.len() {
                 for tick in 0.. {

@@ -203,19 +203,6 @@ fn the_mtu_of_the_path_is_found() {
 }
 
 #[test]
-fn tcp_is_the_last_way_without_udp_and_relays() {
-    let mut world = World::new(7);
-    let site = world.add_box("203.0.113.7", NatBehaviour::NO_UDP);
-    let stream = "192.0.2.2:443".parse().unwrap();
-    let blocked = Place { udp: false, ..Place::behind("10.0.0.2", site) };
-    world.add_nodes([blocked, Place { stream: Some(stream), ..Place::public(&["192.0.2.2"]) }], 7);
-    world.connect();
-    world.run_for(SECOND * 5);
-    let current = world.nodes[0].finder.current();
-    assert!(matches!(current, Some(Route::Stream { to, .. }) if to == stream), "{current:?}");
-}
-
-#[test]
 fn a_search_closes_its_sockets_but_the_one_that_is_used() {
     let mut world = world([SymmetricRandom, PortRestricted], 2);
     world.connect();

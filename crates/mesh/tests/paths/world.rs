@@ -37,20 +37,18 @@ const RELAY_ADDRESSES: [[&str; 2]; 2] =
 pub(crate) struct Place {
     pub(crate) addresses: Vec<(IpAddr, Option<BoxId>)>,
     pub(crate) udp: bool,
-    /// A public address that accepts TCP on port 443.
-    pub(crate) stream: Option<SocketAddr>,
 }
 
 impl Place {
     /// A host with one address behind a box.
     pub(crate) fn behind(own: &str, site: BoxId) -> Self {
-        Self { addresses: vec![(ip(own), Some(site))], udp: true, stream: None }
+        Self { addresses: vec![(ip(own), Some(site))], udp: true }
     }
 
     /// A host with public addresses.
     pub(crate) fn public(own: &[&str]) -> Self {
         let addresses = own.iter().map(|own| (ip(own), None)).collect();
-        Self { addresses, udp: true, stream: None }
+        Self { addresses, udp: true }
     }
 }
 
@@ -82,16 +80,13 @@ pub(crate) struct World {
     messages: Vec<(Instant, u64, Message)>,
     sequence: u64,
     next_data: Option<Instant>,
-    streams: Vec<SocketAddr>,
 }
 
-/// What arrives over a relay or a stream, which keep the order.
+/// What arrives over a relay, which keeps the order.
 #[derive(Clone, Debug)]
 enum Message {
     Record { to: usize, via: KeyHash, bytes: Vec<u8> },
     RelayedData { to: usize },
-    StreamUp { to: usize, id: u64, address: SocketAddr },
-    StreamData { to: usize, id: u64, bytes: Vec<u8> },
     Observation { to: usize, relay: KeyHash, seen: SocketAddr },
 }
 
@@ -117,7 +112,6 @@ impl World {
             messages: Vec::new(),
             sequence: 0,
             next_data: None,
-            streams: Vec::new(),
         }
     }
 
@@ -299,13 +293,6 @@ impl World {
                 self.handle(to, Input::Record { from, via: Some(via), bytes: &bytes });
             }
             Message::RelayedData { to } => self.nodes[to].on_data(now),
-            Message::StreamUp { to, id, address } => {
-                self.handle(to, Input::StreamUp { id, to: address });
-            }
-            Message::StreamData { to, id, bytes } => {
-                let from = self.streams[id as usize];
-                self.handle(to, Input::StreamData { id, from, bytes: &bytes });
-            }
             Message::Observation { to, relay, seen } => {
                 self.nodes[to].nat.observe(now, relay, seen);
             }
@@ -342,12 +329,9 @@ impl World {
                         None => self.net.send(now, node.host, port, to, bytes),
                     }
                 }
-                Output::SendProbe { route: Route::Stream { id, to }, bytes, .. } => {
-                    assert_eq!(self.streams[id as usize], to);
-                    let data = Message::StreamData { to: 1 - index, id, bytes };
-                    self.push(DIRECT_DELAY, data);
+                Output::SendProbe { route, .. } => {
+                    unreachable!("a record, or no session: {route:?}")
                 }
-                Output::SendProbe { route: Route::Relay(_), .. } => unreachable!("a record"),
                 Output::UsePath(route) => node.switches.push((now.since(self.start), route)),
                 Output::SetMtu { route: Route::Direct { socket, .. }, mtu } => {
                     node.mtu.insert(socket, mtu);
@@ -365,16 +349,6 @@ impl World {
                 }
                 Output::CloseSockets { keep } => {
                     node.sockets.retain(|_, id| *id == MAIN_SOCKET || Some(*id) == keep);
-                }
-                Output::DialStream(address) => {
-                    let accepts = self.nodes[1 - index].place.stream == Some(address);
-                    if accepts {
-                        let id = self.streams.len() as u64;
-                        self.streams.push(address);
-                        self.push(DIRECT_DELAY * 2, Message::StreamUp { to: index, id, address });
-                    } else {
-                        self.handle(index, Input::StreamDown(address));
-                    }
                 }
                 Output::Observed(seen) => {
                     let observer = self.nodes[1 - index].hash;
@@ -398,10 +372,7 @@ impl World {
                     self.push(LEG_DELAY * 2, Message::RelayedData { to: 1 - index });
                 }
             }
-            Some(Route::Stream { .. }) => {
-                self.push(DIRECT_DELAY, Message::RelayedData { to: 1 - index });
-            }
-            None => {}
+            Some(Route::Stream { .. }) | None => {}
         }
     }
 
@@ -440,8 +411,7 @@ impl World {
             .iter()
             .map(|(ip, _)| (SocketAddr::new(*ip, MAIN_PORT), CandidateKind::Own));
         let seen = nat.seen.iter().map(|seen| (*seen, CandidateKind::Observed));
-        let stream = node.place.stream.iter().map(|address| (*address, CandidateKind::Stream));
-        let candidates = own.chain(seen).chain(stream);
+        let candidates = own.chain(seen);
         let candidates =
             candidates.filter_map(|(address, kind)| Candidate::new(address, kind)).collect();
         self.handle(index, Input::Local { candidates, nat });

@@ -106,7 +106,7 @@ impl PathFinder {
 
     fn switch(&mut self, now: Instant, route: Route, out: &mut Vec<Output>) {
         let was_direct = matches!(self.current, Some(Route::Direct { .. }));
-        self.current = Some(route);
+        (self.current, self.current_since) = (Some(route), now);
         self.counters.switches += 1;
         let mtu = match route {
             Route::Relay(relay) => self.leg(relay).map(|leg| leg.mtu),

@@ -109,6 +109,13 @@ pub enum Input<'a> {
         /// The peer's address.
         to: SocketAddr,
     },
+    /// A session with the peer was established over this connection.
+    EstablishedStream {
+        /// The driver's id of the connection.
+        id: u64,
+        /// The other end's address.
+        to: SocketAddr,
+    },
     /// A record arrived in a session.
     Record {
         /// The authenticated sender.
@@ -134,14 +141,9 @@ pub enum Input<'a> {
     DataSent,
     /// The answer to [`Output::OpenSockets`]; none if they could not be opened.
     SocketsOpened(Vec<SocketId>),
-    /// A connection that [`Output::DialStream`] requested is established.
-    StreamUp {
-        /// The driver's id of the connection.
-        id: u64,
-        /// The peer's address.
-        to: SocketAddr,
-    },
-    /// A probe arrived on a connection that either end opened.
+    /// A session with the peer was established through this relay.
+    EstablishedRelay(KeyHash),
+    /// A probe arrived on the connection of a session.
     StreamData {
         /// The driver's id of the connection.
         id: u64,
@@ -150,8 +152,8 @@ pub enum Input<'a> {
         /// The probe.
         bytes: &'a [u8],
     },
-    /// A connection failed or ended.
-    StreamDown(SocketAddr),
+    /// The connection with this id ended.
+    StreamDown(u64),
 }
 
 /// An action that a [`PathFinder`] requests.
@@ -189,8 +191,6 @@ pub enum Output {
         /// The socket to keep.
         keep: Option<SocketId>,
     },
-    /// Connect to an address and report with [`Input::StreamUp`] or [`Input::StreamDown`].
-    DialStream(SocketAddr),
     /// Report to [`super::NatObserver`] that the peer sees the main socket at this address.
     Observed(SocketAddr),
 }
@@ -275,6 +275,8 @@ pub struct PathFinder {
     echoes: TokenBucket,
     paths: Vec<PathState>,
     current: Option<Route>,
+    /// When it was chosen.
+    current_since: Instant,
     /// Until this time a better path takes over at once.
     settle_until: Instant,
     data_sent_at: Option<Instant>,
@@ -282,7 +284,6 @@ pub struct PathFinder {
     outstanding: BTreeMap<u64, Outstanding>,
     last_number: u64,
     search: PortSearch,
-    dialled: Vec<SocketAddr>,
     /// The direct path that was lost last, and when.
     lost: Option<(SocketAddr, Instant)>,
     counters: PathCounters,
@@ -312,12 +313,12 @@ impl PathFinder {
             echoes: TokenBucket::new(),
             paths: Vec::new(),
             current: None,
+            current_since: Instant::default(),
             settle_until: Instant::default(),
             data_sent_at: None,
             outstanding: BTreeMap::new(),
             last_number: 0,
             search: PortSearch::default(),
-            dialled: Vec::new(),
             lost: None,
             counters: PathCounters::default(),
         }
@@ -335,12 +336,15 @@ impl PathFinder {
             Input::Local { candidates, nat } => self.set_local(now, candidates, nat, out),
             Input::Relays(legs) => self.set_relays(now, legs),
             Input::Established { socket, to } => {
-                let route = Route::Direct { socket, to };
-                if self.add_path(now, route, Origin::Session)
-                    && let Some(path) = self.path_mut(route)
-                {
-                    path.alive = true;
+                self.on_established(now, Route::Direct { socket, to });
+            }
+            Input::EstablishedRelay(relay) => {
+                if let Some(path) = self.path_mut(Route::Relay(relay)) {
+                    path.revive();
                 }
+            }
+            Input::EstablishedStream { id, to } => {
+                self.on_established(now, Route::Stream { id, to });
             }
             Input::Record { from, via, bytes } => self.on_record(now, from, via, bytes, out),
             Input::Datagram { socket, from, local, bytes } => {
@@ -349,14 +353,13 @@ impl PathFinder {
             }
             Input::DataSent => self.on_data_sent(now, out),
             Input::SocketsOpened(sockets) => self.on_sockets(now, sockets, out),
-            Input::StreamUp { id, to } => self.on_stream(now, id, to, out),
             Input::StreamData { id, from, bytes } => {
                 self.on_probe(now, Route::Stream { id, to: from }, None, bytes, out);
             }
-            Input::StreamDown(to) => {
-                self.dialled.retain(|address| *address != to);
-                self.paths
-                    .retain(|path| !matches!(path.route, Route::Stream { to: of, .. } if of == to));
+            Input::StreamDown(id) => {
+                let is_it = |route| matches!(route, Route::Stream { id: of, .. } if of == id);
+                self.paths.retain(|path| !is_it(path.route));
+                self.current = self.current.filter(|route| !is_it(*route));
             }
         }
         self.advance(now, out);
@@ -385,9 +388,10 @@ impl PathFinder {
     /// Returns how long no probe has been answered on any path, if the path that carries data is lost.
     pub fn lost_for(&self, now: Instant) -> Option<Duration> {
         let current = self.path(self.current?)?;
-        let is_lost = |path: &PathState| !path.alive && path.unanswered > 0;
-        let lost = is_lost(current) && self.paths.iter().all(|path| !path.alive);
-        lost.then(|| now.since(current.unanswered_since))
+        let since = current.lost_since();
+        let since = since.filter(|_| self.paths.iter().all(|path| !path.alive));
+        // A path without an answer may just have been chosen, because the one before it is gone.
+        since.map(|at| now.since(at.max(self.current_since)))
     }
 
     /// Returns the round trip of the route that carries data, if it has been measured.
@@ -443,9 +447,8 @@ impl PathFinder {
 
     /// Returns to a relay and searches again, after a change of the network.
     fn restart(&mut self, now: Instant, out: &mut Vec<Output>) {
-        self.paths.retain(|path| matches!(path.route, Route::Relay(_)));
+        self.paths.retain(|path| !path.is_direct());
         self.outstanding.clear();
-        self.dialled.clear();
         self.failed_rounds = 0;
         self.lost = None;
         self.close_search(None, out);
@@ -515,10 +518,11 @@ impl PathFinder {
         }
     }
 
-    fn on_stream(&mut self, now: Instant, id: u64, to: SocketAddr, out: &mut Vec<Output>) {
-        let route = Route::Stream { id, to };
-        if self.dialled.contains(&to) && self.add_path(now, route, Origin::Stream) {
-            self.probe(now, route, out);
+    fn on_established(&mut self, now: Instant, route: Route) {
+        if self.add_path(now, route, Origin::Session)
+            && let Some(path) = self.path_mut(route)
+        {
+            path.revive();
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_engine::{Instant, Rate};
 
 use super::super::KeyHash;
-use super::super::candidate::{Candidate, CandidateKind};
+use super::super::candidate::Candidate;
 use super::super::nat::NatKind;
 use super::super::probe::{ProbeKey, ReplayWindow, Tag};
 use super::super::record::{Offer, Purpose, Record};
@@ -41,9 +41,6 @@ const MAX_FORMER_TAGS: usize = 8;
 
 /// The longest time from an offer to the first probes that the peer's figures can cause.
 const MAX_PUNCH_DELAY: Duration = Duration::from_secs(2);
-
-/// The most connections to TCP ports of the peer.
-const MAX_STREAMS: usize = 2;
 
 /// The state of the current round.
 #[derive(Clone, Debug)]
@@ -177,7 +174,7 @@ impl PathFinder {
             return;
         }
         if let Some(path) = via.and_then(|relay| self.path_mut(Route::Relay(relay))) {
-            path.alive = true;
+            path.revive();
         }
         if purpose == Purpose::Ask && self.data_sent_at.is_some() {
             // The peer may have moved, and the path that carries data may be lost.
@@ -264,23 +261,6 @@ impl PathFinder {
         let backoff = ROUND_BACKOFF * 2u32.saturating_pow((self.failed_rounds - 1).min(10));
         self.round = Round::Idle { again: Some(now + backoff.min(MAX_BACKOFF)) };
         self.begin_search(now, out);
-        self.dial_streams(out);
-    }
-
-    /// Connects to the peer's TCP ports if no path of datagrams works.
-    fn dial_streams(&mut self, out: &mut Vec<Output>) {
-        let by_udp = |path: &super::PathState| path.alive && self.class(path) >= 2;
-        if self.paths.iter().any(by_udp) {
-            return;
-        }
-        let candidates = self.remote.iter().flat_map(|remote| &remote.candidates);
-        let streams = candidates.filter(|candidate| candidate.kind() == CandidateKind::Stream);
-        for candidate in streams {
-            if self.dialled.len() < MAX_STREAMS && !self.dialled.contains(&candidate.address()) {
-                self.dialled.push(candidate.address());
-                out.push(Output::DialStream(candidate.address()));
-            }
-        }
     }
 }
 

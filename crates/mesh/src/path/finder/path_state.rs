@@ -32,6 +32,8 @@ pub(super) struct PathState {
     /// Probes since the last echo, and the time of the first of them.
     pub(super) unanswered: u32,
     pub(super) unanswered_since: Instant,
+    /// The time of the first probe without an echo, if the path was given up for that.
+    lost: Option<Instant>,
     /// The smoothed round trip.
     pub(super) rtt: Option<Duration>,
     /// When the next probe is due, while the path is checked.
@@ -57,7 +59,6 @@ pub(super) enum Origin {
     PortSearch,
     /// The session with the peer was established over it.
     Session,
-    Stream,
     Relay,
 }
 
@@ -70,6 +71,7 @@ impl PathState {
             attempts: 0,
             unanswered: 0,
             unanswered_since: now,
+            lost: None,
             rtt: None,
             probe_at: now + CHECK_INTERVAL,
             probed_at: None,
@@ -103,6 +105,12 @@ impl PathState {
         self.probed_at = Some(now);
     }
 
+    /// Returns since when the path has not answered, if it does not.
+    pub(super) fn lost_since(&self) -> Option<Instant> {
+        let unanswered = (self.unanswered > 0).then_some(self.unanswered_since);
+        self.lost.or(unanswered).filter(|_| !self.alive)
+    }
+
     /// Returns when the path is lost unless an echo arrives. Probes that follow each other quickly are not lost before
     /// their echoes have had the time to arrive.
     fn lost_at(&self) -> Option<Instant> {
@@ -110,9 +118,15 @@ impl PathState {
         enough.then(|| self.unanswered_since + CHECK_INTERVAL * LOST_PROBES)
     }
 
-    pub(super) fn on_echo(&mut self, sample: Duration) {
+    /// Records that the peer has been heard on the path, so that earlier probes no longer count as lost.
+    pub(super) fn revive(&mut self) {
         self.alive = true;
         self.unanswered = 0;
+        self.lost = None;
+    }
+
+    pub(super) fn on_echo(&mut self, sample: Duration) {
+        self.revive();
         self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
     }
 }
@@ -121,7 +135,7 @@ impl PathFinder {
     /// Returns when a path needs attention: a probe, or the decision that it is lost.
     pub(super) fn path_due(&self, path: &PathState) -> Option<Instant> {
         self.remote.as_ref()?;
-        let checked = path.alive || matches!(path.route, Route::Relay(_));
+        let checked = path.alive || !path.is_direct();
         let current = self.current == Some(path.route);
         let in_doubt = path.alive && path.unanswered > 0;
         // An idle node checks only the path that it would use.
@@ -161,11 +175,14 @@ impl PathFinder {
 
     fn on_path_lost(&mut self, now: Instant, route: Route, out: &mut Vec<Output>) {
         let current = self.current == Some(route);
+        let others = self.paths.iter().any(|path| path.alive && path.route != route);
         let Some(path) = self.path_mut(route) else { return };
         path.alive = false;
         path.unanswered = 0;
+        path.lost = Some(path.unanswered_since);
         path.better_since = None;
-        path.probe_at = now + KEEP_INTERVAL;
+        // As long as there is nothing else, it is tried as often as before.
+        path.probe_at = now + if current && !others { CHECK_INTERVAL } else { KEEP_INTERVAL };
         let direct = path.is_direct();
         if direct {
             path.held_until = Some(now + PROBATION);

@@ -141,9 +141,9 @@ pub enum SearchState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum RelayReason {
-    /// UDP does not leave this node's network.
+    /// No relay answers this node over UDP.
     OwnUdpBlocked,
-    /// UDP does not leave the peer's network.
+    /// No relay answers the peer over UDP.
     PeerUdpBlocked,
     /// The peer has not answered an offer yet.
     NoOffer,
@@ -323,7 +323,9 @@ impl fmt::Display for Report {
             None => writeln!(f, "current      none")?,
         }
         if let Some(reason) = &self.relayed_because {
-            writeln!(f, "relayed      {reason}")?;
+            let is_stream = |path: &PathReport| matches!(path.route, RouteReport::Stream { .. });
+            let what = if self.current.as_ref().is_some_and(is_stream) { "TCP" } else { "relayed" };
+            writeln!(f, "{what:<12} {reason}")?;
         }
         if let Some(LostReport { to, seconds_ago }) = &self.lost {
             writeln!(f, "lost         direct to {to}, {seconds_ago} s ago")?;
@@ -402,8 +404,8 @@ impl fmt::Display for SearchReport {
 impl fmt::Display for RelayReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OwnUdpBlocked => f.write_str("this node's network blocks UDP"),
-            Self::PeerUdpBlocked => f.write_str("the peer's network blocks UDP"),
+            Self::OwnUdpBlocked => f.write_str("UDP gets no answer from any relay"),
+            Self::PeerUdpBlocked => f.write_str("the peer gets no answer over UDP"),
             Self::NoOffer => {
                 f.write_str("the peer has not answered the offer of a direct path yet")
             }
@@ -445,7 +447,6 @@ impl fmt::Display for Origin {
             Self::Reflexive => f.write_str("source of the peer's probes"),
             Self::PortSearch => f.write_str("port search"),
             Self::Session => f.write_str("address of the session"),
-            Self::Stream => f.write_str("TCP"),
             Self::Relay => f.write_str("relay"),
         }
     }

@@ -596,26 +596,103 @@ fn a_search_is_made_once_with_each_address_and_again_after_its_path_was_lost() {
 }
 
 #[test]
-fn connections_are_bounded() {
-    let mut a = finder(A, B, "192.0.2.1:1194");
-    let leg = RelayLeg { relay: RELAY, stream: true, rtt: Duration::ZERO, mtu: 1400 };
-    a.handle(NOW, Input::Relays(vec![leg]), &mut Vec::new());
-    let stream = |n: u64| candidate(&format!("192.0.2.{n}:443"), CandidateKind::Stream);
-    let mut dialled = Vec::new();
-    for sequence in 1..4 {
-        let candidates = vec![stream(sequence * 2), stream(sequence * 2 + 1)];
-        let now = NOW + Duration::from_secs(sequence * 10);
-        let offer = Offer { candidates, ..peer_offer(sequence, Purpose::Ask) };
-        record(&mut a, now, B, &encode(offer));
-        let outputs = run(&mut a, now, Duration::from_secs(2));
-        dialled.extend(outputs.into_iter().filter_map(|(_, output)| match output {
-            Output::DialStream(to) => Some(to),
-            _ => None,
-        }));
+fn the_stream_of_the_session_carries_data_until_datagrams_are_answered() {
+    let mut peer = direct();
+    peer.finder.paths.clear();
+    let to = address("192.0.2.2:443");
+    peer.finder.handle(NOW, Input::EstablishedStream { id: 5, to }, &mut Vec::new());
+    peer.finder.handle(NOW, Input::DataSent, &mut Vec::new());
+    assert_eq!(peer.finder.current(), Some(Route::Stream { id: 5, to }));
+    assert_eq!(peer.finder.lost_for(NOW), None);
+    let route = Route::Direct { socket: MAIN_SOCKET, to: address(PEER) };
+    peer.finder.handle(
+        NOW,
+        Input::Established { socket: MAIN_SOCKET, to: address(PEER) },
+        &mut Vec::new(),
+    );
+    assert_eq!(peer.finder.current(), Some(route), "datagrams are better");
+    peer.finder.handle(NOW, Input::StreamDown(4), &mut Vec::new());
+    assert_eq!(peer.finder.paths.len(), 2, "another connection");
+    peer.finder.handle(NOW, Input::StreamDown(5), &mut Vec::new());
+    assert_eq!(peer.finder.paths.len(), 1);
+}
+
+#[test]
+fn a_session_revives_its_path_whatever_was_lost_before() {
+    let mut peer = direct();
+    let run = |peer: &mut Peer, from: Instant| {
+        let end = from + Duration::from_secs(30);
+        while let Some((at, _)) = peer.finder.deadline().filter(|(at, _)| *at < end) {
+            peer.finder.handle(at.max(from), Input::DataSent, &mut Vec::new());
+        }
+        end
+    };
+    let now = run(&mut peer, NOW);
+    assert!(peer.finder.lost_for(now).is_some());
+    let to = address(PEER);
+    let input = Input::Established { socket: MAIN_SOCKET, to };
+    peer.finder.handle(now, input, &mut Vec::new());
+    assert_eq!(peer.finder.lost_for(now), None);
+    let now = run(&mut peer, now);
+    assert!(peer.finder.lost_for(now).is_some());
+    peer.finder.handle(now, Input::EstablishedRelay(RELAY), &mut Vec::new());
+    assert_eq!(
+        (peer.finder.lost_for(now), peer.finder.current()),
+        (None, Some(Route::Relay(RELAY)))
+    );
+}
+
+#[test]
+fn a_peer_whose_relay_is_gone_is_lost_only_after_some_time() {
+    let mut peer = direct();
+    let leg = peer.finder.legs.clone();
+    peer.finder.handle(NOW, Input::Relays(leg), &mut Vec::new());
+    for path in &mut peer.finder.paths {
+        // The relay carries data, and the addresses have not answered for long.
+        path.alive = !path.is_direct();
+        path.unanswered = 5;
+        path.unanswered_since = NOW;
     }
-    assert_eq!(dialled, [stream(2).address(), stream(3).address()]);
-    a.handle(NOW, Input::StreamDown(dialled[0]), &mut Vec::new());
-    assert_eq!(a.dialled, [dialled[1]]);
+    let now = NOW + Duration::from_secs(1);
+    peer.finder.select(now, &mut Vec::new());
+    assert_eq!(peer.finder.current(), Some(Route::Relay(RELAY)));
+    let later = NOW + Duration::from_secs(60);
+    peer.finder.legs.clear();
+    peer.finder.paths.retain(PathState::is_direct);
+    peer.finder.select(later, &mut Vec::new());
+    assert!(matches!(peer.finder.current(), Some(Route::Direct { .. })));
+    assert_eq!(peer.finder.lost_for(later), Some(Duration::ZERO));
+    let end = later + Duration::from_secs(10);
+    assert_eq!(peer.finder.lost_for(end), Some(Duration::from_secs(10)));
+}
+
+#[test]
+fn a_relay_that_is_lost_is_tried_often_if_there_is_nothing_else() {
+    let mut peer = probing();
+    let (end, mut times) = (NOW + Duration::from_secs(12), Vec::new());
+    while let Some((at, _)) = peer.finder.deadline().filter(|(at, _)| *at < end) {
+        let mut out = Vec::new();
+        peer.finder.handle(at.max(NOW), Input::DataSent, &mut out);
+        let relayed =
+            records(&out).iter().any(|bytes| matches!(Record::decode(bytes), Ok(Record::Probe(_))));
+        times.extend(relayed.then_some(at));
+    }
+    assert!(times.len() >= 14, "{times:?}");
+}
+
+#[test]
+fn a_stream_that_does_not_answer_is_lost() {
+    let mut peer = direct();
+    peer.finder.paths.clear();
+    let to = address("192.0.2.2:443");
+    peer.finder.handle(NOW, Input::EstablishedStream { id: 5, to }, &mut Vec::new());
+    peer.finder.handle(NOW, Input::DataSent, &mut Vec::new());
+    let end = NOW + Duration::from_secs(10);
+    while let Some((at, _)) = peer.finder.deadline().filter(|(at, _)| *at < end) {
+        peer.finder.handle(at, Input::DataSent, &mut Vec::new());
+    }
+    let lost = peer.finder.lost_for(end).expect("it is lost");
+    assert!(lost > Duration::from_secs(8), "{lost:?}");
 }
 
 /// Answers every probe of a finder until a time. Returns the number of probes and other records.

@@ -41,8 +41,14 @@ fn each_reason_for_a_relay_is_explained() {
         reason(cone, cone, &["203.0.113.7:1"], &[]),
         "no candidate answers: a firewall at one end may drop UDP between the two"
     );
-    assert_eq!(reason(NatKind::UdpBlocked, symmetric, &[], &[]), "this node's network blocks UDP");
-    assert_eq!(reason(symmetric, NatKind::UdpBlocked, &[], &[]), "the peer's network blocks UDP");
+    assert_eq!(
+        reason(NatKind::UdpBlocked, symmetric, &[], &[]),
+        "UDP gets no answer from any relay"
+    );
+    assert_eq!(
+        reason(symmetric, NatKind::UdpBlocked, &[], &[]),
+        "the peer gets no answer over UDP"
+    );
 }
 
 #[test]
