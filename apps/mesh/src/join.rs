@@ -8,12 +8,13 @@ use adit_mesh::join::Joined;
 use adit_mesh::node::{JoinEvent, Joining};
 use adit_mesh::path::MAIN_SOCKET;
 use adit_mesh::token::Token;
-use adit_openvpn::data_format::Outbox;
+use adit_openvpn::data_format::{Input, Outbox};
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::fault::Fault;
 use tokio::net::UdpSocket;
 
 use super::found::node_name;
+use super::join_streams::{StreamEvent, Streams};
 use super::reach::Reach;
 use super::roster_file::RosterFile;
 use super::state::{new_key, store_key};
@@ -64,6 +65,7 @@ pub fn join(
         return Err(taken(mesh));
     }
     let (inviter, addresses) = (*token.inviter(), token.addresses().to_vec());
+    let tcp_addresses = token.tcp_addresses();
     let (name, key) = (node_name(choices.node.as_deref())?, new_key()?);
     let began = now();
     let seed = adit_runtime::random::seed()?;
@@ -86,7 +88,7 @@ pub fn join(
     paths.create()?;
     store_key(&paths.node_key_file(), &key)?;
     let mut reach = Reach::default();
-    reach.hint(&inviter, &addresses);
+    reach.hint(&inviter, &addresses, &tcp_addresses);
     adit_runtime::paths::write_whole(&paths.reach_file(), 0o600, &reach.encode())?;
     RosterFile::create(&paths.roster_file(), &changes)?;
     let ipv4 = member.ipv4.map(IpAddr::from);
@@ -115,17 +117,23 @@ async fn exchange(mut joining: Joining) -> Result<Box<Joined>, Fault> {
         .await
         .map_err(|error| Fault::environment(format!("cannot open a UDP socket: {error}")))?;
     let is_ipv6 = socket.local_addr().is_ok_and(|local| local.is_ipv6());
+    let mut streams = Streams::new();
     let mut out = Outbox::<JoinEvent>::new();
-    joining.handle(now(), adit_engine::Input::Tick, &mut out);
+    joining.handle(now(), Input::Tick, &mut out);
     let mut packet = [0; MAX_DATAGRAM];
     loop {
         while let Some(output) = out.pop() {
             match output {
+                adit_engine::Output::Send(link, packet) if link.is_stream() => {
+                    streams.send(link, &packet);
+                }
                 adit_engine::Output::Send(link, packet) => {
                     let to = as_family(link.remote(), is_ipv6);
                     // An address that cannot be reached from here is one of several.
                     let _ = socket.send_to(&packet, to).await;
                 }
+                adit_engine::Output::Hangup(link) => streams.close(link),
+                adit_engine::Output::Event(JoinEvent::OpenStream(to)) => streams.open(to),
                 adit_engine::Output::Event(JoinEvent::Joined(joined)) => return Ok(joined),
                 adit_engine::Output::Event(JoinEvent::Failed(failure)) => {
                     return Err(Fault::environment(failure.to_string()));
@@ -134,14 +142,26 @@ async fn exchange(mut joining: Joining) -> Result<Box<Joined>, Fault> {
             }
         }
         let wait = joining.due().map_or(Duration::from_secs(1), |due| due.since(now()));
-        match tokio::time::timeout(wait, socket.recv_from(&mut packet)).await {
-            Ok(Ok((len, from))) => {
-                let link = Link::datagram(MAIN_SOCKET, None, from);
-                let packet = packet.get_mut(..len).unwrap_or_default();
-                joining.handle(now(), adit_engine::Input::ControlPacket(link, packet), &mut out);
-            }
-            // An ICMP error about one of the addresses, or the deadline.
-            Ok(Err(_)) | Err(_) => joining.handle(now(), adit_engine::Input::Tick, &mut out),
+        tokio::select! {
+            received = socket.recv_from(&mut packet) => match received {
+                Ok((len, from)) => {
+                    let link = Link::datagram(MAIN_SOCKET, None, from);
+                    let packet = packet.get_mut(..len).unwrap_or_default();
+                    joining.handle(now(), Input::ControlPacket(link, packet), &mut out);
+                }
+                // An ICMP error about one of the addresses.
+                Err(_) => joining.handle(now(), Input::Tick, &mut out),
+            },
+            Some(event) = streams.next() => match event {
+                StreamEvent::Opened(link) => joining.stream_opened(now(), link, &mut out),
+                StreamEvent::Packet(link, mut packet) => {
+                    joining.handle(now(), Input::ControlPacket(link, &mut packet), &mut out);
+                }
+                StreamEvent::Ended(link) => {
+                    joining.handle(now(), Input::LinkDown(link), &mut out);
+                }
+            },
+            () = tokio::time::sleep(wait) => joining.handle(now(), Input::Tick, &mut out),
         }
     }
 }

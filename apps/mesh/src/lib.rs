@@ -8,6 +8,7 @@ mod admin_keys;
 mod directory;
 mod found;
 mod join;
+mod join_streams;
 pub mod node;
 mod paths;
 mod phrase;

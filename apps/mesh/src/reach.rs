@@ -18,6 +18,9 @@ pub(crate) struct Reach {
     /// Addresses by the hash of the member's key, in base64.
     #[serde(default)]
     hints: BTreeMap<String, Vec<SocketAddr>>,
+    /// The same for TCP.
+    #[serde(default)]
+    tcp_hints: BTreeMap<String, Vec<SocketAddr>>,
     /// Signed endpoints, in base64.
     #[serde(default)]
     endpoints: Vec<String>,
@@ -39,17 +42,18 @@ impl Reach {
         }))
     }
 
-    /// Adds addresses at which a member may be reached.
-    pub(crate) fn hint(&mut self, member: &KeyHash, addresses: &[SocketAddr]) {
-        self.hints.insert(BASE64.encode(member), addresses.to_vec());
+    /// Adds addresses at which a member may be reached, over UDP and over TCP.
+    pub(crate) fn hint(&mut self, member: &KeyHash, udp: &[SocketAddr], tcp: &[SocketAddr]) {
+        self.hints.insert(BASE64.encode(member), udp.to_vec());
+        self.tcp_hints.insert(BASE64.encode(member), tcp.to_vec());
     }
 
     pub(crate) fn hints(&self) -> Vec<(KeyHash, Vec<SocketAddr>)> {
-        let decoded = self.hints.iter().filter_map(|(key, addresses)| {
-            let key = BASE64.decode(key).ok()?.try_into().ok()?;
-            Some((key, addresses.clone()))
-        });
-        decoded.collect()
+        decoded(&self.hints)
+    }
+
+    pub(crate) fn tcp_hints(&self) -> Vec<(KeyHash, Vec<SocketAddr>)> {
+        decoded(&self.tcp_hints)
     }
 
     pub(crate) fn endpoints(&self) -> Vec<Vec<u8>> {
@@ -67,6 +71,14 @@ impl Reach {
     }
 }
 
+fn decoded(hints: &BTreeMap<String, Vec<SocketAddr>>) -> Vec<(KeyHash, Vec<SocketAddr>)> {
+    let decoded = hints.iter().filter_map(|(key, addresses)| {
+        let key = BASE64.decode(key).ok()?.try_into().ok()?;
+        Some((key, addresses.clone()))
+    });
+    decoded.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,12 +89,13 @@ mod tests {
         let path = dir.path().join("reach.json");
         assert_eq!(Reach::load(&path).unwrap(), Reach::default());
         let mut reach = Reach::default();
-        let address = "192.0.2.1:1194".parse().unwrap();
-        reach.hint(&[7; 32], &[address]);
+        let [address, tcp] = ["192.0.2.1:1194", "192.0.2.1:443"].map(|it| it.parse().unwrap());
+        reach.hint(&[7; 32], &[address], &[tcp]);
         reach.set_endpoints(vec![vec![1, 2, 3]]);
         fs::write(&path, reach.encode()).unwrap();
         let read = Reach::load(&path).unwrap();
         assert_eq!(read.hints(), [([7; 32], vec![address])]);
+        assert_eq!(read.tcp_hints(), [([7; 32], vec![tcp])]);
         assert_eq!(read.endpoints(), [[1, 2, 3]]);
         fs::write(&path, "{").unwrap();
         assert_eq!(Reach::load(&path).unwrap(), Reach::default());

@@ -16,11 +16,16 @@ pub(crate) const PORT: u16 = 1194;
 /// The UDP port for OpenVPN apps, unless the settings have another.
 pub(crate) const OPENVPN_PORT: u16 = 1195;
 
+/// The TCP port of a node that others reach, unless the settings have another.
+const TCP_PORT: u16 = 443;
+
 /// The settings of a node on this machine. Without a file, all have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The UDP port; 0: any free one.
     pub port: u16,
+    /// The TCP port at which relays and the first node accept nodes that get no answer over UDP; 0: none.
+    pub tcp_port: u16,
     /// The name of the TUN device.
     pub device: String,
     /// The number of threads that move packets; `None`: as many as a server has.
@@ -44,6 +49,7 @@ pub struct Settings {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Raw {
     port: Option<u16>,
+    tcp_port: Option<u16>,
     device: Option<String>,
     workers: Option<u16>,
     port_mapping: Option<bool>,
@@ -77,6 +83,7 @@ impl Settings {
         };
         Ok(Self {
             port: raw.port.unwrap_or(PORT),
+            tcp_port: raw.tcp_port.unwrap_or(TCP_PORT),
             device,
             workers: raw.workers,
             port_mapping: raw.port_mapping.unwrap_or(true),
@@ -107,6 +114,7 @@ mod tests {
     fn without_a_file_all_settings_have_their_defaults() {
         let defaults = Settings {
             port: 1194,
+            tcp_port: 443,
             device: "mesh-home".into(),
             workers: None,
             port_mapping: true,
@@ -122,10 +130,11 @@ mod tests {
 
     #[test]
     fn each_setting_is_read_and_a_wrong_one_is_named_with_its_line() {
-        let text = "port = 7\ndevice = \"m0\"\nworkers = 2\nport-mapping = false\nexit = \"hub\"\n\
+        let text = "port = 7\ntcp-port = 0\ndevice = \"m0\"\nworkers = 2\nport-mapping = false\nexit = \"hub\"\n\
                     forward = false\nmasquerade = false\nopenvpn-port = 8\nopenvpn-host = \"vpn.example.org\"\n";
         let expected = Settings {
             port: 7,
+            tcp_port: 0,
             device: "m0".into(),
             workers: Some(2),
             port_mapping: false,

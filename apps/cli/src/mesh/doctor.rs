@@ -45,7 +45,7 @@ fn of_node(report: &MeshReport, paths: &Paths) -> Vec<Finding> {
             CHECK,
             format!("{mesh}: none of {members} other members is reached"),
         )
-        .remedy("UDP must be able to leave this machine, and one member that both reach must run")
+        .remedy("UDP, or TCP to port 443, must be able to leave this machine, and one member that both reach must run")
         .remedy(format!("why: sudo {}", paths.command("path NAME"))),
         (members, reached) => {
             let what = format!("{mesh}: sessions with {reached} of {members} other members");

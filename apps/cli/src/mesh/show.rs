@@ -1,6 +1,6 @@
 //! What a node knows: `status`, `peers`, `path`, `ping`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -136,8 +136,7 @@ fn status_page(report: &MeshReport) -> String {
     let id = report.id.get(..8).unwrap_or(&report.id);
     let mut text = format!("mesh       {} ({id}); this machine is {}\n", report.mesh, report.node);
     text.push_str(&format!("inside     {}\n", addresses(&report.addresses)));
-    let reachable: Vec<String> =
-        report.reachable.iter().map(|at| format!("{} udp/{}", at.ip(), at.port())).collect();
+    let reachable = reachable(report);
     let reachable = if reachable.is_empty() { vec!["no address".into()] } else { reachable };
     text.push_str(&format!("reachable  {}\n", reachable.join("\n           ")));
     text.push_str(&format!("NAT        {}\n", report.nat));
@@ -172,6 +171,13 @@ fn status_page(report: &MeshReport) -> String {
     text
 }
 
+/// Returns the addresses at which others may reach this node, each with its ports.
+pub(super) fn reachable(report: &MeshReport) -> Vec<String> {
+    let tcp = report.tcp_port.map(|port| format!(", tcp/{port}")).unwrap_or_default();
+    let at = |at: &SocketAddr| format!("{} udp/{}{tcp}", at.ip(), at.port());
+    report.reachable.iter().map(at).collect()
+}
+
 fn peers_table(report: &MeshReport) -> String {
     if report.peers.is_empty() {
         return "there is no other node yet; invite one with: sudo adit mesh invite\n".into();
@@ -195,7 +201,20 @@ fn name(peer: &MeshPeer) -> String {
     peer.name.clone().unwrap_or_else(short)
 }
 
+/// Returns the node to which this one has a TCP connection, if it reaches a peer so.
+fn over_tcp(peer: &MeshPeer) -> Option<String> {
+    let first = match (peer.route.as_str(), &peer.via) {
+        ("direct", _) => name(peer),
+        ("relay", Some(relay)) => relay.clone(),
+        _ => return None,
+    };
+    peer.tcp.then(|| format!("TCP to {first}, because UDP gets no answer"))
+}
+
 fn route(peer: &MeshPeer) -> String {
+    if let Some(way) = over_tcp(peer) {
+        return way;
+    }
     match (peer.route.as_str(), &peer.via) {
         ("direct", Some(to)) => format!("direct {to}"),
         ("relay", Some(relay)) => format!("relay {relay}"),
@@ -210,11 +229,11 @@ fn route(peer: &MeshPeer) -> String {
 /// Returns one line about how a node is reached.
 fn reached(peer: &MeshPeer) -> String {
     let rtt = peer.rtt_ms.map(|rtt| format!(", {rtt:.1} ms")).unwrap_or_default();
-    let way = match (peer.route.as_str(), &peer.via) {
+    let way = over_tcp(peer).unwrap_or_else(|| match (peer.route.as_str(), &peer.via) {
         ("direct", Some(to)) => format!("direct, {to}"),
         ("relay", Some(relay)) => format!("through {relay}"),
         _ => "not reached".into(),
-    };
+    });
     format!("{} ({}): {way}{rtt}", name(peer), addresses(&peer.addresses))
 }
 
@@ -244,6 +263,12 @@ mod tests {
         assert_eq!(reached(&peer()), "laptop (100.87.0.2): direct, 203.0.113.7:1194, 14.2 ms");
         let relayed = MeshPeer { route: "relay".into(), via: Some("hub".into()), ..peer() };
         assert_eq!(reached(&relayed), "laptop (100.87.0.2): through hub, 14.2 ms");
+        let tcp = MeshPeer { tcp: true, ..relayed };
+        let reason = "TCP to hub, because UDP gets no answer";
+        assert_eq!(reached(&tcp), format!("laptop (100.87.0.2): {reason}, 14.2 ms"));
+        assert_eq!(route(&tcp), reason);
+        let hub = MeshPeer { name: Some("hub".into()), tcp: true, ..peer() };
+        assert_eq!(route(&hub), reason);
         let lost = MeshPeer { route: "connecting".into(), via: None, rtt_ms: None, ..peer() };
         assert_eq!(reached(&lost), "laptop (100.87.0.2): not reached");
     }
@@ -259,5 +284,17 @@ mod tests {
         let table = peers_table(&MeshReport { peers: vec![leaf], ..MeshReport::default() });
         assert!(table.contains("leaf of hub"), "{table}");
         assert!(peers_table(&MeshReport::default()).contains("adit mesh invite"));
+        let tcp = MeshPeer { route: "relay".into(), via: Some("hub".into()), tcp: true, ..peer() };
+        let table = peers_table(&MeshReport { peers: vec![tcp], ..MeshReport::default() });
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    }
+
+    #[test]
+    fn the_ports_of_a_node_are_shown_with_its_addresses() {
+        let at = vec!["203.0.113.1:1194".parse().unwrap()];
+        let mut report = MeshReport { reachable: at, tcp_port: Some(443), ..MeshReport::default() };
+        assert_eq!(reachable(&report), ["203.0.113.1 udp/1194, tcp/443"]);
+        report.tcp_port = None;
+        assert_eq!(reachable(&report), ["203.0.113.1 udp/1194"]);
     }
 }

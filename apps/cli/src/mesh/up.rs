@@ -13,7 +13,7 @@ use ipnet::Ipv4Net;
 use zeroize::Zeroizing;
 
 use super::members::{next_machine, read_token};
-use super::show::addresses;
+use super::show::{addresses, reachable};
 use super::{MeshSelector, admin};
 use crate::args::{Switch, network};
 use crate::{print, print_json};
@@ -220,8 +220,7 @@ fn tell(report: &UpReport, paths: &Paths, phrase: Option<&Zeroizing<String>>, js
     let id = node.id.get(..8).unwrap_or(&node.id);
     let mut text = format!("mesh       {} ({id}); this machine is {}\n", node.mesh, node.node);
     text.push_str(&format!("inside     {}\n", addresses(&node.addresses)));
-    let reachable: Vec<String> =
-        node.reachable.iter().map(|at| format!("{} udp/{}", at.ip(), at.port())).collect();
+    let reachable = reachable(node);
     if !reachable.is_empty() {
         let relays = if node.relay { "; relays for others" } else { "" };
         text.push_str(&format!("reachable  {}{relays}\n", reachable.join("\n           ")));

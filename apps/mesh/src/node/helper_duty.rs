@@ -74,6 +74,12 @@ impl Duty for MeshDuty {
         let listen = ports.into_iter().flat_map(|port| any.map(|ip| SocketAddr::new(ip, port)));
         let listen = listen.chain([search]);
         policy.sockets.listen = listen.map(|address| (Transport::Udp, address)).collect();
+        if settings.tcp_port != 0 {
+            let streams = any.map(|ip| (Transport::Tcp, SocketAddr::new(ip, settings.tcp_port)));
+            policy.sockets.listen.extend(streams);
+        }
+        // Streams to other nodes, from a port of the kernel's choice.
+        policy.sockets.dial = true;
         Ok(policy)
     }
 }
@@ -127,10 +133,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_the_ports_of_the_settings_may_be_listened_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        paths.create().unwrap();
+        let tcp = |text: &str| {
+            std::fs::write(paths.settings_file(), text).unwrap();
+            let duty = MeshDuty {
+                dir: Some(dir.path().to_owned()),
+                name: "home".into(),
+                port: Some(7),
+                names: false,
+                exit: None,
+            };
+            let listen = duty.policy(&[], 1).unwrap().sockets.listen;
+            let ports = |wanted| {
+                let of = listen.iter().filter(move |(transport, _)| *transport == wanted);
+                of.map(|(_, address)| address.port()).collect::<Vec<_>>()
+            };
+            assert_eq!(ports(Transport::Udp), [7, 7, 1195, 1195, 0]);
+            ports(Transport::Tcp)
+        };
+        assert_eq!(tcp(""), [443, 443]);
+        assert_eq!(tcp("tcp-port = 8443"), [8443, 8443]);
+        assert!(tcp("tcp-port = 0").is_empty());
+    }
+
+    #[test]
     fn only_addresses_and_routes_onto_the_device_are_permitted() {
         let device = "mesh-home".into();
         let settings = Settings {
             port: 1,
+            tcp_port: 443,
             device,
             workers: None,
             port_mapping: true,

@@ -12,6 +12,7 @@ mod policy;
 mod report;
 mod requests;
 mod store;
+mod streams;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -206,6 +207,7 @@ async fn serve(
         invitations,
         endpoints: reach.endpoints(),
         hints: reach.hints(),
+        stream_hints: reach.tcp_hints(),
         policy: Policy::default(),
         relay_limits: RelayLimits::default(),
         policy_text: stored.clone(),
@@ -255,7 +257,10 @@ async fn serve(
         memory_release: MemoryRelease::default(),
         wall: WallClock::new(),
         removed: false,
+        tcp_port: None,
+        tcp_problem: None,
     };
+    running.accept_streams();
     running.watch_addresses();
     running.set_exit();
     running.update_apps();
@@ -320,6 +325,10 @@ struct Running {
     memory_release: MemoryRelease,
     wall: WallClock,
     removed: bool,
+    /// The TCP port at which this node accepts others.
+    tcp_port: Option<NonZeroU16>,
+    /// Why it accepts none, although it should.
+    tcp_problem: Option<String>,
 }
 
 /// What a node waits for.
@@ -375,8 +384,10 @@ impl Instance for Running {
             }
         };
         while let Some(event) = next {
-            if let Event::Engine(event) = event {
-                self.event(event).await?;
+            match event {
+                Event::Engine(event) => self.event(event).await?,
+                Event::StreamOpened(to, opened) => self.stream_opened(to, opened),
+                Event::Dialling(_) | Event::Dialled(_) | Event::DialFailed(_) => {}
             }
             next = self.driver.perform();
         }
@@ -438,10 +449,11 @@ impl Running {
             NodeEvent::Policy => {
                 self.policy.changed(self.driver.engine(), self.driver.backend().plane());
             }
-            NodeEvent::Connected { peer, via } => {
+            NodeEvent::Connected { peer, via, stream } => {
                 let (name, via) = (self.name(&peer), via.map(|relay| self.name(&relay)));
                 match via {
                     Some(relay) => say!(1, "{name}: connected through {relay}"),
+                    None if stream => say!(1, "{name}: connected over TCP"),
                     None => say!(1, "{name}: connected"),
                 }
             }
@@ -465,6 +477,7 @@ impl Running {
                 let sockets = self.driver.open_sockets(&udp, count);
                 self.driver.act(|node, now, out| node.sockets_opened(now, &peer, sockets, out));
             }
+            NodeEvent::OpenStream(to) => self.open_stream(to),
             NodeEvent::CloseSockets(sockets) => self.driver.close_sockets(&sockets),
             NodeEvent::App(event) => self.apps.log(&event),
             NodeEvent::Admitted(key) => say!(1, "{} joined the mesh", self.name(&key)),
@@ -492,6 +505,7 @@ impl Running {
         self.policy.members_changed(self.driver.engine());
         self.set_exit();
         self.update_apps();
+        self.accept_streams();
         match self.host.change(&plan).await {
             Ok(outcome) => notes(outcome),
             Err(fault) => tracing::warn!("{fault}"),

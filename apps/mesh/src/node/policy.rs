@@ -302,6 +302,7 @@ mod tests {
                 invitations,
                 endpoints: Vec::new(),
                 hints: Vec::new(),
+                stream_hints: Vec::new(),
                 policy: adit_mesh::session::Policy::default(),
                 relay_limits: RelayLimits::default(),
                 policy_text: policy_text.map(str::to_owned),

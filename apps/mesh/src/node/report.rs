@@ -27,6 +27,7 @@ impl Running {
             subnets: member.iter().flat_map(|member| member.subnets.iter().copied()).collect(),
             groups: member.map(groups_of).unwrap_or_default(),
             reachable: [self.addresses.current(), &self.mapped].concat(),
+            tcp_port: self.tcp_port.map(std::num::NonZeroU16::get),
             nat: node.nat(now()).kind.to_string(),
             relay: member.is_some_and(|member| member.relay),
             gateway: member.is_some_and(|member| member.gateway),
@@ -64,6 +65,7 @@ impl Running {
             leaf_of: member.and_then(|member| member.leaf_of).map(|gateway| self.name(&gateway)),
             route: route.into(),
             via,
+            tcp: peer.stream,
             rtt_ms: peer.rtt.map(|rtt| (rtt.as_secs_f64() * 10_000.0).round() / 10.0),
             connected_s: peer.connected_for.map(|age| age.as_secs()),
             not_after: member.and_then(|member| member.not_after).map(|time| time.0),
@@ -78,7 +80,7 @@ impl Running {
         });
         let policy = self.policy.problem().map(ToString::to_string);
         let conflict = self.conflict.as_ref().map(ToString::to_string);
-        let exit = self.exit_problem.clone();
+        let exit = self.exit_problem.clone().into_iter().chain(self.tcp_problem.clone());
         let apps = self.apps.problem().map(ToString::to_string);
         let warnings = roster.warnings().iter().map(ToString::to_string);
         let own = policy.into_iter().chain(conflict).chain(exit).chain(apps);

@@ -24,6 +24,9 @@ pub struct MeshReport {
     pub groups: Vec<String>,
     /// The addresses at which others may reach it.
     pub reachable: Vec<SocketAddr>,
+    /// The TCP port at which nodes without UDP may reach it, at the same addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_port: Option<u16>,
     /// The NAT in front of it, in words.
     pub nat: String,
     /// Whether it relays for others.
@@ -119,6 +122,9 @@ pub struct MeshPeer {
     pub route: String,
     /// The address of a direct path, or of an app that is connected to this node, or the name of the relay.
     pub via: Option<String>,
+    /// Whether this node's connection to it, or to the relay, is over TCP, because UDP gets no answer.
+    #[serde(default)]
+    pub tcp: bool,
     /// The round trip in milliseconds, if it was measured.
     pub rtt_ms: Option<f64>,
     /// The age of the session in seconds.
