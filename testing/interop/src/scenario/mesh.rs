@@ -7,6 +7,7 @@ mod directory;
 mod gateway;
 mod hundred;
 mod nat_matrix;
+mod no_udp;
 mod policy;
 mod testbed;
 
@@ -26,6 +27,8 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("behind-symmetric-nat", behind_symmetric_nat),
     ("searched-port", searched_port),
     ("nat-matrix", nat_matrix::nat_matrix),
+    ("no-udp", no_udp::no_udp),
+    ("tcp-port-in-use", no_udp::port_in_use),
     ("mapped-port", mapped_port),
     ("hub-killed", hub_killed),
     ("removed", removed),

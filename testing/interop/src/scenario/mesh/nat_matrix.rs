@@ -9,13 +9,14 @@ use crate::traffic::ping;
 use crate::wait::until;
 
 /// The ways, each with the word for it in the table.
-const WAYS: [(Nat, &str); 6] = [
+const WAYS: [(Nat, &str); 7] = [
     (Nat::None, "public"),
     (Nat::Forwarded, "port forwarded"),
     (Nat::PortRestricted, "NAT"),
     (Nat::Double, "double NAT"),
     (Nat::Symmetric, "symmetric NAT"),
     (Nat::Ipv6, "IPv6 alone"),
+    (Nat::NoUdp, "no UDP"),
 ];
 
 /// A search for a port takes 13 s.
@@ -25,6 +26,7 @@ const SETTLED: Duration = Duration::from_secs(25);
 fn must_be_direct(a: Nat, b: Nat) -> Option<bool> {
     let is_open = |nat| matches!(nat, Nat::None | Nat::Forwarded);
     match (a, b) {
+        (Nat::NoUdp, _) | (_, Nat::NoUdp) => Some(false),
         (Nat::Ipv6, b) => Some(matches!(b, Nat::None | Nat::Ipv6)),
         (a, Nat::Ipv6) => Some(a == Nat::None),
         (Nat::Symmetric, Nat::Symmetric) => Some(false),

@@ -36,6 +36,8 @@ pub(super) enum Nat {
     Forwarded,
     /// A NAT with a random port for each destination.
     Symmetric,
+    /// A NAT that keeps the port and drops UDP.
+    NoUdp,
     /// Nothing, but the machine has IPv6 alone.
     Ipv6,
 }
@@ -98,10 +100,13 @@ impl MeshTestbed {
                     put_behind(&nat_box, "10.0.0", &space, "veth0", Nat::PortRestricted)?;
                     boxes.extend([provider, nat_box]);
                 }
-                Nat::PortRestricted | Nat::Forwarded | Nat::Symmetric => {
+                Nat::PortRestricted | Nat::Forwarded | Nat::Symmetric | Nat::NoUdp => {
                     let nat_box = Namespace::new("nat")?;
                     attach(&internet, &nat_box, number)?;
                     put_behind(&nat_box, "10.0.0", &space, "veth0", *nat)?;
+                    if *nat == Nat::NoUdp {
+                        block_udp(&nat_box)?;
+                    }
                     boxes.push(nat_box);
                 }
             }
@@ -317,7 +322,7 @@ impl Machine {
     }
 
     /// Returns the command of a node that goes on running.
-    fn node_command(&self, words: &[&str]) -> Command {
+    pub(super) fn node_command(&self, words: &[&str]) -> Command {
         let mut command = self.command(words);
         command.args(["--dns", if self.has_own_etc { "on" } else { "off" }]);
         command
@@ -469,6 +474,24 @@ fn put_behind(
     let mut nft = nat_box.command("nft");
     nft.args(["-f", "-"]);
     run_with_input(nft, rules).map(drop)
+}
+
+/// Makes a router drop the UDP packets of the machine behind it.
+pub(super) fn block_udp(router: &Namespace) -> Result<()> {
+    let rules = "table ip no_udp {
+        chain forward {
+            type filter hook forward priority filter - 1;
+            meta l4proto udp drop
+        }
+    }";
+    let mut nft = router.command("nft");
+    nft.args(["-f", "-"]);
+    run_with_input(nft, rules).map(drop)
+}
+
+/// Undoes [`block_udp`].
+pub(super) fn allow_udp(router: &Namespace) -> Result<()> {
+    router.run("nft", &["delete", "table", "ip", "no_udp"]).map(drop)
 }
 
 /// The rules that miniupnpd changes.
