@@ -12,7 +12,7 @@
 //!
 //! Sans-IO: [`DirectorySync::request`] returns one request at a time, and the caller passes the answer in.
 
-#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
