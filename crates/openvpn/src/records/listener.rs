@@ -115,9 +115,10 @@ impl RecordListener {
             .is_ok_and(|(header, ..)| header.opcode == Opcode::HardResetClientV2);
         let handshakes = &mut self.handshakes;
         let room = || handshakes.take(address);
-        let opened = match is_reset {
-            true => self.responder.stream_reset(now, unix, link, packet, room),
-            false => Err(Refused::NoReset),
+        let opened = if is_reset {
+            self.responder.stream_reset(now, unix, link, packet, room)
+        } else {
+            Err(Refused::NoReset)
         };
         let started = opened.and_then(|(control, wrapper)| {
             let context = (&self.tls, &self.settings, WallClock::new(now, unix));
