@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use adit_dataplane::{Relay, StreamOptions};
 pub use log_events::EventLog;
-pub use service::{Service, tun_report};
+pub use service::{Service, server_drops, tun_report};
 pub use sessions::{Session, Sessions};
 pub use sockets::{listen, unbound};
 

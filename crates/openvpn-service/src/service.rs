@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_dataplane::{FilterConfig, PlaneConfig};
 use adit_engine::{PeerId, Transport};
 use adit_linux::tun::TunDevice;
-use adit_openvpn::server::{Disconnect, ServerEngine, ServerEvent, UsedElsewhere};
+use adit_openvpn::server::{Disconnect, ServerCounters, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
 use adit_openvpn_data::OpenVpnFormat;
 use tokio::sync::mpsc;
@@ -276,29 +276,10 @@ impl Instance for Running<'_> {
         report.filter = self.filter.as_ref().map(|filter| filter.file().to_owned());
         report.connections = self.filter.as_ref().map(filter::LiveFilter::connections);
         fill_totals(report, self.driver.backend().plane());
-        let counters = self.driver.engine().counters();
-        let reasons = [
-            ("reset-limited", counters.resets_limited),
-            ("stranger-bad", counters.unauthenticated_bad),
-            ("stranger-unchecked", counters.unauthenticated_unchecked),
-            ("key-expired", counters.keys_expired),
-            ("cookie-bad", counters.cookies_bad),
-            ("cookie-used", counters.cookies_used),
-            ("cookie-forgotten", counters.cookies_forgotten),
-            ("start-limited", counters.starts_limited),
-            ("half-open-refused", counters.half_open_refused),
-            ("half-open-forgotten", counters.half_open_forgotten),
-            ("handshake-refused", counters.handshakes_refused),
-            ("control-bad", counters.session_bad),
-            ("control-delayed", counters.delayed),
-            ("control-excess", counters.messages_excess),
-            ("replaced-untold", counters.replaced_unnotified),
-            ("stream-refused", counters.streams_refused),
-            ("stream-silent", counters.streams_silent),
-            ("stream-bad", counters.streams_bad),
-            ("accept-failed", self.driver.accept_shortages()),
-        ];
-        let occurred = reasons.into_iter().filter(|(_, count)| *count > 0);
+        let accept_failed = ("accept-failed", self.driver.accept_shortages());
+        let reasons = server_drops(&self.driver.engine().counters()).into_iter();
+        let reasons = reasons.chain([accept_failed]);
+        let occurred = reasons.filter(|(_, count)| *count > 0);
         report.drops.extend(occurred.map(|(name, count)| (name.to_owned(), count)));
     }
 }
@@ -489,6 +470,30 @@ impl Running<'_> {
         self.leases();
         tokio::time::sleep(LAST_PACKETS).await;
     }
+}
+
+/// Returns what a server's engine dropped and refused, by the names of a status report.
+pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 18] {
+    [
+        ("reset-limited", counters.resets_limited),
+        ("stranger-bad", counters.unauthenticated_bad),
+        ("stranger-unchecked", counters.unauthenticated_unchecked),
+        ("key-expired", counters.keys_expired),
+        ("cookie-bad", counters.cookies_bad),
+        ("cookie-used", counters.cookies_used),
+        ("cookie-forgotten", counters.cookies_forgotten),
+        ("start-limited", counters.starts_limited),
+        ("half-open-refused", counters.half_open_refused),
+        ("half-open-forgotten", counters.half_open_forgotten),
+        ("handshake-refused", counters.handshakes_refused),
+        ("control-bad", counters.session_bad),
+        ("control-delayed", counters.delayed),
+        ("control-excess", counters.messages_excess),
+        ("replaced-untold", counters.replaced_unnotified),
+        ("stream-refused", counters.streams_refused),
+        ("stream-silent", counters.streams_silent),
+        ("stream-bad", counters.streams_bad),
+    ]
 }
 
 fn notes(applied: adit_runtime::host::ApplyOutcome) -> Vec<String> {
