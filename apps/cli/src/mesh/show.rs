@@ -144,6 +144,7 @@ fn status_page(report: &MeshReport) -> String {
         text.push_str(&format!("exit       {exit}\n"));
     }
     let mut rights = Vec::new();
+    let apps = format!("gateway for OpenVPN apps ({} connected)", report.connected_apps);
     if report.admin {
         rights.push("key of an admin");
     }
@@ -154,7 +155,7 @@ fn status_page(report: &MeshReport) -> String {
         rights.push("gateway");
     }
     if report.openvpn {
-        rights.push("gateway for OpenVPN apps");
+        rights.push(&apps);
     }
     if !rights.is_empty() {
         text.push_str(&format!("roles      {}\n", rights.join(", ")));
@@ -283,6 +284,9 @@ mod tests {
             MeshPeer { route: "leaf".into(), leaf_of: Some("hub".into()), via: None, ..peer() };
         let table = peers_table(&MeshReport { peers: vec![leaf], ..MeshReport::default() });
         assert!(table.contains("leaf of hub"), "{table}");
+        let gateway = MeshReport { openvpn: true, connected_apps: 2, ..MeshReport::default() };
+        let page = status_page(&gateway);
+        assert!(page.contains("gateway for OpenVPN apps (2 connected)"), "{page}");
         assert!(peers_table(&MeshReport::default()).contains("adit mesh invite"));
         let tcp = MeshPeer { route: "relay".into(), via: Some("hub".into()), tcp: true, ..peer() };
         let table = peers_table(&MeshReport { peers: vec![tcp], ..MeshReport::default() });

@@ -31,6 +31,7 @@ use adit_mesh::path::Route;
 use adit_mesh::session::{KeyHash, Policy, Reason};
 use adit_openvpn_data::OpenVpnFormat;
 use adit_openvpn_data::packet::SENDER;
+use adit_openvpn_service::server_drops;
 use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::{WallClock, now, unix_time};
 use adit_runtime::control::{MeshInvitation, MeshReport, Request, Response, StatusReport};
@@ -431,6 +432,10 @@ impl Instance for Running {
     fn report(&mut self, report: &mut StatusReport) {
         fill_totals(report, self.driver.backend().plane());
         self.policy.report(report);
+        if let Some(counters) = self.driver.engine().app_counters() {
+            let drops = server_drops(&counters).into_iter().filter(|(_, count)| *count > 0);
+            report.drops.extend(drops.map(|(name, count)| (name.to_owned(), count)));
+        }
         report.mesh = Some(self.mesh_report());
     }
 }

@@ -80,6 +80,17 @@ fn clients_that_are_kept_apart_need_a_rule_and_not_only_a_policy() {
 }
 
 #[test]
+fn packets_of_the_clients_of_a_mesh_node_pass_by_its_rules() {
+    for (policy, reached) in [("policy drop;", vec![]), ("policy accept;", vec![8])] {
+        let (mut server, [mut member, mut client]) = world(Relay::Clients(PeerId(8)), [2, 8]);
+        guard(&mut server, policy);
+        assert_eq!(sends(&mut server, &mut member, 2, &packet(2, 8, 1)), (false, reached.clone()));
+        let back = if reached.is_empty() { vec![] } else { vec![2] };
+        assert_eq!(sends(&mut server, &mut client, 8, &packet(8, 2, 1)), (false, back));
+    }
+}
+
+#[test]
 fn the_members_of_a_group_change_at_once() {
     let (mut server, [mut a, mut b]) = world(Relay::Deny, [2, 3]);
     let firewall =

@@ -245,11 +245,15 @@ impl Node {
         }
     }
 
-    /// Ends the sessions of apps that are no longer leaves of this node. Those with other addresses connect again.
+    /// Ends the sessions of apps that are no longer leaves of this node. Those that were not removed connect again.
     pub(super) fn check_apps(&mut self, now: Instant, out: &mut Out) {
         let Some(apps) = &self.apps else { return };
         let check = |client: &ClientInfo| match self.valid_leaf(now, &self.leaf_of(client)) {
-            None => Some((client.peer, Disconnect::Halt, "removed from the mesh")),
+            None if self.roster.revoked().contains(&self.leaf_of(client)) => {
+                Some((client.peer, Disconnect::Halt, "removed from the mesh"))
+            }
+            // It may become one again: as long as the node serves apps at all, an app that tries learns the reason.
+            None => Some((client.peer, Disconnect::Restart, "not a member of the mesh")),
             Some(leaf) if (client.ipv4, client.ipv6) != (leaf.ipv4, Some(leaf.ipv6)) => {
                 Some((client.peer, Disconnect::Restart, "its addresses have changed"))
             }

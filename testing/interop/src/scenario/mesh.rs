@@ -36,6 +36,7 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("subnet", gateway::subnet),
     ("exit", gateway::exit),
     ("openvpn-app", apps::openvpn_app),
+    ("openvpn-app-exit", apps::exit),
     ("token", token),
     ("names", names),
     ("policy", policy::policy),

@@ -1,6 +1,6 @@
 //! OpenVPN apps as leaves of a node.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use adit_testbed::laptop::own_etc;
 
 use super::super::{Scenario, ping_until};
 use super::REMOVAL;
+use super::gateway::until_seen;
 use super::testbed::{LIMIT, MeshTestbed, Nat, add_to_internet};
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
@@ -93,6 +94,48 @@ pub(super) fn openvpn_app(scenario: &Scenario<'_>) -> Result<String> {
     second.wait_for(UP, LIMIT)?;
     ping_until(&phone, bed.ipv4(2)?, LIMIT)?;
     Ok("reached, named by the policy, back after a restart, and removed".into())
+}
+
+/// A phone whose traffic all goes through its gateway, which serves it as soon as the port is free, and as long as the mesh
+/// says so.
+pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = MeshTestbed::new(scenario, &[])?;
+    bed.found()?;
+    let taken = bed.machines[0].space.thread(|| Ok(UdpSocket::bind("[::]:1195")?))?;
+    let taken = taken.join().ok().context("a thread")??;
+    let set = |bed: &MeshTestbed, role, value| bed.machines[0].mesh(&["set", "hub", role, value]);
+    set(&bed, "--openvpn-gateway", "on")?;
+    bed.wait_for_line(0, "UDP port 1195 cannot be opened")?;
+    let refused = bed.machines[0].refused(&["invite", "--openvpn"])?;
+    ensure(refused.contains("openvpn-port"), || refused.clone())?;
+    drop(taken);
+    bed.wait_for_line(0, "served at UDP port 1195")?;
+    let full = ["invite", "--openvpn", "--full-tunnel", "--output", "-"];
+    let refused = bed.machines[0].refused(&full)?;
+    ensure(refused.contains("set hub --gateway on"), || refused.clone())?;
+    set(&bed, "--gateway", "on")?;
+    let profile = scenario.folder().join("full.ovpn");
+    std::fs::write(&profile, bed.machines[0].mesh(&full)?)?;
+
+    let (phone, web) = (Namespace::new("phone")?, Namespace::new("web")?);
+    add_to_internet(&bed, &phone, 50)?;
+    let address = add_to_internet(&bed, &web, 99)?;
+    let before = until_seen(&phone, &web, address)?;
+    ensure(before.to_string() == "11.0.0.50", || format!("outside at first: {before}"))?;
+    // A gateway for leaves reaches the web for them; the web is on the phone's own link, so it needs a route.
+    let mut openvpn = connect(&phone, &profile)?;
+    openvpn.wait_for(UP, LIMIT)?;
+    let route = format!("{address}/32");
+    phone.run("ip", &["route", "add", &route, "dev", "tun0"])?;
+    let through = || Ok(until_seen(&phone, &web, address)?.to_string() == "11.0.0.1");
+    until("the web sees the gateway", LIMIT, through)?;
+
+    set(&bed, "--openvpn-gateway", "off")?;
+    let hub = bed.ipv4(0)?;
+    until("the phone is not served", LIMIT, || silent(&phone, hub))?;
+    let peers = bed.machines[0].mesh(&["peers"])?;
+    ensure(!peers.contains("phone"), || peers.clone())?;
+    Ok("through the gateway, as long as it is one".into())
 }
 
 /// Makes a profile for the phone. Returns its file, which is for its owner alone.

@@ -130,7 +130,7 @@ fn seen(from: &Namespace, host: &Namespace, address: IpAddr) -> Result<Option<Ip
     receiver.join().map_err(panicked)?
 }
 
-fn until_seen(from: &Namespace, host: &Namespace, address: IpAddr) -> Result<IpAddr> {
+pub(super) fn until_seen(from: &Namespace, host: &Namespace, address: IpAddr) -> Result<IpAddr> {
     let mut found = None;
     until("a datagram arrives", LIMIT, || {
         found = seen(from, host, address)?;
