@@ -630,16 +630,13 @@ impl SessionEngine {
         let Some(session) = self.sessions.get_mut(&number) else { return };
         match notice {
             Notice::PeerSilent(_) => return self.end(now, number, Reason::Silent, out),
-            Notice::Traffic(_, traffic) => {
-                if session.traffic(now, peer, *traffic, &self.policy) {
-                    return self.end(now, number, Reason::Idle, out);
-                }
+            Notice::Traffic(_, traffic) if session.traffic(now, peer, *traffic, &self.policy) => {
+                return self.end(now, number, Reason::Idle, out);
             }
-            _ => {
-                if let Some(report) = session.record.notice(now, notice, out) {
-                    out.event(Event::Path(number, report));
-                }
-            }
+            _ => {}
+        }
+        if let Some(report) = session.record.notice(now, notice, out) {
+            out.event(Event::Path(number, report));
         }
         self.schedule(number);
     }

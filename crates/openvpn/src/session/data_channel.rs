@@ -136,7 +136,7 @@ impl DataChannel {
             {
                 return NoticeOutcome::Inactive;
             }
-            Notice::InBand(..) | Notice::ProbeResult(..) => {
+            Notice::InBand(..) | Notice::ProbeResult(..) | Notice::Traffic(..) => {
                 let report = self.sizes.notice(now, notice, settings, out);
                 return report.map_or(NoticeOutcome::Nothing, NoticeOutcome::Path);
             }

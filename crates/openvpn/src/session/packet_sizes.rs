@@ -88,6 +88,10 @@ impl PacketSizes {
         let path = self.path.as_mut()?;
         let next = match notice {
             Notice::ProbeResult(_, probed) => path.probed(now, *probed),
+            Notice::Traffic(_, traffic) => {
+                path.traffic(now, traffic.packets.saturating_sub(traffic.in_band_packets));
+                None
+            }
             Notice::InBand(_, message) => {
                 let received = received(message)?.saturating_add(outer_headers(self.link));
                 path.answered(now, received)

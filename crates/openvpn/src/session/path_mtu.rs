@@ -55,6 +55,12 @@ pub(crate) struct PathMtu {
     mute: bool,
     /// The time at which the ceiling is tried again.
     raise: Instant,
+    /// The packets in the tunnel so far, if they are counted.
+    packets: Option<u64>,
+    /// Whether packets have passed since the last search began. A size that nothing uses is not confirmed.
+    used: bool,
+    /// Whether the size is to be confirmed as soon as packets pass.
+    postponed: bool,
     state: State,
 }
 
@@ -88,6 +94,9 @@ impl PathMtu {
             found: None,
             mute: false,
             raise: now,
+            packets: None,
+            used: true,
+            postponed: false,
             state: State::Resting { until: rounded_up(now + START) },
         }
     }
@@ -119,7 +128,15 @@ impl PathMtu {
         }
         let search = match &mut self.state {
             State::Searching(search) => search,
+            State::Resting { .. }
+                if self.packets.is_some() && !self.used && self.found.is_some() =>
+            {
+                self.postponed = true;
+                self.state = State::Resting { until: now + RAISE };
+                return None;
+            }
             State::Resting { .. } => {
+                self.used = false;
                 // A size below the ceiling is confirmed until it is time to search for a larger
                 // one.
                 let size = self.found.filter(|_| now < self.raise).unwrap_or(CEILING);
@@ -174,10 +191,21 @@ impl PathMtu {
         self.next(now)
     }
 
+    /// Processes the number of packets in the tunnel so far.
+    pub(crate) fn traffic(&mut self, now: Instant, packets: u64) {
+        if self.packets.replace(packets).is_none_or(|former| former == packets) {
+            return;
+        }
+        self.used = true;
+        if std::mem::take(&mut self.postponed) && matches!(self.state, State::Resting { .. }) {
+            self.state = State::Resting { until: now };
+        }
+    }
+
     /// Restarts the search because packets to the peer take another path.
     pub(crate) fn moved(&mut self, now: Instant, link: Link) {
-        let found = self.found;
-        *self = Self { found, ..Self::new(now, link) };
+        let (found, packets) = (self.found, self.packets);
+        *self = Self { found, packets, ..Self::new(now, link) };
     }
 
     fn failed(&mut self, now: Instant) -> Option<u16> {
@@ -320,6 +348,30 @@ mod tests {
         assert_eq!(world.sent, [1500]);
         world.run(Duration::from_secs(3600));
         assert!(world.sent.len() <= 32, "one in two minutes: {}", world.sent.len());
+    }
+
+    #[test]
+    fn the_size_of_a_path_without_packets_is_confirmed_when_they_pass_again() {
+        let mut world = World::new(1500);
+        world.path.traffic(world.now, 7);
+        world.run(CONFIRM * 2);
+        let before = world.sent.len();
+        world.path.traffic(world.now, 7);
+        world.run(Duration::from_secs(3600));
+        assert_eq!(world.sent.len(), before, "nothing passes");
+        world.path.traffic(world.now, 8);
+        world.mtu = 1400;
+        assert_eq!(
+            world.run(Duration::from_secs(40)),
+            Some(1400),
+            "the path has changed meanwhile"
+        );
+        let before = world.sent.len();
+        for packets in 9..19 {
+            world.path.traffic(world.now, packets);
+            world.run(CONFIRM);
+        }
+        assert!(world.sent.len() >= before + 9, "{} {before}", world.sent.len());
     }
 
     #[test]
