@@ -22,6 +22,15 @@ const SHARED: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10);
 #[derive(Debug, Default)]
 pub(super) struct Forwarding {
     rules: Option<(ForwardRules, InstalledRules)>,
+    /// Whether a kernel setting was refused, so that the next change of the plan tries it again.
+    is_incomplete: bool,
+}
+
+impl Forwarding {
+    /// Returns whether a part of the plan is not in force.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
 }
 
 impl Host {
@@ -39,19 +48,23 @@ impl Host {
             self.undo_log.restore_sysctls(is_forwarding);
         }
         let rules = rules(forward, device);
-        if self.forwarding.rules.as_ref().is_some_and(|(current, _)| *current == rules) {
-            return Vec::new();
-        }
-        // Installs the new rules before removing the old ones, so that no packet passes unfiltered.
-        match rules.install() {
-            Ok(installed) => self.forwarding.rules = Some((rules, installed)),
-            Err(error) => {
+        let installed = match &self.forwarding.rules {
+            Some((current, _)) if *current == rules => None,
+            // Installs the new rules before removing the old ones, so that no packet passes unfiltered.
+            _ => Some(rules.install()),
+        };
+        match installed {
+            None if !self.forwarding.is_incomplete => return Vec::new(),
+            None => {}
+            Some(Ok(installed)) => self.forwarding.rules = Some((rules, installed)),
+            Some(Err(error)) => {
                 self.undo_log.restore_sysctls(is_forwarding);
                 // The settings of the device go with it.
                 for family in ["ipv4", "ipv6"] {
                     let _ = sysctl::write(&format!("net.{family}.conf.{device}.forwarding"), "0");
                 }
                 self.forwarding.rules = None;
+                self.forwarding.is_incomplete = wants_v4 || wants_v6;
                 if !wants_v4 && !wants_v6 {
                     tracing::debug!("no rules against forwarding: nftables: {error}");
                     return Vec::new();
@@ -60,9 +73,11 @@ impl Host {
             }
         }
         let mut notes = Vec::new();
+        self.forwarding.is_incomplete = false;
         for (family, key, wanted) in [("IPv4", FORWARD4, wants_v4), ("IPv6", FORWARD6, wants_v6)] {
             if wanted && let Err(error) = self.forward(key) {
-                notes.push(format!("{family} is not forwarded: {key}: {error}"));
+                self.forwarding.is_incomplete = true;
+                notes.push(format!("{family} is not forwarded: {key}: {error}; it is tried again"));
             }
         }
         notes

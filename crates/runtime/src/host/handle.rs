@@ -25,6 +25,8 @@ pub struct Remote {
     helper: &'static Helper,
     device: Option<String>,
     plan: Option<HostPlan>,
+    /// Whether nothing of the plan was refused.
+    is_whole: bool,
     _watcher: Watcher,
 }
 
@@ -57,7 +59,7 @@ impl HostHandle {
             TunDevice::from_parts(parts, descriptors)
                 .map_err(|e| Fault::environment(format!("helper: device not taken over: {e}")))
         });
-        let remote = Remote { helper, device: name, plan: None, _watcher: watcher };
+        let remote = Remote { helper, device: name, plan: None, is_whole: true, _watcher: watcher };
         Ok((Self::Helper(Box::new(remote)), tun.transpose()?))
     }
 
@@ -192,11 +194,14 @@ impl HostHandle {
 
 impl Remote {
     async fn put(&mut self, request: Request, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
-        if self.plan.as_ref() == Some(plan) {
+        // The same plan again tries what was refused of it.
+        if self.plan.as_ref() == Some(plan) && self.is_whole {
             return Ok(ApplyOutcome::Same);
         }
         match self.helper.ask(request).await? {
             (Answer::Applied(applied), _) => {
+                self.is_whole =
+                    !matches!(&applied, ApplyOutcome::Changed(notes) if !notes.is_empty());
                 self.plan = Some(plan.clone());
                 Ok(applied)
             }

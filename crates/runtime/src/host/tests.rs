@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use adit_linux::net::{Address, MAIN_TABLE, Net, Route, RouteKind, RuleInUse};
 use adit_linux::tun::{TunDevice, TunOffloads};
+use nix::mount::MsFlags;
+use nix::sched::CloneFlags;
 use tokio::time::timeout;
 
 use super::apply::{ApplyOutcome, Host};
@@ -527,6 +529,42 @@ fn filters_let_the_transports_replies_in_and_are_restored() {
             assert_eq!(heed().unwrap().trim(), "0");
         });
     }
+}
+
+#[test]
+fn a_kernel_setting_that_was_refused_is_tried_again_with_the_same_plan() {
+    let Some((ns, _other)) = world() else { return };
+    inside(&ns, async |net| {
+        let key = std::path::Path::new("/proc/sys/net/ipv4/ip_forward");
+        let value = || std::fs::read_to_string(key).unwrap().trim().to_owned();
+        let mount = |from, to: &std::path::Path, flags| {
+            nix::mount::mount(from, to, None::<&str>, flags, None::<&str>).unwrap();
+        };
+        // Another mount namespace, in which the setting is read-only.
+        nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None, std::path::Path::new("/"), MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+        mount(Some(key), key, MsFlags::MS_BIND);
+        mount(None, key, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
+        let (mut host, device) = host(false).await;
+        let forwards =
+            HostPlan { forward: Some(Forward { internet: true, ..Forward::default() }), ..plan() };
+        for attempt in 0..2 {
+            let applied = match attempt {
+                0 => host.apply(&forwards).await.unwrap(),
+                _ => host.change(&forwards).await.unwrap(),
+            };
+            let ApplyOutcome::Changed(notes) = applied else { panic!("{applied:?}") };
+            assert!(notes.iter().any(|note| note.contains("ip_forward")), "{notes:?}");
+            assert_eq!(value(), "0");
+        }
+        nix::mount::umount(key).unwrap();
+        assert_eq!(host.change(&forwards).await.unwrap(), ApplyOutcome::Changed(Vec::new()));
+        assert_eq!(value(), "1");
+        assert_eq!(host.change(&forwards).await.unwrap(), ApplyOutcome::Same);
+        host.close().await;
+        remove(net, device).await;
+        assert_eq!(value(), "0");
+    });
 }
 
 #[test]

@@ -160,7 +160,11 @@ impl UndoLog {
         }
         self.page.sysctls.push((key.to_owned(), other.unwrap_or(now)));
         self.save();
-        sysctl::write(key, value)
+        // A setting that was refused is not ours, and is tried again.
+        sysctl::write(key, value).inspect_err(|_| {
+            self.page.sysctls.retain(|(known, _)| known != key);
+            self.save();
+        })
     }
 
     /// Restores these kernel settings, except for those that another tunnel needs.

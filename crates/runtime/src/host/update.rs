@@ -9,13 +9,14 @@ use crate::fault::Fault;
 use crate::say;
 
 impl Host {
-    /// Applies another plan without undoing the changes that both plans make, so traffic continues.
+    /// Applies another plan without undoing the changes that both plans make, so traffic continues. The same plan again
+    /// tries what the kernel refused of its forwarding.
     ///
     /// # Errors
     /// See [`Host::apply`].
     pub async fn change(&mut self, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
         let Some(former) = self.plan().cloned() else { return self.apply(plan).await };
-        if former == *plan {
+        if former == *plan && !self.forwarding.is_incomplete() {
             return Ok(ApplyOutcome::Same);
         }
         let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
