@@ -165,6 +165,9 @@ impl std::fmt::Display for ForeignDrop {
 impl ForeignDrop {
     /// Returns the commands that accept the tunnel's packets.
     pub(super) fn let_device(&self, device: &str) -> Vec<String> {
+        if self.is_firewalld() {
+            return vec![format!("firewall-cmd --zone=trusted --add-interface={device}")];
+        }
         if self.ufw {
             return vec![
                 format!("ufw route allow in on {device}"),
@@ -184,12 +187,18 @@ impl ForeignDrop {
     pub(super) fn let_port(&self, listen: Listen) -> Vec<String> {
         let (protocol, port) = (listen.protocol(), listen.port);
         vec![match self.iptables() {
+            _ if self.is_firewalld() => format!("firewall-cmd --add-port={port}/{protocol}"),
             _ if self.ufw => format!("ufw allow {port}/{protocol}"),
             Some(program) => {
                 format!("{program} -I {} -p {protocol} --dport {port} -j ACCEPT", self.chain)
             }
             None => format!("nft insert rule {self} {protocol} dport {port} accept"),
         }]
+    }
+
+    /// Returns whether firewalld created the chain. It replaces rules that are added without it.
+    fn is_firewalld(&self) -> bool {
+        self.table == "firewalld"
     }
 
     /// Returns the program that manages chains with this name, and would not notice rules that are added without it.
@@ -241,6 +250,16 @@ fn has_number(value: &Value, wanted: u64) -> bool {
     }
 }
 
+/// Returns whether a rule drops every packet that reaches it, as the last one of firewalld's chains does.
+fn drops_the_rest(rule: &Value) -> bool {
+    let expressions = rule.get("expr").and_then(Value::as_array);
+    let is = |names: &[&str], one: &Value| names.iter().any(|name| one.get(name).is_some());
+    expressions.is_some_and(|all| {
+        all.last().is_some_and(|last| is(&["drop", "reject"], last))
+            && all.iter().all(|one| is(&["drop", "reject", "counter", "log", "limit"], one))
+    })
+}
+
 fn foreign_drops(
     listing: &Value,
     hook: &str,
@@ -257,14 +276,22 @@ fn foreign_drops(
         text(object, "family") == drop.family && text(object, "table") == drop.table
     };
     of("chain")
-        .filter(|chain| text(chain, "hook") == hook && text(chain, "policy") == "drop")
+        .filter(|chain| text(chain, "hook") == hook)
+        .filter(|chain| {
+            let mut rules = of("rule").filter(|rule| {
+                [("family", "family"), ("table", "table"), ("chain", "name")]
+                    .iter()
+                    .all(|(of_rule, of_chain)| text(rule, of_rule) == text(chain, of_chain))
+            });
+            text(chain, "policy") == "drop" || rules.next_back().is_some_and(drops_the_rest)
+        })
         .map(|chain| ForeignDrop {
             family: text(chain, "family"),
             table: text(chain, "table"),
             chain: text(chain, "name"),
             ufw: false,
         })
-        .filter(|drop| !drop.table.starts_with("adit_"))
+        .filter(|drop| !drop.table.starts_with("adit_") && !drop.table.starts_with("adit-"))
         .filter(|drop| !of("rule").any(|rule| same_table(rule, drop) && lets_through(rule)))
         .map(|drop| {
             let ufw = of("chain")
@@ -339,6 +366,33 @@ mod tests {
             "nft insert rule inet mine passing iifname adit1 accept"
         );
         assert_eq!(drops_forwarded(&serde_json::json!({}), "adit0").len(), 0);
+    }
+
+    #[test]
+    fn finds_firewalld_which_rejects_with_its_last_rule() {
+        let mut forward = chain("inet", "firewalld", "filter_FORWARD", "forward");
+        forward["chain"]["policy"] = "accept".into();
+        let rule = |expressions: Value| {
+            serde_json::json!({"rule": {"family": "inet", "table": "firewalld",
+                "chain": "filter_FORWARD", "expr": expressions}})
+        };
+        let answer =
+            rule(serde_json::json!([{"match": {"right": ["established"]}}, {"accept": null}]));
+        let invalid = rule(serde_json::json!([{"match": {"right": "invalid"}}, {"drop": null}]));
+        let rest = rule(serde_json::json!([{"counter": {}}, {"reject": {"type": "icmpx"}}]));
+        let found = |rules: &[&Value]| {
+            let all = [&forward].into_iter().chain(rules.iter().copied()).cloned();
+            drops_forwarded(&listing(&all.collect::<Vec<_>>()), "mesh-home")
+        };
+        let drops = found(&[&answer, &invalid, &rest]);
+        assert_eq!(
+            drops[0].let_device("mesh-home"),
+            ["firewall-cmd --zone=trusted --add-interface=mesh-home"]
+        );
+        assert_eq!(drops[0].let_port(Listen::udp(1194)), ["firewall-cmd --add-port=1194/udp"]);
+        assert_eq!(found(&[&answer, &invalid]), [], "a rule with a condition");
+        let ours = rule(serde_json::json!([{"match": {"right": "mesh-home"}}, {"accept": null}]));
+        assert_eq!(found(&[&ours, &rest]), []);
     }
 
     /// Runs the real nft to check that the remedies are commands that work and have the expected effect.

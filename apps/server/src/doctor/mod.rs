@@ -143,6 +143,12 @@ pub fn examine(paths: &Paths) -> Vec<Finding> {
     findings
 }
 
+/// Finds rules of other programs that drop what a mesh's node forwards through `device`, or what arrives at its UDP port.
+/// With `None`, it forwards nothing.
+pub fn firewall_of_mesh(device: Option<&str>, port: u16) -> Vec<Finding> {
+    network::foreign_rules(device, "the mesh's", &[Listen::udp(port)])
+}
+
 /// Finds the changes that a killed server left on this host.
 fn left_behind(paths: &Paths) -> Option<Finding> {
     let left: Vec<String> = leftover::of(paths).iter().map(ToString::to_string).collect();

@@ -43,6 +43,16 @@ fn read_only(mount: &str) -> bool {
 /// Finds other programs' rule sets that affect the traffic of `device` or the ports that clients
 /// dial.
 pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
+    let mut findings = foreign_rules(Some(device), "clients'", listen);
+    if findings.is_empty() {
+        findings.push(Finding::ok("firewall", "no foreign rule set is in the way"));
+    }
+    findings
+}
+
+/// Returns a finding for each chain of another program that drops what is forwarded for a device, or what comes in at a
+/// port.
+pub(super) fn foreign_rules(device: Option<&str>, whose: &str, listen: &[Listen]) -> Vec<Finding> {
     let Some(listing) = firewall::listing() else {
         return vec![
             Finding::warning("firewall", "the rules cannot be read: nft is missing or may not")
@@ -50,8 +60,11 @@ pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
         ];
     };
     let mut findings = Vec::new();
-    for drop in firewall::drops_forwarded(&listing, device) {
-        let what = format!("the chain {drop} drops what is forwarded, clients' packets too");
+    let forwards = device.into_iter().flat_map(|device| {
+        firewall::drops_forwarded(&listing, device).into_iter().map(move |drop| (drop, device))
+    });
+    for (drop, device) in forwards {
+        let what = format!("the chain {drop} drops what is forwarded, {whose} packets too");
         findings.push(
             drop.let_device(device)
                 .into_iter()
@@ -67,9 +80,6 @@ pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
             let finding = Finding::warning("firewall", what);
             findings.push(drop.let_port(*listen).into_iter().fold(finding, Finding::remedy));
         }
-    }
-    if findings.is_empty() {
-        findings.push(Finding::ok("firewall", "no foreign rule set is in the way"));
     }
     findings
 }
