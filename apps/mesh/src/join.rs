@@ -1,16 +1,24 @@
 //! Joining a mesh.
 
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Duration;
 
+use adit_crypto::sign::SigningKey;
 use adit_engine::{Engine, Link};
 use adit_mesh::join::Joined;
 use adit_mesh::node::{JoinEvent, Joining};
 use adit_mesh::path::MAIN_SOCKET;
+use adit_mesh::roster::Changes;
+use adit_mesh::session::KeyHash;
 use adit_mesh::token::Token;
 use adit_openvpn::data_format::{Input, Outbox};
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::fault::Fault;
+use adit_runtime::paths::{self, write_whole};
 use tokio::net::UdpSocket;
 
 use super::found::node_name;
@@ -18,7 +26,7 @@ use super::join_streams::{StreamEvent, Streams};
 use super::reach::Reach;
 use super::roster_file::RosterFile;
 use super::state::{new_key, store_key};
-use super::{Paths, short};
+use super::{Paths, fingerprint, short};
 
 /// The longest datagram of a control channel.
 const MAX_DATAGRAM: usize = 4096;
@@ -49,14 +57,25 @@ pub struct JoinOutcome {
     pub took: Duration,
 }
 
-/// Joins a mesh with a token. Nothing is written before this machine is a member.
+/// Where a node waits for an approval.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// The name of the inviter, if it has one.
+    pub inviter: Option<String>,
+    /// The beginning of this node's key, as the inviter shows it.
+    pub fingerprint: String,
+}
+
+/// Joins a mesh with a token. Nothing is written before this machine is a member. Calls `on_waiting` if the inviter's
+/// operator must approve it first.
 ///
 /// # Errors
 /// The inviter cannot be reached or refuses, or a file cannot be written.
 pub fn join(
-    dir: Option<&std::path::Path>,
+    dir: Option<&Path>,
     token: &str,
     choices: &NewNode,
+    on_waiting: impl FnMut(&Waiting),
 ) -> Result<JoinOutcome, Fault> {
     let token: Token = token.parse().map_err(|error| Fault::operator(format!("{error}")))?;
     if let Some(mesh) = &choices.mesh
@@ -64,6 +83,8 @@ pub fn join(
     {
         return Err(taken(mesh));
     }
+    // A member whose disk is full would have lost its key, and used up the token.
+    check_room(&paths::Paths::new(dir)?.data)?;
     let (inviter, addresses) = (*token.inviter(), token.addresses().to_vec());
     let tcp_addresses = token.tcp_addresses();
     let (name, key) = (node_name(choices.node.as_deref())?, new_key()?);
@@ -75,7 +96,8 @@ pub fn join(
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
-    let Joined { changes, roster } = *runtime.block_on(exchange(joining))?;
+    let exchange = exchange(joining, key.public_hash(), on_waiting);
+    let Joined { changes, roster } = *runtime.block_on(exchange)?;
     let mesh = choices.mesh.clone().unwrap_or_else(|| changes.genesis().name.to_string());
     let paths = Paths::new(dir, &mesh).map_err(|fault| {
         Fault::operator(format!("{fault} (this machine is a member now; join again with it)"))
@@ -85,12 +107,15 @@ pub fn join(
     }
     let own = key.public_hash();
     let member = roster.member(&own).ok_or_else(|| Fault::ours("joined and not a member"))?;
-    paths.create()?;
-    store_key(&paths.node_key_file(), &key)?;
     let mut reach = Reach::default();
     reach.hint(&inviter, &addresses, &tcp_addresses);
-    adit_runtime::paths::write_whole(&paths.reach_file(), 0o600, &reach.encode())?;
-    RosterFile::create(&paths.roster_file(), &changes)?;
+    reach.set_compared(&[(inviter, unix_time())]);
+    write_node(&paths, &key, &reach, &changes).map_err(|fault| {
+        Fault::environment(format!(
+            "{fault}; this machine was admitted as {name}, and has lost its key: remove {name} from the mesh, and join again \
+             with another token"
+        ))
+    })?;
     let ipv4 = member.ipv4.map(IpAddr::from);
     Ok(JoinOutcome {
         mesh: *changes.mesh(),
@@ -102,6 +127,51 @@ pub fn join(
     })
 }
 
+/// Writes the files of a new node: all of them, or none.
+fn write_node(
+    paths: &Paths,
+    key: &SigningKey,
+    reach: &Reach,
+    changes: &Changes,
+) -> Result<(), Fault> {
+    let write = || {
+        paths.create()?;
+        store_key(&paths.node_key_file(), key)?;
+        write_whole(&paths.reach_file(), 0o600, &reach.encode())?;
+        RosterFile::create(&paths.roster_file(), changes)
+    };
+    write().inspect_err(|_| {
+        for file in [paths.node_key_file(), paths.reach_file(), paths.roster_file()] {
+            let _ = fs::remove_file(file);
+        }
+        let _ = fs::remove_dir(&paths.state);
+    })
+}
+
+/// The room on the disk that a new node needs for its files.
+const ROOM: usize = 1 << 20;
+
+/// Checks that a folder, or the closest one above it that exists, has room for a new node.
+fn check_room(folder: &Path) -> Result<(), Fault> {
+    let exists = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
+    let path = exists.join(format!(".adit-room-{}", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let written = file.and_then(fill);
+    let _ = fs::remove_file(&path);
+    written.map_err(|error| {
+        Fault::environment(format!(
+            "this machine cannot keep the files of a node in {}: {error}; mend that, and join again with the same token",
+            exists.display()
+        ))
+    })
+}
+
+/// Writes as much as a new node needs.
+fn fill(mut file: File) -> io::Result<()> {
+    file.write_all(&vec![0xad; ROOM])?;
+    file.sync_data()
+}
+
 fn taken(mesh: &str) -> Fault {
     Fault::operator(format!(
         "this machine is in a mesh of the name {mesh} already; join the other one under another name with --mesh NAME"
@@ -109,7 +179,11 @@ fn taken(mesh: &str) -> Fault {
 }
 
 /// Exchanges packets with the inviter until it has answered.
-async fn exchange(mut joining: Joining) -> Result<Box<Joined>, Fault> {
+async fn exchange(
+    mut joining: Joining,
+    own: KeyHash,
+    mut on_waiting: impl FnMut(&Waiting),
+) -> Result<Box<Joined>, Fault> {
     let any: [SocketAddr; 2] =
         [(Ipv6Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::UNSPECIFIED, 0).into()];
     // The first one serves IPv4 as well.
@@ -135,6 +209,10 @@ async fn exchange(mut joining: Joining) -> Result<Box<Joined>, Fault> {
                 adit_engine::Output::Hangup(link) => streams.close(link),
                 adit_engine::Output::Event(JoinEvent::OpenStream(to)) => streams.open(to),
                 adit_engine::Output::Event(JoinEvent::Joined(joined)) => return Ok(joined),
+                adit_engine::Output::Event(JoinEvent::Waiting(waits)) => {
+                    let inviter = waits.inviter.map(|name| name.to_string());
+                    on_waiting(&Waiting { inviter, fingerprint: fingerprint(&own) });
+                }
                 adit_engine::Output::Event(JoinEvent::Failed(failure)) => {
                     return Err(Fault::environment(failure.to_string()));
                 }
@@ -171,5 +249,45 @@ fn as_family(address: SocketAddr, ipv6: bool) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(v4) if ipv6 => SocketAddr::from((v4.to_ipv6_mapped(), address.port())),
         _ => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_mesh::roster::{Genesis, Label};
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_found_before_the_token_is_used() {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert_eq!(fill(full).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let refused = check_room(Path::new("/proc/adit/mesh")).unwrap_err().to_string();
+        assert!(refused.contains("/proc") && refused.contains("same token"), "{refused}");
+        let dir = tempfile::tempdir().unwrap();
+        check_room(&dir.path().join("data/mesh")).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn a_node_is_written_as_a_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        let key = new_key().unwrap();
+        let genesis = Genesis {
+            name: Label::new("home").unwrap(),
+            admins: vec![key.public_hash()],
+            threshold: 1,
+            ranges: Vec::new(),
+            random: [7; 32],
+        };
+        let changes = Changes::new(genesis).unwrap();
+        // A folder in place of the file makes the last but one step fail.
+        fs::create_dir_all(paths.reach_file()).unwrap();
+        write_node(&paths, &key, &Reach::default(), &changes).unwrap_err();
+        assert!(!paths.node_key_file().exists() && !paths.exists());
+        fs::remove_dir(paths.reach_file()).unwrap();
+        write_node(&paths, &key, &Reach::default(), &changes).unwrap();
+        assert!(paths.node_key_file().exists() && paths.exists());
     }
 }

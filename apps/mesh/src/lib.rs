@@ -26,11 +26,20 @@ pub use directory::{
     DirectoryChosen, DirectoryInit, InitOptions, init_directory, use_directory, use_file, use_hint,
 };
 pub use found::{Founded, NewMesh, found};
-pub use join::{JoinOutcome, NewNode, join};
+pub use join::{JoinOutcome, NewNode, Waiting, join};
 pub use paths::{DEFAULT_NAME, Paths};
 pub use phrase::WORDS;
 pub use recover::{phrases, recover};
 pub use settings::Settings;
+
+/// The beginning of a key's hash in hex, in groups: long enough that no other key with the same one can be found.
+pub fn fingerprint(hash: &[u8]) -> String {
+    let groups = hash
+        .chunks(2)
+        .take(8)
+        .map(|group| group.iter().map(|byte| format!("{byte:02x}")).collect());
+    groups.collect::<Vec<String>>().join(" ")
+}
 
 /// The beginning of a key's hash in hex, by which people tell keys apart.
 pub fn short(hash: &[u8]) -> String {

@@ -1,4 +1,5 @@
-//! What a node keeps to reach the others after a restart: their endpoints, and the addresses of its invitation.
+//! What a node keeps to reach the others after a restart: their endpoints, and the addresses of its invitation. With it is
+//! the time at which it last compared its roster with theirs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use adit_engine::UnixTime;
 use adit_mesh::session::KeyHash;
 use adit_runtime::fault::{Fault, file_fault};
 use base64::Engine as _;
@@ -24,6 +26,9 @@ pub(crate) struct Reach {
     /// Signed endpoints, in base64.
     #[serde(default)]
     endpoints: Vec<String>,
+    /// When the roster was last compared, by the hash of the member's key, in base64.
+    #[serde(default)]
+    compared: BTreeMap<String, u64>,
 }
 
 impl Reach {
@@ -64,6 +69,17 @@ impl Reach {
         self.endpoints = endpoints.into_iter().map(|endpoint| BASE64.encode(endpoint)).collect();
     }
 
+    pub(crate) fn compared(&self) -> Vec<(KeyHash, UnixTime)> {
+        let decoded = self.compared.iter().filter_map(|(key, at)| {
+            Some((BASE64.decode(key).ok()?.try_into().ok()?, UnixTime(*at)))
+        });
+        decoded.collect()
+    }
+
+    pub(crate) fn set_compared(&mut self, compared: &[(KeyHash, UnixTime)]) {
+        self.compared = compared.iter().map(|(key, at)| (BASE64.encode(key), at.0)).collect();
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec(self).unwrap_or_default();
         text.push(b'\n');
@@ -92,11 +108,13 @@ mod tests {
         let [address, tcp] = ["192.0.2.1:1194", "192.0.2.1:443"].map(|it| it.parse().unwrap());
         reach.hint(&[7; 32], &[address], &[tcp]);
         reach.set_endpoints(vec![vec![1, 2, 3]]);
+        reach.set_compared(&[([7; 32], UnixTime(9))]);
         fs::write(&path, reach.encode()).unwrap();
         let read = Reach::load(&path).unwrap();
         assert_eq!(read.hints(), [([7; 32], vec![address])]);
         assert_eq!(read.tcp_hints(), [([7; 32], vec![tcp])]);
         assert_eq!(read.endpoints(), [[1, 2, 3]]);
+        assert_eq!(read.compared(), [([7; 32], UnixTime(9))]);
         fs::write(&path, "{").unwrap();
         assert_eq!(Reach::load(&path).unwrap(), Reach::default());
     }

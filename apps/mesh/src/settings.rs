@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::num::NonZeroU16;
+use std::time::Duration;
 
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::settings::checked_device;
@@ -18,6 +19,10 @@ pub(crate) const OPENVPN_PORT: u16 = 1195;
 
 /// The TCP port of a node that others reach, unless the settings have another.
 const TCP_PORT: u16 = 443;
+
+/// The least `max-age`. Connected members compare their rosters every five minutes, so a shorter one would cut off
+/// members that are well.
+const MIN_MAX_AGE: Duration = Duration::from_secs(3600);
 
 /// The settings of a node on this machine. Without a file, all have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +47,8 @@ pub struct Settings {
     pub openvpn_port: u16,
     /// The name or address at which OpenVPN apps reach this machine; `None`: the addresses that the node knows.
     pub openvpn_host: Option<String>,
+    /// The time without a comparison of the roster with another member after which a peer loses its routes; `None`: never.
+    pub max_age: Option<Duration>,
 }
 
 /// The file as it is written.
@@ -58,6 +65,7 @@ struct Raw {
     masquerade: Option<bool>,
     openvpn_port: Option<NonZeroU16>,
     openvpn_host: Option<String>,
+    max_age: Option<String>,
 }
 
 impl Settings {
@@ -81,7 +89,10 @@ impl Settings {
             Some(device) => checked_device(&device).map_err(|error| wrong("device", error))?,
             None => paths.device(),
         };
+        let max_age = raw.max_age.map(|text| max_age(&text)).transpose();
+        let max_age = max_age.map_err(|error| wrong("max-age", error))?;
         Ok(Self {
+            max_age,
             port: raw.port.unwrap_or(PORT),
             tcp_port: raw.tcp_port.unwrap_or(TCP_PORT),
             device,
@@ -94,6 +105,22 @@ impl Settings {
             openvpn_host: raw.openvpn_host,
         })
     }
+}
+
+/// Reads a time like `24h`.
+fn max_age(text: &str) -> Result<Duration, String> {
+    let unit = |unit| match unit {
+        'h' => Some(3600),
+        'd' => Some(86_400),
+        _ => None,
+    };
+    let time = text.char_indices().next_back().and_then(|(at, last)| {
+        let number: u32 = text.get(..at)?.parse().ok()?;
+        number.checked_mul(unit(last)?).map(|seconds| Duration::from_secs(seconds.into()))
+    });
+    time.filter(|time| *time >= MIN_MAX_AGE).ok_or_else(|| {
+        format!("max-age = {text:?}: write a time of at least an hour, like \"24h\" or \"7d\"")
+    })
 }
 
 #[cfg(test)]
@@ -123,6 +150,7 @@ mod tests {
             masquerade: true,
             openvpn_port: 1195,
             openvpn_host: None,
+            max_age: None,
         };
         assert_eq!(load(None).unwrap(), defaults);
         assert_eq!(load(Some("")).unwrap(), defaults);
@@ -131,7 +159,8 @@ mod tests {
     #[test]
     fn each_setting_is_read_and_a_wrong_one_is_named_with_its_line() {
         let text = "port = 7\ntcp-port = 0\ndevice = \"m0\"\nworkers = 2\nport-mapping = false\nexit = \"hub\"\n\
-                    forward = false\nmasquerade = false\nopenvpn-port = 8\nopenvpn-host = \"vpn.example.org\"\n";
+                    forward = false\nmasquerade = false\nopenvpn-port = 8\nopenvpn-host = \"vpn.example.org\"\n\
+                    max-age = \"24h\"\n";
         let expected = Settings {
             port: 7,
             tcp_port: 0,
@@ -143,11 +172,17 @@ mod tests {
             masquerade: false,
             openvpn_port: 8,
             openvpn_host: Some("vpn.example.org".into()),
+            max_age: Some(Duration::from_secs(86_400)),
         };
         assert_eq!(load(Some(text)).unwrap(), expected);
         let wrong = load(Some("port = 7\nprot = 8\n")).unwrap_err().to_string();
         assert!(wrong.contains("mesh.toml line 2") && wrong.contains("prot"), "{wrong}");
         let wrong = load(Some("\ndevice = \"a/b\"\n")).unwrap_err().to_string();
         assert!(wrong.contains("mesh.toml line 2"), "{wrong}");
+        for text in ["", "h", "0h", "90", "59m", "24 h", "-1h", "99999999999h", "h24", "24ä"] {
+            let wrong = load(Some(&format!("max-age = \"{text}\"\n"))).unwrap_err().to_string();
+            assert!(wrong.contains("line 1") && wrong.contains("24h"), "{wrong}");
+        }
+        assert_eq!(load(Some("max-age = \"7d\"")).unwrap().max_age.unwrap().as_secs(), 604_800);
     }
 }

@@ -100,6 +100,10 @@ pub(crate) fn decode_key(text: &str) -> Option<SigningKey> {
 #[derive(Serialize, Deserialize)]
 struct StoredInvitation {
     secret_hash: String,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    approve: bool,
     uses: u32,
     until: u64,
     #[serde(default)]
@@ -118,8 +122,11 @@ struct StoredInvitation {
 
 impl StoredInvitation {
     fn new(invitation: &Invitation) -> Self {
-        let Terms { range, subnets, groups, relay, gateway, not_after } = &invitation.terms;
+        let Terms { name, approve, range, subnets, groups, relay, gateway, not_after } =
+            &invitation.terms;
         Self {
+            name: name.as_ref().map(ToString::to_string),
+            approve: *approve,
             secret_hash: BASE64.encode(invitation.secret_hash),
             uses: invitation.uses,
             until: invitation.until.0,
@@ -140,6 +147,12 @@ impl StoredInvitation {
             uses: self.uses,
             until: UnixTime(self.until),
             terms: Terms {
+                // A name that is none must not become the joiner's own choice.
+                name: match self.name {
+                    Some(name) => Some(Label::new(&name)?),
+                    None => None,
+                },
+                approve: self.approve,
                 range: self.range,
                 subnets: self.subnets.into_iter().collect(),
                 groups: groups.collect::<Option<_>>()?,
@@ -211,6 +224,8 @@ mod tests {
             range: Some("100.87.0.0/16".parse().unwrap()),
             groups: [Label::new("web").unwrap()].into(),
             relay: true,
+            name: Label::new("web1"),
+            approve: true,
             ..Terms::default()
         };
         let until = UnixTime(now.0 + 3600);

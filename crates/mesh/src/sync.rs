@@ -202,9 +202,27 @@ struct Neighbour {
     remembered: VecDeque<ChangeHash>,
     /// Our digest and the neighbour's when heads were last exchanged: the same two lead to the same result.
     exchanged: Option<([u8; 32], [u8; 32])>,
+    /// Whether the neighbour has everything that we have, and we what it has.
+    agrees: bool,
+    budget: Budget,
+}
+
+/// What a member may still cost this node. It outlives the member's sessions, so that a new session does not renew it.
+#[derive(Debug, Default)]
+pub struct Budget {
     exchanges: TokenBucket,
     changes: TokenBucket,
     invalid: u32,
+}
+
+#[cfg(test)]
+impl Budget {
+    /// Returns a budget of which nothing is left for changes.
+    pub(crate) fn without_changes(now: Instant) -> Self {
+        let budget = Self::default();
+        assert!(budget.changes.take(now, MAX_CHANGES, CHANGES));
+        budget
+    }
 }
 
 impl RosterSync {
@@ -219,9 +237,22 @@ impl RosterSync {
         self.neighbours.insert(session, neighbour);
     }
 
-    /// Ends the exchange over a session.
-    pub fn disconnected(&mut self, session: SessionNumber) {
-        self.neighbours.remove(&session);
+    /// Limits a new session by what is left of the member's budget.
+    pub fn set_budget(&mut self, session: SessionNumber, budget: Budget) {
+        if let Some(neighbour) = self.neighbours.get_mut(&session) {
+            neighbour.budget = budget;
+        }
+    }
+
+    /// Ends the exchange over a session. Returns what is left of the member's budget, for [`Self::set_budget`].
+    pub fn disconnected(&mut self, session: SessionNumber) -> Budget {
+        self.neighbours.remove(&session).map(|neighbour| neighbour.budget).unwrap_or_default()
+    }
+
+    /// Returns whether a digest has shown, since the last call, that the neighbour has the same changes: all of them, or
+    /// all that the bounds of either end let through.
+    pub fn take_agreement(&mut self, session: SessionNumber) -> bool {
+        self.neighbours.get_mut(&session).is_some_and(|it| std::mem::take(&mut it.agrees))
     }
 
     /// Sends the digest to all neighbours again, to find changes that a bound kept from one of the two.
@@ -254,10 +285,10 @@ impl RosterSync {
         match Record::decode(bytes)? {
             Record::Digest(theirs) => {
                 let both = (changes.digest(), theirs);
-                if both.0 != both.1
-                    && neighbour.exchanged != Some(both)
-                    && neighbour.exchanges.take(now, 1, EXCHANGES)
-                {
+                if both.0 == both.1 || neighbour.exchanged == Some(both) {
+                    // The neighbour's heads, and the changes that we lacked, have arrived before this digest.
+                    neighbour.agrees |= both.0 == both.1 || !neighbour.awaits_heads;
+                } else if neighbour.budget.exchanges.take(now, 1, EXCHANGES) {
                     neighbour.exchanged = Some(both);
                     self.counters.exchanges = self.counters.exchanges.saturating_add(1);
                     neighbour.send_heads(changes, true);
@@ -307,7 +338,7 @@ impl RosterSync {
         let Some(neighbour) = self.neighbours.get_mut(&session) else { return Ok(Vec::new()) };
         let (mut added, mut waits) = (Vec::new(), false);
         for bytes in encoded {
-            if !neighbour.changes.take(now, 1, CHANGES) {
+            if !neighbour.budget.changes.take(now, 1, CHANGES) {
                 self.counters.limited = self.counters.limited.saturating_add(1);
                 continue;
             }
@@ -327,14 +358,16 @@ impl RosterSync {
                 // Not a change, or one that cannot be part of the set.
                 Err(_) => {
                     self.counters.invalid = self.counters.invalid.saturating_add(1);
-                    neighbour.invalid = neighbour.invalid.saturating_add(1);
-                    if neighbour.invalid >= MAX_INVALID {
+                    let invalid = &mut neighbour.budget.invalid;
+                    *invalid = invalid.saturating_add(1);
+                    if *invalid >= MAX_INVALID {
                         return Err(SyncError::TooManyInvalid);
                     }
                 }
             }
         }
-        if waits && neighbour.pages.is_empty() && neighbour.exchanges.take(now, 1, EXCHANGES) {
+        if waits && neighbour.pages.is_empty() && neighbour.budget.exchanges.take(now, 1, EXCHANGES)
+        {
             neighbour.send_heads(changes, false);
         }
         self.counters.added = self.counters.added.saturating_add(added.len() as u64);
@@ -380,7 +413,7 @@ impl Neighbour {
             return Ok(());
         }
         let Page { heads, missing, .. } = std::mem::take(&mut self.heads);
-        if !self.exchanges.take(now, 1, EXCHANGES) {
+        if !self.budget.exchanges.take(now, 1, EXCHANGES) {
             return Ok(());
         }
         // If both ends ask at once, each has the other's heads already.

@@ -20,6 +20,7 @@ use adit_engine::{Random, UnixTime};
 use ipnet::{IpNet, Ipv4Net};
 use zeroize::Zeroizing;
 
+use crate::join::Pending;
 use crate::roster::Label;
 use crate::session::{KeyHash, MeshId};
 use crate::wire::{DecodeError, Decoder, is_usable, put_address};
@@ -224,6 +225,10 @@ pub struct Invitation {
 /// What a node becomes that joins with an invitation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
+    /// Its name. `None`: the one that it wishes.
+    pub name: Option<Label>,
+    /// Whether it waits until the inviter's operator approves it.
+    pub approve: bool,
     /// The range of its IPv4 address. `None`: it has none.
     pub range: Option<Ipv4Net>,
     /// The networks behind it.
@@ -243,6 +248,7 @@ pub struct Terms {
 pub struct Invitations {
     mesh: MeshId,
     by_hash: BTreeMap<[u8; 32], Invitation>,
+    pending: Pending,
     counters: InvitationCounters,
 }
 
@@ -279,7 +285,8 @@ pub enum InvitationError {
 impl Invitations {
     /// Creates an empty set of invitations to a mesh.
     pub fn new(mesh: MeshId) -> Self {
-        Self { mesh, by_hash: BTreeMap::new(), counters: InvitationCounters::default() }
+        let counters = InvitationCounters::default();
+        Self { mesh, by_hash: BTreeMap::new(), pending: Pending::default(), counters }
     }
 
     /// Adds an invitation, in place of one with the same secret.
@@ -323,14 +330,41 @@ impl Invitations {
         secret: &JoinSecret,
         now: UnixTime,
     ) -> Result<&Invitation, InvitationError> {
-        let (error, counter) = match self.by_hash.get(&secret.hash(&self.mesh)) {
-            None => (InvitationError::Unknown, &mut self.counters.unknown),
-            Some(it) if it.until < now => (InvitationError::Expired, &mut self.counters.over),
-            Some(it) if it.uses == 0 => (InvitationError::Used, &mut self.counters.over),
-            Some(it) => return Ok(it),
-        };
-        *counter = counter.saturating_add(1);
-        Err(error)
+        let hash = secret.hash(&self.mesh);
+        if let Err(error) = self.valid(&hash, now) {
+            let counter = match error {
+                InvitationError::Unknown => &mut self.counters.unknown,
+                _ => &mut self.counters.over,
+            };
+            *counter = counter.saturating_add(1);
+        }
+        self.valid(&hash, now)
+    }
+
+    /// Returns the invitation with this hash of its secret, by which a node may join now.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn valid(
+        &self,
+        secret_hash: &[u8; 32],
+        now: UnixTime,
+    ) -> Result<&Invitation, InvitationError> {
+        match self.by_hash.get(secret_hash) {
+            None => Err(InvitationError::Unknown),
+            Some(it) if it.until < now => Err(InvitationError::Expired),
+            Some(it) if it.uses == 0 => Err(InvitationError::Used),
+            Some(it) => Ok(it),
+        }
+    }
+
+    /// Returns the joiners that wait for an approval.
+    pub fn pending(&self) -> &Pending {
+        &self.pending
+    }
+
+    pub(crate) fn pending_mut(&mut self) -> &mut Pending {
+        &mut self.pending
     }
 
     /// Records that an invitation admitted a node.

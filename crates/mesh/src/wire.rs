@@ -95,6 +95,10 @@ impl<'a> Decoder<'a> {
         Ok(*field)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         self.array().map(u8::from_be_bytes)
     }

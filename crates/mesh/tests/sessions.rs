@@ -274,6 +274,7 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
         roster: &mut roster,
         invitations: &mut invitations,
         counters: &mut JoinCounters::default(),
+        inviter: None,
         now: UNIX,
     };
     responder.receive(&w.records(1)[0], &mut admission, |_| true).unwrap();

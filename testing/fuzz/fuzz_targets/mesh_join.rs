@@ -43,6 +43,7 @@ pub fn run(bytes: &[u8]) {
         roster: &mut roster,
         invitations: &mut invitations,
         counters: &mut counters,
+        inviter: None,
         now: NOW,
     };
     let admitted = responder.receive(bytes, &mut admission, |_| true).is_ok();

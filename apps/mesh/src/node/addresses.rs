@@ -24,6 +24,11 @@ impl OwnAddresses {
         Self { port, device, looked: None, last: None }
     }
 
+    /// Returns the node's UDP port.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Returns all addresses, if they differ from those of the last look. `inside` are this node's in the mesh.
     pub(super) fn changed(&mut self, inside: &[IpAddr]) -> Option<Vec<SocketAddr>> {
         let now = now();

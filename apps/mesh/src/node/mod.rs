@@ -9,6 +9,7 @@ mod host_plan;
 mod memory_release;
 mod names;
 mod policy;
+mod rates;
 mod report;
 mod requests;
 mod store;
@@ -20,10 +21,11 @@ use std::num::NonZeroU16;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_dataplane::{PlaneConfig, Relay, StreamOptions};
 use adit_dns::zone::Zone;
-use adit_engine::Transport;
+use adit_engine::{Instant, Transport};
 use adit_linux::privileges::Capability;
 use adit_linux::udp::{UdpOptions, UdpSocket, steer};
 use adit_mesh::node::{FIRST_APP, Node, NodeConfig, NodeEvent, RelayLimits};
@@ -54,6 +56,8 @@ use self::host_plan::Conflict;
 use self::memory_release::MemoryRelease;
 use self::names::Names;
 use self::policy::NodePolicy;
+use self::rates::Rates;
+use self::report::hex;
 use self::store::Store;
 use super::admin_keys::AdminKeys;
 use super::directory::DirectoryConfig;
@@ -77,6 +81,9 @@ pub struct UpOptions {
     /// An invitation to make when the node runs, for the next machine.
     pub invite: Option<MeshInvitation>,
 }
+
+/// The time after which what the kernel refused of a plan is tried again.
+const RETRY: Duration = Duration::from_secs(15);
 
 /// What is known once the node runs.
 #[derive(Clone, Debug)]
@@ -212,6 +219,8 @@ async fn serve(
         policy: Policy::default(),
         relay_limits: RelayLimits::default(),
         policy_text: stored.clone(),
+        compared: reach.compared(),
+        max_age: settings.max_age,
     };
     let node = Node::new(node, adit_runtime::random::seed()?, now(), unix_time())
         .map_err(|error| Fault::ours(error.to_string()))?;
@@ -219,12 +228,12 @@ async fn serve(
         host_plan::plan(&settings, node.roster(), &node.key_hash(), node.changes(), conflict)
     };
     let mut plan = plan_of(conflict.as_ref());
-    notes(host.apply(&plan).await?);
+    let mut refused = notes(host.apply(&plan).await?);
     let zone = names::zone(node.roster(), node.changes(), conflict.is_none());
     let names = if options.names { serve_names(zone, &plan).await } else { None };
     if names.is_some() {
         plan.dns = host_plan::dns(&plan, node.changes());
-        notes(host.change(&plan).await?);
+        refused.extend(notes(host.change(&plan).await?));
     }
     // Without a helper it keeps what it takes to change routes.
     privileges::become_user("node", options.user.as_ref(), helped, &[Capability::CAP_NET_ADMIN])?;
@@ -252,9 +261,13 @@ async fn serve(
         policy,
         exit_problem: None,
         apps,
+        retry_at: (!refused.is_empty()).then(|| now() + RETRY),
+        refused,
+        trust_problems: Vec::new(),
         admin_keys: admin,
         conflict,
         packets: log::Traffic::default(),
+        rates: Rates::default(),
         memory_release: MemoryRelease::default(),
         wall: WallClock::new(),
         removed: false,
@@ -293,10 +306,10 @@ async fn serve_names(zone: Zone, plan: &HostPlan) -> Option<Names> {
         .ok()
 }
 
-fn notes(outcome: ApplyOutcome) {
-    if let ApplyOutcome::Changed(notes) = outcome {
-        notes.iter().for_each(|note| tracing::warn!("{note}"));
-    }
+fn notes(outcome: ApplyOutcome) -> Vec<String> {
+    let ApplyOutcome::Changed(notes) = outcome else { return Vec::new() };
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
+    notes
 }
 
 /// A running node.
@@ -319,11 +332,18 @@ struct Running {
     exit_problem: Option<String>,
     /// The server for OpenVPN apps.
     apps: AppServer,
+    /// What the kernel refused of the last plan, as the log has it.
+    refused: Vec<String>,
+    /// When it is tried again.
+    retry_at: Option<Instant>,
+    /// The problems with comparisons that the log has.
+    trust_problems: Vec<String>,
     admin_keys: AdminKeys,
     /// Why this machine has no IPv4 address in the mesh.
     conflict: Option<Conflict>,
     packets: log::Traffic,
     memory_release: MemoryRelease,
+    rates: Rates,
     wall: WallClock,
     removed: bool,
     /// The TCP port at which this node accepts others.
@@ -407,8 +427,12 @@ impl Instance for Running {
         if let Some(unix) = self.wall.wall_clock_jump() {
             self.driver.act(|node, now, _| node.set_unix_time(now, unix));
         }
+        if self.retry_at.is_some_and(|at| at <= now()) {
+            self.roster_changed().await;
+        }
         self.watch_addresses();
         self.packets.tick(now(), self.driver.backend().plane());
+        self.sample_rates();
         self.store.write_due(self.driver.engine());
         self.policy.tick();
         self.tick_apps();
@@ -450,7 +474,8 @@ impl Running {
             }
             NodeEvent::Roster => self.roster_changed().await,
             NodeEvent::Invitations => self.store.invitations_changed(self.driver.engine()),
-            NodeEvent::Endpoints => self.store.endpoints_changed(),
+            NodeEvent::Endpoints | NodeEvent::Compared => self.store.endpoints_changed(),
+            NodeEvent::Trust => self.trust_changed(),
             NodeEvent::Policy => {
                 self.policy.changed(self.driver.engine(), self.driver.backend().plane());
             }
@@ -487,9 +512,42 @@ impl Running {
             NodeEvent::App(event) => self.apps.log(&event),
             NodeEvent::Admitted(key) => say!(1, "{} joined the mesh", self.name(&key)),
             NodeEvent::NotAdmitted(reason) => say!(1, "a node could not join: {reason}"),
+            NodeEvent::Waiting(key) => {
+                if let Some(joiner) = self.joiners().into_iter().find(|it| it.key == hex(&key)) {
+                    tracing::warn!(
+                        "{} wants to join, with the key {}: admit it with: adit mesh approve {}",
+                        joiner.name,
+                        joiner.fingerprint,
+                        joiner.name
+                    );
+                }
+            }
             NodeEvent::Removed => self.removed = true,
         }
         Ok(())
+    }
+
+    /// Takes a sample of how much passes between this node and each peer.
+    fn sample_rates(&mut self) {
+        let (node, plane) = (self.driver.engine(), self.driver.backend().plane());
+        let connected = node.peers().filter(|key| !node.channels(key).is_empty());
+        let counters = connected.map(|key| {
+            let channels = node.channels(&key).iter();
+            (key, channels.filter_map(|channel| plane.counters(*channel)).collect())
+        });
+        self.rates.sample(now(), counters);
+    }
+
+    /// Logs which peers have become stale or have lost their routes, and which have not any more.
+    fn trust_changed(&mut self) {
+        let problems = self.trust_problems();
+        for problem in problems.iter().filter(|it| !self.trust_problems.contains(it)) {
+            tracing::warn!("{problem}");
+        }
+        for problem in self.trust_problems.iter().filter(|it| !problems.contains(it)) {
+            say!(1, "no longer: {problem}");
+        }
+        self.trust_problems = problems;
     }
 
     /// Sets this machine's addresses and routes again.
@@ -511,10 +569,17 @@ impl Running {
         self.set_exit();
         self.update_apps();
         self.accept_streams();
-        match self.host.change(&plan).await {
-            Ok(outcome) => notes(outcome),
-            Err(fault) => tracing::warn!("{fault}"),
+        let refused = match self.host.change(&plan).await {
+            // Nothing was refused of this plan before, or it would not be the same.
+            Ok(ApplyOutcome::Same) => Vec::new(),
+            Ok(ApplyOutcome::Changed(notes)) => notes,
+            Err(fault) => vec![fault.to_string()],
+        };
+        for note in refused.iter().filter(|note| !self.refused.contains(note)) {
+            tracing::warn!("{note}");
         }
+        self.retry_at = (!refused.is_empty()).then(|| now() + RETRY);
+        self.refused = refused;
     }
 
     /// Gives the node the gateway that the settings name. If it is gone, no packets leave, neither inside nor outside.
@@ -575,7 +640,7 @@ impl Running {
         self.driver.act(Node::close);
         while self.driver.perform().is_some() {}
         // The last packets leave the data plane's threads.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
         drop(self.driver);
         if let Some(port_mapping) = self.port_mapping {
             port_mapping.release().await;

@@ -296,6 +296,8 @@ mod tests {
             let State { key, admin, mut roster, changes, invitations, .. } =
                 State::open(&self.paths).unwrap();
             let config = NodeConfig {
+                compared: Vec::new(),
+                max_age: None,
                 key,
                 admin: admin.current().unwrap(),
                 changes,

@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
-use adit_mesh::node::RouteKind;
+use adit_mesh::join::PendingJoiner;
+use adit_mesh::node::{Excess, RouteKind};
 use adit_mesh::roster::Member;
 use adit_mesh::session::KeyHash;
 use adit_runtime::clock::{now, unix_time};
-use adit_runtime::control::{MeshPeer, MeshReport};
+use adit_runtime::control::{MeshDropped, MeshJoiner, MeshPeer, MeshReport};
 
 use super::Running;
-use crate::short;
+use crate::{fingerprint, short};
 
 impl Running {
     pub(super) fn mesh_report(&self) -> MeshReport {
@@ -37,23 +38,56 @@ impl Running {
             exit: self.settings.exit.clone(),
             relayed_bytes: node.counters().relay.forwarded,
             directory: self.directory_report(),
+            waiting: self.joiners(),
             peers,
             warnings: self.warnings(),
+            port: self.addresses.port(),
+            device: self.settings.device.clone(),
+            forwards: self.settings.forward
+                && member.is_some_and(|member| member.gateway || !member.subnets.is_empty()),
         }
+    }
+
+    /// Returns a route in words, and the address or relay that it leads to.
+    pub(super) fn route(&self, route: RouteKind) -> (&'static str, Option<String>) {
+        match route {
+            RouteKind::None => ("none", None),
+            RouteKind::Connecting => ("connecting", None),
+            RouteKind::Direct(to) => ("direct", Some(to.to_string())),
+            RouteKind::Relay(relay) => ("relay", Some(self.name(&relay))),
+            RouteKind::Leaf(_) => ("leaf", None),
+        }
+    }
+
+    /// Returns the nodes that wait for an approval, the first one first.
+    pub(super) fn joiners(&self) -> Vec<MeshJoiner> {
+        let unix = unix_time();
+        let mut waiting: Vec<_> = self.driver.engine().pending(now()).collect();
+        waiting.sort_by_key(|joiner| joiner.since);
+        let report = |joiner: &PendingJoiner| MeshJoiner {
+            name: joiner.name.to_string(),
+            key: hex(&joiner.key),
+            fingerprint: fingerprint(&joiner.key),
+            invitation: hex(&joiner.secret_hash),
+            waits_s: unix.0.saturating_sub(joiner.since.0),
+        };
+        waiting.into_iter().map(report).collect()
     }
 
     pub(super) fn peer_report(&self, key: &KeyHash) -> MeshPeer {
         let node = self.driver.engine();
         let peer = node.peer(now(), key);
         let (route, via) = match peer.route {
-            RouteKind::None => ("none", None),
-            RouteKind::Connecting => ("connecting", None),
-            RouteKind::Direct(to) => ("direct", Some(to.to_string())),
-            RouteKind::Relay(relay) => ("relay", Some(self.name(&relay))),
             RouteKind::Leaf(_) => ("leaf", node.app_session(key).map(|(from, _)| from.to_string())),
+            route => self.route(route),
         };
         let member = node.roster().member(key);
+        let traffic = self.rates.of(key);
         MeshPeer {
+            rx_bytes: traffic.rx_bytes,
+            tx_bytes: traffic.tx_bytes,
+            rx_bps: traffic.rx_bps,
+            tx_bps: traffic.tx_bps,
             name: member.and_then(|member| member.name.as_ref()).map(ToString::to_string),
             key: hex(key),
             addresses: member.map(addresses_of).unwrap_or_default(),
@@ -68,6 +102,13 @@ impl Running {
             tcp: peer.stream,
             rtt_ms: peer.rtt.map(|rtt| (rtt.as_secs_f64() * 10_000.0).round() / 10.0),
             connected_s: peer.connected_for.map(|age| age.as_secs()),
+            stale: peer.is_stale,
+            expired: peer.is_expired,
+            dropped: MeshDropped {
+                records: peer.excess.records,
+                endpoints: peer.excess.endpoints,
+                changes: peer.excess.changes,
+            },
             not_after: member.and_then(|member| member.not_after).map(|time| time.0),
         }
     }
@@ -84,7 +125,50 @@ impl Running {
         let apps = self.apps.problem().map(ToString::to_string);
         let warnings = roster.warnings().iter().map(ToString::to_string);
         let own = policy.into_iter().chain(conflict).chain(exit).chain(apps);
-        warnings.chain(expiring).chain(own).chain(self.directory_warnings()).collect()
+        let members = self.trust_problems().into_iter().chain(self.floods());
+        let warnings = warnings.chain(expiring).chain(own).chain(members);
+        warnings.chain(self.directory_warnings()).collect()
+    }
+
+    /// Says which peers are stale, or have no routes because of `max-age`.
+    pub(super) fn trust_problems(&self) -> Vec<String> {
+        let node = self.driver.engine();
+        let problem = |key: KeyHash| {
+            let peer = node.peer(now(), &key);
+            let name = self.name(&key);
+            if peer.is_expired {
+                Some(format!(
+                    "{name} has no routes: for longer than max-age, this node has compared its roster with no other member; \
+                     it continues when another one is reached"
+                ))
+            } else if peer.is_stale {
+                Some(format!(
+                    "{name} is stale: this node was away, and too few other members confirm that it is still a member"
+                ))
+            } else {
+                None
+            }
+        };
+        node.peers().filter_map(problem).collect()
+    }
+
+    /// Says which members send too much.
+    fn floods(&self) -> Vec<String> {
+        let node = self.driver.engine();
+        let flood = |key: KeyHash| {
+            let Excess { records, endpoints, changes } = node.peer(now(), &key).excess;
+            let parts = [(records, "records"), (endpoints, "endpoints"), (changes, "changes")];
+            let parts = parts.iter().filter(|(count, _)| *count > 0);
+            let parts: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+            (!parts.is_empty()).then(|| {
+                format!(
+                    "{} sends too much, and was limited: {} were dropped",
+                    self.name(&key),
+                    parts.join(", ")
+                )
+            })
+        };
+        node.peers().filter_map(flood).collect()
     }
 }
 

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use adit_engine::UnixTime;
+use adit_mesh::join::JoinRefusal;
 use adit_mesh::roster::{Action, Label, Member, NodeInfo, Revocation};
 use adit_mesh::token::Terms;
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::control::{
-    MeshDescription, MeshInvitation, MeshPath, MeshToken, Request, Response,
+    MeshDescription, MeshInvitation, MeshJoiner, MeshPath, MeshPong, MeshToken, Request, Response,
 };
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::mesh_policy;
@@ -32,6 +33,8 @@ impl Running {
             Request::MeshAdmins => Ok(Response::MeshAdmins(Box::new(self.admins()))),
             Request::MeshAdmin(request) => self.admin(request).map(Response::MeshSigned),
             Request::MeshPath { name } => self.path(&name),
+            Request::MeshApprove { name, refuse } => self.approve(&name, refuse),
+            Request::MeshPing { name, ping } => self.ping(&name, ping),
             Request::MeshPolicy => {
                 Ok(Response::MeshPolicy(self.policy.describe(self.driver.engine())))
             }
@@ -46,7 +49,15 @@ impl Running {
     }
 
     pub(super) fn invite(&mut self, invitation: &MeshInvitation) -> Result<MeshToken, Fault> {
+        let name = invitation.name.as_deref().map(node_name).transpose()?;
+        if name.is_some() && invitation.uses > 1 {
+            return Err(Fault::operator(
+                "a token with a name is for one node: leave out --uses, or the name",
+            ));
+        }
         let terms = Terms {
+            name,
+            approve: invitation.approve,
             range: self.range(),
             groups: labels(&invitation.groups)?,
             subnets: subnets(&invitation.subnets)?,
@@ -60,7 +71,67 @@ impl Running {
             .driver
             .act(|node, now, out| node.invite(now, terms, uses, until, out))
             .map_err(|error| Fault::operator(error.to_string()))?;
-        Ok(MeshToken { token: token.to_string(), until: until.0 })
+        let hash = token.secret().hash(token.mesh());
+        Ok(MeshToken { token: token.to_string(), until: until.0, invitation: hex(&hash) })
+    }
+
+    /// Admits or refuses a node that waits for an approval.
+    fn approve(&mut self, name: &str, refuse: bool) -> Result<Response, Fault> {
+        let joiner = self.joiner(name)?;
+        let key = self
+            .driver
+            .engine()
+            .pending(now())
+            .map(|pending| pending.key)
+            .find(|key| hex(key) == joiner.key)
+            .ok_or_else(|| Fault::operator(JoinRefusal::NotWaiting.to_string()))?;
+        if refuse {
+            self.driver.act(|node, _, _| node.refuse_joiner(&key));
+        } else {
+            let admitted = self.driver.act(|node, now, out| node.approve(now, &key, out));
+            admitted.map_err(|reason| {
+                Fault::operator(format!("{} is not admitted: {reason}", joiner.name))
+            })?;
+        }
+        Ok(Response::MeshJoiner(joiner))
+    }
+
+    /// Returns the node that waits under this name, or whose key's hash begins so.
+    fn joiner(&self, name: &str) -> Result<MeshJoiner, Fault> {
+        let all = self.joiners();
+        let is_named = |joiner: &&MeshJoiner| {
+            let key = name.replace(' ', "");
+            joiner.name == name || (key.len() >= MIN_PREFIX && joiner.key.starts_with(&key))
+        };
+        let mut found = all.iter().filter(is_named);
+        match (found.next(), found.next()) {
+            (Some(joiner), None) => Ok(joiner.clone()),
+            (None, _) => Err(Fault::operator(format!(
+                "{name}: no node of this name waits for approval; list them with: adit mesh approve"
+            ))),
+            (Some(_), Some(_)) => Err(Fault::operator(format!(
+                "{name}: several nodes wait under this name: give the beginning of the key's hash instead"
+            ))),
+        }
+    }
+
+    /// Sends a ping, or returns the answer to an earlier one.
+    fn ping(&mut self, name: &str, ping: Option<u64>) -> Result<Response, Fault> {
+        let key = self.member(name)?.key;
+        if key == self.driver.engine().key_hash() {
+            return Err(Fault::operator(format!("{name} is this node itself: ping another one")));
+        }
+        let ping = ping.or_else(|| self.driver.act(|node, now, out| node.ping(now, &key, out)));
+        let pong = ping.and_then(|ping| self.driver.engine().pong(ping));
+        let (route, via) = pong.map(|pong| self.route(pong.route)).unzip();
+        let pong = MeshPong {
+            peer: self.peer_report(&key),
+            ping,
+            rtt_ms: pong.map(|pong| (pong.rtt.as_secs_f64() * 100_000.0).round() / 100.0),
+            route: route.map(ToOwned::to_owned),
+            via: via.flatten(),
+        };
+        Ok(Response::MeshPong(Box::new(pong)))
     }
 
     fn remove(&mut self, name: &str, with_invited: bool) -> Result<Response, Fault> {
@@ -79,13 +150,11 @@ impl Running {
         let MeshDescription { name, groups, subnets: networks, relay, gateway, openvpn } =
             description;
         let name = match name {
-            Some(name) => Label::new(&name).ok_or_else(|| {
-                Fault::operator(format!(
-                    "{name:?} is not a name for a node: lower-case letters, digits and inner hyphens"
-                ))
-            })?,
+            Some(name) => node_name(&name)?,
             None => member.name.clone().ok_or_else(|| {
-                Fault::operator("another member has this node's name: give it another one with --name")
+                Fault::operator(
+                    "another member has this node's name: give it another one with --name",
+                )
             })?,
         };
         let node = NodeInfo {
@@ -156,12 +225,20 @@ impl Running {
 /// The shortest beginning of a hash that names a key or a change.
 const MIN_PREFIX: usize = 4;
 
+fn node_name(name: &str) -> Result<Label, Fault> {
+    Label::new(name).ok_or_else(|| {
+        Fault::operator(format!(
+            "{name:?} is not a name for a node: use lower-case letters, digits and inner hyphens"
+        ))
+    })
+}
+
 /// Returns the names of groups.
 pub(super) fn labels(groups: &[String]) -> Result<BTreeSet<Label>, Fault> {
     let label = |group: &String| {
         Label::new(group).ok_or_else(|| {
             Fault::operator(format!(
-                "{group:?} is not a name for a group: lower-case letters, digits and inner hyphens"
+                "{group:?} is not a name for a group: use lower-case letters, digits and inner hyphens"
             ))
         })
     };
@@ -191,9 +268,9 @@ pub(super) fn with_prefix<T>(
         (Some(item), None) => Ok(item),
         (Some(first), Some(second)) if hash(&first) == hash(&second) => Ok(first),
         (None, _) => Err(Fault::operator(format!("{prefix}: {}", missing()))),
-        (Some(_), Some(_)) => {
-            Err(Fault::operator(format!("{prefix}: the beginning of several; write more of it")))
-        }
+        (Some(_), Some(_)) => Err(Fault::operator(format!(
+            "{prefix}: several hashes begin like this: give more digits"
+        ))),
     }
 }
 

@@ -80,6 +80,7 @@ impl Store {
         if self.endpoints_at.take().is_some() {
             self.endpoints_written = Some(now());
             self.reach.set_endpoints(node.endpoints());
+            self.reach.set_compared(node.compared());
             replace(&self.reach_file, &self.reach.encode());
         }
     }

@@ -16,6 +16,14 @@ pub struct Joiner {
     mesh: MeshId,
     own: KeyHash,
     state: State,
+    waits: Option<Waits>,
+}
+
+/// The inviter's answer that the joiner must wait for an approval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// The name of the inviter, if it has one.
+    pub inviter: Option<Label>,
 }
 
 #[derive(Debug)]
@@ -65,7 +73,9 @@ pub enum JoinError {
     #[error("the inviter's answer: a record out of turn")]
     OutOfTurn,
     /// The roster does not have this node as a member.
-    #[error("the inviter's answer: this node is not a member")]
+    #[error(
+        "the inviter's answer: this node is not a member; if it was admitted for a limited time, check this machine's clock"
+    )]
     NotMember,
 }
 
@@ -84,7 +94,12 @@ impl Joiner {
             return Err(JoinError::NotInviter);
         }
         let request = Record::Request { secret: token.secret().clone(), name }.encode();
-        Ok((Self { mesh: *token.mesh(), own, state: State::Requested }, request))
+        Ok((Self { mesh: *token.mesh(), own, state: State::Requested, waits: None }, request))
+    }
+
+    /// Returns whether the exchange is over because this node must wait for an approval, and ask again.
+    pub fn waits(&self) -> Option<&Waits> {
+        self.waits.as_ref()
     }
 
     /// Processes a record of the inviter. Returns the mesh once this node has all of it.
@@ -95,6 +110,10 @@ impl Joiner {
         let state = std::mem::replace(&mut self.state, State::Over);
         match (state, Record::decode(record)?) {
             (State::Requested, Record::Refused(reason)) => Err(reason.into()),
+            (State::Requested, Record::Waiting { inviter }) => {
+                self.waits = Some(Waits { inviter });
+                Ok(None)
+            }
             (State::Requested, Record::Roster { changes, genesis }) => {
                 let genesis = Genesis::decode(&genesis)?;
                 if genesis.mesh_id()? != self.mesh {

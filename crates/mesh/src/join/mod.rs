@@ -3,7 +3,7 @@
 //! ```text
 //! joiner                                                    inviter
 //!   secret of the token, wished name  ------------------->
-//!     <-------------------  genesis, number of changes | refusal
+//!     <-------------------  genesis, number of changes | refusal | waiting
 //!     <-------------------  changes, in causal order, in as many records as they need
 //! ```
 //!
@@ -12,14 +12,17 @@
 //! is a member itself.
 //!
 //! A member that asks again, because its session ended during the answer, gets the roster without another use of the
-//! invitation.
+//! invitation. So does a joiner that had to wait for an operator's approval: it asks again every few seconds, with the same
+//! key, each time in a new session.
 
 mod joiner;
+mod pending;
 mod record;
 mod responder;
 #[cfg(test)]
 mod tests;
 
-pub use joiner::{JoinError, Joined, Joiner};
+pub use joiner::{JoinError, Joined, Joiner, Waits};
+pub use pending::{MAX_PENDING, MAX_PER_INVITATION, Pending, PendingCounters, PendingJoiner};
 pub use record::{MAX_RECORD, Record, Refused};
 pub use responder::{Admission, JoinCounters, JoinRefusal, Responder};

@@ -5,6 +5,7 @@
 //! refused: version 1 | kind 2 | reason 1
 //! roster:  version 1 | kind 3 | number of changes 4 | genesis
 //! changes: version 1 | kind 4 | (length 2, change)*
+//! waiting: version 1 | kind 5 | the inviter's name, if it has one: length 1, name
 //! ```
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
@@ -44,6 +45,11 @@ pub enum Record {
     },
     /// Encoded changes, at least one.
     Changes(Vec<Vec<u8>>),
+    /// The joiner must wait for an approval, and ask again.
+    Waiting {
+        /// The name of the inviter.
+        inviter: Option<Label>,
+    },
 }
 
 /// The reason for a refusal, as the joiner learns it.
@@ -53,15 +59,27 @@ pub enum Refused {
     #[error("the inviter does not accept this invitation: it may be used up or too old")]
     Invitation,
     /// Another member has the name.
-    #[error("another member of the mesh has this name: choose another one")]
+    #[error("another member of the mesh has this name: choose another one with --name")]
     Name,
     /// The inviter could not admit the node.
     #[error("the inviter could not admit this node: its log has the reason")]
     Failed,
+    /// The inviter's operator has refused the node.
+    #[error("the inviter's operator refused this node: ask them why, and join again")]
+    Denied,
+    /// Too many nodes wait for an approval.
+    #[error("too many nodes wait for approval at the inviter: try again in a minute")]
+    Crowded,
 }
 
 impl Refused {
-    const ALL: [(u8, Self); 3] = [(1, Self::Invitation), (2, Self::Name), (3, Self::Failed)];
+    const ALL: [(u8, Self); 5] = [
+        (1, Self::Invitation),
+        (2, Self::Name),
+        (3, Self::Failed),
+        (4, Self::Denied),
+        (5, Self::Crowded),
+    ];
 }
 
 impl Record {
@@ -88,6 +106,10 @@ impl Record {
                 let (record, count) = encode_changes(changes.iter().cloned());
                 debug_assert_eq!(count, changes.len(), "more changes than fit a record");
                 out.extend(record);
+            }
+            Self::Waiting { inviter } => {
+                put_head(5, &mut out);
+                inviter.iter().for_each(|name| name.put(&mut out));
             }
         }
         out
@@ -125,6 +147,12 @@ impl Record {
                 changes if changes.is_empty() => Err(DecodeError::Truncated.into()),
                 changes => Ok(Self::Changes(changes)),
             },
+            5 if from.is_empty() => Ok(Self::Waiting { inviter: None }),
+            5 => {
+                let inviter = Some(Label::read(&mut from)?);
+                from.end()?;
+                Ok(Self::Waiting { inviter })
+            }
             kind => Err(DecodeError::Kind(kind).into()),
         }
     }

@@ -8,13 +8,14 @@ use adit_crypto::sign::SigningKey;
 use adit_engine::UnixTime;
 use zeroize::Zeroizing;
 
+use super::pending::NotPending;
 use super::record::{Record, Refused, encode_changes};
 use crate::roster::{
     Action, Change, ChangeHash, Changes, DraftError, InsertError, Label, NodeInfo, ObjectError,
     Roster,
 };
 use crate::session::KeyHash;
-use crate::token::{InvitationError, Invitations, JoinSecret, Terms};
+use crate::token::{Invitation, InvitationError, Invitations, JoinSecret, Terms};
 
 /// The inviter's end of one session for joining.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Admission<'a> {
     pub invitations: &'a mut Invitations,
     /// Counts requests.
     pub counters: &'a mut JoinCounters,
+    /// The name of this node, which a joiner that waits learns.
+    pub inviter: Option<Label>,
     /// The time.
     pub now: UnixTime,
 }
@@ -87,6 +90,15 @@ pub enum JoinRefusal {
     /// The change could not be stored.
     #[error("the admission could not be stored")]
     NotAppended,
+    /// The operator has refused the key.
+    #[error("its key was refused")]
+    Denied,
+    /// Too many joiners wait for an approval.
+    #[error("too many nodes wait for approval: approve or refuse some with adit mesh approve")]
+    Crowded,
+    /// No joiner with this key waits for an approval.
+    #[error("the node asks no longer: start adit mesh join on it again")]
+    NotWaiting,
 }
 
 impl JoinRefusal {
@@ -96,6 +108,8 @@ impl JoinRefusal {
             Self::Form(_) | Self::OutOfTurn => None,
             Self::Invitation(_) => Some(Refused::Invitation),
             Self::Name(_) => Some(Refused::Name),
+            Self::Denied => Some(Refused::Denied),
+            Self::Crowded => Some(Refused::Crowded),
             _ => Some(Refused::Failed),
         }
     }
@@ -144,7 +158,11 @@ impl Responder {
         let Record::Request { secret, name } = Record::decode(record)? else {
             return Err(JoinRefusal::OutOfTurn);
         };
-        admission.admit(self.peer, &secret, name, append)?;
+        if !admission.admit(self.peer, &secret, name, append)? {
+            let inviter = admission.inviter.clone();
+            self.first = Some(Record::Waiting { inviter }.encode());
+            return Ok(());
+        }
         let changes = &*admission.changes;
         let genesis = changes.genesis().encode().map_err(JoinRefusal::Sign)?;
         let count = u32::try_from(changes.len()).unwrap_or(u32::MAX);
@@ -176,23 +194,68 @@ impl Responder {
 }
 
 impl Admission<'_> {
-    /// Makes a node a member, unless it is one.
+    /// Makes a node a member, unless it is one. Returns false if it must wait for an approval.
     fn admit(
         &mut self,
         peer: KeyHash,
         secret: &JoinSecret,
-        name: Label,
+        wished: Label,
+        append: impl FnOnce(&Change) -> bool,
+    ) -> Result<bool, JoinRefusal> {
+        if is_member(self.roster, &peer, self.now) {
+            return Ok(true);
+        }
+        let Invitation { secret_hash, terms, .. } =
+            self.invitations.find(secret, self.now)?.clone();
+        let name = terms.name.clone().unwrap_or(wished);
+        self.check_name(&name)?;
+        if !terms.approve {
+            self.sign(peer, name, &secret_hash, &terms, append)?;
+            return Ok(true);
+        }
+        match self.invitations.pending_mut().ask(peer, name, secret_hash, self.now) {
+            Ok(()) => Ok(false),
+            Err(NotPending::Refused) => Err(JoinRefusal::Denied),
+            Err(NotPending::Full) => Err(JoinRefusal::Crowded),
+        }
+    }
+
+    /// Makes a joiner a member that waits for an approval. It learns so when it asks again.
+    ///
+    /// # Errors
+    /// See [`JoinRefusal`]; its invitation may have been used up by another node, or be too old.
+    pub fn approve(
+        &mut self,
+        key: &KeyHash,
         append: impl FnOnce(&Change) -> bool,
     ) -> Result<(), JoinRefusal> {
-        if is_member(self.roster, &peer, self.now) {
-            return Ok(());
+        let waiting = self.invitations.pending().get(key, self.now).cloned();
+        let waiting = waiting.ok_or(JoinRefusal::NotWaiting)?;
+        let invitation = self.invitations.valid(&waiting.secret_hash, self.now)?;
+        let terms = invitation.terms.clone();
+        self.check_name(&waiting.name)?;
+        self.sign(*key, waiting.name, &waiting.secret_hash, &terms, append)?;
+        self.invitations.pending_mut().remove(key);
+        Ok(())
+    }
+
+    fn check_name(&self, name: &Label) -> Result<(), JoinRefusal> {
+        match self.roster.by_name(name) {
+            Some(_) => Err(JoinRefusal::Name(name.clone())),
+            None => Ok(()),
         }
-        let invitation = self.invitations.find(secret, self.now)?;
-        let secret_hash = invitation.secret_hash;
-        if self.roster.by_name(&name).is_some() {
-            return Err(JoinRefusal::Name(name));
-        }
-        let node = node(&invitation.terms, name, self.roster, &peer)?;
+    }
+
+    /// Signs and stores the admission of a node, which takes a use of the invitation.
+    fn sign(
+        &mut self,
+        peer: KeyHash,
+        name: Label,
+        secret_hash: &[u8; 32],
+        terms: &Terms,
+        append: impl FnOnce(&Change) -> bool,
+    ) -> Result<(), JoinRefusal> {
+        let node = node(terms, name, self.roster, &peer)?;
         let signer = self.key.public_hash();
         let body = self.changes.draft(signer, self.now, Action::Admit { key: peer, node })?;
         let change =
@@ -207,7 +270,7 @@ impl Admission<'_> {
             return Err(JoinRefusal::NotAppended);
         }
         (*self.changes, *self.roster) = (changed, roster);
-        self.invitations.take_use(&secret_hash);
+        self.invitations.take_use(secret_hash);
         Ok(())
     }
 }

@@ -61,6 +61,7 @@ impl Host {
             roster: &mut roster,
             invitations: &mut self.invitations,
             counters: &mut self.counters,
+            inviter: Some(name("hub")),
             now: self.now,
         };
         let result = responder.receive(record, &mut admission, |change| {
@@ -98,6 +99,43 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Approves a joiner. The change is stored if that is possible.
+    fn approve(&mut self, key: KeyHash) -> Result<(), JoinRefusal> {
+        let mut roster = Roster::evaluate(&self.changes);
+        let mut admission = Admission {
+            key: &self.signer.key,
+            changes: &mut self.changes,
+            roster: &mut roster,
+            invitations: &mut self.invitations,
+            counters: &mut self.counters,
+            inviter: None,
+            now: self.now,
+        };
+        admission.approve(&key, |change| {
+            if self.can_store {
+                self.stored.push(change.clone());
+            }
+            self.can_store
+        })
+    }
+
+    /// Checks that a request is answered by an order to wait, and that nothing else happens.
+    fn waits(&mut self, key: KeyHash) {
+        let before = (self.uses(), self.changes.len());
+        let (result, records) = self.ask(key, "laptop");
+        assert_eq!(result, Ok(()));
+        let waiting = Record::Waiting { inviter: Some(name("hub")) };
+        assert_eq!(records, [waiting.encode().to_vec()]);
+        assert_eq!((self.uses(), self.changes.len()), before);
+        assert!(self.stored.is_empty());
+    }
+}
+
+fn approved() -> Terms {
+    Terms { approve: true, ..Terms::default() }
+}
+
 fn secret() -> JoinSecret {
     JoinSecret::from_bytes([3; 16])
 }
@@ -129,6 +167,8 @@ fn changes_record(changes: &[&Change]) -> Vec<u8> {
 #[test]
 fn a_node_joins_on_the_terms_of_its_invitation() {
     let terms = Terms {
+        name: None,
+        approve: false,
         range: Some("100.87.3.0/24".parse().unwrap()),
         subnets: ["10.1.0.0/16".parse().unwrap()].into(),
         groups: [name("build")].into(),
@@ -365,6 +405,8 @@ fn records_are_read_as_they_were_written_and_from_nothing_else() {
         Record::Refused(Refused::Invitation),
         Record::Roster { changes: 3, genesis: vec![1, 2] },
         Record::Changes(vec![vec![1], vec![], vec![2; 300]]),
+        Record::Waiting { inviter: None },
+        Record::Waiting { inviter: Some(name("hub")) },
     ];
     for record in records {
         assert_eq!(Record::decode(&record.encode()), Ok(record));
@@ -374,14 +416,106 @@ fn records_are_read_as_they_were_written_and_from_nothing_else() {
     assert_eq!(Record::decode(&long), form(DecodeError::TrailingBytes(1)));
     let capital = [&[1, 1][..], &[3; 16], &[1, b'A']].concat();
     assert_eq!(Record::decode(&capital), Err(ObjectError::Label));
-    assert_eq!(Record::decode(&[1, 2, 4]), form(DecodeError::Kind(4)));
+    assert_eq!(Record::decode(&[1, 2, 6]), form(DecodeError::Kind(6)));
     assert_eq!(Record::decode(&[1, 2, 1, 0]), form(DecodeError::TrailingBytes(1)));
     assert_eq!(Record::decode(&[1, 3, 0, 0, 0, 0, 5]), Err(ObjectError::Range(0)));
     assert_eq!(Record::decode(&[1, 3, 0, 1, 0, 1, 5]), Err(ObjectError::Range(65_537)));
     assert_eq!(Record::decode(&[1, 4]), form(DecodeError::Truncated));
     assert_eq!(Record::decode(&[1, 4, 0, 2, 7]), form(DecodeError::Truncated));
-    assert_eq!(Record::decode(&[1, 5]), form(DecodeError::Kind(5)));
+    assert_eq!(Record::decode(&[1, 5, 0]), Err(ObjectError::Label));
+    assert_eq!(Record::decode(&[1, 5, 1, b'a', 0]), form(DecodeError::TrailingBytes(1)));
+    assert_eq!(Record::decode(&[1, 6]), form(DecodeError::Kind(6)));
     assert_eq!(Record::decode(&[2, 4]), form(DecodeError::Version(2)));
     let long = vec![1; MAX_RECORD + 1];
     assert_eq!(Record::decode(&long), form(DecodeError::TooLong(MAX_RECORD + 1)));
+}
+
+#[test]
+fn the_token_gives_the_name() {
+    let mut host = Host::new(Terms { name: Some(name("web1")), ..Terms::default() });
+    host.ask(JOINER, "laptop").0.unwrap();
+    let roster = Roster::evaluate(&host.changes);
+    assert_eq!(roster.member(&JOINER).unwrap().name, Some(name("web1")));
+    let mut host = Host::new(Terms { name: Some(name("web1")), ..Terms::default() });
+    let node = NodeInfo::named(name("web1"));
+    write(&mut host.changes, &host.signer, Action::Admit { key: node_key(1), node });
+    host.refuses(JOINER, &JoinRefusal::Name(name("web1")), Refused::Name);
+}
+
+#[test]
+fn a_joiner_that_needs_an_approval_is_a_member_only_after_it() {
+    let mut host = Host::new(approved());
+    host.waits(JOINER);
+    host.waits(JOINER);
+    let waiting: Vec<_> = host.invitations.pending().iter(NOW).cloned().collect();
+    let [waiting] = &waiting[..] else { panic!("{waiting:?}") };
+    assert_eq!((waiting.key, &waiting.name), (JOINER, &name("laptop")));
+    host.approve(JOINER).unwrap();
+    assert_eq!((host.uses(), host.stored.len()), (0, 1));
+    assert_eq!(host.invitations.pending().iter(NOW).count(), 0);
+    let (result, records) = host.ask(JOINER, "laptop");
+    assert_eq!(result, Ok(()));
+    assert!(join(&host.token(), &records).unwrap().is_some());
+}
+
+#[test]
+fn a_thief_of_the_token_waits_as_well_and_one_approval_uses_it_up() {
+    let thief = [66; 32];
+    let mut host = Host::new(approved());
+    host.waits(thief);
+    host.waits(JOINER);
+    host.approve(JOINER).unwrap();
+    host.stored.clear();
+    let used = JoinRefusal::Invitation(InvitationError::Used);
+    assert_eq!(host.approve(thief), Err(used.clone()));
+    host.refuses(thief, &used, Refused::Invitation);
+}
+
+#[test]
+fn no_joiner_waits_or_is_approved_without_a_valid_secret() {
+    let mut host = Host::new(approved());
+    host.invitations = Invitations::new(*host.changes.mesh());
+    host.refuses(JOINER, &InvitationError::Unknown.into(), Refused::Invitation);
+    assert_eq!(host.invitations.pending().iter(NOW).count(), 0);
+    assert_eq!(host.approve(JOINER), Err(JoinRefusal::NotWaiting));
+}
+
+#[test]
+fn a_refused_joiner_and_those_beyond_the_bound_learn_it() {
+    let mut host = Host::new(approved());
+    host.waits(JOINER);
+    assert!(host.invitations.pending_mut().refuse(&JOINER));
+    host.refuses(JOINER, &JoinRefusal::Denied, Refused::Denied);
+    assert_eq!(host.approve(JOINER), Err(JoinRefusal::NotWaiting));
+    for n in 0..MAX_PER_INVITATION as u8 {
+        host.waits([100 + n; 32]);
+    }
+    host.refuses([99; 32], &JoinRefusal::Crowded, Refused::Crowded);
+}
+
+#[test]
+fn each_check_of_an_approval_refuses_alone() {
+    let mut host = Host::new(approved());
+    host.waits(JOINER);
+    host.can_store = false;
+    assert_eq!(host.approve(JOINER), Err(JoinRefusal::NotAppended));
+    host.can_store = true;
+    assert_eq!(host.uses(), 1, "nothing was used");
+    host.now = UnixTime(NOW.0 + 1);
+    assert_eq!(host.approve(JOINER), Err(InvitationError::Expired.into()));
+    host.now = NOW;
+    let node = NodeInfo::named(name("laptop"));
+    write(&mut host.changes, &host.signer, Action::Admit { key: node_key(1), node });
+    assert_eq!(host.approve(JOINER), Err(JoinRefusal::Name(name("laptop"))));
+}
+
+#[test]
+fn a_joiner_that_must_wait_learns_where() {
+    let token = Host::new(approved()).token();
+    let mut joiner = joiner(&token);
+    let waiting = Record::Waiting { inviter: Some(name("hub")) }.encode();
+    assert!(joiner.receive(&waiting, NOW).unwrap().is_none());
+    assert_eq!(joiner.waits(), Some(&Waits { inviter: Some(name("hub")) }));
+    let result = joiner.receive(&waiting, NOW).map(drop);
+    assert_eq!(result, Err(JoinError::OutOfTurn), "the exchange is over");
 }

@@ -98,15 +98,25 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Keeps an endpoint if it is newer than the known one and there is room. Returns whether it did.
+    /// Keeps an endpoint in place of the known one, if there is room. Returns whether it did.
     pub(super) fn put(&mut self, endpoint: Endpoint) -> bool {
-        let known = self.by_node.get(&endpoint.node);
-        let newer = known.is_none_or(|known| endpoint.sequence > known.sequence);
-        let fits = known.is_some() || self.by_node.len() < MAX_ENDPOINTS;
-        if newer && fits {
+        let is_known = self.by_node.contains_key(&endpoint.node);
+        let fits = is_known || self.by_node.len() < MAX_ENDPOINTS;
+        if fits {
             self.by_node.insert(endpoint.node, endpoint);
         }
-        newer && fits
+        fits
+    }
+
+    /// Returns whether an endpoint is newer than the known one.
+    pub(super) fn is_newer(&self, endpoint: &Endpoint) -> bool {
+        let known = self.by_node.get(&endpoint.node);
+        known.is_none_or(|known| endpoint.sequence > known.sequence)
+    }
+
+    /// Returns whether an endpoint is another one than the known one.
+    pub(super) fn differs(&self, endpoint: &Endpoint) -> bool {
+        self.by_node.get(&endpoint.node) != Some(endpoint)
     }
 
     pub(super) fn get(&self, node: &KeyHash) -> Option<&Endpoint> {
@@ -156,9 +166,10 @@ mod tests {
     #[test]
     fn only_a_newer_endpoint_replaces_the_known_one() {
         let mut endpoints = Endpoints::default();
-        assert!(endpoints.put(endpoint(7)));
-        assert!(!endpoints.put(endpoint(7)) && !endpoints.put(endpoint(6)));
-        assert!(endpoints.put(endpoint(8)));
+        assert!(endpoints.is_newer(&endpoint(7)) && endpoints.put(endpoint(7)));
+        assert!(!endpoints.is_newer(&endpoint(7)) && !endpoints.is_newer(&endpoint(6)));
+        assert!(!endpoints.differs(&endpoint(7)) && endpoints.differs(&endpoint(6)));
+        assert!(endpoints.is_newer(&endpoint(8)) && endpoints.put(endpoint(8)));
         assert_eq!(endpoints.get(&endpoint(1).node).unwrap().sequence, 8);
     }
 }

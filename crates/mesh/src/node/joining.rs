@@ -8,7 +8,7 @@ use adit_engine::{Engine, Instant, Link, Seed, UnixTime};
 use adit_openvpn::data_format::{Input, OpenVpn, Outbox, Output};
 
 use super::NO_UDP;
-use crate::join::{JoinError, Joined, Joiner};
+use crate::join::{JoinError, Joined, Joiner, Waits};
 use crate::path::MAIN_SOCKET;
 use crate::roster::Label;
 use crate::session::{self, KeyHash, Policy, Reason, SessionConfig, SessionEngine, SessionNumber};
@@ -17,11 +17,25 @@ use crate::token::Token;
 /// The time in which an inviter must answer at one of its addresses.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
+/// The interval at which a node that waits for an approval asks again at first.
+const ASK_SOON: Duration = Duration::from_secs(3);
+
+/// The time for which it asks so often.
+const SOON: Duration = Duration::from_secs(120);
+
+/// The interval at which it asks again later.
+const ASK_LATER: Duration = Duration::from_secs(15);
+
+/// The time for which a node waits for an approval.
+const APPROVAL_LIMIT: Duration = Duration::from_secs(3600);
+
 /// The result of joining.
 #[derive(Debug)]
 pub enum JoinEvent {
     /// This node is a member.
     Joined(Box<Joined>),
+    /// This node waits until the inviter's operator approves it. It happens once.
+    Waiting(Waits),
     /// This node is not a member.
     Failed(JoinFailure),
     /// The inviter may be reached over a stream to this address: see [`Joining::stream_opened`].
@@ -37,6 +51,11 @@ pub enum JoinFailure {
          between the two machines"
     )]
     Unreachable,
+    /// No operator has approved this node in time.
+    #[error(
+        "the inviter did not approve this node within an hour: join again when an operator is there to approve it"
+    )]
+    NotApproved,
     /// The session with the inviter ended.
     #[error("the session with the inviter ended: {0}")]
     Session(Reason),
@@ -59,6 +78,10 @@ pub struct Joining {
     until: Instant,
     /// When streams are opened, unless a datagram has been answered.
     streams_at: Option<Instant>,
+    /// When the inviter has answered that an operator must approve this node.
+    waits_since: Option<Instant>,
+    /// When this node asks again.
+    ask_at: Option<Instant>,
     is_over: bool,
 }
 
@@ -90,14 +113,11 @@ impl Joining {
             joiner: None,
             until: now + TIME_LIMIT,
             streams_at: Some(now + NO_UDP),
+            waits_since: None,
+            ask_at: None,
             is_over: false,
         };
-        for to in joining.token.addresses().to_vec() {
-            let link = Link::datagram(MAIN_SOCKET, None, to);
-            let inviter = *joining.token.inviter();
-            let number = joining.sessions.join(now, inviter, link, &mut joining.outputs)?;
-            joining.attempts.push(number);
-        }
+        joining.ask(now)?;
         Ok(joining)
     }
 
@@ -125,11 +145,43 @@ impl Joining {
         }
     }
 
+    /// Asks the inviter at all of its addresses.
+    fn ask(&mut self, now: Instant) -> Result<(), Reason> {
+        self.streams_at = Some(now + NO_UDP);
+        for to in self.token.addresses().to_vec() {
+            let link = Link::datagram(MAIN_SOCKET, None, to);
+            let inviter = *self.token.inviter();
+            let number = self.sessions.join(now, inviter, link, &mut self.outputs)?;
+            self.attempts.push(number);
+        }
+        Ok(())
+    }
+
+    /// Ends the session, and asks again a little later. Returns the event if it is the first time.
+    fn wait(&mut self, now: Instant, waits: Waits) -> Option<JoinEvent> {
+        if let Some((session, _)) = self.joiner.take() {
+            self.sessions.disconnect(now, session, &mut self.outputs);
+        }
+        let is_first = self.waits_since.is_none();
+        self.waits_since.get_or_insert(now);
+        self.ask_again(now);
+        if !is_first {
+            return None;
+        }
+        self.until = now + APPROVAL_LIMIT;
+        Some(JoinEvent::Waiting(waits))
+    }
+
+    fn ask_again(&mut self, now: Instant) {
+        let is_early = self.waits_since.is_none_or(|since| now.since(since) < SOON);
+        self.ask_at = Some(now + if is_early { ASK_SOON } else { ASK_LATER });
+    }
+
     fn event(
         &mut self,
         now: Instant,
         event: session::Event,
-    ) -> Result<Option<Box<Joined>>, JoinFailure> {
+    ) -> Result<Option<JoinEvent>, JoinFailure> {
         match event {
             session::Event::Established { session, peer, .. } if self.joiner.is_none() => {
                 let (joiner, request) =
@@ -148,11 +200,23 @@ impl Joining {
                 if let Some((own, joiner)) = &mut self.joiner
                     && *own == session
                 {
-                    return Ok(joiner.receive(&record, unix)?.map(Box::new));
+                    let joined = joiner.receive(&record, unix)?;
+                    if let Some(waits) = joiner.waits().cloned() {
+                        return Ok(self.wait(now, waits));
+                    }
+                    return Ok(joined.map(|joined| JoinEvent::Joined(Box::new(joined))));
                 }
             }
             session::Event::Ended(session, _, reason) => {
                 self.attempts.retain(|attempt| *attempt != session);
+                if self.waits_since.is_some() {
+                    // The inviter may be back in a moment.
+                    self.joiner.take_if(|(own, _)| *own == session);
+                    if self.joiner.is_none() && self.attempts.is_empty() && self.ask_at.is_none() {
+                        self.ask_again(now);
+                    }
+                    return Ok(None);
+                }
                 match &self.joiner {
                     Some((own, _)) if *own == session => {
                         return Err(JoinFailure::Session(reason));
@@ -180,15 +244,21 @@ impl Engine for Joining {
 
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Outbox<JoinEvent>) {
         self.sessions.handle(now, input, &mut self.outputs);
+        if !self.is_over && self.ask_at.take_if(|at| *at <= now).is_some() && self.ask(now).is_err()
+        {
+            self.ask_again(now);
+        }
         while let Some(output) = self.outputs.pop() {
             match output {
                 Output::Send(link, packet) => out.send(link, packet),
                 Output::Hangup(link) => out.push(Output::Hangup(link)),
                 Output::Event(event) if !self.is_over => match self.event(now, event) {
                     Ok(None) => {}
-                    Ok(Some(joined)) => {
-                        self.end(now);
-                        out.event(JoinEvent::Joined(joined));
+                    Ok(Some(event)) => {
+                        if matches!(event, JoinEvent::Joined(_)) {
+                            self.end(now);
+                        }
+                        out.event(event);
                     }
                     Err(failure) => {
                         self.end(now);
@@ -202,7 +272,11 @@ impl Engine for Joining {
         self.try_streams(now, out);
         if !self.is_over && self.until <= now {
             self.end(now);
-            out.event(JoinEvent::Failed(JoinFailure::Unreachable));
+            let failure = match self.waits_since {
+                Some(_) => JoinFailure::NotApproved,
+                None => JoinFailure::Unreachable,
+            };
+            out.event(JoinEvent::Failed(failure));
         }
     }
 
@@ -210,7 +284,8 @@ impl Engine for Joining {
         let limit = (!self.is_over).then_some((self.until, "the time limit of joining"));
         let streams = self.streams_at.filter(|_| !self.is_over);
         let streams = streams.map(|at| (at, "streams to the inviter"));
-        [self.sessions.deadline(), limit, streams].into_iter().flatten().min()
+        let again = self.ask_at.filter(|_| !self.is_over).map(|at| (at, "asking again"));
+        [self.sessions.deadline(), limit, streams, again].into_iter().flatten().min()
     }
 }
 

@@ -6,11 +6,11 @@ use adit_crypto::sign::SigningKey;
 use adit_engine::{Instant, UnixTime};
 
 use super::{Node, NodeEvent, Out, destinations, relaying};
-use crate::join::Admission;
+use crate::join::{Admission, JoinRefusal, PendingJoiner};
 use crate::path::Candidate;
 use crate::roster::{
-    Action, Change, ChangeHash, DraftError, InsertError, Member, ObjectError, Refusal, Roster,
-    Warning,
+    Action, Change, ChangeHash, DraftError, InsertError, Label, Member, ObjectError, Refusal,
+    Roster, Warning,
 };
 use crate::session::{KeyHash, SessionNumber};
 use crate::token::{
@@ -55,6 +55,9 @@ pub enum InviteError {
     /// This node has no right to admit others.
     #[error("this node may not invite: an admin grants the right")]
     NoRight,
+    /// Another member has the name that the invitation gives.
+    #[error("another member has the name {0}: choose another one")]
+    Name(Label),
     /// This node has no address that a token could name, or too many.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -78,6 +81,9 @@ impl Node {
     ) -> Result<Token, InviteError> {
         if !self.is_admin() && !self.roster.inviters().contains_key(&self.own) {
             return Err(InviteError::NoRight);
+        }
+        if let Some(name) = terms.name.as_ref().filter(|name| self.roster.by_name(name).is_some()) {
+            return Err(InviteError::Name(name.clone()));
         }
         let secret = JoinSecret::generate(&mut self.random);
         let secret_hash = secret.hash(&self.mesh);
@@ -250,6 +256,8 @@ impl Node {
         self.forget_peer(key, out);
         self.standing.remove(key);
         self.relaying.forget(key);
+        self.limits.forget(key);
+        self.forget_comparison(key);
         self.relayed.forget(key);
         self.hints.remove(key);
         self.streams.forget(key);
@@ -273,8 +281,52 @@ impl Node {
         record: &[u8],
         out: &mut Out,
     ) {
-        let unix = self.unix(now);
         let Some(mut responder) = self.responders.remove(&session) else { return };
+        // The event precedes the answer, and is stored before that is sent.
+        let answered = self.with_admission(now, out, |admission, append| {
+            responder.receive(record, admission, append)
+        });
+        self.responders.insert(session, responder);
+        if let Err(reason) = answered {
+            out.event(NodeEvent::NotAdmitted(reason));
+        }
+        if let Some(key) = self.invitations.pending_mut().take_new() {
+            out.event(NodeEvent::Waiting(key));
+        }
+    }
+
+    /// Admits a joiner that waits for an approval.
+    ///
+    /// # Errors
+    /// See [`JoinRefusal`].
+    pub fn approve(
+        &mut self,
+        now: Instant,
+        key: &KeyHash,
+        out: &mut Out,
+    ) -> Result<(), JoinRefusal> {
+        self.with_admission(now, out, |admission, append| admission.approve(key, append))
+    }
+
+    /// Refuses a joiner that waits for an approval. Returns whether there was one.
+    pub fn refuse_joiner(&mut self, key: &KeyHash) -> bool {
+        self.invitations.pending_mut().refuse(key)
+    }
+
+    /// Returns the joiners that wait for an approval.
+    pub fn pending(&self, now: Instant) -> impl Iterator<Item = &PendingJoiner> {
+        self.invitations.pending().iter(self.unix(now))
+    }
+
+    /// Lets `act` admit a node, and does what follows from it.
+    fn with_admission<R>(
+        &mut self,
+        now: Instant,
+        out: &mut Out,
+        act: impl FnOnce(&mut Admission<'_>, &mut dyn FnMut(&Change) -> bool) -> R,
+    ) -> R {
+        let unix = self.unix(now);
+        let inviter = self.roster.member(&self.own).and_then(|own| own.name.clone());
         let before: BTreeSet<KeyHash> = self.valid_members().collect();
         let former: Vec<Member> = self.roster.members().cloned().collect();
         // Borrows two fields and not the node, as `signing_key` would.
@@ -286,31 +338,27 @@ impl Node {
             roster: &mut self.roster,
             invitations: &mut self.invitations,
             counters: &mut self.joins,
+            inviter,
             now: unix,
         };
-        // The event precedes the answer, and is stored before that is sent.
-        let answered = responder.receive(record, &mut admission, |change| {
+        let result = act(&mut admission, &mut |change| {
             signed = Some((change.hash(), change.action().clone()));
             true
         });
-        self.responders.insert(session, responder);
-        match (answered, signed) {
-            (Err(reason), _) => out.event(NodeEvent::NotAdmitted(reason)),
-            (Ok(()), None) => {}
-            (Ok(()), Some((hash, action))) => {
-                out.event(NodeEvent::Added(vec![hash]));
-                self.sync.push(&[hash]);
-                self.unsent.extend(self.by_session.keys());
-                self.members_changed(now, &before, out);
-                self.neighbours_of = None;
-                debug_assert!(self.roster.members().ne(&former), "no node was admitted");
-                out.event(NodeEvent::Roster);
-                out.event(NodeEvent::Invitations);
-                if let Action::Admit { key, .. } = action {
-                    out.event(NodeEvent::Admitted(key));
-                }
+        if let Some((hash, action)) = signed {
+            out.event(NodeEvent::Added(vec![hash]));
+            self.sync.push(&[hash]);
+            self.unsent.extend(self.by_session.keys());
+            self.members_changed(now, &before, out);
+            self.neighbours_of = None;
+            debug_assert!(self.roster.members().ne(&former), "no node was admitted");
+            out.event(NodeEvent::Roster);
+            out.event(NodeEvent::Invitations);
+            if let Action::Admit { key, .. } = action {
+                out.event(NodeEvent::Admitted(key));
             }
         }
+        result
     }
 
     /// Returns the key with the greatest right of this node.

@@ -21,10 +21,13 @@
 mod apps;
 mod connect;
 mod endpoint;
+mod freshness;
 mod joining;
+mod limits;
 mod membership;
 mod paths;
 mod peer;
+mod ping;
 mod policy;
 mod record;
 mod relayed_links;
@@ -32,6 +35,8 @@ mod relaying;
 mod report;
 mod sessions;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -45,7 +50,10 @@ use adit_openvpn::server::ServerEvent;
 
 use self::apps::Apps;
 use self::endpoint::{Endpoint, Endpoints};
+use self::freshness::Freshness;
+use self::limits::Limits;
 use self::peer::Peer;
+use self::ping::Pings;
 use self::policy::Policies;
 use self::relayed_links::RelayedLinks;
 use self::relaying::Relaying;
@@ -61,7 +69,9 @@ use crate::token::Invitations;
 
 pub use apps::{AppsConfig, FIRST_APP, LeafError, NewLeaf, leaf_key};
 pub use joining::{JoinEvent, JoinFailure, Joining};
+pub use limits::Excess;
 pub use membership::{InviteError, SignError, Signed};
+pub use ping::Pong;
 pub use policy::{MAX_POLICY, PolicyState};
 pub use relaying::RelayLimits;
 pub use report::{NodeCounters, PeerReport, RouteKind};
@@ -103,6 +113,10 @@ pub struct NodeConfig {
     pub relay_limits: RelayLimits,
     /// The text of the mesh's policy, of an earlier run.
     pub policy_text: Option<String>,
+    /// [`Node::compared`] of an earlier run.
+    pub compared: Vec<(KeyHash, UnixTime)>,
+    /// The time without a comparison with another member after which a peer loses its routes; `None`: never.
+    pub max_age: Option<Duration>,
 }
 
 /// An event of a node.
@@ -118,6 +132,10 @@ pub enum NodeEvent {
     Endpoints,
     /// The policy has changed, or its text has arrived: see [`Node::policy`].
     Policy,
+    /// The roster was compared with that of another member: see [`Node::compared`].
+    Compared,
+    /// A peer has become stale, has lost its routes or has them again: see [`PeerReport`].
+    Trust,
     /// There is a session with a member.
     Connected {
         /// The member.
@@ -158,6 +176,8 @@ pub enum NodeEvent {
     Admitted(KeyHash),
     /// A node could not join with an invitation.
     NotAdmitted(JoinRefusal),
+    /// A joiner waits for an approval: see [`Node::pending`].
+    Waiting(KeyHash),
     /// This node is not a member any more.
     Removed,
 }
@@ -189,6 +209,9 @@ pub struct Node {
     standing: BTreeSet<KeyHash>,
     relayed: RelayedLinks,
     relaying: Relaying,
+    freshness: Freshness,
+    limits: Limits,
+    pings: Pings,
     policies: Policies,
     /// The server for OpenVPN apps, while this node serves them.
     apps: Option<Apps>,
@@ -232,7 +255,9 @@ impl Node {
         let sessions = SessionEngine::new(session_config, random.bytes::<32>(), now, unix)?;
         let mut endpoints = Endpoints::default();
         for bytes in &config.endpoints {
-            if let Ok(endpoint) = Endpoint::decode(&mesh, bytes) {
+            if let Ok(endpoint) = Endpoint::decode(&mesh, bytes)
+                && endpoints.is_newer(&endpoint)
+            {
                 endpoints.put(endpoint);
             }
         }
@@ -260,6 +285,9 @@ impl Node {
             standing: BTreeSet::new(),
             relayed: RelayedLinks::default(),
             relaying: Relaying::new(config.relay_limits),
+            freshness: Freshness::new(config.compared, config.max_age, unix),
+            limits: Limits::default(),
+            pings: Pings::default(),
             policies: Policies::default(),
             apps: None,
             exit: None,
@@ -336,6 +364,8 @@ impl Node {
         self.base = (now, unix);
         self.sessions.set_unix_time(now, unix);
         self.set_apps_unix_time(now, unix);
+        self.freshness.clock_set(unix);
+        self.next_compare = now;
     }
 
     fn unix(&self, now: Instant) -> UnixTime {
@@ -380,6 +410,9 @@ impl Node {
             self.tick(now, out);
         }
         self.finders_due(now, out);
+        if self.freshness.deadline().is_some_and(|at| at <= now) {
+            self.update_trust(now, out);
+        }
         loop {
             while let Some(output) = self.session_outputs.pop() {
                 self.perform(now, output, out);
@@ -409,6 +442,9 @@ impl Node {
         self.announce_endpoint(now, out);
         self.fetch_policy(now);
         self.read_traffic();
+        if self.freshness.has_timer() {
+            self.update_trust(now, out);
+        }
     }
 
     /// Performs an output of the sessions.
@@ -491,7 +527,8 @@ impl Engine for Node {
         let retry = self.retry_at.map(|at| (at, "records that wait"));
         let own = Some((self.next_tick, "the node's own work"));
         let apps = self.apps.as_ref().and_then(Apps::deadline);
-        [self.sessions.deadline(), apps, finders, retry, own].into_iter().flatten().min()
+        let check = self.freshness.deadline().map(|at| (at, "comparisons"));
+        [self.sessions.deadline(), apps, finders, retry, own, check].into_iter().flatten().min()
     }
 }
 

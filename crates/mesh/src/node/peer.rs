@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 
 use adit_engine::{Instant, Link, PeerId, SocketId};
 
+use super::freshness::Trust;
 use crate::path::{PathFinder, Tag};
 use crate::session::SessionNumber;
 
@@ -30,6 +31,8 @@ pub(super) struct Live {
     pub(super) packets: Vec<u64>,
     /// The last time at which the number of packets had changed.
     pub(super) active_at: Instant,
+    /// What this node may do with the peer, as far as it relies on its roster.
+    pub(super) trust: Trust,
 }
 
 /// A way on which a peer may answer.

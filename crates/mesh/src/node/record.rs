@@ -10,6 +10,8 @@
 //! endpoint:    version 1 | kind 38 | endpoint
 //! wanted:      version 1 | kind 39 | hash 32 | offset 4
 //! policy:      version 1 | kind 40 | hash 32 | total 4 | offset 4 | piece
+//! ping:        version 1 | kind 60 | nonce 8
+//! pong:        version 1 | kind 61 | nonce 8
 //! ```
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
@@ -49,6 +51,10 @@ pub(super) enum Record {
     PolicyWanted { hash: [u8; 32], offset: u32 },
     /// A piece of a policy of `total` bytes; with `total` 0, the sender does not have it.
     Policy { hash: [u8; 32], total: u32, offset: u32, piece: Vec<u8> },
+    /// Asks for a [`Record::Pong`].
+    Ping { nonce: u64 },
+    /// Answers a ping.
+    Pong { nonce: u64 },
 }
 
 /// What a relay passes on.
@@ -149,6 +155,14 @@ impl Record {
                 out.extend(offset.to_be_bytes());
                 out.extend(piece);
             }
+            Self::Ping { nonce } => {
+                put_head(60, &mut out);
+                out.extend(nonce.to_be_bytes());
+            }
+            Self::Pong { nonce } => {
+                put_head(61, &mut out);
+                out.extend(nonce.to_be_bytes());
+            }
         }
         debug_assert!(out.len() <= MAX_RECORD, "a record of {} bytes", out.len());
         out
@@ -187,6 +201,8 @@ impl Record {
                 let (hash, total, offset) = (from.array()?, from.u32()?, from.u32()?);
                 return Ok(Self::Policy { hash, total, offset, piece: from.rest().to_vec() });
             }
+            60 => Self::Ping { nonce: from.u64()? },
+            61 => Self::Pong { nonce: from.u64()? },
             kind => return Err(DecodeError::Kind(kind)),
         };
         from.end()?;
@@ -213,6 +229,8 @@ mod tests {
             Record::Endpoint(vec![9; 100]),
             Record::PolicyWanted { hash: [8; 32], offset: 70_000 },
             Record::Policy { hash: [8; 32], total: 70_000, offset: 3, piece: vec![b'a'; 50] },
+            Record::Ping { nonce: 7 },
+            Record::Pong { nonce: u64::MAX },
         ]
     }
 
@@ -252,7 +270,7 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_that_are_a_record_are_written_back_as_they_were(
-            kind in 30..42_u8,
+            kind in 30..64_u8,
             rest in prop::collection::vec(any::<u8>(), 0..90),
         ) {
             let bytes = [&[1, kind][..], &rest].concat();

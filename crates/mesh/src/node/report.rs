@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Instant, UnixTime};
+use adit_engine::{Instant, PeerId, UnixTime};
 
-use super::Node;
+use super::{Excess, Node};
 use crate::join::JoinCounters;
 use crate::path::{self, NatInfo, RelayCounters};
 use crate::session::{KeyHash, SessionCounters};
@@ -42,6 +42,14 @@ pub struct PeerReport {
     pub standing: bool,
     /// Whether this node reaches it, or the relay to it, over TCP.
     pub stream: bool,
+    /// Whether there are routes to it. Without, it has a session, and this node compares its roster with others first.
+    pub is_open: bool,
+    /// Whether too few other members have confirmed the roster since this node was away.
+    pub is_stale: bool,
+    /// Whether it has no routes because the roster was compared with no other member for too long.
+    pub is_expired: bool,
+    /// What was dropped of it in the last minutes because it sends too much.
+    pub excess: Excess,
 }
 
 /// The counters of a node.
@@ -63,6 +71,10 @@ pub struct NodeCounters {
     pub joins: JoinCounters,
     /// The counters of invitations.
     pub invitations: InvitationCounters,
+    /// What was dropped of members that send too much.
+    pub excess: Excess,
+    /// What was dropped of members for whom the table of limits has no room.
+    pub untracked: u64,
     /// The counters of relayed control packets and records.
     pub relay: RelayCounters,
     /// The directions between two members in which data is relayed.
@@ -115,7 +127,16 @@ impl Node {
             rtt: peer.and_then(|peer| peer.finder.current_rtt()),
             connected_for: live.map(|live| now.since(live.since)).or(app),
             standing: self.standing.contains(key),
+            is_open: live.is_some_and(|live| live.trust.is_open),
+            is_stale: live.is_some_and(|live| live.trust.is_stale),
+            is_expired: live.is_some_and(|live| live.trust.is_expired),
+            excess: self.limits.excess(now, key),
         }
+    }
+
+    /// Returns the data channels of the session with a member.
+    pub fn channels(&self, key: &KeyHash) -> &[PeerId] {
+        self.live(key).map(|live| &*live.channels).unwrap_or_default()
     }
 
     /// Explains the paths to a member, if this node has used any.
@@ -130,7 +151,10 @@ impl Node {
 
     /// Returns the counters.
     pub fn counters(&self) -> NodeCounters {
+        let (excess, untracked) = self.limits.totals();
         NodeCounters {
+            excess,
+            untracked,
             sessions: self.sessions.counters(),
             sync: self.sync.counters(),
             joins: self.joins,

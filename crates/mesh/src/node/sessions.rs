@@ -60,7 +60,8 @@ impl Node {
         out: &mut Out,
     ) {
         let packets = vec![0; channels.len()];
-        let live = Live { number, channels, link, since: now, packets, active_at: now };
+        let trust = self.trust_of_new(now, &key);
+        let live = Live { number, channels, link, since: now, packets, active_at: now, trust };
         self.by_session.insert(number, key);
         self.by_channel.extend(live.channels.iter().map(|channel| (*channel, key)));
         if self.is_relay(&key) || self.is_relay(&self.own) {
@@ -73,6 +74,9 @@ impl Node {
         self.sessions.set_standing(number, self.stands(now, &key));
         self.set_routes(&key, out);
         self.sync.connected(number);
+        if let Some(budget) = self.limits.take_budget(&key) {
+            self.sync.set_budget(number, budget);
+        }
         self.unsent.insert(number);
         let way = self.relayed.way(link);
         if way.is_none() {
@@ -96,6 +100,9 @@ impl Node {
         }
         let (via, stream) = (way.map(|way| way.relay), link.is_stream());
         out.event(NodeEvent::Connected { peer: key, via, stream });
+        if trust.is_stale || trust.is_expired {
+            out.event(NodeEvent::Trust);
+        }
         self.finder_input(now, &key, path::Input::DataSent, out);
         // The finder may have chosen a path before there was a session.
         let chosen = self.peers.get(&key).and_then(|peer| peer.finder.current());
@@ -152,7 +159,10 @@ impl Node {
             }
             return;
         }
-        self.sync.disconnected(number);
+        let budget = self.sync.disconnected(number);
+        if self.roster.member(&key).is_some() {
+            self.limits.keep_budget(&key, budget);
+        }
         self.unsent.remove(&number);
         let Some(peer) = self.peers.get_mut(&key) else { return };
         let Some(live) = peer.session.take_if(|live| live.number == number) else { return };
@@ -180,8 +190,9 @@ impl Node {
 
     /// Sets the destinations that are reached through a peer, and the sources accepted from it.
     pub(super) fn set_routes(&mut self, key: &KeyHash, out: &mut Out) {
-        let mut routes = destinations(&self.roster, key);
-        if self.exit == Some(*key) {
+        let is_open = self.live(key).is_some_and(|live| live.trust.is_open);
+        let mut routes = if is_open { destinations(&self.roster, key) } else { Vec::new() };
+        if self.exit == Some(*key) && is_open {
             routes.extend(self.outside());
         }
         if let Some(channel) = self.first_channel(key) {
@@ -268,7 +279,7 @@ impl Node {
         }
     }
 
-    fn record(
+    pub(super) fn record(
         &mut self,
         now: Instant,
         session: SessionNumber,
@@ -277,11 +288,21 @@ impl Node {
         out: &mut Out,
     ) {
         let kind = bytes.get(1).copied().unwrap_or_default();
+        if !self.limits.take_record(now, &peer) {
+            return;
+        }
         if SYNC_KINDS.contains(&kind) {
-            match self.sync.record(now, session, bytes, &mut self.changes) {
+            let before = self.sync.counters().limited;
+            let result = self.sync.record(now, session, bytes, &mut self.changes);
+            let limited = self.sync.counters().limited.saturating_sub(before);
+            self.limits.changes_dropped(now, &peer, limited);
+            match result {
                 Ok(added) => {
                     self.unsent.insert(session);
                     self.added(now, added, out);
+                    if self.sync.take_agreement(session) {
+                        self.has_same_roster(now, peer, out);
+                    }
                 }
                 Err(_) => self.refuse(now, session),
             }
@@ -338,19 +359,40 @@ impl Node {
                 }
             }
             Record::Endpoint(bytes) => match Endpoint::decode(&self.mesh, &bytes) {
-                Ok(endpoint) => {
-                    let node = endpoint.node;
-                    if self.roster.member(&node).is_some() && self.endpoints.put(endpoint) {
-                        out.event(NodeEvent::Endpoints);
-                        self.try_again(now, &node);
-                    }
-                }
+                Ok(endpoint) => self.endpoint_arrived(now, &from, endpoint, out),
                 Err(_) => self.refuse(now, session),
             },
+            Record::Ping { nonce } => {
+                self.send_record(now, &from, &Record::Pong { nonce });
+            }
+            Record::Pong { nonce } => self.ponged(now, &from, nonce),
             Record::PolicyWanted { hash, offset } => self.policy_wanted(now, &from, hash, offset),
             Record::Policy { hash, total, offset, piece } => {
                 self.policy_piece(now, &from, (hash, total, offset), &piece, out);
             }
+        }
+    }
+
+    pub(super) fn endpoint_arrived(
+        &mut self,
+        now: Instant,
+        from: &KeyHash,
+        endpoint: Endpoint,
+        out: &mut Out,
+    ) {
+        let node = endpoint.node;
+        // The node itself knows best, also if its clock was set back.
+        let is_news = if *from == node {
+            self.endpoints.differs(&endpoint)
+        } else {
+            self.endpoints.is_newer(&endpoint)
+        };
+        if !is_news || self.roster.member(&node).is_none() {
+            return;
+        }
+        if self.limits.take_endpoint(now, &node) && self.endpoints.put(endpoint) {
+            out.event(NodeEvent::Endpoints);
+            self.try_again(now, &node);
         }
     }
 

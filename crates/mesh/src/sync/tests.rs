@@ -3,7 +3,10 @@ use std::collections::{BTreeMap, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
-use crate::roster::testing::{Signer, admit, genesis, grant_admin, shuffled, write};
+use crate::roster::testing::{
+    Signer, admit, genesis, grant_admin, name, node_key, shuffled, write,
+};
+use crate::roster::{Action, NodeInfo, Roster};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 /// The room of a session's queue.
@@ -251,7 +254,7 @@ fn changes_beyond_the_rate_are_dropped_and_counted() {
     let (mut changes, mut sync) = (empty(), RosterSync::default());
     let session = SessionNumber(1);
     sync.connected(session);
-    sync.neighbours.get_mut(&session).unwrap().changes.take(NOW, MAX_CHANGES + 1, CHANGES);
+    sync.neighbours.get_mut(&session).unwrap().budget.changes.take(NOW, MAX_CHANGES + 1, CHANGES);
     assert_eq!(sync.record(NOW, session, &record, &mut changes), Ok(Vec::new()));
     assert_eq!((sync.counters().limited, changes.len()), (1, 0));
 }
@@ -406,5 +409,55 @@ proptest! {
         for (changes, _) in &world.nodes {
             prop_assert_eq!(changes.digest(), digest);
         }
+    }
+}
+
+#[test]
+fn an_invalid_change_of_an_admin_is_refused_by_all_in_the_same_way() {
+    let (signers, set) = written(2);
+    let admin = &signers[0];
+    let draft = || set.draft(admin.hash, crate::roster::testing::NOW, admit(200)).unwrap();
+    let good = admin.sign(set.mesh(), draft());
+    let oversized = [&good.encode()[..], &[0; MAX_OBJECT]].concat();
+    let other_mesh = admin.sign(&[0xee; 16], draft()).encode();
+    let mut wrong_number = draft();
+    wrong_number.number += 7;
+    let mut own_head = draft();
+    own_head.heads = [own_head.previous].into();
+    let signed = [wrong_number, own_head].map(|body| admin.sign(set.mesh(), body).encode());
+    let [wrong_number, own_head] = signed;
+    // A change that is valid, and that no node lets count: the networks of a node are not those of the mesh.
+    let overlapping = NodeInfo {
+        subnets: ["100.87.7.0/24".parse().unwrap()].into(),
+        ..NodeInfo::named(name("greedy"))
+    };
+    let action = Action::Admit { key: node_key(201), node: overlapping };
+    let body = set.draft(signers[1].hash, crate::roster::testing::NOW, action).unwrap();
+    let ignored = signers[1].sign(set.mesh(), body);
+    let all =
+        [oversized, other_mesh, wrong_number, own_head, ignored.encode(), good.encode()].to_vec();
+    let results: Vec<_> = (0..8)
+        .map(|seed| {
+            let (mut changes, mut sync) = (set.clone(), RosterSync::default());
+            let session = SessionNumber(1);
+            sync.connected(session);
+            for change in shuffled(&all, seed) {
+                // Its length has two bytes in a record, so one that is longer than any object arrives as it is.
+                let record = Record::Changes(vec![change]).encode();
+                sync.record(NOW, session, &record, &mut changes).unwrap();
+            }
+            let roster = Roster::evaluate(&changes);
+            let members: Vec<_> = roster.members().cloned().collect();
+            let warnings: Vec<_> = roster.warnings().iter().map(ToString::to_string).collect();
+            (sync.counters(), changes.digest(), members, warnings)
+        })
+        .collect();
+    let (counters, _, members, warnings) = &results[0];
+    assert_eq!((counters.invalid, counters.added), (4, 2));
+    assert!(members.iter().any(|member| member.key == node_key(200)));
+    assert!(members.iter().all(|member| member.key != node_key(201)));
+    assert!(!warnings.is_empty());
+    for result in &results {
+        assert_eq!(result, &results[0]);
     }
 }

@@ -1,7 +1,8 @@
 //! Joining, reaching each other, and losing each other.
 
+use adit_engine::UnixTime;
 use adit_mesh::node::{NodeEvent, RouteKind};
-use adit_mesh::roster::{Action, Revocation};
+use adit_mesh::roster::{Action, Label, Revocation};
 use adit_mesh::token::Terms;
 use adit_sim::NatBehaviour;
 
@@ -64,6 +65,65 @@ fn a_used_token_admits_no_second_node() {
     let refused = w.machines[other].join_result.clone().unwrap().unwrap_err();
     assert!(refused.contains("does not accept this invitation"), "{refused}");
     assert_eq!(w.node(hub).roster().members().count(), 2);
+}
+
+#[test]
+fn an_expired_token_and_a_name_that_is_taken_admit_no_node() {
+    let mut w = World::new(1);
+    let hub = w.machine("198.51.100.1", None);
+    w.found(hub);
+    let (late, same) = (w.machine("198.51.100.2", None), w.machine("198.51.100.3", None));
+    let until = UnixTime(w.unix().0 + 5);
+    let token = w.act(hub, |node, now, out| node.invite(now, Terms::default(), 1, until, out));
+    w.run_for(SECOND * 10);
+    w.join(late, token.unwrap(), "late");
+    w.run_for(SECOND * 2);
+    let refused = w.machines[late].join_result.clone().unwrap().unwrap_err();
+    assert!(refused.contains("too old"), "{refused}");
+    let token = w.invite(hub, Terms::default(), 1);
+    w.join(same, token, "hub");
+    w.run_for(SECOND * 2);
+    let refused = w.machines[same].join_result.clone().unwrap().unwrap_err();
+    assert!(refused.contains("--name"), "{refused}");
+    let taken = Terms { name: Label::new("hub"), ..Terms::default() };
+    let refused = w.act(hub, |node, now, out| node.invite(now, taken, 1, until, out)).unwrap_err();
+    assert!(refused.to_string().contains("has the name hub"), "{refused}");
+    assert_eq!(w.node(hub).roster().members().count(), 1);
+}
+
+#[test]
+fn a_node_whose_clock_is_a_year_ahead_joins_and_is_reached_when_it_is_set_right() {
+    const YEAR: u64 = 365 * 86_400;
+    let mut w = World::new(1);
+    for n in 1..=2 {
+        w.machine(&format!("198.51.100.{n}"), None);
+    }
+    w.found(0);
+    w.machines[1].clock = YEAR;
+    w.join_all(0, &[1]);
+    assert!(w.ping(0, 1, SECOND * 5).is_some());
+    w.run_for(SECOND * 20);
+    let changes = w.kill(1);
+    w.machines[1].clock = 0;
+    w.start(1, changes);
+    assert!(w.ping(1, 0, SECOND * 60).is_some());
+    assert!(w.ping(0, 1, SECOND * 60).is_some());
+}
+
+#[test]
+fn a_clock_that_is_a_year_ahead_is_named_where_it_matters() {
+    let mut w = World::new(1);
+    for n in 1..=2 {
+        w.machine(&format!("198.51.100.{n}"), None);
+    }
+    w.found(0);
+    w.machines[1].clock = 365 * 86_400;
+    let not_after = Some(UnixTime(w.unix().0 + 86_400));
+    let token = w.invite(0, Terms { not_after, ..Terms::default() }, 1);
+    w.join(1, token, "laptop");
+    w.run_for(SECOND * 2);
+    let refused = w.machines[1].join_result.clone().unwrap().unwrap_err();
+    assert!(refused.contains("check this machine's clock"), "{refused}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use adit_crypto::sign::SigningKey;
 use adit_engine::command::{Keepalive, SpliceId, Traffic};
 use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
+use adit_mesh::join::Waits;
 use adit_mesh::node::{JoinEvent, Joining, Node, NodeConfig, NodeEvent, RelayLimits, RouteKind};
 use adit_mesh::path::MAIN_SOCKET;
 use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo};
@@ -60,9 +61,18 @@ pub(crate) struct Machine {
     pub(crate) ports: BTreeMap<SocketId, u16>,
     pub(crate) events: Vec<NodeEvent>,
     pub(crate) join_result: Option<Result<(), String>>,
+    /// The answer that an operator must approve this machine.
+    pub(crate) waits: Option<Waits>,
     /// The tokens' inviter and addresses, as a machine keeps them.
     hints: Vec<(KeyHash, Vec<SocketAddr>)>,
     stream_hints: Vec<(KeyHash, Vec<SocketAddr>)>,
+    /// The last comparisons of the roster, as a machine keeps them.
+    compared: Vec<(KeyHash, UnixTime)>,
+    pub(crate) max_age: Option<Duration>,
+    /// How far its clock is ahead, in seconds.
+    pub(crate) clock: u64,
+    /// The invitations of the next run.
+    pub(crate) invitations: Option<Invitations>,
     /// The data packets that arrived, by their number.
     pub(crate) received: Vec<u64>,
     /// Packets that this machine relayed.
@@ -162,8 +172,13 @@ impl World {
             ports: [(MAIN_SOCKET, PORT)].into(),
             events: Vec::new(),
             join_result: None,
+            waits: None,
             hints: Vec::new(),
             stream_hints: Vec::new(),
+            compared: Vec::new(),
+            max_age: None,
+            clock: 0,
+            invitations: None,
             received: Vec::new(),
             relayed: 0,
             no_udp: false,
@@ -204,7 +219,7 @@ impl World {
         let config = NodeConfig {
             key: signing_key(it.seed),
             admin: it.admin.then(admin_key),
-            invitations: Invitations::new(*changes.mesh()),
+            invitations: it.invitations.take().unwrap_or_else(|| Invitations::new(*changes.mesh())),
             changes,
             endpoints: Vec::new(),
             hints: it.hints.clone(),
@@ -212,9 +227,12 @@ impl World {
             policy: Policy::default(),
             relay_limits: RelayLimits::default(),
             policy_text: None,
+            compared: it.compared.clone(),
+            max_age: it.max_age,
         };
         let mut seed = [it.seed; 32];
         seed[..8].copy_from_slice(&self.now.as_nanos().to_be_bytes());
+        let unix = UnixTime(unix.0 + it.clock);
         it.node = Some(Node::new(config, seed, self.now, unix).unwrap());
         it.plane = Plane::default();
         it.ports = [(MAIN_SOCKET, PORT)].into();
@@ -231,6 +249,7 @@ impl World {
     pub(crate) fn kill(&mut self, machine: usize) -> Changes {
         self.cut_streams(machine);
         let node = self.machines[machine].node.take().expect("a running node");
+        self.machines[machine].compared = node.compared().to_vec();
         node.changes().clone()
     }
 
@@ -259,12 +278,19 @@ impl World {
         self.act(machine, |node, now, out| node.invite(now, terms, uses, until, out)).unwrap()
     }
 
+    /// Lets a machine know where another one may be reached.
+    pub(crate) fn hint(&mut self, machine: usize, of: usize) {
+        let (key, addresses) = (self.machines[of].key, self.own_addresses(of));
+        self.machines[machine].hints.push((key, addresses));
+    }
+
     /// Begins to join with a token. A node that is admitted starts by itself.
     pub(crate) fn join(&mut self, machine: usize, token: Token, as_name: &str) {
         let it = &mut self.machines[machine];
         it.hints = vec![(*token.inviter(), token.addresses().to_vec())];
         it.stream_hints = vec![(*token.inviter(), token.tcp_addresses())];
-        let unix = UnixTime(UNIX.0 + self.now.since(START).as_secs());
+        let unix = UnixTime(UNIX.0 + self.now.since(START).as_secs() + it.clock);
+        it.compared = vec![(*token.inviter(), unix)];
         let key = signing_key(it.seed);
         let seed = [it.seed ^ 0x80; 32];
         let joining = Joining::new(&key, token, name(as_name), seed, self.now, unix).unwrap();
@@ -334,6 +360,7 @@ impl World {
                 self.start(machine, joined.changes);
             }
             JoinEvent::OpenStream(_) => {}
+            JoinEvent::Waiting(waits) => it.waits = Some(waits),
             JoinEvent::Failed(failure) => it.join_result = Some(Err(failure.to_string())),
         }
     }

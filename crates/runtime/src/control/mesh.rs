@@ -50,10 +50,22 @@ pub struct MeshReport {
     /// The database that is its directory; without one, that is its own file alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<MeshDirectory>,
+    /// The nodes that wait until this node's operator approves them.
+    #[serde(default)]
+    pub waiting: Vec<MeshJoiner>,
     /// All other members.
     pub peers: Vec<MeshPeer>,
     /// What an operator should know.
     pub warnings: Vec<String>,
+    /// Its UDP port.
+    #[serde(default)]
+    pub port: u16,
+    /// Its TUN device.
+    #[serde(default)]
+    pub device: String,
+    /// Whether it forwards between the mesh and other networks.
+    #[serde(default)]
+    pub forwards: bool,
 }
 
 /// The database that is a node's directory.
@@ -132,11 +144,79 @@ pub struct MeshPeer {
     /// When its membership ends, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<u64>,
+    /// Whether too few other members have confirmed the roster since this node was away.
+    #[serde(default)]
+    pub stale: bool,
+    /// Whether it has no routes because of `max-age`.
+    #[serde(default)]
+    pub expired: bool,
+    /// What was dropped of it in the last ten minutes because it sends too much.
+    #[serde(default)]
+    pub dropped: MeshDropped,
+    /// Received from it in the current session, in bytes.
+    #[serde(default)]
+    pub rx_bytes: u64,
+    /// Sent to it in the current session, in bytes.
+    #[serde(default)]
+    pub tx_bytes: u64,
+    /// Received from it now, in bits a second.
+    #[serde(default)]
+    pub rx_bps: u64,
+    /// Sent to it now, in bits a second.
+    #[serde(default)]
+    pub tx_bps: u64,
+}
+
+/// A node that waits for an approval.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshJoiner {
+    /// The name that it will have.
+    pub name: String,
+    /// The hash of its key, in hex.
+    pub key: String,
+    /// The beginning of the hash, as the node itself shows it.
+    pub fingerprint: String,
+    /// The invitation by which it asks: [`MeshToken::invitation`].
+    pub invitation: String,
+    /// For how long it has waited, in seconds.
+    pub waits_s: u64,
+}
+
+/// The answer to a ping.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MeshPong {
+    /// The member.
+    pub peer: MeshPeer,
+    /// The number of the ping, to ask for its answer; `None` if it could not be sent yet.
+    pub ping: Option<u64>,
+    /// The round trip in milliseconds, once the answer has arrived.
+    pub rtt_ms: Option<f64>,
+    /// The path of the answer: see [`MeshPeer::route`].
+    pub route: Option<String>,
+    /// See [`MeshPeer::via`].
+    pub via: Option<String>,
+}
+
+/// What was dropped of a member because it sends too much.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshDropped {
+    /// Records of all kinds.
+    pub records: u64,
+    /// Addresses at which it may be reached.
+    pub endpoints: u64,
+    /// Changes of the mesh.
+    pub changes: u64,
 }
 
 /// What a node becomes that joins with an invitation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshInvitation {
+    /// Its name; `None`: the one that it wishes.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Whether it waits until this node's operator approves it.
+    #[serde(default)]
+    pub approve: bool,
     /// Its groups.
     #[serde(default)]
     pub groups: Vec<String>,
@@ -217,6 +297,9 @@ pub struct MeshToken {
     pub token: String,
     /// The time after which it is worthless, in seconds since 1970.
     pub until: u64,
+    /// Names the invitation; it is no secret.
+    #[serde(default)]
+    pub invitation: String,
 }
 
 // Written by hand to keep the token out of logs.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::{CaptureBatch, FilterReport, RuleFiles};
 use super::mesh::{
     MeshAdminRequest, MeshAdmins, MeshApp, MeshDescription, MeshDirectory, MeshInvitation,
-    MeshPath, MeshPolicy, MeshProfile, MeshReport, MeshSigned, MeshToken,
+    MeshJoiner, MeshPath, MeshPolicy, MeshPong, MeshProfile, MeshReport, MeshSigned, MeshToken,
 };
 use super::postgres::PostgresReport;
 
@@ -106,6 +106,24 @@ pub enum Request {
         #[serde(default)]
         with_invited: bool,
     },
+    /// Admits or refuses a node that waits for an approval. Answered with [`Response::MeshJoiner`].
+    #[serde(rename = "mesh.approve")]
+    MeshApprove {
+        /// The node's name, or the beginning of its key's hash.
+        name: String,
+        /// Whether it is refused.
+        #[serde(default)]
+        refuse: bool,
+    },
+    /// Sends a ping to a node, or asks for its answer. Answered with [`Response::MeshPong`].
+    #[serde(rename = "mesh.ping")]
+    MeshPing {
+        /// The node's name, or the beginning of its key's hash.
+        name: String,
+        /// The number of a ping whose answer is asked for; `None`: another ping.
+        #[serde(default)]
+        ping: Option<u64>,
+    },
     /// Explains the paths to a node, to which it also connects. Answered with [`Response::MeshPath`].
     #[serde(rename = "mesh.path")]
     MeshPath {
@@ -156,6 +174,10 @@ pub enum Response {
     MeshToken(MeshToken),
     /// The profile of an OpenVPN app.
     MeshProfile(Box<MeshProfile>),
+    /// The node that was approved or refused.
+    MeshJoiner(MeshJoiner),
+    /// A ping.
+    MeshPong(Box<MeshPong>),
     /// The paths to a node.
     MeshPath(Box<MeshPath>),
     /// The policy of a mesh.
