@@ -1,17 +1,25 @@
 //! The helper of a node, and the requests that it permits.
+//!
+//! What a node may forward follows from the signed roster on the disk, and not from what the network process says: the helper
+//! knows the mesh and the node's key from its start, when it was root and nothing from the network had been read.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use adit_engine::Transport;
+use adit_mesh::roster::Roster;
+use adit_mesh::session::{KeyHash, MeshId};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
-use adit_runtime::host::{HostPlan, Via};
+use adit_runtime::host::{Forward, HostPlan, Via};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::host_plan::without_addresses;
 use crate::directory::DirectoryConfig;
+use crate::roster_file::RosterFile;
+use crate::state::load_key;
 use crate::{Paths, Settings};
 
 /// The helper of `adit mesh up`; its arguments are the `MeshDuty`.
@@ -63,7 +71,7 @@ impl Duty for MeshDuty {
             plans: Some(Box::new(MeshPlans {
                 bare: plan,
                 names: self.names,
-                forward: settings.forward,
+                forward: settings.forward.then(|| Forwarding::new(&paths)).transpose()?,
             })),
             ..Policy::default()
         };
@@ -90,16 +98,60 @@ impl Duty for MeshDuty {
 struct MeshPlans {
     bare: HostPlan,
     names: bool,
-    /// Whether the settings permit forwarding.
-    forward: bool,
+    /// What the node may forward; `None`: nothing, because the settings permit no forwarding.
+    forward: Option<Forwarding>,
+}
+
+/// What a node may forward, by its roster.
+#[derive(Debug)]
+struct Forwarding {
+    roster: PathBuf,
+    mesh: MeshId,
+    own: KeyHash,
+    /// The last one that was permitted. The network process may go on with it, so it may also ask for it again.
+    permitted: RefCell<Option<Forward>>,
+}
+
+impl Forwarding {
+    fn new(paths: &Paths) -> Result<Self, Fault> {
+        let roster = paths.roster_file();
+        let mesh = *RosterFile::peek(&roster)?.mesh();
+        let own = load_key(&paths.node_key_file())?.public_hash();
+        Ok(Self { roster, mesh, own, permitted: RefCell::default() })
+    }
+
+    /// Checks what a plan forwards.
+    fn check(&self, forward: &Forward) -> Result<(), String> {
+        if self.permitted.borrow().as_ref() == Some(forward) {
+            return Ok(());
+        }
+        // Each change in the file is verified again, since the network process writes it.
+        let changes = RosterFile::peek(&self.roster).map_err(|fault| fault.to_string())?;
+        if *changes.mesh() != self.mesh {
+            return Err("plan: the roster is now that of another mesh".into());
+        }
+        let roster = Roster::evaluate(&changes);
+        let member = roster.member(&self.own).ok_or("plan: the node is not a member")?;
+        if let Some(net) = forward.networks.iter().find(|net| !member.subnets.contains(*net)) {
+            return Err(format!("plan: the roster has no network {net} behind this node"));
+        }
+        if forward.internet && !member.gateway {
+            return Err("plan: the roster does not make this node a gateway".into());
+        }
+        *self.permitted.borrow_mut() = Some(forward.clone());
+        Ok(())
+    }
 }
 
 impl PlanCheck for MeshPlans {
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
         let bare =
             HostPlan { routes: Vec::new(), addresses: Vec::new(), dns: None, ..plan.clone() };
-        if !self.forward && bare.forward != self.bare.forward {
-            return Err("plan: the settings permit no forwarding".into());
+        if let Some(forward) = &bare.forward
+            && bare.forward != self.bare.forward
+        {
+            let permission = self.forward.as_ref();
+            permission.ok_or("plan: the settings permit no forwarding")?.check(forward)?;
         }
         let bare = HostPlan { forward: self.bare.forward.clone(), ..bare };
         let is_inside = |net: &IpNet| plan.addresses.iter().any(|own| own.trunc() == *net);
@@ -128,9 +180,106 @@ impl PlanCheck for MeshPlans {
 
 #[cfg(test)]
 mod tests {
-    use adit_runtime::host::{Device, DnsPlan, Forward, PlannedRoute};
+    use adit_crypto::sign::SigningKey;
+    use adit_engine::UnixTime;
+    use adit_mesh::roster::{Action, Change, NodeInfo};
+    use adit_runtime::host::{Device, DnsPlan, PlannedRoute};
 
     use super::*;
+    use crate::state::{State, new_key};
+    use crate::{NewMesh, found};
+
+    /// Makes a mesh, whose first node may forward.
+    fn node(dir: &std::path::Path, gateway: bool) -> Paths {
+        let paths = Paths::new(Some(dir), "home").unwrap();
+        let choices = NewMesh {
+            node: Some("hub".into()),
+            range: Some("100.87.0.0/16".parse().unwrap()),
+            relay: true,
+            gateway,
+        };
+        found(&paths, &choices).unwrap();
+        paths
+    }
+
+    /// Appends a description of the first node, which another key or the admin's signs.
+    fn describe(paths: &Paths, signer: Option<&SigningKey>, change: impl FnOnce(&mut NodeInfo)) {
+        let mut state = State::open(paths).unwrap();
+        let own = state.key.public_hash();
+        let roster = Roster::evaluate(&state.changes);
+        let member = roster.member(&own).unwrap();
+        let mut node = NodeInfo {
+            ipv4: member.ipv4,
+            relay: member.relay,
+            gateway: member.gateway,
+            subnets: member.subnets.clone(),
+            ..NodeInfo::named(member.name.clone().unwrap())
+        };
+        change(&mut node);
+        let admin = state.admin.current().unwrap().unwrap();
+        let key = signer.unwrap_or(&admin);
+        let action = Action::SetNames { key: own, node };
+        let body = state.changes.draft(key.public_hash(), UnixTime(1_900_000_000), action);
+        let change = Change::sign(state.changes.mesh(), key, body.unwrap()).unwrap();
+        state.roster.append(&[&change]).unwrap();
+    }
+
+    fn permits(forwarding: &Forwarding, networks: &[&str], internet: bool) -> Result<(), String> {
+        let networks = networks.iter().map(|net| net.parse().unwrap()).collect();
+        forwarding.check(&Forward { networks, internet, ..Forward::default() })
+    }
+
+    #[test]
+    fn what_is_forwarded_follows_from_the_signed_roster() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = node(dir.path(), false);
+        let forwarding = Forwarding::new(&paths).unwrap();
+        assert!(permits(&forwarding, &["192.168.7.0/24"], false).is_err());
+        assert!(permits(&forwarding, &[], true).is_err());
+        describe(&paths, None, |node| {
+            node.subnets.insert("192.168.7.0/24".parse().unwrap());
+        });
+        assert_eq!(permits(&forwarding, &["192.168.7.0/24"], false), Ok(()));
+        assert!(permits(&forwarding, &["192.168.0.0/16"], false).is_err(), "a larger network");
+        assert!(permits(&forwarding, &["192.168.7.0/24"], true).is_err(), "no gateway");
+        describe(&paths, None, |node| node.gateway = true);
+        assert_eq!(permits(&forwarding, &["192.168.7.0/24"], true), Ok(()));
+        describe(&paths, None, |node| node.subnets.clear());
+        assert_eq!(permits(&forwarding, &["192.168.7.0/24"], true), Ok(()), "it was permitted");
+        assert_eq!(permits(&forwarding, &[], true), Ok(()));
+        assert!(permits(&forwarding, &["192.168.7.0/24"], false).is_err(), "withdrawn");
+    }
+
+    #[test]
+    fn a_network_process_that_was_taken_over_cannot_forge_what_is_forwarded() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = node(dir.path(), false);
+        let forwarding = Forwarding::new(&paths).unwrap();
+        // A change by a key without a right.
+        let before = std::fs::read(paths.roster_file()).unwrap();
+        let stranger = new_key().unwrap();
+        describe(&paths, Some(&stranger), |node| node.gateway = true);
+        assert!(permits(&forwarding, &[], true).is_err());
+        // One whose signature does not fit.
+        std::fs::write(paths.roster_file(), &before).unwrap();
+        describe(&paths, None, |node| node.gateway = true);
+        let mut forged = std::fs::read(paths.roster_file()).unwrap();
+        let signature = forged.len() - 40;
+        forged[signature] ^= 1;
+        std::fs::write(paths.roster_file(), &forged).unwrap();
+        assert!(permits(&forwarding, &[], true).is_err());
+        // The roster of a mesh of its own.
+        let other = tempfile::tempdir().unwrap();
+        let theirs = node(other.path(), true);
+        std::fs::copy(theirs.roster_file(), paths.roster_file()).unwrap();
+        let refused = permits(&forwarding, &[], true).unwrap_err();
+        assert!(refused.contains("another mesh"), "{refused}");
+        // Nothing at all.
+        std::fs::write(paths.roster_file(), "").unwrap();
+        assert!(permits(&forwarding, &[], true).is_err());
+        std::fs::write(paths.roster_file(), &before).unwrap();
+        assert_eq!(permits(&forwarding, &[], false), Ok(()));
+    }
 
     #[test]
     fn only_the_ports_of_the_settings_may_be_listened_on() {
@@ -173,9 +322,13 @@ mod tests {
             masquerade: true,
             openvpn_port: 2,
             openvpn_host: None,
+            max_age: None,
         };
         let bare = without_addresses(&settings);
-        let check = MeshPlans { bare: bare.clone(), names: true, forward: true };
+        let dir = tempfile::tempdir().unwrap();
+        let paths = node(dir.path(), true);
+        let forward = || Some(Forwarding::new(&paths).unwrap());
+        let check = MeshPlans { bare: bare.clone(), names: true, forward: forward() };
         let route = |net: &str, via| PlannedRoute { net: net.parse().unwrap(), via, metric: None };
         let with = |route| HostPlan { routes: vec![route], ..bare.clone() };
         let addresses = vec!["100.87.0.1/16".parse().unwrap()];
@@ -199,7 +352,8 @@ mod tests {
         };
         let own = dns("100.87.0.1:53", &["home.internal"]);
         assert_eq!(check.check(&own), Ok(()));
-        assert!(MeshPlans { bare: bare.clone(), names: false, forward: true }.check(&own).is_err());
+        let nameless = MeshPlans { bare: bare.clone(), names: false, forward: forward() };
+        assert!(nameless.check(&own).is_err());
         assert!(check.check(&dns("192.0.2.1:53", &["home.internal"])).is_err());
         assert!(check.check(&dns("100.87.0.1:53", &[])).is_err());
         let device = Device::Tun(Some("eth0".into()));
@@ -212,13 +366,13 @@ mod tests {
         };
         assert_eq!(check.check(&forwards("100.87.0.0/16")), Ok(()));
         assert!(check.check(&forwards("0.0.0.0/0")).is_err());
-        let refuses = MeshPlans { bare: bare.clone(), names: true, forward: false };
+        let refuses = MeshPlans { bare: bare.clone(), names: true, forward: None };
         assert!(refuses.check(&forwards("100.87.0.0/16")).is_err());
         assert_eq!(refuses.check(&bare), Ok(()));
         let exits = without_addresses(&Settings { exit: Some("hub".into()), ..settings });
         assert!(check.check(&exits).is_err(), "the settings have no exit");
         assert_eq!(
-            MeshPlans { bare: exits.clone(), names: true, forward: true }.check(&exits),
+            MeshPlans { bare: exits.clone(), names: true, forward: forward() }.check(&exits),
             Ok(())
         );
     }
