@@ -552,6 +552,18 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "mesh")]
+    fn every_verb_of_the_mesh_prints_json() {
+        fn walk(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let has_json = command.get_arguments().any(|it| it.get_long() == Some("json"));
+            assert!(command.has_subcommands() || has_json, "{path} has no --json");
+            command.get_subcommands().for_each(|verb| walk(verb, &path));
+        }
+        walk(Cli::command().find_subcommand("mesh").unwrap(), "adit");
+    }
+
+    #[test]
     fn the_manuals_name_every_verb_and_option() {
         fn check(command: &clap::Command, page: &str, manual: &str) {
             for option in command.get_arguments().filter_map(clap::Arg::get_long) {

@@ -40,9 +40,11 @@ language.")]
   adit filter explain fw.nft 'icmp 10.8.0.2 > 10.0.0.1 8' --client al=10.8.0.2
   adit filter explain fw.nft 'arp who-has 10.0.0.2 tell 10.0.0.1 vlan 5'
   adit filter explain fw.nft hex:4500002800010000401166... tun
+  sudo adit filter explain 'tcp web1 > db:5432'
 
-Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the file or
-description.")]
+Without a file, a node of a mesh answers with the mesh's policy and the names of
+its members. Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the
+file or description.")]
     Explain(Explain),
 
     /// Show the rules of a running server or bridge with their counters
@@ -110,11 +112,10 @@ pub(crate) struct Check {
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// The rule file; - for standard input
-    #[arg(value_hint = ValueHint::FilePath)]
+    /// The rule file, - for standard input; on a node of a mesh, only the packet in one word
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     file: PathBuf,
     /// The packet, as a list of words (see docs/filter.md)
-    #[arg(required = true)]
     packet: Vec<String>,
     /// The addresses of @client:NAME, as if the client were connected
     #[arg(long, value_name = "NAME=ADDRESS[,...]")]
@@ -122,6 +123,10 @@ pub(crate) struct Explain {
     /// The addresses of @group:NAME, as if its clients were connected
     #[arg(long, value_name = "NAME=ADDRESS[,...]")]
     group: Vec<String>,
+
+    #[cfg(feature = "mesh")]
+    #[command(flatten)]
+    here: crate::mesh::MeshSelector,
 }
 
 pub(crate) fn run(verb: Filter) -> Result<ExitCode, Fault> {
@@ -188,7 +193,28 @@ fn check(options: &Check) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Explains a packet by the policy of a mesh.
+#[cfg(feature = "mesh")]
+fn explain_in_mesh(options: &Explain) -> Result<ExitCode, Fault> {
+    let words = options.file.to_string_lossy();
+    if !words.contains(char::is_whitespace) {
+        return Err(Fault::operator(format!(
+            "{words}: write the packet after the rule file; or, on a node of a mesh, the packet alone in quotes: \
+             'tcp web1 > db:5432'"
+        )));
+    }
+    crate::mesh::policy::explain_packet(&options.here, &words, false)
+}
+
+#[cfg(not(feature = "mesh"))]
+fn explain_in_mesh(_: &Explain) -> Result<ExitCode, Fault> {
+    Err(Fault::operator("write the packet after the rule file"))
+}
+
 fn explain(options: &Explain) -> Result<ExitCode, Fault> {
+    if options.packet.is_empty() {
+        return explain_in_mesh(options);
+    }
     let ruleset = match parse(&options.file, false)? {
         Ok(ruleset) => ruleset,
         Err(diagnostics) => {

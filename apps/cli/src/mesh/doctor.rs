@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use adit_app_mesh::Paths;
-use adit_app_server::doctor::Finding;
+use adit_app_server::doctor::{Finding, firewall_of_mesh};
 use adit_runtime::control::{self, MeshReport, Request, Response};
 
 const CHECK: &str = "mesh";
@@ -29,7 +29,12 @@ fn of_mesh(paths: &Paths) -> Vec<Finding> {
         ];
     };
     match status.mesh {
-        Some(report) => of_node(&report, paths),
+        Some(report) => {
+            let mut findings = of_node(&report, paths);
+            let device = Some(report.device.as_str()).filter(|_| report.forwards);
+            findings.extend(firewall_of_mesh(device, report.port));
+            findings
+        }
         None => vec![Finding::warning(CHECK, "another version of adit runs as the node")],
     }
 }
@@ -46,6 +51,10 @@ fn of_node(report: &MeshReport, paths: &Paths) -> Vec<Finding> {
             format!("{mesh}: none of {members} other members is reached"),
         )
         .remedy("UDP, or TCP to port 443, must be able to leave this machine, and one member that both reach must run")
+        .remedy(format!(
+            "at a member with a public address, UDP port {} must be open in its firewall and at its provider",
+            port(report)
+        ))
         .remedy(format!("why: sudo {}", paths.command("path NAME"))),
         (members, reached) => {
             let what = format!("{mesh}: sessions with {reached} of {members} other members");
@@ -65,15 +74,19 @@ fn of_node(report: &MeshReport, paths: &Paths) -> Vec<Finding> {
     if report.relay && report.nat.starts_with("symmetric") {
         let what =
             format!("{mesh}: this node relays for others, and is itself behind a {}", report.nat);
-        let port = report.reachable.first().map_or(1194, std::net::SocketAddr::port);
         findings.push(
             Finding::warning(CHECK, what)
-                .remedy(format!("forward UDP port {port} at the router to this machine")),
+                .remedy(format!("forward UDP port {} at the router to this machine", port(report))),
         );
     }
     let warnings = report.warnings.iter();
     findings.extend(warnings.map(|warning| Finding::warning(CHECK, format!("{mesh}: {warning}"))));
     findings
+}
+
+/// Returns the port of the node, which a report of another version lacks.
+fn port(report: &MeshReport) -> u16 {
+    if report.port == 0 { 1194 } else { report.port }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use zeroize::Zeroizing;
 
 use super::show::addresses;
-use super::{MeshSelector, admin, unexpected};
+use super::{MeshSelector, admin, approval, unexpected};
 use crate::args::Switch;
 use crate::text::span;
 use crate::{note, print, print_json};
@@ -31,9 +31,14 @@ const MAX_TOKEN: u64 = 4096;
 
 #[derive(Debug, Args)]
 pub(crate) struct Invite {
-    /// Name of the OpenVPN app [default: phone, or the next free phone2, phone3]
-    #[arg(value_name = "NAME", requires = "openvpn")]
+    /// Name of the node that joins [default: its own choice], or of the OpenVPN app [default: phone, or the next free
+    /// phone2, phone3]
+    #[arg(value_name = "NAME")]
     name: Option<String>,
+
+    /// Let the node wait until it is approved: here at the prompt, or with `adit mesh approve`
+    #[arg(long, conflicts_with = "openvpn")]
+    approve: bool,
 
     /// Make a profile for an OpenVPN app, such as a phone's, instead of a token: this node is its gateway
     #[arg(long, conflicts_with_all = ["subnet", "relay", "gateway", "uses", "valid"])]
@@ -94,7 +99,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "NAME", group = "change")]
     group: Vec<String>,
 
-    /// It is in no group
+    /// Remove it from all groups
     #[arg(long, conflicts_with = "group", group = "change")]
     no_groups: bool,
 
@@ -102,7 +107,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "CIDR", group = "change")]
     subnet: Vec<IpNet>,
 
-    /// No network is behind it
+    /// Remove all networks behind it
     #[arg(long, conflicts_with = "subnet", group = "change")]
     no_subnets: bool,
 
@@ -149,6 +154,8 @@ pub(super) fn invite(options: &Invite) -> Result<ExitCode, Fault> {
         return invite_app(options);
     }
     let invitation = MeshInvitation {
+        name: options.name.clone(),
+        approve: options.approve,
         groups: options.group.clone(),
         subnets: options.subnet.clone(),
         relay: options.relay,
@@ -163,6 +170,12 @@ pub(super) fn invite(options: &Invite) -> Result<ExitCode, Fault> {
         print_json(&token)?;
     } else {
         print(&next_machine(&token.token, options.uses, options.valid));
+        if options.approve && io::stdin().is_terminal() && io::stdout().is_terminal() {
+            return approval::at_the_prompt(&options.here, &token, options.uses);
+        }
+        if options.approve {
+            print("The machine waits then until you approve it: sudo adit mesh approve\n");
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,12 @@
 //! `adit mesh`.
 
 pub(crate) mod admin;
+mod approval;
 mod directory;
 pub(crate) mod doctor;
 mod members;
-mod policy;
+mod ping;
+pub(crate) mod policy;
 pub(crate) mod show;
 mod up;
 
@@ -41,9 +43,23 @@ token with which the next machine joins. It runs until it is stopped.")]
     #[command(after_help = "Examples:
   sudo adit mesh invite
   sudo adit mesh invite --group web --subnet 192.168.7.0/24 --valid 1h
+  sudo adit mesh invite web1 --approve
   sudo adit mesh invite --relay     a machine with a public address that relays
-  sudo adit mesh invite --openvpn phone     writes phone.ovpn, mode 0600")]
+  sudo adit mesh invite --openvpn phone     writes phone.ovpn, mode 0600
+
+With --approve, the machine waits until you have compared the key that it shows
+with the one that this command or `adit mesh approve` shows.")]
     Invite(members::Invite),
+
+    /// Admit or refuse a node that waits for approval; without a name, list all that wait
+    #[command(after_help = "Examples:
+  sudo adit mesh approve
+  sudo adit mesh approve laptop
+  sudo adit mesh approve laptop --refuse
+
+Only on the node that made the token, with `adit mesh invite --approve`. Compare
+the key first: the machine that joins shows its own.")]
+    Approve(approval::Approve),
 
     /// Show the other nodes: addresses, how each is reached, and its round trip
     #[command(after_help = "Example:
@@ -55,10 +71,14 @@ token with which the next machine joins. It runs until it is stopped.")]
   sudo adit mesh path laptop")]
     Path(show::Path),
 
-    /// Connect to a node, and show how it is reached
-    #[command(after_help = "Example:
-  sudo adit mesh ping laptop")]
-    Ping(show::Path),
+    /// Measure the round trip to a node, and show the path that it takes
+    #[command(after_help = "Examples:
+  sudo adit mesh ping laptop
+  sudo adit mesh ping laptop --count 1 --json
+
+The exit code is 1 without an answer. A ping tests the path between the nodes,
+not the policy.")]
+    Ping(ping::Ping),
 
     /// Change a node's name, groups, networks or roles
     #[command(after_help = "Examples:
@@ -78,7 +98,7 @@ key of an admin.")]
 Needs a machine with the key of an admin: the first one has it.")]
     Remove(members::Remove),
 
-    /// Say which members reach which
+    /// Decide which members reach which
     #[command(
         subcommand,
         after_help = "Examples:
@@ -156,7 +176,8 @@ pub(crate) fn run(verb: Mesh) -> Result<ExitCode, Fault> {
         Mesh::Invite(options) => members::invite(&options),
         Mesh::Peers(options) => show::peers(&options),
         Mesh::Path(options) => show::path(&options),
-        Mesh::Ping(options) => show::ping(&options),
+        Mesh::Approve(options) => approval::run(&options),
+        Mesh::Ping(options) => ping::run(&options),
         Mesh::Set(options) => members::set(&options),
         Mesh::Remove(options) => members::remove(&options),
         Mesh::Policy(verb) => policy::run(&verb),

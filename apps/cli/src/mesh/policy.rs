@@ -80,6 +80,10 @@ pub(crate) struct Check {
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
 
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     here: MeshSelector,
 }
@@ -100,6 +104,10 @@ pub(crate) struct Set {
 
 #[derive(Debug, Args)]
 pub(crate) struct Plain {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     here: MeshSelector,
 }
@@ -109,6 +117,10 @@ pub(crate) struct Explain {
     /// The packet as for `adit filter explain`, with names of members in place of addresses
     #[arg(required = true)]
     packet: Vec<String>,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 
     #[command(flatten)]
     here: MeshSelector,
@@ -152,15 +164,21 @@ fn show(options: &show::Show) -> Result<ExitCode, Fault> {
 fn check(options: &Check) -> Result<ExitCode, Fault> {
     let text = read(&options.file)?;
     let name = options.file.display().to_string();
-    match mesh_policy(&name, &text) {
-        Err(fault) => {
-            note(&format!("{fault}\n"));
-            return Ok(ExitCode::from(2));
-        }
-        Ok(filter) => warn_of_unknown(&options.here, &filter),
+    let checked = mesh_policy(&name, &text);
+    let error = checked.as_ref().err().map(ToString::to_string);
+    if let Ok(filter) = &checked {
+        warn_of_unknown(&options.here, filter);
     }
-    print(&format!("{name}: good\n"));
-    Ok(ExitCode::SUCCESS)
+    match &error {
+        _ if options.json => {
+            print_json(
+                &serde_json::json!({ "file": name, "ok": error.is_none(), "error": error }),
+            )?;
+        }
+        Some(error) => note(&format!("{error}\n")),
+        None => print(&format!("{name}: good\n")),
+    }
+    Ok(if error.is_none() { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
 /// Warns about names that no member has, if a node runs here: they look like mistakes.
@@ -199,7 +217,11 @@ fn request(here: &MeshSelector, text: String) -> Result<MeshSigned, Fault> {
 
 fn clear(options: &Plain) -> Result<ExitCode, Fault> {
     let signed = request(&options.here, String::new())?;
-    admin::tell(&signed, false, "the mesh has no policy any more: members reach each other\n")
+    admin::tell(
+        &signed,
+        options.json,
+        "the mesh has no policy any more: members reach each other\n",
+    )
 }
 
 fn edit(options: &Plain) -> Result<ExitCode, Fault> {
@@ -220,11 +242,15 @@ fn edit(options: &Plain) -> Result<ExitCode, Fault> {
     }
     let text = read(file.path())?;
     if text == before {
-        print("nothing was changed\n");
+        if options.json {
+            print_json(&serde_json::json!({ "change": null }))?;
+        } else {
+            print("nothing was changed\n");
+        }
         return Ok(ExitCode::SUCCESS);
     }
     match put(&options.here, "policy.nft", text) {
-        Ok(signed) => admin::tell(&signed, false, IN_FORCE),
+        Ok(signed) => admin::tell(&signed, options.json, IN_FORCE),
         Err(fault) => {
             let (_, path) = file.keep().map_err(|error| cannot(error.error))?;
             Err(Fault::operator(format!(
@@ -267,22 +293,47 @@ impl<'a> Member<'a> {
 }
 
 fn explain(options: &Explain) -> Result<ExitCode, Fault> {
-    let report = show::report(&options.here)?;
-    let policy = current(&options.here)?;
-    let Some(text) = policy.text else {
-        print(match policy.hash {
-            None => "the mesh has no policy: members reach each other\n=> accepted\n",
-            Some(_) => "this node has no policy yet, so no packets pass\n=> dropped\n",
-        });
-        let accepted = policy.hash.is_none();
-        return Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    explain_packet(&options.here, &options.packet.join(" "), options.json)
+}
+
+/// Says whether a packet between members passes, and which rule decides.
+pub(crate) fn explain_packet(
+    here: &MeshSelector,
+    packet: &str,
+    json: bool,
+) -> Result<ExitCode, Fault> {
+    let answer = |packet: &str, accepted: bool, page: &str| {
+        if json {
+            print_json(
+                &serde_json::json!({ "packet": packet, "accepted": accepted, "trace": page }),
+            )?;
+        } else {
+            print(page);
+        }
+        Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     };
+    let report = show::report(here)?;
+    let policy = current(here)?;
     let members = Member::all(&report);
-    let words = with_addresses(&options.packet.join(" "), &members);
+    let words = with_addresses(packet, &members);
     let Some(described) = describe(&words) else { return Ok(ExitCode::from(2)) };
+    let Some(text) = policy.text else {
+        return match policy.hash {
+            None => answer(
+                &words,
+                true,
+                "the mesh has no policy: members reach each other\n=> accepted\n",
+            ),
+            Some(_) => answer(
+                &words,
+                false,
+                "this node has no policy yet, so no packets pass\n=> dropped\n",
+            ),
+        };
+    };
     let filter = mesh_policy("policy", &text)?;
     set_members(&filter, &members);
-    let device = Settings::load(&options.here.paths()?)?.device;
+    let device = Settings::load(&here.paths()?)?.device;
     let (device, host) = (IfName::new(&device), IfName::new(HOST));
     // The sender applies the policy first, the receiver again.
     let ends = [("at the sender", host, device), ("at the receiver", device, host)];
@@ -291,18 +342,14 @@ fn explain(options: &Explain) -> Result<ExitCode, Fault> {
         let context = Context { iif, oif, ..described.context(Nanos::default()) };
         (page, accepted) = match trace(&filter, &described, &context) {
             Ok(traced) => traced,
-            Err(dropped) => {
-                print(&dropped);
-                return Ok(ExitCode::FAILURE);
-            }
+            Err(dropped) => return answer(&words, false, &dropped),
         };
         if !accepted {
             page = format!("{end}:\n{page}");
             break;
         }
     }
-    print(&format!("{words}\n{page}"));
-    Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    answer(&words, accepted, &format!("{words}\n{page}"))
 }
 
 fn set_members(filter: &Filter, members: &[Member<'_>]) {

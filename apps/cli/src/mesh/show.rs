@@ -1,16 +1,18 @@
-//! What a node knows: `status`, `peers`, `path`, `ping`.
+//! What a node knows: `status`, `peers`, `path`.
 
+use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use adit_runtime::control::{MeshPath, MeshPeer, MeshReport, Request, Response};
+use adit_runtime::control::{MeshJoiner, MeshPath, MeshPeer, MeshReport, Request, Response};
 use adit_runtime::fault::Fault;
 use clap::Args;
 
 use super::{MeshSelector, unexpected};
-use crate::text::{count, row, span, table_of_names};
+use crate::args::SortKey;
+use crate::text::{bytes, count, rate, row, span, table_of_names};
 use crate::{note, print, print_json};
 
 /// The time in which a node must be reached.
@@ -76,22 +78,12 @@ pub(super) fn path(options: &Path) -> Result<ExitCode, Fault> {
     Ok(end(&path.peer))
 }
 
-pub(super) fn ping(options: &Path) -> Result<ExitCode, Fault> {
-    let path = connected(options)?;
-    if options.json {
-        print_json(&path.peer)?;
-    } else {
-        print(&format!("{}\n", reached(&path.peer)));
-    }
-    Ok(end(&path.peer))
-}
-
 /// Returns the exit code, from which a script learns whether the node is reached.
 fn end(peer: &MeshPeer) -> ExitCode {
     if is_reached(peer) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn is_reached(peer: &MeshPeer) -> bool {
+pub(super) fn is_reached(peer: &MeshPeer) -> bool {
     matches!(peer.route.as_str(), "direct" | "relay")
 }
 
@@ -128,6 +120,7 @@ pub(crate) fn in_status(report: &MeshReport) -> String {
     for line in peers_table(report).lines() {
         text.push_str(&format!("  {line}\n"));
     }
+    text.push_str(&waiting(report, "  waiting: "));
     report.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
     text
 }
@@ -142,6 +135,12 @@ fn status_page(report: &MeshReport) -> String {
     text.push_str(&format!("NAT        {}\n", report.nat));
     if let Some(exit) = &report.exit {
         text.push_str(&format!("exit       {exit}\n"));
+    }
+    let subnets: Vec<String> = report.subnets.iter().map(ToString::to_string).collect();
+    for (title, list) in [("groups", &report.groups), ("networks", &subnets)] {
+        if !list.is_empty() {
+            text.push_str(&format!("{title:<11}{}\n", list.join(", ")));
+        }
     }
     let mut rights = Vec::new();
     let apps = format!("gateway for OpenVPN apps ({} connected)", report.connected_apps);
@@ -168,6 +167,7 @@ fn status_page(report: &MeshReport) -> String {
         "peers      {}, {connected} connected\n",
         count(report.peers.len(), "other node")
     ));
+    text.push_str(&waiting(report, "waiting    "));
     report.warnings.iter().for_each(|warning| text.push_str(&format!("warning    {warning}\n")));
     text
 }
@@ -177,6 +177,59 @@ pub(super) fn reachable(report: &MeshReport) -> Vec<String> {
     let tcp = report.tcp_port.map(|port| format!(", tcp/{port}")).unwrap_or_default();
     let at = |at: &SocketAddr| format!("{} udp/{}{tcp}", at.ip(), at.port());
     report.reachable.iter().map(at).collect()
+}
+
+/// Returns a line for each node that waits for approval.
+fn waiting(report: &MeshReport, head: &str) -> String {
+    let line = |joiner: &MeshJoiner| {
+        format!(
+            "{head}{} for {}: adit mesh approve {}\n",
+            joiner.name,
+            span(joiner.waits_s),
+            joiner.name
+        )
+    };
+    report.waiting.iter().map(line).collect()
+}
+
+/// Returns the section of a node in `adit top`: how much passes between it and each peer.
+pub(crate) fn in_top(report: &MeshReport, sort: SortKey) -> String {
+    let mut peers: Vec<&MeshPeer> = report.peers.iter().filter(|peer| is_reached(peer)).collect();
+    match sort {
+        SortKey::Name => {}
+        SortKey::Rate => peers.sort_by_key(|it| Reverse(it.rx_bps.saturating_add(it.tx_bps))),
+        SortKey::Traffic => {
+            peers.sort_by_key(|it| Reverse(it.rx_bytes.saturating_add(it.tx_bytes)));
+        }
+        SortKey::Connected => peers.sort_by_key(|it| Reverse(it.connected_s)),
+    }
+    let mut text = format!(
+        "  node {}: {}, {} connected\n",
+        report.node,
+        count(report.peers.len(), "other node"),
+        peers.len()
+    );
+    if !peers.is_empty() {
+        let mut rows = vec![row(["  NODE", "PATH", "RTT", "RECEIVED", "", "SENT", ""])];
+        rows.extend(peers.into_iter().map(|peer| {
+            vec![
+                format!("  {}", name(peer)),
+                match (peer.route.as_str(), &peer.via) {
+                    ("relay", Some(relay)) => format!("by {relay}"),
+                    (route, _) => route.to_owned(),
+                },
+                peer.rtt_ms.map(|rtt| format!("{rtt:.1} ms")).unwrap_or_default(),
+                bytes(peer.rx_bytes),
+                rate(peer.rx_bps),
+                bytes(peer.tx_bytes),
+                rate(peer.tx_bps),
+            ]
+        }));
+        text.push_str(&table_of_names(rows));
+    }
+    text.push_str(&waiting(report, "  waiting: "));
+    report.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
+    text
 }
 
 fn peers_table(report: &MeshReport) -> String {
@@ -213,10 +266,15 @@ fn over_tcp(peer: &MeshPeer) -> Option<String> {
 }
 
 fn route(peer: &MeshPeer) -> String {
+    let mark = match (peer.expired, peer.stale) {
+        (true, _) => ", no routes",
+        (false, true) => ", stale",
+        (false, false) => "",
+    };
     if let Some(way) = over_tcp(peer) {
-        return way;
+        return way + mark;
     }
-    match (peer.route.as_str(), &peer.via) {
+    let route = match (peer.route.as_str(), &peer.via) {
         ("direct", Some(to)) => format!("direct {to}"),
         ("relay", Some(relay)) => format!("relay {relay}"),
         ("leaf", _) => {
@@ -224,7 +282,8 @@ fn route(peer: &MeshPeer) -> String {
         }
         ("none", _) => "-".into(),
         (other, _) => other.into(),
-    }
+    };
+    route + mark
 }
 
 /// Returns one line about how a node is reached.
@@ -272,6 +331,80 @@ mod tests {
         assert_eq!(route(&hub), reason);
         let lost = MeshPeer { route: "connecting".into(), via: None, rtt_ms: None, ..peer() };
         assert_eq!(reached(&lost), "laptop (100.87.0.2): not reached");
+    }
+
+    #[test]
+    fn the_status_page_shows_what_this_node_is_and_what_waits() {
+        let joiner = MeshJoiner { name: "new".into(), waits_s: 9, ..MeshJoiner::default() };
+        let report = MeshReport {
+            mesh: "home".into(),
+            id: "7f3a".into(),
+            node: "hub".into(),
+            addresses: vec!["100.87.0.1".parse().unwrap()],
+            subnets: vec!["192.168.7.0/24".parse().unwrap()],
+            groups: vec!["web".into(), "db".into()],
+            nat: "no NAT".into(),
+            relay: true,
+            gateway: true,
+            exit: Some("gw".into()),
+            peers: vec![peer()],
+            waiting: vec![joiner],
+            warnings: vec!["something".into()],
+            ..MeshReport::default()
+        };
+        assert_eq!(
+            status_page(&report),
+            "mesh       home (7f3a); this machine is hub\n\
+             inside     100.87.0.1\n\
+             reachable  no address\n\
+             NAT        no NAT\n\
+             exit       gw\n\
+             groups     web, db\n\
+             networks   192.168.7.0/24\n\
+             roles      relays for others, gateway\n\
+             peers      1 other node, 1 connected\n\
+             waiting    new for 9 s: adit mesh approve new\n\
+             warning    something\n"
+        );
+    }
+
+    #[test]
+    fn a_stale_peer_and_one_without_routes_are_marked() {
+        let stale = MeshPeer { stale: true, ..peer() };
+        assert_eq!(route(&stale), "direct 203.0.113.7:1194, stale");
+        let expired = MeshPeer { expired: true, ..stale };
+        assert_eq!(route(&expired), "direct 203.0.113.7:1194, no routes");
+    }
+
+    #[test]
+    fn top_sorts_connected_peers_and_fits_a_terminal() {
+        let quiet = MeshPeer { name: Some("a".into()), ..peer() };
+        let busy = MeshPeer {
+            name: Some("z".into()),
+            route: "relay".into(),
+            via: Some("hub".into()),
+            rx_bps: 999_900_000,
+            tx_bps: 999_900_000,
+            rx_bytes: 999_900_000_000,
+            tx_bytes: 999_900_000_000,
+            ..peer()
+        };
+        let off = MeshPeer { route: "none".into(), ..peer() };
+        let joiner = MeshJoiner { name: "new".into(), waits_s: 9, ..MeshJoiner::default() };
+        let report = MeshReport {
+            node: "hub".into(),
+            peers: vec![quiet, busy, off],
+            waiting: vec![joiner],
+            ..MeshReport::default()
+        };
+        let page = in_top(&report, SortKey::Rate);
+        let lines: Vec<&str> = page.lines().collect();
+        assert_eq!(lines[0], "  node hub: 3 other nodes, 2 connected");
+        assert!(lines[2].starts_with("  z") && lines[2].contains("by hub"), "{page}");
+        assert!(lines[3].starts_with("  a") && lines[3].contains("direct"), "{page}");
+        assert!(lines[4].contains("new for 9 s: adit mesh approve new"), "{page}");
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{page}");
+        assert!(in_top(&report, SortKey::Name).lines().nth(2).unwrap().starts_with("  a"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_app_mesh::node::{self, UpOptions, UpReport};
-use adit_app_mesh::{DEFAULT_NAME, NewMesh, NewNode, Paths, found, join, phrases};
+use adit_app_mesh::{DEFAULT_NAME, NewMesh, NewNode, Paths, Waiting, found, join, phrases};
 use adit_runtime::control::MeshInvitation;
 use adit_runtime::fault::Fault;
 use clap::Args;
@@ -16,7 +16,7 @@ use super::members::{next_machine, read_token};
 use super::show::{addresses, reachable};
 use super::{MeshSelector, admin};
 use crate::args::{Switch, network};
-use crate::{print, print_json};
+use crate::{note, print, print_json};
 
 /// The time for which the first invitation is valid.
 const VALID: Duration = Duration::from_secs(24 * 3600);
@@ -179,7 +179,9 @@ impl Join {
             _ => Zeroizing::new(self.token.clone()),
         };
         let choices = NewNode { node: self.name.clone(), mesh: self.here.mesh.clone() };
-        let joined = join(self.here.dir.as_deref(), &token, &choices)?;
+        let joined = join(self.here.dir.as_deref(), &token, &choices, |waiting| {
+            note(&waiting_line(waiting));
+        })?;
         drop(token);
         if self.running.json {
             print_json(&serde_json::json!({
@@ -203,6 +205,15 @@ impl Join {
         }
         Ok(node::up(&joined.paths, &self.running.options(None), &mut |_| {}))
     }
+}
+
+/// Returns what a user does who waits for an approval.
+fn waiting_line(waiting: &Waiting) -> String {
+    let inviter = waiting.inviter.as_deref().unwrap_or("the inviter");
+    format!(
+        "waiting for approval at {inviter}; this machine's key is\n  {}\nOn {inviter}: sudo adit mesh approve\n",
+        waiting.fingerprint
+    )
 }
 
 /// Prints what a new user needs to know.

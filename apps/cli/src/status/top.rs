@@ -44,7 +44,7 @@ fn top_report(report: &StatusReport, sort: SortKey) -> String {
     text.push_str(&drops(&report.drops));
     #[cfg(feature = "mesh")]
     if let Some(mesh) = &report.mesh {
-        return text + &crate::mesh::show::in_status(mesh);
+        return text + &crate::mesh::show::in_top(mesh, sort);
     }
     match (&report.bridge, &report.postgres) {
         (Some(bridge), _) => return text + &ports(bridge),

@@ -40,6 +40,7 @@ impl Fixture {
             changes,
             endpoints: Vec::new(),
             hints: Vec::new(),
+            stream_hints: Vec::new(),
             policy: Policy::default(),
             relay_limits: RelayLimits::default(),
             policy_text: None,
