@@ -1,6 +1,7 @@
 //! `adit mesh`: machines on one network and behind NAT boxes, set up as a user does.
 
 mod admin;
+mod approval;
 mod apps;
 mod demo;
 mod directory;
@@ -37,7 +38,9 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("exit", gateway::exit),
     ("openvpn-app", apps::openvpn_app),
     ("openvpn-app-exit", apps::exit),
+    ("exit-policy", gateway::exit_policy),
     ("token", token),
+    ("approval", approval::approval),
     ("names", names),
     ("policy", policy::policy),
     ("admin-recovered", admin::recovered),

@@ -89,6 +89,42 @@ pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     Ok("through the gateway, and nowhere without it".into())
 }
 
+/// The mesh's policy holds for what a machine sends to the internet through a gateway, too.
+pub(super) fn exit_policy(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = MeshTestbed::new(scenario, &[Nat::PortRestricted, Nat::None])?;
+    bed.found()?;
+    bed.join_only(1, &bed.invite(&[])?)?;
+    bed.join(2, &["--gateway"])?;
+    let web = Namespace::new("web")?;
+    let address = add_to_internet(&bed, &web, 99)?;
+    bed.up_with(1, &["--exit", "node3"])?;
+    let through = |bed: &MeshTestbed| -> Result<bool> {
+        let seen = seen(&bed.machines[1].space, &web, address)?;
+        Ok(seen.is_some_and(|sender| sender.to_string() == "11.0.0.3"))
+    };
+    until("the web sees the gateway", LIMIT, || through(&bed))?;
+    let accept = |bed: &MeshTestbed, port: u16| {
+        let rules = format!(
+            "table inet mesh {{
+                chain forward {{
+                    type filter hook forward priority filter; policy drop;
+                    ct state established,related accept
+                    ip saddr @node:node2 ip daddr 11.0.0.99 udp dport {port} accept
+                }}
+            }}"
+        );
+        bed.machines[0].mesh_with_input(&["policy", "set", "-"], &rules)
+    };
+    accept(&bed, 8)?;
+    until("the policy drops it", LIMIT, || Ok(!through(&bed)?))?;
+    ensure_unreachable(&bed, &web, address)?;
+    let asked = bed.machines[1].mesh(&["policy", "explain", "udp node2 > 11.0.0.99:7"]);
+    ensure(asked.is_err(), || "the dropped packet is said to pass".into())?;
+    accept(&bed, 7)?;
+    until("the policy accepts it", LIMIT, || through(&bed))?;
+    Ok("what the policy accepts leaves through the gateway, and nothing else".into())
+}
+
 /// Checks that nothing leaves the laptop around the gateway, which does not serve it.
 fn ensure_unreachable(bed: &MeshTestbed, web: &Namespace, address: IpAddr) -> Result<()> {
     for _ in 0..5 {

@@ -76,6 +76,8 @@ fn explained(bed: &MeshTestbed) -> Result<()> {
     let explain = |packet: &str| bed.machines[2].mesh(&["policy", "explain", packet]);
     let passes = explain("tcp node2 > node3:7000")?;
     ensure(passes.contains("=> accepted"), || passes.clone())?;
+    let by_filter = bed.machines[2].adit(&["filter", "explain", "tcp node2 > node3:7000"])?;
+    ensure(by_filter == passes, || by_filter.clone())?;
     for packet in ["tcp node2 > node3:22", "icmp node3 > node2 echo-request"] {
         ensure(explain(packet).is_err(), || format!("{packet} is said to pass"))?;
     }

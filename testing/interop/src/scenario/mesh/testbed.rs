@@ -189,6 +189,14 @@ impl MeshTestbed {
         Ok(())
     }
 
+    /// Begins to join with the token among the arguments, as a program that goes on running.
+    pub(super) fn begin_to_join(&mut self, at: usize, token: &str) -> Result<()> {
+        let machine = &mut self.machines[at];
+        let command = machine.node_command(&["join", token, "--name", &machine.name.clone()]);
+        machine.daemon = Some(Daemon::spawn(&machine.name, command)?);
+        Ok(())
+    }
+
     /// Starts the node of a member.
     pub(super) fn up(&mut self, at: usize) -> Result<()> {
         self.spawn(at)?;
@@ -343,6 +351,13 @@ impl Machine {
     /// Runs a verb to its end. Returns what it prints.
     pub(super) fn mesh(&self, words: &[&str]) -> Result<String> {
         output(self.command(words))
+    }
+
+    /// Runs another command than `adit mesh` to its end, with this machine's files. Returns what it prints.
+    pub(super) fn adit(&self, words: &[&str]) -> Result<String> {
+        let mut command = self.space.command(&self.program.to_string_lossy());
+        command.args(words).arg("--dir").arg(&self.dir);
+        output(command)
     }
 
     /// Runs a verb that prints JSON.
