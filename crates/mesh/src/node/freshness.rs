@@ -21,7 +21,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// The number of members other than the peer with which a node that was away compares its roster.
 const OTHERS: usize = 2;
 
-/// The number of members whose last comparison is remembered: those that are needed, whoever the peer is.
+/// The number of members whose last comparison is remembered: those that are needed, independently of the peer.
 const MAX_COMPARED: usize = OTHERS + 1;
 
 /// The least time between two [`NodeEvent::Compared`], which cause a write to the disk.

@@ -108,7 +108,7 @@ fn a_pair_in_isolation_ends_its_routes_after_the_greatest_age() {
     w.kill(3);
     w.start(1, changes);
     assert!(w.run_until(SECOND * 60, |w| w.has_way(1, removed)));
-    // Both compare their rosters all the time, and with nobody else.
+    // Both compare their rosters all the time, and with no other member.
     let mut lasted = 0;
     while w.has_way(1, removed) {
         w.send(1, 2, 1);
