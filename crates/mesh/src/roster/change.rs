@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use adit_crypto::sha256;
 use adit_crypto::sign::{PUBLIC_LEN, SIGNATURE_LEN, SigningKey, verify};
@@ -143,7 +144,8 @@ pub struct Inviter {
 /// A change whose signature has been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    unverified: UnverifiedChange,
+    /// Shared by all copies, because a node copies its set of changes to try one out.
+    unverified: Arc<UnverifiedChange>,
     signer: KeyHash,
     hash: ChangeHash,
 }
@@ -169,7 +171,7 @@ impl Change {
         let public = key.public();
         let message = message(mesh, &public, &body);
         let signature = key.sign(&message)?;
-        let unverified = UnverifiedChange { public, body, signature };
+        let unverified = Arc::new(UnverifiedChange { public, body, signature });
         Ok(Self { unverified, signer: sha256(&[&public]), hash: sha256(&[&message]) })
     }
 
@@ -245,7 +247,7 @@ impl UnverifiedChange {
             return Err(ObjectError::Signature);
         }
         let (signer, hash) = (sha256(&[&self.public]), sha256(&[&message]));
-        Ok(Change { unverified: self, signer, hash })
+        Ok(Change { unverified: Arc::new(self), signer, hash })
     }
 }
 
@@ -533,7 +535,7 @@ mod tests {
     fn the_hash_does_not_depend_on_the_signature() {
         let change = sign(Action::SetThreshold(2)).unwrap();
         let mut other = change.clone();
-        other.unverified.signature = [0; 64];
+        Arc::make_mut(&mut other.unverified).signature = [0; 64];
         let message = message(&MESH, &other.unverified.public, other.body());
         assert_eq!(sha256(&[&message]), change.hash());
         assert_eq!(change.signer(), key(1).public_hash());
@@ -596,7 +598,7 @@ mod tests {
         for (result, error) in cases {
             assert_eq!(result, Err(error));
         }
-        let good = sign(Action::SetThreshold(1)).unwrap().unverified.body;
+        let good = sign(Action::SetThreshold(1)).unwrap().unverified.body.clone();
         let first = Body { number: 0, ..good.clone() };
         assert_eq!(Change::sign(&MESH, &key(1), first), Err(ObjectError::Range(0)));
         let heads = (0..=MAX_HEADS).map(|n| [n as u8; 32]).collect();
