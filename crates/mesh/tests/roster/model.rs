@@ -6,8 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use adit_mesh::roster::{Action, Change, Changes};
 use adit_mesh::session::KeyHash;
 
-/// Returns the keys of the members that follow from a set of changes.
-pub(crate) fn members(changes: &Changes, first: KeyHash) -> BTreeSet<KeyHash> {
+/// The keys that follow from a set of changes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Naive {
+    pub(crate) members: BTreeSet<KeyHash>,
+    /// The keys that a revocation which counts has ended.
+    pub(crate) revoked: BTreeSet<KeyHash>,
+}
+
+/// Returns the members and the revoked keys, of which `first` is the first admin.
+pub(crate) fn evaluate(changes: &Changes, first: KeyHash) -> Naive {
     let all = changes.in_causal_order();
     let ends = ends(&all, first);
     let forks = forks(&all);
@@ -16,19 +24,20 @@ pub(crate) fn members(changes: &Changes, first: KeyHash) -> BTreeSet<KeyHash> {
         |change: &&&Change| ends.get(&change.signer()).is_none_or(|end| number(change) <= *end);
     let before_a_fork =
         |change: &&&Change| forks.get(&change.signer()).is_none_or(|fork| number(change) < *fork);
-    let mut members = BTreeSet::new();
+    let mut naive = Naive::default();
     for change in all.iter().filter(before_the_end).filter(before_a_fork) {
         if let Action::Admit { key, .. } = change.action() {
-            members.insert(*key);
+            naive.members.insert(*key);
         }
     }
     // A revocation beats every admission, and counts although the chain forked.
     for change in all.iter().filter(before_the_end) {
         if let Action::Revoke(revocation) = change.action() {
-            members.remove(&revocation.key);
+            naive.members.remove(&revocation.key);
+            naive.revoked.insert(revocation.key);
         }
     }
-    members
+    naive
 }
 
 /// Returns the number of the last change that counts, for each signer whose key the first admin has revoked.

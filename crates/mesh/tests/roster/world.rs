@@ -1,7 +1,13 @@
-//! Many nodes with their rosters, on virtual time. Sessions are reliable and ordered channels with a delay.
+//! Many nodes with their rosters, on virtual time. A session is a reliable and ordered channel with a delay, which exists
+//! only while both ends have each other in their rosters. A node dials its standing neighbours by its own roster, and
+//! others when it has a packet for them.
+//!
+//! The model leaves out bandwidth, loss, and the handshake except for its time.
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::rc::Rc;
 use std::time::Duration;
 
 use adit_crypto::sha256;
@@ -12,6 +18,8 @@ use adit_mesh::roster::{Action, Change, ChangeHash, Changes, Genesis, Label, Nod
 use adit_mesh::session::{KeyHash, SessionNumber};
 use adit_mesh::sync::RosterSync;
 
+use crate::model::{self, Naive};
+
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
@@ -21,8 +29,25 @@ const UNIX: UnixTime = UnixTime(1_800_000_000);
 /// The room of a session's queue.
 const ROOM: usize = 64 * 1024;
 
-/// The number of relays in a mesh.
-const RELAYS: usize = 4;
+/// The number of relays in a mesh: its first nodes.
+pub(crate) const RELAYS: usize = 4;
+
+/// The time without an answer after which a node tries again, in addition to a pause that doubles up to the longest one.
+const ANSWER: Duration = Duration::from_secs(1);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The interval at which nodes compare digests and choose their neighbours again.
+const COMPARE: Duration = Duration::from_secs(300);
+
+/// The time after which a session that is not a standing one ends.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Up to this number of nodes, each chooses its neighbours after each change; in larger meshes only if it has lost one.
+const SMALL: usize = 100;
+
+/// The evaluated sets that are kept for the next node with the same changes.
+const VIEWS: usize = 64;
 
 /// A key that signs changes.
 pub(crate) struct Signer {
@@ -39,10 +64,14 @@ impl Signer {
 
     /// Signs a change after everything in a set, which it becomes part of.
     pub(crate) fn write(&self, changes: &mut Changes, action: Action) -> Option<ChangeHash> {
-        let body = changes.draft(self.hash, UNIX, action).ok()?;
-        let change = Change::sign(changes.mesh(), &self.key, body).unwrap();
+        let change = self.sign(changes, changes.mesh(), action)?;
         let hash = change.hash();
         changes.insert(change).ok().map(|_| hash)
+    }
+
+    fn sign(&self, changes: &Changes, mesh: &[u8; 16], action: Action) -> Option<Change> {
+        let body = changes.draft(self.hash, UNIX, action).ok()?;
+        Some(Change::sign(mesh, &self.key, body).unwrap())
     }
 }
 
@@ -66,229 +95,619 @@ pub(crate) fn node_key(number: usize) -> KeyHash {
 /// Returns the admission of the node with this number.
 pub(crate) fn admit(number: usize) -> Action {
     let name = Label::new(&format!("node{number}")).unwrap();
-    Action::Admit { key: node_key(number), node: NodeInfo::named(name) }
+    let node = NodeInfo { relay: number < RELAYS, ..NodeInfo::named(name) };
+    Action::Admit { key: node_key(number), node }
+}
+
+/// How a node behaves.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Conduct {
+    Honest,
+    /// It passes nothing on, and claims to have what its neighbours have.
+    Withholds,
+    /// It goes on after its removal, dials everyone and accepts everyone.
+    Defiant,
+}
+
+/// What follows from a set of changes.
+struct View {
+    roster: Roster,
+    members: Vec<KeyHash>,
+    relays: Vec<KeyHash>,
+    naive: OnceCell<Naive>,
 }
 
 pub(crate) struct Node {
+    key: KeyHash,
     pub(crate) changes: Changes,
     sync: RosterSync,
-    neighbours: BTreeSet<usize>,
+    /// What follows from the changes, unless they have changed since.
+    view: Option<Rc<View>>,
+    standing: BTreeSet<usize>,
+    /// The roster and the hour for which the neighbours were chosen.
+    chosen_for: Option<(Rc<View>, u64)>,
+    /// The nodes that it has a session with.
+    peers: BTreeSet<usize>,
+    /// The nodes that it dials.
+    attempts: BTreeSet<usize>,
     is_running: bool,
+    conduct: Conduct,
+    /// The part of a divided network that it is in.
+    island: usize,
 }
 
-/// A record on its way.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Transit {
+struct Event {
     at: Instant,
     order: u64,
-    from: usize,
-    to: usize,
-    connection: u64,
-    record: Vec<u8>,
+    what: What,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Record {
+        from: usize,
+        to: usize,
+        connection: u64,
+        record: Vec<u8>,
+    },
+    Packet {
+        from: usize,
+        to: usize,
+        connection: u64,
+    },
+    /// An attempt of a node to connect. One for a packet is not repeated.
+    Dial {
+        from: usize,
+        to: usize,
+        failures: u32,
+        for_packet: bool,
+    },
+    Established {
+        from: usize,
+        to: usize,
+        failures: u32,
+        for_packet: bool,
+    },
+    Idle {
+        one: usize,
+        other: usize,
+        connection: u64,
+    },
+    Compare(usize),
 }
 
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) nodes: Vec<Node>,
     seed: u64,
-    transits: BinaryHeap<Reverse<Transit>>,
+    random: Random,
+    events: BinaryHeap<Reverse<Event>>,
     order: u64,
+    by_key: BTreeMap<KeyHash, usize>,
+    views: BTreeMap<[u8; 32], Rc<View>>,
     /// The sessions that exist, by the two nodes, each with a number of its own.
     sessions: BTreeMap<(usize, usize), u64>,
+    /// All changes that were signed with the keys of signers.
+    authentic: BTreeSet<ChangeHash>,
+    /// The last time at which a set of changes grew.
+    changed_at: Instant,
     /// All bytes of records.
     pub(crate) bytes: u64,
+    /// All packets that arrived.
+    pub(crate) packets: u64,
+    /// Whether each event is followed by a check of the sessions of the nodes that it concerns.
+    pub(crate) is_checked: bool,
 }
 
 impl World {
-    /// Creates nodes with these sets, and connects each with its standing neighbours.
+    /// Creates nodes with these sets. None of them runs.
     pub(crate) fn new(sets: Vec<Changes>, seed: u64) -> Self {
-        let mesh = *sets[0].mesh();
-        let keys: Vec<KeyHash> = (0..sets.len()).map(node_key).collect();
-        let number: BTreeMap<KeyHash, usize> = keys.iter().copied().zip(0..).collect();
-        let relays = &keys[..RELAYS.min(keys.len())];
-        let mut nodes: Vec<Node> = sets.into_iter().map(Node::new).collect();
-        for (at, key) in keys.iter().enumerate() {
-            for neighbour in standing_neighbours(&mesh, key, &keys, relays, 0) {
-                let other = number[&neighbour];
-                nodes[at].neighbours.insert(other);
-                nodes[other].neighbours.insert(at);
-            }
-        }
         let mut world = Self {
             now: START,
-            nodes,
+            nodes: Vec::new(),
             seed,
-            transits: BinaryHeap::new(),
+            random: seeded(seed),
+            events: BinaryHeap::new(),
             order: 0,
+            by_key: BTreeMap::new(),
+            views: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            authentic: BTreeSet::new(),
+            changed_at: START,
             bytes: 0,
+            packets: 0,
+            is_checked: true,
         };
-        (0..world.nodes.len()).for_each(|at| world.start(at));
+        for set in sets {
+            world.authentic.extend(set.in_causal_order().iter().map(|change| change.hash()));
+            world.add(set);
+        }
         world
+    }
+
+    fn add(&mut self, changes: Changes) {
+        let key = node_key(self.nodes.len());
+        self.by_key.insert(key, self.nodes.len());
+        self.nodes.push(Node {
+            key,
+            changes,
+            sync: RosterSync::default(),
+            view: None,
+            standing: BTreeSet::new(),
+            chosen_for: None,
+            peers: BTreeSet::new(),
+            attempts: BTreeSet::new(),
+            is_running: false,
+            conduct: Conduct::Honest,
+            island: 0,
+        });
+    }
+
+    pub(crate) fn start_all(&mut self) {
+        (0..self.nodes.len()).for_each(|at| self.start(at));
     }
 
     /// Starts a node that was stopped, with the changes that it has.
     pub(crate) fn start(&mut self, at: usize) {
         self.nodes[at].is_running = true;
-        for other in self.nodes[at].neighbours.clone() {
-            if self.nodes[other].is_running {
-                self.connect(at, other);
-            }
-        }
+        self.put_into_effect(at);
+        self.choose(at);
+        let phase = MS * self.random.below(300_000);
+        self.push(phase, What::Compare(at));
     }
 
     /// Stops a node, which keeps its changes.
     pub(crate) fn stop(&mut self, at: usize) {
-        for other in self.nodes[at].neighbours.clone() {
+        let node = &mut self.nodes[at];
+        node.is_running = false;
+        node.standing.clear();
+        node.chosen_for = None;
+        for other in node.peers.clone() {
             self.disconnect(at, other);
         }
-        self.nodes[at].is_running = false;
     }
 
-    /// Ends all sessions between nodes with even and those with odd numbers.
+    pub(crate) fn set_conduct(&mut self, at: usize, conduct: Conduct) {
+        self.nodes[at].conduct = conduct;
+    }
+
+    /// Divides the network into two parts, at random.
     pub(crate) fn part(&mut self) {
-        let across: Vec<(usize, usize)> =
-            self.sessions.keys().copied().filter(|(one, other)| one % 2 != other % 2).collect();
-        across.into_iter().for_each(|(one, other)| self.disconnect(one, other));
+        let islands: Vec<usize> =
+            (0..self.nodes.len()).map(|_| pick(&mut self.random, 2)).collect();
+        self.divide(|at| islands[at]);
     }
 
-    /// Connects all nodes again.
+    /// Divides the network into the parts that have these numbers.
+    pub(crate) fn divide(&mut self, island: impl Fn(usize) -> usize) {
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            node.island = island(at);
+        }
+        let is_cut = |(one, other): &(usize, usize)| island(*one) != island(*other);
+        let cut: Vec<_> = self.sessions.keys().copied().filter(is_cut).collect();
+        cut.into_iter().for_each(|(one, other)| self.disconnect(one, other));
+    }
+
+    /// Makes the network whole again.
     pub(crate) fn heal(&mut self) {
-        for at in 0..self.nodes.len() {
-            for other in self.nodes[at].neighbours.clone() {
-                if self.nodes[at].is_running && self.nodes[other].is_running {
-                    self.connect(at, other);
-                }
+        self.nodes.iter_mut().for_each(|node| node.island = 0);
+    }
+
+    /// Chooses the standing neighbours of a node, and dials those without a session.
+    fn choose(&mut self, at: usize) {
+        let view = self.view(at);
+        let hour = self.now.as_nanos() / 3_600_000_000_000;
+        let node = &mut self.nodes[at];
+        let is_same = |(of, when): &(Rc<View>, u64)| Rc::ptr_eq(of, &view) && *when == hour;
+        if !node.chosen_for.as_ref().is_some_and(is_same) {
+            let mesh = node.changes.mesh();
+            let chosen = standing_neighbours(mesh, &node.key, &view.members, &view.relays, hour);
+            node.standing = chosen.iter().filter_map(|key| self.by_key.get(key)).copied().collect();
+            node.chosen_for = Some((view, hour));
+        }
+        for other in node.standing.clone() {
+            self.dial(at, other, Duration::ZERO);
+        }
+    }
+
+    fn dial(&mut self, from: usize, to: usize, after: Duration) {
+        let node = &mut self.nodes[from];
+        if !node.peers.contains(&to) && node.attempts.insert(to) {
+            self.push(after, What::Dial { from, to, failures: 0, for_packet: false });
+        }
+    }
+
+    /// Returns whether a node completes a handshake with another one.
+    fn accepts(&mut self, at: usize, other: usize) -> bool {
+        let key = self.nodes[other].key;
+        self.nodes[at].is_running
+            && (self.nodes[at].conduct == Conduct::Defiant
+                || self.view(at).roster.member(&key).is_some())
+    }
+
+    fn is_possible(&mut self, one: usize, other: usize) -> bool {
+        self.nodes[one].island == self.nodes[other].island
+            && self.accepts(one, other)
+            && self.accepts(other, one)
+    }
+
+    fn dial_due(&mut self, from: usize, to: usize, failures: u32, for_packet: bool) {
+        let node = &mut self.nodes[from];
+        if !node.is_running
+            || node.peers.contains(&to)
+            || !(for_packet || node.standing.contains(&to))
+        {
+            node.attempts.remove(&to);
+        } else if self.is_possible(from, to) {
+            // The cookie, and the handshake of TLS.
+            let after = self.delay(from, to) * 4;
+            self.push(after, What::Established { from, to, failures, for_packet });
+        } else {
+            self.failed(from, to, failures, for_packet);
+        }
+    }
+
+    fn failed(&mut self, from: usize, to: usize, failures: u32, for_packet: bool) {
+        if for_packet {
+            self.nodes[from].attempts.remove(&to);
+            return;
+        }
+        let failures = failures + 1;
+        let pause = (SHORTEST_PAUSE * 2_u32.saturating_pow(failures.min(8))).min(LONGEST_PAUSE);
+        let after = ANSWER + pause + MS * self.random.below(500);
+        self.push(after, What::Dial { from, to, failures, for_packet });
+    }
+
+    fn established(&mut self, from: usize, to: usize, failures: u32, for_packet: bool) {
+        if !self.nodes[from].peers.contains(&to) && !self.is_possible(from, to) {
+            self.failed(from, to, failures, for_packet);
+            return;
+        }
+        self.nodes[from].attempts.remove(&to);
+        if !self.nodes[from].peers.insert(to) {
+            return;
+        }
+        self.nodes[to].peers.insert(from);
+        self.order += 1;
+        let connection = self.order;
+        self.sessions.insert((from.min(to), from.max(to)), connection);
+        for (at, other) in [(from, to), (to, from)] {
+            self.nodes[at].sync.connected(SessionNumber(other as u64));
+            self.flush(at);
+        }
+        if for_packet {
+            self.push(IDLE, What::Idle { one: from, other: to, connection });
+            self.send_packet(from, to, connection);
+        }
+    }
+
+    fn disconnect(&mut self, one: usize, other: usize) {
+        if self.sessions.remove(&(one.min(other), one.max(other))).is_none() {
+            return;
+        }
+        for (at, other) in [(one, other), (other, one)] {
+            let node = &mut self.nodes[at];
+            node.peers.remove(&other);
+            node.sync.disconnected(SessionNumber(other as u64));
+            if node.standing.contains(&other) {
+                self.dial(at, other, ANSWER);
             }
         }
     }
 
-    fn connect(&mut self, one: usize, other: usize) {
-        let (low, high) = (one.min(other), one.max(other));
-        if low == high || self.sessions.contains_key(&(low, high)) {
+    /// Sends a packet to another node, if there is a session, or else begins one for it.
+    pub(crate) fn packet(&mut self, from: usize, to: usize) {
+        if !self.nodes[from].is_running || from == to {
             return;
         }
-        self.order += 1;
-        self.sessions.insert((low, high), self.order);
-        self.nodes[low].sync.connected(SessionNumber(high as u64));
-        self.nodes[high].sync.connected(SessionNumber(low as u64));
-        self.flush(low);
-        self.flush(high);
+        match self.sessions.get(&(from.min(to), from.max(to))).copied() {
+            Some(connection) => self.send_packet(from, to, connection),
+            None if self.accepts(from, to) && self.nodes[from].attempts.insert(to) => {
+                let what = What::Dial { from, to, failures: 0, for_packet: true };
+                self.push(Duration::ZERO, what);
+            }
+            None => {}
+        }
     }
 
-    fn disconnect(&mut self, one: usize, other: usize) {
-        let (low, high) = (one.min(other), one.max(other));
-        if self.sessions.remove(&(low, high)).is_some() {
-            self.nodes[low].sync.disconnected(SessionNumber(high as u64));
-            self.nodes[high].sync.disconnected(SessionNumber(low as u64));
-        }
+    fn send_packet(&mut self, from: usize, to: usize, connection: u64) {
+        self.check(from);
+        self.push(self.delay(from, to), What::Packet { from, to, connection });
     }
 
     /// Lets a signer write a change at a node. Returns whether it could.
     pub(crate) fn write(&mut self, at: usize, signer: &Signer, action: Action) -> bool {
         let node = &mut self.nodes[at];
         let Some(hash) = signer.write(&mut node.changes, action) else { return false };
+        self.authentic.insert(hash);
         node.sync.push(&[hash]);
+        node.view = None;
         self.flush(at);
+        self.put_into_effect(at);
         true
     }
 
     /// Gives a node changes that it did not get from a neighbour.
     pub(crate) fn receive(&mut self, at: usize, received: Vec<Change>) {
-        let Node { changes, sync, .. } = &mut self.nodes[at];
+        let Node { changes, sync, view, .. } = &mut self.nodes[at];
         let mut added = Vec::new();
         for change in received {
             changes.insert_into(change, &mut added).unwrap();
         }
         sync.push(&added);
+        *view = None;
         self.flush(at);
+        self.put_into_effect(at);
     }
 
-    /// Lets all nodes compare digests, as they do every five minutes.
-    pub(crate) fn compare(&mut self) {
-        for at in 0..self.nodes.len() {
-            self.nodes[at].sync.compare();
-            self.flush(at);
+    /// Lets a signer admit a new node at its own, with a copy of whose set the new one may start.
+    pub(crate) fn admit(&mut self, at: usize, signer: &Signer, runs: bool) {
+        let number = self.nodes.len();
+        let written = self.write(at, signer, admit(number));
+        self.add(self.nodes[at].changes.clone());
+        self.nodes[number].island = self.nodes[at].island;
+        if written && runs {
+            self.start(number);
         }
     }
 
-    /// Sends bytes that are no valid change to a neighbour of a node.
-    pub(crate) fn send_forged(&mut self, from: usize, forged: &[u8]) {
+    /// Sends something that is no valid change to all neighbours of a node.
+    pub(crate) fn send_forged(&mut self, from: usize) {
+        let forged = self.forged(from);
         let mut record = vec![1, 18];
         record.extend(u16::try_from(forged.len()).unwrap().to_be_bytes());
         record.extend(forged);
-        if let Some(to) = self.nodes[from].neighbours.first().copied() {
-            self.send(from, to, record);
+        for to in self.nodes[from].peers.clone() {
+            self.send(from, to, record.clone());
+        }
+    }
+
+    fn forged(&mut self, at: usize) -> Vec<u8> {
+        let changes = &self.nodes[at].changes;
+        let stranger = Signer::new(99);
+        let (action, mesh) = (admit(5000 + pick(&mut self.random, 1000)), changes.mesh());
+        match self.random.below(4) {
+            0 => self.random.bytes::<200>().to_vec(),
+            1 => {
+                let all = changes.in_causal_order();
+                let mut forged = all[pick(&mut self.random, all.len())].encode();
+                let bit = pick(&mut self.random, forged.len() * 8);
+                forged[bit / 8] ^= 1 << (bit % 8);
+                forged
+            }
+            // By a key without a right.
+            2 => stranger.sign(changes, mesh, action).unwrap().encode(),
+            // By an admin, for another mesh.
+            _ => Signer::new(1)
+                .sign(changes, &[9; 16], action)
+                .map_or(vec![7; 300], |it| it.encode()),
         }
     }
 
     /// Sends everything that a node has to say.
     fn flush(&mut self, at: usize) {
-        for to in self.nodes[at].neighbours.clone() {
-            let session = SessionNumber(to as u64);
+        for to in self.nodes[at].peers.clone() {
+            self.flush_to(at, to);
+        }
+    }
+
+    fn flush_to(&mut self, at: usize, to: usize) {
+        if self.nodes[at].conduct == Conduct::Withholds {
+            return;
+        }
+        let session = SessionNumber(to as u64);
+        loop {
             let Node { changes, sync, .. } = &mut self.nodes[at];
-            let mut records = Vec::new();
-            while let Some(record) = sync.next_record(session, changes, ROOM) {
-                records.push(record);
-            }
-            records.into_iter().for_each(|record| self.send(at, to, record));
+            let Some(record) = sync.next_record(session, changes, ROOM) else { return };
+            self.send(at, to, record);
         }
     }
 
     fn send(&mut self, from: usize, to: usize, record: Vec<u8>) {
         let pair = (from.min(to), from.max(to));
         let Some(connection) = self.sessions.get(&pair).copied() else { return };
-        self.order += 1;
         self.bytes += record.len() as u64;
-        let at = self.now + self.delay(pair);
-        let order = self.order;
-        self.transits.push(Reverse(Transit { at, order, from, to, connection, record }));
+        self.push(self.delay(from, to), What::Record { from, to, connection, record });
     }
 
     /// Returns the one-way delay between two nodes: 5 to 150 ms.
-    fn delay(&self, (low, high): (usize, usize)) -> Duration {
+    fn delay(&self, one: usize, other: usize) -> Duration {
+        let (low, high) = (one.min(other), one.max(other));
         let hash = sha256(&[&self.seed.to_be_bytes(), &low.to_be_bytes(), &high.to_be_bytes()]);
         MS * (5 + u32::from(hash[0]) * 145 / 255)
     }
 
-    /// Delivers records until nothing is on its way, or until `limit` is over. Returns whether it is quiet.
-    pub(crate) fn run(&mut self, limit: Duration) -> bool {
-        self.run_until(limit, |_| false);
-        self.transits.is_empty()
+    fn push(&mut self, after: Duration, what: What) {
+        self.order += 1;
+        let (at, order) = (self.now + after, self.order);
+        self.events.push(Reverse(Event { at, order, what }));
     }
 
-    /// Delivers records until `done`, for at most `limit`. Returns whether it was done.
-    pub(crate) fn run_until(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
-        let end = self.now + limit;
-        while !done(self) {
-            match self.transits.peek() {
-                Some(Reverse(next)) if next.at <= end => self.step(),
-                _ => {
-                    self.now = end;
-                    return done(self);
-                }
-            }
+    /// Runs for a time.
+    pub(crate) fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.events.peek().is_some_and(|Reverse(next)| next.at <= end) {
+            self.step();
         }
-        true
+        self.now = end;
     }
 
     fn step(&mut self) {
-        let Some(Reverse(transit)) = self.transits.pop() else { return };
-        self.now = self.now.max(transit.at);
-        let Transit { from, to, connection, record, .. } = transit;
-        if self.sessions.get(&(from.min(to), from.max(to))) != Some(&connection) {
-            return;
+        let Some(Reverse(event)) = self.events.pop() else { return };
+        self.now = self.now.max(event.at);
+        match event.what {
+            What::Record { from, to, connection, record } => {
+                if self.is_current(from, to, connection) {
+                    self.record(from, to, &record);
+                    self.check(to);
+                }
+            }
+            What::Packet { from, to, connection } => {
+                if self.is_current(from, to, connection) {
+                    self.packets += 1;
+                    self.check(to);
+                }
+            }
+            What::Dial { from, to, failures, for_packet } => {
+                self.dial_due(from, to, failures, for_packet);
+            }
+            What::Established { from, to, failures, for_packet } => {
+                self.established(from, to, failures, for_packet);
+                self.check(from);
+                self.check(to);
+            }
+            What::Idle { one, other, connection } => {
+                let stands = self.nodes[one].standing.contains(&other)
+                    || self.nodes[other].standing.contains(&one);
+                if !stands && self.is_current(one, other, connection) {
+                    self.disconnect(one, other);
+                }
+            }
+            What::Compare(at) => {
+                if self.nodes[at].is_running {
+                    self.nodes[at].sync.compare();
+                    self.flush(at);
+                    self.choose(at);
+                    self.push(COMPARE, What::Compare(at));
+                }
+            }
         }
-        let Node { changes, sync, .. } = &mut self.nodes[to];
-        let taken = sync.record(self.now, SessionNumber(from as u64), &record, changes);
-        if taken.is_err() {
-            self.disconnect(from, to);
-        }
-        self.flush(to);
     }
 
-    pub(crate) fn roster(&self, at: usize) -> Roster {
-        Roster::evaluate(&self.nodes[at].changes)
+    fn is_current(&self, from: usize, to: usize, connection: u64) -> bool {
+        self.sessions.get(&(from.min(to), from.max(to))) == Some(&connection)
+    }
+
+    fn record(&mut self, from: usize, to: usize, record: &[u8]) {
+        let node = &mut self.nodes[to];
+        if node.conduct == Conduct::Withholds && record.get(1) == Some(&16) {
+            // The digest of the neighbour itself.
+            return self.send(to, from, record.to_vec());
+        }
+        let session = SessionNumber(from as u64);
+        let Ok(added) = node.sync.record(self.now, session, record, &mut node.changes) else {
+            return self.disconnect(from, to);
+        };
+        if added.is_empty() {
+            return self.flush_to(to, from);
+        }
+        self.flush(to);
+        self.changed_at = self.now;
+        let node = &mut self.nodes[to];
+        node.view = None;
+        let admits = |hash| {
+            node.changes.get(hash).is_some_and(|it| matches!(it.action(), Action::Admit { .. }))
+        };
+        let heads = node.changes.heads();
+        let forks = heads.windows(2).any(|two| two[0].signer == two[1].signer);
+        let only_admits = added.iter().all(admits) && !forks;
+        if self.nodes.len() <= SMALL || !only_admits {
+            self.put_into_effect(to);
+        }
+    }
+
+    /// Ends the sessions with nodes that are no members by a node's roster, and its own if it is none.
+    fn put_into_effect(&mut self, at: usize) {
+        if self.nodes[at].conduct == Conduct::Defiant || !self.nodes[at].is_running {
+            return;
+        }
+        let view = self.view(at);
+        if view.roster.member(&self.nodes[at].key).is_none() {
+            return self.stop(at);
+        }
+        let is_member =
+            |w: &Self, other: &usize| view.roster.member(&w.nodes[*other].key).is_some();
+        for other in self.nodes[at].peers.clone() {
+            if !is_member(self, &other) {
+                self.disconnect(at, other);
+            }
+        }
+        let lost_one = !self.nodes[at].standing.iter().all(|other| is_member(self, other));
+        if lost_one || self.nodes.len() <= SMALL {
+            self.choose(at);
+        }
+    }
+
+    fn view(&mut self, at: usize) -> Rc<View> {
+        if let Some(view) = &self.nodes[at].view {
+            return Rc::clone(view);
+        }
+        let changes = &self.nodes[at].changes;
+        let new = || Rc::new(View::new(changes));
+        let view = Rc::clone(self.views.entry(changes.digest()).or_insert_with(new));
+        self.nodes[at].view = Some(Rc::clone(&view));
+        if self.views.len() > VIEWS {
+            self.views.retain(|_, view| Rc::strong_count(view) > 1);
+        }
+        view
+    }
+
+    /// Asserts that a node has no session with a node of whose revocation it has heard.
+    fn check(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        if !self.is_checked || node.conduct == Conduct::Defiant || !node.is_running {
+            return;
+        }
+        let view = self.view(at);
+        let naive = self.naive(at, &view);
+        for other in &self.nodes[at].peers {
+            let key = &self.nodes[*other].key;
+            assert!(!naive.revoked.contains(key), "seed {}: {at} talks to {other}", self.seed);
+        }
+    }
+
+    fn naive<'v>(&self, at: usize, view: &'v View) -> &'v Naive {
+        let changes = &self.nodes[at].changes;
+        view.naive.get_or_init(|| model::evaluate(changes, changes.genesis().admins[0]))
+    }
+
+    /// Asserts that a node's roster is what the model says, and that it has no change that no signer signed.
+    pub(crate) fn assert_model(&mut self, at: usize, what: &str) {
+        let view = self.view(at);
+        let naive = self.naive(at, &view);
+        let members: BTreeSet<KeyHash> = view.members.iter().copied().collect();
+        assert_eq!(members, naive.members, "{what}: node {at}");
+        assert_eq!(*view.roster.revoked(), naive.revoked, "{what}: node {at}");
+        let all = self.nodes[at].changes.in_causal_order();
+        let forged = all.iter().filter(|change| !self.authentic.contains(&change.hash()));
+        assert_eq!(forged.count(), 0, "{what}: node {at} has changes that no signer signed");
+    }
+
+    /// Returns whether a node runs and keeps to the rules, and is a member as the first node knows.
+    pub(crate) fn is_good(&mut self, at: usize) -> bool {
+        let node = &self.nodes[at];
+        node.is_running && node.conduct == Conduct::Honest && {
+            let key = node.key;
+            self.is_member(0, &key)
+        }
+    }
+
+    /// Returns whether all good nodes have the set of the first one.
+    pub(crate) fn is_settled(&mut self) -> bool {
+        let digest = self.nodes[0].changes.digest();
+        let nodes = 0..self.nodes.len();
+        nodes.into_iter().all(|at| !self.is_good(at) || self.nodes[at].changes.digest() == digest)
+    }
+
+    /// Returns the time from the beginning until the last set of changes grew.
+    pub(crate) fn settled_after(&self) -> Duration {
+        self.changed_at.since(START)
+    }
+
+    /// Runs until [`Self::is_settled`], for at most this number of seconds. Returns whether it is.
+    pub(crate) fn settle(&mut self, seconds: u32) -> bool {
+        for _ in 0..seconds {
+            self.run(SECOND);
+            if self.is_settled() {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(crate) fn is_member(&mut self, at: usize, key: &KeyHash) -> bool {
+        self.view(at).roster.member(key).is_some()
     }
 
     pub(crate) fn invalid(&self) -> u64 {
@@ -300,18 +719,24 @@ impl World {
     }
 }
 
-impl Node {
-    fn new(changes: Changes) -> Self {
-        Self {
-            changes,
-            sync: RosterSync::default(),
-            neighbours: BTreeSet::new(),
-            is_running: false,
-        }
+impl View {
+    fn new(changes: &Changes) -> Self {
+        let roster = Roster::evaluate(changes);
+        let members = roster.members().map(|member| member.key).collect();
+        let relays =
+            roster.members().filter(|member| member.relay).map(|member| member.key).collect();
+        Self { roster, members, relays, naive: OnceCell::new() }
     }
 }
 
 /// Returns one of the numbers below `count`.
 pub(crate) fn pick(random: &mut Random, count: usize) -> usize {
     random.below(u32::try_from(count).unwrap()) as usize
+}
+
+/// Returns a generator of a scenario's own.
+pub(crate) fn seeded(seed: u64) -> Random {
+    let mut bytes = [0x5a; 32];
+    bytes[..8].copy_from_slice(&seed.to_be_bytes());
+    Random::new(bytes)
 }
