@@ -8,6 +8,7 @@ use crate::roster::testing::{
 };
 use crate::roster::{NodeInfo, Revocation, Rotation, ipv6_of};
 
+mod attacks;
 mod conflicts;
 mod leaves;
 mod properties;
