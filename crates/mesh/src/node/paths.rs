@@ -116,7 +116,11 @@ impl Node {
 
     /// Signs this node's addresses again if they have changed, and tells them to the peers.
     pub(super) fn announce_endpoint(&mut self, now: Instant, out: &mut Out) {
-        let candidates = self.endpoint_candidates(now);
+        let mut candidates = self.endpoint_candidates(now);
+        // The ports that a symmetric NAT has opened for some nodes lead no other one here, and change all the time.
+        if self.nat.classify(now).kind.is_symmetric() {
+            candidates.retain(|candidate| candidate.kind() != CandidateKind::Observed);
+        }
         let known = self.own_endpoint.as_ref();
         let unchanged = known.is_some_and(|known| known.candidates == candidates);
         let early = self.endpoint_at.is_some_and(|at| now < at + ENDPOINT_INTERVAL);

@@ -38,7 +38,7 @@ pub use self::report::{
 };
 use super::KeyHash;
 use super::candidate::{Candidate, CandidateKind, MAX_CANDIDATES};
-use super::nat::NatInfo;
+use super::nat::{NatInfo, NatKind};
 use super::probe::Tag;
 use super::record::Record;
 
@@ -435,7 +435,8 @@ impl PathFinder {
         candidates.dedup();
         candidates.truncate(MAX_CANDIDATES);
         let gone = self.candidates.iter().filter(own).any(|old| !candidates.contains(old));
-        let changed = self.candidates != candidates || self.nat.kind != nat.kind;
+        let changed = self.nat.kind != nat.kind
+            || !reachable_at(&self.candidates, nat.kind).eq(reachable_at(&candidates, nat.kind));
         self.candidates = candidates;
         self.nat = nat;
         if gone {
@@ -546,4 +547,13 @@ impl PathFinder {
     fn leg(&self, relay: KeyHash) -> Option<&RelayLeg> {
         self.legs.iter().find(|leg| leg.relay == relay)
     }
+}
+
+/// Returns the candidates at which another node may reach this one. Behind a symmetric NAT, another port is open for each
+/// node, so the observed ones are of no use.
+fn reachable_at(candidates: &[Candidate], nat: NatKind) -> impl Iterator<Item = &Candidate> {
+    let is_symmetric = nat.is_symmetric();
+    candidates
+        .iter()
+        .filter(move |candidate| !is_symmetric || candidate.kind() != CandidateKind::Observed)
 }

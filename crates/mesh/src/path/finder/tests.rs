@@ -852,6 +852,30 @@ fn a_new_address_is_offered_and_the_loss_of_one_returns_data_to_the_relay() {
 }
 
 #[test]
+fn another_port_of_a_symmetric_nat_is_not_offered_at_once_and_another_own_address_is() {
+    let seen = |port: u16| candidate(&format!("203.0.113.7:{port}"), CandidateKind::Observed);
+    let own = |text| candidate(text, CandidateKind::Own);
+    let offers = |kind: NatKind, new: Candidate| {
+        let mut peer = direct();
+        peer.finder.nat.kind = kind;
+        peer.finder.candidates = vec![seen(4000), own("192.0.2.1:1194")];
+        let candidates = [&[new], peer.finder.candidates.as_slice()].concat();
+        let nat = NatInfo { kind, ..NatInfo::default() };
+        let mut out = Vec::new();
+        let now = NOW + Duration::from_secs(2);
+        peer.finder.handle(now, Input::Local { candidates, nat }, &mut out);
+        assert!(peer.finder.candidates.contains(&new), "the next offer has it");
+        records(&out).len()
+    };
+    let symmetric = |sequential| NatKind::Symmetric { sequential };
+    assert_eq!(offers(NatKind::EndpointIndependent, seen(4100)), 1);
+    for kind in [symmetric(false), symmetric(true)] {
+        assert_eq!(offers(kind, seen(4100)), 0, "{kind:?}");
+        assert_eq!(offers(kind, own("192.0.2.9:1194")), 1, "{kind:?}");
+    }
+}
+
+#[test]
 fn bounds_hold_for_relays_paths_echoes_and_outstanding_probes() {
     let mut a = finder(A, B, "192.0.2.1:1194");
     let leg =
