@@ -6,7 +6,7 @@ use adit_mesh::roster::{Action, Label, Revocation};
 use adit_mesh::token::Terms;
 use adit_sim::NatBehaviour;
 
-use crate::world::{MS, SECOND, World, ip};
+use crate::world::{MS, SECOND, UNIX, World, ip};
 
 /// A public hub, and machines behind a NAT box each, all of them members.
 fn behind(behaviours: &[NatBehaviour]) -> World {
@@ -306,4 +306,28 @@ fn a_lost_direct_path_is_replaced_by_the_relay_and_no_session_ends() {
     assert!(longest < SECOND * 3, "{longest:?}");
     assert!(w.is_relayed(1, 2), "{:?} {:?}", w.route(1, 2), w.route(2, 1));
     assert_eq!(w.connections(1), sessions, "a session ended");
+}
+
+#[test]
+fn a_wall_clock_that_jumps_ends_no_session_and_no_membership() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.run_for(SECOND * 3);
+    w.ping(1, 2, SECOND * 5).unwrap();
+    w.talk(1, 2, SECOND * 5);
+    let (members, connections) = (w.node(2).roster().members().count(), w.connections(1));
+    const YEAR: u64 = 365 * 86_400;
+    for unix in [UNIX.0 + YEAR, UNIX.0 - 10 * YEAR, 0, u64::MAX, UNIX.0] {
+        w.act(1, |node, now, _| node.set_unix_time(now, UnixTime(unix)));
+        // Nodes check times, compare rosters and choose neighbours meanwhile.
+        let longest = w.talk(1, 2, SECOND * 320);
+        assert!(longest < SECOND, "{unix}: {longest:?}");
+        assert!(w.is_direct(1, 2), "{unix}");
+        assert_eq!(w.node(2).roster().members().count(), members, "{unix}");
+    }
+    assert_eq!(w.connections(1), connections);
+    let key = w.machines[2].key;
+    let revocation = Revocation { key, last: None, with_invited: false };
+    w.act(0, |node, now, out| node.sign(now, Action::Revoke(revocation), out)).unwrap();
+    w.run_for(SECOND * 2);
+    assert_eq!(w.ping(2, 1, SECOND * 5), None);
 }

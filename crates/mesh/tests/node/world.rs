@@ -10,7 +10,7 @@ use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
 use adit_mesh::join::Waits;
 use adit_mesh::node::{JoinEvent, Joining, Node, NodeConfig, NodeEvent, RelayLimits, RouteKind};
 use adit_mesh::path::MAIN_SOCKET;
-use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo};
+use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, ipv6_of};
 use adit_mesh::session::{KeyHash, Policy};
 use adit_mesh::token::{Invitations, Terms, Token};
 use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
@@ -27,6 +27,9 @@ const DELAY: Duration = Duration::from_millis(15);
 
 /// The first byte of data: an opcode that neither control packets nor probes have.
 const DATA: u8 = 9 << 3;
+
+/// The bytes of the headers of UDP and IPv4.
+const HEADERS: u64 = 28;
 
 /// A data channel.
 #[derive(Clone, Debug)]
@@ -83,6 +86,8 @@ pub(crate) struct Machine {
     pub(crate) accepts_streams: bool,
     /// Packets of its streams.
     pub(crate) stream_packets: u64,
+    /// The bytes that it sent, with headers of UDP and IPv4.
+    pub(crate) sent_bytes: u64,
 }
 
 /// What happens on streams, which keep the order of packets.
@@ -184,6 +189,7 @@ impl World {
             no_udp: false,
             accepts_streams: false,
             stream_packets: 0,
+            sent_bytes: 0,
         });
         self.machines.len() - 1
     }
@@ -390,6 +396,18 @@ impl World {
         }
     }
 
+    /// Asserts that a node has neither a session with nor a route to a node of whose revocation it has heard.
+    fn assert_cut_off(&self, machine: usize) {
+        let it = &self.machines[machine];
+        let Some(node) = &it.node else { return };
+        for key in node.roster().revoked() {
+            let report = node.peer(self.now, key);
+            assert!(report.connected_for.is_none(), "{machine} has a session: {report:?}");
+            let address = IpAddr::from(ipv6_of(node.changes().mesh(), key));
+            assert!(!self.has_way(machine, address), "{machine} has a route to a removed node");
+        }
+    }
+
     fn open_sockets(&mut self, machine: usize, peer: &KeyHash, count: usize) {
         let ports = &mut self.machines[machine].ports;
         let free = (1..).filter(|number| !ports.contains_key(&SocketId(*number)));
@@ -409,12 +427,14 @@ impl World {
         let socket = link.socket().expect("a datagram's link");
         // As with the driver, what is sent from a socket that was closed is lost.
         let Some(&port) = ports.get(&socket) else { return };
+        let host = *host;
+        self.machines[machine].sent_bytes += packet.len() as u64 + HEADERS;
         match link.local() {
             Some(local) => {
                 let from = SocketAddr::new(local, port);
-                self.net.send_from(self.now, *host, from, link.remote(), packet);
+                self.net.send_from(self.now, host, from, link.remote(), packet);
             }
-            None => self.net.send(self.now, *host, port, link.remote(), packet),
+            None => self.net.send(self.now, host, port, link.remote(), packet),
         }
     }
 
@@ -435,6 +455,7 @@ impl World {
         let mut packet = vec![DATA];
         packet.extend(channel.wire_id.to_be_bytes());
         packet.extend(number.to_be_bytes());
+        packet.push(from as u8);
         let (link, relay) = (channel.link, channel.relay);
         let link = match relay {
             Some(relay) => match plane.channels.get(&relay) {
@@ -555,12 +576,13 @@ impl World {
         if packet.first() != Some(&DATA) {
             return self.input(machine, Input::ControlPacket(link, &mut packet));
         }
-        let it = &mut self.machines[machine];
-        if it.node.is_none() {
+        if self.machines[machine].node.is_none() {
             return;
         }
         let wire_id = u32::from_be_bytes(packet[1..5].try_into().unwrap());
-        let number = u64::from_be_bytes(packet[5..].try_into().unwrap());
+        let number = u64::from_be_bytes(packet[5..13].try_into().unwrap());
+        let sender = self.machines[usize::from(packet[13])].key;
+        let it = &mut self.machines[machine];
         let from =
             it.plane.channels.iter().find(|(_, channel)| {
                 channel.relay.is_none() && channel.link.remote() == link.remote()
@@ -574,6 +596,11 @@ impl World {
                 channel.packets += 1;
             }
             it.received.push(number);
+            let roster = it.node.as_ref().expect("a running node").roster();
+            assert!(
+                !roster.revoked().contains(&sender),
+                "{machine} accepts a removed node's packet"
+            );
             return;
         }
         let to = from.and_then(|from| it.plane.splices.get(&(from.0, wire_id)));
@@ -623,6 +650,7 @@ impl World {
                     self.input(machine, Input::Tick);
                 }
             }
+            (0..self.machines.len()).for_each(|machine| self.assert_cut_off(machine));
         }
     }
 
