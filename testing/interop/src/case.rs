@@ -27,6 +27,8 @@ pub struct TestEnv {
     pub sandbox: Sandbox,
     /// Certificates and keys.
     pub pki: Pki,
+    /// The length of the tests that run for as long as they are asked to.
+    pub length: Duration,
 }
 
 /// Two configuration files under construction, one for each end.

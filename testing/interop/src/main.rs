@@ -20,6 +20,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 const ROOTS: &str = "target/roots";
 
+/// The length of tests that look for leaks.
+const MINUTES: u64 = 30;
+
 /// Interoperability with the real openvpn, in network namespaces of a sandbox. Needs root.
 ///
 /// Example: adit-interop run --jobs 6 tls-crypt-v2
@@ -73,7 +76,7 @@ enum Verb {
         #[arg(long, default_value_t = 50)]
         clients: usize,
         /// Length of the run.
-        #[arg(long, default_value_t = 30)]
+        #[arg(long, default_value_t = MINUTES)]
         minutes: u64,
     },
 }
@@ -95,6 +98,9 @@ struct Run {
     /// Run only the tests that take many minutes each.
     #[arg(long)]
     long: bool,
+    /// Length of long/mesh/soak and of long/mesh/chaos.
+    #[arg(long, default_value_t = MINUTES)]
+    minutes: u64,
     /// Words that a test's name must contain.
     words: Vec<String>,
 }
@@ -153,7 +159,7 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     };
     let started = Instant::now();
     let pki = Pki::make(&sandbox)?;
-    let env = TestEnv { sandbox, pki };
+    let env = TestEnv { sandbox, pki, length: Duration::from_secs(arguments.minutes * 60) };
     let wanted = |test: &Test| arguments.words.iter().all(|word| test.name.contains(word.as_str()));
     let adit = if arguments.control { Program::OpenVpn } else { Program::adit()? };
     let all = if arguments.long {
@@ -187,7 +193,8 @@ fn alone(test: impl Fn(&TestEnv, &Program) -> Result<String>) -> Result<ExitCode
         Entered::Inside(sandbox) => sandbox,
     };
     let pki = Pki::make(&sandbox)?;
-    println!("{}", test(&TestEnv { sandbox, pki }, &Program::adit()?)?);
+    let env = TestEnv { sandbox, pki, length: Duration::from_secs(MINUTES * 60) };
+    println!("{}", test(&env, &Program::adit()?)?);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,11 +1,12 @@
 //! The testbed of the interoperability tests, the measurements, the demos and the programs' own tests.
 //!
 //! [`sandbox`] creates a sandbox (mounts, pids, network) that contains everything that a run creates and ends with it,
-//! however the run ends. [`net`] joins namespaces by veth pairs. [`process`] runs daemons and watches their logs, and
-//! [`test_process`] does the same for tests that panic. [`pki`] has OpenSSL and Easy-RSA create certificates. [`peer`]
-//! names the programs under test, [`tunnel`] knows their log lines. [`traffic`] and [`echo`] send and count, [`wait`]
-//! has limits that hold on a busy machine, [`skip`] reports the checks that do not run. [`laptop`] provides a laptop's
-//! surroundings: access networks behind NAT and a host outside. [`postgres`] creates throw-away database clusters.
+//! however the run ends. [`net`] joins namespaces by veth pairs, and [`line`] by a line that loses and reorders frames.
+//! [`process`] runs daemons and watches their logs, and [`test_process`] does the same for tests that panic. [`pki`] has
+//! OpenSSL and Easy-RSA create certificates. [`peer`] names the programs under test, [`tunnel`] knows their log lines.
+//! [`traffic`] and [`echo`] send and count, [`wait`] has limits that hold on a busy machine, [`skip`] reports the checks
+//! that do not run. [`laptop`] provides a laptop's surroundings: access networks behind NAT and a host outside.
+//! [`postgres`] creates throw-away database clusters.
 //!
 //! The crate depends on `adit-linux` and on none of the crates under test, so that a defect of theirs cannot hide a
 //! failure.
@@ -14,6 +15,7 @@
 pub mod echo;
 pub mod failure;
 pub mod laptop;
+pub mod line;
 pub mod net;
 pub mod peer;
 pub mod pki;

@@ -3,6 +3,8 @@
 mod admin;
 mod approval;
 mod apps;
+mod boxes;
+mod chaos;
 mod demo;
 mod directory;
 mod gateway;
@@ -10,6 +12,7 @@ mod hundred;
 mod nat_matrix;
 mod no_udp;
 mod policy;
+mod soak;
 mod testbed;
 
 use std::time::Duration;
@@ -50,7 +53,8 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("demo", demo::demo),
 ];
 
-const LONG: &[(&str, ScenarioFn)] = &[("hundred", hundred::hundred)];
+const LONG: &[(&str, ScenarioFn)] =
+    &[("hundred", hundred::hundred), ("chaos", chaos::chaos), ("soak", soak::soak)];
 
 /// The time in which a removal reaches the nodes that are connected.
 const REMOVAL: Duration = Duration::from_secs(2);

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::super::{Scenario, ping_until};
 use super::testbed::{LIMIT, MeshTestbed};
 use crate::failure::{Context, Result, ensure};
+use crate::wait::until;
 
 /// The nodes, of which the first is the hub.
 const NODES: usize = 100;
@@ -14,15 +15,21 @@ const NODES: usize = 100;
 /// The nodes that are killed.
 const KILLED: usize = 10;
 
+/// The distances, in numbers, of the nodes that each node reaches: a sample of all pairs.
+const DISTANCES: [usize; 5] = [1, 7, 31, 47, 73];
+
+/// The time after which nodes that have started have nothing to tell each other.
+const SETTLED: Duration = Duration::from_secs(60);
+
 /// The time in which idle traffic is counted.
-const IDLE: Duration = Duration::from_secs(50);
+const IDLE: Duration = Duration::from_secs(60);
 
-/// The time after the last packet in the tunnel until its path is checked no more often than others, and a little more.
-const CALM: Duration = Duration::from_secs(15);
-
-/// All start at once, and each reaches others; ten are killed, come back, and are reached again.
+/// All start at once, and reach each other by name; any ten are killed, come back, and are reached again.
 pub(super) fn hundred(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::routed(scenario, NODES as u8)?;
+    for machine in &mut bed.machines {
+        machine.separate_etc()?;
+    }
     bed.found()?;
     let token = bed.invite(&["--uses", "100"])?;
     for at in 1..NODES {
@@ -36,42 +43,77 @@ pub(super) fn hundred(scenario: &Scenario<'_>) -> Result<String> {
         bed.wait_until_up(at)?;
     }
     let started = began.elapsed();
-    let addresses: Vec<IpAddr> = (0..NODES).map(|at| bed.ipv4(at)).collect::<Result<_>>()?;
-    let longest = reach(&bed, &addresses, |_| true)?;
-    sleep(CALM);
+    let addresses: Vec<IpAddr> = (0..NODES).map(|at| address(&bed, at)).collect::<Result<_>>()?;
+    // Each has the sessions that it keeps at all times, and no others.
+    sleep(SETTLED);
     let idle = idle_bytes(&bed)?;
+    let longest = reach(&bed, &addresses, &[])?;
     let [rss, pss, private] = ["Rss", "Pss", "Pss_Anon"].map(|figure| bed.memory_kib(figure));
     let (rss, pss, private) = (rss?, pss?, private?);
-    let killed: Vec<usize> = (0..KILLED).map(|n| 5 + n * 9).collect();
+    let killed = choose()?;
     for at in &killed {
         bed.kill(*at)?;
     }
-    reach(&bed, &addresses, |at| !killed.contains(&at))?;
+    // The hub may be among them.
+    let without = reach(&bed, &addresses, &killed);
+    without.map_err(|failure| format!("without {killed:?}: {failure}"))?;
     for at in &killed {
         bed.up(*at)?;
     }
-    let again = reach(&bed, &addresses, |_| true)?;
+    let again = reach(&bed, &addresses, &[]);
+    let again = again.map_err(|failure| format!("after {killed:?} are back: {failure}"))?;
     Ok(format!(
-        "{} s until all run, first answers after at most {} ms, {} ms after {KILLED} were killed; for each idle \
-         node {idle} bytes/s sent, {private} KiB of its own, PSS {pss} KiB, resident {rss} KiB",
+        "{} s until all run, first answers after at most {} ms, {} ms after {killed:?} were killed; for each idle node \
+         {idle} bytes/s sent, {private} KiB of its own, PSS {pss} KiB, resident {rss} KiB",
         started.as_secs(),
         longest.as_millis(),
         again.as_millis()
     ))
 }
 
-/// Pings another node from each. Returns the longest time until the first answer.
-fn reach(
-    bed: &MeshTestbed,
-    addresses: &[IpAddr],
-    counts: impl Fn(usize) -> bool,
-) -> Result<Duration> {
+/// Returns a member's IPv4 address. The hub is busy while all others connect to it.
+fn address(bed: &MeshTestbed, at: usize) -> Result<IpAddr> {
+    let mut found = Err("it was not asked".into());
+    until("a node answers", LIMIT, || {
+        found = bed.ipv4(at);
+        Ok(found.is_ok())
+    })?;
+    found
+}
+
+/// Returns any ten nodes.
+fn choose() -> Result<Vec<usize>> {
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock")?.subsec_nanos();
+    let mut seed = u64::from(nanos) | 1;
+    let mut chosen = Vec::new();
+    while chosen.len() < KILLED {
+        // Xorshift (Marsaglia, 2003).
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let at = usize::try_from(seed % NODES as u64).context("a number")?;
+        if !chosen.contains(&at) {
+            chosen.push(at);
+        }
+    }
+    Ok(chosen)
+}
+
+/// Lets each node look up and ping five others, except those that do not run. Returns the longest time until a first
+/// answer.
+fn reach(bed: &MeshTestbed, addresses: &[IpAddr], stopped: &[usize]) -> Result<Duration> {
     let mut longest = Duration::ZERO;
-    for at in (0..NODES).filter(|at| counts(*at)) {
-        let to =
-            (1..NODES).map(|step| (at + 31 * step) % NODES).find(|to| *to != at && counts(*to));
-        let to = addresses.get(to.context("another node")?).context("an address")?;
-        longest = longest.max(ping_until(&bed.machines[at].space, *to, LIMIT)?);
+    let runs = |at: &usize| !stopped.contains(at);
+    for at in (0..NODES).filter(runs) {
+        for to in DISTANCES.map(|distance| (at + distance) % NODES).iter().filter(|to| runs(to)) {
+            let (space, name) = (&bed.machines[at].space, &bed.machines[*to].name);
+            let address = *addresses.get(*to).context("an address")?;
+            let found = space.run("getent", &["ahostsv4", &format!("{name}.home.internal")])?;
+            ensure(found.starts_with(&address.to_string()), || {
+                format!("{}: {name} is {address}, and not {found}", bed.machines[at].name)
+            })?;
+            longest = longest.max(ping_until(space, address, LIMIT)?);
+        }
     }
     Ok(longest)
 }

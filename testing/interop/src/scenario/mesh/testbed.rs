@@ -9,7 +9,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::super::Scenario;
+use super::boxes::{put_behind, put_both_behind};
 use adit_testbed::laptop::own_etc;
+use adit_testbed::line::Line;
 
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::net::{Namespace, ip};
@@ -30,7 +32,11 @@ pub(super) enum Nat {
     None,
     /// A NAT that keeps the port, and admits answers alone.
     PortRestricted,
-    /// The same, behind another one of an internet provider.
+    /// A NAT that keeps the port, and admits everything to a port that was used.
+    FullCone,
+    /// A NAT that keeps the port, and admits packets of all addresses that the machine has sent something to.
+    AddressRestricted,
+    /// Two of [`Self::PortRestricted`], of which one is an internet provider's.
     Double,
     /// A NAT that forwards the node's port to the machine.
     Forwarded,
@@ -38,6 +44,14 @@ pub(super) enum Nat {
     Symmetric,
     /// A NAT that keeps the port and drops UDP.
     NoUdp,
+    /// A NAT with the next port for each destination.
+    SymmetricSequential,
+    /// A NAT with this machine and the next one behind it, which reach each other only by its outer address.
+    Hairpin,
+    /// The box of the machine before.
+    SameBox,
+    /// A line that can be made to lose and reorder frames: see [`MeshTestbed::line`].
+    Line,
     /// Nothing, but the machine has IPv6 alone.
     Ipv6,
 }
@@ -63,6 +77,8 @@ pub(super) struct MeshTestbed {
     pub machines: Vec<Machine>,
     /// The NAT boxes, in the order of the machines behind them.
     pub boxes: Vec<Namespace>,
+    /// The line of a machine with [`Nat::Line`].
+    pub line: Option<Line>,
     internet: Namespace,
 }
 
@@ -78,7 +94,7 @@ impl MeshTestbed {
             add_ipv6(&hub, 1)?;
         }
         let mut machines = vec![Machine::new(scenario, "hub".into(), hub)?];
-        let mut boxes = Vec::new();
+        let (mut boxes, mut line) = (Vec::new(), None);
         for (nat, number) in nats.iter().zip(2..) {
             let space = Namespace::new("machine")?;
             match nat {
@@ -100,7 +116,23 @@ impl MeshTestbed {
                     put_behind(&nat_box, "10.0.0", &space, "veth0", Nat::PortRestricted)?;
                     boxes.extend([provider, nat_box]);
                 }
-                Nat::PortRestricted | Nat::Forwarded | Nat::Symmetric | Nat::NoUdp => {
+                // The next machine connects both.
+                Nat::Hairpin => {}
+                Nat::SameBox => {
+                    let nat_box = Namespace::new("nat")?;
+                    attach(&internet, &nat_box, number)?;
+                    let first = &machines.last().context("no machine before")?.space;
+                    put_both_behind(&nat_box, outer(number), [first, &space])?;
+                    boxes.push(nat_box);
+                }
+                Nat::Line => {
+                    let port = format!("port{number}");
+                    let bad = Line::new([(&internet, &port), (&space, "wan")])?;
+                    ip(Some(&internet), [format!("link set {port} up master br0")].into_iter())?;
+                    set_address(&space, number)?;
+                    line = Some(bad);
+                }
+                _ => {
                     let nat_box = Namespace::new("nat")?;
                     attach(&internet, &nat_box, number)?;
                     put_behind(&nat_box, "10.0.0", &space, "veth0", *nat)?;
@@ -112,7 +144,7 @@ impl MeshTestbed {
             }
             machines.push(Machine::new(scenario, format!("node{number}"), space)?);
         }
-        Ok(Self { machines, boxes, internet })
+        Ok(Self { machines, boxes, line, internet })
     }
 
     /// Begins the mesh on the hub. Returns the first token.
@@ -136,7 +168,7 @@ impl MeshTestbed {
             route(&internet, &space, number)?;
             machines.push(Machine::new(scenario, name, space)?);
         }
-        Ok(Self { machines, boxes: Vec::new(), internet })
+        Ok(Self { machines, boxes: Vec::new(), line: None, internet })
     }
 
     /// Makes all machines members.
@@ -255,6 +287,13 @@ impl MeshTestbed {
         let space = &self.machines[at].space;
         // Its helper undoes what it did, before another one begins.
         until("the device is gone", LIMIT, || Ok(!space.run("ip", &["link"])?.contains("mesh-")))
+    }
+
+    /// Deletes the files of a machine, which can join again as a new node.
+    pub(super) fn forget(&self, at: usize) -> Result<()> {
+        let dir = &self.machines[at].dir;
+        std::fs::remove_dir_all(dir)?;
+        Ok(std::fs::create_dir(dir)?)
     }
 
     pub(super) fn signal(&mut self, at: usize, signal: Signal) -> Result<()> {
@@ -406,7 +445,7 @@ fn with_children(pid: u32) -> Result<Vec<u32>> {
 /// Connects a host that is in no mesh to the internet. Returns its address.
 pub(super) fn add_to_internet(bed: &MeshTestbed, host: &Namespace, number: u8) -> Result<IpAddr> {
     attach(&bed.internet, host, number)?;
-    Ok([11, 0, 0, number].into())
+    Ok(outer(number))
 }
 
 /// Connects a namespace to the internet with the address 11.0.0.NUMBER. It is no address for documentation, because
@@ -415,8 +454,17 @@ fn attach(internet: &Namespace, space: &Namespace, number: u8) -> Result<()> {
     let peer = format!("type veth peer name wan netns {}", space.name());
     let port = format!("link add port{number} up master br0 {peer}");
     ip(Some(internet), [port].into_iter())?;
-    let lines = [format!("addr add 11.0.0.{number}/24 dev wan"), "link set wan up".to_owned()];
+    set_address(space, number)
+}
+
+fn set_address(space: &Namespace, number: u8) -> Result<()> {
+    let lines = [format!("addr add {}/24 dev wan", outer(number)), "link set wan up".to_owned()];
     ip(Some(space), lines.into_iter())
+}
+
+/// Returns the public address with this number.
+pub(super) fn outer(number: u8) -> IpAddr {
+    [11, 0, 0, number].into()
 }
 
 fn add_ipv6(space: &Namespace, number: u8) -> Result<()> {
@@ -439,56 +487,6 @@ fn route(router: &Namespace, space: &Namespace, number: u8) -> Result<()> {
         format!("route add default via 11.0.{number}.1"),
     ];
     ip(Some(space), lines.into_iter())
-}
-
-/// Puts a machine, whose device is `device`, behind a NAT box, in the network `net` without its last octet.
-fn put_behind(
-    nat_box: &Namespace,
-    net: &str,
-    space: &Namespace,
-    device: &str,
-    nat: Nat,
-) -> Result<()> {
-    let link = format!("link add lan type veth peer name {device} netns {}", space.name());
-    let lines = [link, format!("addr add {net}.1/24 dev lan"), "link set lan up".into()];
-    ip(Some(nat_box), lines.into_iter())?;
-    let lines = [
-        format!("addr add {net}.2/24 dev {device}"),
-        format!("link set {device} up"),
-        format!("route add default via {net}.1"),
-    ];
-    ip(Some(space), lines.into_iter())?;
-    nat_box.run("sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
-    let masquerade = match nat {
-        Nat::Symmetric => "masquerade random,fully-random",
-        _ => "masquerade",
-    };
-    let forwarded = match nat {
-        Nat::Forwarded => format!(
-            "chain forwarded {{
-                type nat hook prerouting priority dstnat;
-                iifname wan udp dport 1194 dnat to {net}.2
-            }}"
-        ),
-        _ => String::new(),
-    };
-    // A packet that nothing asked for must not take the port that an answer will need.
-    let rules = format!(
-        "table ip box {{
-            chain out {{ type nat hook postrouting priority srcnat; oifname wan {masquerade}; }}
-            {forwarded}
-            chain own {{ type filter hook input priority filter; iifname wan ct state new drop; }}
-            chain forward {{
-                type filter hook forward priority filter; policy drop;
-                iifname lan accept
-                ct state established,related accept
-                ct status dnat accept
-            }}
-        }}"
-    );
-    let mut nft = nat_box.command("nft");
-    nft.args(["-f", "-"]);
-    run_with_input(nft, rules).map(drop)
 }
 
 /// Makes a router drop the UDP packets of the machine behind it.
