@@ -34,9 +34,9 @@ const MAX_DATAGRAM: usize = 4096;
 /// The choices of a node that joins.
 #[derive(Clone, Debug, Default)]
 pub struct NewNode {
-    /// The name of this node; `None`: the machine's.
+    /// The name of this node, or `None` for the machine's.
     pub node: Option<String>,
-    /// The name of the mesh on this machine; `None`: its own.
+    /// The name of the mesh on this machine, or `None` for the mesh's own.
     pub mesh: Option<String>,
 }
 
@@ -53,11 +53,11 @@ pub struct JoinOutcome {
     pub addresses: Vec<IpAddr>,
     /// The number of other members.
     pub others: usize,
-    /// The time that it took.
+    /// The time that joining took.
     pub took: Duration,
 }
 
-/// Where a node waits for an approval.
+/// The state of a node that waits for an approval.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     /// The name of the inviter, if it has one.
@@ -83,7 +83,7 @@ pub fn join(
     {
         return Err(taken(mesh));
     }
-    // A member whose disk is full would have lost its key, and used up the token.
+    // A member whose disk is full would lose its key after it has used up the token.
     check_room(&paths::Paths::new(dir)?.data)?;
     let (inviter, addresses) = (*token.inviter(), token.addresses().to_vec());
     let tcp_addresses = token.tcp_addresses();
@@ -166,7 +166,7 @@ fn check_room(folder: &Path) -> Result<(), Fault> {
     })
 }
 
-/// Writes as much as a new node needs.
+/// Writes as many bytes as a new node needs.
 fn fill(mut file: File) -> io::Result<()> {
     file.write_all(&vec![0xad; ROOM])?;
     file.sync_data()
@@ -244,7 +244,7 @@ async fn exchange(
     }
 }
 
-/// Returns an address as a socket of this family takes it.
+/// Returns an address in the form that a socket of this family accepts.
 fn as_family(address: SocketAddr, ipv6: bool) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(v4) if ipv6 => SocketAddr::from((v4.to_ipv6_mapped(), address.port())),
@@ -282,7 +282,7 @@ mod tests {
             random: [7; 32],
         };
         let changes = Changes::new(genesis).unwrap();
-        // A folder in place of the file makes the last but one step fail.
+        // A folder in place of the file makes the second last step fail.
         fs::create_dir_all(paths.reach_file()).unwrap();
         write_node(&paths, &key, &Reach::default(), &changes).unwrap_err();
         assert!(!paths.node_key_file().exists() && !paths.exists());

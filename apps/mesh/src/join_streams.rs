@@ -1,4 +1,5 @@
-//! TCP connections of a node that joins. It has no data plane, and each packet is preceded by its length as it is there.
+//! TCP connections of a node that joins. It has no data plane, and each packet is preceded by its length, as in a data
+//! plane.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,10 +16,11 @@ use tokio::sync::mpsc;
 /// The longest packet of a control channel.
 const MAX_PACKET: usize = 4096;
 
-/// The number of packets that wait to be sent, and of events that wait to be taken. More than a handshake has in flight.
+/// The number of packets that wait to be sent, and of events that wait to be taken. This is more than a handshake has
+/// in flight.
 const MAX_WAITING: usize = 256;
 
-/// The time for the last packets of a connection that is closed.
+/// The time allowed for the last packets of a connection that is being closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An event of a connection.
@@ -50,7 +52,7 @@ impl Streams {
         Self { open: HashMap::new(), events: mpsc::channel(MAX_WAITING), opened: 0 }
     }
 
-    /// Connects to an address. If that is impossible, nothing happens: it is one of several.
+    /// Connects to an address. If that is impossible, nothing happens, because it is one of several.
     pub(crate) fn open(&mut self, to: SocketAddr) {
         self.opened = self.opened.saturating_add(1);
         let link = Link::stream(self.opened, to);

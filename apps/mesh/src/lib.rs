@@ -1,6 +1,6 @@
 //! `adit mesh`: a machine as a node of a mesh.
 //!
-//! Everything here returns what it found or did as values; the `adit` binary prints them.
+//! Everything here returns its findings and results as values; the `adit` binary prints them.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,8 @@ pub use phrase::WORDS;
 pub use recover::{phrases, recover};
 pub use settings::Settings;
 
-/// The beginning of a key's hash in hex, in groups: long enough that no other key with the same one can be found.
+/// The beginning of a key's hash in hex, in groups. It is long enough that no other key with the same beginning can be
+/// found.
 pub fn fingerprint(hash: &[u8]) -> String {
     let groups = hash
         .chunks(2)
@@ -41,7 +42,7 @@ pub fn fingerprint(hash: &[u8]) -> String {
     groups.collect::<Vec<String>>().join(" ")
 }
 
-/// The beginning of a key's hash in hex, by which people tell keys apart.
+/// The beginning of a key's hash in hex, with which people tell keys apart.
 pub fn short(hash: &[u8]) -> String {
     hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }

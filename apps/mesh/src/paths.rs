@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use adit_runtime::fault::Fault;
 use adit_runtime::paths;
 
-/// The name of a mesh for which no other one was chosen.
+/// The default name of a mesh.
 pub const DEFAULT_NAME: &str = "home";
 
 /// The length of the longest name. The device is named after the mesh: `mesh-NAME`.
 const MAX_NAME: usize = 10;
 
-/// The file that makes a folder a mesh's.
+/// The file that marks a folder as a mesh's.
 const ROSTER: &str = "roster";
 
 /// The directories of the node of one mesh.
@@ -169,7 +169,7 @@ impl Paths {
         command
     }
 
-    /// Creates the folders. That of the state is for its owner alone.
+    /// Creates the folders. Only its owner can read the one with the state.
     ///
     /// # Errors
     /// The file system refuses.

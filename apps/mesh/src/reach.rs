@@ -1,5 +1,5 @@
-//! What a node keeps to reach the others after a restart: their endpoints, and the addresses of its invitation. With it is
-//! the time at which it last compared its roster with theirs.
+//! The information with which a node reaches the others after a restart: their endpoints, and the addresses of its
+//! invitation. It also contains the times at which the node last compared its roster with theirs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
-/// The content of the file. All of it can be lost: then the node is reached by the others.
+/// The content of the file. All of it may be lost, because the others can then reach the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reach {
     /// Addresses by the hash of the member's key, in base64.
@@ -26,7 +26,7 @@ pub(crate) struct Reach {
     /// Signed endpoints, in base64.
     #[serde(default)]
     endpoints: Vec<String>,
-    /// When the roster was last compared, by the hash of the member's key, in base64.
+    /// The times at which the roster was last compared, by the hash of the member's key, in base64.
     #[serde(default)]
     compared: BTreeMap<String, u64>,
 }

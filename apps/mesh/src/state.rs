@@ -51,13 +51,13 @@ impl State {
 /// Generates a key.
 ///
 /// # Errors
-/// The kernel gives no random bytes.
+/// The kernel returned no random bytes.
 pub(crate) fn new_key() -> Result<SigningKey, Fault> {
     let seed = Zeroizing::new(adit_runtime::random::bytes::<SEED_LEN>()?);
     SigningKey::from_seed(&seed).map_err(|error| Fault::ours(error.to_string()))
 }
 
-/// Writes a key in base64, for its owner alone.
+/// Writes a key in base64, readable only by its owner.
 ///
 /// # Errors
 /// The file system refuses.
@@ -96,7 +96,7 @@ pub(crate) fn decode_key(text: &str) -> Option<SigningKey> {
     SigningKey::from_seed(seed).ok().filter(|_| len == SEED_LEN)
 }
 
-/// An invitation as it is written. It has no secret, but the secret's hash.
+/// An invitation in its stored form, which has only the secret's hash.
 #[derive(Serialize, Deserialize)]
 struct StoredInvitation {
     secret_hash: String,
@@ -147,7 +147,7 @@ impl StoredInvitation {
             uses: self.uses,
             until: UnixTime(self.until),
             terms: Terms {
-                // A name that is none must not become the joiner's own choice.
+                // An invalid name must not turn into the joiner's own choice.
                 name: match self.name {
                     Some(name) => Some(Label::new(&name)?),
                     None => None,
@@ -164,7 +164,7 @@ impl StoredInvitation {
     }
 }
 
-/// Returns the invitations as they are written, without those that are over.
+/// Returns the invitations in their stored form, without those that have expired.
 pub(crate) fn encode_invitations(invitations: &Invitations) -> Vec<u8> {
     let now = unix_time();
     let open = invitations.iter().filter(|it| it.uses > 0 && it.until >= now);
@@ -189,7 +189,7 @@ fn load_invitations(path: &Path, mesh: MeshId) -> Result<Invitations, Fault> {
     let stored: Vec<StoredInvitation> = serde_json::from_slice(&text).map_err(|_| damaged())?;
     for one in stored {
         let invitation = one.invitation().ok_or_else(damaged)?;
-        // One that is over is not kept.
+        // One that has expired is not kept.
         let _ = invitations.add(invitation, unix_time());
     }
     Ok(invitations)

@@ -1,6 +1,6 @@
 //! A mesh of nodes that need no server: signed membership, sessions between members, the choice of paths.
 //!
-//! Everything here is sans-IO: time, randomness and packets come in, decisions and packets go out.
+//! Everything here is sans-IO. Time, randomness and packets are inputs; decisions and packets are outputs.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Bringing the rosters of two members together over a session.
+//! Synchronizes the rosters of two members over a session.
 //!
 //! ```text
 //! digest:  version 1 | kind 16 | digest 32
@@ -35,7 +35,7 @@ pub const MAX_RECORD: usize = 16 * 1024;
 /// The number of invalid changes after which a neighbour is refused.
 pub const MAX_INVALID: u32 = 16;
 
-/// The number of changes that each neighbour is remembered to have.
+/// The number of changes that a neighbour is remembered to have.
 const MAX_REMEMBERED: usize = 4096;
 
 /// The number of heads that a neighbour can have.
@@ -167,11 +167,11 @@ pub enum SyncError {
 pub struct SyncCounters {
     /// Changes that were new.
     pub added: u64,
-    /// Changes that the node had.
+    /// Changes that the node already had.
     pub known: u64,
-    /// Changes that are not valid.
+    /// Changes that were not valid.
     pub invalid: u64,
-    /// Changes that were dropped because their neighbour sends too many.
+    /// Changes that were dropped because the neighbour sent too many.
     pub limited: u64,
     /// Exchanges of heads that were begun.
     pub exchanges: u64,
@@ -200,14 +200,16 @@ struct Neighbour {
     /// The changes that the neighbour has or is about to get, and their order of arrival.
     has: BTreeSet<ChangeHash>,
     remembered: VecDeque<ChangeHash>,
-    /// Our digest and the neighbour's when heads were last exchanged: the same two lead to the same result.
+    /// Our digest and the neighbour's when heads were last exchanged. The same two digests would lead to the same
+    /// result.
     exchanged: Option<([u8; 32], [u8; 32])>,
-    /// Whether the neighbour has everything that we have, and we what it has.
+    /// Whether the neighbour has everything that we have, and vice versa.
     agrees: bool,
     budget: Budget,
 }
 
-/// What a member may still cost this node. It outlives the member's sessions, so that a new session does not renew it.
+/// The cost that a member may still cause this node. It outlives the member's sessions, so a new session does not renew
+/// it.
 #[derive(Debug, Default)]
 pub struct Budget {
     exchanges: TokenBucket,
@@ -217,7 +219,7 @@ pub struct Budget {
 
 #[cfg(test)]
 impl Budget {
-    /// Returns a budget of which nothing is left for changes.
+    /// Returns a budget without anything left for changes.
     pub(crate) fn without_changes(now: Instant) -> Self {
         let budget = Self::default();
         assert!(budget.changes.take(now, MAX_CHANGES, CHANGES));
@@ -237,25 +239,25 @@ impl RosterSync {
         self.neighbours.insert(session, neighbour);
     }
 
-    /// Limits a new session by what is left of the member's budget.
+    /// Limits a new session to the rest of the member's budget.
     pub fn set_budget(&mut self, session: SessionNumber, budget: Budget) {
         if let Some(neighbour) = self.neighbours.get_mut(&session) {
             neighbour.budget = budget;
         }
     }
 
-    /// Ends the exchange over a session. Returns what is left of the member's budget, for [`Self::set_budget`].
+    /// Ends the exchange over a session. Returns the rest of the member's budget, for [`Self::set_budget`].
     pub fn disconnected(&mut self, session: SessionNumber) -> Budget {
         self.neighbours.remove(&session).map(|neighbour| neighbour.budget).unwrap_or_default()
     }
 
-    /// Returns whether a digest has shown, since the last call, that the neighbour has the same changes: all of them, or
-    /// all that the bounds of either end let through.
+    /// Returns whether a digest has shown, since the last call, that the neighbour has the same changes, or all changes
+    /// that the bounds of both ends let through.
     pub fn take_agreement(&mut self, session: SessionNumber) -> bool {
         self.neighbours.get_mut(&session).is_some_and(|it| std::mem::take(&mut it.agrees))
     }
 
-    /// Sends the digest to all neighbours again, to find changes that a bound kept from one of the two.
+    /// Sends the digest to all neighbours again, to find changes that a bound kept from one of the two nodes.
     pub fn compare(&mut self) {
         for neighbour in self.neighbours.values_mut() {
             neighbour.digest_due = true;
@@ -263,7 +265,7 @@ impl RosterSync {
         }
     }
 
-    /// Pushes changes that were added to the set otherwise than by [`Self::record`], such as one that this node has signed.
+    /// Pushes changes that were not added to the set by [`Self::record`], such as one that this node has signed.
     pub fn push(&mut self, added: &[ChangeHash]) {
         for neighbour in self.neighbours.values_mut() {
             added.iter().for_each(|hash| neighbour.enqueue(*hash));
@@ -353,7 +355,7 @@ impl RosterSync {
                     self.counters.known = self.counters.known.saturating_add(1);
                 }
                 Ok(Insertion::Waiting) => waits = true,
-                // The set is full: no fault of the neighbour's.
+                // The set is full, which is not the neighbour's fault.
                 Err(Some(InsertError::Full | InsertError::Branches | InsertError::Waiting)) => {}
                 // Not a change, or one that cannot be part of the set.
                 Err(_) => {

@@ -1,11 +1,11 @@
-//! The invitation token: a text that an operator copies once to the joining node.
+//! The invitation token, a text that an operator copies once to the joining node.
 //!
 //! ```text
 //! adit-mesh1-BASE64URL(mesh id 16 | inviter's key hash 32 | secret 16 | count 1, addresses | TCP port 2 | checksum 4)
 //! ```
 //!
-//! The joining node verifies the inviter's key against the token, and shows the secret inside TLS. The inviter keeps the
-//! hash of the secret alone, counts its uses and refuses it after its time: a used token opens nothing.
+//! The joining node verifies the inviter's key against the token, and sends the secret inside TLS. The inviter keeps
+//! only the hash of the secret, counts its uses and refuses it after it has expired, so a used token opens nothing.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
@@ -28,7 +28,7 @@ use crate::wire::{DecodeError, Decoder, is_usable, put_address};
 /// The number of addresses in a token.
 pub const MAX_ADDRESSES: usize = 8;
 
-/// The number of invitations that an inviter has at one time.
+/// The number of invitations that an inviter can have at the same time.
 pub const MAX_INVITATIONS: usize = 256;
 
 const PREFIX: &str = "adit-mesh1-";
@@ -52,7 +52,7 @@ impl JoinSecret {
         secret
     }
 
-    /// Returns the secret with these bytes, as a joining node shows them.
+    /// Returns the secret with these bytes, as sent by a joining node.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         Self(Zeroizing::new(bytes))
     }
@@ -209,7 +209,7 @@ impl FromStr for Token {
     }
 }
 
-/// What an inviter keeps of an invitation.
+/// The part of an invitation that an inviter keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
     /// [`JoinSecret::hash`].
@@ -218,18 +218,18 @@ pub struct Invitation {
     pub uses: u32,
     /// The time after which no node may join.
     pub until: UnixTime,
-    /// What the nodes become.
+    /// The terms for the nodes.
     pub terms: Terms,
 }
 
-/// What a node becomes that joins with an invitation.
+/// The terms of an invitation for the nodes that join with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Its name. `None`: the one that it wishes.
+    /// Its name, or `None` for the one that it asks for.
     pub name: Option<Label>,
     /// Whether it waits until the inviter's operator approves it.
     pub approve: bool,
-    /// The range of its IPv4 address. `None`: it has none.
+    /// The range of its IPv4 address, or `None` for no IPv4 address.
     pub range: Option<Ipv4Net>,
     /// The networks behind it.
     pub subnets: BTreeSet<IpNet>,
@@ -252,16 +252,16 @@ pub struct Invitations {
     counters: InvitationCounters,
 }
 
-/// Counts what became of secrets and invitations.
+/// Counts the outcomes of secrets and invitations.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct InvitationCounters {
     /// Secrets that admitted a node.
     pub accepted: u64,
     /// Secrets of no invitation.
     pub unknown: u64,
-    /// Secrets of invitations that are over or used up.
+    /// Secrets of invitations that have expired or are used up.
     pub over: u64,
-    /// Invitations that found no room.
+    /// Invitations for which there was no room.
     pub full: u64,
 }
 
@@ -271,7 +271,7 @@ pub enum InvitationError {
     /// There is no such invitation.
     #[error("no invitation has this secret")]
     Unknown,
-    /// The invitation's time is over.
+    /// The invitation has expired.
     #[error("the invitation is too old")]
     Expired,
     /// As many nodes have joined as were invited.
@@ -321,7 +321,7 @@ impl Invitations {
         self.counters
     }
 
-    /// Returns the invitation with this secret, by which a node may join now.
+    /// Returns the invitation with this secret, with which a node may join now.
     ///
     /// # Errors
     /// Fails if there is no such invitation, or if it is over or used up.
@@ -341,7 +341,7 @@ impl Invitations {
         self.valid(&hash, now)
     }
 
-    /// Returns the invitation with this hash of its secret, by which a node may join now.
+    /// Returns the invitation with this hash of its secret, with which a node may join now.
     ///
     /// # Errors
     /// As [`Self::find`].

@@ -142,7 +142,7 @@ impl<'a> Decoder<'a> {
         is_usable(address).then_some(address).ok_or(DecodeError::Address)
     }
 
-    /// Reads an address, or the zero byte that says that there is none.
+    /// Reads an address, or the zero byte that means that there is none.
     pub(crate) fn optional_address(&mut self) -> Result<Option<SocketAddr>, DecodeError> {
         match self.0.split_first() {
             Some((0, rest)) => {

@@ -14,7 +14,7 @@ use super::{MeshSelector, show, unexpected};
 use crate::text::span;
 use crate::{note, print, print_json};
 
-/// The interval of looks at whether a node waits.
+/// The interval at which to check whether a node waits.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -23,11 +23,11 @@ pub(crate) struct Approve {
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
-    /// Refuse the node; its key is not admitted later either
+    /// Refuse the node, and do not admit its key later
     #[arg(long, requires = "name")]
     refuse: bool,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -83,7 +83,7 @@ fn decide(here: &MeshSelector, name: &str, refuse: bool) -> Result<MeshJoiner, F
     }
 }
 
-/// Asks about each node that comes with a token, until as many as it is for were admitted, or its time is over.
+/// Asks about each node that joins with a token, until the token's number of nodes was admitted or its time is over.
 pub(super) fn at_the_prompt(
     here: &MeshSelector,
     token: &MeshToken,
@@ -108,7 +108,7 @@ pub(super) fn at_the_prompt(
         let read = io::stdin().read_line(&mut answer);
         read.map_err(|error| Fault::environment(format!("cannot read the answer: {error}")))?;
         let refuse = !is_yes(&answer);
-        // It may have given up meanwhile, and then another one may come.
+        // The node may have given up by now, and another one may follow.
         match decide(here, &joiner.key, refuse) {
             Ok(joiner) => print(&decided(&joiner, refuse)),
             Err(fault) => note(&format!("adit: {fault}\n")),

@@ -18,7 +18,7 @@ use crate::{note, print, print_json};
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum Directory {
-    /// Make a PostgreSQL database the directory of this node, from its next start on
+    /// Make a PostgreSQL database the directory of this node, starting with its next start
     #[command(after_help = "Examples:
   sudo adit mesh directory postgres postgres://owner@db/mesh --init
   sudo adit mesh directory postgres postgres://owner@db/mesh --init \\
@@ -29,12 +29,13 @@ Passwords come from ~/.pgpass, PGPASSWORD, a service file, passfile=FILE, or a
 question; a password in the URL disappears from the process list at once.")]
     Postgres(Postgres),
 
-    /// Show the directory of the running node, and compare it with what it has shown
+    /// Show the directory of the running node, and compare it with the entries that it has shown
+    /// before
     #[command(after_help = "Example:
   sudo adit mesh directory status --json")]
     Status(Show),
 
-    /// Use the node's own file alone, from its next start on
+    /// Use only the node's own file, starting with its next start
     #[command(after_help = "Example:
   sudo adit mesh directory file")]
     File(Show),
@@ -42,7 +43,8 @@ question; a password in the URL disappears from the process list at once.")]
 
 #[derive(Debug, Args)]
 pub(crate) struct Postgres {
-    /// The database: postgres://ROLE@HOST/DATABASE, words as of psql, or "" for the environment
+    /// The database: postgres://ROLE@HOST/DATABASE, a connection string as for psql, or "" for the
+    /// environment
     #[arg(value_name = "URL")]
     url: String,
 
@@ -51,15 +53,15 @@ pub(crate) struct Postgres {
     #[arg(long)]
     init: bool,
 
-    /// Make the role of this member, instead of this machine's
+    /// Make the role for this member instead of for this machine
     #[arg(long, value_name = "NAME", requires = "init", requires = "passfile")]
     node: Option<String>,
 
-    /// The file to write with the role's password, for that member
+    /// The file for the role's password, to be given to that member
     #[arg(long, value_name = "FILE", requires = "node", value_hint = ValueHint::FilePath)]
     passfile: Option<PathBuf>,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 

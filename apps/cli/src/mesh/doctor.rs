@@ -1,4 +1,4 @@
-//! What `adit doctor` finds about the meshes that this machine is in.
+//! The findings of `adit doctor` about the meshes that this machine is in.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use adit_runtime::control::{self, MeshReport, Request, Response};
 
 const CHECK: &str = "mesh";
 
-/// Examines all meshes of this machine; none is no problem.
+/// Examines all meshes of this machine. Having none is not a problem.
 pub(crate) fn examine(dir: Option<&Path>) -> Vec<Finding> {
     match Paths::all(dir) {
         Ok(meshes) => meshes.iter().flat_map(of_mesh).collect(),

@@ -1,4 +1,4 @@
-//! Who is in the mesh: `invite`, `remove`, and the tokens of invitations.
+//! The members of the mesh: `invite`, `remove`, and the tokens of invitations.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
@@ -40,11 +40,11 @@ pub(crate) struct Invite {
     #[arg(long, conflicts_with = "openvpn")]
     approve: bool,
 
-    /// Make a profile for an OpenVPN app, such as a phone's, instead of a token: this node is its gateway
+    /// Make a profile for an OpenVPN app, such as a phone's, instead of a token; this node becomes its gateway
     #[arg(long, conflicts_with_all = ["subnet", "relay", "gateway", "uses", "valid"])]
     openvpn: bool,
 
-    /// All traffic of the OpenVPN app goes through this node, which must be a gateway to the internet
+    /// Send all traffic of the OpenVPN app through this node, which must be a gateway to the internet
     #[arg(long, requires = "openvpn")]
     full_tunnel: bool,
 
@@ -60,11 +60,11 @@ pub(crate) struct Invite {
     #[arg(long, value_name = "CIDR")]
     subnet: Vec<IpNet>,
 
-    /// The node relays for others: it needs a public address
+    /// Let the node relay for others, for which it needs a public address
     #[arg(long)]
     relay: bool,
 
-    /// Others may send all their traffic through the node
+    /// Let others send all their traffic through the node
     #[arg(long)]
     gateway: bool,
 
@@ -72,11 +72,11 @@ pub(crate) struct Invite {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     uses: u32,
 
-    /// The time in which they may
+    /// The time for which the token is valid
     #[arg(long, value_name = "TIME", value_parser = crate::args::time, default_value = "1d")]
     valid: Duration,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -91,11 +91,11 @@ pub(crate) struct Set {
     #[arg(value_name = "NAME")]
     node: String,
 
-    /// Its new name
+    /// The node's new name
     #[arg(long, value_name = "NAME", group = "change")]
     name: Option<String>,
 
-    /// A group that it is in; repeatable
+    /// A group of the node; repeatable
     #[arg(long, value_name = "NAME", group = "change")]
     group: Vec<String>,
 
@@ -103,7 +103,7 @@ pub(crate) struct Set {
     #[arg(long, conflicts_with = "group", group = "change")]
     no_groups: bool,
 
-    /// A network behind it; repeatable
+    /// A network behind the node; repeatable
     #[arg(long, value_name = "CIDR", group = "change")]
     subnet: Vec<IpNet>,
 
@@ -119,11 +119,11 @@ pub(crate) struct Set {
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, group = "change")]
     gateway: Option<Switch>,
 
-    /// Whether OpenVPN apps may be its leaves: it serves them
+    /// Whether the node serves OpenVPN apps, which become its leaves
     #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true, group = "change")]
     openvpn_gateway: Option<Switch>,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -137,11 +137,11 @@ pub(crate) struct Remove {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// Remove the nodes that it invited as well
+    /// Also remove the nodes that it invited
     #[arg(long)]
     with_invited: bool,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -207,7 +207,7 @@ fn invite_app(options: &Invite) -> Result<ExitCode, Fault> {
         note("the profile, with its private key, goes to stdout: keep it out of logs\n");
         return Ok(ExitCode::SUCCESS);
     };
-    // The app is a member already: a profile that cannot be saved is shown.
+    // The app is already a member, so a profile that cannot be saved is shown.
     let saved = check_target(&path).and_then(|()| {
         adit_pki::write_private(&path, text.as_bytes())
             .map_err(|error| Fault::environment(error.to_string()))
@@ -243,7 +243,7 @@ fn app_invited(made: &MeshProfile, path: &Path) -> String {
     )
 }
 
-/// Returns the lines that say how the next machine joins.
+/// Returns the lines that explain how the next machine joins.
 pub(super) fn next_machine(token: &str, uses: u32, valid: Duration) -> String {
     let uses = match uses {
         1 => "once".to_owned(),
@@ -293,13 +293,13 @@ pub(super) fn remove(options: &Remove) -> Result<ExitCode, Fault> {
     admin::tell(&signed, options.json, &done)
 }
 
-/// Reads a token from stdin; a terminal is asked for it.
+/// Reads a token from stdin, after a prompt on a terminal.
 pub(super) fn read_token() -> Result<Zeroizing<String>, Fault> {
     // It works once, so it may be seen; hidden input would leave a user unsure whether it was pasted.
     read_secret("token", "The token from the other machine: ")
 }
 
-/// Reads a secret from stdin; a terminal is asked for it.
+/// Reads a secret from stdin, after a prompt on a terminal.
 pub(super) fn read_secret(what: &str, question: &str) -> Result<Zeroizing<String>, Fault> {
     if io::stdin().is_terminal() {
         note(question);

@@ -23,7 +23,7 @@ pub(crate) use members::hide_token;
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub(crate) enum Mesh {
-    /// Be a node of the mesh; on the first machine, begin the mesh
+    /// Run this machine's node; on the first machine, create the mesh
     #[command(after_help = "Examples:
   sudo adit mesh up
   sudo adit mesh up --mesh office --range 10.77.0.0/16
@@ -32,7 +32,7 @@ On a machine that is in no mesh, this makes the keys of a new one, and prints a
 token with which the next machine joins. It runs until it is stopped.")]
     Up(up::Up),
 
-    /// Join a mesh with a token that `up` or `invite` printed on another machine, and be a node of it
+    /// Join a mesh with a token that `up` or `invite` printed on another machine, and run the node
     #[command(after_help = "Examples:
   sudo adit mesh join               asks for the token
   sudo adit mesh join - < token
@@ -66,7 +66,7 @@ the key first: the machine that joins shows its own.")]
   sudo adit mesh peers --json")]
     Peers(show::Show),
 
-    /// Explain how a node is reached: every address, what was tried, and why it is relayed if it is
+    /// Explain how a node is reached: every address, the attempts, and the reason if it is relayed
     #[command(after_help = "Example:
   sudo adit mesh path laptop")]
     Path(show::Path),
@@ -91,14 +91,14 @@ What is given replaces all of its kind; the rest stays. Needs a machine with the
 key of an admin.")]
     Set(members::Set),
 
-    /// Remove a node from the mesh, at once and for good
+    /// Remove a node from the mesh permanently, with immediate effect
     #[command(after_help = "Example:
   sudo adit mesh remove laptop
 
 Needs a machine with the key of an admin: the first one has it.")]
     Remove(members::Remove),
 
-    /// Decide which members reach which
+    /// Decide which members may reach each other
     #[command(
         subcommand,
         after_help = "Examples:
@@ -107,7 +107,7 @@ Needs a machine with the key of an admin: the first one has it.")]
     )]
     Policy(policy::Policy),
 
-    /// Who may change the mesh: admins, inviters, approvals, and the recovery phrase
+    /// Manage the rights to change the mesh: admins, inviters, approvals, and the recovery phrase
     #[command(
         subcommand,
         after_help = "Examples:

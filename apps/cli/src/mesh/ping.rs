@@ -12,13 +12,13 @@ use serde::Serialize;
 use super::{MeshSelector, show, unexpected};
 use crate::{note, print, print_json};
 
-/// The time in which a session with the node must begin.
+/// The time limit for a session with the node to begin.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// The time for each answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The interval of looks at whether an answer has arrived, which the node itself times.
+/// The interval at which to check whether an answer has arrived. The node itself measures the time.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The pause between two pings.
@@ -34,7 +34,7 @@ pub(crate) struct Ping {
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 

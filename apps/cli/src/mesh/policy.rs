@@ -1,4 +1,4 @@
-//! `adit mesh policy`: which members reach which.
+//! `adit mesh policy`: the policy that decides which members may reach each other.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use super::{MeshSelector, admin, show, unexpected};
 use crate::filter::{self, describe, trace};
 use crate::{note, print, print_json};
 
-/// What an editor shows if there is no policy yet.
+/// The text that an editor shows if there is no policy yet.
 const TEMPLATE: &str =
     "# The policy of the mesh. Its members enforce it; docs/mesh.md has examples.
 table inet mesh {
@@ -59,12 +59,12 @@ accept end.")]
   sudo adit mesh policy edit")]
     Edit(Plain),
 
-    /// End the policy: members reach each other
+    /// Remove the policy, so that all members reach each other
     #[command(after_help = "Example:
   sudo adit mesh policy clear")]
     Clear(Plain),
 
-    /// Say whether a packet between members passes, and which rule decides
+    /// Show whether a packet between members passes, and which rule decides
     #[command(after_help = "Examples:
   sudo adit mesh policy explain 'tcp web1 > db:5432'
   sudo adit mesh policy explain 'icmp laptop > db echo-request'
@@ -80,7 +80,7 @@ pub(crate) struct Check {
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -94,7 +94,7 @@ pub(crate) struct Set {
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -104,7 +104,7 @@ pub(crate) struct Set {
 
 #[derive(Debug, Args)]
 pub(crate) struct Plain {
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -118,7 +118,7 @@ pub(crate) struct Explain {
     #[arg(required = true)]
     packet: Vec<String>,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -181,7 +181,7 @@ fn check(options: &Check) -> Result<ExitCode, Fault> {
     Ok(if error.is_none() { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
-/// Warns about names that no member has, if a node runs here: they look like mistakes.
+/// Warns about names that no member has, if a node runs here, because they look like mistakes.
 fn warn_of_unknown(here: &MeshSelector, filter: &Filter) {
     let Ok(report) = show::report(here) else { return };
     let members = Member::all(&report);
@@ -266,7 +266,7 @@ fn read(path: &Path) -> Result<String, Fault> {
         .map_err(|error| Fault::operator(format!("cannot read {}: {error}", path.display())))
 }
 
-/// A member, as rules and descriptions of packets name it.
+/// A member, as it is named in rules and descriptions of packets.
 struct Member<'a> {
     name: &'a str,
     groups: &'a [String],
@@ -296,7 +296,7 @@ fn explain(options: &Explain) -> Result<ExitCode, Fault> {
     explain_packet(&options.here, &options.packet.join(" "), options.json)
 }
 
-/// Says whether a packet between members passes, and which rule decides.
+/// Explains whether a packet between members passes, and which rule decides.
 pub(crate) fn explain_packet(
     here: &MeshSelector,
     packet: &str,

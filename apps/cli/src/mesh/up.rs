@@ -28,8 +28,8 @@ pub(super) struct Running {
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 
-    /// Whether programs on this machine find the nodes as NAME.MESH.internal; it changes the machine's DNS settings, until
-    /// the node ends
+    /// Whether programs on this machine can find the nodes as NAME.MESH.internal; this changes the machine's DNS
+    /// settings until the node ends
     #[arg(long, value_enum, value_name = "on|off", default_value_t = Switch::On, hide_possible_values = true)]
     dns: Switch,
 
@@ -41,11 +41,11 @@ pub(super) struct Running {
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
-    /// More log lines; repeatable
+    /// Print more log lines; repeatable
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -65,11 +65,11 @@ pub(crate) struct Up {
     #[arg(long)]
     no_relay: bool,
 
-    /// In a new mesh, be a gateway: others may reach the internet through this machine
+    /// In a new mesh, be a gateway through which others may reach the internet
     #[arg(long)]
     gateway: bool,
 
-    /// In a new mesh, serve OpenVPN apps, as those of phones: they become leaves of this node
+    /// In a new mesh, serve OpenVPN apps, such as those of phones, which become leaves of this node
     #[arg(long)]
     openvpn_gateway: bool,
 
@@ -90,7 +90,7 @@ pub(crate) struct Join {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Only join: `adit mesh up` starts the node later
+    /// Only join; `adit mesh up` starts the node later
     #[arg(long)]
     no_up: bool,
 
@@ -138,14 +138,15 @@ impl Up {
             ..MeshInvitation::default()
         });
         let json = self.running.json;
-        // The phrase is shown once, where no other program keeps the output: a service's would be in the journal.
+        // The phrase is shown once, and only where no other program keeps the output. A service's output would be in
+        // the journal.
         let is_seen = json || io::stdout().is_terminal();
         let phrase = if is_new && is_seen { phrases(&paths)?.pop() } else { None };
         let mut tell = |report: &UpReport| tell(report, &paths, phrase.as_ref(), json);
         Ok(node::up(&paths, &self.running.options(invite), &mut tell))
     }
 
-    /// Returns an option that has an effect on a new mesh alone.
+    /// Returns an option that has an effect only on a new mesh.
     fn of_a_new_mesh(&self) -> Option<&'static str> {
         let options = [
             ("--name", self.name.is_some()),
@@ -207,7 +208,7 @@ impl Join {
     }
 }
 
-/// Returns what a user does who waits for an approval.
+/// Returns the instructions for a user who waits for an approval.
 fn waiting_line(waiting: &Waiting) -> String {
     let inviter = waiting.inviter.as_deref().unwrap_or("the inviter");
     format!(
@@ -216,7 +217,7 @@ fn waiting_line(waiting: &Waiting) -> String {
     )
 }
 
-/// Prints what a new user needs to know.
+/// Prints the information that a new user needs.
 fn tell(report: &UpReport, paths: &Paths, phrase: Option<&Zeroizing<String>>, json: bool) {
     let node = &report.node;
     if json {

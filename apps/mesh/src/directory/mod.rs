@@ -1,4 +1,4 @@
-//! A PostgreSQL database as the directory of the mesh: which one this node uses, and setting it up.
+//! A PostgreSQL database as the directory of the mesh, with the node's choice of it and its set-up.
 
 mod init;
 mod sql;
@@ -23,7 +23,7 @@ use super::state::load_key;
 pub use init::{DirectoryInit, InitOptions, init_directory, use_hint};
 pub(crate) use sql::{APPEND, LISTEN, READ, READ_LIMIT, SUMMARY, SUMMARY_LIMIT, check_identity};
 
-/// The database that a node uses, as `directory.json` has it.
+/// The database that a node uses, as stored in `directory.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryConfig {
     /// The database's URL, without role and password.
@@ -45,7 +45,7 @@ impl DirectoryConfig {
     /// Reads the file. Without one, the node's own file is the only directory.
     ///
     /// # Errors
-    /// The file cannot be read, or has another content.
+    /// The file cannot be read, or has invalid content.
     pub(crate) fn load(paths: &Paths) -> Result<Option<Self>, Fault> {
         let path = paths.directory_file();
         let text = match fs::read_to_string(&path) {
@@ -66,7 +66,7 @@ impl DirectoryConfig {
         Ok(Some(Self { database: raw.database, role: raw.role, password }))
     }
 
-    /// Writes the file, for its owner alone.
+    /// Writes the file, readable only by its owner.
     ///
     /// # Errors
     /// The file system refuses.
@@ -107,7 +107,7 @@ pub struct DirectoryChosen {
     pub database: String,
     /// The node's role.
     pub role: String,
-    /// What an operator should know.
+    /// Notes for an operator.
     pub notes: Vec<String>,
 }
 
@@ -176,7 +176,7 @@ fn own_signers(paths: &Paths) -> Result<Vec<KeyHash>, Fault> {
     Ok(signers)
 }
 
-/// Returns the part of the roles' names that is the mesh's.
+/// Returns the mesh's part of the roles' names.
 fn tag(mesh: &MeshId) -> String {
     super::short(mesh)
 }

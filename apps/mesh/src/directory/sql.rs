@@ -42,7 +42,7 @@ pub(super) const IS_OWN: &str =
 /// The rows of one [`READ`], as the statement's parameter.
 pub(crate) const READ_LIMIT: i64 = MAX_READ as i64;
 
-/// The rows of one [`SUMMARY`]: one more than there can be, which shows that there are too many.
+/// The rows of one [`SUMMARY`], which is one more than there can be, to detect that there are too many.
 pub(crate) const SUMMARY_LIMIT: i64 = MAX_CHAINS as i64 + 1;
 
 /// Returns the role that owns everything.
@@ -61,8 +61,8 @@ pub(super) fn node(tag: &str, key: &[u8; 32]) -> String {
     format!("adit_mesh_{tag}_{key}")
 }
 
-/// Returns the statements that create the roles. `is_member`: the session's role must become a member of the owner's; a superuser is
-/// one of every role.
+/// Returns the statements that create the roles. `is_member` means that the session's role must become a member of the
+/// owner's; a superuser is a member of every role.
 pub(super) fn roles(tag: &str, is_member: bool) -> String {
     let (owner, nodes) = (owner(tag), nodes(tag));
     let member = if is_member { format!("GRANT {owner} TO CURRENT_USER;") } else { String::new() };
@@ -84,7 +84,7 @@ pub(super) fn schema(tag: &str) -> String {
 /// Returns the version of the directory in a database, and the id of its mesh.
 ///
 /// # Errors
-/// The database refuses, or has a schema of this name that is no directory.
+/// The database refuses, or has a schema of this name that is not a directory.
 pub(super) async fn identity(client: &impl GenericClient) -> Result<Option<(i32, Vec<u8>)>, Fault> {
     let there = client
         .query_one(
@@ -169,7 +169,7 @@ mod tests {
         let change = Change::sign(&[0; 16], &key, body).unwrap();
         let bytes = change.encode();
         assert_eq!(bytes.len(), MIN_CHANGE + 1 + 32);
-        // The places that the schema's text has, from 1.
+        // The places in the schema's text, counted from 1.
         assert_eq!(&bytes[..2], [2, 1]);
         assert_eq!(&bytes[2..34], key.public());
         assert_eq!(&bytes[34..38], [1, 2, 3, 4]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use adit_engine::Instant;
 use adit_runtime::clock::now;
 
-/// The interval of looks at the interfaces.
+/// The interval at which the interfaces are read.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Watches the addresses at which others may reach this node.
@@ -29,7 +29,7 @@ impl OwnAddresses {
         self.port
     }
 
-    /// Returns all addresses, if they differ from those of the last look. `inside` are this node's in the mesh.
+    /// Returns all addresses if they have changed since the last call. `inside` are this node's addresses in the mesh.
     pub(super) fn changed(&mut self, inside: &[IpAddr]) -> Option<Vec<SocketAddr>> {
         let now = now();
         if self.looked.is_some_and(|at| now.since(at) < INTERVAL) {
@@ -47,7 +47,7 @@ impl OwnAddresses {
         Some(found)
     }
 
-    /// Returns the addresses of the last look.
+    /// Returns the addresses that were last read.
     pub(super) fn current(&self) -> &[SocketAddr] {
         self.last.as_deref().unwrap_or_default()
     }

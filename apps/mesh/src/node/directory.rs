@@ -1,4 +1,4 @@
-//! The database that is the node's directory: a task has the connection, and the node's loop never waits for it.
+//! The database that is the node's directory. A task has the connection, and the node's loop never waits for it.
 //!
 //! ```text
 //!   node's loop ── requests, one at a time ──► task ──► database
@@ -33,11 +33,11 @@ use crate::directory::{
     APPEND, DirectoryConfig, LISTEN, READ, READ_LIMIT, SUMMARY, SUMMARY_LIMIT, check_identity,
 };
 
-/// The events of the task that wait for the node's loop. The task waits for room; nothing is dropped but news, which say
-/// nothing that reading at intervals does not find.
+/// The number of events of the task that wait for the node's loop. The task waits for room. Only news are dropped,
+/// because reading at intervals finds everything that they announce.
 const MAX_EVENTS: usize = 8;
 
-/// The requests that wait for the task: one, and one for a connection that has ended in between.
+/// The number of requests that wait for the task, which are one, and one for a connection that has ended in between.
 const MAX_REQUESTS: usize = 2;
 
 /// The time limit for connecting, including TLS and authentication.
@@ -46,19 +46,19 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// The time limit for one request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 
-/// The age of a connection after whose end the pauses begin with the shortest one.
+/// The age of a connection after whose end the pauses start again with the shortest one.
 const LASTED: Duration = Duration::from_secs(5);
 
-/// The least time between two warnings that the directory lacks changes.
+/// The minimum time between two warnings that the directory lacks changes.
 const WARNING_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The session's settings: no statement waits for long, and the database detects a connection that is dead.
+/// The session's settings. No statement waits for long, and the database detects a connection that is dead.
 const SESSION: &str = "SET statement_timeout = '15s'; SET lock_timeout = '5s'; \
     SET idle_in_transaction_session_timeout = '5s'; SET search_path = pg_catalog, pg_temp; \
     SET client_min_messages = warning; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
     SET tcp_keepalives_count = 3";
 
-/// What the task reports.
+/// A report of the task.
 #[derive(Debug)]
 pub(super) enum DirectoryEvent {
     /// There is a connection with this number.
@@ -67,9 +67,9 @@ pub(super) enum DirectoryEvent {
     News,
     /// The answer to the last request.
     Answer(Answer),
-    /// The database refused to append, and says why.
+    /// The database refused to append, for this reason.
     Refused(String),
-    /// There is no connection, and why.
+    /// There is no connection, for this reason.
     Disconnected(String),
 }
 
@@ -96,7 +96,7 @@ impl NodeDirectory {
     /// Starts the task, if there is a database. Call it inside a `LocalSet`.
     ///
     /// # Errors
-    /// The URL is wrong, or the kernel gives no random bytes.
+    /// The URL is wrong, or the kernel returned no random bytes.
     pub(super) fn start(
         config: Option<DirectoryConfig>,
         node: &Node,
@@ -167,7 +167,7 @@ impl NodeDirectory {
         self.problem = Some(reason);
     }
 
-    /// Warns of what the directory withholds, and says when it is there.
+    /// Warns about changes that the directory withholds, and reports when they arrive.
     fn warn(&mut self, node: &Node) {
         let mismatches = self.sync.counters().mismatches;
         if mismatches != std::mem::replace(&mut self.mismatches, mismatches) {
@@ -282,7 +282,7 @@ impl Running {
         self.ask_directory();
     }
 
-    /// Compares the directory with what it has shown, because an operator asks.
+    /// Compares the directory with the entries that it has shown before, because an operator asks.
     pub(super) fn check_directory(&mut self) {
         if let Some(directory) = &mut self.directory {
             directory.sync.check(now());
@@ -335,7 +335,7 @@ struct Task {
     reports: mpsc::Sender<DirectoryEvent>,
 }
 
-/// Ends the task of a connection with it.
+/// Ends the task of a connection together with the connection.
 struct Driver(JoinHandle<String>);
 
 impl Drop for Driver {
@@ -360,7 +360,7 @@ impl Task {
         }
     }
 
-    /// Serves one connection. Returns why it ended.
+    /// Serves one connection. Returns the reason for its end.
     async fn connection(&mut self, number: u64) -> String {
         let opened = match timeout(CONNECT_LIMIT, connect(&self.target, "mesh directory")).await {
             Ok(Ok(opened)) => opened,
@@ -381,7 +381,7 @@ impl Task {
             Ok(Err(fault)) => return fault.to_string(),
             Err(_) => return "the database does not answer".into(),
         }
-        // Those are for the connection before.
+        // These are for the previous connection.
         while self.asked.try_recv().is_ok() {}
         if self.reports.send(DirectoryEvent::Connected(number)).await.is_err() {
             return String::new();
@@ -416,7 +416,7 @@ impl Task {
     }
 }
 
-/// Polls a connection until it ends. Returns why it did.
+/// Polls a connection until it ends. Returns the reason for its end.
 async fn drive(mut connection: Connection, news: Arc<Notify>) -> String {
     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
         match message {
@@ -428,7 +428,7 @@ async fn drive(mut connection: Connection, news: Arc<Notify>) -> String {
     "the database closed the connection".into()
 }
 
-/// Asks the database. Its answers are bounded: by the statements, and again here.
+/// Asks the database. Its answers are bounded by the statements, and again here.
 async fn perform(client: &Client, request: Request) -> Result<DirectoryEvent, Fault> {
     let of = |error: tokio_postgres::Error| statement_fault(&error);
     let answer = match request {
@@ -482,7 +482,7 @@ fn entry(row: &Row) -> Result<Entry, Fault> {
         place: u64::try_from(place).map_err(|_| nonsense())?,
         signer: key_hash(row, 1)?,
         number: u32::try_from(number).map_err(|_| nonsense())?,
-        // A longer one is no change, and is not kept.
+        // A longer one is not a change, and is not kept.
         bytes: bytes.get(..MAX_OBJECT.saturating_add(1)).unwrap_or(bytes).to_vec(),
     })
 }

@@ -28,7 +28,7 @@ const OPEN: &str = "table inet mesh {
 }
 ";
 
-/// The rules of a node that has no text of the mesh's policy, nor a former one.
+/// The rules of a node that has no text of the mesh's policy, nor of an earlier one.
 const CLOSED: &str = "table inet mesh {
     chain forward {
         type filter hook forward priority filter; policy drop;
@@ -36,7 +36,7 @@ const CLOSED: &str = "table inet mesh {
 }
 ";
 
-/// The first number by which the filter knows members. Peers of the data plane have lower ones.
+/// The first number under which the filter knows members. Peers of the data plane have lower numbers.
 const FIRST_ID: u32 = 1 << 24;
 
 /// The policy that this node enforces.
@@ -46,11 +46,11 @@ pub(super) struct NodePolicy {
     file: PathBuf,
     device: String,
     workers: u16,
-    /// The packet filter, since there has been a policy.
+    /// The packet filter, which exists since there has been a policy.
     filter: Option<LiveFilter>,
-    /// The text in force; `None` without a policy, or if everything is dropped.
+    /// The text in force, or `None` without a policy, or if everything is dropped.
     text: Option<String>,
-    /// Why the text in force is not the roster's.
+    /// The reason why the text in force is not the roster's.
     problem: Option<String>,
     /// The numbers of members in the filter.
     ids: BTreeMap<KeyHash, PeerId>,
@@ -70,7 +70,8 @@ pub(super) fn stored(paths: &Paths) -> Result<Option<String>, Fault> {
 }
 
 impl NodePolicy {
-    /// Puts the policy of a node into force that starts, with the text of an earlier run. Without any text, nothing passes.
+    /// Puts the policy of a starting node into force, with the text of an earlier run. Without any text, nothing
+    /// passes.
     ///
     /// # Errors
     /// There are no random bytes.
@@ -105,18 +106,18 @@ impl NodePolicy {
         Ok(policy)
     }
 
-    /// Returns what the data plane needs, once there has been a policy.
+    /// Returns the data plane's configuration, once there has been a policy.
     pub(super) fn filter_config(&self) -> Option<FilterConfig> {
         let filter = self.filter.as_ref()?;
         Some(FilterConfig { firewall: Arc::clone(filter.firewall()), device: self.device.clone() })
     }
 
-    /// Returns why the mesh's policy is not in force here.
+    /// Returns the reason why the mesh's policy is not in force here.
     pub(super) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Puts the policy into force that the node has now.
+    /// Puts the node's current policy into force.
     pub(super) fn changed(&mut self, node: &Node, plane: &Plane) {
         let was_off = self.filter.is_none();
         if let Err(fault) = self.update(node) {

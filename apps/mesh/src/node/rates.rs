@@ -1,4 +1,4 @@
-//! How much passes between this node and each peer.
+//! The traffic between this node and each peer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use adit_engine::Instant;
 use adit_engine::command::Counters;
 use adit_mesh::session::KeyHash;
 
-/// The least time between two samples, over which a rate is taken.
+/// The minimum time between the two samples of a rate.
 const WINDOW: Duration = Duration::from_millis(900);
 
 /// The counters of the sessions with all peers. A peer without a session has none.
@@ -20,14 +20,14 @@ pub(super) struct Sample {
     at: Option<Instant>,
     pub(super) rx_bytes: u64,
     pub(super) tx_bytes: u64,
-    /// In bits a second.
+    /// In bits per second.
     pub(super) rx_bps: u64,
-    /// In bits a second.
+    /// In bits per second.
     pub(super) tx_bps: u64,
 }
 
 impl Rates {
-    /// Takes a sample of all sessions: the counters of each one's channels.
+    /// Takes a sample of the counters of all sessions' channels.
     pub(super) fn sample(
         &mut self,
         now: Instant,

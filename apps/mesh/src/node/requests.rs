@@ -255,7 +255,7 @@ fn subnets(networks: &[IpNet]) -> Result<BTreeSet<IpNet>, Fault> {
     }
 }
 
-/// Returns the item whose hash begins like this in hex; `missing` says what is wrong if there is none.
+/// Returns the item whose hash begins like this in hex; `missing` is the error if there is none.
 pub(super) fn with_prefix<T>(
     items: impl Iterator<Item = T>,
     hash: impl Fn(&T) -> &[u8; 32],

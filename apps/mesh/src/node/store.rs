@@ -1,4 +1,4 @@
-//! What the running node writes to disk.
+//! The files that the running node writes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::reach::Reach;
 use crate::roster_file::RosterFile;
 use crate::state::encode_invitations;
 
-/// The least time between two writes of endpoints, which are of use after a restart alone.
+/// The minimum time between two writes of endpoints, which are needed only after a restart.
 const ENDPOINTS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The files of a running node.
@@ -26,7 +26,7 @@ pub(super) struct Store {
     reach_file: PathBuf,
     invitations_file: PathBuf,
     state: PathBuf,
-    /// When endpoints are written, if they have changed.
+    /// The time at which endpoints are written if they have changed.
     endpoints_at: Option<Instant>,
     endpoints_written: Option<Instant>,
 }
@@ -52,7 +52,8 @@ impl Store {
     /// Appends changes to the roster.
     ///
     /// # Errors
-    /// The file system refuses. The node ends then: it must not send what it has not stored.
+    /// The file system refuses. The node then ends, because it must not send changes that it has
+    /// not stored.
     pub(super) fn append(&mut self, node: &Node, hashes: &[ChangeHash]) -> Result<(), Fault> {
         let changes: Vec<&Change> =
             hashes.iter().filter_map(|hash| node.changes().get(hash)).collect();

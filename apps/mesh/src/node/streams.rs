@@ -12,8 +12,8 @@ use adit_runtime::helper::sockets;
 use super::Running;
 
 impl Running {
-    /// Accepts streams if this node is a relay or has the key of an admin, as the first node has: others reach these
-    /// two. A port that is in use costs nothing but that.
+    /// Accepts streams if this node is a relay or has an admin's key, as the first node does, because other nodes
+    /// connect to these. If the port is in use, the node just accepts no streams.
     pub(super) fn accept_streams(&mut self) {
         let node = self.driver.engine();
         let is_relay = node.roster().member(&node.key_hash()).is_some_and(|own| own.relay);

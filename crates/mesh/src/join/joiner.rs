@@ -1,4 +1,4 @@
-//! The end that joins.
+//! The joining end.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
@@ -41,7 +41,7 @@ enum State {
 pub struct Joined {
     /// All changes.
     pub changes: Changes,
-    /// The roster that they make, with this node as a member.
+    /// The roster that results from them, with this node as a member.
     pub roster: Roster,
 }
 
@@ -57,13 +57,13 @@ pub enum JoinError {
     /// A record or object is malformed, or is not one of the token's mesh.
     #[error("the inviter's answer: {0}")]
     Object(#[from] ObjectError),
-    /// The genesis is the one of another mesh.
+    /// The genesis belongs to another mesh.
     #[error("the inviter's answer is about another mesh than the token")]
     Mesh,
     /// A change does not fit those before it.
     #[error("the inviter's answer: {0}")]
     Change(#[from] InsertError),
-    /// A change came twice, or before one that it names.
+    /// A change arrived twice, or before one that it names.
     #[error("the inviter's answer: changes are not in causal order")]
     Order,
     /// More changes arrived than were announced.
@@ -97,7 +97,7 @@ impl Joiner {
         Ok((Self { mesh: *token.mesh(), own, state: State::Requested, waits: None }, request))
     }
 
-    /// Returns whether the exchange is over because this node must wait for an approval, and ask again.
+    /// Returns whether the exchange is over because this node must wait for an approval and then ask again.
     pub fn waits(&self) -> Option<&Waits> {
         self.waits.as_ref()
     }

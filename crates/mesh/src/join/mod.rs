@@ -1,4 +1,4 @@
-//! The exchange by which a node joins a mesh, in a session of [`Protocol::Join`](crate::session::Protocol::Join):
+//! The exchange with which a node joins a mesh, in a session of [`Protocol::Join`](crate::session::Protocol::Join):
 //!
 //! ```text
 //! joiner                                                    inviter
@@ -12,8 +12,8 @@
 //! is a member itself.
 //!
 //! A member that asks again, because its session ended during the answer, gets the roster without another use of the
-//! invitation. So does a joiner that had to wait for an operator's approval: it asks again every few seconds, with the same
-//! key, each time in a new session.
+//! invitation. So does a joiner that had to wait for an operator's approval. It asks again every few seconds, with the
+//! same key, each time in a new session.
 
 mod joiner;
 mod pending;

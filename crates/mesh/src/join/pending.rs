@@ -10,7 +10,7 @@ use adit_engine::UnixTime;
 use crate::roster::Label;
 use crate::session::KeyHash;
 
-/// The number of joiners that wait at one time.
+/// The number of joiners that wait at the same time.
 pub const MAX_PENDING: usize = 32;
 
 /// The number of joiners that wait with one invitation. It is more than one, so that a thief of the token who asks first
@@ -20,7 +20,7 @@ pub const MAX_PER_INVITATION: usize = 4;
 /// The number of refused joiners that are remembered.
 const MAX_REFUSED: usize = 64;
 
-/// The time after its last request after which a joiner waits no longer.
+/// The time after its last request at which a joiner no longer counts as waiting.
 const SILENT: Duration = Duration::from_secs(60);
 
 /// A joiner that has shown a valid secret and waits.
@@ -30,15 +30,15 @@ pub struct PendingJoiner {
     pub key: KeyHash,
     /// The name that it will have.
     pub name: Label,
-    /// The invitation by which it asks.
+    /// The invitation with which it asks.
     pub secret_hash: [u8; 32],
-    /// When it asked first.
+    /// The time of its first request.
     pub since: UnixTime,
-    /// When it asked last.
+    /// The time of its last request.
     asked: UnixTime,
 }
 
-/// Counts what became of joiners that need an approval.
+/// Counts the outcomes of joiners that need an approval.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingCounters {
     /// Joiners for which there was no room.
@@ -63,7 +63,7 @@ pub(super) enum NotPending {
 pub struct Pending {
     by_key: BTreeMap<KeyHash, PendingJoiner>,
     refused: VecDeque<KeyHash>,
-    /// A joiner that was not reported yet.
+    /// A joiner that has not been reported yet.
     new: Option<KeyHash>,
     counters: PendingCounters,
 }
@@ -84,7 +84,7 @@ impl Pending {
         self.new.take()
     }
 
-    /// Lets a joiner wait, or records that it still does.
+    /// Lets a joiner wait, or records that it still waits.
     pub(super) fn ask(
         &mut self,
         key: KeyHash,
@@ -123,7 +123,7 @@ impl Pending {
         self.by_key.remove(key);
     }
 
-    /// Refuses a joiner for good. Returns whether it waited.
+    /// Refuses a joiner permanently. Returns whether it waited.
     pub(crate) fn refuse(&mut self, key: &KeyHash) -> bool {
         let waited = self.by_key.remove(key).is_some();
         if waited {

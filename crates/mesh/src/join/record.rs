@@ -31,7 +31,7 @@ pub enum Record {
     Request {
         /// The secret of its token.
         secret: JoinSecret,
-        /// The name that it wishes.
+        /// The name that it asks for.
         name: Label,
     },
     /// The inviter does not admit the joiner.
@@ -52,10 +52,10 @@ pub enum Record {
     },
 }
 
-/// The reason for a refusal, as the joiner learns it.
+/// The reason for a refusal, as sent to the joiner.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The invitation is unknown, over or used up: a stranger does not learn which.
+    /// The invitation is unknown, expired or used up. A stranger does not learn which.
     #[error("the inviter does not accept this invitation: it may be used up or too old")]
     Invitation,
     /// Another member has the name.

@@ -36,13 +36,13 @@ pub struct Admission<'a> {
     pub key: &'a SigningKey,
     /// The changes of the mesh.
     pub changes: &'a mut Changes,
-    /// The roster that they make. It is not evaluated again for a request without a valid secret.
+    /// The roster that results from them. It is not evaluated again for a request without a valid secret.
     pub roster: &'a mut Roster,
     /// The invitations.
     pub invitations: &'a mut Invitations,
     /// Counts requests.
     pub counters: &'a mut JoinCounters,
-    /// The name of this node, which a joiner that waits learns.
+    /// The name of this node, which is sent to a waiting joiner.
     pub inviter: Option<Label>,
     /// The time.
     pub now: UnixTime,
@@ -66,7 +66,7 @@ pub enum JoinRefusal {
     /// The record is not a request, or not the first one in its session.
     #[error("a record out of turn in a session for joining")]
     OutOfTurn,
-    /// The secret belongs to no invitation by which a node may join.
+    /// The secret belongs to no invitation with which a node may join.
     #[error(transparent)]
     Invitation(#[from] InvitationError),
     /// Another member has the name.
@@ -84,7 +84,7 @@ pub enum JoinRefusal {
     /// The change cannot be in the set.
     #[error(transparent)]
     Insert(#[from] InsertError),
-    /// The change would not make the node a member: this node has no right to it, or the key was revoked.
+    /// The change would not make the node a member, because this node has no right to sign it or the key was revoked.
     #[error("this node has no right to admit it, or its key was revoked")]
     NotAdmitted,
     /// The change could not be stored.
@@ -102,7 +102,7 @@ pub enum JoinRefusal {
 }
 
 impl JoinRefusal {
-    /// Returns what the joiner learns, or nothing if it did not keep to the protocol.
+    /// Returns the reason to send to the joiner, or nothing if it did not keep to the protocol.
     fn on_the_wire(&self) -> Option<Refused> {
         match self {
             Self::Form(_) | Self::OutOfTurn => None,
@@ -121,8 +121,8 @@ impl Responder {
         Self { peer, has_answered: false, first: None, unsent: VecDeque::new() }
     }
 
-    /// Processes a record of the joiner. `append` stores the admission, and returns whether it did; the invitation is
-    /// used only then. The answer or refusal is sent by [`Self::send`].
+    /// Processes a record of the joiner. `append` stores the admission and returns whether that succeeded. Only then
+    /// does it count as a use of the invitation. The answer or refusal is sent by [`Self::send`].
     ///
     /// # Errors
     /// See [`JoinRefusal`].
@@ -171,8 +171,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Sends as many records as the session takes: `send` returns false for a record that finds no room. Returns whether
-    /// nothing is left.
+    /// Sends as many records as the session takes. `send` returns false for a record for which there is no room.
+    /// Returns whether nothing is left.
     pub fn send(&mut self, changes: &Changes, mut send: impl FnMut(&[u8]) -> bool) -> bool {
         if let Some(first) = &self.first {
             if !send(first) {
@@ -220,7 +220,7 @@ impl Admission<'_> {
         }
     }
 
-    /// Makes a joiner a member that waits for an approval. It learns so when it asks again.
+    /// Admits a joiner that waits for an approval. The joiner learns of it when it asks again.
     ///
     /// # Errors
     /// See [`JoinRefusal`]; its invitation may have been used up by another node, or be too old.
@@ -246,7 +246,7 @@ impl Admission<'_> {
         }
     }
 
-    /// Signs and stores the admission of a node, which takes a use of the invitation.
+    /// Signs and stores the admission of a node, which counts as a use of the invitation.
     fn sign(
         &mut self,
         peer: KeyHash,

@@ -75,7 +75,7 @@ impl Host {
         result
     }
 
-    /// Returns what became of a request, and the records of the answer.
+    /// Returns the outcome of a request, and the records of the answer.
     fn ask(&mut self, key: KeyHash, wished: &str) -> (Result<(), JoinRefusal>, Vec<Vec<u8>>) {
         let mut responder = Responder::new(key);
         let result = self.receive(&mut responder, &request(wished));
@@ -120,7 +120,7 @@ impl Host {
         })
     }
 
-    /// Checks that a request is answered by an order to wait, and that nothing else happens.
+    /// Checks that the answer to a request is to wait, and that nothing else happens.
     fn waits(&mut self, key: KeyHash) {
         let before = (self.uses(), self.changes.len());
         let (result, records) = self.ask(key, "laptop");

@@ -1,4 +1,4 @@
-//! Connecting: to whom, and by which ways.
+//! Connecting to members, and the ways to reach them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -17,19 +17,19 @@ use crate::path::{
 };
 use crate::session::KeyHash;
 
-/// The time for which a member is connected to again after there was a packet for it.
+/// The time for which a node keeps connecting to a member after there was a packet for it.
 pub(super) const WANTED: Duration = Duration::from_secs(30);
 
 /// The time after which another way is tried, if the peer does not answer.
 const WAY_TIMEOUT: Duration = Duration::from_millis(1000);
 
-/// The time for a handshake with a peer that has answered.
+/// The time limit for a handshake with a peer that has answered.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest wait between two rounds in which no way worked.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// The sessions that a node asks for the endpoint of another node.
+/// The number of sessions over which a node asks for the endpoint of another node.
 const MAX_ASKED: usize = 4;
 
 impl Node {
@@ -57,7 +57,7 @@ impl Node {
         }
     }
 
-    /// Returns the entry of a member, which it makes if there is none.
+    /// Returns the entry of a member, and creates it if there is none.
     pub(super) fn peer_mut(&mut self, now: Instant, key: KeyHash, out: &mut Out) -> &mut Peer {
         if !self.peers.contains_key(&key) {
             let random = adit_engine::Random::new(self.random.bytes::<32>());
@@ -104,7 +104,7 @@ impl Node {
     /// Returns whether either end of a session has the other one as a standing neighbour.
     pub(super) fn stands(&self, now: Instant, peer: &KeyHash) -> bool {
         let relays = self.relays();
-        // Without the hashes of all members, because a relay is the neighbour of many.
+        // This avoids hashing all members, because a relay is the neighbour of many.
         self.standing.contains(peer)
             || relays_of(&self.mesh, peer, &relays).contains(&self.own)
             || {
@@ -225,7 +225,7 @@ impl Node {
         }
     }
 
-    /// Begins a round of an attempt again, because there may be a better way now.
+    /// Restarts a round of an attempt, because there may be a better way now.
     pub(super) fn try_again(&mut self, now: Instant, key: &KeyHash) {
         if let Some(attempt) = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut())
             && !attempt.number.is_some_and(|number| self.sessions.is_answered(number))
@@ -267,7 +267,7 @@ impl Node {
         addresses.into_iter().map(link).collect()
     }
 
-    /// Returns a rank of an address to dial: that of a neighbour on the same network first.
+    /// Returns a rank of an address to dial: that of a neighbour on the same network comes first.
     pub(super) fn preference(&self, address: SocketAddr) -> u8 {
         let same_network = self.own_addresses.iter().any(|own| match (own.ip(), address.ip()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => own.octets()[..3] == other.octets()[..3],

@@ -1,10 +1,10 @@
-//! Where a node may be reached, signed by the node itself:
+//! The addresses at which a node may be reached, signed by the node itself:
 //!
 //! ```text
 //! version 1 | public key 32 | sequence 8 | number of candidates 1 | candidate * | signature 64
 //! ```
 //!
-//! An endpoint is given to peers and to those who ask for it, and is never sent to all.
+//! An endpoint is sent to peers and to nodes that ask for it, and never to all.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
@@ -114,7 +114,7 @@ impl Endpoints {
         known.is_none_or(|known| endpoint.sequence > known.sequence)
     }
 
-    /// Returns whether an endpoint is another one than the known one.
+    /// Returns whether an endpoint differs from the known one.
     pub(super) fn differs(&self, endpoint: &Endpoint) -> bool {
         self.by_node.get(&endpoint.node) != Some(endpoint)
     }

@@ -12,7 +12,7 @@ use adit_engine::{Instant, UnixTime};
 use super::{Node, NodeEvent, Out};
 use crate::session::KeyHash;
 
-/// The time without a comparison after which a node was away.
+/// The time without a comparison after which a node counts as having been away.
 pub(super) const AWAY: Duration = Duration::from_secs(600);
 
 /// The time in which other members must answer a node that was away.
@@ -24,7 +24,7 @@ const OTHERS: usize = 2;
 /// The number of members whose last comparison is remembered: those that are needed, independently of the peer.
 const MAX_COMPARED: usize = OTHERS + 1;
 
-/// The least time between two [`NodeEvent::Compared`], which cause a write to the disk.
+/// The minimum time between two [`NodeEvent::Compared`], which cause a write to the disk.
 const TELL: Duration = Duration::from_secs(60);
 
 /// The comparisons of a node's roster with those of others.
@@ -43,13 +43,13 @@ enum Check {
     /// It was not away, or has compared its roster since.
     #[default]
     None,
-    /// It waits for answers.
+    /// The node waits for answers.
     Waiting { since: UnixTime, until: Instant },
     /// The time for answers is over.
     Over { since: UnixTime },
 }
 
-/// What a node may do with a peer.
+/// The permissions of a node for a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trust {
     /// Whether there are routes to it.
@@ -67,7 +67,7 @@ impl Trust {
 }
 
 impl Freshness {
-    /// Continues with the comparisons of an earlier run. Those in the future tell nothing.
+    /// Continues with the comparisons of an earlier run. Those in the future are ignored.
     pub(super) fn new(
         mut compared: Vec<(KeyHash, UnixTime)>,
         max_age: Option<Duration>,
@@ -101,7 +101,8 @@ impl Freshness {
         }
     }
 
-    /// Ends the check if its time is over, or if enough of `others` have been compared with, all members but this node.
+    /// Ends the check if its time is over, or if it has compared its roster with enough of `others`, which are all
+    /// members except this node.
     fn advance(&mut self, now: Instant, others: usize) {
         let (Check::Waiting { since, .. } | Check::Over { since }) = self.check else { return };
         if self.since(since, None) >= others.min(MAX_COMPARED) {
@@ -119,7 +120,7 @@ impl Freshness {
         self.compared.iter().filter(is_other).count()
     }
 
-    /// Returns what this node may do with a peer. `others` is the number of all members but this node.
+    /// Returns this node's permissions for a peer. `others` is the number of all members except this node.
     fn trust(&self, peer: &KeyHash, unix: UnixTime, others: usize) -> Trust {
         let besides = others.saturating_sub(1);
         let lacks = |since| self.since(since, Some(peer)) < OTHERS.min(besides);
@@ -136,7 +137,7 @@ impl Freshness {
         Trust { is_open: !waits && !is_expired, is_stale, is_expired }
     }
 
-    /// Returns when the check ends without answers.
+    /// Returns the time at which the check ends without answers.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.check {
             Check::Waiting { until, .. } => Some(until),
@@ -158,7 +159,7 @@ impl Freshness {
         !early
     }
 
-    /// Forgets the comparisons of a time that has not come yet, because the clock was set back.
+    /// Forgets the comparisons of a time in the future, because the clock was set back.
     pub(super) fn clock_set(&mut self, unix: UnixTime) {
         self.compared.retain(|(_, at)| *at <= unix);
         self.told_at = None;
@@ -174,7 +175,7 @@ impl Node {
         &self.freshness.compared
     }
 
-    /// Begins a session with a peer: returns what this node may do with it.
+    /// Begins a session with a peer, and returns this node's permissions for it.
     pub(super) fn trust_of_new(&mut self, now: Instant, key: &KeyHash) -> Trust {
         self.freshness.connected(now, self.unix(now));
         self.freshness.advance(now, self.others());
@@ -195,7 +196,7 @@ impl Node {
         self.freshness.forget(key);
     }
 
-    /// Opens and closes the routes to peers, as the comparisons allow.
+    /// Opens and closes the routes to peers according to the comparisons.
     pub(super) fn update_trust(&mut self, now: Instant, out: &mut Out) {
         let (unix, others) = (self.unix(now), self.others());
         self.freshness.advance(now, others);

@@ -14,13 +14,13 @@ use crate::roster::Label;
 use crate::session::{self, KeyHash, Policy, Reason, SessionConfig, SessionEngine, SessionNumber};
 use crate::token::Token;
 
-/// The time in which an inviter must answer at one of its addresses.
+/// The time limit for an inviter to answer at one of its addresses.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// The interval at which a node that waits for an approval asks again at first.
 const ASK_SOON: Duration = Duration::from_secs(3);
 
-/// The time for which it asks so often.
+/// The time for which it asks at that interval.
 const SOON: Duration = Duration::from_secs(120);
 
 /// The interval at which it asks again later.
@@ -64,7 +64,7 @@ pub enum JoinFailure {
     Answer(#[from] JoinError),
 }
 
-/// A node that joins a mesh, as a sans-IO engine: it asks the inviter at all addresses of the token at once, and over
+/// A node that joins a mesh, as a sans-IO engine. It asks the inviter at all addresses of the token at once, and over
 /// streams if it gets no answer.
 pub struct Joining {
     sessions: SessionEngine,
@@ -76,11 +76,11 @@ pub struct Joining {
     attempts: Vec<SessionNumber>,
     joiner: Option<(SessionNumber, Joiner)>,
     until: Instant,
-    /// When streams are opened, unless a datagram has been answered.
+    /// The time at which streams are opened, unless a datagram has been answered.
     streams_at: Option<Instant>,
-    /// When the inviter has answered that an operator must approve this node.
+    /// The time at which the inviter answered that an operator must approve this node.
     waits_since: Option<Instant>,
-    /// When this node asks again.
+    /// The time at which this node asks again.
     ask_at: Option<Instant>,
     is_over: bool,
 }

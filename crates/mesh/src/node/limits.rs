@@ -1,5 +1,5 @@
-//! What each member may cost this node. The limits belong to the member and not to its session, so a member that connects
-//! again has no more than before.
+//! The limits on the cost that each member may cause this node. They belong to the member and not to its session, so a
+//! member that connects again has no more than before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,17 @@ use crate::sync::Budget;
 /// Records of one member. A relay passes on those of many members, so its burst is a generous one.
 const RECORDS: Rate = Rate::new(8000, Duration::from_secs(8));
 
-/// Endpoints that one member signs: one in 10 s on average, and as many at once as two quick restarts make.
+/// Endpoints that one member signs. The limit is one in 10 s on average, and as many at once as two quick restarts
+/// cause.
 const ENDPOINTS: Rate = Rate::one_in(Duration::from_secs(10), 3);
 
-/// The time for which a member that exceeded a limit is named.
+/// The time for which a member that exceeded a limit is reported.
 const NAMED: Duration = Duration::from_secs(600);
 
-/// The number of members with limits. Others have no entry, and thus no room: see [`Limits::untracked`].
+/// The number of members with limits. Other members have no entry and therefore no room: see [`Limits::untracked`].
 const MAX_LIMITED: usize = 16_384;
 
-/// What was dropped of a member because it exceeded a limit.
+/// Counts the items of a member that were dropped because it exceeded a limit.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Excess {
     /// Records of all kinds.
@@ -43,9 +44,9 @@ impl Excess {
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     by_member: BTreeMap<KeyHash, Member>,
-    /// Dropped of members without an entry.
+    /// Items of members without an entry that were dropped.
     untracked: u64,
-    /// Dropped of all members.
+    /// Items of all members that were dropped.
     total: Excess,
 }
 
@@ -53,7 +54,7 @@ pub(super) struct Limits {
 struct Member {
     records: TokenBucket,
     endpoints: TokenBucket,
-    /// What is left for changes, while there is no session.
+    /// The rest of the budget for changes, while there is no session.
     sync: Option<Budget>,
     excess: Excess,
     exceeded_at: Option<Instant>,
@@ -120,7 +121,7 @@ impl Limits {
         }
     }
 
-    /// Keeps what is left of a member's budget for changes, until its next session.
+    /// Keeps the rest of a member's budget for changes until its next session.
     pub(super) fn keep_budget(&mut self, key: &KeyHash, budget: Budget) {
         if let Some(member) = self.entry(key) {
             member.sync = Some(budget);
@@ -137,14 +138,14 @@ impl Limits {
         self.by_member.remove(key);
     }
 
-    /// Returns what was dropped of a member, if it exceeded a limit in the last minutes.
+    /// Returns the drops of a member, if it exceeded a limit in the last minutes.
     pub(super) fn excess(&self, now: Instant, key: &KeyHash) -> Excess {
         let member = self.by_member.get(key);
         let recent = member.filter(|it| it.exceeded_at.is_some_and(|at| now.since(at) < NAMED));
         recent.map(|member| member.excess).unwrap_or_default()
     }
 
-    /// Returns what was dropped of all members, and of those beyond the bound on members.
+    /// Returns the drops of all members, and of those beyond the bound on members.
     pub(super) fn totals(&self) -> (Excess, u64) {
         (self.total, self.untracked)
     }

@@ -1,4 +1,4 @@
-//! The roster of a node: signing, new changes, and what follows from them.
+//! The roster of a node: signing, new changes, and their consequences.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub enum SignError {
     /// This node has no key with the right.
     #[error("this node has no right to it: sign on a machine with the key of an admin")]
     NoRight,
-    /// The change would not count.
+    /// The change would not be valid.
     #[error("the change would not count: {0}")]
     Refused(Refusal),
     /// The signer's chain has no room.
@@ -67,7 +67,7 @@ pub enum InviteError {
 }
 
 impl Node {
-    /// Invites nodes: returns the token with which they join until `until`.
+    /// Invites nodes. Returns the token with which they can join until `until`.
     ///
     /// # Errors
     /// See [`InviteError`].
@@ -97,7 +97,7 @@ impl Node {
         Ok(token)
     }
 
-    /// Signs a change and gives it to the neighbours. One that other admins must approve is given to them as well.
+    /// Signs a change and gives it to the neighbours. It does the same with a change that other admins must approve.
     ///
     /// # Errors
     /// See [`SignError`].
@@ -144,7 +144,7 @@ impl Node {
         self.signing_key().public_hash()
     }
 
-    /// Returns the hash of the key of an admin that this node has, although it may not count any more.
+    /// Returns the hash of this node's admin key, which may no longer be valid.
     pub fn admin_key(&self) -> Option<KeyHash> {
         self.admin.as_ref().map(SigningKey::public_hash)
     }
@@ -154,7 +154,7 @@ impl Node {
         self.admin = Some(key);
     }
 
-    /// Returns the members whose membership is not over, without leaves: those have no sessions.
+    /// Returns the members whose membership is not over, without leaves, which have no sessions.
     pub(super) fn valid_members(&self) -> impl Iterator<Item = KeyHash> {
         let (_, unix) = self.base;
         let has_sessions =
@@ -177,7 +177,7 @@ impl Node {
         self.roster.member(key).is_some_and(|member| member.relay)
     }
 
-    /// Adds changes that arrived otherwise than from a neighbour, such as from a directory, and pushes them to the
+    /// Adds changes that did not arrive from a neighbour, but for example from a directory, and pushes them to the
     /// neighbours. Returns the number of new ones; the set counts those that cannot be in it.
     pub fn receive(&mut self, now: Instant, changes: Vec<Change>, out: &mut Out) -> usize {
         let mut added = Vec::new();
@@ -201,10 +201,10 @@ impl Node {
         self.apply(now, added, roster, out);
     }
 
-    /// Puts a roster into effect that follows from new changes.
+    /// Puts a roster that results from new changes into effect.
     fn apply(&mut self, now: Instant, added: Vec<ChangeHash>, roster: Roster, out: &mut Out) {
         out.event(NodeEvent::Added(added));
-        // A node that is removed learns it before its sessions end.
+        // A node that is removed learns of it before its sessions end.
         self.send_waiting(now);
         let before: BTreeSet<KeyHash> = self.valid_members().collect();
         let former = std::mem::replace(&mut self.roster, roster);
@@ -230,7 +230,7 @@ impl Node {
         out.event(NodeEvent::Roster);
     }
 
-    /// Admits and expels the members that differ from those before.
+    /// Admits new members, and expels those that are no longer members.
     fn members_changed(&mut self, now: Instant, before: &BTreeSet<KeyHash>, out: &mut Out) {
         let after: BTreeSet<KeyHash> = self.valid_members().collect();
         for key in after.difference(before) {
@@ -247,7 +247,7 @@ impl Node {
         }
     }
 
-    /// Ends everything with a node that is not a member any more.
+    /// Ends everything with a node that is no longer a member.
     fn expel(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
         self.sessions.expel(now, key, &mut self.session_outputs);
         while let Some(output) = self.session_outputs.pop() {
@@ -265,7 +265,7 @@ impl Node {
         self.neighbours_of = None;
     }
 
-    /// Ends everything with members whose time is over.
+    /// Ends everything with members whose membership has expired.
     pub(super) fn check_expiry(&mut self, now: Instant, out: &mut Out) {
         let before: BTreeSet<KeyHash> = self.valid_members().collect();
         self.base = (now, self.unix(now));
@@ -318,7 +318,7 @@ impl Node {
         self.invitations.pending().iter(self.unix(now))
     }
 
-    /// Lets `act` admit a node, and does what follows from it.
+    /// Lets `act` admit a node, and handles the consequences.
     fn with_admission<R>(
         &mut self,
         now: Instant,
@@ -329,7 +329,7 @@ impl Node {
         let inviter = self.roster.member(&self.own).and_then(|own| own.name.clone());
         let before: BTreeSet<KeyHash> = self.valid_members().collect();
         let former: Vec<Member> = self.roster.members().cloned().collect();
-        // Borrows two fields and not the node, as `signing_key` would.
+        // Borrows two fields and not the whole node, as `signing_key` would.
         let key = greatest_right(self.admin.as_ref(), &self.key, &self.roster);
         let mut signed = None;
         let mut admission = Admission {

@@ -90,7 +90,7 @@ const COMPARE: Duration = Duration::from_secs(300);
 /// The time after which records that found no room are tried again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// What a node is made of.
+/// The parts of a node.
 #[derive(Debug)]
 pub struct NodeConfig {
     /// The node's key.
@@ -107,7 +107,7 @@ pub struct NodeConfig {
     pub hints: Vec<(KeyHash, Vec<SocketAddr>)>,
     /// The same for streams.
     pub stream_hints: Vec<(KeyHash, Vec<SocketAddr>)>,
-    /// When sessions are renewed and end.
+    /// The times at which sessions are renewed and end.
     pub policy: Policy,
     /// The limits of the data that this node relays.
     pub relay_limits: RelayLimits,
@@ -115,7 +115,7 @@ pub struct NodeConfig {
     pub policy_text: Option<String>,
     /// [`Node::compared`] of an earlier run.
     pub compared: Vec<(KeyHash, UnixTime)>,
-    /// The time without a comparison with another member after which a peer loses its routes; `None`: never.
+    /// The time without a comparison with another member after which a peer loses its routes, or `None` for never.
     pub max_age: Option<Duration>,
 }
 
@@ -149,7 +149,7 @@ pub enum NodeEvent {
     Disconnected {
         /// The member.
         peer: KeyHash,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// Data to a member takes another path.
@@ -163,7 +163,7 @@ pub enum NodeEvent {
     OpenSockets {
         /// The member.
         peer: KeyHash,
-        /// The number of sockets, each with a port of its own.
+        /// The number of sockets, each with its own port.
         count: usize,
     },
     /// A session needs a stream to this address: see [`Node::stream_opened`].
@@ -178,7 +178,7 @@ pub enum NodeEvent {
     NotAdmitted(JoinRefusal),
     /// A joiner waits for an approval: see [`Node::pending`].
     Waiting(KeyHash),
-    /// This node is not a member any more.
+    /// This node is no longer a member.
     Removed,
 }
 
@@ -191,7 +191,7 @@ pub struct Node {
     random: Random,
     base: (Instant, UnixTime),
     sessions: SessionEngine,
-    /// What the sessions ask for, until it is performed.
+    /// The outputs of the sessions that are still to be performed.
     session_outputs: Outbox<session::Event>,
     changes: Changes,
     roster: Roster,
@@ -215,7 +215,7 @@ pub struct Node {
     policies: Policies,
     /// The server for OpenVPN apps, while this node serves them.
     apps: Option<Apps>,
-    /// The member that gets the packets to all other destinations.
+    /// The member that gets the packets for all other destinations.
     exit: Option<KeyHash>,
     endpoints: Endpoints,
     hints: BTreeMap<KeyHash, Vec<SocketAddr>>,
@@ -397,7 +397,7 @@ impl Node {
         }
     }
 
-    /// Does everything that is due.
+    /// Does all work that is due.
     fn advance(&mut self, now: Instant, out: &mut Out) {
         if self.sessions.due().is_some_and(|at| at <= now) {
             self.sessions.handle(now, Input::Tick, &mut self.session_outputs);
@@ -538,7 +538,8 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// Decodes a record of a member, and an endpoint, for the fuzzer: what is decoded is encoded the same way.
+/// Decodes a record of a member, and an endpoint, for the fuzzer, and checks that the decoded values are encoded the
+/// same way.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(record) = record::Record::decode(bytes) {

@@ -6,7 +6,7 @@ use super::freshness::Trust;
 use crate::path::{PathFinder, Tag};
 use crate::session::SessionNumber;
 
-/// Another member that this node has a session with, or seeks one.
+/// Another member with which this node has or seeks a session.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) session: Option<Live>,
@@ -14,7 +14,7 @@ pub(super) struct Peer {
     pub(super) finder: PathFinder,
     /// The time of the finder in the table of timers.
     pub(super) scheduled: Option<Instant>,
-    /// The sockets of the search for a path: all of them, later the one that found it.
+    /// The sockets of the search for a path; later only the one that found it.
     pub(super) search_sockets: Vec<SocketId>,
     /// Until this time, the peer is connected to again if there is no session.
     pub(super) wanted_until: Instant,
@@ -31,7 +31,7 @@ pub(super) struct Live {
     pub(super) packets: Vec<u64>,
     /// The last time at which the number of packets had changed.
     pub(super) active_at: Instant,
-    /// What this node may do with the peer, as far as it relies on its roster.
+    /// This node's permissions for the peer, as far as they depend on its roster.
     pub(super) trust: Trust,
 }
 
@@ -44,8 +44,8 @@ pub(super) enum Way {
     Stream(SocketAddr),
 }
 
-/// The search for a way on which the peer answers. If there is a session on a stream, it is the search for one over
-/// datagrams, which replaces it.
+/// The search for a way on which the peer answers. If there is a session on a stream, it searches for one over
+/// datagrams to replace it.
 #[derive(Debug, Default)]
 pub(super) struct Attempt {
     /// The session that is being made.

@@ -1,4 +1,4 @@
-//! Measuring the round trip to a member, by a record in its session that takes the session's path.
+//! Measures the round trip to a member with a record in its session, which takes the session's path.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::record::Record;
 use super::{Node, Out, RouteKind};
 use crate::session::KeyHash;
 
-/// The number of pings without an answer, or with one that was not asked for.
+/// The number of pings that are unanswered, or whose answer was not fetched.
 const MAX_PINGS: usize = 64;
 
 /// The time after which a ping is forgotten.
@@ -36,8 +36,8 @@ struct Ping {
 }
 
 impl Node {
-    /// Connects to a member, and sends it a ping once there is a session. Returns the number of the ping; `None` if there
-    /// is no session yet, or no room for another ping.
+    /// Connects to a member, and sends it a ping once there is a session. Returns the number of the ping, or `None` if
+    /// there is no session yet, or no room for another ping.
     pub fn ping(&mut self, now: Instant, to: &KeyHash, out: &mut Out) -> Option<u64> {
         self.connect(now, to, out);
         self.pings.0.retain(|_, ping| now.since(ping.at) < LASTS);
@@ -57,7 +57,7 @@ impl Node {
         self.pings.0.get(&nonce).and_then(|ping| ping.answer)
     }
 
-    /// Takes the answer of a member. Others cannot answer for it, and the first answer counts.
+    /// Processes the answer of a member. Others cannot answer in its place, and only the first answer counts.
     pub(super) fn ponged(&mut self, now: Instant, from: &KeyHash, nonce: u64) {
         let route = self.peer(now, from).route;
         if let Some(ping) = self.pings.0.get_mut(&nonce)

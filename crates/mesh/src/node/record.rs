@@ -1,4 +1,4 @@
-//! What members say to each other in a session, apart from the roster and the paths:
+//! Messages between members in a session, except those about the roster and the paths:
 //!
 //! ```text
 //! forward:     version 1 | kind 32 | to 32 | content 1 | bytes
@@ -32,16 +32,16 @@ pub(super) const FIRST_KIND: u8 = 32;
 /// A record between members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// To a relay: pass this on.
+    /// To a relay, to pass this on.
     Forward { to: KeyHash, content: Content },
-    /// From a relay: this is from another member.
+    /// From a relay, with content from another member.
     Forwarded { from: KeyHash, content: Content },
-    /// From a relay: it has no session with `peer`.
+    /// From a relay, which has no session with `peer`.
     Unreachable { peer: KeyHash },
-    /// To a relay: pass on packets from `from` with these ids, and no longer those with other ids. The sender chose the
-    /// ids for its channels with `from`.
+    /// Asks a relay to pass on packets from `from` with these ids, and no longer those with other ids. The sender chose
+    /// the ids for its channels with `from`.
     Accept { from: KeyHash, ids: Vec<u32> },
-    /// From a relay: packets from `from` with one of the ids go to another member.
+    /// From a relay, where packets from `from` with one of the ids go to another member.
     Taken { from: KeyHash },
     /// Asks for a node's endpoint.
     Where { node: KeyHash },
@@ -57,7 +57,7 @@ pub(super) enum Record {
     Pong { nonce: u64 },
 }
 
-/// What a relay passes on.
+/// The content that a relay passes on.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Content {
     /// A control packet of the session between the two ends.

@@ -1,4 +1,4 @@
-//! TCP as the last way to a node: when it is tried, and when it is left.
+//! TCP as the last way to a node, with the rules for when it is tried and abandoned.
 //!
 //! Nodes that can be reached accept streams at a port, which their endpoints and tokens name. A node that gets no answer over
 //! UDP from any relay opens a stream to such a node, and has its session with it there. From time to time it tries
@@ -24,29 +24,29 @@ pub(crate) const NO_UDP: Duration = Duration::from_secs(3);
 /// The interval at which UDP is tried while a session is on a stream.
 pub(super) const UDP_RETRY: Duration = Duration::from_secs(30);
 
-/// The time in which a stream must be open.
+/// The time limit for opening a stream.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The number of streams that a node opens at one time.
 const MAX_DIALS: usize = 16;
 
-/// The number of this node's addresses for streams that others learn.
+/// The number of this node's addresses for streams that it announces.
 const MAX_ADDRESSES: usize = 4;
 
-/// The streams of a node, apart from their sessions.
+/// The streams of a node, without their sessions.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     /// The port at which this node accepts streams.
     pub(super) port: Option<NonZeroU16>,
     /// Addresses of members' streams that are in no endpoint, such as those of the token.
     hints: BTreeMap<KeyHash, Vec<SocketAddr>>,
-    /// Since when no relay has answered over UDP.
+    /// The time since which no relay has answered over UDP.
     silent_since: Option<Instant>,
-    /// Whether attempts know that this has lasted for [`NO_UDP`].
+    /// Whether attempts have been notified that this has lasted for [`NO_UDP`].
     has_begun: bool,
     /// The streams that are being opened, with the members that they are for.
     dialled: BTreeMap<SocketAddr, KeyHash>,
-    /// Those of them that the driver has not been asked for.
+    /// The streams among them that the driver has not been asked for.
     wanted: Vec<SocketAddr>,
 }
 
@@ -72,7 +72,7 @@ impl Streams {
 }
 
 impl Node {
-    /// Sets the port at which this node accepts streams; `None`: it accepts none.
+    /// Sets the port at which this node accepts streams, or `None` to accept none.
     pub fn set_stream_port(&mut self, now: Instant, port: Option<NonZeroU16>, out: &mut Out) {
         if std::mem::replace(&mut self.streams.port, port) != port {
             self.announce_endpoint(now, out);
@@ -84,7 +84,7 @@ impl Node {
         self.streams.silent_since.is_some_and(|since| now.since(since) >= NO_UDP)
     }
 
-    /// Returns the addresses that others learn, those for streams first.
+    /// Returns the addresses to announce, those for streams first.
     pub(super) fn endpoint_candidates(&self, now: Instant) -> Vec<Candidate> {
         let datagrams = self.addresses(now);
         let mut streams: Vec<Candidate> = Vec::new();
@@ -119,9 +119,9 @@ impl Node {
         all
     }
 
-    /// Notes whether relays answer over UDP.
+    /// Records whether relays answer over UDP.
     pub(super) fn watch_udp(&mut self, now: Instant, out: &mut Out) {
-        // How long each relay with a session over UDP has been silent.
+        // The time for which each relay with a session over UDP has been silent.
         let relays: Vec<(KeyHash, Option<Duration>)> = self
             .peers
             .iter()
@@ -146,7 +146,8 @@ impl Node {
                 self.try_streams(now);
             }
         }
-        // A relay that carries nothing of its own is checked rarely: is it the relay that is lost, or all of UDP?
+        // A relay that carries no data is checked rarely, so it must be determined whether only the relay is lost or
+        // all of UDP.
         let is_lost = |peer: &Peer| peer.session.is_some() && peer.finder.lost_for(now).is_some();
         if self.peers.values().any(is_lost) {
             for (key, _) in relays {
@@ -160,7 +161,7 @@ impl Node {
         !link.is_stream() && self.relayed.way(link).is_none()
     }
 
-    /// Begins the attempts again for which there is a stream: datagrams have had their time.
+    /// Restarts the attempts for which there is a stream, because the time for datagrams is over.
     fn try_streams(&mut self, now: Instant) {
         let waits = |peer: &Peer| peer.attempt.is_some() && peer.session.is_none();
         let waiting = self.peers.iter().filter(|(_, peer)| waits(peer));
@@ -185,7 +186,7 @@ impl Node {
         streams.chain(self.direct_ways(key)).collect()
     }
 
-    /// Continues after a session on a stream that this node opened has ended: another stream is opened, unless UDP is
+    /// Continues after a session on a stream that this node opened has ended. Opens another stream unless UDP is
     /// answering.
     pub(super) fn on_stream_ended(&mut self, now: Instant, key: &KeyHash) {
         let ways = self.stream_ways(key);
@@ -211,7 +212,7 @@ impl Node {
         }
     }
 
-    /// Continues after a session was established on a stream that this node opened: UDP is tried again later.
+    /// Continues after a session was established on a stream that this node opened. UDP is tried again later.
     pub(super) fn on_stream_established(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
         if let Some(peer) = self.peers.get_mut(key) {
             peer.attempt = Some(Attempt { until: now + UDP_RETRY, ..Attempt::default() });
@@ -221,7 +222,7 @@ impl Node {
         }
     }
 
-    /// Tries UDP with a peer whose session is on a stream, because an address of it answers.
+    /// Tries UDP with a peer whose session is on a stream, because one of the peer's addresses answers.
     pub(super) fn try_udp_at(&mut self, now: Instant, key: &KeyHash, link: Link) {
         let on_stream = self.live(key).is_some_and(|live| live.link.is_stream());
         if let Some(attempt) = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut())
@@ -241,7 +242,7 @@ impl Node {
         }
     }
 
-    /// Takes the stream that [`NodeEvent::OpenStream`] asked for; `None` if it could not be opened.
+    /// Takes the stream that [`NodeEvent::OpenStream`] asked for, or `None` if it could not be opened.
     pub fn stream_opened(
         &mut self,
         now: Instant,
@@ -269,7 +270,7 @@ impl Node {
             (Ok(number), Some(attempt)) if self.sessions.link(number) == Some(link) => {
                 attempt.number = Some(number);
             }
-            // There is a session by now, or there can be none.
+            // There is already a session, or there can be none.
             _ => out.push(Output::Hangup(link)),
         }
         self.advance(now, out);

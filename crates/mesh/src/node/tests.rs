@@ -1,4 +1,4 @@
-//! What one member can cost a node.
+//! The cost that one member can cause to a node.
 
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ fn a_member_that_floods_endpoints_is_limited_and_named() {
     assert_eq!(it.excess(), Excess { endpoints: 2, ..Excess::default() });
     it.endpoint(NOW + Duration::from_secs(10), 6);
     assert_eq!(it.known_sequence(), Some(6));
-    // The same one again is no news.
+    // Repeating the same one has no effect.
     (0..9).for_each(|_| it.endpoint(NOW + Duration::from_secs(10), 6));
     assert_eq!(it.excess().endpoints, 2);
 }

@@ -8,7 +8,7 @@ use adit_engine::Instant;
 
 use super::KeyHash;
 
-/// The most observers that are remembered; the oldest observation makes room.
+/// The maximum number of observers that are remembered; the oldest observation makes room.
 pub const MAX_OBSERVERS: usize = 8;
 
 /// The time after which an observation is forgotten. Many NATs drop a mapping earlier.
@@ -30,14 +30,14 @@ pub enum NatKind {
     EndpointIndependent,
     /// Each destination sees another port.
     Symmetric {
-        /// The ports follow each other.
+        /// The ports are assigned in sequence.
         sequential: bool,
     },
     /// UDP does not leave the node's network.
     UdpBlocked,
 }
 
-/// What is known about the NAT in front of a node.
+/// The known properties of the NAT in front of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NatInfo {
     /// The mapping behaviour.

@@ -1,11 +1,11 @@
 //! A shared place for changes.
 //!
-//! A directory keeps each chain without gaps, and refuses a second change with one number: of two machines with the same
-//! key, one learns of the other before it forks the chain. It is not trusted. It can delay and withhold, which nodes
-//! notice that compare heads; it cannot forge, because changes are signed.
+//! A directory keeps each chain without gaps, and refuses a second change with the same number. Of two machines with
+//! the same key, one therefore learns of the other before it forks the chain. It is not trusted. It can delay and
+//! withhold changes, which nodes notice when they compare heads. It cannot forge them, because changes are signed.
 //!
-//! A directory that can report news does so outside this trait: that is I/O. [`crate::directory`] decides what a node asks
-//! of a directory, and when.
+//! A directory that can report news does so outside this trait, because that is I/O. [`crate::directory`] decides what
+//! a node asks of a directory, and when.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,20 +30,20 @@ pub struct Entry {
     pub bytes: Vec<u8>,
 }
 
-/// What became of an appended change.
+/// The outcome of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Append {
     /// The change is in the directory.
     Added,
     /// The change was there before.
     Known,
-    /// Another change has this number: its bytes.
+    /// Another change has this number. Contains its bytes.
     Conflict(Vec<u8>),
     /// The previous change is not in the directory.
     Gap,
 }
 
-/// What a directory has of one chain.
+/// A summary of one chain in a directory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ChainSummary {
     /// The hash of the signer's key.

@@ -1,13 +1,13 @@
 //! The signed membership of a mesh.
 //!
-//! A mesh begins with a [`Genesis`], whose hash is the mesh id. Everything else is a signed [`Change`]. Each signer writes
-//! one chain of changes, so that chains merge without consensus.
+//! A mesh begins with a [`Genesis`], whose hash is the mesh id. Everything else is a signed [`Change`]. Each signer
+//! writes one chain of changes, so chains merge without consensus.
 //!
 //! Two parts deviate from the obvious form:
 //!
 //! - A genesis has no signature. A node knows the mesh id from its invitation, and the id is the genesis' hash.
-//! - Only keys with a right have a chain. An admin signs the new key of a node without one. The number of chains is then
-//!   that of admins and inviters and not that of nodes.
+//! - Only keys with a right have a chain. An admin signs the new key of a node without one. The number of chains is
+//!   then the number of admins and inviters, and not that of nodes.
 
 mod addresses;
 mod chains;

@@ -1,7 +1,8 @@
 //! The streams of a node's sessions. A stream carries one session, from its first packet to its end.
 //!
-//! TCP has proved the sender's address, so there is no cookie: the session begins with the reset. Streams that others have
-//! opened and that carry no session with a member are limited in number, in total and per network, and in time.
+//! TCP has proved the sender's address, so there is no cookie and the session begins with the reset. Streams that
+//! others have opened and that carry no session with a member are limited in number, in total and per network, and in
+//! time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,10 +15,10 @@ use super::engine::{Out, SessionEngine, SessionNumber};
 /// The number of streams that others have opened and that carry no session with a member.
 pub(super) const MAX_PENDING: usize = 256;
 
-/// The number of free places for which a network may have one more of them.
+/// The number of free places that entitle a network to one more of them.
 const FREE_PER_STREAM: usize = 7;
 
-/// The time in which a stream's first packet must arrive.
+/// The time limit for a stream's first packet to arrive.
 pub(super) const FIRST_PACKET: Duration = Duration::from_secs(5);
 
 /// All streams of a node.
@@ -33,7 +34,7 @@ pub(super) struct Streams {
 enum State {
     /// No packet has arrived.
     Silent { accepted: Instant, until: Instant },
-    /// The session is not one with a member, or not yet.
+    /// The session is not with a member, or not yet.
     Pending(SessionNumber),
     /// The stream carries a session with a member, or this node opened it.
     Session(SessionNumber),
@@ -48,7 +49,7 @@ impl Streams {
         }
     }
 
-    /// Returns when the next silent stream is closed.
+    /// Returns the time at which the next silent stream is closed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.silent.first().map(|(until, _)| *until)
     }
@@ -65,7 +66,7 @@ impl Streams {
         self.by_link.insert(link, state);
     }
 
-    /// Records that a session on a stream is one with a member.
+    /// Records that a session on a stream is with a member.
     pub(super) fn established(&mut self, link: Link) {
         if let Some(state) = self.by_link.get_mut(&link)
             && let State::Pending(number) = *state
@@ -103,7 +104,7 @@ impl SessionEngine {
         self.streams.silent.insert((until, link));
     }
 
-    /// Takes a packet of a stream. It belongs to the stream's session, whatever session id it has.
+    /// Processes a packet of a stream. It belongs to the stream's session, whatever session id it has.
     pub(super) fn stream_packet(
         &mut self,
         now: Instant,

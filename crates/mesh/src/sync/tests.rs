@@ -15,7 +15,7 @@ const ROOM: usize = 64 * 1024;
 /// Nodes, each with a set and an exchange, and reliable sessions between them. Session `n` of a node leads to node `n`.
 struct World {
     nodes: Vec<(Changes, RosterSync)>,
-    /// Records on their way, by the two nodes.
+    /// Records in transit, by the two nodes.
     pipes: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
     /// Changes that were sent, over all sessions.
     changes_sent: usize,
@@ -150,7 +150,7 @@ fn a_fork_reaches_both_sides() {
     assert_eq!(world.nodes[0].0.forks().count(), 1);
 }
 
-/// Connects each of `count` nodes with the next two, in a ring: four neighbours each.
+/// Connects each of `count` nodes with the next two, in a ring, so each has four neighbours.
 fn ring(set: &Changes, count: usize) -> World {
     let mut world = World::new(vec![set.clone(); count]);
     for node in 0..count {
@@ -173,7 +173,7 @@ fn the_cost_of_a_change_is_proportional_to_the_number_of_nodes() {
         sync.push(&[hash]);
         world.settle();
         world.assert_equal();
-        // Of a node's four neighbours, at least one has sent it.
+        // At least one of a node's four neighbours has sent it.
         assert!(world.changes_sent <= 3 * count + 1, "{} for {count}", world.changes_sent);
     }
 }
@@ -200,7 +200,7 @@ fn a_change_whose_past_is_missing_brings_its_past() {
     let last = set.in_causal_order().last().unwrap().hash();
     let mut world = World::new(vec![set.clone(), beginning(&set, 3)]);
     world.connect(0, 1);
-    // Only the push: no digest has been compared.
+    // Only the push, because no digest has been compared.
     world.nodes.iter_mut().for_each(|(_, sync)| {
         sync.neighbours.values_mut().for_each(|neighbour| neighbour.digest_due = false);
     });
@@ -426,7 +426,7 @@ fn an_invalid_change_of_an_admin_is_refused_by_all_in_the_same_way() {
     own_head.heads = [own_head.previous].into();
     let signed = [wrong_number, own_head].map(|body| admin.sign(set.mesh(), body).encode());
     let [wrong_number, own_head] = signed;
-    // A change that is valid, and that no node lets count: the networks of a node are not those of the mesh.
+    // A valid change that no node accepts, because the networks of a node must not be those of the mesh.
     let overlapping = NodeInfo {
         subnets: ["100.87.7.0/24".parse().unwrap()].into(),
         ..NodeInfo::named(name("greedy"))

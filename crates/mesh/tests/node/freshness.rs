@@ -9,7 +9,7 @@ use crate::world::{SECOND, World};
 const HOUR: u64 = 3600;
 
 /// A hub and three other members, of which the second was killed before the hub removed it, and the first was killed as
-/// well and has not heard of it. Eleven minutes have passed.
+/// well and does not know of the removal. Eleven minutes have passed.
 fn with_a_removed_node() -> World {
     let mut w = World::new(1);
     for n in 1..=4 {
@@ -25,7 +25,7 @@ fn with_a_removed_node() -> World {
     w.run_for(SECOND * 660);
     w.hint(1, 2);
     w.hint(2, 1);
-    // The removed node is reached by the other one alone.
+    // Only the other one can reach the removed node.
     for machine in [0, 3] {
         w.lose(2, &format!("198.51.100.{}", machine + 1));
     }

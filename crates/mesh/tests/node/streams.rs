@@ -6,7 +6,7 @@ use adit_sim::NatBehaviour;
 
 use crate::world::{MS, SECOND, World};
 
-/// A public hub that accepts streams, and machines behind NAT boxes, of which these have no UDP; all are members.
+/// A public hub that accepts streams, and machines behind NAT boxes, some of which have no UDP; all are members.
 fn mesh(without_udp: &[bool]) -> World {
     let mut w = World::new(1);
     let hub = w.machine("198.51.100.1", None);
@@ -26,7 +26,7 @@ fn is_on_stream(w: &World, from: usize, to: usize) -> bool {
     w.node(from).peer(w.now, &w.machines[to].key).stream
 }
 
-/// Returns how often a session of a node with another one has begun.
+/// Returns the number of times that a session between two nodes has begun.
 fn sessions(w: &World, of: usize, with: usize) -> usize {
     let key = w.machines[with].key;
     let begins =
@@ -137,7 +137,7 @@ fn with_two_relays_the_one_that_udp_reaches_is_used() {
     w.run_for(SECOND * 30);
     assert!(w.ping(1, 2, SECOND * 5).is_some());
     w.talk(1, 2, SECOND * 5);
-    // The hub is lost, and not all of UDP.
+    // Only the hub is lost, not all of UDP.
     w.kill(0);
     let longest = w.talk(1, 2, SECOND * 30);
     assert!(longest < SECOND * 3, "{longest:?}");

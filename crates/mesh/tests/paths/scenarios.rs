@@ -115,7 +115,7 @@ fn an_idle_path_that_was_lost_is_repaired_when_data_flows_again() {
 
 #[test]
 fn jitter_and_some_loss_cause_no_flapping() {
-    // Two paths of nearly the same length: IPv4 and IPv6.
+    // Two paths of nearly the same length, one over IPv4 and one over IPv6.
     let mut world = World::new(3);
     let places = [["192.0.2.1", "2001:db8:a::1"], ["192.0.2.2", "2001:db8:b::1"]];
     world.add_nodes(places.map(|own| Place::public(&own)), 3);

@@ -82,7 +82,7 @@ pub(crate) struct World {
     next_data: Option<Instant>,
 }
 
-/// What arrives over a relay, which keeps the order.
+/// A message over a relay, which keeps the order.
 #[derive(Clone, Debug)]
 enum Message {
     Record { to: usize, via: KeyHash, bytes: Vec<u8> },
@@ -95,7 +95,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
 }
 
 impl World {
-    /// Creates a world in which nodes are added.
+    /// Creates a world without nodes.
     pub(crate) fn new(seed: u8) -> Self {
         let default = Impairment { delay: DIRECT_DELAY, ..Impairment::default() };
         let mut net = Internet::new(default, [seed; 32]);
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// Begins: the first node has data for the second one, which answers what arrives.
+    /// Begins with data from the first node for the second, which answers everything that arrives.
     pub(crate) fn connect(&mut self) {
         self.start = self.now;
         self.next_data = Some(self.now);
@@ -182,7 +182,7 @@ impl World {
         self.relays_alive[relay] = alive;
     }
 
-    /// Forgets the longest gaps, so that the next ones are measured from now on.
+    /// Forgets the longest gaps, so the next ones are measured from now on.
     pub(crate) fn reset_gaps(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.gap = Duration::ZERO);
     }
@@ -211,7 +211,7 @@ impl World {
         self.nodes.iter().all(|node| matches!(node.finder.current(), Some(Route::Direct { .. })))
     }
 
-    /// Returns when the later of the two nodes used a direct path for the first time.
+    /// Returns the time at which the later of the two nodes first used a direct path.
     pub(crate) fn direct_after(&self) -> Option<Duration> {
         let first = |node: &Node| {
             let mut switches = node.switches.iter();

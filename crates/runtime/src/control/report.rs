@@ -89,15 +89,15 @@ pub enum Request {
     /// Makes an OpenVPN app a leaf of this node. Answered with [`Response::MeshProfile`].
     #[serde(rename = "mesh.invite-app")]
     MeshInviteApp(MeshApp),
-    /// Changes what a node is in the mesh. Answered with [`Response::MeshSigned`].
+    /// Changes a node's description in the mesh. Answered with [`Response::MeshSigned`].
     #[serde(rename = "mesh.set")]
     MeshSet {
         /// The node's name, or the beginning of its key's hash.
         name: String,
-        /// What becomes different.
+        /// The changes to the description.
         description: MeshDescription,
     },
-    /// Removes a node from the mesh for good. Answered with [`Response::MeshSigned`].
+    /// Removes a node from the mesh permanently. Answered with [`Response::MeshSigned`].
     #[serde(rename = "mesh.remove")]
     MeshRemove {
         /// The node's name, or the beginning of its key's hash.

@@ -15,7 +15,7 @@ use super::{MAIN_SOCKET, Output, PathFinder, Route};
 /// The number of probes to each candidate in a round.
 const BURSTS: u32 = 3;
 
-/// The interval of these probes.
+/// The interval between these probes.
 const BURST_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The time from the first probe until a round without an answer has failed.
@@ -30,13 +30,13 @@ const MAX_BACKOFF: Duration = Duration::from_secs(600);
 /// The first wait between two rounds that found no path.
 const ROUND_BACKOFF: Duration = Duration::from_secs(30);
 
-/// The least time between two offers that changes of the network cause.
+/// The minimum time between two offers that changes of the network cause.
 const ASK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Offers that are accepted from the peer.
 const OFFER_RATE: Rate = Rate::one_in(Duration::from_secs(1), 8);
 
-/// The most former tags of the peer that are remembered.
+/// The maximum number of old tags of the peer that are remembered.
 const MAX_FORMER_TAGS: usize = 8;
 
 /// The longest time from an offer to the first probes that the peer's figures can cause.
@@ -53,7 +53,7 @@ pub(super) enum Round {
     Punching { start: Instant, bursts: u32 },
 }
 
-/// The peer's last offer and the keys that follow from it.
+/// The peer's last offer and the keys derived from it.
 #[derive(Debug)]
 pub(super) struct Remote {
     pub(super) tag: Tag,

@@ -14,7 +14,7 @@ const LOST_PROBES: u32 = 3;
 /// The interval of probes on the path that carries data. Three of them and the last echo fit into 3 s.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(700);
 
-/// The interval of probes on all other paths: less than the 30 s after which some NATs drop a mapping.
+/// The interval of probes on all other paths, which is less than the 30 s after which some NATs drop a mapping.
 const KEEP_INTERVAL: Duration = Duration::from_secs(25);
 
 /// The time for which a direct path that was lost carries no data even if it answers again.
@@ -25,18 +25,18 @@ const PROBATION: Duration = Duration::from_secs(30);
 pub(super) struct PathState {
     pub(super) route: Route,
     pub(super) origin: Origin,
-    /// Whether probes came back; of relays, whether there is no sign of the contrary.
+    /// Whether probes came back or, for relays, whether nothing indicates the contrary.
     pub(super) alive: bool,
     /// Probes sent so far.
     pub(super) attempts: u32,
     /// Probes since the last echo, and the time of the first of them.
     pub(super) unanswered: u32,
     pub(super) unanswered_since: Instant,
-    /// The time of the first probe without an echo, if the path was given up for that.
+    /// The time of the first probe without an echo, if the path was given up because of it.
     lost: Option<Instant>,
     /// The smoothed round trip.
     pub(super) rtt: Option<Duration>,
-    /// When the next probe is due, while the path is checked.
+    /// The time of the next probe, while the path is checked.
     pub(super) probe_at: Instant,
     pub(super) probed_at: Option<Instant>,
     /// The end of the probation after which a path that was lost may carry data again.
@@ -86,7 +86,7 @@ impl PathState {
         matches!(self.route, Route::Direct { .. })
     }
 
-    /// Returns the rank of the destination, from 0 to 3: private over public, then IPv6 over IPv4.
+    /// Returns the rank of the destination, from 0 to 3: private before public, then IPv6 before IPv4.
     pub(super) fn preference(&self) -> u32 {
         match self.route {
             Route::Direct { to, .. } => {
@@ -105,14 +105,14 @@ impl PathState {
         self.probed_at = Some(now);
     }
 
-    /// Returns since when the path has not answered, if it does not.
+    /// Returns the time since which the path has not answered, if it does not answer.
     pub(super) fn lost_since(&self) -> Option<Instant> {
         let unanswered = (self.unanswered > 0).then_some(self.unanswered_since);
         self.lost.or(unanswered).filter(|_| !self.alive)
     }
 
-    /// Returns when the path is lost unless an echo arrives. Probes that follow each other quickly are not lost before
-    /// their echoes have had the time to arrive.
+    /// Returns the time at which the path is lost unless an echo arrives. Probes that follow each other quickly are not
+    /// lost before their echoes have had the time to arrive.
     fn lost_at(&self) -> Option<Instant> {
         let enough = self.alive && self.unanswered >= LOST_PROBES;
         enough.then(|| self.unanswered_since + CHECK_INTERVAL * LOST_PROBES)
@@ -132,7 +132,7 @@ impl PathState {
 }
 
 impl PathFinder {
-    /// Returns when a path needs attention: a probe, or the decision that it is lost.
+    /// Returns the time at which a path needs a probe, or the decision that it is lost.
     pub(super) fn path_due(&self, path: &PathState) -> Option<Instant> {
         self.remote.as_ref()?;
         let checked = path.alive || !path.is_direct();
@@ -181,7 +181,7 @@ impl PathFinder {
         path.unanswered = 0;
         path.lost = Some(path.unanswered_since);
         path.better_since = None;
-        // As long as there is nothing else, it is tried as often as before.
+        // As long as there is no other path, it is tried as often as before.
         path.probe_at = now + if current && !others { CHECK_INTERVAL } else { KEEP_INTERVAL };
         let direct = path.is_direct();
         if direct {
@@ -193,7 +193,7 @@ impl PathFinder {
         if let Route::Direct { to, .. } = route {
             self.lost = Some((to, now));
         }
-        // The other direct paths may share the fault: only those that answer now are used.
+        // The other direct paths may share the fault, so only those that answer now are used.
         let mut doubtful = Vec::new();
         for path in self.paths.iter_mut().filter(|path| path.alive && path.is_direct()) {
             path.alive = false;

@@ -13,7 +13,8 @@ use super::path_state::{Origin, PathState};
 use super::port_search::Stage;
 use super::{PathCounters, PathFinder, Round, Route};
 
-/// The paths to a peer: what is offered, what was tried, and what carries data. [`fmt::Display`] gives its lines of text.
+/// The paths to a peer: those offered, those tried, and the one that carries data. [`fmt::Display`] gives its lines of
+/// text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The path that carries data.
@@ -76,7 +77,7 @@ pub struct PathReport {
     pub rtt_ms: Option<f64>,
     /// The largest IP packet, once known.
     pub mtu: Option<u16>,
-    /// The rest of the probation after a loss, in seconds.
+    /// The remaining probation after a loss, in seconds.
     pub probation_s: Option<u64>,
 }
 
@@ -151,12 +152,12 @@ pub enum RelayReason {
     Probation {
         /// The peer's address.
         to: SocketAddr,
-        /// The rest of the probation in seconds.
+        /// The remaining probation in seconds.
         seconds: u64,
     },
     /// Probes have been sent and may still be answered.
     Probing,
-    /// One node has IPv6 addresses only and the other has IPv4 addresses only.
+    /// One node has only IPv6 addresses and the other has only IPv4 addresses.
     NoCommonFamily,
     /// Both ends are behind symmetric NAT.
     BothSymmetric {
