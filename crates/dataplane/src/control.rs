@@ -251,8 +251,11 @@ impl<F: Format> Plane<F> {
                     self.shared.needs_scratch.store(true, Ordering::Relaxed);
                 }
                 let (now, keepalive) = (clock(), spec.keepalive);
-                tables.add_peer(Peer::new(id, spec, now));
-                self.shared.expect_sweep(first_due(keepalive, now));
+                if tables.add_peer(Peer::new(id, spec, now)) {
+                    self.shared.expect_sweep(first_due(keepalive, now));
+                } else {
+                    upcalls.notice(stats, Notice::PeerGone(id, Counters::default()));
+                }
             }
             Command::AddPeer(id, _) => {
                 upcalls.notice(stats, Notice::PeerGone(id, Counters::default()));

@@ -368,7 +368,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         let several_paths = run.spec.float == Float::Accept;
         // A single stream has no path MTU to measure.
         let longest = if C::LOSSLESS && !several_paths { 0 } else { layout.longest(data) };
-        self.merger.set_origin(run.peer.id.0);
+        self.merger.set_origin(run.peer.first.0);
         for datagram in layout.packets(data) {
             let len = datagram.len();
             let (replay, id, text) = match opener.open(datagram) {
@@ -511,7 +511,8 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
         let Some(ip) = Ip::parse(packet) else {
             return stats.drop(DropReason::NotIp);
         };
-        let id = run.peer.id;
+        // The routes are those of the first channel.
+        let id = run.peer.first;
         if self.source != Some((id, ip.source)) {
             if self.routes.owner(ip.source) != Some(id) {
                 return stats.drop(DropReason::of_unowned(ip.source, DropReason::SourceSpoofed));

@@ -25,6 +25,8 @@
     deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+mod channels;
 mod control;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod egress;

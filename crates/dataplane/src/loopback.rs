@@ -143,7 +143,8 @@ impl<F: Format> LoopbackPlane<F> {
             .load()
             .owner(ip.destination)
             .ok_or_else(|| self.shared.unrouted(ip.destination))?;
-        let peer = tables.peers.load().get(owner).cloned().ok_or(DropReason::NoRoute)?;
+        let peer =
+            tables.peers.load().slot(owner).ok_or(DropReason::NoRoute)?.channel(packet).clone();
         if self.filter_hook.is_some()
             && let Some(done) = self.seal_evaluated(&peer, vnet, packet, send)
         {
@@ -162,7 +163,7 @@ impl<F: Format> LoopbackPlane<F> {
         packet: &[u8],
         send: &mut impl FnMut(&[u8], usize),
     ) -> Option<Result<(), DropReason>> {
-        let mut pieces = match self.evaluate(Some(peer.id), vnet, packet) {
+        let mut pieces = match self.evaluate(Some(peer.first), vnet, packet) {
             HookVerdict::Pass => return None,
             HookVerdict::Consumed => return Some(Ok(())),
             HookVerdict::Fragments(pieces) => pieces,
@@ -198,7 +199,7 @@ impl<F: Format> LoopbackPlane<F> {
         ) {
             return Ok(());
         }
-        let to: Vec<_> = peer.map_or_else(|| peers.iter().cloned().collect(), |one| vec![one]);
+        let to: Vec<_> = peer.map_or_else(|| peers.ends().cloned().collect(), |one| vec![one]);
         to.iter().try_for_each(|peer| {
             let mut copy = frame.to_vec();
             let segments = Segments::behind(vnet, &mut copy, l2);
@@ -321,7 +322,7 @@ impl<F: Format> LoopbackPlane<F> {
             deliver(LoopbackOutput::Sealed(train.to, train.segment, train.packets));
         }
         for (sender, frame) in lazy.as_deref().map_or(&[][..], |lazy| &lazy.floods) {
-            let others = peers.iter().filter(|peer| peer.id != *sender);
+            let others = peers.ends().filter(|peer| peer.id != *sender);
             others.for_each(|peer| deliver(LoopbackOutput::Peer(peer.id, frame)));
         }
         self.merger = merger.recycle(true, true);

@@ -18,6 +18,9 @@ pub(crate) const MAX_PENDING_MESSAGES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Peer<F: Format> {
     pub id: PeerId,
+    /// The first channel to the same remote end, whose routes and address are those of all: this peer, unless it is a
+    /// further channel.
+    pub first: PeerId,
     pub settings: ArcSwap<PeerSpec<F::Types>>,
     pub keys: ArcSwap<Keys<F>>,
     /// A number unique among all peers of the process: [`Tx::owner`].
@@ -148,6 +151,7 @@ impl<F: Format> Peer<F> {
         let owner = NEXT.fetch_add(1, Relaxed);
         Self {
             id,
+            first: spec.channel_of.unwrap_or(id),
             owner,
             settings: ArcSwap::from_pointee(spec),
             keys: ArcSwap::default(),
@@ -177,6 +181,11 @@ impl<F: Format> Peer<F> {
                 reassembly: Mutex::default(),
             }),
         }
+    }
+
+    /// Returns whether this peer is the first channel to its remote end, or the only one.
+    pub(crate) fn is_first(&self) -> bool {
+        self.first == self.id
     }
 
     /// Takes the TX lock. Never hold two at once, because two workers that relay between the same two peers would

@@ -75,18 +75,23 @@ impl Hasher for Mixer {
         self.write_u128(word.into());
     }
 
-    /// Mixes 128 bits: both halves of a product of 128 bits depend on all bits of both factors.
     #[inline]
     fn write_u128(&mut self, word: u128) {
-        let (low, high) = (word as u64 ^ 0x9e37_79b9_7f4a_7c15, (word >> 64) as u64 ^ self.0);
-        let product = u128::from(low).wrapping_mul(u128::from(high ^ 0xd6e8_feb8_6659_fd93));
-        self.0 = product as u64 ^ (product >> 64) as u64;
+        self.0 = mix(word, self.0);
     }
 
     #[inline]
     fn finish(&self) -> u64 {
         self.0
     }
+}
+
+/// Mixes 128 bits with another word: both halves of a product of 128 bits depend on all bits of both factors.
+#[inline]
+pub(crate) fn mix(word: u128, with: u64) -> u64 {
+    let (low, high) = (word as u64 ^ 0x9e37_79b9_7f4a_7c15, (word >> 64) as u64 ^ with);
+    let product = u128::from(low).wrapping_mul(u128::from(high ^ 0xd6e8_feb8_6659_fd93));
+    product as u64 ^ (product >> 64) as u64
 }
 
 /// Returns an address's part, from hash bits that the tables themselves do not use.

@@ -9,6 +9,7 @@ use adit_engine::{Link, PeerId, SocketId};
 use arc_swap::{ArcSwap, Guard};
 use ipnet::IpNet;
 
+use crate::channels::Slot;
 use crate::format::Format;
 use crate::peer::Peer;
 use crate::routes::Routes;
@@ -24,21 +25,38 @@ pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
 const PAGE: usize = 32;
 
 /// [`PAGE`] slots.
-type Page<F> = Vec<Option<Arc<Peer<F>>>>;
+type Page<F> = Vec<Option<Slot<F>>>;
 
 /// Peers by id, in pages, so that adding one copies a page and not the table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerTable<F: Format> {
     pages: Vec<Option<Arc<Page<F>>>>,
-    /// The peer added last: a client's server.
+    /// The peer added last that is no further channel: a client's server.
     latest: Option<Arc<Peer<F>>>,
 }
 
 impl<F: Format> PeerTable<F> {
     #[inline]
     pub(crate) fn get(&self, id: PeerId) -> Option<&Arc<Peer<F>>> {
+        self.slot(id).map(|slot| &slot.peer)
+    }
+
+    /// Returns a peer with the channels to the remote end that it is the first channel of.
+    #[inline]
+    pub(crate) fn slot(&self, id: PeerId) -> Option<&Slot<F>> {
         let at = id.0 as usize;
         self.pages.get(at / PAGE)?.as_ref()?.get(at % PAGE)?.as_ref()
+    }
+
+    /// Changes a slot of the table that exists.
+    fn change_slot(&mut self, id: PeerId, change: impl FnOnce(&mut Slot<F>)) {
+        let at = id.0 as usize;
+        if self.slot(id).is_some()
+            && let Some(Some(page)) = self.pages.get_mut(at / PAGE)
+            && let Some(Some(slot)) = Arc::make_mut(page).get_mut(at % PAGE)
+        {
+            change(slot);
+        }
     }
 
     pub(crate) fn latest(&self) -> Option<&Arc<Peer<F>>> {
@@ -46,7 +64,12 @@ impl<F: Format> PeerTable<F> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Peer<F>>> {
-        self.pages.iter().flatten().flat_map(|page| page.iter().flatten())
+        self.pages.iter().flatten().flat_map(|page| page.iter().flatten()).map(|slot| &slot.peer)
+    }
+
+    /// Returns the first channel to each remote end.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &Arc<Peer<F>>> {
+        self.iter().filter(|peer| peer.is_first())
     }
 
     fn insert(&mut self, peer: Arc<Peer<F>>) {
@@ -57,17 +80,21 @@ impl<F: Format> PeerTable<F> {
         if let Some(page) = self.pages.get_mut(at / PAGE) {
             let page = Arc::make_mut(page.get_or_insert_with(|| Arc::new(vec![None; PAGE])));
             if let Some(slot) = page.get_mut(at % PAGE) {
-                *slot = Some(Arc::clone(&peer));
+                *slot = Some(Slot::new(Arc::clone(&peer)));
             }
         }
-        self.latest = Some(peer);
+        if peer.is_first() {
+            self.latest = Some(peer);
+        } else {
+            self.change_slot(peer.first, |slot| slot.join(peer));
+        }
     }
 
     fn remove(&mut self, id: PeerId) -> Option<Arc<Peer<F>>> {
         let at = id.0 as usize;
         let slot = self.pages.get_mut(at / PAGE)?;
         let page = Arc::make_mut(slot.as_mut()?);
-        let peer = page.get_mut(at % PAGE)?.take();
+        let peer = page.get_mut(at % PAGE)?.take()?.peer;
         if page.iter().all(Option::is_none) {
             // Ids are reused only after all others were used, so an empty page stays empty for a long time.
             *slot = None;
@@ -76,9 +103,12 @@ impl<F: Format> PeerTable<F> {
             self.pages.shrink_to_fit();
         }
         if self.latest.as_ref().is_some_and(|latest| latest.id == id) {
-            self.latest = self.iter().last().cloned();
+            self.latest = self.ends().last().cloned();
         }
-        peer
+        if !peer.is_first() {
+            self.change_slot(peer.first, |slot| slot.leave(&peer));
+        }
+        Some(peer)
     }
 }
 
@@ -138,18 +168,26 @@ fn release_in(addresses: &mut Addresses, link: &Link, id: PeerId) {
 }
 
 impl<F: Format> Tables<F> {
-    pub(crate) fn add_peer(&self, peer: Peer<F>) {
+    /// Adds a peer, in place of the one with its id. Returns false if its remote end has too many channels already.
+    pub(crate) fn add_peer(&self, peer: Peer<F>) -> bool {
         let peer = Arc::new(peer);
-        if let Some(former) = self.peers.load().get(peer.id) {
+        let peers = self.peers.load();
+        if peers.slot(peer.first).is_some_and(|first| !first.has_room_for(&peer)) {
+            return false;
+        }
+        if let Some(former) = peers.get(peer.id) {
             self.release(former);
         }
-        self.claim(&peer.settings.load().link, peer.id);
+        if peer.is_first() {
+            self.claim(&peer.settings.load().link, peer.id);
+        }
         self.peers.rcu(|table| {
             let mut table = PeerTable::clone(table);
             table.insert(Arc::clone(&peer));
             table
         });
         self.published();
+        true
     }
 
     pub(crate) fn remove_peer(&self, id: PeerId) -> Option<Arc<Peer<F>>> {
@@ -210,8 +248,11 @@ impl<F: Format> Tables<F> {
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
     }
 
-    /// Sets the link of a peer at the control plane's request.
+    /// Sets the link of a peer at the control plane's request. A further channel shares the first one's address.
     pub(crate) fn set_link(&self, peer: &Peer<F>, link: Link) {
+        if !peer.is_first() {
+            return self.share_link(peer, link);
+        }
         let mut addresses = write(&self.addresses);
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
         if let Some(address) = address(&link) {
@@ -220,7 +261,7 @@ impl<F: Format> Tables<F> {
         peer.update(|spec| spec.link = link);
     }
 
-    /// Sets the link of a peer to that of its relay, which remains the owner of the address.
+    /// Sets the link of a peer to that of its relay or of its first channel, which remains the owner of the address.
     pub(crate) fn share_link(&self, peer: &Peer<F>, link: Link) {
         let mut addresses = write(&self.addresses);
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
@@ -242,15 +283,17 @@ impl<F: Format> Tables<F> {
         if !newest() {
             return false;
         }
-        if addresses.get(&new).is_some_and(|owner| *owner != peer.id) {
+        if addresses.get(&new).is_some_and(|owner| *owner != peer.first) {
             return false;
         }
         // A removal takes the peer out of the table before it waits for this lock.
         if !self.peers.load().get(peer.id).is_some_and(|known| std::ptr::eq(&**known, peer)) {
             return false;
         }
-        release_in(&mut addresses, &peer.settings.load().link, peer.id);
-        addresses.insert(new, peer.id);
+        if peer.is_first() {
+            release_in(&mut addresses, &peer.settings.load().link, peer.id);
+            addresses.insert(new, peer.id);
+        }
         peer.update(|spec| spec.link = link);
         tell();
         true

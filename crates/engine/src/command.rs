@@ -33,10 +33,14 @@ pub trait DataFormat: Copy + Debug + Eq + 'static {
     fn key_id(key: &Self::Key) -> u8;
 }
 
+/// The most channels to one remote end ([`PeerSpec::channel_of`]).
+pub const MAX_CHANNELS: usize = 16;
+
 /// A command to the data plane.
 #[derive(Debug)]
 pub enum Command<F: DataFormat> {
-    /// Adds a peer without keys and routes.
+    /// Adds a peer without keys and routes. Answered by [`Notice::PeerGone`] if its id is too high, or if it is a channel
+    /// too many of a remote end.
     AddPeer(PeerId, PeerSpec<F>),
     /// Sets a peer's address, as learned from the control channel.
     SetLink(PeerId, Link),
@@ -92,6 +96,9 @@ pub struct PeerSpec<F: DataFormat> {
     pub mtu: InnerMtu,
     /// Replay window in packets (at least 1).
     pub replay_window: u32,
+    /// If this peer is a further channel to a remote end: the end's first channel. The routes and the address of the
+    /// first one are those of all, and each flow takes one of them. At most [`MAX_CHANNELS`] in all.
+    pub channel_of: Option<PeerId>,
 }
 
 impl<F: DataFormat> PeerSpec<F> {
@@ -105,6 +112,7 @@ impl<F: DataFormat> PeerSpec<F> {
             keepalive: Keepalive::default(),
             mtu: InnerMtu::default(),
             replay_window: 64,
+            channel_of: None,
         }
     }
 }

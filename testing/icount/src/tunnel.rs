@@ -113,6 +113,7 @@ fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
         keepalive: Keepalive::default(),
         mtu: InnerMtu { mss4: 1360, mss6: 1340, largest: 0 },
         replay_window: REPLAY_WINDOW,
+        channel_of: None,
     };
     let protection = Protection::Aead(cipher);
     let key = DataKey { key_id: 0, protection, seal, open, limits: KeyLimits::default() };

@@ -37,7 +37,7 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
             match self.relay_frame(run, switch, header.destination, frame) {
                 Some(Flood::No) => {}
                 Some(Flood::Yes) => {
-                    self.lazy.get_or_insert_default().floods.push((run.peer.id, frame));
+                    self.lazy.get_or_insert_default().floods.push((run.peer.first, frame));
                 }
                 None => return,
             }
@@ -50,13 +50,14 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
 
     /// Records which peer the sending station is behind. One table lookup per flow and burst.
     fn learn(&mut self, run: &Run<'_, F>, switch: &Switch, source: Mac) -> Result<(), DropReason> {
-        let id = run.peer.id;
+        let id = run.peer.first;
         if self.lazy.as_ref().is_some_and(|lazy| lazy.sender == Some((id, source))) {
             return Ok(());
         }
         let tables = &self.shared.tables;
         switch.macs.claim(source, id, self.now, || {
-            tables.peers.load().get(id).is_some_and(|known| std::ptr::eq(&**known, &**run.peer))
+            let peers = tables.peers.load();
+            peers.get(run.peer.id).is_some_and(|known| std::ptr::eq(&**known, &**run.peer))
         })?;
         self.lazy.get_or_insert_default().sender = Some((id, source));
         Ok(())
@@ -91,9 +92,9 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
             // not get the frame.
             None => return Some(Flood::No),
             // As in a switch, the frame is not sent back to its origin.
-            Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),
+            Some(owner) if owner == run.peer.first => self.shared.stats.drop(DropReason::SamePeer),
             Some(to) if self.shared.may_relay() => {
-                self.relays.push(Relayed { from: run.peer.id, to, packet: frame });
+                self.relays.push(Relayed { from: run.peer.first, to, packet: frame });
             }
             Some(_) => self.shared.stats.drop(DropReason::PeerToPeer),
         }

@@ -280,11 +280,19 @@ impl<F: Format> Transmitter<F> {
         let peers = shared.tables.peers.load();
         for run in relays.chunk_by(|a, b| a.to == b.to) {
             let Some(Relayed { to, .. }) = run.first() else { continue };
-            let Some(peer) = peers.get(*to) else {
+            let Some(end) = peers.slot(*to) else {
                 shared.stats.drop_many(DropReason::NoRoute, run.len());
                 continue;
             };
-            self.copy_to(peer, run.iter().map(|one| one.packet), run.len());
+            if shared.ethernet.is_some() || !end.is_divided() {
+                self.copy_to(&end.peer, run.iter().map(|one| one.packet), run.len());
+                continue;
+            }
+            let channel = |one: &Relayed<'_>| end.channel(one.packet);
+            for run in run.chunk_by(|a, b| Arc::ptr_eq(channel(a), channel(b))) {
+                let peer = run.first().map_or(&end.peer, channel);
+                self.copy_to(peer, run.iter().map(|one| one.packet), run.len());
+            }
         }
     }
 
@@ -292,8 +300,11 @@ impl<F: Format> Transmitter<F> {
     pub(super) fn send_to(&mut self, to: PeerId, packet: &[u8]) {
         let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
-        match peers.get(to) {
-            Some(peer) => self.copy_to(peer, [packet].into_iter(), 1),
+        match peers.slot(to) {
+            Some(end) if shared.ethernet.is_some() => {
+                self.copy_to(&end.peer, [packet].into_iter(), 1);
+            }
+            Some(end) => self.copy_to(end.channel(packet), [packet].into_iter(), 1),
             None => shared.stats.drop(DropReason::NoRoute),
         }
     }

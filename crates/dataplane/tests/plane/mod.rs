@@ -1,6 +1,7 @@
 //! Tests of the plane that hold for every data format. The crate root defines `Plane` and `LoopbackPlane` for the
 //! format under test, and has the module `common`.
 
+mod channels;
 mod clients;
 mod ethernet;
 mod filtered;

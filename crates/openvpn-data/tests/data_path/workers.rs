@@ -668,3 +668,31 @@ fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
     });
     assert_eq!(plane.totals().dropped(DropReason::SocketFull), 0, "held back, not dropped");
 }
+
+/// Flows from one client to another are divided among the channels of the other one.
+#[test]
+fn relayed_flows_keep_their_channels() {
+    adit_testbed::needs_root!();
+    let world = World::new(1, Relay::Direct);
+    let (mut client, other) = (world.client(2, 1), world.client(3, 1));
+    let at = Link::datagram(ID, None, other.sockets[0].local_addr());
+    let further = PeerSpec { layout: layout(33), channel_of: Some(PeerId(3)), ..spec(at) };
+    world.plane.apply(Command::AddPeer(PeerId(33), further));
+    world.plane.apply(Command::InstallKey(PeerId(33), KeySlot::Primary, key(4, 0, true)));
+    let sent = || [3, 33].map(|id| world.plane.counters(PeerId(id)).unwrap().tx_packets);
+    let mut channels = BTreeMap::new();
+    for number in 0..2 {
+        for port in 7000..7016 {
+            let (before, end) = (sent(), Wall::now() + PATIENCE);
+            client.send(3, port, number);
+            while sent() == before {
+                assert!(Wall::now() < end, "nothing was sent");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let channel = usize::from(sent()[1] > before[1]);
+            assert_eq!(*channels.entry(port).or_insert(channel), channel);
+        }
+    }
+    assert!([0, 1].iter().all(|channel| channels.values().any(|one| one == channel)));
+    assert_eq!(sent().iter().sum::<u64>(), 32);
+}

@@ -243,7 +243,8 @@ impl RecordSession {
         self.step(now, events, out)
     }
 
-    /// Makes the session usable, with any number of data channels. A server sends its hello only
+    /// Makes the session usable, with any number of data channels. Only the first one has keepalive times and searches for
+    /// the path MTU, because all take the same path. A server sends its hello only
     /// after it has installed their keys, so the client never uses a key that the server does not
     /// have.
     ///
@@ -272,6 +273,7 @@ impl RecordSession {
                     float: Float::Accept,
                     framing: Framing::None,
                     protection: Protection::Epoch(cipher),
+                    channel_of: self.data.first().map(|first| first.peer),
                 },
                 routes: Vec::new(),
                 keys,
@@ -279,7 +281,10 @@ impl RecordSession {
                 inactive: None,
                 timeout: None,
             };
-            let channel = DataChannel::establish(now, agreement, &self.settings, random, out);
+            let mut channel = DataChannel::establish(now, agreement, &self.settings, random, out);
+            if let Some(first) = self.data.first_mut() {
+                first.search_for(&mut channel);
+            }
             self.data.push(channel);
         }
         self.established = true;

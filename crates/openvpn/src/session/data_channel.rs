@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use adit_engine::auth::Inactive;
-use adit_engine::command::Float;
+use adit_engine::command::{Float, Keepalive};
 use adit_engine::{Instant, Link, PeerId, Random};
 use ipnet::IpNet;
 
@@ -25,12 +25,17 @@ pub(crate) struct PeerTerms {
     pub(crate) float: Float,
     pub(crate) framing: Framing,
     pub(crate) protection: Protection,
+    /// The first channel of the session, if this is another one: they take the same path.
+    pub(crate) channel_of: Option<PeerId>,
 }
 
 impl PeerTerms {
     /// Adds the peer with its routes to the data plane.
     pub(crate) fn add_peer<E>(&self, settings: &Settings, routes: Vec<IpNet>, out: &mut Outbox<E>) {
-        let Self { peer, link, wire_id, float, framing, protection } = *self;
+        let Self { peer, link, wire_id, float, framing, protection, channel_of } = *self;
+        // The first channel's packets show that the path works.
+        let keepalive =
+            if channel_of.is_some() { Keepalive::default() } else { settings.keepalive };
         let spec = PeerSpec {
             link,
             layout: PacketLayout {
@@ -40,9 +45,10 @@ impl PeerTerms {
                 fragment: fragment_size(settings, link),
             },
             float,
-            keepalive: settings.keepalive,
+            keepalive,
             mtu: inner_mtu(settings, link, protection),
             replay_window: settings.replay_window,
+            channel_of,
         };
         out.plane(Command::AddPeer(peer, spec));
         out.plane(Command::SetRoutes(peer, routes));
@@ -110,6 +116,11 @@ impl DataChannel {
             idle: Idle::watch(now, inactive, peer, (link, protection, settings)),
             ends: session_end(now, timeout),
         }
+    }
+
+    /// Searches for the path MTU of another channel of the session too, since it takes the same path.
+    pub(crate) fn search_for(&mut self, other: &mut Self) {
+        self.sizes.search_for(&mut other.sizes);
     }
 
     /// Returns whether `session-timeout` has expired.

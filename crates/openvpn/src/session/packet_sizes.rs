@@ -46,6 +46,8 @@ pub(crate) struct PacketSizes {
     /// The path MTU search; `None` over TCP and with `fragment`, where datagrams are never too
     /// large.
     path: Option<PathMtu>,
+    /// The peers that share the path with this one, and do not search themselves.
+    sharing: Vec<PeerId>,
     told: Option<PathReport>,
 }
 
@@ -59,7 +61,13 @@ impl PacketSizes {
     ) -> Self {
         let cut = link.is_stream() || settings.fragment.is_some();
         let path = (!cut).then(|| PathMtu::new(now, link));
-        Self { peer, link, protection, path, told: None }
+        Self { peer, link, protection, path, sharing: Vec::new(), told: None }
+    }
+
+    /// Searches for another peer on the same path too, in place of its own search.
+    pub(crate) fn search_for(&mut self, other: &mut Self) {
+        other.path = None;
+        self.sharing.push(other.peer);
     }
 
     pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
@@ -141,7 +149,9 @@ impl PacketSizes {
             return None;
         }
         self.told = Some(report);
-        out.plane(Command::SetMtu(self.peer, mtu));
+        for peer in std::iter::once(&self.peer).chain(&self.sharing) {
+            out.plane(Command::SetMtu(*peer, mtu));
+        }
         Some(report)
     }
 }
@@ -167,5 +177,47 @@ mod tests {
         assert_eq!(received(&with(&[4, 5, 0xdc])), None);
         assert_eq!(received(&OCC_MAGIC), None);
         assert_eq!(received(&[5, 5, 0xdc]), None);
+    }
+
+    #[test]
+    fn a_peer_on_the_same_path_gets_its_sizes_and_sends_no_probes() {
+        use adit_crypto::Cipher;
+        use adit_engine::command::ProbeResult;
+
+        let link = Link::datagram(Default::default(), None, ([192, 0, 2, 1], 1194).into());
+        let (settings, start) = (Settings::default(), Instant::from_nanos(1));
+        let protection = Protection::Epoch(Cipher::Aes256Gcm);
+        let sizes = |id| PacketSizes::new(start, PeerId(id), link, protection, &settings);
+        let (mut first, mut further) = (sizes(1), sizes(2));
+        first.search_for(&mut further);
+        assert!(further.deadline().is_none() && first.deadline().is_some());
+        // The first link carries 1400 bytes.
+        let (mut out, mut set) = (Outbox::<()>::new(), Vec::new());
+        let mut now = start;
+        for _ in 0..100 {
+            let Some((due, _)) = first.deadline().filter(|_| set.is_empty()) else { break };
+            now = now.max(due);
+            first.tick(now, &settings, &mut out);
+            while let Some(output) = out.pop() {
+                match output {
+                    adit_engine::Output::Plane(Command::ProbePath(peer, size)) => {
+                        assert_eq!(peer, PeerId(1));
+                        let notice = if size > 1400 {
+                            Notice::ProbeResult(peer, ProbeResult { size: 0, kernel: 1400 })
+                        } else {
+                            let [high, low] = (size - outer_headers(link)).to_be_bytes();
+                            let answer = [&OCC_MAGIC[..], &[OCC_MTU_REPLY, high, low, 0, 0]];
+                            Notice::InBand(peer, answer.concat())
+                        };
+                        assert!(further.notice(now, &notice, &settings, &mut out).is_none());
+                        first.notice(now, &notice, &settings, &mut out);
+                    }
+                    adit_engine::Output::Plane(Command::SetMtu(peer, mtu)) => set.push((peer, mtu)),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let [(PeerId(1), one), (PeerId(2), other)] = set[..] else { panic!("{set:?}") };
+        assert!(one == other && (1300..1400).contains(&one.largest), "{one:?}");
     }
 }

@@ -57,11 +57,11 @@ impl<F: Format> Transmitter<F> {
     /// Floods frames of the device to all peers, within the rate limit.
     pub(super) fn flood(&mut self, floods: &Floods, peers: &PeerTable<F>, switch: &Switch) {
         let shared = self.shared.clone();
-        let copies = floods.len().saturating_mul(peers.iter().count());
+        let copies = floods.len().saturating_mul(peers.ends().count());
         if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES) {
             return shared.stats.drop_many(DropReason::FloodLimited, floods.len());
         }
-        for peer in peers.iter() {
+        for peer in peers.ends() {
             self.copy_to(peer, floods.iter(), floods.len());
         }
     }
@@ -71,7 +71,7 @@ impl<F: Format> Transmitter<F> {
         let shared = self.shared.clone();
         let Some(switch) = &shared.ethernet else { return };
         let (peers, now) = (shared.tables.peers.load(), (shared.clock)());
-        let others = peers.iter().count().saturating_sub(1);
+        let others = peers.ends().count().saturating_sub(1);
         for run in floods.chunk_by(|a, b| a.0 == b.0) {
             let Some(sender) = run.first().and_then(|(id, _)| peers.get(*id)) else { continue };
             let copies = run.len().saturating_mul(others);
@@ -81,7 +81,7 @@ impl<F: Format> Transmitter<F> {
                 shared.stats.drop_many(DropReason::FloodLimited, run.len());
                 continue;
             }
-            for peer in peers.iter().filter(|peer| peer.id != sender.id) {
+            for peer in peers.ends().filter(|peer| peer.id != sender.id) {
                 self.copy_to(peer, run.iter().map(|(_, frame)| *frame), run.len());
             }
         }

@@ -133,7 +133,7 @@ impl<F: Format> Reader<'_, F> {
     /// Finds the peer that a packet or frame is for; `None` means all peers.
     fn receiver(&mut self, len: usize) -> Result<Option<PeerId>, DropReason> {
         let Some(switch) = &self.shared.ethernet else {
-            return self.route(len).map(|peer| Some(peer.id));
+            return self.route(len).map(|peer| Some(peer.first));
         };
         let frame = self.packet.get(..len).unwrap_or(&[]);
         let last = &mut self.frames.last;
@@ -147,8 +147,8 @@ impl<F: Format> Reader<'_, F> {
         if self.own.as_deref().is_some_and(|own| own.owns(to, packet)) {
             return Err(DropReason::Recursive);
         }
-        let owner = self.routes.owner(to).and_then(|owner| self.peers.get(owner));
-        owner.cloned().ok_or_else(|| self.shared.unrouted(to))
+        let owner = self.routes.owner(to).and_then(|owner| self.peers.slot(owner));
+        owner.map(|owner| owner.channel(packet).clone()).ok_or_else(|| self.shared.unrouted(to))
     }
 
     /// Returns whether a frame contains a packet of the transport that carries this tunnel.

@@ -196,6 +196,7 @@ impl ClientEngine {
                 float: Float::if_allowed(settings.float && !link.is_stream()),
                 framing: settings.framing,
                 protection: cipher.protection(&settings.auth, pushed.epoch),
+                channel_of: None,
             },
             routes: all_routes(),
             keys,

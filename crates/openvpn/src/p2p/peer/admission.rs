@@ -63,6 +63,7 @@ impl PeerEngine {
                 ),
                 framing: settings.framing,
                 protection: agreed.cipher.protection(&settings.auth, agreed.epoch),
+                channel_of: None,
             },
             routes: all_routes(),
             keys,

@@ -220,6 +220,7 @@ impl StaticEngine {
             float: Float::if_allowed(self.floats()),
             framing: settings.framing,
             protection,
+            channel_of: None,
         };
         terms.add_peer(settings, all_routes(), out);
         let (seal, open) = match self.config.direction {

@@ -252,6 +252,7 @@ impl ServerEngine {
                 ),
                 framing,
                 protection: negotiated.cipher.protection(&settings.auth, epoch),
+                channel_of: None,
             },
             routes: prefixes.clone(),
             keys,
