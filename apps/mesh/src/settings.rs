@@ -5,6 +5,7 @@ use std::io;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use adit_mesh::session::MAX_CHANNELS;
 use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::settings::checked_device;
 use serde::Deserialize;
@@ -35,6 +36,8 @@ pub struct Settings {
     pub device: String,
     /// The number of threads that move packets; `None`: as many as a server has.
     pub workers: Option<u16>,
+    /// The number of data channels that it offers to each peer; `None`: one for each worker, at most [`MAX_CHANNELS`].
+    pub channels: Option<usize>,
     /// Whether the port is mapped at the router, by PCP or NAT-PMP.
     pub port_mapping: bool,
     /// The name of the gateway through which this machine reaches the internet; `None`: outside the mesh.
@@ -59,6 +62,7 @@ struct Raw {
     tcp_port: Option<u16>,
     device: Option<String>,
     workers: Option<u16>,
+    channels: Option<usize>,
     port_mapping: Option<bool>,
     exit: Option<String>,
     forward: Option<bool>,
@@ -91,12 +95,19 @@ impl Settings {
         };
         let max_age = raw.max_age.map(|text| max_age(&text)).transpose();
         let max_age = max_age.map_err(|error| wrong("max-age", error))?;
+        if let Some(channels) = raw.channels
+            && !(1..=MAX_CHANNELS).contains(&channels)
+        {
+            let message = format!("{channels} channels: out of range; choose 1 to {MAX_CHANNELS}");
+            return Err(wrong("channels", message));
+        }
         Ok(Self {
             max_age,
             port: raw.port.unwrap_or(PORT),
             tcp_port: raw.tcp_port.unwrap_or(TCP_PORT),
             device,
             workers: raw.workers,
+            channels: raw.channels,
             port_mapping: raw.port_mapping.unwrap_or(true),
             exit: raw.exit,
             forward: raw.forward.unwrap_or(true),
@@ -104,6 +115,11 @@ impl Settings {
             openvpn_port: raw.openvpn_port.map_or(OPENVPN_PORT, NonZeroU16::get),
             openvpn_host: raw.openvpn_host,
         })
+    }
+
+    /// Returns the number of data channels that a node with this many workers offers to each peer.
+    pub(crate) fn channels_of(&self, workers: u16) -> usize {
+        self.channels.unwrap_or(usize::from(workers).min(MAX_CHANNELS))
     }
 }
 
@@ -144,6 +160,7 @@ mod tests {
             tcp_port: 443,
             device: "mesh-home".into(),
             workers: None,
+            channels: None,
             port_mapping: true,
             exit: None,
             forward: true,
@@ -158,7 +175,7 @@ mod tests {
 
     #[test]
     fn each_setting_is_read_and_a_wrong_one_is_named_with_its_line() {
-        let text = "port = 7\ntcp-port = 0\ndevice = \"m0\"\nworkers = 2\nport-mapping = false\nexit = \"hub\"\n\
+        let text = "port = 7\ntcp-port = 0\ndevice = \"m0\"\nworkers = 2\nchannels = 3\nport-mapping = false\nexit = \"hub\"\n\
                     forward = false\nmasquerade = false\nopenvpn-port = 8\nopenvpn-host = \"vpn.example.org\"\n\
                     max-age = \"24h\"\n";
         let expected = Settings {
@@ -166,6 +183,7 @@ mod tests {
             tcp_port: 0,
             device: "m0".into(),
             workers: Some(2),
+            channels: Some(3),
             port_mapping: false,
             exit: Some("hub".into()),
             forward: false,
@@ -177,6 +195,14 @@ mod tests {
         assert_eq!(load(Some(text)).unwrap(), expected);
         let wrong = load(Some("port = 7\nprot = 8\n")).unwrap_err().to_string();
         assert!(wrong.contains("mesh.toml line 2") && wrong.contains("prot"), "{wrong}");
+        for channels in [0, 17] {
+            let text = format!("port = 7\nchannels = {channels}\n");
+            let wrong = load(Some(&text)).unwrap_err().to_string();
+            assert!(
+                wrong.contains("mesh.toml line 2") && wrong.contains("choose 1 to 16"),
+                "{wrong}"
+            );
+        }
         let wrong = load(Some("\ndevice = \"a/b\"\n")).unwrap_err().to_string();
         assert!(wrong.contains("mesh.toml line 2"), "{wrong}");
         for text in ["", "h", "0h", "90", "59m", "24 h", "-1h", "99999999999h", "h24", "24ä"] {
@@ -184,5 +210,13 @@ mod tests {
             assert!(wrong.contains("line 1") && wrong.contains("24h"), "{wrong}");
         }
         assert_eq!(load(Some("max-age = \"7d\"")).unwrap().max_age.unwrap().as_secs(), 604_800);
+    }
+
+    #[test]
+    fn each_worker_has_a_channel_unless_the_settings_say_otherwise() {
+        let defaults = load(None).unwrap();
+        assert_eq!([1, 2, 16, 64].map(|workers| defaults.channels_of(workers)), [1, 2, 16, 16]);
+        let three = load(Some("channels = 3\n")).unwrap();
+        assert_eq!([1, 64].map(|workers| three.channels_of(workers)), [3, 3]);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use adit_crypto::sha256;
-use adit_engine::command::Traffic;
+use adit_engine::command::{Keepalive, Traffic};
 use adit_engine::{Engine, Instant, Link, Random};
 use adit_mesh::join::{Admission, JoinCounters, Joiner, Responder};
 use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, Roster};
@@ -64,6 +64,77 @@ fn the_smaller_number_of_channels_counts_and_the_other_ids_are_free_again() {
         assert!(w.run(SECOND, |w| w.are_connected(0, 1)));
         assert_eq!((w.channels(0, 1).len(), w.channels(1, 0).len()), (2, 2));
         assert_eq!((w.nodes[0].peers.len(), w.nodes[1].peers.len()), (2, 2));
+    }
+}
+
+#[test]
+fn only_the_first_of_a_sessions_channels_has_keepalive_times() {
+    let w = connected(Policy { channels: 3, ..policy() });
+    for (node, channels) in [(0, w.channels(0, 1)), (1, w.channels(1, 0))] {
+        let peers: Vec<_> = channels.iter().map(|channel| w.peer(node, *channel)).collect();
+        let first = Some(channels[0]);
+        let firsts: Vec<_> = peers.iter().map(|peer| peer.channel_of).collect();
+        assert_eq!(firsts, [None, first, first]);
+        assert_eq!(peers[0].keepalive, policy().keepalive);
+        assert!(peers[1..].iter().all(|peer| peer.keepalive == Keepalive::default()));
+    }
+}
+
+#[test]
+fn each_worker_gets_as_many_channels_of_a_session_as_any_other() {
+    for (channels, workers) in [(1, 4), (2, 2), (4, 4), (3, 4), (4, 2), (2, 1)] {
+        for seed in 0..20 {
+            let policy = Policy { channels, workers, ..policy() };
+            let mut w = World::with_policies(vec![policy; 2], seed);
+            w.connect(0, 1, false).unwrap();
+            assert!(w.run(SECOND, |w| w.are_connected(0, 1)));
+            for ids in [w.channels(0, 1), w.channels(1, 0)] {
+                let mut of_worker = vec![0; workers];
+                ids.iter().for_each(|id| of_worker[id.0 as usize % workers] += 1);
+                assert_eq!(ids.len(), channels);
+                assert_eq!(of_worker.iter().max(), Some(&channels.div_ceil(workers)), "{ids:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sessions_have_one_channel_when_ids_are_scarce() {
+    let mut w = World::new(8, Policy { channels: 7, workers: 7, ..policy() }, 1);
+    // Half of the 40 ids are in use after three sessions.
+    let expected = [7, 7, 7, 1, 1, 1, 1];
+    for (peer, expected) in (1..8).zip(expected) {
+        w.connect(0, peer, false).unwrap();
+        assert!(w.run(SECOND, |w| w.are_connected(0, peer)));
+        assert_eq!((w.channels(0, peer).len(), w.channels(peer, 0).len()), (expected, expected));
+    }
+    let mut w = World::new(8, Policy { channels: 7, workers: 7, ..policy() }, 1);
+    for (peer, expected) in (1..8).zip(expected) {
+        w.connect(peer, 0, false).unwrap();
+        assert!(w.run(SECOND, |w| w.are_connected(0, peer)));
+        assert_eq!(w.channels(0, peer).len(), expected, "the end that accepts");
+    }
+}
+
+#[test]
+fn a_session_is_idle_when_no_channel_has_traffic_and_its_end_ends_all() {
+    for busy in 0..3 {
+        let mut w = connected(Policy { channels: 3, ..policy() });
+        let channels = [w.channels(0, 1)[busy], w.channels(1, 0)[busy]];
+        for packets in 1..30 {
+            w.run(MINUTE, |_| false);
+            for (node, channel) in channels.into_iter().enumerate() {
+                let traffic = Traffic { packets, ..Traffic::default() };
+                w.nodes[node].traffic_of.insert(channel, traffic);
+            }
+        }
+        assert!(w.are_connected(0, 1), "traffic on channel {busy}: {:?}", ends(&w, 0));
+        assert_eq!(w.nodes[0].peers.len(), 3);
+        w.run(15 * MINUTE, |_| false);
+        // The end that notices it first tells the other one.
+        assert!(!w.are_connected(0, 1));
+        assert!([0, 1].iter().any(|node| ends(&w, *node) == [&Reason::Idle]));
+        assert!(w.nodes.iter().all(|node| node.peers.is_empty()), "all channels are removed");
     }
 }
 
@@ -507,7 +578,7 @@ fn attempts_are_bounded_and_leave_nothing_behind() {
 
 #[test]
 fn a_session_follows_its_path() {
-    let mut w = World::new(3, policy(), 1);
+    let mut w = World::new(3, Policy { channels: 3, ..policy() }, 1);
     w.connect(0, 1, true).unwrap();
     assert!(w.run(SECOND, |w| w.are_connected(0, 1)));
     let number = w.number(0, 1).unwrap();
@@ -515,8 +586,9 @@ fn a_session_follows_its_path() {
     w.nodes[0].engine.set_link(now, number, link(2), &mut out);
     assert!(w.nodes[0].engine.send(now, number, b"by another path", &mut out));
     w.perform(0, out);
-    let channel = w.channels(0, 1)[0];
-    assert_eq!(w.peer(0, channel).link, link(2));
+    for channel in w.channels(0, 1) {
+        assert_eq!(w.peer(0, channel).link, link(2));
+    }
     // Whatever arrives at the third node would be relayed to the second.
     w.forward(2, 1);
     assert!(w.run(5 * SECOND, |w| w.records(1) == [b"by another path".to_vec()]));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use adit_runtime::control::{MeshJoiner, MeshPath, MeshPeer, MeshReport, Request, Response};
 use adit_runtime::fault::Fault;
+use adit_runtime::log::bytes;
 use clap::Args;
 
 use super::{MeshSelector, unexpected};
@@ -73,7 +74,7 @@ pub(super) fn path(options: &Path) -> Result<ExitCode, Fault> {
     if options.json {
         print_json(&path)?;
     } else {
-        print(&format!("{}\n{}", reached(&path.peer), path.text));
+        print(&format!("{}\n{}{}", reached(&path.peer), path.text, channels(&path.peer)));
     }
     Ok(end(&path.peer))
 }
@@ -297,6 +298,17 @@ fn reached(peer: &MeshPeer) -> String {
     format!("{} ({}): {way}{rtt}", name(peer), addresses(&peer.addresses))
 }
 
+/// Returns the lines about what passed through the data channels; nothing without a session.
+fn channels(peer: &MeshPeer) -> String {
+    let (mut text, mut heading) = (String::new(), "channels");
+    for (number, channel) in peer.channels.iter().enumerate() {
+        let (received, sent) = (bytes(channel.received_bytes), bytes(channel.sent_bytes));
+        text.push_str(&format!("{heading:<13}{number}: {received} received, {sent} sent\n"));
+        heading = "";
+    }
+    text
+}
+
 pub(super) fn addresses(addresses: &[IpAddr]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -405,6 +417,17 @@ mod tests {
         assert!(lines[4].contains("new for 9 s: adit mesh approve new"), "{page}");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{page}");
         assert!(in_top(&report, SortKey::Name).lines().nth(2).unwrap().starts_with("  a"));
+    }
+
+    #[test]
+    fn a_path_shows_what_passed_through_each_channel() {
+        use adit_runtime::control::MeshChannel;
+        let channel =
+            |n| MeshChannel { received_bytes: n, sent_bytes: 2 * n, ..MeshChannel::default() };
+        let two = MeshPeer { channels: vec![channel(1_500_000), channel(40)], ..peer() };
+        let lines = "channels     0: 1.5 MB received, 3 MB sent\n             1: 40 B received, 80 B sent\n";
+        assert_eq!(channels(&two), lines);
+        assert_eq!(channels(&peer()), "");
     }
 
     #[test]

@@ -316,6 +316,7 @@ mod tests {
             tcp_port: 443,
             device,
             workers: None,
+            channels: None,
             port_mapping: true,
             exit: None,
             forward: true,

@@ -216,7 +216,11 @@ async fn serve(
         endpoints: reach.endpoints(),
         hints: reach.hints(),
         stream_hints: reach.tcp_hints(),
-        policy: Policy::default(),
+        policy: Policy {
+            channels: settings.channels_of(workers),
+            workers: workers.into(),
+            ..Policy::default()
+        },
         relay_limits: RelayLimits::default(),
         policy_text: stored.clone(),
         compared: reach.compared(),

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
+use adit_engine::PeerId;
 use adit_mesh::join::PendingJoiner;
 use adit_mesh::node::{Excess, RouteKind};
 use adit_mesh::roster::Member;
 use adit_mesh::session::KeyHash;
 use adit_runtime::clock::{now, unix_time};
-use adit_runtime::control::{MeshDropped, MeshJoiner, MeshPeer, MeshReport};
+use adit_runtime::control::{MeshChannel, MeshDropped, MeshJoiner, MeshPeer, MeshReport};
 
 use super::Running;
 use crate::{fingerprint, short};
@@ -110,6 +111,17 @@ impl Running {
                 changes: peer.excess.changes,
             },
             not_after: member.and_then(|member| member.not_after).map(|time| time.0),
+            channels: node.channels(key).iter().map(|id| self.channel_report(*id)).collect(),
+        }
+    }
+
+    fn channel_report(&self, channel: PeerId) -> MeshChannel {
+        let counters = self.driver.backend().plane().counters(channel).unwrap_or_default();
+        MeshChannel {
+            received_packets: counters.rx_packets,
+            received_bytes: counters.rx_bytes,
+            sent_packets: counters.tx_packets,
+            sent_bytes: counters.tx_bytes,
         }
     }
 

@@ -31,7 +31,9 @@ impl SessionEngine {
         let theirs = Hello::parse(&remote.hello)?.ids;
         let channels = match protocol {
             Protocol::Mesh if !self.members.contains(&peer) => return Err(Reason::NotMember),
-            Protocol::Mesh => theirs.len().min(self.policy.channels),
+            // A client has sent its ids already.
+            Protocol::Mesh if role == Role::Client => theirs.len().min(reserved.len()),
+            Protocol::Mesh => theirs.len().min(self.offered()),
             Protocol::Join => 0,
         };
         let fits = match protocol {

@@ -123,6 +123,7 @@ impl SessionEngine {
     ) -> Result<Self, Reason> {
         let SessionConfig { key, mesh, mut policy, ids } = config;
         policy.channels = policy.channels.clamp(1, MAX_CHANNELS);
+        policy.workers = policy.workers.max(1);
         let mut random = Random::new(seed);
         let identity = SelfSigned::new(&key).map_err(adit_openvpn::Reason::from)?;
         let wrap = wrap_key(&mesh, &identity.key_hash()).map_err(adit_openvpn::Reason::from)?;
@@ -256,7 +257,7 @@ impl SessionEngine {
             .client(peer, protocol.name().as_bytes())
             .map_err(adit_openvpn::Reason::from)?;
         let number = self.number();
-        let channels = if protocol == Protocol::Mesh { self.policy.channels } else { 0 };
+        let channels = if protocol == Protocol::Mesh { self.offered() } else { 0 };
         let ids = self.reserve(number, channels)?;
         let hello = Hello { ids: ids.iter().map(|id| id.0).collect() }.encode();
         let dial = Dial { link, wrap, tls, hello: &hello };
@@ -383,23 +384,27 @@ impl SessionEngine {
         sessions.map(|(&number, _)| number).collect()
     }
 
-    /// Reserves random ids for channels.
+    /// Returns the number of channels for a further session: one if many ids are in use, so that other sessions get one.
+    pub(super) fn offered(&self) -> usize {
+        if self.by_channel.len() < self.id_count() / 2 { self.policy.channels } else { 1 }
+    }
+
+    fn id_count(&self) -> usize {
+        let count = self.ids.end().saturating_sub(*self.ids.start()).saturating_add(1);
+        usize::try_from(count).unwrap_or(usize::MAX)
+    }
+
+    /// Reserves random ids for the channels of a session, each of another worker as far as there are workers.
     pub(super) fn reserve(
         &mut self,
         number: SessionNumber,
         count: usize,
     ) -> Result<Vec<PeerId>, Reason> {
-        let (first, last) = (*self.ids.start(), *self.ids.end());
-        let size = last.saturating_sub(first).saturating_add(1);
-        let mut ids = Vec::new();
-        for _ in 0..count {
-            let start = self.random.below(size);
-            let candidates = (0..size).map(|n| {
-                let offset = (u64::from(start) + u64::from(n)) % u64::from(size);
-                PeerId(first.saturating_add(u32::try_from(offset).unwrap_or_default()))
-            });
-            let free = candidates.into_iter().find(|id| !self.by_channel.contains_key(id));
-            let Some(id) = free else {
+        let mut ids: Vec<PeerId> = Vec::new();
+        for channel in 0..count {
+            let worker =
+                ids.first().map(|first| (first.0 as usize + channel) % self.policy.workers);
+            let Some(id) = self.free_id(worker).or_else(|| self.free_id(None)) else {
                 self.release(&ids);
                 return Err(Reason::NoFreeId);
             };
@@ -407,6 +412,19 @@ impl SessionEngine {
             ids.push(id);
         }
         Ok(ids)
+    }
+
+    /// Returns a random id that is not in use: one of this worker, or of any.
+    fn free_id(&mut self, worker: Option<usize>) -> Option<PeerId> {
+        let (first, size) = (*self.ids.start(), u32::try_from(self.id_count()).ok()?);
+        let start = u64::from(self.random.below(size));
+        let mut candidates = (0..u64::from(size)).filter_map(|n| {
+            let offset = u32::try_from(start.saturating_add(n) % u64::from(size)).ok()?;
+            Some(PeerId(first.saturating_add(offset)))
+        });
+        let of_worker =
+            |id: &PeerId| worker.is_none_or(|worker| id.0 as usize % self.policy.workers == worker);
+        candidates.find(|id| of_worker(id) && !self.by_channel.contains_key(id))
     }
 
     /// Releases ids that the data plane does not know.

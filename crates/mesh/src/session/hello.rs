@@ -12,7 +12,7 @@
 )]
 
 /// The maximum number of data channels of a session.
-pub const MAX_CHANNELS: usize = 16;
+pub const MAX_CHANNELS: usize = adit_engine::command::MAX_CHANNELS;
 /// The maximum id of a channel. Ids have 24 bits, and all ones means none.
 pub(super) const MAX_ID: u32 = 0x00ff_fffe;
 

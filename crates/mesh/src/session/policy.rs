@@ -9,6 +9,9 @@ use adit_openvpn::records::RecordSettings;
 pub struct Policy {
     /// The number of data channels that this node offers, 1 to [`MAX_CHANNELS`](super::MAX_CHANNELS).
     pub channels: usize,
+    /// The number of workers that receive, of which each gets the packets of the channels whose id, modulo this number, is
+    /// its own. The channels of a session are divided evenly among them.
+    pub workers: usize,
     /// The cipher of the data channels. Every node has the same.
     pub cipher: Cipher,
     /// The maximum duration of a key negotiation.
@@ -31,6 +34,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             channels: 1,
+            workers: 1,
             cipher: Cipher::Aes256Gcm,
             hand_window: Duration::from_secs(10),
             rekey_after: Duration::from_secs(3600),

@@ -3,6 +3,7 @@
 use adit_engine::UnixTime;
 use adit_mesh::node::{NodeEvent, RouteKind};
 use adit_mesh::roster::{Action, Label, Revocation};
+use adit_mesh::session::Policy;
 use adit_mesh::token::Terms;
 use adit_sim::NatBehaviour;
 
@@ -14,7 +15,10 @@ fn behind(behaviours: &[NatBehaviour]) -> World {
 }
 
 fn behind_seeded(seed: u8, behaviours: &[NatBehaviour]) -> World {
-    let mut w = World::new(seed);
+    members_of(World::new(seed), behaviours)
+}
+
+fn members_of(mut w: World, behaviours: &[NatBehaviour]) -> World {
     let hub = w.machine("198.51.100.1", None);
     w.found(hub);
     for (behaviour, n) in behaviours.iter().zip(7..) {
@@ -330,4 +334,46 @@ fn a_wall_clock_that_jumps_ends_no_session_and_no_membership() {
     w.act(0, |node, now, out| node.sign(now, Action::Revoke(revocation), out)).unwrap();
     w.run_for(SECOND * 2);
     assert_eq!(w.ping(2, 1, SECOND * 5), None);
+}
+
+#[test]
+fn all_channels_of_a_session_follow_its_path() {
+    let mut w = World::new(1);
+    w.policy = Policy { channels: 3, workers: 3, ..Policy::default() };
+    let mut w = members_of(w, &[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.run_for(SECOND * 3);
+    // Each channel carries a third of the packets.
+    let all_carry = |w: &mut World, relayed: bool| {
+        let before = [w.received_by_channel(1, 2), w.received_by_channel(2, 1)];
+        let through_hub = w.machines[0].relayed;
+        let gap = w.talk(1, 2, SECOND * 3);
+        assert!(gap < SECOND / 2, "{gap:?}");
+        let after = [w.received_by_channel(1, 2), w.received_by_channel(2, 1)];
+        for (before, after) in before.into_iter().zip(after) {
+            assert_eq!((before.len(), after.len()), (3, 3));
+            let grown = before.iter().zip(&after).all(|(before, after)| *after >= before + 18);
+            assert!(grown, "{before:?} {after:?}");
+        }
+        assert_eq!(w.machines[0].relayed > through_hub, relayed);
+    };
+    w.ping(1, 2, SECOND * 5).unwrap();
+    assert!(w.run_until(SECOND * 10, |w| w.is_direct(1, 2)));
+    w.talk(1, 2, SECOND * 2);
+    all_carry(&mut w, false);
+    let begun = [1, 2].map(|machine| w.connections(machine));
+    w.lose(1, "203.0.113.8");
+    w.lose(2, "203.0.113.7");
+    let gap = w.talk(1, 2, SECOND * 10);
+    assert!(gap < SECOND * 3, "{gap:?}");
+    assert!(w.is_relayed(1, 2));
+    all_carry(&mut w, true);
+    assert_eq!([1, 2].map(|machine| w.connections(machine)), begun, "no session was lost");
+    // The relay has a splice for each channel and direction.
+    assert_eq!(w.plane_len(0).1, 2 * 3);
+    let key = w.machines[2].key;
+    let revocation = Revocation { key, last: None, with_invited: false };
+    w.act(0, |node, now, out| node.sign(now, Action::Revoke(revocation), out)).unwrap();
+    w.run_for(SECOND * 5);
+    // What is left is the session of the hub with the other machine.
+    assert_eq!((w.plane_len(0), w.plane_len(1)), ((3, 0), (3, 0)));
 }

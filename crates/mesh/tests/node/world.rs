@@ -41,7 +41,10 @@ struct Channel {
     wire_id: u32,
     routes: Vec<ipnet::IpNet>,
     keepalive: Keepalive,
+    /// The first channel of the session, if this is another one.
+    channel_of: Option<PeerId>,
     packets: u64,
+    received: u64,
 }
 
 /// The parts of a data plane that decide where packets go. There are no keys.
@@ -49,6 +52,8 @@ struct Channel {
 struct Plane {
     channels: BTreeMap<PeerId, Channel>,
     splices: BTreeMap<(u32, u32), PeerId>,
+    /// The number of packets sent, of which each takes the next channel.
+    sent: usize,
 }
 
 pub(crate) struct Machine {
@@ -122,6 +127,8 @@ pub(crate) struct World {
     stream_events: VecDeque<(Instant, StreamEvent)>,
     /// The ends of the open streams: the machine and its link of the one that opened it, and of the other one.
     streams: Vec<[(usize, Link); 2]>,
+    /// The policy of nodes that start.
+    pub(crate) policy: Policy,
 }
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -151,6 +158,7 @@ impl World {
             now: START,
             net: Internet::new(default, [seed; 32]),
             machines: Vec::new(),
+            policy: Policy::default(),
             stream_events: VecDeque::new(),
             streams: Vec::new(),
         }
@@ -230,7 +238,7 @@ impl World {
             endpoints: Vec::new(),
             hints: it.hints.clone(),
             stream_hints: it.stream_hints.clone(),
-            policy: Policy::default(),
+            policy: self.policy.clone(),
             relay_limits: RelayLimits::default(),
             policy_text: None,
             compared: it.compared.clone(),
@@ -444,11 +452,10 @@ impl World {
         let member = node.roster().member(&self.machines[to].key);
         let Some(destination) = member.map(|member| IpAddr::from(member.ipv6)) else { return };
         let plane = &mut self.machines[from].plane;
-        let routed = plane
-            .channels
-            .values_mut()
-            .find(|channel| channel.routes.iter().any(|route| route.contains(&destination)));
-        let Some(channel) = routed else {
+        let channels = plane.to(destination);
+        plane.sent += 1;
+        let next = channels.get(plane.sent % channels.len().max(1));
+        let Some(channel) = next.and_then(|id| plane.channels.get_mut(id)) else {
             return self.input(from, Input::Notice(Notice::Unrouted(destination)));
         };
         channel.packets += 1;
@@ -583,10 +590,11 @@ impl World {
         let number = u64::from_be_bytes(packet[5..13].try_into().unwrap());
         let sender = self.machines[usize::from(packet[13])].key;
         let it = &mut self.machines[machine];
-        let from =
-            it.plane.channels.iter().find(|(_, channel)| {
-                channel.relay.is_none() && channel.link.remote() == link.remote()
-            });
+        let from = it.plane.channels.iter().find(|(_, channel)| {
+            channel.relay.is_none()
+                && channel.channel_of.is_none()
+                && channel.link.remote() == link.remote()
+        });
         let from = from.map(|(id, _)| *id);
         // Packets to this node's own channels are accepted from every path; ids of others are spliced.
         let spliced = from.is_some_and(|from| it.plane.splices.contains_key(&(from.0, wire_id)));
@@ -594,6 +602,7 @@ impl World {
         if own {
             if let Some(channel) = it.plane.channels.get_mut(&PeerId(wire_id)) {
                 channel.packets += 1;
+                channel.received += 1;
             }
             it.received.push(number);
             let roster = it.node.as_ref().expect("a running node").roster();
@@ -705,6 +714,19 @@ impl World {
         Some(channel.keepalive.interval)
     }
 
+    /// Returns the packets that arrived on each channel of a node's session with another one.
+    pub(crate) fn received_by_channel(&self, at: usize, from: usize) -> Vec<u64> {
+        let channels = self.node(at).channels(&self.machines[from].key);
+        let plane = &self.machines[at].plane;
+        channels.iter().map(|id| plane.channels[id].received).collect()
+    }
+
+    /// Returns the number of channels, splices and ids in a machine's data plane.
+    pub(crate) fn plane_len(&self, machine: usize) -> (usize, usize) {
+        let plane = &self.machines[machine].plane;
+        (plane.channels.len(), plane.splices.len())
+    }
+
     /// Returns how a node reaches another one.
     pub(crate) fn route(&self, from: usize, to: usize) -> RouteKind {
         let node = self.machines[from].node.as_ref().expect("a running node");
@@ -780,6 +802,16 @@ impl Machine {
 }
 
 impl Plane {
+    /// Returns the channels of the session that an address is reached through.
+    fn to(&self, address: IpAddr) -> Vec<PeerId> {
+        let routed = |channel: &Channel| channel.routes.iter().any(|net| net.contains(&address));
+        let Some((first, _)) = self.channels.iter().find(|(_, channel)| routed(channel)) else {
+            return Vec::new();
+        };
+        let further = self.channels.iter().filter(|(_, it)| it.channel_of == Some(*first));
+        std::iter::once(*first).chain(further.map(|(id, _)| *id)).collect()
+    }
+
     fn apply(&mut self, command: Command, notices: &mut Vec<Notice>) {
         match command {
             Command::AddPeer(id, spec) => {
@@ -790,7 +822,9 @@ impl Plane {
                     wire_id,
                     routes: Vec::new(),
                     keepalive: spec.keepalive,
+                    channel_of: spec.channel_of,
                     packets: 0,
+                    received: 0,
                 };
                 assert!(self.channels.insert(id, channel).is_none(), "an id is used twice");
             }

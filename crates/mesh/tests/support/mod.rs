@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_crypto::DirectionKey;
 use adit_crypto::sign::SigningKey;
-use adit_engine::command::{Float, KeySlot, Traffic};
+use adit_engine::command::{Float, Keepalive, KeySlot, Traffic};
 use adit_engine::{Engine, Instant, Link, PeerId, UnixTime};
 use adit_mesh::session::{
     Event, KeyHash, MeshId, Policy, Protocol, Reason, SessionConfig, SessionEngine, SessionNumber,
@@ -39,6 +39,9 @@ pub(crate) struct Peer {
     pub link: Link,
     pub wire_id: u32,
     pub floats: bool,
+    /// The first channel of the session, if this is another one.
+    pub channel_of: Option<PeerId>,
+    pub keepalive: Keepalive,
     keys: HashMap<u8, DataKey>,
     slots: [Option<u8>; 2],
 }
@@ -75,8 +78,9 @@ pub(crate) struct Node {
     /// Whether removed channels are not reported as such.
     pub keeps_removed: bool,
     removed: Vec<PeerId>,
-    /// The traffic of each channel.
+    /// The traffic of each channel without an entry in the other field.
     traffic: Traffic,
+    pub traffic_of: HashMap<PeerId, Traffic>,
     policy: Policy,
 }
 
@@ -117,6 +121,7 @@ impl World {
                 keeps_removed: false,
                 removed: Vec::new(),
                 traffic: Traffic::default(),
+                traffic_of: HashMap::new(),
                 policy,
             });
         }
@@ -297,6 +302,8 @@ impl World {
                     link: spec.link,
                     wire_id: spec.layout.wire_id.expect("an id"),
                     floats: spec.float == Float::Follow,
+                    channel_of: spec.channel_of,
+                    keepalive: spec.keepalive,
                     keys: HashMap::new(),
                     slots: [None; 2],
                 };
@@ -319,7 +326,10 @@ impl World {
                     notices.push(Notice::PeerGone(id, Default::default()));
                 }
             }
-            Command::ReadTraffic(id) => notices.push(Notice::Traffic(id, node.traffic)),
+            Command::ReadTraffic(id) => {
+                let traffic = node.traffic_of.get(&id).copied().unwrap_or(node.traffic);
+                notices.push(Notice::Traffic(id, traffic));
+            }
             Command::ProbePath(id, size) => {
                 let probed = adit_engine::command::ProbeResult { size, kernel: 0 };
                 notices.push(Notice::ProbeResult(id, probed));

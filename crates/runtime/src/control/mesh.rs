@@ -165,6 +165,9 @@ pub struct MeshPeer {
     /// Sent to it now, in bits a second.
     #[serde(default)]
     pub tx_bps: u64,
+    /// The data channels of the session, in their order.
+    #[serde(default)]
+    pub channels: Vec<MeshChannel>,
 }
 
 /// A node that waits for an approval.
@@ -206,6 +209,19 @@ pub struct MeshDropped {
     pub endpoints: u64,
     /// Changes of the mesh.
     pub changes: u64,
+}
+
+/// A data channel to another member, and what passed through it since the session began.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeshChannel {
+    /// Packets received and authenticated.
+    pub received_packets: u64,
+    /// Bytes of these on the wire (UDP payload).
+    pub received_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Bytes of these on the wire (UDP payload).
+    pub sent_bytes: u64,
 }
 
 /// What a node becomes that joins with an invitation.

@@ -14,9 +14,9 @@ pub use filter::{
     RuleFiles,
 };
 pub use mesh::{
-    MeshAdminRequest, MeshAdmins, MeshApp, MeshDescription, MeshDirectory, MeshDropped,
-    MeshInvitation, MeshInviter, MeshJoiner, MeshPath, MeshPeer, MeshPolicy, MeshPong, MeshProfile,
-    MeshReport, MeshSigned, MeshSigner, MeshToken, MeshWaiting,
+    MeshAdminRequest, MeshAdmins, MeshApp, MeshChannel, MeshDescription, MeshDirectory,
+    MeshDropped, MeshInvitation, MeshInviter, MeshJoiner, MeshPath, MeshPeer, MeshPolicy, MeshPong,
+    MeshProfile, MeshReport, MeshSigned, MeshSigner, MeshToken, MeshWaiting,
 };
 pub use postgres::{LinkReport, NodeReport, PostgresReport, StreamReport};
 pub use report::{
