@@ -4,6 +4,7 @@ mod admin;
 mod approval;
 mod apps;
 mod boxes;
+mod channels;
 mod chaos;
 mod demo;
 mod directory;
@@ -37,6 +38,7 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("hub-killed", hub_killed),
     ("removed", removed),
     ("killed-and-restarted", killed_and_restarted),
+    ("channels", channels::channels),
     ("subnet", gateway::subnet),
     ("exit", gateway::exit),
     ("openvpn-app", apps::openvpn_app),

@@ -232,7 +232,7 @@ fn route(bed: &MeshTestbed, to: usize) -> Result<String> {
 }
 
 /// Makes the NAT box of the laptop drop what goes to and comes from the one of the desk.
-fn cut(nat_box: &Namespace) -> Result<()> {
+pub(super) fn cut(nat_box: &Namespace) -> Result<()> {
     let rules = "table ip cut {
         chain forward {
             type filter hook forward priority -10;

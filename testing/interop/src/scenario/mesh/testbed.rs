@@ -375,6 +375,13 @@ impl Machine {
         command
     }
 
+    /// Writes its `mesh.toml`.
+    pub(super) fn set(&self, settings: &str) -> Result<()> {
+        let folder = self.dir.join("mesh/home");
+        std::fs::create_dir_all(&folder)?;
+        Ok(std::fs::write(folder.join("mesh.toml"), settings)?)
+    }
+
     /// Gives the machine an /etc of its own. Returns its folder.
     pub(super) fn separate_etc(&mut self) -> Result<PathBuf> {
         let etc = own_etc(&self.dir.join("etc"))?;
