@@ -1,4 +1,4 @@
-//! `mesh.toml`: what an operator may choose on one machine.
+//! `mesh.toml`: the choices of an operator for one machine.
 
 use std::fs;
 use std::io;
@@ -18,29 +18,30 @@ pub(crate) const PORT: u16 = 1194;
 /// The UDP port for OpenVPN apps, unless the settings have another.
 pub(crate) const OPENVPN_PORT: u16 = 1195;
 
-/// The TCP port of a node that others reach, unless the settings have another.
+/// The TCP port of a node to which others connect, unless the settings have another.
 const TCP_PORT: u16 = 443;
 
-/// The least `max-age`. Connected members compare their rosters every five minutes, so a shorter one would cut off
-/// members that are well.
+/// The minimum `max-age`. Connected members compare their rosters every five minutes, so a shorter one would cut off
+/// healthy members.
 const MIN_MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// The settings of a node on this machine. Without a file, all have their defaults.
+/// The settings of a node on this machine. Without a file, all of them have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The UDP port; 0: any free one.
+    /// The UDP port, or 0 for any free one.
     pub port: u16,
-    /// The TCP port at which relays and the first node accept nodes that get no answer over UDP; 0: none.
+    /// The TCP port at which relays and the first node accept nodes that get no answer over UDP, or 0 for none.
     pub tcp_port: u16,
     /// The name of the TUN device.
     pub device: String,
-    /// The number of threads that move packets; `None`: as many as a server has.
+    /// The number of threads that move packets, or `None` for as many as a server has.
     pub workers: Option<u16>,
-    /// The number of data channels that it offers to each peer; `None`: one for each worker, at most [`MAX_CHANNELS`].
+    /// The number of data channels that it offers to each peer, or `None` for one for each worker, at most
+    /// [`MAX_CHANNELS`].
     pub channels: Option<usize>,
     /// Whether the port is mapped at the router, by PCP or NAT-PMP.
     pub port_mapping: bool,
-    /// The name of the gateway through which this machine reaches the internet; `None`: outside the mesh.
+    /// The name of the gateway through which this machine reaches the internet, or `None` to reach it outside the mesh.
     pub exit: Option<String>,
     /// Whether this machine forwards for the mesh at all, if the mesh made it a gateway or put networks behind it.
     pub forward: bool,
@@ -48,13 +49,14 @@ pub struct Settings {
     pub masquerade: bool,
     /// The UDP port for OpenVPN apps, if the mesh made this node a gateway for them.
     pub openvpn_port: u16,
-    /// The name or address at which OpenVPN apps reach this machine; `None`: the addresses that the node knows.
+    /// The name or address at which OpenVPN apps reach this machine, or `None` for the addresses that the node knows.
     pub openvpn_host: Option<String>,
-    /// The time without a comparison of the roster with another member after which a peer loses its routes; `None`: never.
+    /// The time without a comparison of the roster with another member after which a peer loses its routes, or `None`
+    /// for never.
     pub max_age: Option<Duration>,
 }
 
-/// The file as it is written.
+/// The file in its stored form.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Raw {

@@ -430,7 +430,7 @@ struct BurstContext<'a> {
     hook: &'a mut Hook,
 }
 
-/// Why sending a burst stopped.
+/// The reason why sending a burst stopped.
 enum PartialSend {
     /// The whole burst is finished.
     AtEnd,

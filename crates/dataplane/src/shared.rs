@@ -24,7 +24,7 @@ use crate::tables::Tables;
 use crate::unrouted::Unrouted;
 use crate::upcall::UpcallSender;
 
-/// Why a plane has stopped moving packets.
+/// The reason why a plane has stopped moving packets.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Failure {
     /// The TUN device was removed.
@@ -65,7 +65,7 @@ pub(crate) struct Shared<F: Format> {
     pub filtered: OnceLock<FilterConfig>,
     pub clock: fn() -> Instant,
     pub stop: AtomicBool,
-    /// Why packets no longer move; set once.
+    /// The reason why packets no longer move; set once.
     pub failure: OnceLock<Failure>,
     /// Set once a peer may send fragmented or compressed packets.
     pub needs_scratch: AtomicBool,

@@ -12,7 +12,7 @@ use adit_engine::{Instant, PeerId, Rate, TokenBucket};
 
 use crate::stats::DropReason;
 
-/// The most splices of a plane.
+/// The maximum number of splices of a plane.
 pub const MAX_SPLICES: usize = 65_536;
 
 /// All splices, and the limit of all together.

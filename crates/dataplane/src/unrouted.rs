@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 
-/// The most destinations that are reported within [`REPEAT`].
+/// The maximum number of destinations that are reported within [`REPEAT`].
 const MAX_RECENT: usize = 16;
 
 /// The time after which a destination is reported again.

@@ -33,7 +33,7 @@ pub trait DataFormat: Copy + Debug + Eq + 'static {
     fn key_id(key: &Self::Key) -> u8;
 }
 
-/// The most channels to one remote end ([`PeerSpec::channel_of`]).
+/// The maximum number of channels to one remote end ([`PeerSpec::channel_of`]).
 pub const MAX_CHANNELS: usize = 16;
 
 /// A command to the data plane.

@@ -47,7 +47,7 @@ pub struct Event {
     pub failed: bool,
 }
 
-/// The most events that one [`Poller::wait`] returns; the next call returns the rest.
+/// The maximum number of events that one [`Poller::wait`] returns; the next call returns the rest.
 pub const EVENTS_PER_WAIT: usize = 64;
 
 /// Space for the events of one wait. It is allocated once and reused.

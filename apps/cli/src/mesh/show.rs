@@ -1,4 +1,4 @@
-//! What a node knows: `status`, `peers`, `path`.
+//! The state of a node: `status`, `peers`, `path`.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, SocketAddr};
@@ -16,16 +16,16 @@ use crate::args::SortKey;
 use crate::text::{bytes, count, rate, row, span, table_of_names};
 use crate::{note, print, print_json};
 
-/// The time in which a node must be reached.
+/// The time limit for reaching a node.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The interval of looks at whether it is.
+/// The interval at which to check whether it is reached.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The options of the commands that show the mesh.
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     pub(super) json: bool,
 
@@ -40,7 +40,7 @@ pub(crate) struct Path {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// As JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 
@@ -79,7 +79,7 @@ pub(super) fn path(options: &Path) -> Result<ExitCode, Fault> {
     Ok(end(&path.peer))
 }
 
-/// Returns the exit code, from which a script learns whether the node is reached.
+/// Returns the exit code, which tells a script whether the node is reached.
 fn end(peer: &MeshPeer) -> ExitCode {
     if is_reached(peer) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -193,7 +193,7 @@ fn waiting(report: &MeshReport, head: &str) -> String {
     report.waiting.iter().map(line).collect()
 }
 
-/// Returns the section of a node in `adit top`: how much passes between it and each peer.
+/// Returns the section of a node in `adit top`: the traffic between it and each peer.
 pub(crate) fn in_top(report: &MeshReport, sort: SortKey) -> String {
     let mut peers: Vec<&MeshPeer> = report.peers.iter().filter(|peer| is_reached(peer)).collect();
     match sort {
@@ -256,7 +256,7 @@ fn name(peer: &MeshPeer) -> String {
     peer.name.clone().unwrap_or_else(short)
 }
 
-/// Returns the node to which this one has a TCP connection, if it reaches a peer so.
+/// Returns the node to which this one has a TCP connection, if it reaches a peer that way.
 fn over_tcp(peer: &MeshPeer) -> Option<String> {
     let first = match (peer.route.as_str(), &peer.via) {
         ("direct", _) => name(peer),
@@ -298,7 +298,7 @@ fn reached(peer: &MeshPeer) -> String {
     format!("{} ({}): {way}{rtt}", name(peer), addresses(&peer.addresses))
 }
 
-/// Returns the lines about what passed through the data channels; nothing without a session.
+/// Returns the lines about the traffic of the data channels, or nothing without a session.
 fn channels(peer: &MeshPeer) -> String {
     let (mut text, mut heading) = (String::new(), "channels");
     for (number, channel) in peer.channels.iter().enumerate() {

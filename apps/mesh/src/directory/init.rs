@@ -25,11 +25,11 @@ const CONNECTIONS: u32 = 4;
 /// The options of `adit mesh directory postgres --init`.
 #[derive(Clone, Debug, Default)]
 pub struct InitOptions {
-    /// The member for which a role is made, and the file that gets its password; `None`: this node.
+    /// The member for which a role is made, and the file that gets its password, or `None` for this node.
     pub node: Option<(String, PathBuf)>,
 }
 
-/// What was done.
+/// The result of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryInit {
     /// Whether the schema is new.
@@ -38,9 +38,9 @@ pub struct DirectoryInit {
     pub chosen: DirectoryChosen,
     /// The number of changes that the directory lacked, and that were appended.
     pub appended: usize,
-    /// The number of rows that were no valid changes, and that were removed.
+    /// The number of rows that were not valid changes, and that were removed.
     pub removed: usize,
-    /// The roles of nodes that are not members any more, which cannot log in now.
+    /// The roles of nodes that are no longer members, which can no longer log in.
     pub retired: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ pub fn init_directory(
         Some(key) => sql::node(&tag(changes.mesh()), key),
         None => return Err(Fault::ours("a node without a key")),
     };
-    // A node that runs goes on with its password.
+    // A running node keeps its password.
     let former = match options.node {
         Some(_) => None,
         None => DirectoryConfig::load(paths)?.filter(|former| former.role == role),
@@ -79,7 +79,7 @@ pub fn init_directory(
         let transaction = client.transaction().await.map_err(|error| statement_fault(&error))?;
         let work = Init { transaction: &transaction, target: &target, changes: &changes };
         let done = work.run(&roster, &signers, &config).await?;
-        // The file first: a role whose password is nowhere is of no use.
+        // The file comes first, because a role whose password is lost is useless.
         match &options.node {
             Some((_, file)) => {
                 write_whole(file, 0o600, passfile_line(&target, &config).as_bytes())?
@@ -229,7 +229,7 @@ impl Init<'_> {
             .map_err(of)
     }
 
-    /// Makes the role of a node, or gives it another password.
+    /// Makes the role of a node, or changes its password.
     async fn make_role(&self, tag: &str, config: &DirectoryConfig) -> Result<(), Fault> {
         let role = &config.role;
         let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)";
@@ -246,7 +246,7 @@ impl Init<'_> {
         self.execute(&format!("CREATE ROLE {role} {rights} IN ROLE {nodes}")).await
     }
 
-    /// Removes the rows that are no valid changes, which stand in the way of valid ones.
+    /// Removes the rows that are not valid changes, which prevent valid ones from being appended.
     async fn remove_invalid(&self) -> Result<usize, Fault> {
         let select = "SELECT place, signer, number, bytes FROM adit_mesh.change ORDER BY place";
         let rows = self.transaction.query(select, &[]).await;
@@ -287,7 +287,7 @@ impl Init<'_> {
         Ok(appended)
     }
 
-    /// Takes the right to append from the roles of nodes that are not members any more. Returns these roles.
+    /// Revokes the right to append from the roles of nodes that are no longer members. Returns these roles.
     async fn forget_removed(&self, roster: &Roster) -> Result<Vec<String>, Fault> {
         let of = |error: tokio_postgres::Error| statement_fault(&error);
         let rows = self.transaction.query("SELECT signer, role::text FROM adit_mesh.signer", &[]);
@@ -317,7 +317,7 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Returns the words with which the operator of a node uses its new role.
+/// Returns the instructions for the operator of a node to use its new role.
 pub fn use_hint(chosen: &DirectoryChosen, file: &Path) -> String {
     let rest = chosen.database.strip_prefix("postgres://").unwrap_or(&chosen.database);
     let join = if rest.contains('?') { '&' } else { '?' };

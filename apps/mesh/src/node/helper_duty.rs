@@ -1,7 +1,8 @@
 //! The helper of a node, and the requests that it permits.
 //!
-//! What a node may forward follows from the signed roster on the disk, and not from what the network process says: the helper
-//! knows the mesh and the node's key from its start, when it was root and nothing from the network had been read.
+//! The permitted forwarding follows from the signed roster on the disk, and not from requests of the network process.
+//! The helper knows the mesh and the node's key from its start, when it was root and nothing from the network had been
+//! read.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -76,7 +77,7 @@ impl Duty for MeshDuty {
             ..Policy::default()
         };
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-        // Of the sockets that search for a path, each gets a port of the kernel's choice.
+        // Each socket that searches for a path gets a port that the kernel chooses.
         let search = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let ports = [port, settings.openvpn_port];
         let listen = ports.into_iter().flat_map(|port| any.map(|ip| SocketAddr::new(ip, port)));
@@ -86,29 +87,29 @@ impl Duty for MeshDuty {
             let streams = any.map(|ip| (Transport::Tcp, SocketAddr::new(ip, settings.tcp_port)));
             policy.sockets.listen.extend(streams);
         }
-        // Streams to other nodes, from a port of the kernel's choice.
+        // Streams to other nodes, from a port that the kernel chooses.
         policy.sockets.dial = true;
         Ok(policy)
     }
 }
 
-/// Permits addresses of the device, routes onto it, and DNS at these addresses: the roster decides on them while the node
-/// runs.
+/// Permits addresses of the device, routes onto it, and DNS at these addresses, on which the roster decides while the
+/// node runs.
 #[derive(Debug)]
 struct MeshPlans {
     bare: HostPlan,
     names: bool,
-    /// What the node may forward; `None`: nothing, because the settings permit no forwarding.
+    /// The permitted forwarding, or `None` if the settings permit none.
     forward: Option<Forwarding>,
 }
 
-/// What a node may forward, by its roster.
+/// The forwarding that the roster permits.
 #[derive(Debug)]
 struct Forwarding {
     roster: PathBuf,
     mesh: MeshId,
     own: KeyHash,
-    /// The last one that was permitted. The network process may go on with it, so it may also ask for it again.
+    /// The last permitted forwarding. The network process may keep using it, so it may also ask for it again.
     permitted: RefCell<Option<Forward>>,
 }
 
@@ -120,7 +121,7 @@ impl Forwarding {
         Ok(Self { roster, mesh, own, permitted: RefCell::default() })
     }
 
-    /// Checks what a plan forwards.
+    /// Checks the forwarding of a plan.
     fn check(&self, forward: &Forward) -> Result<(), String> {
         if self.permitted.borrow().as_ref() == Some(forward) {
             return Ok(());
@@ -268,7 +269,7 @@ mod tests {
         forged[signature] ^= 1;
         std::fs::write(paths.roster_file(), &forged).unwrap();
         assert!(permits(&forwarding, &[], true).is_err());
-        // The roster of a mesh of its own.
+        // The roster of a different mesh.
         let other = tempfile::tempdir().unwrap();
         let theirs = node(other.path(), true);
         std::fs::copy(theirs.roster_file(), paths.roster_file()).unwrap();

@@ -70,11 +70,11 @@ use super::{Paths, Settings, short};
 pub struct UpOptions {
     /// The UDP port, which overrides the settings.
     pub port: Option<u16>,
-    /// Whether the names of the mesh are answered, and the machine's DNS settings send them here.
+    /// Whether to answer queries for the names of the mesh, and to change the machine's DNS settings for this.
     pub names: bool,
     /// The gateway for the internet, which overrides the settings.
     pub exit: Option<String>,
-    /// The user to run as; `None`: `adit`, or `nobody`.
+    /// The user to run as, or `None` for `adit`, or `nobody` if that user does not exist.
     pub user: Option<String>,
     /// Adds to the log.
     pub verbose: u8,
@@ -82,10 +82,10 @@ pub struct UpOptions {
     pub invite: Option<MeshInvitation>,
 }
 
-/// The time after which what the kernel refused of a plan is tried again.
+/// The time after which changes that the kernel refused are tried again.
 const RETRY: Duration = Duration::from_secs(15);
 
-/// What is known once the node runs.
+/// The information about a node once it runs.
 #[derive(Clone, Debug)]
 pub struct UpReport {
     /// The node.
@@ -239,7 +239,7 @@ async fn serve(
         plan.dns = host_plan::dns(&plan, node.changes());
         refused.extend(notes(host.change(&plan).await?));
     }
-    // Without a helper it keeps what it takes to change routes.
+    // Without a helper, it keeps the capability to change routes.
     privileges::become_user("node", options.user.as_ref(), helped, &[Capability::CAP_NET_ADMIN])?;
     let policy = NodePolicy::new(paths, &settings, workers, stored, &node)?;
     let (plane, upcalls) = adit_openvpn_data::start(config, policy.filter_config(), now)
@@ -296,7 +296,7 @@ async fn serve(
     ended.map(drop)
 }
 
-/// Answers the names of the mesh, if that is possible.
+/// Answers queries for the names of the mesh, if that is possible.
 async fn serve_names(zone: Zone, plan: &HostPlan) -> Option<Names> {
     let own: Vec<IpAddr> = plan.addresses.iter().map(IpNet::addr).collect();
     let started = Names::start(zone, &own).await;
@@ -332,31 +332,31 @@ struct Running {
     mesh: String,
     names: Option<Names>,
     policy: NodePolicy,
-    /// Why there is no gateway, although the settings name one.
+    /// The reason why there is no gateway although the settings name one.
     exit_problem: Option<String>,
     /// The server for OpenVPN apps.
     apps: AppServer,
-    /// What the kernel refused of the last plan, as the log has it.
+    /// The changes of the last plan that the kernel refused, as they were logged.
     refused: Vec<String>,
-    /// When it is tried again.
+    /// The time at which they are tried again.
     retry_at: Option<Instant>,
-    /// The problems with comparisons that the log has.
+    /// The problems with comparisons that were logged.
     trust_problems: Vec<String>,
     admin_keys: AdminKeys,
-    /// Why this machine has no IPv4 address in the mesh.
+    /// The reason why this machine has no IPv4 address in the mesh.
     conflict: Option<Conflict>,
     packets: log::Traffic,
     memory_release: MemoryRelease,
     rates: Rates,
     wall: WallClock,
     removed: bool,
-    /// The TCP port at which this node accepts others.
+    /// The TCP port at which this node accepts connections.
     tcp_port: Option<NonZeroU16>,
-    /// Why it accepts none, although it should.
+    /// The reason why it accepts none although it should.
     tcp_problem: Option<String>,
 }
 
-/// What a node waits for.
+/// An event that wakes the node.
 enum Wake {
     Host(HostEvent),
     Directory(DirectoryEvent),
@@ -531,7 +531,7 @@ impl Running {
         Ok(())
     }
 
-    /// Takes a sample of how much passes between this node and each peer.
+    /// Takes a sample of the traffic between this node and each peer.
     fn sample_rates(&mut self) {
         let (node, plane) = (self.driver.engine(), self.driver.backend().plane());
         let connected = node.peers().filter(|key| !node.channels(key).is_empty());
@@ -542,7 +542,7 @@ impl Running {
         self.rates.sample(now(), counters);
     }
 
-    /// Logs which peers have become stale or have lost their routes, and which have not any more.
+    /// Logs which peers have become stale or lost their routes, and which have recovered.
     fn trust_changed(&mut self) {
         let problems = self.trust_problems();
         for problem in problems.iter().filter(|it| !self.trust_problems.contains(it)) {
@@ -586,7 +586,8 @@ impl Running {
         self.refused = refused;
     }
 
-    /// Gives the node the gateway that the settings name. If it is gone, no packets leave, neither inside nor outside.
+    /// Gives the node the gateway that the settings name. If the gateway is gone, no packets leave, neither inside nor
+    /// outside the mesh.
     fn set_exit(&mut self) {
         let exit = host_plan::exit(&self.settings, self.driver.engine().roster());
         let (exit, problem) = match exit {

@@ -1,4 +1,4 @@
-//! What a running node tells an operator.
+//! The reports of a running node to an operator.
 
 use std::net::IpAddr;
 
@@ -142,7 +142,7 @@ impl Running {
         warnings.chain(self.directory_warnings()).collect()
     }
 
-    /// Says which peers are stale, or have no routes because of `max-age`.
+    /// Names the peers that are stale, or have no routes because of `max-age`.
     pub(super) fn trust_problems(&self) -> Vec<String> {
         let node = self.driver.engine();
         let problem = |key: KeyHash| {
@@ -164,7 +164,7 @@ impl Running {
         node.peers().filter_map(problem).collect()
     }
 
-    /// Says which members send too much.
+    /// Names the members that send too much.
     fn floods(&self) -> Vec<String> {
         let node = self.driver.engine();
         let flood = |key: KeyHash| {

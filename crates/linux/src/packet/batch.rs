@@ -11,7 +11,7 @@ use crate::tun::{TunQueue, VNET_LEN};
 /// space for the tag that the kernel delivers outside the frame.
 pub const SLOT: usize = 65_536 + 64;
 
-/// The most slots of a batch.
+/// The maximum number of slots of a batch.
 const MAX_SLOTS: usize = 256;
 
 /// A VLAN tag's length.

@@ -11,7 +11,7 @@ use super::send::{empty_header, empty_message, empty_part, is_transient};
 /// The size of one slot in bytes: the largest datagram, coalesced or not, fits.
 const SLOT: usize = 1 << 16;
 
-/// The most slots of a batch.
+/// The maximum number of slots of a batch.
 const MAX_SLOTS: usize = 256;
 
 /// One received buffer: a datagram, or several of equal size (the last may be shorter) from one

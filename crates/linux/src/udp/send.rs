@@ -11,7 +11,7 @@ use super::message::{Control, RawSocketAddress};
 /// The longest payload of one train: an IPv4 packet's 65,535 bytes without its headers.
 pub const MAX_PAYLOAD: usize = 65_507;
 
-/// The most segments of one train that every kernel with `UDP_SEGMENT` accepts.
+/// The maximum number of segments of one train that every kernel with `UDP_SEGMENT` accepts.
 pub const MAX_SEGMENTS: usize = 64;
 
 /// Datagrams of equal size to one peer, without gaps.

@@ -40,14 +40,14 @@ pub struct MeshReport {
     /// The number of OpenVPN apps that are connected to it.
     #[serde(default)]
     pub connected_apps: usize,
-    /// Whether it has the key of an admin.
+    /// Whether it has an admin's key.
     pub admin: bool,
     /// The gateway through which this machine reaches the internet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<String>,
     /// Packets and records of other nodes that it passed on, in bytes; data is not counted here.
     pub relayed_bytes: u64,
-    /// The database that is its directory; without one, that is its own file alone.
+    /// The database that is its directory. Without one, its own file is its only directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<MeshDirectory>,
     /// The nodes that wait until this node's operator approves them.
@@ -55,7 +55,7 @@ pub struct MeshReport {
     pub waiting: Vec<MeshJoiner>,
     /// All other members.
     pub peers: Vec<MeshPeer>,
-    /// What an operator should know.
+    /// Warnings for an operator.
     pub warnings: Vec<String>,
     /// Its UDP port.
     #[serde(default)]
@@ -77,9 +77,9 @@ pub struct MeshDirectory {
     pub role: String,
     /// `connected`, `reading` before everything was read, or `not-reachable`.
     pub state: String,
-    /// For how many seconds it has been reachable or not.
+    /// The number of seconds for which it has been reachable, or not reachable.
     pub since_s: u64,
-    /// Why it is not reachable, or refuses to append.
+    /// The reason why it is not reachable, or refuses to append.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The entries that it has shown.
@@ -90,7 +90,7 @@ pub struct MeshDirectory {
     pub lacks: Option<usize>,
     /// The changes that it cannot have, because it has another entry with the number of one of them or an earlier one.
     pub conflicts: usize,
-    /// The entries that are no valid changes.
+    /// The entries that are not valid changes.
     pub invalid_entries: usize,
     /// Changes that this node received from it.
     pub received: u64,
@@ -98,9 +98,9 @@ pub struct MeshDirectory {
     pub appended: u64,
     /// Changes that it was found to lack.
     pub withheld: u64,
-    /// The times that it had other entries than it had shown.
+    /// The number of times that it had other entries than it had shown before.
     pub mismatches: u64,
-    /// Entries that were refused: not valid, or out of order.
+    /// Entries that were refused because they are not valid or are out of order.
     pub invalid: u64,
     /// Appends that it refused.
     pub refused: u64,
@@ -141,7 +141,7 @@ pub struct MeshPeer {
     pub rtt_ms: Option<f64>,
     /// The age of the session in seconds.
     pub connected_s: Option<u64>,
-    /// When its membership ends, in seconds since 1970.
+    /// The time at which its membership ends, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<u64>,
     /// Whether too few other members have confirmed the roster since this node was away.
@@ -150,7 +150,7 @@ pub struct MeshPeer {
     /// Whether it has no routes because of `max-age`.
     #[serde(default)]
     pub expired: bool,
-    /// What was dropped of it in the last ten minutes because it sends too much.
+    /// Its items that were dropped in the last ten minutes because it sends too much.
     #[serde(default)]
     pub dropped: MeshDropped,
     /// Received from it in the current session, in bytes.
@@ -159,13 +159,13 @@ pub struct MeshPeer {
     /// Sent to it in the current session, in bytes.
     #[serde(default)]
     pub tx_bytes: u64,
-    /// Received from it now, in bits a second.
+    /// Received from it now, in bits per second.
     #[serde(default)]
     pub rx_bps: u64,
-    /// Sent to it now, in bits a second.
+    /// Sent to it now, in bits per second.
     #[serde(default)]
     pub tx_bps: u64,
-    /// The data channels of the session, in their order.
+    /// The data channels of the session, in order.
     #[serde(default)]
     pub channels: Vec<MeshChannel>,
 }
@@ -179,9 +179,9 @@ pub struct MeshJoiner {
     pub key: String,
     /// The beginning of the hash, as the node itself shows it.
     pub fingerprint: String,
-    /// The invitation by which it asks: [`MeshToken::invitation`].
+    /// The invitation with which it asks: [`MeshToken::invitation`].
     pub invitation: String,
-    /// For how long it has waited, in seconds.
+    /// The time for which it has waited, in seconds.
     pub waits_s: u64,
 }
 
@@ -200,7 +200,7 @@ pub struct MeshPong {
     pub via: Option<String>,
 }
 
-/// What was dropped of a member because it sends too much.
+/// The numbers of a member's items that were dropped because it sends too much.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshDropped {
     /// Records of all kinds.
@@ -211,7 +211,7 @@ pub struct MeshDropped {
     pub changes: u64,
 }
 
-/// A data channel to another member, and what passed through it since the session began.
+/// A data channel to another member, and its traffic since the session began.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshChannel {
     /// Packets received and authenticated.
@@ -224,10 +224,10 @@ pub struct MeshChannel {
     pub sent_bytes: u64,
 }
 
-/// What a node becomes that joins with an invitation.
+/// An invitation for nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshInvitation {
-    /// Its name; `None`: the one that it wishes.
+    /// The node's name, or `None` for the one that it asks for.
     #[serde(default)]
     pub name: Option<String>,
     /// Whether it waits until this node's operator approves it.
@@ -247,14 +247,14 @@ pub struct MeshInvitation {
     pub gateway: bool,
     /// The number of nodes that may join.
     pub uses: u32,
-    /// The time in which they may, in seconds.
+    /// The time for which the invitation is valid, in seconds.
     pub valid_s: u64,
 }
 
 /// An OpenVPN app that becomes a leaf of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshApp {
-    /// Its name; `None`: one that no member has.
+    /// Its name, or `None` for one that no member has.
     pub name: Option<String>,
     /// Its groups.
     #[serde(default)]
@@ -288,7 +288,7 @@ impl std::fmt::Debug for MeshProfile {
     }
 }
 
-/// What changes about a member; `None` leaves a part as it is.
+/// Changes to a member's description. `None` leaves a part unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshDescription {
     /// Its name.
@@ -313,7 +313,7 @@ pub struct MeshToken {
     pub token: String,
     /// The time after which it is worthless, in seconds since 1970.
     pub until: u64,
-    /// Names the invitation; it is no secret.
+    /// The id of the invitation, which is not a secret.
     #[serde(default)]
     pub invitation: String,
 }
@@ -333,7 +333,7 @@ pub enum MeshAdminRequest {
     Grant {
         /// The member's name, or the beginning of its key's hash.
         name: String,
-        /// The right to invite within limits; `None`: that of an admin.
+        /// The right to invite within limits, or `None` for the right of an admin.
         #[serde(default)]
         inviter: Option<MeshInviter>,
     },
@@ -347,12 +347,12 @@ pub enum MeshAdminRequest {
         /// The beginning of the change's hash.
         change: String,
     },
-    /// Ends a key that is no member's.
+    /// Revokes a key that belongs to no member.
     Revoke {
         /// The beginning of the key's hash.
         key: String,
     },
-    /// Replaces this node's key of an admin by a new one.
+    /// Replaces this node's admin key with a new one.
     Rotate,
 }
 
@@ -390,7 +390,7 @@ pub struct MeshSigned {
     pub is_waiting: bool,
 }
 
-/// Who may change a mesh.
+/// The rights to change a mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshAdmins {
     /// The keys of admins.
@@ -401,7 +401,7 @@ pub struct MeshAdmins {
     pub inviters: Vec<MeshSigner>,
     /// The changes that wait for approvals.
     pub waiting: Vec<MeshWaiting>,
-    /// What an operator should know.
+    /// Warnings for an operator.
     pub warnings: Vec<String>,
 }
 
@@ -410,7 +410,7 @@ pub struct MeshAdmins {
 pub struct MeshSigner {
     /// The hash of the key, in hex.
     pub key: String,
-    /// The name of the member whose key it is, if it is one's.
+    /// The name of the member to which the key belongs, if it belongs to one.
     pub name: Option<String>,
     /// Whether this node has the key.
     pub here: bool,
@@ -424,7 +424,7 @@ pub struct MeshSigner {
 pub struct MeshWaiting {
     /// The change's hash, in hex.
     pub change: String,
-    /// What it does, in words.
+    /// Its effect, in words.
     pub what: String,
     /// The hashes of the keys that approve it, in hex; the signer's is the first.
     pub approved_by: Vec<String>,
@@ -437,7 +437,7 @@ pub struct MeshPolicy {
     pub text: Option<String>,
     /// The SHA-256 of the mesh's policy, in hex.
     pub hash: Option<String>,
-    /// Why the mesh's policy is not in force on this node.
+    /// The reason why the mesh's policy is not in force on this node.
     pub problem: Option<String>,
 }
 
@@ -446,8 +446,8 @@ pub struct MeshPolicy {
 pub struct MeshPath {
     /// The member.
     pub peer: MeshPeer,
-    /// Everything that was tried, in words.
+    /// All attempts, in words.
     pub text: String,
-    /// The same for programs; `None` before anything was tried.
+    /// The same for programs, or `None` before the first attempt.
     pub report: Option<serde_json::Value>,
 }

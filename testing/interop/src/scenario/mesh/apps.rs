@@ -17,7 +17,7 @@ use crate::process::Daemon;
 use crate::traffic::silent;
 use crate::wait::until;
 
-/// The ports of a service: one that the policy closes to the phone, and one that it does not name.
+/// The ports of a service. The policy closes one of them to the phone, and does not name the other.
 const CLOSED: u16 = 7000;
 const OPEN: u16 = 7001;
 
@@ -29,7 +29,7 @@ const POLICY: &str = "table inet mesh {
 }
 ";
 
-/// The time in which a connection begins, where it can.
+/// The time limit for a connection that can begin.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// The line of OpenVPN when its tunnel is up.
@@ -57,7 +57,7 @@ pub(super) fn openvpn_app(scenario: &Scenario<'_>) -> Result<String> {
     let hub = bed.ipv4(0)?;
     let log = openvpn.log();
     ensure(log.contains(&format!("dhcp-option DNS {hub}")), || format!("no DNS server: {log}"))?;
-    // What an app does with the options that were pushed.
+    // The effect of the pushed options on an app.
     std::fs::write(etc.join("resolv.conf"), format!("nameserver {hub}\n"))?;
     let own = own_address(&bed, "phone")?;
     for at in 0..3 {
@@ -96,8 +96,8 @@ pub(super) fn openvpn_app(scenario: &Scenario<'_>) -> Result<String> {
     Ok("reached, named by the policy, back after a restart, and removed".into())
 }
 
-/// A phone whose traffic all goes through its gateway, which serves it as soon as the port is free, and as long as the mesh
-/// says so.
+/// A phone that sends all its traffic through its gateway. The gateway serves it as soon as the port is free, and for
+/// as long as the roster allows.
 pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[])?;
     bed.found()?;
@@ -138,7 +138,7 @@ pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     Ok("through the gateway, as long as it is one".into())
 }
 
-/// Makes a profile for the phone. Returns its file, which is for its owner alone.
+/// Makes a profile for the phone. Returns its file, which only its owner can read.
 fn invite(bed: &MeshTestbed, folder: &Path, file: &str) -> Result<PathBuf> {
     let path = folder.join(file);
     let said = bed.machines[0].mesh(&[
@@ -168,7 +168,7 @@ fn own_address(bed: &MeshTestbed, name: &str) -> Result<IpAddr> {
     peer["addresses"][0].as_str().and_then(|text| text.parse().ok()).context("no address")
 }
 
-/// The policy of the mesh closes one port of a node to the phone alone.
+/// The policy of the mesh closes one port of a node only to the phone.
 fn policy(bed: &MeshTestbed, folder: &Path, phone: &Namespace) -> Result<()> {
     let node3 = bed.ipv4(2)?;
     for port in [CLOSED, OPEN] {
@@ -186,7 +186,7 @@ fn policy(bed: &MeshTestbed, folder: &Path, phone: &Namespace) -> Result<()> {
     until("another node reaches the port", LIMIT, others)
 }
 
-/// The gateway ends and starts again: the phone is reached again, at the same address.
+/// The gateway ends and starts again. The phone is then reachable at the same address.
 fn restarted(bed: &mut MeshTestbed, phone: &Namespace, own: IpAddr) -> Result<()> {
     bed.stop(0)?;
     bed.up(0)?;

@@ -11,10 +11,10 @@ use crate::process::run_with_input;
 /// The ports that a box with sequential ports uses in turn.
 const SEQUENTIAL_PORTS: std::ops::Range<u32> = 20_000..21_000;
 
-/// The time in which a datagram arrives, if it does.
+/// The time limit for a datagram to arrive.
 const ARRIVAL: Duration = Duration::from_millis(300);
 
-/// The attempts to send a datagram that must arrive: the first one may wait for the address of the next hop.
+/// The attempts to send a datagram that must arrive. The first one may wait for the address of the next hop.
 const ATTEMPTS: u32 = 5;
 
 /// The ports of hosts that a machine behind a box sends to, and others from which it may get packets.
@@ -89,7 +89,7 @@ fn masquerade(nat: Nat) -> String {
     }
 }
 
-/// Puts two machines behind one box, at which they reach each other only by way of its outer address, `outer`.
+/// Puts two machines behind one box. They reach each other only through its outer address, `outer`.
 pub(super) fn put_both_behind(
     nat_box: &Namespace,
     outer: IpAddr,
@@ -176,7 +176,7 @@ pub(super) fn end_loss(space: &Namespace) -> Result<u64> {
     count.context("a counter")?.parse().context("a number")
 }
 
-/// How a box chooses ports and whose packets it lets in, as seen from outside.
+/// A box's choice of ports, and its filtering of senders, as seen from outside.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Behaviour {
     mapping: Mapping,

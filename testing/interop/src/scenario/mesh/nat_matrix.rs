@@ -29,7 +29,7 @@ const FIRST: usize = 2;
 /// A search for a port takes 13 s. A node makes four in a minute, also for its standing neighbours.
 const SETTLED: Duration = Duration::from_secs(80);
 
-/// What a pair must find.
+/// The result that a pair must reach.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Expected {
     Direct,

@@ -9,7 +9,7 @@ use crate::process::Daemon;
 use crate::traffic::ping;
 use crate::wait::until;
 
-/// What a machine says of the way to another one.
+/// A machine's description of the way to another one.
 const REASON: &str = "TCP to hub, because UDP gets no answer";
 
 /// A node tries UDP every 30 s.
