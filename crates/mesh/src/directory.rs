@@ -416,7 +416,7 @@ impl DirectorySync {
         let lacking = (signer, number, [0; 32])..=(signer, number, [0xff; 32]);
         let known =
             self.lacking.range(lacking).map(|((_, _, hash), _)| hash).find(|hash| {
-                changes.get(*hash).is_some_and(|change| change.encode() == entry.bytes)
+                changes.get(hash).is_some_and(|change| change.encode() == entry.bytes)
             });
         if let Some(hash) = known {
             return Some(Verified::Known(*hash));

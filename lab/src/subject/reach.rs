@@ -28,8 +28,8 @@ pub(super) fn all(from: &[Namespace], to: IpAddr, limit: Duration) -> Result<()>
 /// # Errors
 /// As [`all`].
 pub(super) fn members(clients: &[Namespace], inner: &[InnerAddrs], limit: Duration) -> Result<()> {
-    let pairs = clients.iter().zip(inner.iter().skip(1));
-    pairs.map(|(from, to)| all(std::slice::from_ref(from), to.v4, limit)).collect()
+    let mut pairs = clients.iter().zip(inner.iter().skip(1));
+    pairs.try_for_each(|(from, to)| all(std::slice::from_ref(from), to.v4, limit))
 }
 
 /// Returns the addresses of a device in each of these hosts.

@@ -82,7 +82,7 @@ pub fn init_directory(
         // The file comes first, because a role whose password is lost is useless.
         match &options.node {
             Some((_, file)) => {
-                write_whole(file, 0o600, passfile_line(&target, &config).as_bytes())?
+                write_whole(file, 0o600, passfile_line(&target, &config).as_bytes())?;
             }
             None => config.store(paths)?,
         }

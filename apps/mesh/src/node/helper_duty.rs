@@ -198,6 +198,7 @@ mod tests {
             range: Some("100.87.0.0/16".parse().unwrap()),
             relay: true,
             gateway,
+            openvpn: false,
         };
         found(&paths, &choices).unwrap();
         paths

@@ -418,6 +418,8 @@ mod tests {
             policy: Policy::default(),
             relay_limits: RelayLimits::default(),
             policy_text: None,
+            compared: Vec::new(),
+            max_age: None,
         };
         Node::new(config, [7; 32], NOW, UNIX).unwrap()
     }

@@ -203,7 +203,7 @@ fn refuses_more_than_appending(all: &DirectoryTestbed, role: &str, hub: &str) ->
         match all.cluster.sql_as(as_role, OWNER, sql) {
             Ok(said) => return Err(format!("{sql}: it succeeded: {said}").into()),
             Err(failure) => {
-                ensure(failure.to_string().contains(reason), || format!("{sql}: {failure}"))?
+                ensure(failure.to_string().contains(reason), || format!("{sql}: {failure}"))?;
             }
         }
     }
