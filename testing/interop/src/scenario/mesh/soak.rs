@@ -29,8 +29,9 @@ const SAMPLES: u32 = 8;
 /// The memory by which a node may grow, in KiB: partially used pages, and deeper stacks.
 const MORE: u64 = 512;
 
-/// The memory, and the bytes in the file of the roster, that a change of the mesh may take.
-const MEMORY_PER_CHANGE: u64 = 8;
+/// The memory in KiB, and the bytes in the file of the roster, that a change of the mesh may take. The hub, which signs
+/// all of them and admits the guest, takes more than the others.
+const MEMORY_PER_CHANGE: u64 = 16;
 const FILE_PER_CHANGE: u64 = 1024;
 
 /// What a node uses.
