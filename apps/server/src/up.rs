@@ -58,7 +58,7 @@ pub fn up(
     // authority's key.
     let planned = init(paths, &options.choices, true)?;
     if planned.new_settings {
-        // Check the ports before settings are written, with which a second attempt would have to agree.
+        // Check the ports before settings are written, because a second attempt would have to agree with them.
         check_ports(&planned.settings)?;
     }
     child(options, "init", &options.arguments, paths)?;

@@ -162,7 +162,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Returns the number of a worker that has ended, if any; workers never end by themselves.
+    /// Returns the number of a worker that has ended, if any; workers never end on their own.
     pub fn failed(&self) -> Option<usize> {
         self.handles.iter().position(|handle| handle.ended.load(Ordering::Acquire))
     }

@@ -95,7 +95,7 @@ pub fn parse(datagram: &mut [u8]) -> Option<SealedPacket<'_>> {
 /// The parts of a packet in the epoch format.
 #[derive(Debug)]
 pub struct EpochSealed<'a> {
-    /// The epoch (16 bits) and counter (48 bits): for key, replay window and nonce.
+    /// The epoch (16 bits) and counter (48 bits), for the key, replay window and nonce.
     pub packet_id: u64,
     /// The bytes that are authenticated but not encrypted.
     pub aad: &'a [u8],

@@ -62,7 +62,7 @@ fn header(len: usize, protocol: u8) -> Vec<u8> {
     packet
 }
 
-/// Fills in a payload in which no longer sequence repeats.
+/// Fills in a payload in which no long sequence repeats.
 fn fill(packet: &mut [u8], from: usize) {
     let mut state = 0x2545_f491_u32;
     for byte in packet.iter_mut().skip(from) {

@@ -305,7 +305,7 @@ pub struct Worker {
 impl Worker {
     /// Begins a burst: a run of packets that are treated as arriving at `now`.
     ///
-    /// Until it is dropped, the burst holds locks that other workers may need: the thread must not block.
+    /// Until it is dropped, the burst holds locks that other workers may need, so the thread must not block.
     pub fn burst(&mut self, now: Nanos) -> Burst<'_> {
         let filter = self.firewall.filter.load();
         if !Arc::ptr_eq(&filter, self.evaluator.filter()) {

@@ -301,7 +301,7 @@ impl SessionEngine {
         }
     }
 
-    /// Moves a session of datagrams, which has proved to reach its peer there, to another path of datagrams.
+    /// Moves a session over datagrams to another such path, on which it has been shown to reach its peer.
     pub fn set_link(&mut self, now: Instant, number: SessionNumber, link: Link, out: &mut Out) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
         let former = session.record.link();

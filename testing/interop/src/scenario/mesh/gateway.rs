@@ -10,7 +10,7 @@ use crate::net::{Namespace, ip};
 use crate::traffic::silent;
 use crate::wait::until;
 
-/// A host behind a node is reached although it has no route back; the route and the forwarding go with the nodes.
+/// A host behind a node is reachable although it has no route back. The route and the forwarding end with the nodes.
 pub(super) fn subnet(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
     bed.found()?;
