@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use adit_runtime::control::{MeshJoiner, MeshPath, MeshPeer, MeshReport, Request, Response};
 use adit_runtime::fault::Fault;
-use adit_runtime::log::bytes;
 use clap::Args;
 
 use super::{MeshSelector, unexpected};
