@@ -32,6 +32,9 @@ const POLICY: &str = "table inet mesh {
 /// The time limit for a connection that can begin.
 const CONNECT: Duration = Duration::from_secs(1);
 
+/// The time in which OpenVPN connects again that got no answer for a while: it doubles its intervals.
+const RECONNECTS: Duration = Duration::from_secs(90);
+
 /// The line of OpenVPN when its tunnel is up.
 const UP: &str = "Initialization Sequence Completed";
 
@@ -135,6 +138,8 @@ pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     until("the phone is not served", LIMIT, || silent(&phone, hub))?;
     let peers = bed.machines[0].mesh(&["peers"])?;
     ensure(!peers.contains("phone"), || peers.clone())?;
+    set(&bed, "--openvpn-gateway", "on")?;
+    until("the phone is served again", RECONNECTS, || Ok(!silent(&phone, hub)?))?;
     Ok("through the gateway, as long as it is one".into())
 }
 
