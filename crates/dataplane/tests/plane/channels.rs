@@ -121,8 +121,8 @@ fn a_channel_without_a_key_costs_only_its_own_flows() {
     let (mut near, mut far) = ends(4);
     let channels: Vec<usize> =
         (1000..1032).map(|port| seal(&mut near, &NEAR, &tcp(port, 0, false)).0).collect();
-    for lost in 0..4 {
-        near.apply(Command::DelKey(PeerId(NEAR[lost]), KeySlot::Primary));
+    for (lost, id) in NEAR.into_iter().enumerate() {
+        near.apply(Command::DelKey(PeerId(id), KeySlot::Primary));
         for (port, channel) in (1000..1032).zip(&channels) {
             let sealed = near.seal(&tcp(port, 1, false));
             assert_eq!(sealed.len(), usize::from(*channel > lost), "channel {channel}");
@@ -202,7 +202,7 @@ fn the_number_of_channels_is_bounded() {
     assert_eq!(end.notices().len(), 0);
     add(&end, most + 1);
     let refused = Notice::PeerGone(PeerId(most + 1), Counters::default());
-    assert_eq!(end.notices(), [refused.clone()]);
+    assert_eq!(end.notices(), std::slice::from_ref(&refused));
     assert!(end.memory.plane().counters(PeerId(most + 1)).is_none());
     add(&end, most);
     assert_eq!(end.notices().len(), 0, "in place of the former one");
