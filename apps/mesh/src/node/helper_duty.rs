@@ -286,8 +286,7 @@ mod tests {
     #[test]
     fn only_the_ports_of_the_settings_may_be_listened_on() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths::new(Some(dir.path()), "home").unwrap();
-        paths.create().unwrap();
+        let paths = node(dir.path(), false);
         let tcp = |text: &str| {
             std::fs::write(paths.settings_file(), text).unwrap();
             let duty = MeshDuty {
