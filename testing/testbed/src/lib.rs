@@ -1,7 +1,7 @@
 //! The testbed of the interoperability tests, the measurements, the demos and the programs' own tests.
 //!
 //! [`sandbox`] creates a sandbox (mounts, pids, network) that contains everything that a run creates and ends with it,
-//! however the run ends. [`net`] joins namespaces by veth pairs, and [`line`] by a line that loses and reorders frames.
+//! however the run ends. [`net`] joins namespaces by veth pairs, and [`mod@line`] by a line that loses and reorders frames.
 //! [`process`] runs daemons and watches their logs, and [`test_process`] does the same for tests that panic. [`pki`] has
 //! OpenSSL and Easy-RSA create certificates. [`peer`] names the programs under test, [`tunnel`] knows their log lines.
 //! [`traffic`] and [`echo`] send and count, [`wait`] has limits that hold on a busy machine, [`skip`] reports the checks
