@@ -25,7 +25,7 @@ impl ClientEngine {
                 } else {
                     ExitNotices::on_data_channel(now, attempts, why)
                 };
-                let leaving = ExitingSession { tunnel: *tunnel, notices };
+                let leaving = ExitingSession { tunnel, notices };
                 self.state = State::Exiting(Box::new(leaving));
                 self.tick(now, out);
             }

@@ -107,7 +107,8 @@ struct Tunnel {
 
 /// The end of a session, with its exit notices.
 struct ExitingSession {
-    tunnel: Tunnel,
+    /// Stays in its box, because moving it would leave copies of its keys on the stack.
+    tunnel: Box<Tunnel>,
     notices: ExitNotices,
 }
 
