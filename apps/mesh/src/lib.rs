@@ -18,6 +18,8 @@ mod recover;
 mod roster_file;
 mod settings;
 mod state;
+#[cfg(test)]
+mod testing;
 
 pub use adit_dataplane::HOST;
 pub use adit_mesh::node::MAX_POLICY;

@@ -60,23 +60,11 @@ pub fn recover(paths: &Paths, phrase: &str) -> Result<String, Fault> {
 mod tests {
     use super::*;
     use crate::state::{encode_key, new_key};
-    use crate::{NewMesh, found};
+    use crate::testing::found_mesh;
 
     fn machine() -> (tempfile::TempDir, Paths) {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths::new(Some(dir.path()), "home").unwrap();
-        let range = "100.87.0.0/16".parse().unwrap();
-        found(
-            &paths,
-            &NewMesh {
-                node: Some("hub".into()),
-                range: Some(range),
-                relay: true,
-                gateway: false,
-                openvpn: false,
-            },
-        )
-        .unwrap();
+        let paths = found_mesh(dir.path(), false);
         (dir, paths)
     }
 

@@ -43,7 +43,7 @@ pub(crate) enum Policy {
   adit mesh policy check policy.nft
 
 Exit codes: 0 good, 2 errors in the file.")]
-    Check(Check),
+    Check(PolicyFile),
 
     /// Make a file the policy of the whole mesh
     #[command(after_help = "Examples:
@@ -52,7 +52,7 @@ Exit codes: 0 good, 2 errors in the file.")]
 
 Needs a machine with the key of an admin. Connections that the new rules do not
 accept end.")]
-    Set(Set),
+    Set(PolicyFile),
 
     /// Edit the policy with $VISUAL or $EDITOR, and make the result the mesh's
     #[command(after_help = "Example:
@@ -75,21 +75,7 @@ Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the description."
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Check {
-    /// The file; - for standard input
-    #[arg(value_hint = ValueHint::FilePath)]
-    file: PathBuf,
-
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
-
-    #[command(flatten)]
-    here: MeshSelector,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Set {
+pub(crate) struct PolicyFile {
     /// The file; - for standard input
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
@@ -161,7 +147,7 @@ fn show(options: &show::Show) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(options: &Check) -> Result<ExitCode, Fault> {
+fn check(options: &PolicyFile) -> Result<ExitCode, Fault> {
     let text = read(&options.file)?;
     let name = options.file.display().to_string();
     let checked = mesh_policy(&name, &text);
@@ -193,7 +179,7 @@ fn warn_of_unknown(here: &MeshSelector, filter: &Filter) {
     unknown(filter, &known).iter().for_each(|problem| note(&format!("warning: {problem}\n")));
 }
 
-fn set(options: &Set) -> Result<ExitCode, Fault> {
+fn set(options: &PolicyFile) -> Result<ExitCode, Fault> {
     let text = read(&options.file)?;
     let signed = put(&options.here, &options.file.display().to_string(), text)?;
     admin::tell(&signed, options.json, IN_FORCE)

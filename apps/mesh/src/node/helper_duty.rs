@@ -188,21 +188,7 @@ mod tests {
 
     use super::*;
     use crate::state::{State, new_key};
-    use crate::{NewMesh, found};
-
-    /// Makes a mesh, whose first node may forward.
-    fn node(dir: &std::path::Path, gateway: bool) -> Paths {
-        let paths = Paths::new(Some(dir), "home").unwrap();
-        let choices = NewMesh {
-            node: Some("hub".into()),
-            range: Some("100.87.0.0/16".parse().unwrap()),
-            relay: true,
-            gateway,
-            openvpn: false,
-        };
-        found(&paths, &choices).unwrap();
-        paths
-    }
+    use crate::testing::found_mesh;
 
     /// Appends a description of the first node, which another key or the admin's signs.
     fn describe(paths: &Paths, signer: Option<&SigningKey>, change: impl FnOnce(&mut NodeInfo)) {
@@ -234,7 +220,7 @@ mod tests {
     #[test]
     fn what_is_forwarded_follows_from_the_signed_roster() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = node(dir.path(), false);
+        let paths = found_mesh(dir.path(), false);
         let forwarding = Forwarding::new(&paths).unwrap();
         assert!(permits(&forwarding, &["192.168.7.0/24"], false).is_err());
         assert!(permits(&forwarding, &[], true).is_err());
@@ -255,7 +241,7 @@ mod tests {
     #[test]
     fn a_network_process_that_was_taken_over_cannot_forge_what_is_forwarded() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = node(dir.path(), false);
+        let paths = found_mesh(dir.path(), false);
         let forwarding = Forwarding::new(&paths).unwrap();
         // A change by a key without a right.
         let before = std::fs::read(paths.roster_file()).unwrap();
@@ -272,7 +258,7 @@ mod tests {
         assert!(permits(&forwarding, &[], true).is_err());
         // The roster of a different mesh.
         let other = tempfile::tempdir().unwrap();
-        let theirs = node(other.path(), true);
+        let theirs = found_mesh(other.path(), true);
         std::fs::copy(theirs.roster_file(), paths.roster_file()).unwrap();
         let refused = permits(&forwarding, &[], true).unwrap_err();
         assert!(refused.contains("another mesh"), "{refused}");
@@ -286,7 +272,7 @@ mod tests {
     #[test]
     fn only_the_ports_of_the_settings_may_be_listened_on() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = node(dir.path(), false);
+        let paths = found_mesh(dir.path(), false);
         let tcp = |text: &str| {
             std::fs::write(paths.settings_file(), text).unwrap();
             let duty = MeshDuty {
@@ -328,7 +314,7 @@ mod tests {
         };
         let bare = without_addresses(&settings);
         let dir = tempfile::tempdir().unwrap();
-        let paths = node(dir.path(), true);
+        let paths = found_mesh(dir.path(), true);
         let forward = || Some(Forwarding::new(&paths).unwrap());
         let check = MeshPlans { bare: bare.clone(), names: true, forward: forward() };
         let route = |net: &str, via| PlannedRoute { net: net.parse().unwrap(), via, metric: None };

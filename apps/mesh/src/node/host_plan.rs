@@ -131,24 +131,13 @@ mod tests {
 
     use super::*;
     use crate::state::State;
-    use crate::{NewMesh, Paths, found};
+    use crate::testing::found_mesh;
 
     #[test]
     fn the_first_node_has_its_addresses_and_no_routes() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        let paths = found_mesh(dir.path(), false);
         let range: Ipv4Net = "100.87.0.0/16".parse().unwrap();
-        found(
-            &paths,
-            &NewMesh {
-                node: Some("hub".into()),
-                range: Some(range),
-                relay: true,
-                gateway: false,
-                openvpn: false,
-            },
-        )
-        .unwrap();
         let state = State::open(&paths).unwrap();
         let settings = Settings::load(&paths).unwrap();
         let own = state.key.public_hash();

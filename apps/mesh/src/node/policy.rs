@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
     use crate::state::State;
-    use crate::{NewMesh, found};
+    use crate::testing::found_mesh;
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
@@ -276,19 +276,7 @@ mod tests {
     impl Machine {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let paths = Paths::new(Some(dir.path()), "home").unwrap();
-            let range = "100.87.0.0/16".parse().unwrap();
-            found(
-                &paths,
-                &NewMesh {
-                    node: Some("hub".into()),
-                    range: Some(range),
-                    relay: true,
-                    gateway: false,
-                    openvpn: false,
-                },
-            )
-            .unwrap();
+            let paths = found_mesh(dir.path(), false);
             Self { _dir: dir, paths }
         }
 

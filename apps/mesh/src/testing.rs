@@ -1,0 +1,19 @@
+//! A mesh for tests.
+
+use std::path::Path;
+
+use crate::{NewMesh, Paths, found};
+
+/// Makes the mesh `home` below a folder. Its first node is `hub`, which may be a gateway.
+pub(crate) fn found_mesh(dir: &Path, gateway: bool) -> Paths {
+    let paths = Paths::new(Some(dir), "home").unwrap();
+    let choices = NewMesh {
+        node: Some("hub".into()),
+        range: Some("100.87.0.0/16".parse().unwrap()),
+        relay: true,
+        gateway,
+        openvpn: false,
+    };
+    found(&paths, &choices).unwrap();
+    paths
+}
