@@ -1,14 +1,14 @@
-//! Keeping a node's changes and a shared [`Directory`] the same.
+//! Keeps a node's changes and a shared [`Directory`] in sync.
 //!
 //! ```text
 //!   connected ─► read from the last place ─► append what the node signed ─► read ... ─► news, or an interval: read
 //!                                                                                └─► at longer intervals: summarize
 //! ```
 //!
-//! The node's own file stays its source. A directory is not trusted: each entry is verified like a change of a neighbour. A
-//! directory that withholds entries lacks changes that the node has from elsewhere; one that removed, replaced or replayed
-//! entries summarizes them differently than it showed them, and everything is read again. In both cases the node
-//! appends again what it signed itself; for other signers, their nodes do.
+//! The node's own file remains authoritative. A directory is not trusted: each entry is verified like a change from a neighbour. A
+//! directory that withholds entries lacks changes that the node has from elsewhere; if it removed, replaced or replayed entries, its
+//! summary does not match the entries that it showed, and everything is read again. In both cases the node appends its own changes again;
+//! other nodes do the same for theirs.
 //!
 //! Sans-IO: [`DirectorySync::request`] returns one request at a time, and the caller passes the answer in.
 
@@ -29,47 +29,47 @@ use crate::session::KeyHash;
 #[cfg(test)]
 mod tests;
 
-/// The interval of reading, in case a notification was lost.
+/// The interval between reads, in case a notification was lost.
 pub const READ_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The least time between a read and one that a notification causes.
+/// The minimum time between a read and one that a notification triggers.
 const NEWS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The interval of comparing summaries.
+/// The interval between comparisons of summaries.
 pub const SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The time after which the directory lacks a change that the node has.
+/// The time after which a change that the directory does not show counts as lacking.
 pub const GRACE: Duration = Duration::from_secs(30);
 
-/// The number of entries that a node remembers of a directory. Further ones are used and not remembered.
+/// The number of a directory's entries that a node remembers. Further entries are used but not remembered.
 pub const MAX_ROWS: usize = MAX_CHANGES;
 
-/// The least time between two reads of everything.
+/// The minimum time between two full reads.
 const REREAD_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The least time between two reads of everything because entries found no place in the node's set.
+/// The minimum time between two full reads that are needed because the node's set had no room for some entries.
 const MISSED_INTERVAL: Duration = Duration::from_secs(300);
 
-/// The time after which a change is appended again that the directory took but does not show, or that it refused.
+/// The time after which a change is appended again if the directory accepted it but does not show it, or refused it.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// The pause after a page with invalid entries, each of which costs the verification of a signature.
 const INVALID_PAUSE: Duration = Duration::from_secs(1);
 
-/// The least time between two summaries that were asked for.
+/// The minimum time between two summaries that an operator requests.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Something to ask of the directory.
+/// A request to the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// [`Directory::read`].
     Read {
-        /// The last place that is known.
+        /// The last known place.
         after: u64,
     },
     /// [`Directory::summarize`].
     Summarize {
-        /// The last place that is known.
+        /// The last known place.
         upto: u64,
     },
     /// [`Directory::append`].
@@ -94,7 +94,7 @@ pub enum Answer {
     Summary(Vec<ChainSummary>),
     /// To [`Request::Append`].
     Appended(Append),
-    /// The directory refuses the request, and can be used nevertheless.
+    /// The directory refused this request, but can still be used.
     Refused,
 }
 
@@ -114,7 +114,7 @@ impl Request {
     }
 }
 
-/// Counts what a directory did.
+/// Counts a directory's entries, summaries and refusals.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryCounters {
     /// Changes that were new to the node.
@@ -123,7 +123,7 @@ pub struct DirectoryCounters {
     pub appended: u64,
     /// Entries that are no valid change of their signer and number, or out of order.
     pub invalid: u64,
-    /// Changes that the directory was found to lack.
+    /// Changes that the directory lacked.
     pub withheld: u64,
     /// Summaries that differed from what the directory had shown.
     pub mismatches: u64,
@@ -145,11 +145,11 @@ struct Row {
 /// A change that the directory has not shown.
 #[derive(Copy, Clone, Debug)]
 struct Lacking {
-    /// When that is the directory's fault.
+    /// The time from which this is the directory's fault.
     due: Instant,
     /// Whether it was counted.
     is_counted: bool,
-    /// When it may be appended.
+    /// The time at which it may be appended.
     append_at: Instant,
 }
 
@@ -164,9 +164,9 @@ pub struct DirectorySync {
     /// Whether everything up to the end was read since the connection began.
     is_complete: bool,
     asked: Option<Request>,
-    /// Whether there is more to read than the interval would.
+    /// Whether to read before the interval ends.
     read_due: bool,
-    /// Nothing is read before.
+    /// No read starts before this time.
     read_from: Instant,
     next_read: Instant,
     last_read: Option<Instant>,
@@ -174,13 +174,13 @@ pub struct DirectorySync {
     last_summary: Option<Instant>,
     reread_from: Instant,
     missed_from: Instant,
-    /// A part of the intervals that differs between nodes.
+    /// An addition to the intervals that differs from node to node.
     phase: Duration,
     counters: DirectoryCounters,
 }
 
 impl DirectorySync {
-    /// Creates the exchange of a node with these changes, before there is a connection.
+    /// Creates the exchange for a node with these changes, without a connection yet.
     pub fn new(now: Instant, own: &KeyHash, changes: &Changes) -> Self {
         let phase = Duration::from_millis(u64::from(own.first().copied().unwrap_or_default()) * 40);
         let mut this = Self {
@@ -215,26 +215,26 @@ impl DirectorySync {
         self.rows.len()
     }
 
-    /// Begins with a new connection.
+    /// Begins to use a new connection.
     pub fn connected(&mut self, now: Instant) {
         self.is_connected = true;
         (self.read_due, self.next_summary) = (true, now);
-        // What the node got while there was no directory is not withheld.
+        // Changes that arrived while there was no directory do not count as withheld.
         for lacking in self.lacking.values_mut() {
             lacking.due = lacking.due.max(now + GRACE);
             lacking.append_at = now;
         }
     }
 
-    /// Ends with the connection. An answer to the last request does not come.
+    /// Handles the end of the connection. The last request gets no answer.
     pub fn disconnected(&mut self) {
         self.is_connected = false;
         self.is_complete = false;
         self.asked = None;
     }
 
-    /// Reads at once, because the directory reports a new entry. Anyone who can use it may report some, so the reads have
-    /// a least interval.
+    /// Reads at once, because the directory reports a new entry. Anyone with access to it can send such a report, so the reads have a
+    /// minimum interval.
     pub fn news(&mut self, now: Instant) {
         match self.last_read {
             Some(last) if now.since(last) < NEWS_INTERVAL => {
@@ -250,7 +250,7 @@ impl DirectorySync {
         self.next_summary = self.next_summary.min(earliest);
     }
 
-    /// Expects changes in the directory that are new in the node's set.
+    /// Expects the directory to show changes that are new in the node's set.
     pub fn added(&mut self, now: Instant, added: &[ChangeHash], changes: &Changes) {
         added.iter().filter_map(|hash| changes.get(hash)).for_each(|change| {
             self.expect(now + GRACE, now, change);
@@ -271,8 +271,7 @@ impl DirectorySync {
         }
     }
 
-    /// Returns the next request, if it is time for one and none is open. `signers` are the keys whose chains this node
-    /// appends.
+    /// Returns the next request, if one is due and none is outstanding. `signers` are the keys whose chains this node appends.
     pub fn request(
         &mut self,
         now: Instant,
@@ -283,7 +282,7 @@ impl DirectorySync {
             return None;
         }
         let request = if (self.read_due || self.next_read <= now) && self.read_from <= now {
-            // News that arrive before the answer are read afterwards.
+            // Entries reported before the answer arrives are read afterwards.
             self.read_due = false;
             self.last_read = Some(now);
             self.next_read = now + READ_INTERVAL + self.phase;
@@ -346,13 +345,13 @@ impl DirectorySync {
                 }
                 self.take_appended(now, answer, changes)
             }
-            // An answer to a request of an earlier connection, or of another kind.
+            // The answer belongs to an earlier connection, or to another kind of request.
             _ => Vec::new(),
         }
     }
 
     fn take_appended(&mut self, now: Instant, answer: Answer, changes: &Changes) -> Vec<Change> {
-        // In each case the entry is read afterwards, which shows whether the directory keeps it.
+        // Either way, a later read shows whether the directory keeps the entry.
         self.read_due = true;
         match answer {
             Answer::Appended(Append::Added) => {
@@ -409,8 +408,7 @@ impl DirectorySync {
         new
     }
 
-    /// Verifies that an entry is a change with its signer and number. Those that the node has are compared and not
-    /// verified again.
+    /// Verifies that an entry is a change with its signer and number. If the node already has the change, comparing the two is enough.
     fn verify(&self, entry: &Entry, changes: &Changes) -> Option<Verified> {
         let (signer, number) = (entry.signer, entry.number);
         let lacking = (signer, number, [0; 32])..=(signer, number, [0xff; 32]);
@@ -452,7 +450,7 @@ impl DirectorySync {
             .collect();
         let same = chains.len() == own.len()
             && chains.iter().all(|chain| own.get(&chain.signer) == Some(chain));
-        // A directory with more chains than a mesh can have does not compare.
+        // A directory with more chains than a mesh can have cannot match.
         if !same && own.len() <= MAX_CHAINS && self.counters.full == 0 {
             if self.reread_from <= now {
                 self.counters.mismatches = self.counters.mismatches.saturating_add(1);
@@ -478,7 +476,7 @@ impl DirectorySync {
         self.rows.clear();
         self.after = 0;
         (self.is_complete, self.read_due) = (false, true);
-        // Whatever it does not show now was shown before, or is missing for longer than the grace.
+        // A change that it does not show now was shown before, or has been missing for longer than the grace period.
         let waits = std::mem::take(&mut self.lacking);
         self.expect_all(now, now, changes);
         for (key, lacking) in waits {
@@ -486,23 +484,23 @@ impl DirectorySync {
         }
     }
 
-    /// Returns the number of changes that the node has and the directory lacks, once that is known.
+    /// Returns the number of changes that the node has but the directory lacks, or `None` while that is unknown.
     pub fn lacks(&self, now: Instant, changes: &Changes) -> Option<usize> {
         self.is_complete.then(|| self.withheld(changes).filter(|(_, it)| it.due <= now).count())
     }
 
-    /// Returns the number of changes that the directory cannot have, because it has another entry with their number, or
-    /// with that of an earlier change of their chain.
+    /// Returns the number of changes that the directory cannot store, because another entry has their number, or the number of an earlier
+    /// change in their chain.
     pub fn conflicts(&self, changes: &Changes) -> usize {
         self.lacking.len().saturating_sub(self.withheld(changes).count())
     }
 
-    /// Returns the number of entries that are no valid changes.
+    /// Returns the number of entries that are not valid changes.
     pub fn invalid_rows(&self) -> usize {
         self.rows.values().filter(|row| row.change.is_none()).count()
     }
 
-    /// Returns the changes that the directory could have, and has not shown.
+    /// Returns the changes that the directory could store but has not shown.
     fn withheld<'a>(
         &'a self,
         changes: &'a Changes,

@@ -1,4 +1,4 @@
-//! A mesh of nodes that need no server: signed membership, sessions between members, the choice of paths.
+//! A mesh of nodes without a central server: signed membership, sessions between members, and path selection.
 //!
 //! Everything here is sans-IO. Time, randomness and packets are inputs; decisions and packets are outputs.
 

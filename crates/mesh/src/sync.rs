@@ -6,9 +6,8 @@
 //! changes: version 1 | kind 18 | (length 2, change)*
 //! ```
 //!
-//! Neighbours compare digests. If these differ, they exchange the heads of their chains, and each sends the changes that the
-//! other lacks. A new change is pushed to every neighbour that is not known to have it, so it crosses each pair of
-//! neighbours about once.
+//! Neighbours compare digests. If these differ, they exchange the heads of their chains, and each sends the changes that the other lacks. A
+//! node pushes a new change to every neighbour that is not known to have it, so the change crosses each pair of neighbours about once.
 //!
 //! Sans-IO: the caller passes records in, and takes the next one out when the session has room for it.
 
@@ -35,22 +34,22 @@ pub const MAX_RECORD: usize = 16 * 1024;
 /// The number of invalid changes after which a neighbour is refused.
 pub const MAX_INVALID: u32 = 16;
 
-/// The number of changes that a neighbour is remembered to have.
+/// The number of remembered changes that a neighbour has.
 const MAX_REMEMBERED: usize = 4096;
 
 /// The number of heads that a neighbour can have.
 const MAX_HEADS: usize = MAX_CHAINS * MAX_BRANCHES;
 
-/// The rate of changes that are read from one neighbour. Each costs the verification of a signature.
+/// The limit on changes that are read from one neighbour. Each costs the verification of a signature.
 const CHANGES: Rate = Rate::new(MAX_CHANGES as u64, Duration::from_secs(60));
 
-/// The rate of exchanges of heads with one neighbour. Each costs a walk over all chains.
+/// The limit on exchanges of heads with one neighbour. Each costs a walk over all chains.
 const EXCHANGES: Rate = Rate::new(8, Duration::from_secs(16));
 
 /// The length of an encoded head.
 const HEAD_LEN: usize = 68;
 
-/// The heads, or missing changes, in one record.
+/// The number of heads, or of missing changes, in one record.
 const HEADS_PER_RECORD: usize = 200;
 
 const _: () = assert!(MAX_RECORD > MAX_OBJECT + 4, "each change fits a record");
@@ -109,7 +108,7 @@ impl Record {
         out
     }
 
-    /// Decodes a record. Only the bytes that [`Self::encode`] writes are accepted.
+    /// Decodes a record. Only the exact output of [`Self::encode`] is accepted.
     ///
     /// # Errors
     /// Fails with the first deviation from the format.
@@ -154,7 +153,7 @@ pub enum SyncError {
     /// A record is not valid.
     #[error("a record of the roster is not valid: {0}")]
     Record(#[from] DecodeError),
-    /// The neighbour names more heads or missing changes than there can be.
+    /// The neighbour names more heads or missing changes than a set can have.
     #[error("the neighbour names too many heads")]
     TooManyHeads,
     /// The neighbour sent [`MAX_INVALID`] changes that are not valid.
@@ -208,8 +207,7 @@ struct Neighbour {
     budget: Budget,
 }
 
-/// The cost that a member may still cause this node. It outlives the member's sessions, so a new session does not renew
-/// it.
+/// The remaining cost that a member may cause this node. It outlives the member's sessions, so a new session does not refill it.
 #[derive(Debug, Default)]
 pub struct Budget {
     exchanges: TokenBucket,
@@ -219,7 +217,7 @@ pub struct Budget {
 
 #[cfg(test)]
 impl Budget {
-    /// Returns a budget without anything left for changes.
+    /// Returns a budget with nothing left for changes.
     pub(crate) fn without_changes(now: Instant) -> Self {
         let budget = Self::default();
         assert!(budget.changes.take(now, MAX_CHANGES, CHANGES));
@@ -239,14 +237,14 @@ impl RosterSync {
         self.neighbours.insert(session, neighbour);
     }
 
-    /// Limits a new session to the rest of the member's budget.
+    /// Limits a new session to the member's remaining budget.
     pub fn set_budget(&mut self, session: SessionNumber, budget: Budget) {
         if let Some(neighbour) = self.neighbours.get_mut(&session) {
             neighbour.budget = budget;
         }
     }
 
-    /// Ends the exchange over a session. Returns the rest of the member's budget, for [`Self::set_budget`].
+    /// Ends the exchange over a session. Returns the member's remaining budget, for [`Self::set_budget`].
     pub fn disconnected(&mut self, session: SessionNumber) -> Budget {
         self.neighbours.remove(&session).map(|neighbour| neighbour.budget).unwrap_or_default()
     }
@@ -257,7 +255,7 @@ impl RosterSync {
         self.neighbours.get_mut(&session).is_some_and(|it| std::mem::take(&mut it.agrees))
     }
 
-    /// Sends the digest to all neighbours again, to find changes that a bound kept from one of the two nodes.
+    /// Sends the digest to all neighbours again, to find changes that a bound withheld from one of the two nodes.
     pub fn compare(&mut self) {
         for neighbour in self.neighbours.values_mut() {
             neighbour.digest_due = true;
@@ -418,14 +416,14 @@ impl Neighbour {
         if !self.budget.exchanges.take(now, 1, EXCHANGES) {
             return Ok(());
         }
-        // If both ends ask at once, each has the other's heads already.
+        // If both ends ask at the same time, each already has the other's heads.
         if wants_heads && !self.awaits_heads {
             self.send_heads(changes, false);
         }
         self.awaits_heads = false;
         self.queue.clear();
         for change in changes.after(&heads, &missing) {
-            // The heads are more recent than what was known of the neighbour.
+            // The heads are more recent than our record of the neighbour.
             self.has.remove(&change.hash());
             self.enqueue(change.hash());
         }
@@ -440,7 +438,7 @@ impl Neighbour {
         }
     }
 
-    /// Records that the neighbour has a change; returns false if that was known.
+    /// Records that the neighbour has a change. Returns false if that was already known.
     fn remember(&mut self, hash: ChangeHash) -> bool {
         if !self.has.insert(hash) {
             return false;

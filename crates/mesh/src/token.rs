@@ -4,8 +4,8 @@
 //! adit-mesh1-BASE64URL(mesh id 16 | inviter's key hash 32 | secret 16 | count 1, addresses | TCP port 2 | checksum 4)
 //! ```
 //!
-//! The joining node verifies the inviter's key against the token, and sends the secret inside TLS. The inviter keeps
-//! only the hash of the secret, counts its uses and refuses it after it has expired, so a used token opens nothing.
+//! The joining node verifies the inviter's key against the token, and sends the secret inside TLS. The inviter keeps only the hash of the
+//! secret, counts its uses, and refuses it after its expiry, so a used token is worthless.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
@@ -88,7 +88,7 @@ pub struct Token {
 /// The reason why a text is not a token, or why there is no token.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// The text does not begin as a token does.
+    /// The text does not begin like a token.
     #[error("a token begins with {PREFIX}")]
     Prefix,
     /// The text was not copied correctly.
@@ -97,7 +97,7 @@ pub enum TokenError {
     /// The token has no address, or more than [`MAX_ADDRESSES`].
     #[error("{0} addresses: a token has 1 to {MAX_ADDRESSES}")]
     AddressCount(usize),
-    /// A node on another machine cannot have this address, or it appears twice.
+    /// A node on another machine cannot have this address, or the address appears twice.
     #[error("an address in the token is not usable")]
     Address,
 }
@@ -145,7 +145,7 @@ impl Token {
         &self.secret
     }
 
-    /// Returns the addresses at which the inviter may be reachable, the best first.
+    /// Returns the addresses at which the inviter may be reachable, best first.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -212,7 +212,7 @@ impl FromStr for Token {
 /// The part of an invitation that an inviter keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// [`JoinSecret::hash`].
+    /// The secret's [`JoinSecret::hash`].
     pub secret_hash: [u8; 32],
     /// The number of nodes that may still join.
     pub uses: u32,
@@ -225,9 +225,9 @@ pub struct Invitation {
 /// The terms of an invitation for the nodes that join with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Its name, or `None` for the one that it asks for.
+    /// Its name, or `None` for the name that it requests.
     pub name: Option<Label>,
-    /// Whether it waits until the inviter's operator approves it.
+    /// Whether it waits for the approval of the inviter's operator.
     pub approve: bool,
     /// The range of its IPv4 address, or `None` for no IPv4 address.
     pub range: Option<Ipv4Net>,
@@ -235,7 +235,7 @@ pub struct Terms {
     pub subnets: BTreeSet<IpNet>,
     /// Its groups.
     pub groups: BTreeSet<Label>,
-    /// Whether it relays for other members.
+    /// Whether it is a relay for other members.
     pub relay: bool,
     /// Whether other members may send all their traffic through it.
     pub gateway: bool,
@@ -252,12 +252,12 @@ pub struct Invitations {
     counters: InvitationCounters,
 }
 
-/// Counts the outcomes of secrets and invitations.
+/// Counts the uses of secrets and invitations, by result.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct InvitationCounters {
     /// Secrets that admitted a node.
     pub accepted: u64,
-    /// Secrets of no invitation.
+    /// Secrets that belong to no invitation.
     pub unknown: u64,
     /// Secrets of invitations that have expired or are used up.
     pub over: u64,
@@ -274,7 +274,7 @@ pub enum InvitationError {
     /// The invitation has expired.
     #[error("the invitation is too old")]
     Expired,
-    /// As many nodes have joined as were invited.
+    /// The invitation has no uses left.
     #[error("the invitation has been used")]
     Used,
     /// There are [`MAX_INVITATIONS`] invitations.
@@ -292,7 +292,7 @@ impl Invitations {
     /// Adds an invitation, in place of one with the same secret.
     ///
     /// # Errors
-    /// Fails if there are too many that are not over.
+    /// Fails if there are too many valid invitations.
     pub fn add(&mut self, invitation: Invitation, now: UnixTime) -> Result<(), InvitationError> {
         if self.by_hash.len() >= MAX_INVITATIONS {
             self.by_hash.retain(|_, it| it.until >= now && it.uses > 0);
@@ -311,7 +311,7 @@ impl Invitations {
         self.by_hash.remove(secret_hash).is_some()
     }
 
-    /// Returns the invitations, to be kept over a restart.
+    /// Returns the invitations, to be kept across a restart.
     pub fn iter(&self) -> impl Iterator<Item = &Invitation> {
         self.by_hash.values()
     }
@@ -321,10 +321,10 @@ impl Invitations {
         self.counters
     }
 
-    /// Returns the invitation with this secret, with which a node may join now.
+    /// Returns the invitation with this secret, if a node may join with it now.
     ///
     /// # Errors
-    /// Fails if there is no such invitation, or if it is over or used up.
+    /// Fails if there is no such invitation, or if it has expired or is used up.
     pub fn find(
         &mut self,
         secret: &JoinSecret,
@@ -341,7 +341,7 @@ impl Invitations {
         self.valid(&hash, now)
     }
 
-    /// Returns the invitation with this hash of its secret, with which a node may join now.
+    /// Returns the invitation whose secret has this hash, if a node may join with it now.
     ///
     /// # Errors
     /// As [`Self::find`].

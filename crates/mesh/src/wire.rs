@@ -1,4 +1,4 @@
-//! Reading and writing the fields of messages and objects.
+//! Reads and writes the fields of messages and objects.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -42,12 +42,12 @@ pub enum DecodeError {
 /// The version of all records inside sessions.
 const VERSION: u8 = 1;
 
-/// Appends the head of a record: version 1 | kind 1.
+/// Appends the header of a record: version 1 | kind 1.
 pub(crate) fn put_head(kind: u8, out: &mut Vec<u8>) {
     out.extend([VERSION, kind]);
 }
 
-/// Reads the head of a record. Returns its kind, and a cursor over the fields that follow.
+/// Reads the header of a record. Returns its kind, and a cursor over the fields that follow.
 pub(crate) fn open_record(bytes: &[u8], longest: usize) -> Result<(u8, Decoder<'_>), DecodeError> {
     if bytes.len() > longest {
         return Err(DecodeError::TooLong(bytes.len()));

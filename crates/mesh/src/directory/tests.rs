@@ -21,7 +21,7 @@ impl TestNode {
         Self { now: START, changes: changes.clone(), sync, signers }
     }
 
-    /// Asks the directory until there is nothing to ask. Returns the number of requests.
+    /// Passes requests to the directory until there are none left. Returns the number of requests.
     fn pump(&mut self, directory: &mut MemoryDirectory) -> usize {
         for count in 0..2000 {
             let Some(request) = self.sync.request(self.now, &self.changes, &self.signers) else {
@@ -53,7 +53,7 @@ impl TestNode {
     }
 }
 
-/// Two admins, and a set in which both have a chain.
+/// Returns two admins, and a set in which both have a chain.
 fn mesh() -> ([Signer; 2], Changes) {
     let admins = [Signer::new(1), Signer::new(2)];
     let mut changes = Changes::new(genesis(&admins[..1], 1)).unwrap();
@@ -127,7 +127,7 @@ fn news_are_read_at_once_and_floods_of_them_at_intervals() {
     node.pump(&mut directory);
     node.now = node.now + NEWS_INTERVAL;
     node.sync.news(node.now);
-    // News arrive while the read that they caused is under way.
+    // A notification arrives during the read that an earlier one triggered.
     let request = node.sync.request(node.now, &node.changes, &node.signers).unwrap();
     let Ok(answer) = request.perform(&mut directory);
     (0..100).for_each(|_| node.sync.news(node.now));
@@ -164,7 +164,7 @@ fn a_directory_that_goes_back_is_read_again_although_its_places_were_seen() {
     other.write(&admins[1], 1);
     other.pump(&mut directory);
     one.pump_after(READ_INTERVAL, &mut directory);
-    // A backup is restored, and another change takes the place of the one that is lost.
+    // A backup is restored, and a new change takes the number of the lost one.
     directory = before;
     one.write(&admins[0], 2);
     one.pump(&mut directory);

@@ -30,7 +30,7 @@ pub struct Waits {
 enum State {
     /// The request was sent.
     Requested,
-    /// Changes arrive, and this number is still to come.
+    /// Changes arrive; this many are still missing.
     Receiving(Box<Changes>, u32),
     /// The exchange is over.
     Over,
@@ -54,13 +54,13 @@ pub enum JoinError {
     /// The inviter refused.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// A record or object is malformed, or is not one of the token's mesh.
+    /// A record or object is malformed, or belongs to another mesh than the token.
     #[error("the inviter's answer: {0}")]
     Object(#[from] ObjectError),
     /// The genesis belongs to another mesh.
     #[error("the inviter's answer is about another mesh than the token")]
     Mesh,
-    /// A change does not fit those before it.
+    /// A change does not follow from those before it.
     #[error("the inviter's answer: {0}")]
     Change(#[from] InsertError),
     /// A change arrived twice, or before one that it names.
@@ -102,7 +102,7 @@ impl Joiner {
         self.waits.as_ref()
     }
 
-    /// Processes a record of the inviter. Returns the mesh once this node has all of it.
+    /// Processes a record from the inviter. Returns the mesh once the joiner has all of it.
     ///
     /// # Errors
     /// See [`JoinError`]. An error is final.

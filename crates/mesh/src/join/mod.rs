@@ -7,13 +7,11 @@
 //!     <-------------------  changes, in causal order, in as many records as they need
 //! ```
 //!
-//! The key of each end is the one that it proved in TLS, so a request does not repeat it. The joiner sends nothing
-//! before it has compared the inviter's key with the token, and accepts only the roster of the token's mesh in which it
-//! is a member itself.
+//! TLS proves the key of each end, so a request does not repeat it. The joiner sends nothing before it has compared the inviter's key with
+//! the token, and accepts only a roster of the token's mesh that has it as a member.
 //!
-//! A member that asks again, because its session ended during the answer, gets the roster without another use of the
-//! invitation. So does a joiner that had to wait for an operator's approval. It asks again every few seconds, with the
-//! same key, each time in a new session.
+//! A member that asks again because its session ended during the answer gets the roster without using up the invitation further. So does a
+//! joiner that had to wait for an operator's approval. It asks again every few seconds, with the same key, each time in a new session.
 
 mod joiner;
 mod pending;

@@ -13,24 +13,24 @@ use crate::session::KeyHash;
 /// The number of joiners that wait at the same time.
 pub const MAX_PENDING: usize = 32;
 
-/// The number of joiners that wait with one invitation. It is more than one, so that a thief of the token who asks first
-/// does not keep the right joiner out.
+/// The number of joiners that wait with one invitation. It is more than one, so that a thief who uses the token first does not lock out its
+/// owner.
 pub const MAX_PER_INVITATION: usize = 4;
 
-/// The number of refused joiners that are remembered.
+/// The number of remembered refusals.
 const MAX_REFUSED: usize = 64;
 
 /// The time after its last request at which a joiner no longer counts as waiting.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// A joiner that has shown a valid secret and waits.
+/// A waiting joiner with a valid secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingJoiner {
     /// The hash of the key that it has proved.
     pub key: KeyHash,
-    /// The name that it will have.
+    /// Its future name.
     pub name: Label,
-    /// The invitation with which it asks.
+    /// The invitation that it uses.
     pub secret_hash: [u8; 32],
     /// The time of its first request.
     pub since: UnixTime,
@@ -52,9 +52,9 @@ pub struct PendingCounters {
 /// The reason why a joiner cannot wait.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum NotPending {
-    /// Too many wait.
+    /// Too many joiners wait.
     Full,
-    /// The operator has refused this key.
+    /// The operator refused this key.
     Refused,
 }
 
@@ -79,12 +79,12 @@ impl Pending {
         self.counters
     }
 
-    /// Returns a joiner that began to wait since the last call.
+    /// Returns a joiner that has begun to wait since the last call.
     pub(crate) fn take_new(&mut self) -> Option<KeyHash> {
         self.new.take()
     }
 
-    /// Lets a joiner wait, or records that it still waits.
+    /// Adds a joiner, or records that it still waits.
     pub(super) fn ask(
         &mut self,
         key: KeyHash,
@@ -118,7 +118,7 @@ impl Pending {
         self.by_key.get(key).filter(|it| !is_silent(it, now))
     }
 
-    /// Removes a joiner that was admitted.
+    /// Removes an admitted joiner.
     pub(crate) fn remove(&mut self, key: &KeyHash) {
         self.by_key.remove(key);
     }

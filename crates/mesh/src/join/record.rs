@@ -31,7 +31,7 @@ pub enum Record {
     Request {
         /// The secret of its token.
         secret: JoinSecret,
-        /// The name that it asks for.
+        /// The name that it requests.
         name: Label,
     },
     /// The inviter does not admit the joiner.
@@ -55,13 +55,13 @@ pub enum Record {
 /// The reason for a refusal, as sent to the joiner.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The invitation is unknown, expired or used up. A stranger does not learn which.
+    /// The invitation is unknown, expired or used up. A stranger does not learn which of these it is.
     #[error("the inviter does not accept this invitation: it may be used up or too old")]
     Invitation,
     /// Another member has the name.
     #[error("another member of the mesh has this name: choose another one with --name")]
     Name,
-    /// The inviter could not admit the node.
+    /// The inviter failed to admit the node.
     #[error("the inviter could not admit this node: its log has the reason")]
     Failed,
     /// The inviter's operator has refused the node.
@@ -85,7 +85,7 @@ impl Refused {
 impl Record {
     /// Encodes the record.
     pub fn encode(&self) -> Zeroizing<Vec<u8>> {
-        // The secret is written without a reallocation, which would leave a copy.
+        // Reserve the full length: a reallocation would leave a copy of the secret.
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_REQUEST));
         match self {
             Self::Request { secret, name } => {
@@ -115,7 +115,7 @@ impl Record {
         out
     }
 
-    /// Decodes a record. Only the bytes that [`Self::encode`] writes are accepted.
+    /// Decodes a record. Only the exact output of [`Self::encode`] is accepted.
     ///
     /// # Errors
     /// Fails with the first deviation from the format.

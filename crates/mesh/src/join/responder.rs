@@ -17,26 +17,26 @@ use crate::roster::{
 use crate::session::KeyHash;
 use crate::token::{Invitation, InvitationError, Invitations, JoinSecret, Terms};
 
-/// The inviter's end of one session for joining.
+/// The inviter's end of one joining session.
 #[derive(Debug)]
 pub struct Responder {
     /// The key that the joiner proved in TLS.
     peer: KeyHash,
     has_answered: bool,
-    /// The next record, if it is not one of changes.
+    /// The next record, unless it contains changes.
     first: Option<Zeroizing<Vec<u8>>>,
     /// The changes that are still to be sent.
     unsent: VecDeque<ChangeHash>,
 }
 
-/// The means by which an inviter admits nodes.
+/// The state with which an inviter admits nodes.
 #[derive(Debug)]
 pub struct Admission<'a> {
-    /// The key that signs.
+    /// The signing key.
     pub key: &'a SigningKey,
     /// The changes of the mesh.
     pub changes: &'a mut Changes,
-    /// The roster that results from them. It is not evaluated again for a request without a valid secret.
+    /// The roster that results from them. A request without a valid secret never causes another evaluation.
     pub roster: &'a mut Roster,
     /// The invitations.
     pub invitations: &'a mut Invitations,
@@ -48,16 +48,16 @@ pub struct Admission<'a> {
     pub now: UnixTime,
 }
 
-/// Counts requests that were not granted.
+/// Counts requests that were not granted, by reason.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct JoinCounters {
-    /// Records that are malformed or out of turn.
+    /// Records that were malformed or out of turn.
     pub malformed: u64,
     /// Requests that were refused.
     pub refused: u64,
 }
 
-/// The reason why an inviter does not admit a node, for its own log.
+/// The reason why an inviter does not admit a node, for the inviter's log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinRefusal {
     /// The record is malformed.
@@ -66,7 +66,7 @@ pub enum JoinRefusal {
     /// The record is not a request, or not the first one in its session.
     #[error("a record out of turn in a session for joining")]
     OutOfTurn,
-    /// The secret belongs to no invitation with which a node may join.
+    /// The secret belongs to no invitation that is still valid.
     #[error(transparent)]
     Invitation(#[from] InvitationError),
     /// Another member has the name.
@@ -78,13 +78,13 @@ pub enum JoinRefusal {
     /// This node cannot sign a change.
     #[error(transparent)]
     Draft(#[from] DraftError),
-    /// The change would be outside the bounds of an object.
+    /// The change would exceed the limits of an object.
     #[error("the admission cannot be signed: {0}")]
     Sign(ObjectError),
     /// The change cannot be in the set.
     #[error(transparent)]
     Insert(#[from] InsertError),
-    /// The change would not make the node a member, because this node has no right to sign it or the key was revoked.
+    /// The change would not make the node a member, because this node may not sign it or the key was revoked.
     #[error("this node has no right to admit it, or its key was revoked")]
     NotAdmitted,
     /// The change could not be stored.
@@ -102,7 +102,7 @@ pub enum JoinRefusal {
 }
 
 impl JoinRefusal {
-    /// Returns the reason to send to the joiner, or nothing if it did not keep to the protocol.
+    /// Returns the reason to send to the joiner, or `None` if the joiner broke the protocol.
     fn on_the_wire(&self) -> Option<Refused> {
         match self {
             Self::Form(_) | Self::OutOfTurn => None,
@@ -121,8 +121,8 @@ impl Responder {
         Self { peer, has_answered: false, first: None, unsent: VecDeque::new() }
     }
 
-    /// Processes a record of the joiner. `append` stores the admission and returns whether that succeeded. Only then
-    /// does it count as a use of the invitation. The answer or refusal is sent by [`Self::send`].
+    /// Processes a record from the joiner. `append` stores the admission and returns whether that succeeded; only then does the admission
+    /// use up the invitation. The answer or refusal is sent by [`Self::send`].
     ///
     /// # Errors
     /// See [`JoinRefusal`].
@@ -171,8 +171,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Sends as many records as the session takes. `send` returns false for a record for which there is no room.
-    /// Returns whether nothing is left.
+    /// Sends as many records as the session accepts. `send` returns false if there is no room for a record. Returns whether nothing is
+    /// left.
     pub fn send(&mut self, changes: &Changes, mut send: impl FnMut(&[u8]) -> bool) -> bool {
         if let Some(first) = &self.first {
             if !send(first) {
@@ -279,7 +279,7 @@ fn is_member(roster: &Roster, key: &KeyHash, now: UnixTime) -> bool {
     roster.member(key).is_some_and(|member| !member.is_expired(now))
 }
 
-/// Returns the description of a node that joins on these terms.
+/// Returns the roster's entry for a node that joins on these terms.
 fn node(
     terms: &Terms,
     name: Label,

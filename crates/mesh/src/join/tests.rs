@@ -75,7 +75,7 @@ impl Host {
         result
     }
 
-    /// Returns the outcome of a request, and the records of the answer.
+    /// Returns the result of a request, and the records of the answer.
     fn ask(&mut self, key: KeyHash, wished: &str) -> (Result<(), JoinRefusal>, Vec<Vec<u8>>) {
         let mut responder = Responder::new(key);
         let result = self.receive(&mut responder, &request(wished));
@@ -100,7 +100,7 @@ impl Host {
 }
 
 impl Host {
-    /// Approves a joiner. The change is stored if that is possible.
+    /// Approves a joiner, and stores the change if that is possible.
     fn approve(&mut self, key: KeyHash) -> Result<(), JoinRefusal> {
         let mut roster = Roster::evaluate(&self.changes);
         let mut admission = Admission {
@@ -120,7 +120,7 @@ impl Host {
         })
     }
 
-    /// Checks that the answer to a request is to wait, and that nothing else happens.
+    /// Checks that the responder answers "wait", and that nothing else happens.
     fn waits(&mut self, key: KeyHash) {
         let before = (self.uses(), self.changes.len());
         let (result, records) = self.ask(key, "laptop");

@@ -1,7 +1,7 @@
 //! OpenVPN apps as leaves of this node, the server that they connect to, and their authorization.
 //!
-//! An app has no key of the mesh. A signed change admits its certificate, so only the roster decides, and there is no
-//! list of clients and no revocation list. The app's addresses are routed to its gateway by all members.
+//! An app has no key of the mesh. A signed change admits its certificate, so the roster alone decides; there is no client list and no
+//! revocation list. All members route the app's addresses to its gateway.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -27,24 +27,24 @@ use crate::session::{KeyHash, MeshId};
 /// The first id of an app in the data plane. Members have lower ones.
 pub const FIRST_APP: PeerId = PeerId(*relaying::MEMBER_IDS.end() + 1);
 
-/// The number of apps that are connected at one time.
+/// The number of apps that can be connected at the same time.
 const MAX_APPS: u32 = 1024;
 
 /// The number of networks behind members that are pushed to an app.
 const MAX_ROUTES: usize = 128;
 
-/// A silent app is forgotten after twice the time that an app takes to notice that the server is gone.
+/// A silent app is dropped after twice the time in which an app notices that the server is gone.
 const PING: Duration = Duration::from_secs(10);
 const PING_RESTART: Duration = Duration::from_secs(60);
 const SERVER_FORGETS: Duration = Duration::from_secs(120);
 
-/// The text that refuses an app without a right.
+/// The refusal that an unauthorized app receives.
 const NO_MEMBER: &str = "it is not a member of the mesh, or not a leaf of this node";
 
 /// The configuration of the server for apps.
 #[derive(Debug)]
 pub struct AppsConfig {
-    /// The socket that apps connect to; nothing else is received there.
+    /// The socket that apps connect to; nothing else uses it.
     pub socket: SocketId,
     /// The certificates.
     pub tls: ServerTls,
@@ -56,7 +56,7 @@ pub struct AppsConfig {
     pub domain: String,
 }
 
-/// An OpenVPN app that is to become a leaf of this node.
+/// An OpenVPN app to be admitted as a leaf of this node.
 #[derive(Clone, Debug)]
 pub struct NewLeaf {
     /// Its name.
@@ -67,7 +67,7 @@ pub struct NewLeaf {
     pub range: Option<Ipv4Net>,
     /// The SHA-256 of its certificate, in lower-case hex.
     pub fingerprint: String,
-    /// The end of its certificate's validity.
+    /// The time at which its certificate expires.
     pub not_after: UnixTime,
 }
 
@@ -94,12 +94,12 @@ pub(super) struct Apps {
     socket: SocketId,
     dns: Vec<IpAddr>,
     domain: String,
-    /// The server's outputs that are still to be performed.
+    /// The server's pending outputs.
     outputs: Outbox<ServerEvent>,
 }
 
-/// Returns the value that the roster has in place of a key's hash for an app with this certificate. No key has this
-/// hash, so an app never has a session of the mesh.
+/// Returns the value that the roster uses in place of a key's hash, for an app with this certificate. No key has this hash, so an app never
+/// has a session of the mesh.
 pub fn leaf_key(mesh: &MeshId, fingerprint: &str) -> KeyHash {
     sha256(&[b"adit-mesh/1 leaf", mesh, fingerprint.as_bytes()])
 }
@@ -114,7 +114,7 @@ impl Node {
     /// Begins to serve the apps that are leaves of this node.
     ///
     /// # Errors
-    /// The wrapping is not a server's.
+    /// The wrapping is not for a server.
     pub fn serve_apps(&mut self, now: Instant, config: AppsConfig) -> Result<(), WrapError> {
         let AppsConfig { socket, tls, wrap, dns, domain } = config;
         let settings = Settings {
@@ -127,7 +127,7 @@ impl Node {
             exit_notify: Some(1),
             ..Settings::default()
         };
-        // An app's addresses and options come with its authorization.
+        // An app receives its addresses and options with its authorization.
         let config = ServerConfig {
             settings,
             tls,
@@ -225,7 +225,7 @@ impl Node {
         leaf_key(&self.mesh, &client.identity.fingerprint)
     }
 
-    /// Returns whether an input is for the server of apps, or for one that has ended.
+    /// Returns whether an input is for the apps' server, or for a former one.
     pub(super) fn is_for_apps(&self, input: &Input<'_>) -> bool {
         let socket = self.apps.as_ref().map(|apps| apps.socket);
         match input {
@@ -237,7 +237,7 @@ impl Node {
         }
     }
 
-    /// Passes an input to the server of apps.
+    /// Passes an input to the apps' server.
     pub(super) fn apps_input(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         if let Some(apps) = &mut self.apps {
             apps.server.handle(now, input, &mut apps.outputs);
@@ -252,7 +252,7 @@ impl Node {
             None if self.roster.revoked().contains(&self.leaf_of(client)) => {
                 Some((client.peer, Disconnect::Halt, "removed from the mesh"))
             }
-            // It may become one again: as long as the node serves apps at all, an app that tries learns the reason.
+            // It may become one again: as long as the node serves any apps, an app that tries to connect learns the reason.
             None => Some((client.peer, Disconnect::Restart, "not a member of the mesh")),
             Some(leaf) if (client.ipv4, client.ipv6) != (leaf.ipv4, Some(leaf.ipv6)) => {
                 Some((client.peer, Disconnect::Restart, "its addresses have changed"))
@@ -268,7 +268,7 @@ impl Node {
         self.perform_apps(now, out);
     }
 
-    /// Performs the outputs of the server of apps.
+    /// Performs the outputs of the apps' server.
     fn perform_apps(&mut self, now: Instant, out: &mut Out) {
         while let Some(output) = self.apps.as_mut().and_then(|apps| apps.outputs.pop()) {
             match output {
@@ -317,7 +317,7 @@ impl Node {
         let net = leaf.ipv4.and_then(|ip| Some((ip, range(ip)?)));
         let mut push = Vec::new();
         if let Some((_, range)) = net {
-            // Any other address of the network will do, because a tunnel has no neighbours.
+            // Any other address of the network works, because a tunnel has no link-layer neighbours.
             let gateway = own.and_then(|own| own.ipv4).or_else(|| range.hosts().next());
             push.extend(gateway.map(|gateway| format!("route-gateway {gateway}")));
         }

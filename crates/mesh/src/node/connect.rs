@@ -1,4 +1,4 @@
-//! Connecting to members, and the ways to reach them.
+//! Connects to members, in each possible way.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -17,10 +17,10 @@ use crate::path::{
 };
 use crate::session::KeyHash;
 
-/// The time for which a node keeps connecting to a member after there was a packet for it.
+/// The time for which a node keeps trying to connect to a member after a packet for it.
 pub(super) const WANTED: Duration = Duration::from_secs(30);
 
-/// The time after which another way is tried, if the peer does not answer.
+/// The time after which a node tries another way if the peer does not answer.
 const WAY_TIMEOUT: Duration = Duration::from_millis(1000);
 
 /// The time limit for a handshake with a peer that has answered.
@@ -29,7 +29,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait between two rounds in which no way worked.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// The number of sessions over which a node asks for the endpoint of another node.
+/// The number of neighbours that a node asks for the endpoint of another node.
 const MAX_ASKED: usize = 4;
 
 impl Node {
@@ -46,7 +46,7 @@ impl Node {
         let is_new = known.attempt.is_none();
         known.attempt.get_or_insert_default();
         if is_new {
-            // The relays of the other node, where it is registered.
+            // The relays with which the other node is registered.
             for relay in relays_of(&self.mesh, peer, &self.relays()) {
                 if relay != self.own && self.live(&relay).is_none() {
                     self.connect(now, &relay, out);
@@ -57,7 +57,7 @@ impl Node {
         }
     }
 
-    /// Returns the entry of a member, and creates it if there is none.
+    /// Returns the entry of a member, creating it if necessary.
     pub(super) fn peer_mut(&mut self, now: Instant, key: KeyHash, out: &mut Out) -> &mut Peer {
         if !self.peers.contains_key(&key) {
             let random = adit_engine::Random::new(self.random.bytes::<32>());
@@ -71,7 +71,7 @@ impl Node {
         self.peers.entry(key).or_insert_with(|| unreachable!("it was inserted"))
     }
 
-    /// Forgets a member without a session that nothing is waiting for.
+    /// Forgets a member that has no session and that nothing waits for.
     pub(super) fn forget_peer(&mut self, key: &KeyHash, out: &mut Out) {
         if let Some(peer) = self.peers.remove(key) {
             if !peer.search_sockets.is_empty() {
@@ -101,10 +101,10 @@ impl Node {
         }
     }
 
-    /// Returns whether either end of a session has the other one as a standing neighbour.
+    /// Returns whether either end of a session has chosen the other as a standing neighbour.
     pub(super) fn stands(&self, now: Instant, peer: &KeyHash) -> bool {
         let relays = self.relays();
-        // This avoids hashing all members, because a relay is the neighbour of many.
+        // Check this first: it avoids hashing all members, because a relay is the neighbour of many.
         self.standing.contains(peer)
             || relays_of(&self.mesh, peer, &relays).contains(&self.own)
             || {
@@ -118,7 +118,7 @@ impl Node {
         self.unix(now).0 / 3600
     }
 
-    /// Takes the next step of each attempt that is due, and begins those that are missing.
+    /// Takes the next step of each attempt that is due, and begins missing attempts.
     pub(super) fn connect_due(&mut self, now: Instant, out: &mut Out) {
         let is_connected = |key: &&KeyHash| {
             self.peers
@@ -148,7 +148,7 @@ impl Node {
         unused.iter().for_each(|key| self.forget_peer(key, out));
     }
 
-    /// Tries the next way to a member.
+    /// Tries the next way to reach a member.
     pub(super) fn next_step(&mut self, now: Instant, key: KeyHash) {
         let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) else {
             return;
@@ -201,13 +201,13 @@ impl Node {
             attempt.until = now + UDP_RETRY;
         } else if last {
             attempt.failures = attempt.failures.saturating_add(1);
-            // After the last way, the next round begins with a pause.
+            // Pause after the last way; then the next round begins.
             attempt.until = now + timeout + backoff(attempt.failures, &mut self.random);
             self.ask_where(now, key);
         }
     }
 
-    /// Leaves an attempt alone until a later time, because there is no way to the member.
+    /// Suspends an attempt, because there is no way to reach the member.
     fn wait(&mut self, now: Instant, key: KeyHash) {
         let random = &mut self.random;
         if let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
@@ -225,7 +225,7 @@ impl Node {
         }
     }
 
-    /// Restarts a round of an attempt, because there may be a better way now.
+    /// Restarts an attempt's round, because there may be a better way now.
     pub(super) fn try_again(&mut self, now: Instant, key: &KeyHash) {
         if let Some(attempt) = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut())
             && !attempt.number.is_some_and(|number| self.sessions.is_answered(number))
@@ -236,7 +236,7 @@ impl Node {
         }
     }
 
-    /// Returns the ways to a member, the best first. Without UDP, streams follow the best address.
+    /// Returns the ways to reach a member, best first. Without UDP, streams follow the best address.
     fn ways(&mut self, now: Instant, key: &KeyHash) -> Vec<Way> {
         let relays = self.legs_to(key).into_iter().take(MAX_RELAYS);
         let mut ways: Vec<Way> = relays
@@ -253,7 +253,7 @@ impl Node {
         ways
     }
 
-    /// Returns the addresses of a member, the best first.
+    /// Returns a member's addresses, best first.
     pub(super) fn direct_ways(&self, key: &KeyHash) -> Vec<Way> {
         let mut addresses: Vec<SocketAddr> = Vec::new();
         let endpoint = self.endpoints.get(key).map_or(&[][..], |it| &it.candidates);
@@ -267,7 +267,7 @@ impl Node {
         addresses.into_iter().map(link).collect()
     }
 
-    /// Returns a rank of an address to dial: that of a neighbour on the same network comes first.
+    /// Ranks an address for dialling: addresses on the same network come first.
     pub(super) fn preference(&self, address: SocketAddr) -> u8 {
         let same_network = self.own_addresses.iter().any(|own| match (own.ip(), address.ip()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => own.octets()[..3] == other.octets()[..3],

@@ -4,7 +4,7 @@
 //! version 1 | public key 32 | sequence 8 | number of candidates 1 | candidate * | signature 64
 //! ```
 //!
-//! An endpoint is sent to peers and to nodes that ask for it, and never to all.
+//! An endpoint goes only to peers and to nodes that ask for it.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
@@ -34,7 +34,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Signs the addresses of the key's own node, at most [`MAX_CANDIDATES`].
+    /// Signs the addresses of the key's owner, at most [`MAX_CANDIDATES`].
     pub(super) fn sign(
         mesh: &MeshId,
         key: &SigningKey,
@@ -91,14 +91,14 @@ fn signed(mesh: &MeshId, body: &[u8]) -> Vec<u8> {
     [DOMAIN, mesh, body].concat()
 }
 
-/// The newest endpoint of each node that is known.
+/// The newest known endpoint of each node.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
     by_node: BTreeMap<KeyHash, Endpoint>,
 }
 
 impl Endpoints {
-    /// Keeps an endpoint in place of the known one, if there is room. Returns whether it did.
+    /// Stores an endpoint in place of the known one, if there is room. Returns whether it did.
     pub(super) fn put(&mut self, endpoint: Endpoint) -> bool {
         let is_known = self.by_node.contains_key(&endpoint.node);
         let fits = is_known || self.by_node.len() < MAX_ENDPOINTS;

@@ -1,9 +1,9 @@
-//! Whether a node may rely on its roster: with whom it has compared it, and when.
+//! Whether a node may rely on its roster: which members it has compared it with, and when.
 //!
-//! A node that was away may have missed that a member was removed, and the removed node may be the first to connect. So
-//! before such a node installs routes to a peer, it compares its roster with two members other than that peer. Without
-//! an answer it goes on after [`PATIENCE`], and the peer is stale. With a greatest age, a peer also loses its routes once
-//! the roster was compared with no other member for so long: a pair in isolation does not trust each other forever.
+//! A node that was away may have missed that a member was removed, and the removed node may be the first to connect. So before such a node
+//! installs routes to a peer, it compares its roster with two members other than that peer. Without an answer it installs them after
+//! [`PATIENCE`], and the peer is stale. If a maximum age is set, a peer also loses its routes when the roster has not been compared with
+//! any other member for that long, so an isolated pair does not trust each other forever.
 
 use std::time::Duration;
 
@@ -21,26 +21,26 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// The number of members other than the peer with which a node that was away compares its roster.
 const OTHERS: usize = 2;
 
-/// The number of members whose last comparison is remembered: those that are needed, independently of the peer.
+/// The number of remembered comparisons: enough whichever member is the peer.
 const MAX_COMPARED: usize = OTHERS + 1;
 
 /// The minimum time between two [`NodeEvent::Compared`], which cause a write to the disk.
 const TELL: Duration = Duration::from_secs(60);
 
-/// The comparisons of a node's roster with those of others.
+/// The comparisons of a node's roster with other members' rosters.
 #[derive(Debug, Default)]
 pub(super) struct Freshness {
-    /// The members of the last comparisons, the latest first.
+    /// The members of the last comparisons, latest first.
     compared: Vec<(KeyHash, UnixTime)>,
     check: Check,
     max_age: Option<Duration>,
     told_at: Option<UnixTime>,
 }
 
-/// The comparisons after a node was away.
+/// The state of the comparisons after an absence.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Check {
-    /// It was not away, or has compared its roster since.
+    /// The node was not away, or has compared its roster since.
     #[default]
     None,
     /// The node waits for answers.
@@ -49,25 +49,25 @@ enum Check {
     Over { since: UnixTime },
 }
 
-/// The permissions of a node for a peer.
+/// What a node permits a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trust {
-    /// Whether there are routes to it.
+    /// Whether it gets routes.
     pub(super) is_open: bool,
     /// Whether too few others have confirmed the roster since this node was away.
     pub(super) is_stale: bool,
-    /// Whether the last comparison with another member is too long ago.
+    /// Whether the last comparison with another member is too old.
     pub(super) is_expired: bool,
 }
 
 #[cfg(test)]
 impl Trust {
-    /// Trust in a peer without a check.
+    /// Permits a peer everything, without a check.
     pub(super) const FULL: Self = Self { is_open: true, is_stale: false, is_expired: false };
 }
 
 impl Freshness {
-    /// Continues with the comparisons of an earlier run. Those in the future are ignored.
+    /// Continues with the comparisons of an earlier run, ignoring those in the future.
     pub(super) fn new(
         mut compared: Vec<(KeyHash, UnixTime)>,
         max_age: Option<Duration>,
@@ -145,7 +145,7 @@ impl Freshness {
         }
     }
 
-    /// Returns whether trust may change without an event.
+    /// Returns whether permissions may change with time alone.
     pub(super) fn has_timer(&self) -> bool {
         self.max_age.is_some() || self.deadline().is_some()
     }
@@ -159,7 +159,7 @@ impl Freshness {
         !early
     }
 
-    /// Forgets the comparisons of a time in the future, because the clock was set back.
+    /// Forgets comparisons in the future, after the clock was set back.
     pub(super) fn clock_set(&mut self, unix: UnixTime) {
         self.compared.retain(|(_, at)| *at <= unix);
         self.told_at = None;
@@ -170,7 +170,7 @@ impl Freshness {
 }
 
 impl Node {
-    /// Returns the last comparisons of the roster with those of others, to be kept over a restart.
+    /// Returns the last comparisons, to be kept across a restart.
     pub fn compared(&self) -> &[(KeyHash, UnixTime)] {
         &self.freshness.compared
     }
@@ -196,7 +196,7 @@ impl Node {
         self.freshness.forget(key);
     }
 
-    /// Opens and closes the routes to peers according to the comparisons.
+    /// Adds and removes routes to peers, as the comparisons permit.
     pub(super) fn update_trust(&mut self, now: Instant, out: &mut Out) {
         let (unix, others) = (self.unix(now), self.others());
         self.freshness.advance(now, others);

@@ -17,7 +17,7 @@ use crate::token::Token;
 /// The time limit for an inviter to answer at one of its addresses.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// The interval at which a node that waits for an approval asks again at first.
+/// The first interval at which a node that waits for an approval asks again.
 const ASK_SOON: Duration = Duration::from_secs(3);
 
 /// The time for which it asks at that interval.
@@ -34,11 +34,11 @@ const APPROVAL_LIMIT: Duration = Duration::from_secs(3600);
 pub enum JoinEvent {
     /// This node is a member.
     Joined(Box<Joined>),
-    /// This node waits until the inviter's operator approves it. It happens once.
+    /// This node waits for the approval of the inviter's operator. Reported once.
     Waiting(Waits),
     /// This node is not a member.
     Failed(JoinFailure),
-    /// The inviter may be reached over a stream to this address: see [`Joining::stream_opened`].
+    /// Open a stream to the inviter at this address; see [`Joining::stream_opened`].
     OpenStream(SocketAddr),
 }
 
@@ -51,7 +51,7 @@ pub enum JoinFailure {
          between the two machines"
     )]
     Unreachable,
-    /// No operator has approved this node in time.
+    /// No operator approved this node in time.
     #[error(
         "the inviter did not approve this node within an hour: join again when an operator is there to approve it"
     )]
@@ -59,7 +59,7 @@ pub enum JoinFailure {
     /// The session with the inviter ended.
     #[error("the session with the inviter ended: {0}")]
     Session(Reason),
-    /// The inviter refused, or its answer is not valid.
+    /// The inviter refused, or its answer was invalid.
     #[error(transparent)]
     Answer(#[from] JoinError),
 }
@@ -76,7 +76,7 @@ pub struct Joining {
     attempts: Vec<SessionNumber>,
     joiner: Option<(SessionNumber, Joiner)>,
     until: Instant,
-    /// The time at which streams are opened, unless a datagram has been answered.
+    /// The time at which streams are opened, unless a datagram was answered.
     streams_at: Option<Instant>,
     /// The time at which the inviter answered that an operator must approve this node.
     waits_since: Option<Instant>,
@@ -121,7 +121,7 @@ impl Joining {
         Ok(joining)
     }
 
-    /// Takes the stream that [`JoinEvent::OpenStream`] asked for; if it could not be opened, there is nothing to do.
+    /// Takes the stream that [`JoinEvent::OpenStream`] requested. If it cannot be opened, no call is needed.
     pub fn stream_opened(&mut self, now: Instant, stream: Link, out: &mut Outbox<JoinEvent>) {
         let inviter = *self.token.inviter();
         let wanted = !self.is_over && self.joiner.is_none();
@@ -210,7 +210,7 @@ impl Joining {
             session::Event::Ended(session, _, reason) => {
                 self.attempts.retain(|attempt| *attempt != session);
                 if self.waits_since.is_some() {
-                    // The inviter may be back in a moment.
+                    // The inviter may be back soon.
                     self.joiner.take_if(|(own, _)| *own == session);
                     if self.joiner.is_none() && self.attempts.is_empty() && self.ask_at.is_none() {
                         self.ask_again(now);
@@ -265,7 +265,7 @@ impl Engine for Joining {
                         out.event(JoinEvent::Failed(failure));
                     }
                 },
-                // A session for joining has no data channels.
+                // A joining session has no data channels.
                 _ => {}
             }
         }

@@ -9,17 +9,16 @@ use adit_engine::{Instant, Rate, TokenBucket};
 use crate::session::KeyHash;
 use crate::sync::Budget;
 
-/// Records of one member. A relay passes on those of many members, so its burst is a generous one.
+/// The budget for one member's records. A relay forwards records of many members, so the burst is large.
 const RECORDS: Rate = Rate::new(8000, Duration::from_secs(8));
 
-/// Endpoints that one member signs. The limit is one in 10 s on average, and as many at once as two quick restarts
-/// cause.
+/// The budget for endpoints that one member signs: one in 10 s on average, and a burst that covers two quick restarts.
 const ENDPOINTS: Rate = Rate::one_in(Duration::from_secs(10), 3);
 
-/// The time for which a member that exceeded a limit is reported.
+/// The time for which a member is reported after it exceeded a limit.
 const NAMED: Duration = Duration::from_secs(600);
 
-/// The number of members with limits. Other members have no entry and therefore no room: see [`Limits::untracked`].
+/// The number of members with an entry. Items of members without one are dropped: see [`Limits::untracked`].
 const MAX_LIMITED: usize = 16_384;
 
 /// Counts the items of a member that were dropped because it exceeded a limit.
@@ -34,7 +33,7 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// Returns whether nothing was dropped.
+    /// Returns whether no item was dropped.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -44,9 +43,9 @@ impl Excess {
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     by_member: BTreeMap<KeyHash, Member>,
-    /// Items of members without an entry that were dropped.
+    /// Dropped items of members without an entry.
     untracked: u64,
-    /// Items of all members that were dropped.
+    /// Dropped items of all members.
     total: Excess,
 }
 
@@ -54,7 +53,7 @@ pub(super) struct Limits {
 struct Member {
     records: TokenBucket,
     endpoints: TokenBucket,
-    /// The rest of the budget for changes, while there is no session.
+    /// The remaining budget for changes, while there is no session.
     sync: Option<Budget>,
     excess: Excess,
     exceeded_at: Option<Instant>,
@@ -98,7 +97,7 @@ impl Limits {
         Some(self.by_member.entry(*key).or_default())
     }
 
-    /// Counts changes of a member that its budget did not cover.
+    /// Counts changes that exceeded a member's budget.
     pub(super) fn changes_dropped(&mut self, now: Instant, from: &KeyHash, count: u64) {
         if count > 0 {
             self.exceeded(now, from, count, |excess| &mut excess.changes);
@@ -121,14 +120,14 @@ impl Limits {
         }
     }
 
-    /// Keeps the rest of a member's budget for changes until its next session.
+    /// Keeps a member's remaining budget for changes until its next session.
     pub(super) fn keep_budget(&mut self, key: &KeyHash, budget: Budget) {
         if let Some(member) = self.entry(key) {
             member.sync = Some(budget);
         }
     }
 
-    /// Returns the budget of the member's last session.
+    /// Returns the budget that was left after the member's last session.
     pub(super) fn take_budget(&mut self, key: &KeyHash) -> Option<Budget> {
         self.by_member.get_mut(key).and_then(|member| member.sync.take())
     }
@@ -145,7 +144,7 @@ impl Limits {
         recent.map(|member| member.excess).unwrap_or_default()
     }
 
-    /// Returns the drops of all members, and of those beyond the bound on members.
+    /// Returns the drops of all members, and the drops of members without an entry.
     pub(super) fn totals(&self) -> (Excess, u64) {
         (self.total, self.untracked)
     }

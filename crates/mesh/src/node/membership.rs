@@ -17,19 +17,19 @@ use crate::token::{
     Invitation, InvitationError, JoinSecret, MAX_ADDRESSES, Terms, Token, TokenError,
 };
 
-/// A change that was signed.
+/// A signed change.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
     /// The change.
     pub change: ChangeHash,
-    /// Whether it counts only after other admins have approved it.
+    /// Whether it takes effect only after other admins have approved it.
     pub is_waiting: bool,
 }
 
 /// The reason why a change cannot be signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
-    /// This node has no key with the right.
+    /// This node has no key that may sign it.
     #[error("this node has no right to it: sign on a machine with the key of an admin")]
     NoRight,
     /// The change would not be valid.
@@ -41,7 +41,7 @@ pub enum SignError {
     /// The policy is longer than [`super::MAX_POLICY`].
     #[error("a policy of {0} bytes is too long: at most {max}", max = super::MAX_POLICY)]
     PolicyTooLong(usize),
-    /// The change is outside the bounds of an object.
+    /// The change exceeds the limits of an object.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// The change cannot be in the set.
@@ -49,16 +49,16 @@ pub enum SignError {
     Insert(InsertError),
 }
 
-/// The reason why there is no invitation.
+/// The reason why a node cannot invite.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InviteError {
-    /// This node has no right to admit others.
+    /// This node may not admit others.
     #[error("this node may not invite: an admin grants the right")]
     NoRight,
     /// Another member has the name that the invitation gives.
     #[error("another member has the name {0}: choose another one")]
     Name(Label),
-    /// This node has no address that a token could name, or too many.
+    /// This node has no address for the token, or too many.
     #[error(transparent)]
     Token(#[from] TokenError),
     /// There is no room for another invitation.
@@ -67,7 +67,7 @@ pub enum InviteError {
 }
 
 impl Node {
-    /// Invites nodes. Returns the token with which they can join until `until`.
+    /// Invites nodes. Returns a token with which they can join until `until`.
     ///
     /// # Errors
     /// See [`InviteError`].
@@ -97,7 +97,7 @@ impl Node {
         Ok(token)
     }
 
-    /// Signs a change and gives it to the neighbours. It does the same with a change that other admins must approve.
+    /// Signs a change and sends it to the neighbours, even if other admins must still approve it.
     ///
     /// # Errors
     /// See [`SignError`].
@@ -149,12 +149,12 @@ impl Node {
         self.admin.as_ref().map(SigningKey::public_hash)
     }
 
-    /// Makes this the key with which the node signs, if it is an admin's.
+    /// Makes the node sign with this key, if it is an admin's.
     pub fn set_admin_key(&mut self, key: SigningKey) {
         self.admin = Some(key);
     }
 
-    /// Returns the members whose membership is not over, without leaves, which have no sessions.
+    /// Returns the members whose membership has not expired, except leaves, which have no sessions.
     pub(super) fn valid_members(&self) -> impl Iterator<Item = KeyHash> {
         let (_, unix) = self.base;
         let has_sessions =
@@ -177,12 +177,12 @@ impl Node {
         self.roster.member(key).is_some_and(|member| member.relay)
     }
 
-    /// Adds changes that did not arrive from a neighbour, but for example from a directory, and pushes them to the
-    /// neighbours. Returns the number of new ones; the set counts those that cannot be in it.
+    /// Adds changes from a source other than a neighbour, such as a directory, and pushes them to the neighbours. Returns the number of new
+    /// ones; the set counts those that it rejects.
     pub fn receive(&mut self, now: Instant, changes: Vec<Change>, out: &mut Out) -> usize {
         let mut added = Vec::new();
         for change in changes {
-            // Failures are counted.
+            // The set counts failures.
             let _ = self.changes.insert_into(change, &mut added);
         }
         let count = added.len();
@@ -201,10 +201,10 @@ impl Node {
         self.apply(now, added, roster, out);
     }
 
-    /// Puts a roster that results from new changes into effect.
+    /// Puts the roster that results from new changes into effect.
     fn apply(&mut self, now: Instant, added: Vec<ChangeHash>, roster: Roster, out: &mut Out) {
         out.event(NodeEvent::Added(added));
-        // A node that is removed learns of it before its sessions end.
+        // A removed node learns of the removal before its sessions end.
         self.send_waiting(now);
         let before: BTreeSet<KeyHash> = self.valid_members().collect();
         let former = std::mem::replace(&mut self.roster, roster);
@@ -230,7 +230,7 @@ impl Node {
         out.event(NodeEvent::Roster);
     }
 
-    /// Admits new members, and expels those that are no longer members.
+    /// Admits new members, and expels former ones.
     fn members_changed(&mut self, now: Instant, before: &BTreeSet<KeyHash>, out: &mut Out) {
         let after: BTreeSet<KeyHash> = self.valid_members().collect();
         for key in after.difference(before) {
@@ -247,7 +247,7 @@ impl Node {
         }
     }
 
-    /// Ends everything with a node that is no longer a member.
+    /// Ends sessions, attempts and routes with a former member.
     fn expel(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
         self.sessions.expel(now, key, &mut self.session_outputs);
         while let Some(output) = self.session_outputs.pop() {
@@ -265,7 +265,7 @@ impl Node {
         self.neighbours_of = None;
     }
 
-    /// Ends everything with members whose membership has expired.
+    /// Expels members whose membership has expired.
     pub(super) fn check_expiry(&mut self, now: Instant, out: &mut Out) {
         let before: BTreeSet<KeyHash> = self.valid_members().collect();
         self.base = (now, self.unix(now));
@@ -273,7 +273,7 @@ impl Node {
         self.check_apps(now, out);
     }
 
-    /// Processes a record of a node that joins.
+    /// Processes a record from a joiner.
     pub(super) fn join_record(
         &mut self,
         now: Instant,
@@ -282,7 +282,7 @@ impl Node {
         out: &mut Out,
     ) {
         let Some(mut responder) = self.responders.remove(&session) else { return };
-        // The event precedes the answer, and is stored before that is sent.
+        // The event precedes the answer, so the change is stored before the answer is sent.
         let answered = self.with_admission(now, out, |admission, append| {
             responder.receive(record, admission, append)
         });
@@ -329,7 +329,7 @@ impl Node {
         let inviter = self.roster.member(&self.own).and_then(|own| own.name.clone());
         let before: BTreeSet<KeyHash> = self.valid_members().collect();
         let former: Vec<Member> = self.roster.members().cloned().collect();
-        // Borrows two fields and not the whole node, as `signing_key` would.
+        // Unlike `signing_key`, this borrows only two fields, not the whole node.
         let key = greatest_right(self.admin.as_ref(), &self.key, &self.roster);
         let mut signed = None;
         let mut admission = Admission {
@@ -361,7 +361,7 @@ impl Node {
         result
     }
 
-    /// Returns the key with the greatest right of this node.
+    /// Returns this node's key with the most rights.
     fn signing_key(&self) -> &SigningKey {
         greatest_right(self.admin.as_ref(), &self.key, &self.roster)
     }

@@ -9,10 +9,10 @@
 //!
 //! # Sessions
 //!
-//! A node keeps sessions with its standing neighbours and connects to others when there is a packet for them. It reaches a
-//! member through a relay that both have a session with, or at the addresses of the member's endpoint. A session over
-//! a relay is the same as any other: a relayed link takes the place of an address, and its packets
-//! travel as records in the sessions with the relay. Data is spliced by the relay's data plane, unread.
+//! A node keeps sessions with its standing neighbours and connects to others when there is a packet for them. It reaches a member through a
+//! relay that both have a session with, or at the addresses of the member's endpoint. A session over a relay is like any other: a relayed
+//! link takes the place of an address, and its packets travel as records in the sessions with the relay. The relay's data plane splices the
+//! data unread.
 //!
 //! # Paths
 //!
@@ -81,13 +81,13 @@ pub(crate) use streams::NO_UDP;
 
 type Out = Outbox<NodeEvent>;
 
-/// The interval of the work that needs no exact time: attempts, traffic, neighbours.
+/// The interval of work without exact timing: attempts, traffic, neighbours.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The interval at which neighbours compare digests of their rosters, although nothing changed.
+/// The interval at which neighbours compare digests of their rosters even if nothing changed.
 const COMPARE: Duration = Duration::from_secs(300);
 
-/// The time after which records that found no room are tried again.
+/// The time after which records that did not fit are sent again.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// The parts of a node.
@@ -101,19 +101,19 @@ pub struct NodeConfig {
     pub changes: Changes,
     /// The invitations of this node.
     pub invitations: Invitations,
-    /// [`Node::endpoints`] of an earlier run.
+    /// The result of [`Node::endpoints`] in an earlier run.
     pub endpoints: Vec<Vec<u8>>,
     /// Addresses at which members may be reached, such as those of the token.
     pub hints: Vec<(KeyHash, Vec<SocketAddr>)>,
-    /// The same for streams.
+    /// Addresses at which members may accept streams, such as those of the token.
     pub stream_hints: Vec<(KeyHash, Vec<SocketAddr>)>,
     /// The times at which sessions are renewed and end.
     pub policy: Policy,
     /// The limits of the data that this node relays.
     pub relay_limits: RelayLimits,
-    /// The text of the mesh's policy, of an earlier run.
+    /// The text of the mesh's policy, as kept by an earlier run.
     pub policy_text: Option<String>,
-    /// [`Node::compared`] of an earlier run.
+    /// The result of [`Node::compared`] in an earlier run.
     pub compared: Vec<(KeyHash, UnixTime)>,
     /// The time without a comparison with another member after which a peer loses its routes, or `None` for never.
     pub max_age: Option<Duration>,
@@ -122,7 +122,7 @@ pub struct NodeConfig {
 /// An event of a node.
 #[derive(Debug)]
 pub enum NodeEvent {
-    /// These changes are new. They must be stored before the outputs that follow are performed.
+    /// These changes are new. Store them before performing the outputs that follow.
     Added(Vec<ChangeHash>),
     /// Members, their names, addresses or subnets have changed.
     Roster,
@@ -134,13 +134,13 @@ pub enum NodeEvent {
     Policy,
     /// The roster was compared with that of another member: see [`Node::compared`].
     Compared,
-    /// A peer has become stale, has lost its routes or has them again: see [`PeerReport`].
+    /// A peer has become stale, or has lost or regained its routes: see [`PeerReport`].
     Trust,
     /// There is a session with a member.
     Connected {
         /// The member.
         peer: KeyHash,
-        /// The relay, if the session goes over one.
+        /// The relay, if the session uses one.
         via: Option<KeyHash>,
         /// Whether the session is on a stream.
         stream: bool,
@@ -159,7 +159,7 @@ pub enum NodeEvent {
         /// The path.
         route: path::Route,
     },
-    /// The search for a path to a member needs this many sockets of its own: see [`Node::sockets_opened`].
+    /// A port search needs this many new sockets: see [`Node::sockets_opened`].
     OpenSockets {
         /// The member.
         peer: KeyHash,
@@ -168,7 +168,7 @@ pub enum NodeEvent {
     },
     /// A session needs a stream to this address: see [`Node::stream_opened`].
     OpenStream(SocketAddr),
-    /// These sockets of [`Node::sockets_opened`] are of no use any more.
+    /// These sockets of [`Node::sockets_opened`] are no longer needed.
     CloseSockets(Vec<SocketId>),
     /// An event of the server for OpenVPN apps.
     App(Box<ServerEvent>),
@@ -191,12 +191,12 @@ pub struct Node {
     random: Random,
     base: (Instant, UnixTime),
     sessions: SessionEngine,
-    /// The outputs of the sessions that are still to be performed.
+    /// The sessions' pending outputs.
     session_outputs: Outbox<session::Event>,
     changes: Changes,
     roster: Roster,
     sync: RosterSync,
-    /// The sessions that may have records of the roster to send.
+    /// The sessions that may have roster records to send.
     unsent: BTreeSet<SessionNumber>,
     invitations: Invitations,
     joins: JoinCounters,
@@ -228,7 +228,7 @@ pub struct Node {
     punch_budget: Arc<PunchBudget>,
     next_tick: Instant,
     next_compare: Instant,
-    /// The hour for which the neighbours were chosen.
+    /// The hour for which the current neighbours were chosen.
     neighbours_of: Option<u64>,
     retry_at: Option<Instant>,
     has_begun: bool,
@@ -237,7 +237,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Creates a node, which connects to its neighbours from the first input on.
+    /// Creates a node. It starts to connect to its neighbours with the first input.
     ///
     /// # Errors
     /// The cryptographic library failed.
@@ -332,12 +332,12 @@ impl Node {
         &self.changes
     }
 
-    /// Returns the invitations, to be kept over a restart.
+    /// Returns the invitations, to be kept across a restart.
     pub fn invitations(&self) -> &Invitations {
         &self.invitations
     }
 
-    /// Returns the known endpoints, to be kept over a restart.
+    /// Returns the known endpoints, to be kept across a restart.
     pub fn endpoints(&self) -> Vec<Vec<u8>> {
         self.endpoints.iter().map(|endpoint| endpoint.encoded().to_vec()).collect()
     }
@@ -457,12 +457,12 @@ impl Node {
             Output::Plane(command) => self.command(command, out),
             Output::Event(event) => self.session_event(now, event, out),
             Output::Hangup(link) => out.push(Output::Hangup(link)),
-            // Sessions of a mesh dial nothing by name, and know their peers by the roster.
+            // Mesh sessions dial no names, and identify their peers by the roster.
             Output::Dial(_) | Output::AuthRequest(..) => {}
         }
     }
 
-    /// Passes a command to the data plane. A relayed link becomes the relay's own.
+    /// Passes a command to the data plane, with a relayed link replaced by the link to the relay.
     fn command(&mut self, command: Command, out: &mut Out) {
         let through = |node: &Self, link| {
             let way = node.relayed.way(link)?;
@@ -503,8 +503,7 @@ impl Node {
         }
     }
 
-    /// Sends packets to destinations that no member has to this member, which must be a gateway; with `None` they are
-    /// dropped.
+    /// Sends packets for all destinations outside the mesh to this member, which must be a gateway. With `None` they are dropped.
     pub fn set_exit(&mut self, exit: Option<KeyHash>, out: &mut Out) {
         let former = std::mem::replace(&mut self.exit, exit);
         if former != exit {
@@ -538,8 +537,7 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// Decodes a record of a member, and an endpoint, for the fuzzer, and checks that the decoded values are encoded the
-/// same way.
+/// For the fuzzer: decodes a member's record and an endpoint, and checks that encoding the results gives the same bytes.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) {
     if let Ok(record) = record::Record::decode(bytes) {

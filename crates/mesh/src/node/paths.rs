@@ -1,4 +1,4 @@
-//! Driving the finders of paths, and this node's own addresses.
+//! Drives the path finders, and manages this node's own addresses.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::path::{
 };
 use crate::session::KeyHash;
 
-/// The round trip to a relay that has not been measured.
+/// The assumed round trip to a relay, until it has been measured.
 const UNKNOWN_RTT: Duration = Duration::from_millis(50);
 
-/// The size of IP packets that every relay carries.
+/// The size of the IP packets that every relay carries.
 const RELAYED_MTU: u16 = 1400;
 
-/// The least time between two endpoints of this node.
+/// The minimum time between two endpoints of this node.
 const ENDPOINT_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Node {
-    /// Sets this node's own addresses with its port, and the addresses that a router maps to it.
+    /// Sets this node's own addresses, with its port, and the addresses that its router maps to it.
     pub fn set_addresses(
         &mut self,
         now: Instant,
@@ -40,7 +40,7 @@ impl Node {
         self.local_changed(now, out);
     }
 
-    /// Returns the addresses at which others may reach this node, the most useful first.
+    /// Returns the addresses at which others may reach this node, most useful first.
     pub(super) fn addresses(&self, now: Instant) -> Vec<Candidate> {
         let of = |addresses: Vec<SocketAddr>, kind| {
             addresses.into_iter().filter_map(move |at| Candidate::new(at, kind))
@@ -70,13 +70,13 @@ impl Node {
         }
     }
 
-    /// Tells the finder of a peer this node's addresses.
+    /// Passes this node's addresses to the peer's path finder.
     pub(super) fn tell_local(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
         let (candidates, nat) = (self.addresses(now), self.nat.classify(now));
         self.finder_input(now, key, path::Input::Local { candidates, nat }, out);
     }
 
-    /// Tells the finder of a peer the relays that serve both ends.
+    /// Passes the relays that serve both ends to the peer's path finder.
     pub(super) fn tell_relays(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
         let legs = self.legs_to(key);
         self.finder_input(now, key, path::Input::Relays(legs), out);
@@ -89,8 +89,8 @@ impl Node {
         }
     }
 
-    /// Returns the relays with which this node has a direct session and at which either end is registered. A relay itself
-    /// is reached directly alone.
+    /// Returns the relays with which this node has a direct session and at which either end is registered. The path to a relay is always
+    /// direct.
     pub(super) fn legs_to(&self, key: &KeyHash) -> Vec<RelayLeg> {
         if self.is_relay(key) || self.is_relay(&self.own) {
             return Vec::new();
@@ -114,10 +114,10 @@ impl Node {
         legs
     }
 
-    /// Signs this node's addresses again if they have changed, and tells them to the peers.
+    /// Signs this node's addresses again if they have changed, and sends them to the peers.
     pub(super) fn announce_endpoint(&mut self, now: Instant, out: &mut Out) {
         let mut candidates = self.endpoint_candidates(now);
-        // The ports that a symmetric NAT has opened for some nodes lead no other one here, and change all the time.
+        // Leave out ports that a symmetric NAT opened for single nodes: no other node can use them, and they change all the time.
         if self.nat.classify(now).kind.is_symmetric() {
             candidates.retain(|candidate| candidate.kind() != CandidateKind::Observed);
         }
@@ -127,7 +127,7 @@ impl Node {
         if unchanged || early || candidates.is_empty() {
             return;
         }
-        // The clock, so that endpoints from after a restart are newer.
+        // Number endpoints by the clock, so those from after a restart are newer.
         let after = known.map_or(0, |known| known.sequence.saturating_add(1));
         let sequence = self.unix(now).0.max(after);
         let Some(endpoint) = Endpoint::sign(&self.mesh, &self.key, sequence, candidates) else {
@@ -170,7 +170,7 @@ impl Node {
         self.finder_input(now, &key, input, out);
     }
 
-    /// Gives an input to the finder of a peer, and performs what it asks for.
+    /// Passes an input to the peer's path finder, and performs its outputs.
     pub(super) fn finder_input(
         &mut self,
         now: Instant,
@@ -192,8 +192,8 @@ impl Node {
         }
     }
 
-    /// Takes the sockets that [`NodeEvent::OpenSockets`] asked for: fewer, or none, if that failed. Packets that they
-    /// receive are those of this node.
+    /// Takes the sockets that [`NodeEvent::OpenSockets`] requested: fewer, or none, if opening them failed. The packets that they receive
+    /// belong to this node.
     pub fn sockets_opened(
         &mut self,
         now: Instant,
@@ -250,12 +250,12 @@ impl Node {
                 out.send(Link::stream(id, to), bytes);
             }
             path::Output::SendProbe { route: Route::Relay(_), .. } => {}
-            // The session finds the size of packets that its path carries, whatever the path is.
+            // The session itself finds the packet size that its path carries.
             path::Output::SetMtu { .. } => {}
         }
     }
 
-    /// Moves the session with a peer to a path.
+    /// Moves the session with a peer to another path.
     pub(super) fn use_path(&mut self, now: Instant, key: &KeyHash, route: Route, out: &mut Out) {
         let link = match route {
             Route::Direct { socket, to } => Link::datagram(socket, None, to),
@@ -263,7 +263,7 @@ impl Node {
             Route::Stream { id, to } => Link::stream(id, to),
         };
         if link.is_stream() || self.live(key).is_some_and(|live| live.link.is_stream()) {
-            // A session does not pass from a stream to datagrams: another one replaces it.
+            // A session cannot move from a stream to datagrams; a new session replaces it.
             if matches!(route, Route::Direct { .. }) {
                 self.try_udp_at(now, key, link);
             }
@@ -284,9 +284,9 @@ impl Node {
         }
     }
 
-    /// Notes the address at which a peer sees this node.
+    /// Records the address at which a peer sees this node.
     fn observed(&mut self, now: Instant, key: &KeyHash, seen: SocketAddr, out: &mut Out) {
-        // A peer on the same site sees nothing of the NAT in front of the site.
+        // A peer on the same site does not see the NAT in front of the site.
         let near = self.live(key).is_some_and(|live| is_private(live.link.remote().ip()));
         if near && self.own_addresses.contains(&seen) {
             return;

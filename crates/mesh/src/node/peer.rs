@@ -6,17 +6,17 @@ use super::freshness::Trust;
 use crate::path::{PathFinder, Tag};
 use crate::session::SessionNumber;
 
-/// Another member with which this node has or seeks a session.
+/// A member with which this node has a session, or tries to establish one.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) session: Option<Live>,
     pub(super) attempt: Option<Attempt>,
     pub(super) finder: PathFinder,
-    /// The time of the finder in the table of timers.
+    /// The finder's time in the table of timers.
     pub(super) scheduled: Option<Instant>,
-    /// The sockets of the search for a path; later only the one that found it.
+    /// The sockets of the port search; later only the one that found a path.
     pub(super) search_sockets: Vec<SocketId>,
-    /// Until this time, the peer is connected to again if there is no session.
+    /// Until this time, the node connects again if there is no session.
     pub(super) wanted_until: Instant,
 }
 
@@ -27,32 +27,31 @@ pub(super) struct Live {
     pub(super) channels: Vec<PeerId>,
     pub(super) link: Link,
     pub(super) since: Instant,
-    /// The packets in the tunnel so far, by channel.
+    /// The tunnelled packets so far, by channel.
     pub(super) packets: Vec<u64>,
-    /// The last time at which the number of packets had changed.
+    /// The last time at which the number of packets changed.
     pub(super) active_at: Instant,
-    /// This node's permissions for the peer, as far as they depend on its roster.
+    /// What this node permits the peer, as far as it depends on the age of the roster.
     pub(super) trust: Trust,
 }
 
-/// A way on which a peer may answer.
+/// A way to reach a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// An address, or a relay.
     Link(Link),
-    /// A stream to an address, which is not open yet.
+    /// A stream to an address, still to be opened.
     Stream(SocketAddr),
 }
 
-/// The search for a way on which the peer answers. If there is a session on a stream, it searches for one over
-/// datagrams to replace it.
+/// An attempt to reach a peer. If there is a session on a stream, it tries datagrams, to replace the session.
 #[derive(Debug, Default)]
 pub(super) struct Attempt {
-    /// The session that is being made.
+    /// The session being established.
     pub(super) number: Option<SessionNumber>,
-    /// The ways that are still to be tried in this round.
+    /// The ways left to try in this round.
     pub(super) ways: Vec<Way>,
-    /// The stream that is being opened.
+    /// The stream being opened.
     pub(super) dials: Option<SocketAddr>,
     /// The time at which the next step is due.
     pub(super) until: Instant,

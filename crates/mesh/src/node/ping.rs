@@ -1,4 +1,4 @@
-//! Measures the round trip to a member with a record in its session, which takes the session's path.
+//! Measures the round trip to a member: sends a record in its session, over the session's path.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::record::Record;
 use super::{Node, Out, RouteKind};
 use crate::session::KeyHash;
 
-/// The number of pings that are unanswered, or whose answer was not fetched.
+/// The number of pings that are unanswered, or whose answer has not been fetched.
 const MAX_PINGS: usize = 64;
 
 /// The time after which a ping is forgotten.
@@ -57,7 +57,7 @@ impl Node {
         self.pings.0.get(&nonce).and_then(|ping| ping.answer)
     }
 
-    /// Processes the answer of a member. Others cannot answer in its place, and only the first answer counts.
+    /// Processes the answer of a member. No other member can answer in its place, and only the first answer counts.
     pub(super) fn ponged(&mut self, now: Instant, from: &KeyHash, nonce: u64) {
         let route = self.peer(now, from).route;
         if let Some(ping) = self.pings.0.get_mut(&nonce)
@@ -70,7 +70,7 @@ impl Node {
 
 #[cfg(test)]
 impl Pings {
-    /// Returns the pings of a node that has sent this one.
+    /// Returns the pings of a node that has sent one.
     pub(super) fn sent(nonce: u64, to: KeyHash, at: Instant) -> Self {
         Self([(nonce, Ping { to, at, answer: None })].into())
     }

@@ -18,31 +18,31 @@ pub const MAX_POLICY: usize = 64 * 1024;
 /// The length of a piece.
 const PIECE: usize = 3 * 1024;
 
-/// The number of texts that a node keeps, which are the roster's and those that wait for approvals.
+/// The number of texts that a node keeps: the roster's, and those that wait for approvals.
 const MAX_TEXTS: usize = 4;
 
 /// The time in which a member must answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A node's knowledge of the policy.
+/// What a node knows of the policy.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PolicyState<'a> {
     /// There is none, so all members reach each other.
     None,
-    /// There is one, which this node has not received yet.
+    /// There is one, but this node has not received it yet.
     Missing,
     /// Its text.
     Text(&'a str),
 }
 
-/// The texts of policies.
+/// The texts of policies, by hash.
 #[derive(Debug, Default)]
 pub(super) struct Policies {
     texts: VecDeque<([u8; 32], String)>,
     fetch: Option<Fetch>,
 }
 
-/// A text that is being fetched.
+/// A text being fetched.
 #[derive(Debug)]
 struct Fetch {
     hash: [u8; 32],
@@ -58,7 +58,7 @@ impl Policies {
         self.texts.iter().find(|(it, _)| it == hash).map(|(_, text)| text.as_str())
     }
 
-    /// Keeps a text, in place of the oldest one that is not the roster's.
+    /// Stores a text, in place of the oldest one that is not the roster's.
     pub(super) fn put(&mut self, text: String, current: Option<[u8; 32]>) {
         let hash = sha256(&[text.as_bytes()]);
         self.texts.retain(|(it, _)| *it != hash);
@@ -72,7 +72,7 @@ impl Policies {
 }
 
 impl Node {
-    /// Returns this node's knowledge of the policy.
+    /// Returns what this node knows of the policy.
     pub fn policy(&self) -> PolicyState<'_> {
         match self.roster.policy() {
             Some(hash) if hash != sha256(&[]) => match self.policies.get(&hash) {
@@ -83,7 +83,7 @@ impl Node {
         }
     }
 
-    /// Makes a text the mesh's policy; an empty one ends it.
+    /// Makes a text the mesh's policy. An empty text removes the policy.
     ///
     /// # Errors
     /// See [`SignError`].
@@ -118,7 +118,7 @@ impl Node {
             without = fetch.without;
         }
         let next = self.connected().find(|peer| !without.contains(peer));
-        // All were asked. They are asked again at the next tick.
+        // All were asked; ask them again at the next tick.
         let Some(from) = next else { return };
         let until = now + PATIENCE;
         self.policies.fetch = Some(Fetch { hash, from, bytes: Vec::new(), until, without });
@@ -173,7 +173,7 @@ impl Node {
                 _ => fetch.until = now,
             }
         }
-        // It does not have the text, but another member may.
+        // This member does not have the text, but another one may.
         self.fetch_policy(now);
     }
 }

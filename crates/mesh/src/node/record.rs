@@ -26,22 +26,22 @@ use crate::wire::{DecodeError, Decoder, open_record, put_head};
 /// The length of the longest record.
 pub(super) const MAX_RECORD: usize = 4096;
 
-/// The first kind of the records of this module. Those of paths and of the roster have lower ones.
+/// The first record kind of this module. Path records and roster records have lower ones.
 pub(super) const FIRST_KIND: u8 = 32;
 
 /// A record between members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// To a relay, to pass this on.
+    /// Asks a relay to forward this content.
     Forward { to: KeyHash, content: Content },
-    /// From a relay, with content from another member.
+    /// From a relay: content from another member.
     Forwarded { from: KeyHash, content: Content },
-    /// From a relay, which has no session with `peer`.
+    /// From a relay: it has no session with `peer`.
     Unreachable { peer: KeyHash },
-    /// Asks a relay to pass on packets from `from` with these ids, and no longer those with other ids. The sender chose
-    /// the ids for its channels with `from`.
+    /// Asks a relay to forward packets from `from` with these ids, and to stop forwarding other ids. The sender chose the ids for its
+    /// channels with `from`.
     Accept { from: KeyHash, ids: Vec<u32> },
-    /// From a relay, where packets from `from` with one of the ids go to another member.
+    /// From a relay: it already forwards packets from `from` with one of the ids to another member.
     Taken { from: KeyHash },
     /// Asks for a node's endpoint.
     Where { node: KeyHash },
@@ -57,7 +57,7 @@ pub(super) enum Record {
     Pong { nonce: u64 },
 }
 
-/// The content that a relay passes on.
+/// The content that a relay forwards.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Content {
     /// A control packet of the session between the two ends.
@@ -66,7 +66,7 @@ pub(super) enum Content {
     Path(Zeroizing<Vec<u8>>),
 }
 
-// Written by hand because records of paths contain secrets.
+// Written by hand because path records contain secrets.
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -168,7 +168,7 @@ impl Record {
         out
     }
 
-    /// Decodes a record. Only the bytes that [`Self::encode`] writes are accepted.
+    /// Decodes a record. Only the exact output of [`Self::encode`] is accepted.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (kind, mut from) = open_record(bytes, MAX_RECORD)?;
         let record = match kind {

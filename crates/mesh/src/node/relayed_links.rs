@@ -1,4 +1,4 @@
-//! Links that represent a path through a relay, so that a session works the same over a relay as over a direct path.
+//! Links that represent paths through relays, so a session works the same over a relay as over a direct path.
 
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -7,7 +7,7 @@ use adit_engine::{Link, SocketId};
 
 use crate::session::KeyHash;
 
-/// The socket of relayed links, which no driver has.
+/// The socket of relayed links, which exists in no driver.
 const SOCKET: SocketId = SocketId(u16::MAX);
 
 /// A path through a relay.
@@ -17,7 +17,7 @@ pub(super) struct Relayed {
     pub(super) peer: KeyHash,
 }
 
-/// The links of the relayed paths that were used so far.
+/// The links of all relayed paths used so far.
 #[derive(Debug, Default)]
 pub(super) struct RelayedLinks {
     by_link: HashMap<Link, Relayed>,
@@ -32,7 +32,7 @@ impl RelayedLinks {
             return *link;
         }
         self.last = self.last.saturating_add(1);
-        // In the discard prefix (RFC 6666), so the address is never that of a node.
+        // The discard prefix (RFC 6666) never contains a node's address.
         let address = Ipv6Addr::from((0x0100_u128 << 112) | u128::from(self.last));
         let link = Link::datagram(SOCKET, None, SocketAddr::from((address, 1)));
         self.by_link.insert(link, way);
@@ -45,7 +45,7 @@ impl RelayedLinks {
         if link.socket() == Some(SOCKET) { self.by_link.get(&link).copied() } else { None }
     }
 
-    /// Forgets the paths to and through a node that is no longer a member.
+    /// Forgets the paths to and through a former member.
     pub(super) fn forget(&mut self, node: &KeyHash) {
         self.by_link.retain(|_, way| way.relay != *node && way.peer != *node);
         self.links.retain(|way, _| way.relay != *node && way.peer != *node);

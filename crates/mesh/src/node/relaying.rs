@@ -1,11 +1,11 @@
 //! This node's work as a relay for other members.
 //!
-//! A relay passes on control packets and records, within a budget of each pair of members. Data it passes on unread, by
-//! splices of the data plane: a member tells the relay the ids of its channels with another member, and packets with
-//! these ids that come from that member go to it.
+//! A relay forwards control packets and records within a budget for each pair of members. It forwards data unread, by splices of the data
+//! plane: a member sends the relay the ids of its channels with another member, and the relay forwards packets with these ids from that
+//! member.
 //!
-//! A relay's own channels have other ids than those of other nodes ([`ids`]): the data plane would take a packet that is to
-//! be relayed for one of its own.
+//! A relay's own channels use another range of ids than other nodes' channels ([`ids`]). Otherwise the data plane would mistake packets to
+//! be relayed for its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -21,10 +21,10 @@ use crate::session::KeyHash;
 /// The number of members whose packets one member can accept through this relay.
 pub(super) const MAX_ACCEPTED: usize = 1024;
 
-/// Control packets and records of one pair of members. A handshake takes some 16 KiB in each direction.
+/// The budget for control packets and records of one pair of members. A handshake takes about 16 KiB in each direction.
 const CONTROL_OF_PAIR: Rate = Rate::new(256 * 1024, Duration::from_secs(4));
 
-/// Control packets and records of all pairs.
+/// The budget for control packets and records of all pairs.
 const CONTROL_IN_ALL: Rate = Rate::new(64 * 1024 * 1024, Duration::from_secs(4));
 
 /// The ids of a relay's own channels.
@@ -38,16 +38,16 @@ pub(super) fn ids(is_relay: bool) -> RangeInclusive<u32> {
     if is_relay { RELAY_IDS } else { MEMBER_IDS }
 }
 
-/// The limits of the data that a relay passes on.
+/// The limits on the data that a relay forwards.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RelayLimits {
-    /// In bytes, from one member to another; `None`: no limit.
+    /// The limit from one member to another, in bytes; `None`: no limit.
     pub of_pair: Option<Rate>,
-    /// In bytes, of all members together; `None`: no limit.
+    /// The limit for all members together, in bytes; `None`: no limit.
     pub in_all: Option<Rate>,
 }
 
-/// One direction between two members.
+/// One direction of traffic between two members.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Direction {
     to: KeyHash,
@@ -60,11 +60,11 @@ pub(super) struct Relaying {
     limits: RelayLimits,
     budget: RelayBudget,
     accepted: BTreeMap<Direction, Vec<u32>>,
-    /// The receiver of the packets with an id from a member.
+    /// The receiver of packets from a member, by id.
     receivers: HashMap<(KeyHash, u32), KeyHash>,
 }
 
-/// The first data channel of this node's session with a member, if there is one.
+/// The first data channel of this node's session with a member, if it has a session.
 pub(super) type ChannelOf<'a> = dyn Fn(&KeyHash) -> Option<PeerId> + 'a;
 
 impl Relaying {
@@ -85,12 +85,12 @@ impl Relaying {
         self.budget.counters()
     }
 
-    /// Returns the number of directions between two members that data is passed on in.
+    /// Returns the number of pairs of sender and receiver for which data is forwarded.
     pub(super) fn directions(&self) -> usize {
         self.accepted.len()
     }
 
-    /// Charges a control packet or record to the budgets. Returns whether it may be passed on.
+    /// Charges a control packet or record to the budgets. Returns whether it may be forwarded.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -101,8 +101,8 @@ impl Relaying {
         self.budget.take(now, from, to, bytes)
     }
 
-    /// Passes on to `to` the packets from `from` with these ids, and no longer those with other ids. Returns false if
-    /// an id is taken by another member or by a channel of this node, or there is no room.
+    /// Forwards packets from `from` with these ids to `to`, and stops forwarding other ids. Returns false if another member or a channel of
+    /// this node uses an id, or if there is no room.
     pub(super) fn accept(
         &mut self,
         to: KeyHash,
@@ -134,7 +134,7 @@ impl Relaying {
         true
     }
 
-    /// Splices what a member sends and receives, because it has a new session with this node.
+    /// Restores a member's splices, because it has a new session with this node.
     pub(super) fn connected(
         &self,
         member: &KeyHash,

@@ -1,4 +1,4 @@
-//! What a node tells an operator about its peers.
+//! A node's reports about its peers, for operators.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::token::InvitationCounters;
 pub enum RouteKind {
     /// There is no session.
     None,
-    /// A session is being made.
+    /// A session is being established.
     Connecting,
     /// Directly, at this address.
     Direct(SocketAddr),
     /// Through this relay.
     Relay(KeyHash),
-    /// It is an OpenVPN app, and is reached through this member.
+    /// It is an OpenVPN app, reached through this member.
     Leaf(KeyHash),
 }
 
-/// Another member, as this node sees it.
+/// The state of another member, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerReport {
     /// The hash of its key.
@@ -38,46 +38,47 @@ pub struct PeerReport {
     pub rtt: Option<Duration>,
     /// The age of the session.
     pub connected_for: Option<Duration>,
-    /// Whether there is a session at all times.
+    /// Whether the session is a standing one.
     pub standing: bool,
-    /// Whether this node reaches it, or the relay to it, over TCP.
+    /// Whether this node reaches it, or its relay, over TCP.
     pub stream: bool,
-    /// Whether there are routes to it. Without, it has a session, and this node compares its roster with others first.
+    /// Whether there are routes to it. A peer may have a session but no routes, while this node first compares its roster with other
+    /// members.
     pub is_open: bool,
     /// Whether too few other members have confirmed the roster since this node was away.
     pub is_stale: bool,
     /// Whether it has no routes because the roster was compared with no other member for too long.
     pub is_expired: bool,
-    /// What was dropped of it in the last minutes because it sends too much.
+    /// Its items that were dropped in the last minutes because it exceeded a limit.
     pub excess: Excess,
 }
 
 /// The counters of a node.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeCounters {
-    /// Records of members that were malformed; each ended its session.
+    /// Malformed records from members; each ended its session.
     pub malformed: u64,
-    /// Packets for a peer behind a relay without a session, or without room in it.
+    /// Dropped packets for a peer behind a relay: there was no session with the relay, or no room in it.
     pub relay_unavailable: u64,
-    /// What a member passed on that is no relay, or from a node that is no member.
+    /// Forwarded items from a member that is not a relay, or whose original sender is not a member.
     pub not_relayed: u64,
     /// Probes that belong to no peer.
     pub unknown_probes: u64,
     /// The counters of sessions.
     pub sessions: SessionCounters,
-    /// The counters of the exchange of changes.
+    /// The counters of the roster exchange.
     pub sync: SyncCounters,
     /// The counters of requests to join.
     pub joins: JoinCounters,
     /// The counters of invitations.
     pub invitations: InvitationCounters,
-    /// What was dropped of members that send too much.
+    /// Dropped items of members that exceeded a limit.
     pub excess: Excess,
-    /// What was dropped of members for whom the table of limits has no room.
+    /// Dropped items of members without an entry in the table of limits.
     pub untracked: u64,
     /// The counters of relayed control packets and records.
     pub relay: RelayCounters,
-    /// The directions between two members in which data is relayed.
+    /// The pairs of sender and receiver for which this node relays data.
     pub relayed_directions: usize,
 }
 
@@ -107,7 +108,7 @@ impl Node {
         let route = match live {
             Some(live) => match self.relayed.way(live.link) {
                 Some(way) => RouteKind::Relay(way.relay),
-                // A listener of both families shows IPv4 as a part of IPv6.
+                // A dual-stack listener reports IPv4 addresses as mapped IPv6.
                 None => {
                     let (ip, port) = (live.link.remote().ip(), live.link.remote().port());
                     RouteKind::Direct(SocketAddr::new(ip.to_canonical(), port))
@@ -144,7 +145,7 @@ impl Node {
         self.peers.get(key).map(|peer| peer.finder.report(now))
     }
 
-    /// Returns what is known about the NAT in front of this node.
+    /// Returns the known properties of the NAT in front of this node.
     pub fn nat(&self, now: Instant) -> NatInfo {
         self.nat.classify(now)
     }

@@ -23,11 +23,11 @@ use crate::sync;
 /// The time without an answer on any path after which a session ends.
 const LOST: Duration = Duration::from_secs(10);
 
-/// The keepalive times of sessions with relays: after a restart, a relay knows no addresses, so all must notice it soon.
+/// The keepalive times of sessions with relays. A restarted relay knows no addresses, so its neighbours must notice the restart soon.
 const RELAY_KEEPALIVE: Keepalive =
     Keepalive { interval: Duration::from_secs(5), timeout: Duration::from_secs(16) };
 
-/// The kinds of records of the roster.
+/// The kinds of roster records.
 const SYNC_KINDS: std::ops::RangeInclusive<u8> = 16..=18;
 
 impl Node {
@@ -45,7 +45,7 @@ impl Node {
                 None => self.join_record(now, session, &record, out),
             },
             Event::Ended(session, peer, reason) => self.ended(now, session, peer, reason, out),
-            // The session sets the size of packets in the tunnel itself.
+            // The session itself sets the size of tunnelled packets.
             Event::Path(..) => {}
         }
     }
@@ -65,7 +65,7 @@ impl Node {
         self.by_session.insert(number, key);
         self.by_channel.extend(live.channels.iter().map(|channel| (*channel, key)));
         if self.is_relay(&key) || self.is_relay(&self.own) {
-            // The first channel's packets show that the path works.
+            // Packets of the first channel show that the path works.
             let first = live.channels.first();
             first.into_iter().for_each(|channel| {
                 out.plane(Command::SetKeepalive(*channel, RELAY_KEEPALIVE));
@@ -115,7 +115,7 @@ impl Node {
         self.fetch_policy(now);
     }
 
-    /// Continues what depends on the session with a relay, and what this node relays for the peer.
+    /// Restores relayed sessions after a session with a relay, and splices after a session with a relayed peer.
     fn relay_connected(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
         let mut commands = Vec::new();
         self.relaying.connected(key, &|member| self.first_channel(member), &mut commands);
@@ -150,12 +150,12 @@ impl Node {
         self.responders.remove(&number);
         let Some(key) = key else { return };
         if self.by_session.remove(&number).is_none() {
-            // An attempt has failed, unless this node gave it up itself.
+            // The attempt has failed, unless this node itself gave it up.
             let Some(peer) = self.peers.get_mut(&key) else { return };
             let has_session = peer.session.is_some();
             if let Some(attempt) = peer.attempt.as_mut().filter(|it| it.number == Some(number)) {
                 attempt.number = None;
-                // One that would only replace a session begins again at its own time.
+                // An attempt to replace a session starts again on its own schedule.
                 if !has_session || !attempt.ways.is_empty() {
                     attempt.until = now;
                 }
@@ -191,7 +191,7 @@ impl Node {
         self.next_tick = now;
     }
 
-    /// Sets the destinations that are reached through a peer, and the sources accepted from it.
+    /// Sets the destinations routed to a peer, and the sources accepted from it.
     pub(super) fn set_routes(&mut self, key: &KeyHash, out: &mut Out) {
         let is_open = self.live(key).is_some_and(|live| live.trust.is_open);
         let mut routes = if is_open { destinations(&self.roster, key) } else { Vec::new() };
@@ -203,8 +203,8 @@ impl Node {
         }
     }
 
-    /// Returns all addresses that belong neither to the mesh nor to a member's network: what goes to an exit, and may come
-    /// from it. So packets for a member without a session are never sent to the exit, and it cannot pose as a member.
+    /// Returns all addresses outside the mesh and the members' networks: those that an exit node may receive and send. So the exit never
+    /// receives packets for a member without a session, and cannot impersonate a member.
     fn outside(&self) -> Vec<IpNet> {
         let genesis = self.changes.genesis();
         let ranges = genesis.ranges.iter().copied().map(IpNet::V4);
@@ -233,7 +233,7 @@ impl Node {
         self.live(key).and_then(|live| live.channels.first().copied())
     }
 
-    /// Sends a record to a member with which there is a session. Returns whether there was room.
+    /// Sends a record to a member in its session. Returns whether there was room.
     pub(super) fn send_record(&mut self, now: Instant, to: &KeyHash, record: &Record) -> bool {
         let Some(number) = self.live(to).map(|live| live.number) else { return false };
         self.sessions.send(now, number, &record.encode(), &mut self.session_outputs)
@@ -243,12 +243,12 @@ impl Node {
     pub(super) fn send_packet(&mut self, now: Instant, way: Relayed, packet: Vec<u8>) {
         let record = Record::Forward { to: way.peer, content: Content::Packet(packet) };
         if !self.send_record(now, &way.relay, &record) {
-            // The sessions send it again.
+            // The session retransmits it.
             self.counters.relay_unavailable = self.counters.relay_unavailable.saturating_add(1);
         }
     }
 
-    /// Sends what waits for room in its session.
+    /// Sends records that waited for room in their sessions.
     pub(super) fn send_waiting(&mut self, now: Instant) {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
@@ -258,7 +258,7 @@ impl Node {
             loop {
                 let room = self.sessions.room(number);
                 let Some(record) = self.sync.next_record(number, &self.changes, room) else {
-                    // No room for a record of the greatest length: there may be one.
+                    // There may be no room for a record of the maximum length.
                     if room < sync::MAX_RECORD && self.by_session.contains_key(&number) {
                         self.unsent.insert(number);
                         waits = true;
@@ -320,7 +320,7 @@ impl Node {
         }
     }
 
-    /// Ends the session of a member that does not keep to the protocol.
+    /// Ends the session of a member that violates the protocol.
     fn refuse(&mut self, now: Instant, session: SessionNumber) {
         self.counters.malformed = self.counters.malformed.saturating_add(1);
         self.sessions.disconnect(now, session, &mut self.session_outputs);
@@ -349,7 +349,7 @@ impl Node {
             }
             Record::Accept { from: sender, ids } => self.accept(now, from, sender, ids, out),
             Record::Taken { from: sender } => {
-                // Another session has other ids.
+                // A new session has new ids.
                 if let Some(number) = self.live(&sender).map(|live| live.number) {
                     self.sessions.disconnect(now, number, &mut self.session_outputs);
                     self.connect(now, &sender, out);
@@ -384,7 +384,7 @@ impl Node {
         out: &mut Out,
     ) {
         let node = endpoint.node;
-        // The node itself knows best, also if its clock was set back.
+        // The node knows its own addresses best, even if its clock was set back.
         let is_news = if *from == node {
             self.endpoints.differs(&endpoint)
         } else {
@@ -399,7 +399,7 @@ impl Node {
         }
     }
 
-    /// Passes something on to another member.
+    /// Forwards content to another member.
     fn forward(&mut self, now: Instant, from: KeyHash, to: KeyHash, content: Content) {
         let direct = self.live(&to).is_some_and(|live| self.relayed.way(live.link).is_none());
         if !direct || !self.is_relay(&self.own) {
@@ -411,7 +411,7 @@ impl Node {
         }
     }
 
-    /// Takes what a relay passed on.
+    /// Processes content that a relay forwarded.
     fn forwarded(
         &mut self,
         now: Instant,
@@ -439,7 +439,7 @@ impl Node {
         }
     }
 
-    /// As a relay, accepts packets from one member for another one.
+    /// As a relay, starts to forward packets from one member to another.
     fn accept(&mut self, now: Instant, to: KeyHash, from: KeyHash, ids: Vec<u32>, out: &mut Out) {
         if !self.is_relay(&self.own) || !self.is_valid_member(now, &from) {
             return;
@@ -455,7 +455,7 @@ impl Node {
         }
     }
 
-    /// Tells the relays that serve both ends of a session the ids of this node's channels in it.
+    /// Sends the relays that serve both ends of a session the ids of its channels at this end.
     pub(super) fn accept_through_relays(&mut self, now: Instant, key: &KeyHash) {
         let Some(live) = self.live(key) else { return };
         let ids: Vec<u32> = live.channels.iter().map(|channel| channel.0).collect();
@@ -466,7 +466,7 @@ impl Node {
         }
     }
 
-    /// Tells a peer the address at which this node sees it.
+    /// Sends a peer the address at which this node sees it.
     fn tell_observed(&mut self, now: Instant, number: SessionNumber, link: Link) {
         if link.socket() == Some(MAIN_SOCKET) && is_usable(link.remote()) {
             let record = path::Record::Observed(link.remote()).encode();
@@ -474,9 +474,9 @@ impl Node {
         }
     }
 
-    /// Ends the sessions with peers that answer on no path: they may have restarted.
+    /// Ends the sessions with peers that do not answer on any path: they may have restarted.
     ///
-    /// If no relay answers over UDP, those that accept streams get one earlier.
+    /// If no relay answers over UDP, those that accept streams are dialled over a stream earlier.
     pub(super) fn end_lost(&mut self, now: Instant) {
         let without_udp = self.is_without_udp(now);
         let limit = |key: &KeyHash, live: &Live| {
@@ -498,7 +498,7 @@ impl Node {
         }
     }
 
-    /// Asks the data plane how much passed through the sessions.
+    /// Requests the sessions' packet counts from the data plane.
     pub(super) fn read_traffic(&mut self) {
         let sessions = self.peers.values().filter_map(|peer| peer.session.as_ref());
         for channel in sessions.flat_map(|live| &live.channels) {
@@ -506,7 +506,7 @@ impl Node {
         }
     }
 
-    /// Notes that packets passed through a channel.
+    /// Records the packets that passed through a channel.
     pub(super) fn traffic(
         &mut self,
         now: Instant,
@@ -529,7 +529,7 @@ impl Node {
     }
 }
 
-/// Appends the parts of a network that lie in none of the others.
+/// Appends the parts of a network that none of the others contain.
 fn without(network: IpNet, others: &[IpNet], parts: &mut Vec<IpNet>) {
     let others: Vec<IpNet> = others
         .iter()
@@ -544,7 +544,7 @@ fn without(network: IpNet, others: &[IpNet], parts: &mut Vec<IpNet>) {
     }
 }
 
-/// Returns the destinations that are reached through a member: its own, and those of its leaves.
+/// Returns the destinations reached through a member: its own and those of its leaves.
 pub fn destinations(roster: &Roster, key: &KeyHash) -> Vec<IpNet> {
     let member = roster.member(key);
     let leaves = roster.leaves_of(key);

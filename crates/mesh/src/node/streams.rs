@@ -1,9 +1,8 @@
-//! TCP as the last way to a node, with the rules for when it is tried and abandoned.
+//! TCP as the last resort to reach a node, with the rules for when to try and when to abandon it.
 //!
-//! Nodes that can be reached accept streams at a port, which their endpoints and tokens name. A node that gets no answer over
-//! UDP from any relay opens a stream to such a node, and has its session with it there. From time to time it tries
-//! UDP again, and a session over UDP then replaces the one on the stream: keys do not pass from one to the other. Sessions
-//! with other members, which the relay only forwards, notice nothing of either.
+//! Reachable nodes accept streams at a port, which their endpoints and tokens name. A node that gets no answer over UDP from any relay
+//! opens a stream to such a node and runs their session over it. From time to time it tries UDP again; a new session over UDP, with new
+//! keys, then replaces the one on the stream. Sessions with other members, which the relay only forwards, are not affected.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,26 +26,26 @@ pub(super) const UDP_RETRY: Duration = Duration::from_secs(30);
 /// The time limit for opening a stream.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The number of streams that a node opens at one time.
+/// The number of streams that a node opens at the same time.
 const MAX_DIALS: usize = 16;
 
 /// The number of this node's addresses for streams that it announces.
 const MAX_ADDRESSES: usize = 4;
 
-/// The streams of a node, without their sessions.
+/// The state of a node's streams, without their sessions.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     /// The port at which this node accepts streams.
     pub(super) port: Option<NonZeroU16>,
-    /// Addresses of members' streams that are in no endpoint, such as those of the token.
+    /// Addresses at which members accept streams that no endpoint contains, such as those of the token.
     hints: BTreeMap<KeyHash, Vec<SocketAddr>>,
     /// The time since which no relay has answered over UDP.
     silent_since: Option<Instant>,
-    /// Whether attempts have been notified that this has lasted for [`NO_UDP`].
+    /// Whether attempts were restarted because this has lasted for [`NO_UDP`].
     has_begun: bool,
-    /// The streams that are being opened, with the members that they are for.
+    /// The streams being opened, with their members.
     dialled: BTreeMap<SocketAddr, KeyHash>,
-    /// The streams among them that the driver has not been asked for.
+    /// Those of them that have not been requested from the driver.
     wanted: Vec<SocketAddr>,
 }
 
@@ -103,7 +102,7 @@ impl Node {
         streams
     }
 
-    /// Returns the addresses at which a member may accept streams, the best first.
+    /// Returns the addresses at which a member may accept streams, best first.
     pub(super) fn stream_addresses(&self, key: &KeyHash) -> Vec<SocketAddr> {
         let endpoint = self.endpoints.get(key).map_or(&[][..], |it| &it.candidates);
         let streams = endpoint.iter().filter(|it| it.kind() == CandidateKind::Stream);
@@ -121,7 +120,7 @@ impl Node {
 
     /// Records whether relays answer over UDP.
     pub(super) fn watch_udp(&mut self, now: Instant, out: &mut Out) {
-        // The time for which each relay with a session over UDP has been silent.
+        // For each relay with a session over UDP, the time since its last answer.
         let relays: Vec<(KeyHash, Option<Duration>)> = self
             .peers
             .iter()
@@ -146,8 +145,7 @@ impl Node {
                 self.try_streams(now);
             }
         }
-        // A relay that carries no data is checked rarely, so it must be determined whether only the relay is lost or
-        // all of UDP.
+        // Idle relays are checked rarely, so check now whether only this relay is lost or all of UDP.
         let is_lost = |peer: &Peer| peer.session.is_some() && peer.finder.lost_for(now).is_some();
         if self.peers.values().any(is_lost) {
             for (key, _) in relays {
@@ -156,12 +154,12 @@ impl Node {
         }
     }
 
-    /// Returns whether a link is a direct path of datagrams.
+    /// Returns whether a link is a direct datagram path.
     fn is_direct_datagram(&self, link: Link) -> bool {
         !link.is_stream() && self.relayed.way(link).is_none()
     }
 
-    /// Restarts the attempts for which there is a stream, because the time for datagrams is over.
+    /// Restarts the attempts that can use a stream, because the time for datagrams is over.
     fn try_streams(&mut self, now: Instant) {
         let waits = |peer: &Peer| peer.attempt.is_some() && peer.session.is_none();
         let waiting = self.peers.iter().filter(|(_, peer)| waits(peer));
@@ -186,8 +184,7 @@ impl Node {
         streams.chain(self.direct_ways(key)).collect()
     }
 
-    /// Continues after a session on a stream that this node opened has ended. Opens another stream unless UDP is
-    /// answering.
+    /// Continues after the end of a session on a stream that this node opened: opens another stream unless UDP answers again.
     pub(super) fn on_stream_ended(&mut self, now: Instant, key: &KeyHash) {
         let ways = self.stream_ways(key);
         let attempt = self.peers.get_mut(key).and_then(|peer| peer.attempt.as_mut());
@@ -212,7 +209,7 @@ impl Node {
         }
     }
 
-    /// Continues after a session was established on a stream that this node opened. UDP is tried again later.
+    /// Continues after a session was established on a stream that this node opened: schedules the next attempt over UDP.
     pub(super) fn on_stream_established(&mut self, now: Instant, key: &KeyHash, out: &mut Out) {
         if let Some(peer) = self.peers.get_mut(key) {
             peer.attempt = Some(Attempt { until: now + UDP_RETRY, ..Attempt::default() });
@@ -235,14 +232,14 @@ impl Node {
         }
     }
 
-    /// Asks the driver for the streams that attempts wait for.
+    /// Requests the streams that attempts wait for from the driver.
     pub(super) fn dial_wanted(&mut self, out: &mut Out) {
         for to in std::mem::take(&mut self.streams.wanted) {
             out.event(NodeEvent::OpenStream(to));
         }
     }
 
-    /// Takes the stream that [`NodeEvent::OpenStream`] asked for, or `None` if it could not be opened.
+    /// Takes the stream that [`NodeEvent::OpenStream`] requested, or `None` if it could not be opened.
     pub fn stream_opened(
         &mut self,
         now: Instant,
@@ -270,7 +267,7 @@ impl Node {
             (Ok(number), Some(attempt)) if self.sessions.link(number) == Some(link) => {
                 attempt.number = Some(number);
             }
-            // There is already a session, or there can be none.
+            // There is already a session, or none is possible.
             _ => out.push(Output::Hangup(link)),
         }
         self.advance(now, out);

@@ -1,4 +1,4 @@
-//! The cost that one member can cause to a node.
+//! Tests of the cost that one member can cause to a node.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ fn a_member_that_floods_records_is_limited_and_named() {
         it.record(NOW, FIRST, wanted.clone());
     }
     assert_eq!(it.excess(), Excess { records: 1000, ..Excess::default() });
-    // A new session renews nothing.
+    // A new session does not refill the budget.
     it.disconnect(FIRST);
     it.connect(SessionNumber(10));
     it.record(NOW, SessionNumber(10), wanted);
@@ -157,7 +157,7 @@ fn a_member_that_floods_changes_is_limited_and_named_over_all_its_sessions() {
 fn only_the_member_that_was_asked_answers_a_ping_and_once() {
     let mut it = Fixture::new();
     let to = it.member.public_hash();
-    // There is no real session that would send it.
+    // No real session exists that would send it.
     assert_eq!(it.node.ping(NOW, &to, &mut it.out), None);
     let ping = Pings::sent(5, to, NOW);
     it.node.pings = ping;

@@ -1,4 +1,4 @@
-//! Addresses at which a node may be reachable.
+//! The addresses at which a node may be reachable.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ pub enum CandidateKind {
 impl Candidate {
     /// Creates a candidate, unless no other machine could use the address.
     pub fn new(address: SocketAddr, kind: CandidateKind) -> Option<Self> {
-        // Without the scope and the flow label, equal addresses compare as equal.
+        // Remove the scope and the flow label, so equal addresses compare as equal.
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         is_usable(address).then_some(Self { address, kind })
     }
@@ -95,7 +95,7 @@ impl fmt::Display for CandidateKind {
     }
 }
 
-/// Returns whether an address is only reachable from networks of the same site.
+/// Returns whether an address is reachable only from within the same site.
 pub fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_private(),

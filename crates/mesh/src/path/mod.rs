@@ -1,4 +1,4 @@
-//! Paths to a peer: its possible addresses, those of them that work, and the one that carries data.
+//! Paths to a peer: its possible addresses, those that work, and the one that carries data.
 
 mod candidate;
 mod finder;

@@ -8,13 +8,13 @@ use adit_engine::Instant;
 
 use super::KeyHash;
 
-/// The maximum number of observers that are remembered; the oldest observation makes room.
+/// The maximum number of remembered observers; a new one replaces the oldest.
 pub const MAX_OBSERVERS: usize = 8;
 
-/// The time after which an observation is forgotten. Many NATs drop a mapping earlier.
+/// The time after which an observation expires. Many NATs drop a mapping earlier.
 const OBSERVATION_LIFETIME: Duration = Duration::from_secs(600);
 
-/// Two ports of one NAT that are at most this far apart come from a counter.
+/// Ports of one NAT that are at most this far apart count as sequential.
 const SEQUENTIAL_STEP: u16 = 64;
 
 /// The mapping behaviour of a NAT, as far as it decides which paths are possible.
@@ -28,9 +28,9 @@ pub enum NatKind {
     None,
     /// All nodes see the same address.
     EndpointIndependent,
-    /// Each destination sees another port.
+    /// Each destination sees a different port.
     Symmetric {
-        /// The ports are assigned in sequence.
+        /// Each destination sees a different port, assigned in sequence.
         sequential: bool,
     },
     /// UDP does not leave the node's network.
@@ -69,7 +69,7 @@ struct Observation {
 }
 
 impl NatKind {
-    /// Returns whether each destination sees another port.
+    /// Returns whether each destination sees a different port.
     pub fn is_symmetric(self) -> bool {
         matches!(self, Self::Symmetric { .. })
     }
@@ -147,7 +147,7 @@ impl NatObserver {
         std::mem::take(&mut self.udp_blocked)
     }
 
-    /// Classifies the NAT by the observations that are recent enough.
+    /// Classifies the NAT by recent observations.
     pub fn classify(&self, now: Instant) -> NatInfo {
         let recent = |old: &&Observation| now.since(old.at) < OBSERVATION_LIFETIME;
         let seen: Vec<SocketAddr> =

@@ -4,10 +4,9 @@
 //! first byte (1)  version (1)  kind (1)  tag (8)  nonce (16)  body  MAC (16)
 //! ```
 //!
-//! A probe shares its socket with sessions. Its first byte has an OpenVPN opcode that no mesh session uses, so the data
-//! plane treats it as a control packet. The tag is the receiver's and selects the peer. The body of an echo has the
-//! observed source address and the size of the probe; the body of an MTU probe is padding; a plain probe has none. The
-//! MAC covers everything in front of it.
+//! A probe shares its socket with sessions. Its first byte has an OpenVPN opcode that no mesh session uses, so the data plane treats it as
+//! a control packet. The tag was chosen by the receiver, and selects the peer there. The body of an echo contains the observed source
+//! address and the size of the probe; the body of an MTU probe is padding; a plain probe has none. The MAC covers everything before it.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -31,10 +30,10 @@ pub const MIN_PROBE: usize = HEADER_LEN + MAC_LEN;
 /// The longest probe or echo that is not an MTU probe, and therefore the longest that a relay forwards.
 pub const MAX_PROBE: usize = MIN_PROBE + 19 + 2;
 
-/// The longest MTU probe, which is the payload of a UDP datagram in a jumbo frame.
+/// The longest MTU probe: the payload of a UDP datagram in a jumbo frame.
 const MAX_MTU_PROBE: usize = 9000;
 
-/// The tag that selects the peer of a probe at its receiver, who chose it at random.
+/// The random tag that selects the peer at the receiver of a probe. The receiver chose it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub [u8; 8]);
 
@@ -52,7 +51,7 @@ pub struct Nonce {
 pub enum ProbeKind {
     /// Asks for an echo.
     Probe,
-    /// Asks for an echo, padded to a size that the path may not carry.
+    /// Asks for an echo; padded to a size that the path may not carry.
     MtuProbe {
         /// The number of bytes of padding.
         padding: usize,
@@ -194,10 +193,10 @@ impl Probe {
 
 /// The probes of a peer that were already answered, by number.
 ///
-/// The window is wider than the number of probes that a search for ports sends in the time that a packet may take.
+/// The window is wider than the number of probes that a port search sends while a packet may still be on its way.
 #[derive(Debug)]
 pub struct ReplayWindow {
-    /// The highest number so far, and one bit for each of the numbers below it, in a ring.
+    /// The highest number so far, and a ring with one bit for each number below it.
     highest: u64,
     seen: [u64; Self::WORDS],
 }
@@ -217,7 +216,7 @@ impl ReplayWindow {
         Self { highest: 0, seen: [0; Self::WORDS] }
     }
 
-    /// Records a number. Returns whether it is the first time, as far as the window remembers.
+    /// Records a number. Returns whether it is new, as far as the window remembers.
     pub fn accept(&mut self, number: u64) -> bool {
         if number == 0 || self.highest.saturating_sub(number) >= Self::LEN {
             return false;
@@ -240,7 +239,7 @@ impl ReplayWindow {
         1 << (number % 64)
     }
 
-    // The index is reduced to the length of the array.
+    // The index is taken modulo the length of the array.
     #[allow(clippy::indexing_slicing)]
     fn word(&mut self, number: u64) -> &mut u64 {
         &mut self.seen[(number / 64) as usize % Self::WORDS]

@@ -29,9 +29,9 @@ pub enum Record {
 /// The sender's addresses and the secret of its probes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// The number of the offer; each offer of one [`Tag`] has a higher one.
+    /// The number of the offer, which increases with each offer under one [`Tag`].
     pub sequence: u64,
-    /// The tag of probes to the sender. A node that restarts chooses another.
+    /// The tag of probes to the sender. A restarted node chooses a new one.
     pub tag: Tag,
     /// The sender's half of the keys that authenticate probes.
     pub secret: Zeroizing<[u8; 32]>,
@@ -54,7 +54,7 @@ pub enum Purpose {
     Answer {
         /// The sequence number of the answered offer.
         to: u64,
-        /// The time from the sending of this record until both sides send their first probes, in milliseconds.
+        /// The time from sending this record until both sides send their first probes, in milliseconds.
         punch_in_ms: u16,
     },
 }
@@ -81,7 +81,7 @@ impl Record {
         out
     }
 
-    /// Decodes a record. Only the bytes that [`Record::encode`] would produce are accepted.
+    /// Decodes a record. Only the exact output of [`Record::encode`] is accepted.
     ///
     /// # Errors
     /// Fails with the first deviation from the format.

@@ -6,7 +6,7 @@ use adit_engine::{Instant, Rate, TokenBucket};
 
 use super::KeyHash;
 
-/// The maximum number of pairs with their own budget. Pairs with a full budget make room for others.
+/// The maximum number of pairs with their own budget. A new pair replaces one whose budget is full.
 pub const MAX_PAIRS: usize = 16_384;
 
 /// The budgets of a relay, in bytes.
@@ -49,7 +49,7 @@ impl RelayBudget {
     pub fn take(&mut self, now: Instant, from: &KeyHash, to: &KeyHash, bytes: usize) -> bool {
         let pair = (*from.min(to), *from.max(to));
         if !self.pairs.contains_key(&pair) && self.pairs.len() >= MAX_PAIRS {
-            // At most once for each packet of a new pair while the table is full of pairs that are in use.
+            // This costs at most one pass per packet of a new pair, and only while the table is full of active pairs.
             self.pairs.retain(|_, bucket| !bucket.is_full(now));
             if self.pairs.len() >= MAX_PAIRS {
                 self.counters.no_room += 1;
@@ -57,7 +57,7 @@ impl RelayBudget {
             }
         }
         let bucket = self.pairs.entry(pair).or_default();
-        // The pair's budget comes first, so a pair over its budget takes nothing from the others.
+        // Check the pair's budget first, so a pair over its budget takes nothing from the others.
         if !bucket.take(now, bytes, self.per_pair) {
             self.counters.over_pair += 1;
             return false;
@@ -70,7 +70,7 @@ impl RelayBudget {
         true
     }
 
-    /// Forgets the budgets of a member that was revoked.
+    /// Forgets the budgets of a revoked member.
     pub fn forget(&mut self, member: &KeyHash) {
         self.pairs.retain(|(a, b), _| a != member && b != member);
     }

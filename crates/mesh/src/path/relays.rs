@@ -1,16 +1,16 @@
-//! The choice of relays and of standing neighbours, which each node computes for itself and for other nodes.
+//! The choice of relays and standing neighbours, which each node computes for itself and for others.
 
 use adit_crypto::sha256;
 
 use super::KeyHash;
 
-/// The relays at which a node registers its addresses.
+/// The number of relays with which a node registers its addresses.
 pub const RELAYS_PER_NODE: usize = 2;
 
-/// The neighbours to which a node keeps a session at all times.
+/// The number of neighbours with which a node keeps a session at all times.
 pub const STANDING_NEIGHBOURS: usize = 4;
 
-/// Returns the relays of a node, which are the given members with the highest hash, at most [`RELAYS_PER_NODE`].
+/// Returns the relays of a node: the given members with the highest hashes, at most [`RELAYS_PER_NODE`].
 ///
 /// Rendezvous hashing (Thaler and Ravishankar, 1998): every node that has the same roster computes the same relays, and a
 /// relay that joins or leaves changes only the choice of the nodes that gain or lose it.
@@ -20,9 +20,9 @@ pub fn relays_of(mesh: &[u8; 16], node: &KeyHash, relays: &[KeyHash]) -> Vec<Key
     })
 }
 
-/// Returns the members to which a node keeps a session at all times: its relays, and others by rendezvous hashing up to
-/// [`STANDING_NEIGHBOURS`]. The last of the others changes each hour, so that changes spread from any part of a large
-/// mesh to any other; `hour` is the number of hours since 1970.
+/// Returns the members with which a node keeps a session at all times: its relays, and others by rendezvous hashing up to
+/// [`STANDING_NEIGHBOURS`]. The last of these changes each hour, so that changes spread from any part of a large mesh to any other; `hour`
+/// is the number of hours since 1970.
 pub fn standing_neighbours(
     mesh: &[u8; 16],
     node: &KeyHash,

@@ -1,8 +1,8 @@
 //! The addresses of nodes.
 //!
-//! The IPv6 address of a node is `fd`, 40 bits of the mesh id, 16 zero bits and 64 bits of the node's first key's hash.
-//! Its IPv4 address is chosen by its inviter from a range, from an offset that depends on the key's hash, so inviters
-//! that act at the same time seldom choose the same one.
+//! The IPv6 address of a node is `fd`, 40 bits of the mesh id, 16 zero bits and 64 bits of the node's first key's hash. Its inviter chooses
+//! its IPv4 address from a range, starting at an offset that depends on the key's hash, so simultaneous inviters seldom choose the same
+//! address.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -22,14 +22,14 @@ pub fn ipv6_of(mesh: &MeshId, first_key: &KeyHash) -> Ipv6Addr {
     Ipv6Addr::from(u128::from(ipv6_net(mesh).addr()) | u128::from(offset(first_key)))
 }
 
-/// Returns the first free address of a range for a node, from an offset that depends on the key's hash.
+/// Returns the first free address of a range, starting at an offset that depends on the key's hash.
 pub fn free_ipv4(
     range: Ipv4Net,
     key: &KeyHash,
     is_free: impl Fn(Ipv4Addr) -> bool,
 ) -> Option<Ipv4Addr> {
     let (first, last) = (u32::from(range.network()), u32::from(range.broadcast()));
-    // Without the network's own address and the broadcast address.
+    // Skip the network's own address and the broadcast address.
     let size = last.checked_sub(first)?.checked_sub(1).filter(|size| *size > 0)?;
     let start = u32::try_from(offset(key) % u64::from(size)).ok()?;
     let places = (start..size).chain(0..start);

@@ -1,11 +1,11 @@
 //! The set of changes that a node has: one chain per signer.
 //!
-//! Changes arrive in any order. One is added as soon as everything that it names is there; until then it waits. The
-//! result depends only on the changes, unless a bound refuses some of them, which is counted. Neighbours send changes
-//! in causal order ([`Changes::after`]), so their changes are not delayed when too many others wait.
+//! Changes arrive in any order. A change is added as soon as everything that it names is present; until then it waits. The result depends
+//! only on the changes, unless a bound refuses some of them, which is counted. Neighbours send changes in causal order
+//! ([`Changes::after`]), so their changes do not have to wait.
 //!
-//! A chain opens with a change whose signer is an admin of the genesis, or whose causal past has a grant or rotation to
-//! the signer. Other keys therefore cannot fill the set.
+//! A chain opens with a change whose signer is an admin of the genesis, or whose causal past contains a grant or rotation to the signer. So
+//! no other key can fill the set.
 //!
 //! Two different changes after the same one are a fork. All branches are kept as proof, up to [`MAX_BRANCHES`].
 
@@ -22,7 +22,7 @@ use super::genesis::Genesis;
 use super::object::ObjectError;
 use crate::session::{KeyHash, MeshId};
 
-/// The number of chains, that is, of keys that ever had a right.
+/// The number of chains, and so of keys that ever had a right.
 pub const MAX_CHAINS: usize = 1024;
 
 /// The number of changes in one chain, with all its branches.
@@ -70,7 +70,7 @@ struct Chain {
     tips: BTreeSet<ChangeHash>,
 }
 
-/// Changes that name others which have not arrived.
+/// Changes that name others that have not arrived.
 #[derive(Clone, Debug, Default)]
 struct Waiting {
     changes: BTreeMap<ChangeHash, Change>,
@@ -90,10 +90,10 @@ pub struct Head {
     pub hash: ChangeHash,
 }
 
-/// The outcome for a change.
+/// The result of inserting a change.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Insertion {
-    /// The change, and this number of others that waited for it, are in the set.
+    /// The change was added, and so was this number of changes that waited for it.
     Added(usize),
     /// The change had arrived before.
     Known,
@@ -107,13 +107,13 @@ pub enum InsertError {
     /// The change names a previous one of another signer, or one with another number.
     #[error("the change does not continue its signer's chain")]
     Previous,
-    /// The change names its own signer's chain among the others.
+    /// The change names its own signer's chain among the other chains' heads.
     #[error("the change names a head of its own chain")]
     OwnHead,
     /// The signer had no right when it began its chain.
     #[error("the signer never had a right")]
     Signer,
-    /// A bound on chains or changes is reached.
+    /// The set has too many chains or changes.
     #[error("the set of changes is full")]
     Full,
     /// The chain has too many branches.
@@ -131,9 +131,9 @@ pub struct ChangeCounters {
     pub added: u64,
     /// Changes that were not valid: see [`InsertError`].
     pub invalid: u64,
-    /// Changes that a bound on chains, changes or branches refused.
+    /// Changes that exceeded a bound on chains, changes or branches.
     pub full: u64,
-    /// Changes that could not wait.
+    /// Changes for which there was no room to wait.
     pub not_waiting: u64,
 }
 
@@ -144,7 +144,7 @@ pub struct Fork<'a> {
     pub signer: KeyHash,
     /// One of the changes.
     pub one: &'a Change,
-    /// Another one.
+    /// The other change.
     pub other: &'a Change,
 }
 
@@ -154,7 +154,7 @@ pub enum DraftError {
     /// The signer's chain has a fork because the key is in use elsewhere.
     #[error("the chain of this key has two branches: the key is in use elsewhere")]
     Forked,
-    /// The chain has no number left.
+    /// The chain is full.
     #[error("the chain of this key is full")]
     Full,
 }
@@ -188,7 +188,7 @@ impl Changes {
         &self.mesh
     }
 
-    /// Returns the number of changes, waiting ones excluded.
+    /// Returns the number of changes, except those that wait.
     pub fn len(&self) -> usize {
         self.stored.len()
     }
@@ -249,7 +249,7 @@ impl Changes {
             for change in self.waiting.take(&arrived) {
                 let hash = change.hash();
                 if let Some(missing) = self.first_missing(&change) {
-                    // There was room for it a moment ago.
+                    // The original set had room for it.
                     let _ = self.waiting.add(missing, change);
                     continue;
                 }
@@ -267,7 +267,7 @@ impl Changes {
     pub fn merge(&mut self, other: &Self) {
         let waiting = other.waiting.changes.values();
         for change in other.in_causal_order().into_iter().chain(waiting) {
-            // Failures are counted.
+            // The counters include failures.
             let _ = self.insert(change.clone());
         }
     }
@@ -285,7 +285,7 @@ impl Changes {
         result
     }
 
-    /// Returns a change that this one names and that is not in the set.
+    /// Returns a change that this one names but the set lacks.
     fn first_missing(&self, change: &Change) -> Option<ChangeHash> {
         let body = change.body();
         let previous = (body.previous != self.root).then_some(&body.previous);
@@ -296,7 +296,7 @@ impl Changes {
             .copied()
     }
 
-    /// Adds a change of which nothing is missing.
+    /// Adds a change whose predecessors are all in the set.
     fn add(&mut self, change: Change) -> Result<(), InsertError> {
         let (body, signer, hash) = (change.body(), change.signer(), change.hash());
         self.check_links(&change)?;
@@ -404,8 +404,8 @@ impl Changes {
     /// Returns the changes that a neighbour with these [`Self::heads`] and [`Self::missing`] changes lacks, in causal
     /// order.
     ///
-    /// A chain of which the neighbour has more is left out unless the neighbour lacks a change in it. The neighbour
-    /// sends the rest of the chain, and if that is another branch, the next call returns ours.
+    /// A chain of which the neighbour has more is left out, unless the neighbour lacks a change in it. The neighbour sends the rest of the
+    /// chain; if that is another branch, the next call returns ours.
     pub fn after(&self, heads: &[Head], missing: &[ChangeHash]) -> Vec<&Change> {
         let asked: BTreeSet<_> =
             missing.iter().filter_map(|hash| self.get(hash)).map(Change::signer).collect();
@@ -446,7 +446,7 @@ impl Changes {
         lacking.into_values().map(|stored| &stored.change).collect()
     }
 
-    /// Returns a change and its predecessors in its chain, the latest first.
+    /// Returns a change and its predecessors in its chain, latest first.
     fn chain_back_from<'a>(
         &'a self,
         hash: &'a ChangeHash,
@@ -481,8 +481,8 @@ impl Changes {
 
     /// Returns the content of a signer's next change, after everything that is in the set.
     ///
-    /// A signer first fetches its own chain from its neighbours; otherwise a restored key continues an old chain, which
-    /// is a fork.
+    /// A signer must first fetch its own chain from its neighbours; otherwise a key restored from a backup continues an old chain, which is
+    /// a fork.
     ///
     /// # Errors
     /// Fails if the signer's chain has a fork or is full.
@@ -500,7 +500,7 @@ impl Changes {
         }
         let mut past = BTreeSet::new();
         tip.into_iter().for_each(|tip| self.extend_past(&mut past, tip));
-        // First a grant, without which the chain cannot open, then the heads on which most others depend.
+        // A grant comes first, because the chain cannot open without one; then the heads on which most others depend.
         let openers = self.openers.get(&signer).into_iter().flatten().take(MAX_HEADS / 2);
         let others = self.chains.iter().filter(|(other, _)| **other != signer);
         let mut others: Vec<_> = others.flat_map(|(_, chain)| &chain.tips).collect();
@@ -563,7 +563,7 @@ mod tests {
     use crate::roster::testing::{NOW, Signer, admit, genesis, grant_admin, name, shuffled, write};
     use crate::roster::{Genesis, NodeInfo};
 
-    /// Returns three admins and a set of changes in which each of them has written.
+    /// Returns three admins and a set of changes in which each of them has a chain.
     fn three() -> (Vec<Signer>, Changes) {
         let signers: Vec<_> = (1..=3).map(Signer::new).collect();
         let mut changes = Changes::new(genesis(&signers[..1], 1)).unwrap();
@@ -666,7 +666,7 @@ mod tests {
         assert_eq!(lacking, [hash]);
     }
 
-    /// Each set has more of one chain than the other set, with a branch in it on which its other changes depend.
+    /// Each set has more of one chain than the other, including a branch on which its other changes depend.
     #[test]
     fn missing_changes_are_asked_for() {
         let (signers, changes) = three();
@@ -717,7 +717,7 @@ mod tests {
             (&stranger, &|body| (body.number, body.previous) = (1, root), InsertError::Signer),
             (
                 &signers[2],
-                // The causal past has a grant, but to another key.
+                // The causal past contains a grant, but to another key.
                 &|body| {
                     (body.number, body.previous, body.heads) = (1, root, [grant].into());
                 },
@@ -778,7 +778,7 @@ mod tests {
         for signer in &signers[1..] {
             write(&mut changes, &signers[0], grant_admin(signer));
         }
-        // Each chain has a head that no other one has seen.
+        // Each chain has a head that no other chain names.
         let before = changes.clone();
         for (at, signer) in signers[1..99].iter().enumerate() {
             let mut alone = before.clone();

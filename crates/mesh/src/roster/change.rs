@@ -4,8 +4,8 @@
 //! kind 2 | algorithm 1 | public key 32 | number 4 | previous 32 | time 8 | count 1, heads 32 each | action | signature 64
 //! ```
 //!
-//! The signature is over `adit-mesh/1`, the kind, the mesh id, and everything from the algorithm to the action. The hash
-//! of a change is over the same bytes: two signatures of one change are not two changes.
+//! The signature is over `adit-mesh/1`, the kind, the mesh id, and everything from the algorithm to the action. The hash of a change covers
+//! the same bytes, so two signatures of one change do not make two changes.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -42,12 +42,12 @@ pub type ChangeHash = [u8; 32];
 pub struct Body {
     /// The number of the change in its signer's chain, from 1.
     pub number: u32,
-    /// The hash of the signer's previous change, and for number 1 the hash of the genesis.
+    /// The hash of the signer's previous change; for number 1, the hash of the genesis.
     pub previous: ChangeHash,
-    /// The time of signing by the signer's clock.
+    /// The time of signing, by the signer's clock.
     pub time: UnixTime,
-    /// The heads of other chains that the signer has seen since its previous change, at most [`MAX_HEADS`]. A hash
-    /// determines the chain and the number.
+    /// The heads of other chains that the signer has seen since its previous change, at most [`MAX_HEADS`]. Each hash determines a chain
+    /// and a number.
     pub heads: BTreeSet<ChangeHash>,
     /// What changes.
     pub action: Action,
@@ -65,7 +65,7 @@ pub enum Action {
     },
     /// Ends a key's membership and rights for good.
     Revoke(Revocation),
-    /// Makes the policy with this SHA-256 the mesh's.
+    /// Makes the text with this SHA-256 the mesh's policy.
     SetPolicy([u8; 32]),
     /// Gives a key a right.
     Grant {
@@ -83,7 +83,7 @@ pub enum Action {
     },
     /// Sets the number of admins who must approve important changes.
     SetThreshold(u8),
-    /// Replaces a key by another one, which takes over its membership and rights.
+    /// Replaces a key with another, which takes over its membership and rights.
     Rotate(Rotation),
     /// Approves the change with this hash.
     Approve(ChangeHash),
@@ -116,11 +116,11 @@ pub struct Rotation {
 pub enum Right {
     /// Everything.
     Admin,
-    /// To admit nodes within limits.
+    /// The right to admit nodes, within limits.
     Inviter(Inviter),
 }
 
-/// The limits of an inviter. Whatever they do not list is not allowed.
+/// The limits of an inviter. Anything not listed is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inviter {
     /// The groups that its nodes may be in, at most [`super::MAX_GROUPS`].
@@ -137,20 +137,20 @@ pub struct Inviter {
     pub leaves: bool,
     /// The number of nodes that it may admit.
     pub count: u32,
-    /// The time after which it may admit none.
+    /// The time until which it may admit nodes.
     pub until: Option<UnixTime>,
 }
 
 /// A change whose signature has been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Shared by all copies, because a node copies its set of changes to try one out.
+    /// Shared between copies, because a node copies its set of changes to try one out.
     unverified: Arc<UnverifiedChange>,
     signer: KeyHash,
     hash: ChangeHash,
 }
 
-/// A change in its right form, whose signature has not been verified.
+/// A well-formed change whose signature has not been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnverifiedChange {
     /// The signer's public key.
@@ -210,7 +210,7 @@ impl Change {
 }
 
 impl UnverifiedChange {
-    /// Decodes a change. Only the bytes that [`Self::encode`] writes are accepted.
+    /// Decodes a change. Only the exact output of [`Self::encode`] is accepted.
     ///
     /// # Errors
     /// Fails with the first deviation from the format.
@@ -606,7 +606,7 @@ mod tests {
         assert_eq!(many, Err(ObjectError::TooMany(65, "heads")));
     }
 
-    /// Nodes and grants that were signed before there were leaves are read as before, and written with the same bytes.
+    /// Nodes and grants that were signed before leaves existed still decode, and encode to the same bytes.
     #[test]
     fn the_roles_of_a_node_are_the_bits_of_one_byte() {
         let node = NodeInfo { gateway: true, ..NodeInfo::named(Label::new("hub").unwrap()) };

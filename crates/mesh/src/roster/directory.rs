@@ -1,11 +1,11 @@
 //! A shared place for changes.
 //!
-//! A directory keeps each chain without gaps, and refuses a second change with the same number. Of two machines with
-//! the same key, one therefore learns of the other before it forks the chain. It is not trusted. It can delay and
-//! withhold changes, which nodes notice when they compare heads. It cannot forge them, because changes are signed.
+//! A directory keeps each chain without gaps, and refuses a second change with the same number. So if two machines use the same key, one
+//! learns of the other before it forks the chain. A directory is not trusted. It can delay and withhold changes, which nodes notice when
+//! they compare heads. It cannot forge them, because changes are signed.
 //!
-//! A directory that can report news does so outside this trait, because that is I/O. [`crate::directory`] decides what
-//! a node asks of a directory, and when.
+//! A directory that can notify nodes does so outside this trait, because that is I/O. [`crate::directory`] decides what a node requests
+//! from a directory, and when.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,14 +30,14 @@ pub struct Entry {
     pub bytes: Vec<u8>,
 }
 
-/// The outcome of an append.
+/// The result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Append {
     /// The change is in the directory.
     Added,
-    /// The change was there before.
+    /// The change was already there.
     Known,
-    /// Another change has this number. Contains its bytes.
+    /// Another change, with these bytes, has this number.
     Conflict(Vec<u8>),
     /// The previous change is not in the directory.
     Gap,
@@ -55,7 +55,7 @@ pub struct ChainSummary {
 }
 
 impl ChainSummary {
-    /// Summarizes entries whose bytes have these SHA-256, in the order of their numbers.
+    /// Summarizes entries with these SHA-256 hashes, in the order of their numbers.
     pub fn new<'a>(signer: KeyHash, hashes: impl Iterator<Item = &'a [u8; 32]>) -> Self {
         let (mut count, mut all) = (0_u64, Vec::new());
         for hash in hashes {
@@ -71,7 +71,7 @@ pub trait Directory {
     /// The reason why the directory cannot be used.
     type Error;
 
-    /// Appends a change if the previous one of its signer's chain is there, and none with its number.
+    /// Appends a change if its signer's previous change is there and its number is free.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -88,7 +88,7 @@ pub trait Directory {
     /// The directory cannot be used.
     fn read(&mut self, after: u64) -> Result<Vec<Entry>, Self::Error>;
 
-    /// Summarizes each chain, as far as its entries have places up to this one.
+    /// Summarizes the entries of each chain up to this place.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -113,13 +113,13 @@ impl MemoryDirectory {
         self.entries.is_empty()
     }
 
-    /// Removes an entry, which a directory that keeps its promises never does.
+    /// Removes an entry, which a correct directory never does.
     pub fn remove(&mut self, signer: &KeyHash, number: u32) -> Option<Entry> {
         let place = self.places.remove(&(*signer, number))?;
         self.entries.remove(&place)
     }
 
-    /// Puts an entry at the end without any check.
+    /// Appends an entry without any check.
     pub fn put(&mut self, signer: KeyHash, number: u32, bytes: Vec<u8>) {
         let place = self.entries.last_key_value().map_or(1, |(place, _)| place.saturating_add(1));
         self.entries.insert(place, Entry { place, signer, number, bytes });

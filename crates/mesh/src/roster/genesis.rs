@@ -18,7 +18,7 @@ pub const MAX_ADMINS: usize = 16;
 /// The number of IPv4 ranges that a mesh can have.
 pub const MAX_RANGES: usize = 8;
 
-/// The first object of a mesh. Its fields are kept as they were decoded, so its hash remains the mesh's.
+/// The first object of a mesh. Its fields are kept as decoded, so its hash remains the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Genesis {
     /// The name of the mesh.
@@ -52,7 +52,7 @@ impl Genesis {
         Ok(out)
     }
 
-    /// Decodes a genesis. Only the bytes that [`Genesis::encode`] writes are accepted.
+    /// Decodes a genesis. Only the exact output of [`Genesis::encode`] is accepted.
     ///
     /// # Errors
     /// Fails with the first deviation from the format.
@@ -107,7 +107,7 @@ impl Genesis {
         Ok(())
     }
 
-    /// Returns the hash of the genesis, which the first change of each chain names as its previous one.
+    /// Returns the hash of the genesis, which the first change of each chain names as its predecessor.
     ///
     /// # Errors
     /// Fails if a field is outside its bounds.

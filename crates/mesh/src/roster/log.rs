@@ -1,13 +1,12 @@
-//! The file that keeps the changes of a node: append-only, one record per object.
+//! The file with a node's changes: append-only, one record per object.
 //!
 //! ```text
 //! "adit-mesh-log/1\n" | record 0: the genesis | record 1: a change | ...
 //! record: length 2 | check of number and length 2 | check of number and object 4 | object
 //! ```
 //!
-//! A crash can leave the last record incomplete, or zeros after it. That tail is dropped and reported, and neighbours
-//! send its changes again. Any other deviation is an error that names the record. The checks detect damage; the objects
-//! are signed.
+//! A crash can leave the last record incomplete, or zeros after it. The reader drops and reports that tail, and neighbours send its changes
+//! again. Any other deviation is an error that names the record. The checks detect damage; the objects are signed.
 //!
 //! This module does not read or write files.
 
@@ -40,16 +39,16 @@ pub struct Log {
     pub changes: Changes,
     /// Encodes further records.
     pub encoder: LogEncoder,
-    /// The length of the valid part. The file is cut to it before anything is appended.
+    /// The length of the valid part, to which the file is truncated before an append.
     pub valid_len: usize,
-    /// The number of bytes after it, which a crash left.
+    /// The number of bytes after it, left by a crash.
     pub torn: usize,
 }
 
 /// The reason why bytes are not a log.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// The file does not begin as a log does.
+    /// The file does not begin like a log.
     #[error("this is not a log of a mesh")]
     Magic,
     /// The first record is not complete.
@@ -79,7 +78,7 @@ pub enum LogError {
         /// The fault.
         error: InsertError,
     },
-    /// The log has more records than there can be changes.
+    /// The log has more records than a mesh can have changes.
     #[error("the log has more than {MAX_CHANGES} changes")]
     TooMany,
     /// The object is too long for a record.
@@ -204,7 +203,7 @@ mod tests {
     use crate::roster::Body;
     use crate::roster::testing::{NOW, Signer, admit, genesis, write};
 
-    /// Returns a log of the genesis and three changes, and where each record begins.
+    /// Returns a log of the genesis and three changes, and the position of each record.
     fn log() -> (Changes, Vec<u8>, Vec<usize>) {
         let admin = [Signer::new(1)];
         let mut changes = Changes::new(genesis(&admin, 1)).unwrap();

@@ -3,11 +3,11 @@
 //! A mesh begins with a [`Genesis`], whose hash is the mesh id. Everything else is a signed [`Change`]. Each signer
 //! writes one chain of changes, so chains merge without consensus.
 //!
-//! Two parts deviate from the obvious form:
+//! Two design decisions are not obvious:
 //!
 //! - A genesis has no signature. A node knows the mesh id from its invitation, and the id is the genesis' hash.
-//! - Only keys with a right have a chain. An admin signs the new key of a node without one. The number of chains is
-//!   then the number of admins and inviters, and not that of nodes.
+//! - Only keys with a right have a chain. An admin signs the new key of a node without a right. So the number of chains is the number of
+//!   admins and inviters, not the number of nodes.
 
 mod addresses;
 mod chains;

@@ -18,10 +18,10 @@ use crate::wire::Decoder;
 /// The length of the longest name, in bytes.
 pub const MAX_LABEL: usize = 63;
 
-/// The number of groups that a node can be in, or that an inviter can be allowed.
+/// The maximum number of groups of a node, and of allowed groups of an inviter.
 pub const MAX_GROUPS: usize = 16;
 
-/// The number of networks behind a node, or that an inviter can be allowed.
+/// The maximum number of networks behind a node, and of allowed networks of an inviter.
 pub const MAX_SUBNETS: usize = 32;
 
 /// A name: a DNS label in lower case.
@@ -79,7 +79,7 @@ pub struct NodeInfo {
     pub subnets: BTreeSet<IpNet>,
     /// The groups of the node, at most [`MAX_GROUPS`].
     pub groups: BTreeSet<Label>,
-    /// Whether the node relays for other members.
+    /// Whether the node is a relay for other members.
     pub relay: bool,
     /// Whether other members may send all their traffic through the node.
     pub gateway: bool,

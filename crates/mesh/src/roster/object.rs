@@ -23,13 +23,13 @@ pub(super) const DOMAIN: &[u8] = b"adit-mesh/1";
 pub(super) const GENESIS: u8 = 1;
 pub(super) const CHANGE: u8 = 2;
 
-/// The reason why bytes are not an object, or not one of this mesh.
+/// The reason why bytes are not an object of this mesh.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
     /// The bytes do not have the form of an object.
     #[error(transparent)]
     Form(#[from] DecodeError),
-    /// The genesis is not one of this protocol.
+    /// The genesis belongs to another protocol.
     #[error("the genesis is not one of this protocol")]
     Domain,
     /// The signature algorithm is not supported.
@@ -53,7 +53,7 @@ pub enum ObjectError {
     /// A number is outside its range.
     #[error("{0} is outside the range of its field")]
     Range(u32),
-    /// The signature is not one of the signer for this mesh.
+    /// The signature is not the signer's, or is for another mesh.
     #[error("the signature is not valid")]
     Signature,
     /// The cryptographic library failed.
@@ -138,8 +138,8 @@ pub(super) fn flag(from: &mut Decoder<'_>) -> Result<bool, ObjectError> {
     }
 }
 
-/// Appends flags as the bits of one byte, the first one as the lowest. A later version may add flags, because a byte
-/// without them is the same in both.
+/// Appends flags as the bits of one byte, the first flag as the lowest bit. A later version may add flags: while they are not set, the byte
+/// stays the same.
 pub(super) fn put_bits<const N: usize>(flags: [bool; N], out: &mut Vec<u8>) {
     out.push(flags.into_iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(flag)));
 }

@@ -1,4 +1,4 @@
-//! Signers and changes for the tests of the roster.
+//! Signers and changes for roster tests.
 
 use adit_crypto::sha256;
 use adit_crypto::sign::SigningKey;
@@ -58,7 +58,7 @@ pub(crate) fn grant_admin(to: &Signer) -> Action {
     Action::Grant { key: to.hash, right: Right::Admin }
 }
 
-/// Signs a change after everything that is in the set, and adds it.
+/// Signs a change after everything in the set, and adds it.
 pub(crate) fn write(changes: &mut Changes, signer: &Signer, action: Action) -> ChangeHash {
     let body = changes.draft(signer.hash, NOW, action).unwrap();
     let change = signer.sign(changes.mesh(), body);

@@ -1,4 +1,4 @@
-//! The step from a handshake to a session: who may have one, and which of two remains.
+//! The step from a handshake to a session: which peers may have one, and which of two sessions remains.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::engine::{Event, Out, SessionEngine, SessionNumber};
 use super::keys::Ends;
 use super::{Hello, KeyHash, Protocol, Reason};
 
-/// A handshake that begins so long after a session with the same peer was not begun at the same time: it is longer than
-/// a round trip.
+/// A handshake and a session of the same peer that begin further apart than this were not begun simultaneously: it is longer than a round
+/// trip.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 impl SessionEngine {
-    /// Makes a session of a handshake whose peer has proved its key, or refuses it.
+    /// Turns a handshake whose peer has proved its key into a session, or refuses it.
     pub(super) fn ready(
         &mut self,
         now: Instant,
@@ -31,7 +31,7 @@ impl SessionEngine {
         let theirs = Hello::parse(&remote.hello)?.ids;
         let channels = match protocol {
             Protocol::Mesh if !self.members.contains(&peer) => return Err(Reason::NotMember),
-            // A client has sent its ids already.
+            // A client has already sent its ids.
             Protocol::Mesh if role == Role::Client => theirs.len().min(reserved.len()),
             Protocol::Mesh => theirs.len().min(self.offered()),
             Protocol::Join => 0,
@@ -105,8 +105,8 @@ impl SessionEngine {
         rivals.retain(|rival| *rival != number);
         for rival in rivals {
             let Some(other) = self.sessions.get(&rival) else { continue };
-            // Both nodes connected at once if our attempt has been answered, or had only just
-            // become a session when the peer's began. Later, the peer has lost that session.
+            // Both nodes connected at once if our attempt has been answered, or had only just become a session when the peer's began. If
+            // the peer's attempt began later, the peer has lost that session.
             let ours = other.record.role() == Role::Client;
             let at_once = match other.established {
                 None => other.record.remote_id().is_some(),

@@ -1,4 +1,4 @@
-//! All sessions of a node.
+//! The engine of all sessions of a node.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -19,50 +19,49 @@ use super::{Hello, KeyHash, MAX_CHANNELS, MeshId, Policy, Protocol, Reason};
 
 pub(super) type Out = Outbox<Event>;
 
-/// The maximum number of sessions that this node begins and that are not yet established.
+/// The maximum number of this node's own attempts that are not yet established.
 const MAX_ATTEMPTS: usize = 256;
 
-/// Names a session of one [`SessionEngine`]. Numbers are never used again.
+/// The number of a session in one [`SessionEngine`]. Numbers are never reused.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct SessionNumber(pub u64);
 
-/// What a node's sessions are made of.
+/// The parts of a [`SessionEngine`].
 #[derive(Debug)]
 pub struct SessionConfig {
     /// The node's key.
     pub key: SigningKey,
     /// The mesh.
     pub mesh: MeshId,
-    /// When sessions are renewed and end.
+    /// The times at which sessions are renewed and end.
     pub policy: Policy,
-    /// The ids that data channels may have in our data plane, which has tables up to the highest.
+    /// The ids that data channels may have in our data plane, whose tables extend to the highest id.
     pub ids: RangeInclusive<u32>,
 }
 
 /// An event of a node's sessions.
 #[derive(Debug)]
 pub enum Event {
-    /// A session can be used.
+    /// A session was established.
     Established {
         /// The session.
         session: SessionNumber,
         /// The hash of the peer's key.
         peer: KeyHash,
-        /// What the session is for.
+        /// The purpose of the session.
         protocol: Protocol,
-        /// The end that this node is.
+        /// The role of this node.
         role: Role,
-        /// The data channels, in their order; none in a session for joining.
+        /// The data channels, in order; none in a joining session.
         channels: Vec<PeerId>,
         /// The path to the peer.
         link: Link,
     },
     /// A record arrived.
     Record(SessionNumber, Record),
-    /// The path of a session has another MTU.
+    /// The path MTU of a session has changed.
     Path(SessionNumber, PathReport),
-    /// A session ended, or an attempt failed. The peer is known if it has proved its key, or was
-    /// expected.
+    /// A session ended, or an attempt failed. The peer is known if it proved its key or was expected.
     Ended(SessionNumber, Option<KeyHash>, Reason),
 }
 
@@ -71,13 +70,13 @@ pub enum Event {
 pub struct SessionCounters {
     /// Packets of unauthenticated senders that were refused.
     pub refused: u64,
-    /// Handshakes by others that failed before their key was known.
+    /// Incoming handshakes that failed before the peer's key was known.
     pub handshakes_failed: u64,
-    /// Packets that did not belong to their session.
+    /// Packets that did not fit their session.
     pub dropped: u64,
-    /// Streams that were refused because too many, or too many of their network, carry no session yet.
+    /// Refused streams: too many, or too many of one network, carried no session yet.
     pub streams_refused: u64,
-    /// Streams that were closed because no packet arrived.
+    /// Streams that were closed because no packet arrived in time.
     pub streams_silent: u64,
 }
 
@@ -106,12 +105,12 @@ pub struct SessionEngine {
     timers: BTreeSet<(Instant, SessionNumber)>,
     next: u64,
     pub(super) counters: SessionCounters,
-    /// Whether copies of keys may remain on the stack.
+    /// Whether the stack may contain copies of keys.
     soiled: bool,
 }
 
 impl SessionEngine {
-    /// Creates a node's sessions, which wait for packets and for orders to connect.
+    /// Creates the engine, which waits for packets and for calls to connect.
     ///
     /// # Errors
     /// The cryptographic library failed.
@@ -168,7 +167,7 @@ impl SessionEngine {
         self.ids = ids;
     }
 
-    /// Lets a key have sessions of [`Protocol::Mesh`].
+    /// Allows a key to have sessions of [`Protocol::Mesh`].
     pub fn admit(&mut self, peer: KeyHash) {
         self.members.insert(peer);
     }
@@ -181,8 +180,7 @@ impl SessionEngine {
         }
     }
 
-    /// Connects to a member, unless a session with it exists or is being made. A `standing` session
-    /// does not end without traffic.
+    /// Connects to a member, unless a session with it exists or is being established. A `standing` session does not end without traffic.
     ///
     /// # Errors
     /// The peer is not a member, no id for a channel is free, or the cryptographic library failed.
@@ -204,8 +202,8 @@ impl SessionEngine {
         self.reconnect(now, peer, link, standing, out)
     }
 
-    /// Connects to a member over another path, although there may be a session: the new one replaces it. That is how a
-    /// session changes between datagrams and a stream, which are different protocols.
+    /// Connects to a member over another path. The new session replaces any current one. This is how a member moves between datagrams and a
+    /// stream, which are different protocols.
     ///
     /// # Errors
     /// The peer is not a member, no id for a channel is free, or the cryptographic library failed.
@@ -272,7 +270,7 @@ impl SessionEngine {
         Ok(number)
     }
 
-    /// Sets whether a session stays without traffic.
+    /// Sets whether a session stays open without traffic.
     pub fn set_standing(&mut self, number: SessionNumber, standing: bool) {
         if let Some(session) = self.sessions.get_mut(&number) {
             session.standing = standing;
@@ -301,7 +299,7 @@ impl SessionEngine {
         }
     }
 
-    /// Moves a session over datagrams to another such path, on which it has been shown to reach its peer.
+    /// Moves a session over datagrams to another datagram path that is known to reach the peer.
     pub fn set_link(&mut self, now: Instant, number: SessionNumber, link: Link, out: &mut Out) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
         let former = session.record.link();
@@ -384,7 +382,7 @@ impl SessionEngine {
         sessions.map(|(&number, _)| number).collect()
     }
 
-    /// Returns the number of channels for a further session: one if many ids are in use, so that other sessions get one.
+    /// Returns the number of channels for another session: one if many ids are in use, so enough remain for other sessions.
     pub(super) fn offered(&self) -> usize {
         if self.by_channel.len() < self.id_count() / 2 { self.policy.channels } else { 1 }
     }
@@ -394,7 +392,7 @@ impl SessionEngine {
         usize::try_from(count).unwrap_or(usize::MAX)
     }
 
-    /// Reserves random ids for the channels of a session, each of another worker as far as there are workers.
+    /// Reserves random ids for the channels of a session, for a different worker each as far as possible.
     pub(super) fn reserve(
         &mut self,
         number: SessionNumber,
@@ -414,7 +412,7 @@ impl SessionEngine {
         Ok(ids)
     }
 
-    /// Returns a random id that is not in use: one of this worker, or of any.
+    /// Returns a free random id: of this worker, or of any worker.
     fn free_id(&mut self, worker: Option<usize>) -> Option<PeerId> {
         let (first, size) = (*self.ids.start(), u32::try_from(self.id_count()).ok()?);
         let start = u64::from(self.random.below(size));
@@ -462,7 +460,7 @@ impl SessionEngine {
         self.schedule(number);
     }
 
-    /// Files a session of datagrams under its peer's session id, once that is known.
+    /// Indexes a datagram session by its peer's session id, once that is known.
     fn file(&mut self, number: SessionNumber) {
         if let Some(session) = self.sessions.get_mut(&number)
             && session.filed.is_none()
@@ -543,7 +541,7 @@ impl SessionEngine {
         }
     }
 
-    /// Takes a session that the listener has begun.
+    /// Takes over a session that the listener has begun.
     pub(super) fn accepted(
         &mut self,
         now: Instant,
@@ -559,7 +557,7 @@ impl SessionEngine {
         self.handle_events(now, number, Ok(events), out);
     }
 
-    /// Lets the attempts at a link try a reset that may answer one of them.
+    /// Offers a reset to each attempt on the link, because it may answer one of them.
     fn answered(&mut self, now: Instant, link: Link, packet: &[u8], out: &mut Out) {
         let waits = |session: &Session| {
             let own = session.record.link();
@@ -570,7 +568,7 @@ impl SessionEngine {
         let attempts = self.sessions.iter().filter(|(_, session)| waits(session));
         let attempts: Vec<SessionNumber> = attempts.map(|(&number, _)| number).collect();
         for number in attempts {
-            // The packet is unwrapped in place, and others need the original.
+            // Unwrapping changes the packet in place, and other attempts need the original.
             self.session_packet(now, number, &mut packet.to_vec(), out);
             let session = self.sessions.get(&number);
             if session.is_none_or(|session| session.record.remote_id().is_some()) {
@@ -661,7 +659,7 @@ impl SessionEngine {
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
         self.end_silent(now, out);
-        // Each session once: one that is due again at once must not block the others.
+        // Run each session once: a session that is due again at once must not block the others.
         let due = self.timers.range(..=(now, SessionNumber(u64::MAX)));
         let due: Vec<SessionNumber> = due.map(|&(_, number)| number).collect();
         for number in due {
@@ -678,7 +676,7 @@ impl SessionEngine {
         }
     }
 
-    /// A separate function, so that its stack frame is below its caller's.
+    /// A separate function, so its stack frame is below its caller's.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {

@@ -19,7 +19,7 @@ pub(super) const MAX_ID: u32 = 0x00ff_fffe;
 /// The ids of a node's data channels, which the other end writes into its packets.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Hello {
-    /// The ids in the order of the channels, at most [`MAX_CHANNELS`]; none in a session for joining.
+    /// The ids in the order of the channels, at most [`MAX_CHANNELS`]; none in a joining session.
     pub ids: Vec<u32>,
 }
 
@@ -32,7 +32,7 @@ pub enum HelloError {
     /// There are more than [`MAX_CHANNELS`] channels.
     #[error("the hello has {0} channels")]
     TooMany(u8),
-    /// An id is not one of a channel.
+    /// An id is not a valid channel id.
     #[error("the hello has a channel without an id")]
     BadId,
 }

@@ -4,15 +4,15 @@ use adit_crypto::Cipher;
 use adit_engine::command::Keepalive;
 use adit_openvpn::records::RecordSettings;
 
-/// When sessions are renewed and end, and how many data channels they have.
+/// The times at which sessions are renewed and end, and their number of data channels.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The number of data channels that this node offers, 1 to [`MAX_CHANNELS`](super::MAX_CHANNELS).
     pub channels: usize,
-    /// The number of workers that receive, of which each gets the packets of the channels whose id, modulo this number, is
-    /// its own. The channels of a session are divided evenly among them.
+    /// The number of receiving workers. A channel belongs to the worker whose number is the channel's id modulo this. The channels of a
+    /// session are divided evenly among them.
     pub workers: usize,
-    /// The cipher of the data channels. Every node has the same.
+    /// The cipher of the data channels, the same on every node.
     pub cipher: Cipher,
     /// The maximum duration of a key negotiation.
     pub hand_window: Duration,
@@ -20,7 +20,7 @@ pub struct Policy {
     pub rekey_after: Duration,
     /// The time without traffic after which a session ends, unless it is a standing one.
     pub idle_after: Duration,
-    /// The maximum duration of a session for joining.
+    /// The maximum duration of a joining session.
     pub join_lasts: Duration,
     /// The keepalive times of data channels.
     pub keepalive: Keepalive,
@@ -40,7 +40,7 @@ impl Default for Policy {
             rekey_after: Duration::from_secs(3600),
             idle_after: Duration::from_secs(600),
             join_lasts: Duration::from_secs(60),
-            // Probes find a path that is lost, within 3 s where there is traffic. These are for the end of an idle peer.
+            // Probes detect a lost path, within 3 s while there is traffic. These times detect the loss of an idle peer.
             keepalive: Keepalive {
                 interval: Duration::from_secs(15),
                 timeout: Duration::from_secs(50),

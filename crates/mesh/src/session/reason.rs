@@ -11,13 +11,13 @@ pub enum Reason {
     /// The peer's hello is malformed.
     #[error(transparent)]
     BadHello(#[from] HelloError),
-    /// A hello without data channels, or with data channels in a session for joining.
+    /// The hello has no data channels, or has data channels in a joining session.
     #[error("the hello does not fit the protocol")]
     WrongHello,
     /// The peer's key is not a member's.
     #[error("the peer is not a member of this mesh")]
     NotMember,
-    /// Too many sessions that this node begins are not yet established.
+    /// Too many of this node's own attempts are not yet established.
     #[error("too many sessions are being established")]
     TooManyAttempts,
     /// All ids for data channels are in use.
@@ -38,7 +38,7 @@ pub enum Reason {
     /// No traffic passed for the idle time.
     #[error("no traffic")]
     Idle,
-    /// A session for joining took too long.
+    /// A joining session took too long.
     #[error("joining took too long")]
     JoinTimeout,
     /// The peer is no longer a member.
@@ -53,12 +53,12 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The party that can remedy it.
+    /// The party that can fix it.
     pub fn blame(&self) -> Blame {
         self.entry().0
     }
 
-    /// The name for programs, which does not change when the text does.
+    /// The name for programs, which stays the same when the text changes.
     pub fn name(&self) -> &'static str {
         self.entry().1
     }

@@ -1,4 +1,4 @@
-//! One session of a node, with all its state except its records.
+//! The state of one session, except its records.
 
 use adit_engine::command::Traffic;
 use adit_engine::{Instant, PeerId};
@@ -7,7 +7,7 @@ use adit_openvpn::records::RecordSession;
 
 use super::{KeyHash, Policy};
 
-/// The number of times that the traffic is checked within one idle time.
+/// The number of traffic checks within one idle time.
 const LOOKS: u32 = 4;
 
 /// The protocol of a session.
@@ -20,7 +20,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Both, as a listener offers them.
+    /// Both protocols, as offered by a listener.
     pub(super) const ALL: [Self; 2] = [Self::Mesh, Self::Join];
 
     /// Returns the name in TLS (ALPN).
@@ -48,7 +48,7 @@ pub(super) struct Session {
     pub(super) standing: bool,
     pub(super) began: Instant,
     pub(super) established: Option<Instant>,
-    /// Whether it counts as a handshake of the listener.
+    /// Whether it counts as one of the listener's handshakes.
     pub(super) is_handshake: bool,
     /// The peer's session id under which its packets are found.
     pub(super) filed: Option<SessionId>,
@@ -60,7 +60,7 @@ pub(super) struct Session {
 /// The traffic of a session since it began.
 #[derive(Default)]
 struct Activity {
-    /// The packets in the tunnel by channel.
+    /// The tunnelled packets, by channel.
     packets: Vec<u64>,
     last: Instant,
     next_look: Option<Instant>,
@@ -125,7 +125,7 @@ impl Session {
         is_last && !self.standing && self.activity.last + policy.idle_after <= now
     }
 
-    /// Returns the time by which the session for joining must be over.
+    /// Returns the time by which the joining session must be over.
     pub(super) fn ends(&self, policy: &Policy) -> Option<Instant> {
         (self.protocol == Protocol::Join).then(|| self.began + policy.join_lasts)
     }

@@ -1,8 +1,7 @@
 //! The streams of a node's sessions. A stream carries one session, from its first packet to its end.
 //!
-//! TCP has proved the sender's address, so there is no cookie and the session begins with the reset. Streams that
-//! others have opened and that carry no session with a member are limited in number, in total and per network, and in
-//! time.
+//! TCP has proved the sender's address, so there is no cookie and the session begins with the reset. Incoming streams without a member's
+//! session are limited in number, in total and per network, and in time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,10 +11,10 @@ use adit_openvpn::data_format::Output;
 
 use super::engine::{Out, SessionEngine, SessionNumber};
 
-/// The number of streams that others have opened and that carry no session with a member.
+/// The maximum number of incoming streams without a member's session.
 pub(super) const MAX_PENDING: usize = 256;
 
-/// The number of free places that entitle a network to one more of them.
+/// The number of free places required for each stream that a network already has.
 const FREE_PER_STREAM: usize = 7;
 
 /// The time limit for a stream's first packet to arrive.
@@ -34,7 +33,7 @@ pub(super) struct Streams {
 enum State {
     /// No packet has arrived.
     Silent { accepted: Instant, until: Instant },
-    /// The session is not with a member, or not yet.
+    /// The session is not with a member, or is not established yet.
     Pending(SessionNumber),
     /// The stream carries a session with a member, or this node opened it.
     Session(SessionNumber),
@@ -90,7 +89,7 @@ impl Streams {
 }
 
 impl SessionEngine {
-    /// Takes a stream that another node has opened.
+    /// Takes an incoming stream.
     pub(super) fn stream_up(&mut self, now: Instant, link: Link, out: &mut Out) {
         if !link.is_stream() || self.streams.by_link.contains_key(&link) {
             return;
@@ -104,7 +103,7 @@ impl SessionEngine {
         self.streams.silent.insert((until, link));
     }
 
-    /// Processes a packet of a stream. It belongs to the stream's session, whatever session id it has.
+    /// Processes a packet of a stream. It belongs to the stream's session, whatever its session id.
     pub(super) fn stream_packet(
         &mut self,
         now: Instant,

@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// Delivers records until all is quiet.
+    /// Delivers records until none are in transit.
     fn settle(&mut self) {
         for _ in 0..100_000 {
             let mut quiet = true;
@@ -71,7 +71,7 @@ impl World {
     }
 }
 
-/// Returns three admins, and a set in which each of them has written this many changes.
+/// Returns three admins, and a set with this many changes of each.
 fn written(rounds: u8) -> (Vec<Signer>, Changes) {
     let signers: Vec<_> = (1..=3).map(Signer::new).collect();
     let mut changes = Changes::new(genesis(&signers[..1], 1)).unwrap();
@@ -173,7 +173,7 @@ fn the_cost_of_a_change_is_proportional_to_the_number_of_nodes() {
         sync.push(&[hash]);
         world.settle();
         world.assert_equal();
-        // At least one of a node's four neighbours has sent it.
+        // At least one of a node's four neighbours has sent it the change.
         assert!(world.changes_sent <= 3 * count + 1, "{} for {count}", world.changes_sent);
     }
 }
@@ -200,7 +200,7 @@ fn a_change_whose_past_is_missing_brings_its_past() {
     let last = set.in_causal_order().last().unwrap().hash();
     let mut world = World::new(vec![set.clone(), beginning(&set, 3)]);
     world.connect(0, 1);
-    // Only the push, because no digest has been compared.
+    // Only pushes, because no digests have been compared.
     world.nodes.iter_mut().for_each(|(_, sync)| {
         sync.neighbours.values_mut().for_each(|neighbour| neighbour.digest_due = false);
     });
@@ -399,7 +399,7 @@ proptest! {
             }
         }
         world.settle();
-        // Digests are compared from time to time, since waiting changes are in none.
+        // Digests are compared from time to time, because they do not cover waiting changes.
         for _ in 0..2 {
             world.now = world.now + Duration::from_secs(60);
             world.nodes.iter_mut().for_each(|(_, sync)| sync.compare());
@@ -426,7 +426,7 @@ fn an_invalid_change_of_an_admin_is_refused_by_all_in_the_same_way() {
     own_head.heads = [own_head.previous].into();
     let signed = [wrong_number, own_head].map(|body| admin.sign(set.mesh(), body).encode());
     let [wrong_number, own_head] = signed;
-    // A valid change that no node accepts, because the networks of a node must not be those of the mesh.
+    // A valid change that no node accepts, because a node's networks must not overlap those of the mesh.
     let overlapping = NodeInfo {
         subnets: ["100.87.7.0/24".parse().unwrap()].into(),
         ..NodeInfo::named(name("greedy"))
@@ -442,7 +442,7 @@ fn an_invalid_change_of_an_admin_is_refused_by_all_in_the_same_way() {
             let session = SessionNumber(1);
             sync.connected(session);
             for change in shuffled(&all, seed) {
-                // Its length has two bytes in a record, so one that is longer than any object arrives as it is.
+                // A record stores the length in two bytes, so even a change longer than any object arrives complete.
                 let record = Record::Changes(vec![change]).encode();
                 sync.record(NOW, session, &record, &mut changes).unwrap();
             }

@@ -9,11 +9,11 @@ use super::mtu::SAFE_MTU;
 use super::path_state::{CHECK_INTERVAL, PathState};
 use super::{Output, PathFinder, Route};
 
-/// The time for which a path must have been better without interruption before it takes over.
+/// The time for which a path must be better without interruption before it takes over.
 const HYSTERESIS: Duration = Duration::from_secs(30);
 
-/// The time after the first direct path in which a better one takes over at once. Of several that work, the nearest
-/// answers first, which is not always the best.
+/// The time after the first direct path in which a better one takes over at once. The path that answers first has the shortest round trip,
+/// but is not always the best.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// A path is faster than another if its round trip is shorter by this much,
@@ -22,7 +22,7 @@ const FASTER_BY: Duration = Duration::from_millis(10);
 /// or by one part in this many, and at least [`FASTER_AT_LEAST`].
 const FASTER_BY_PART: u32 = 5;
 
-/// A difference of round trips within this is noise.
+/// A smaller difference of round trips is noise.
 const FASTER_AT_LEAST: Duration = Duration::from_millis(1);
 
 impl PathFinder {
@@ -55,7 +55,7 @@ impl PathFinder {
         self.note_better_paths(now);
     }
 
-    /// Returns the rank of the kind of a path: datagrams before streams, and of each, direct before relayed.
+    /// Ranks a path by kind: datagrams before streams, and direct before relayed within each.
     pub(super) fn class(&self, path: &PathState) -> u8 {
         match path.route {
             Route::Direct { .. } => 3,
@@ -65,12 +65,12 @@ impl PathFinder {
         }
     }
 
-    /// Returns a key by which the best path is the first.
+    /// Returns a sort key by which the best path comes first.
     fn rank(&self, path: &PathState) -> (Reverse<u8>, Duration) {
         (Reverse(self.class(path)), cost(path))
     }
 
-    /// Returns whether a path may replace the current one, which works.
+    /// Returns whether a path may replace the current one while that still works.
     fn takes_over(&self, now: Instant, path: &PathState, current: &PathState) -> bool {
         let settled = || path.better_since.is_some_and(|since| now.since(since) >= HYSTERESIS);
         self.is_better(path, current)
@@ -94,7 +94,7 @@ impl PathFinder {
         }
     }
 
-    /// Remembers since when each path has been better than the current one.
+    /// Records since when each path has been better than the current one.
     fn note_better_paths(&mut self, now: Instant) {
         let Some(current) = self.current.and_then(|route| self.path(route)) else { return };
         let is_better = |path: &PathState| path.alive && self.is_better(path, current);
@@ -128,7 +128,7 @@ impl PathFinder {
             if !was_direct {
                 self.settle_until = now + SETTLE;
             }
-            // Only the socket of a search that found the path is still needed.
+            // Only the socket that found the path is still needed.
             self.close_search(Some(socket), out);
         }
     }
@@ -160,7 +160,7 @@ mod tests {
     const RELAY: Route = Route::Relay([9; 32]);
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A finder with a working relay that is in use.
+    /// Returns a finder that uses a working relay.
     fn relayed() -> PathFinder {
         let budget = Arc::new(PunchBudget::default());
         let mut finder = PathFinder::new([1; 32], [2; 32], Random::new([1; 32]), budget);
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn better_paths_do_not_lead_in_a_circle() {
         let finder = relayed();
-        // With 10.0, 8.5 and 7.2 ms, each of the three would be better than the next by a rule of pairs.
+        // A rule that compares only pairs would move in a circle between 10.0, 8.5 and 7.2 ms.
         let rtts = (50..140).step_by(3).map(|tenths| tenths * 100);
         let paths: Vec<PathState> = rtts
             .flat_map(|micros| [V4, V6, PRIVATE, PRIVATE_V6].map(|to| path(direct(to), micros)))

@@ -6,8 +6,8 @@
 //!                          one side symmetric: search for its port                three probes lost: relay
 //! ```
 //!
-//! The finder is sans-IO: [`PathFinder::handle`] takes time and messages and appends [`Output`]s, and
-//! [`PathFinder::deadline`] says when to call again. Keys do not belong to paths, so no change of path ends a session.
+//! The finder is sans-IO: [`PathFinder::handle`] takes time and messages and appends [`Output`]s, and [`PathFinder::deadline`] says when to
+//! call again. Keys are not tied to paths, so a change of path never ends a session.
 
 mod choice;
 mod mtu;
@@ -45,10 +45,10 @@ use super::record::Record;
 /// The socket from which the node sends to all of its peers.
 pub const MAIN_SOCKET: SocketId = SocketId(0);
 
-/// The most paths to one peer that are remembered.
+/// The maximum number of remembered paths to one peer.
 pub const MAX_PATHS: usize = 32;
 
-/// The most relays that serve one peer.
+/// The maximum number of relays that serve one peer.
 pub const MAX_RELAYS: usize = 4;
 
 /// The time after the last packet to the peer during which its path is checked often.
@@ -95,7 +95,7 @@ pub enum Input<'a> {
     Tick,
     /// The node's own addresses and its NAT, at the beginning and after each change.
     Local {
-        /// The candidates. Of more than [`MAX_CANDIDATES`], the addresses of interfaces are left out first.
+        /// The candidates. If there are more than [`MAX_CANDIDATES`], addresses of interfaces are left out first.
         candidates: Vec<Candidate>,
         /// The NAT.
         nat: NatInfo,
@@ -120,7 +120,7 @@ pub enum Input<'a> {
     Record {
         /// The authenticated sender.
         from: KeyHash,
-        /// The relay that passed it on; none if it arrived in the peer's own session.
+        /// The relay that forwarded it; `None` if it arrived in the peer's own session.
         via: Option<KeyHash>,
         /// The record.
         bytes: &'a [u8],
@@ -131,15 +131,15 @@ pub enum Input<'a> {
         socket: SocketId,
         /// The source address.
         from: SocketAddr,
-        /// The destination address, if the socket has several.
+        /// The destination address, if the socket has more than one.
         local: Option<IpAddr>,
         /// The datagram.
         bytes: &'a [u8],
     },
-    /// Data for the peer was sent since the last such input, or waits for a path; needed about twice a second. The first
-    /// one begins: data goes through the first relay, and the node's addresses are offered to the peer.
+    /// Data for the peer was sent since the last such input, or waits for a path; pass this about twice a second. The first one starts the
+    /// search: data goes through the first relay, and the node offers its addresses to the peer.
     DataSent,
-    /// The answer to [`Output::OpenSockets`]; none if they could not be opened.
+    /// The answer to [`Output::OpenSockets`]; empty if they could not be opened.
     SocketsOpened(Vec<SocketId>),
     /// A session with the peer was established through this relay.
     EstablishedRelay(KeyHash),
@@ -159,7 +159,7 @@ pub enum Input<'a> {
 /// An action that a [`PathFinder`] requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Send a record to the peer, through a relay or else in the peer's own session.
+    /// Send a record to the peer, through a relay or in the peer's own session.
     SendRecord {
         /// The relay.
         via: Option<KeyHash>,
@@ -170,7 +170,7 @@ pub enum Output {
     SendProbe {
         /// The path.
         route: Route,
-        /// The source address; only an echo has one, that at which its probe arrived.
+        /// The source address. Only an echo has one: the address at which its probe arrived.
         local: Option<IpAddr>,
         /// The probe.
         bytes: Vec<u8>,
@@ -206,7 +206,7 @@ pub struct PathCounters {
     pub switches: u64,
     /// Records that did not decode.
     pub malformed: u64,
-    /// Records and offers of another node than the peer.
+    /// Records and offers from a node other than the peer.
     pub wrong_sender: u64,
     /// Offers with a sequence number or a tag that was used before.
     pub replayed_offers: u64,
@@ -216,11 +216,11 @@ pub struct PathCounters {
     pub not_authentic: u64,
     /// Probes that arrived twice.
     pub replayed_probes: u64,
-    /// Echoes of no probe that is waiting for one.
+    /// Echoes that no waiting probe matches.
     pub unknown_echoes: u64,
-    /// Echoes with the number of a probe but other random bytes.
+    /// Echoes with the number of a probe but different random bytes.
     pub wrong_nonces: u64,
-    /// Echoes from another address than the probe was sent to.
+    /// Echoes from an address other than the probe's destination.
     pub wrong_addresses: u64,
 }
 
@@ -266,7 +266,7 @@ pub struct PathFinder {
     nat: NatInfo,
     legs: Vec<RelayLeg>,
     remote: Option<Remote>,
-    /// Tags that the peer had before its last restarts.
+    /// The peer's tags before its last restarts.
     former_tags: VecDeque<Tag>,
     last_sequence: u64,
     round: Round,
@@ -275,7 +275,7 @@ pub struct PathFinder {
     echoes: TokenBucket,
     paths: Vec<PathState>,
     current: Option<Route>,
-    /// When it was chosen.
+    /// The time at which it was chosen.
     current_since: Instant,
     /// Until this time a better path takes over at once.
     settle_until: Instant,
@@ -385,12 +385,12 @@ impl PathFinder {
         self.current
     }
 
-    /// Returns how long no probe has been answered on any path, if the path that carries data is lost.
+    /// Returns for how long no path has answered a probe, if the path that carries data is lost.
     pub fn lost_for(&self, now: Instant) -> Option<Duration> {
         let current = self.path(self.current?)?;
         let since = current.lost_since();
         let since = since.filter(|_| self.paths.iter().all(|path| !path.alive));
-        // A path without an answer may just have been chosen, because the one before it is gone.
+        // A path without an answer may just have been chosen because the previous one is gone.
         since.map(|at| now.since(at.max(self.current_since)))
     }
 
@@ -457,7 +457,7 @@ impl PathFinder {
         if self.is_in_use() {
             self.select(now, out);
             self.ask(now, out);
-            // The answer may go to the former address, as long as the peer sees no probe from the new one.
+            // The answer may go to the former address until the peer sees a probe from the new one.
             self.probe_candidates(now, out);
         }
     }
@@ -549,8 +549,8 @@ impl PathFinder {
     }
 }
 
-/// Returns the candidates at which another node may reach this one. Behind a symmetric NAT, another port is open for each
-/// node, so the observed ones are of no use.
+/// Returns the candidates at which another node may reach this one. A symmetric NAT opens a different port for each node, so observed ports
+/// are useless to others.
 fn reachable_at(candidates: &[Candidate], nat: NatKind) -> impl Iterator<Item = &Candidate> {
     let is_symmetric = nat.is_symmetric();
     candidates

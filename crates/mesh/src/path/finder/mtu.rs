@@ -11,17 +11,17 @@ use super::{ACTIVE, Output, PathFinder, Route};
 /// The size of packets that every path is expected to carry, which is the minimum MTU of IPv6.
 pub(super) const SAFE_MTU: u16 = 1280;
 
-/// The sizes that are tried, which are that of Ethernet and those that the usual encapsulations leave of it.
+/// The sizes to try: that of Ethernet, and what the usual encapsulations leave of it.
 const SIZES: [u16; 9] = [1500, 1492, 1480, 1460, 1440, 1420, 1400, 1360, 1320];
 
 /// The number of times that each size is tried.
 const TRIES: u8 = 3;
 
-/// The time from one try to the next.
+/// The time between two tries.
 const TRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The time after which the size is determined again while data flows, because routes change. The first value is for
-/// the path that carries the data, the second for the others.
+/// The time after which the size is measured again while data flows, because routes change: for the path that carries data, and for the
+/// others.
 const REPEAT: Duration = Duration::from_secs(60);
 const REPEAT_UNUSED: Duration = Duration::from_secs(600);
 
@@ -29,13 +29,13 @@ const REPEAT_UNUSED: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub(super) struct MtuSearch {
     tries: u8,
-    /// The largest size that has come back in this search.
+    /// The largest size that was echoed in this search.
     best: u16,
     pub(super) next: Instant,
 }
 
 impl PathFinder {
-    /// Returns the time when the search on a path continues.
+    /// Returns the time at which the search on a path continues.
     pub(super) fn mtu_due(&self, path: &PathState) -> Option<Instant> {
         let next = path.mtu_search.next;
         let active = self.data_sent_at.is_some_and(|at| next < at + ACTIVE);
@@ -75,7 +75,7 @@ impl PathFinder {
         }
     }
 
-    /// Records the size of a probe that came back.
+    /// Records the size of an echoed probe.
     pub(super) fn on_mtu_echo(&mut self, route: Route, payload: u16) {
         let Route::Direct { to, .. } = route else { return };
         if let Some(path) = self.path_mut(route) {

@@ -30,22 +30,22 @@ const MAX_BACKOFF: Duration = Duration::from_secs(600);
 /// The first wait between two rounds that found no path.
 const ROUND_BACKOFF: Duration = Duration::from_secs(30);
 
-/// The minimum time between two offers that changes of the network cause.
+/// The minimum time between two offers that are caused by changes of the network.
 const ASK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Offers that are accepted from the peer.
+/// The limit on offers from the peer.
 const OFFER_RATE: Rate = Rate::one_in(Duration::from_secs(1), 8);
 
 /// The maximum number of old tags of the peer that are remembered.
 const MAX_FORMER_TAGS: usize = 8;
 
-/// The longest time from an offer to the first probes that the peer's figures can cause.
+/// The maximum time from an offer to the first probes, whatever the peer proposes.
 const MAX_PUNCH_DELAY: Duration = Duration::from_secs(2);
 
 /// The state of the current round.
 #[derive(Clone, Debug)]
 pub(super) enum Round {
-    /// There is none; the next one begins at this time.
+    /// No round is in progress; the next one begins at this time.
     Idle { again: Option<Instant> },
     /// An offer waits for its answer.
     Asked { sequence: u64, via: Option<KeyHash>, tries: u32, since: Instant, until: Instant },
@@ -107,7 +107,7 @@ impl PathFinder {
         self.round = Round::Idle { again: Some(soon) };
     }
 
-    /// Offers again, through another relay, because neither the relay nor the peer behind it has answered.
+    /// Offers again through another relay, because neither the last relay nor the peer behind it has answered.
     fn ask_again(&mut self, now: Instant, via: Option<KeyHash>, tries: u32, out: &mut Vec<Output>) {
         if let Some(path) = via.and_then(|relay| self.path_mut(Route::Relay(relay)))
             && path.rtt.is_none()
@@ -182,7 +182,7 @@ impl PathFinder {
         }
         match (purpose, &self.round) {
             (Purpose::Ask, round) => {
-                // Probes of a round that has not begun yet keep their time.
+                // Probes of a round that is still to begin keep their time.
                 let start = match round {
                     Round::Punching { start, bursts: 0 } => *start,
                     _ => now + one_way,

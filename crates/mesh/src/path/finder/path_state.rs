@@ -1,4 +1,4 @@
-//! The state of one path, and the checks whether it still works.
+//! The state of one path, and the checks that it still works.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(700);
 /// The interval of probes on all other paths, which is less than the 30 s after which some NATs drop a mapping.
 const KEEP_INTERVAL: Duration = Duration::from_secs(25);
 
-/// The time for which a direct path that was lost carries no data even if it answers again.
+/// The time for which a lost direct path carries no data even if it answers again.
 const PROBATION: Duration = Duration::from_secs(30);
 
 /// One path to the peer.
@@ -25,23 +25,23 @@ const PROBATION: Duration = Duration::from_secs(30);
 pub(super) struct PathState {
     pub(super) route: Route,
     pub(super) origin: Origin,
-    /// Whether probes came back or, for relays, whether nothing indicates the contrary.
+    /// Whether probes were echoed. A relay counts as working until a probe is lost.
     pub(super) alive: bool,
     /// Probes sent so far.
     pub(super) attempts: u32,
-    /// Probes since the last echo, and the time of the first of them.
+    /// The number of probes since the last echo, and the time of the first one.
     pub(super) unanswered: u32,
     pub(super) unanswered_since: Instant,
-    /// The time of the first probe without an echo, if the path was given up because of it.
+    /// The time of the first probe without an echo, if the path was abandoned for that reason.
     lost: Option<Instant>,
     /// The smoothed round trip.
     pub(super) rtt: Option<Duration>,
-    /// The time of the next probe, while the path is checked.
+    /// The time of the next probe, while the path is being checked.
     pub(super) probe_at: Instant,
     pub(super) probed_at: Option<Instant>,
-    /// The end of the probation after which a path that was lost may carry data again.
+    /// The end of a lost path's probation, after which it may carry data again.
     pub(super) held_until: Option<Instant>,
-    /// The time since when the path has been better than the current one without interruption.
+    /// The time since which the path has been better than the current one without interruption.
     pub(super) better_since: Option<Instant>,
     /// The largest IP packet, once known.
     pub(super) mtu: Option<u16>,
@@ -55,9 +55,9 @@ pub(super) enum Origin {
     Offered(CandidateKind),
     /// The source address of the peer's probes.
     Reflexive,
-    /// The search for the port of a symmetric NAT.
+    /// A port search.
     PortSearch,
-    /// The session with the peer was established over it.
+    /// The session with the peer, which was established over it.
     Session,
     Relay,
 }
@@ -111,14 +111,14 @@ impl PathState {
         self.lost.or(unanswered).filter(|_| !self.alive)
     }
 
-    /// Returns the time at which the path is lost unless an echo arrives. Probes that follow each other quickly are not
-    /// lost before their echoes have had the time to arrive.
+    /// Returns the time at which the path is lost unless an echo arrives. A quick series of probes does not count as lost before the echoes
+    /// have had time to arrive.
     fn lost_at(&self) -> Option<Instant> {
         let enough = self.alive && self.unanswered >= LOST_PROBES;
         enough.then(|| self.unanswered_since + CHECK_INTERVAL * LOST_PROBES)
     }
 
-    /// Records that the peer has been heard on the path, so that earlier probes no longer count as lost.
+    /// Records that the peer answered on the path, so earlier probes no longer count as lost.
     pub(super) fn revive(&mut self) {
         self.alive = true;
         self.unanswered = 0;
@@ -132,7 +132,7 @@ impl PathState {
 }
 
 impl PathFinder {
-    /// Returns the time at which a path needs a probe, or the decision that it is lost.
+    /// Returns the time at which a path needs a probe or must be declared lost.
     pub(super) fn path_due(&self, path: &PathState) -> Option<Instant> {
         self.remote.as_ref()?;
         let checked = path.alive || !path.is_direct();
@@ -144,7 +144,7 @@ impl PathFinder {
         (checked && (current || in_doubt || active)).then_some(due)
     }
 
-    /// Probes the paths that are due, and gives up those that no longer answer.
+    /// Probes the paths that are due, and abandons those that no longer answer.
     pub(super) fn check_paths(&mut self, now: Instant, out: &mut Vec<Output>) {
         let due: Vec<Route> = self
             .paths
@@ -162,11 +162,11 @@ impl PathFinder {
         }
     }
 
-    /// Schedules the next probe of a path after one was sent or answered.
+    /// Schedules a path's next probe after one was sent or answered.
     pub(super) fn schedule_probe(&mut self, now: Instant, route: Route) {
         let often = self.current == Some(route) && self.is_active(now);
         if let Some(path) = self.path_mut(route) {
-            // The first loss is followed up quickly; a relay that is known to be lost is tried from time to time.
+            // Follow up the first loss quickly. Probe a lost relay only from time to time.
             let in_doubt = path.alive && path.unanswered > 0;
             let interval = if often || in_doubt { CHECK_INTERVAL } else { KEEP_INTERVAL };
             path.probe_at = path.probed_at.unwrap_or(now) + interval;
@@ -181,7 +181,7 @@ impl PathFinder {
         path.unanswered = 0;
         path.lost = Some(path.unanswered_since);
         path.better_since = None;
-        // As long as there is no other path, it is tried as often as before.
+        // While there is no other path, probe it as often as before.
         path.probe_at = now + if current && !others { CHECK_INTERVAL } else { KEEP_INTERVAL };
         let direct = path.is_direct();
         if direct {
@@ -193,7 +193,7 @@ impl PathFinder {
         if let Route::Direct { to, .. } = route {
             self.lost = Some((to, now));
         }
-        // The other direct paths may share the fault, so only those that answer now are used.
+        // Other direct paths may share the fault, so use only those that answer now.
         let mut doubtful = Vec::new();
         for path in self.paths.iter_mut().filter(|path| path.alive && path.is_direct()) {
             path.alive = false;

@@ -1,9 +1,8 @@
 //! The search for a port of a symmetric NAT.
 //!
-//! A symmetric NAT assigns another port for each destination, so the port that relays see is of no use to a peer whose
-//! own NAT filters by port. The node behind the symmetric NAT therefore opens many sockets, each of which gets a port
-//! towards the peer, and the peer guesses ports until it hits one of them. With 256 of 64,512 ports open, 1,024 random
-//! guesses succeed with a probability of 98 %.
+//! A symmetric NAT assigns a different port for each destination, so the port that relays see is useless to a peer whose own NAT filters by
+//! port. The node behind the symmetric NAT therefore opens many sockets, each of which gets a port towards the peer, and the peer guesses
+//! ports until it hits one of them. With 256 of 64,512 ports open, 1,024 random guesses succeed with a probability of 98 %.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -24,28 +23,28 @@ pub const MAX_GUESSES: u32 = 1024;
 /// The interval of the guesses: 100 a second.
 const GUESS_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The number of ports that are tried first, behind the last known one, if the NAT assigns ports in sequence.
+/// The number of ports after the last known one that are tried first, if the NAT assigns ports in sequence.
 const PREDICTED: u32 = 512;
 
-/// The lowest port that is guessed.
+/// The lowest port to guess.
 const FIRST_PORT: u16 = 1024;
 
-/// The number of sockets that send probes at once.
+/// The number of sockets that send probes in one batch.
 const SOCKETS_AT_ONCE: usize = 32;
 
-/// The interval between such batches.
+/// The interval between these batches.
 const SOCKET_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The time after which the sockets send again, so a lost packet costs no mapping.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// The duration of a search, which is enough for all guesses and for a later start of the other side.
+/// The duration of a search: enough for all guesses even if the other side starts later.
 const SEARCH: Duration = Duration::from_secs(13);
 
 /// The minimum time between two searches with the same peer.
 const REPEAT: Duration = Duration::from_secs(600);
 
-/// The limit of searches with all peers of a node.
+/// The limit on a node's searches with all peers.
 const SEARCH_RATE: Rate = Rate::new(4, Duration::from_secs(60));
 
 /// The budget of a node for port searches, which all of its peers share.
@@ -68,18 +67,18 @@ pub(super) struct PortSearch {
 /// The stage of a [`PortSearch`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// There was no search.
+    /// There has been no search.
     #[default]
     None,
     /// The node's budget did not allow it.
     Refused,
-    /// The sockets are being opened.
+    /// The node is opening sockets.
     Opening { target: SocketAddr, until: Instant },
-    /// Probes are sent from many sockets.
+    /// The node sends probes from many sockets.
     Sockets { target: SocketAddr, sockets: Vec<SocketId>, next: usize, at: Instant, until: Instant },
-    /// Ports are guessed. If the NAT assigns them in sequence, those after a known one come first.
+    /// The node guesses ports, first those after a known one if the NAT assigns them in sequence.
     Guessing { ip: IpAddr, after: Option<u16>, at: Instant, until: Instant },
-    /// It has ended.
+    /// The search has ended.
     Done { found: bool },
 }
 
@@ -132,7 +131,7 @@ impl PathFinder {
         let observed = remote.candidates.iter().filter(|c| c.kind() == CandidateKind::Observed);
         let highest = observed.map(|candidate| candidate.address().port()).max();
         let after = highest.filter(|_| peer == NatKind::Symmetric { sequential: true });
-        // The socket that an earlier search has kept is no longer needed.
+        // The socket that an earlier search kept is no longer needed.
         self.close_search(None, out);
         self.search = PortSearch { began: now, peer: Some(target.ip()), ..PortSearch::default() };
         let until = now + SEARCH;
@@ -148,8 +147,7 @@ impl PathFinder {
         }
     }
 
-    /// Returns whether a search is allowed. It is allowed once with each address of the peer, and again if a path that
-    /// the search had found was lost.
+    /// Returns whether a search is allowed: once for each address of the peer, and again after the path that it found was lost.
     fn may_search(&self, now: Instant, peer: IpAddr) -> bool {
         match self.search.stage {
             _ if self.search.peer != Some(peer) => true,
@@ -166,7 +164,7 @@ impl PathFinder {
         out: &mut Vec<Output>,
     ) {
         let Stage::Opening { target, until } = self.search.stage else {
-            // These sockets come too late.
+            // These sockets are too late.
             out.push(Output::CloseSockets { keep: None });
             return;
         };
@@ -214,7 +212,7 @@ impl PathFinder {
         }
     }
 
-    /// Ends the search, if there is one, and closes its sockets except for the one that found a path.
+    /// Ends any search, and closes its sockets except the one that found a path.
     pub(super) fn close_search(&mut self, keep: Option<SocketId>, out: &mut Vec<Output>) {
         if self.search.stage.until().is_some() {
             let found = self.paths.iter().any(|path| path.is_direct() && path.alive);
@@ -246,7 +244,7 @@ impl PathFinder {
 }
 
 impl Route {
-    /// Returns the socket of a path that a port search has found at this end.
+    /// Returns the socket of a path that a port search at this end found.
     pub(super) fn search_socket(self) -> Option<SocketId> {
         match self {
             Self::Direct { socket, .. } => (socket != MAIN_SOCKET).then_some(socket),

@@ -11,19 +11,19 @@ use super::super::record::Record;
 use super::path_state::{Origin, PathState};
 use super::{MAIN_SOCKET, MAX_PATHS, Output, PathFinder, Route};
 
-/// The maximum number of probes that wait for an echo, which is more than a port search sends within [`ECHO_TIMEOUT`].
+/// The maximum number of probes that wait for an echo: more than a port search sends within [`ECHO_TIMEOUT`].
 const MAX_OUTSTANDING: usize = 2048;
 
 /// The time after which an echo no longer counts.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The limit of echoes to the peer.
+/// The limit on echoes to the peer.
 const ECHO_RATE: Rate = Rate::per_second(512);
 
 /// The maximum number of paths to addresses that the peer did not offer.
 const MAX_REFLEXIVE: usize = 8;
 
-/// The minimum time between two probes that the peer's probes cause.
+/// The minimum time between two probes that are caused by the peer's probes.
 const TRIGGER_INTERVAL: Duration = Duration::from_millis(40);
 
 /// A probe that waits for its echo.
@@ -119,7 +119,7 @@ impl PathFinder {
         }
     }
 
-    /// Probes the source of a probe, which may be an address that the peer does not know itself.
+    /// Probes the source of a peer's probe, which may be an address that the peer itself does not know.
     fn on_probe_from(&mut self, now: Instant, route: Route, out: &mut Vec<Output>) {
         if !self.add_path(now, route, Origin::Reflexive) {
             return;
@@ -166,7 +166,7 @@ impl PathFinder {
             path.on_echo(now.since(sent_at));
         }
         self.schedule_probe(now, route);
-        // Within a site there is no NAT between the nodes, so the peer sees one of the own addresses.
+        // Within a site there is no NAT between the nodes, so the peer sees one of this node's own addresses.
         if let (Route::Direct { socket: MAIN_SOCKET, to }, Some(seen)) = (route, seen)
             && !is_private(to.ip())
         {
@@ -183,7 +183,7 @@ impl PathFinder {
         let too_many_alike =
             origin == Origin::Reflexive && self.paths.iter().filter(alike).count() >= MAX_REFLEXIVE;
         if too_many_alike || self.paths.len() >= MAX_PATHS {
-            // A path that never answered makes room.
+            // Replace a path that never answered.
             let unused = |path: &PathState| {
                 path.is_direct()
                     && (path.origin == origin || !too_many_alike)

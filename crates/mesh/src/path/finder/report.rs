@@ -13,8 +13,7 @@ use super::path_state::{Origin, PathState};
 use super::port_search::Stage;
 use super::{PathCounters, PathFinder, Round, Route};
 
-/// The paths to a peer: those offered, those tried, and the one that carries data. [`fmt::Display`] gives its lines of
-/// text.
+/// The paths to a peer: offered, tried, and in use. [`fmt::Display`] prints it as lines of text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The path that carries data.
@@ -27,7 +26,7 @@ pub struct Report {
     pub own: NodeReport,
     /// The peer, once it has made an offer.
     pub peer: Option<NodeReport>,
-    /// Every path that was tried and is remembered.
+    /// Every remembered path that was tried.
     pub paths: Vec<PathReport>,
     /// The last port search.
     pub port_search: Option<SearchReport>,
@@ -111,7 +110,7 @@ pub enum RouteReport {
 pub struct LostReport {
     /// The peer's address.
     pub to: SocketAddr,
-    /// The time since then in seconds.
+    /// The time since the loss, in seconds.
     pub seconds_ago: u64,
 }
 
@@ -148,7 +147,7 @@ pub enum RelayReason {
     PeerUdpBlocked,
     /// The peer has not answered an offer yet.
     NoOffer,
-    /// A path that was lost answers again, and has to prove itself.
+    /// A lost path answers again, but is still on probation.
     Probation {
         /// The peer's address.
         to: SocketAddr,
@@ -172,7 +171,7 @@ pub enum RelayReason {
         own: bool,
         /// The addresses at which other nodes see the end behind symmetric NAT.
         seen: Vec<SocketAddr>,
-        /// The search for its port.
+        /// The port search.
         search: Option<SearchReport>,
     },
     /// No candidate answers although the NATs would allow it.

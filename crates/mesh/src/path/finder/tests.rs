@@ -66,7 +66,7 @@ fn datagram(finder: &mut PathFinder, from: &str, bytes: &[u8]) -> Vec<Output> {
     out
 }
 
-/// The keys and the state of a peer that a test plays itself.
+/// The keys and the state of a peer that a test simulates.
 struct Peer {
     finder: PathFinder,
     /// The first probe of the finder, to 192.0.2.2.
@@ -210,7 +210,7 @@ fn a_replayed_probe_gets_no_echo() {
     let nonce = Nonce { number: 1, random: [1; 8] };
     let probe = peer.send.seal(&Probe { tag: peer.tag, nonce, kind: ProbeKind::Probe });
     assert_eq!(probes(&datagram(&mut peer.finder, PEER, &probe)).len(), 1);
-    // An attacker who recorded it would have the node send packets to any address.
+    // Otherwise an attacker with a recorded probe could make the node send packets to any address.
     assert_eq!(probes(&datagram(&mut peer.finder, "198.51.100.66:53", &probe)), []);
     assert_eq!(peer.finder.counters().replayed_probes, 1);
 }
@@ -258,7 +258,7 @@ fn a_replayed_offer_is_refused() {
     assert!(!answered(&mut a, first.clone()));
     assert!(!answered(&mut a, peer_offer(4, Purpose::Ask)));
     assert!(answered(&mut a, peer_offer(6, Purpose::Ask)));
-    // After a restart the peer has another tag, and offers with the former one are replays.
+    // After a restart the peer has a new tag, and offers with the former one are replays.
     let restarted = Offer { tag: Tag([8; 8]), ..peer_offer(1, Purpose::Ask) };
     assert!(answered(&mut a, restarted));
     assert!(!answered(&mut a, peer_offer(7, Purpose::Ask)));
@@ -306,7 +306,7 @@ fn each_candidate_is_probed_three_times_at_50_ms() {
             times.extend(probes(&out).iter().map(|_| ms));
         }
     }
-    // The first one is in the answer's own turn.
+    // The first one follows the answer at once.
     assert_eq!(times, [50, 100]);
 }
 
@@ -357,7 +357,7 @@ fn guesses_are_bounded_in_number_and_rate() {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Runs a finder until a time. Returns its outputs with their times.
+/// Runs a finder until a given time. Returns its outputs with their times.
 fn run(finder: &mut PathFinder, from: Instant, until: Duration) -> Vec<(Duration, Output)> {
     let mut performed = Vec::new();
     while let Some((at, _)) = finder.deadline().filter(|(at, _)| *at < from + until) {
@@ -388,7 +388,7 @@ fn both_sides_send_their_first_probes_at_the_same_time() {
     set_leg(&mut b, MS * 60);
     let mut out = Vec::new();
     a.handle(NOW, Input::DataSent, &mut out);
-    // The relay is 20 ms from the one node and 30 ms from the other.
+    // The relay is 20 ms from one node and 30 ms from the other.
     let answer = records(&record(&mut b, NOW + MS * 50, A, &records(&out)[0]));
     assert_eq!(probes(&record(&mut a, NOW + MS * 100, B, &answer[0])).len(), 1);
     assert_eq!(first_probe(&mut b, NOW), Some(MS * 100));
@@ -695,7 +695,7 @@ fn a_stream_that_does_not_answer_is_lost() {
     assert!(lost > Duration::from_secs(8), "{lost:?}");
 }
 
-/// Answers every probe of a finder until a time. Returns the number of probes and other records.
+/// Answers every probe of a finder until a given time. Returns the number of probes and other records.
 fn answer(peer: &mut Peer, from: Instant, until: Duration, active: bool) -> usize {
     let mut sent = 0;
     let end = from + until;
@@ -717,7 +717,7 @@ fn answer(peer: &mut Peer, from: Instant, until: Duration, active: bool) -> usiz
     sent
 }
 
-/// Returns a finder whose data goes directly, and which has found the MTU.
+/// Returns a finder whose data takes a direct path, and which has found the MTU.
 fn direct() -> Peer {
     let mut peer = probing();
     let echo = peer.echo(peer.probe.nonce);
@@ -800,7 +800,7 @@ fn each_mtu_is_tried_three_times_and_an_echo_of_a_large_one_counts() {
             if bytes.len() > MIN_PROBE {
                 tried.push(size);
             }
-            // The route carries less than before, and loses the first tries of all sizes.
+            // The path now carries smaller packets, and loses the first try of each size.
             let first = tried.iter().filter(|tried| **tried == 1400).count() < 3;
             if bytes.len() == MIN_PROBE || (size <= 1400 && !first) {
                 peer.answer(at, &bytes);
@@ -987,7 +987,7 @@ fn all_sockets_send_within_a_second_and_the_end_of_a_search_keeps_those_that_fou
     let sockets: std::collections::BTreeSet<_> =
         sent.iter().filter_map(|(route, _)| route.search_socket()).collect();
     assert_eq!(sockets.len(), SEARCH_SOCKETS);
-    // One of the two paths is lost meanwhile, so that the other one is the one to keep.
+    // One of the two paths is lost meanwhile, so the finder must keep the other one.
     let kept = sent[1].0;
     peer.finder.path_mut(sent[0].0).unwrap().alive = false;
     peer.finder.path_mut(kept).unwrap().unanswered = 0;

@@ -19,24 +19,24 @@ use crate::session::{KeyHash, MeshId};
 pub(super) struct View {
     /// The rights of each key that has one.
     pub(super) rights: BTreeMap<KeyHash, Held>,
-    /// Keys with rights that have ended.
+    /// Keys whose rights have ended.
     pub(super) ended: BTreeSet<KeyHash>,
     /// The number of admins who must approve important changes.
     pub(super) threshold: u8,
     /// For each signer with a fork, the number of changes before it.
     pub(super) prefixes: BTreeMap<KeyHash, u32>,
-    /// The ends of the chain of each signer whose key has ended.
+    /// For each signer whose key has ended, the ends of its chain.
     pub(super) pins: BTreeMap<KeyHash, Vec<Pin>>,
 }
 
-/// The rights of a key.
+/// The rights of one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     /// The seniority as an admin.
     pub(super) admin: Option<Rank>,
     /// The grant of the right to invite, and the seniority.
     pub(super) inviter: Option<(usize, Rank)>,
-    /// The change and seniority of the granter, which decide between two grants to invite.
+    /// The granting change and its signer's seniority, which decide between two grants to invite.
     granter: Option<(usize, Rank)>,
 }
 
@@ -51,14 +51,14 @@ pub(super) struct Pin {
     pub(super) last: Option<usize>,
 }
 
-/// The standings of all changes, and the view of all of them together.
+/// Which changes count, and the view of all of them together.
 pub(super) struct Authority<'o, 'a> {
     pub(super) order: &'o Order<'a>,
     pub(super) genesis: &'o Genesis,
     pub(super) mesh: MeshId,
     /// For each change, the signer's right in its own view.
     pub(super) standings: Vec<Result<Standing, Refusal>>,
-    /// The part of its limits that each change's chain had used.
+    /// For each change, the part of the limits that its chain had used.
     pub(super) usages: Vec<Usage>,
     /// For each change, those that approve it.
     approvals: BTreeMap<ChangeHash, Vec<usize>>,
@@ -131,7 +131,7 @@ impl<'o, 'a> Authority<'o, 'a> {
         all.filter(|at| matters(*at) || approves(*at) || self.fork_of.contains_key(at)).collect()
     }
 
-    /// Returns all keys that have a right by any change.
+    /// Returns all keys to which any change gives a right.
     fn keys_with_rights(&self) -> BTreeSet<KeyHash> {
         let mut keys = BTreeSet::new();
         let mut successors = BTreeMap::<_, Vec<KeyHash>>::new();
@@ -167,7 +167,7 @@ impl<'o, 'a> Authority<'o, 'a> {
         view.rights = self.rights(seen, &view);
         let admins = view.rights.values().filter(|held| held.admin.is_some()).count();
         let threshold = self.threshold(seen, &view);
-        // With fewer admins than the threshold, all of them together can act.
+        // If there are fewer admins than the threshold, all of them together can act.
         view.threshold = threshold.min(u8::try_from(admins).unwrap_or(u8::MAX)).max(1);
         view
     }
@@ -227,8 +227,8 @@ impl<'o, 'a> Authority<'o, 'a> {
         current.map_or(self.genesis.threshold, |(_, threshold)| threshold)
     }
 
-    /// Returns the rotation that names the successor of each replaced key. A revocation that had not seen the rotation
-    /// takes precedence.
+    /// Returns the rotation that names the successor of each replaced key. A revocation whose signer had not seen the rotation takes
+    /// precedence.
     pub(super) fn transfers(&self, seen: &[usize], view: &View) -> BTreeMap<KeyHash, usize> {
         let mut transfers = BTreeMap::<KeyHash, usize>::new();
         for at in seen.iter().copied() {
@@ -300,15 +300,15 @@ impl<'o, 'a> Authority<'o, 'a> {
         self.approvals.get(&self.order.change(at).hash()).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether a change with these approvals has enough of them, by the threshold that its signer saw and by
-    /// the one that the last necessary approver saw. An admin approves its own changes.
+    /// Returns whether these approvals are enough for a change, both by the threshold that its signer saw and by the threshold that the
+    /// last necessary approver saw. An admin's signature counts as its approval.
     pub(super) fn is_approved(&self, at: usize, approvals: impl Iterator<Item = usize>) -> bool {
         let Ok(standing) = &self.standings[at] else { return false };
         let signers = usize::from(standing.by_admin);
         if signers >= usize::from(standing.needs) {
             return true;
         }
-        // By the first keys, so an admin who replaces a key does not approve twice.
+        // Count by first keys, so an admin who replaces its key cannot approve twice.
         let mut thresholds = BTreeMap::<KeyHash, u8>::new();
         for approval in approvals {
             let Ok(approval) = &self.standings[approval] else { continue };

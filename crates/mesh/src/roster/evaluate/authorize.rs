@@ -1,4 +1,4 @@
-//! Checks whether a signer had the right to a change in its own view.
+//! Checks whether a signer had the right to make a change, in its own view.
 
 use adit_engine::UnixTime;
 use ipnet::IpNet;
@@ -17,8 +17,7 @@ pub(super) struct Standing {
     pub(super) rank: Rank,
     /// Whether the signer was an admin.
     pub(super) by_admin: bool,
-    /// The number of admins that must approve the change, including an admin that signs it. 0 if the signer's right is
-    /// enough.
+    /// The number of admins that must approve the change, including an admin that signs it. 0 if the signer's own right is enough.
     pub(super) needs: u8,
     /// The threshold that the signer saw.
     pub(super) threshold: u8,
@@ -29,8 +28,8 @@ pub(super) struct Standing {
 pub(super) struct Usage {
     /// The latest time in the chain.
     ///
-    /// Times are those of the signer's own clock. An inviter that sets it back can admit nodes after its time, until
-    /// its key is revoked.
+    /// Times are those of the signer's own clock. An inviter that sets it back can admit nodes after its right has expired, until its key
+    /// is revoked.
     time: UnixTime,
     /// The grant under which the last node was admitted, and the number of nodes admitted under it.
     admitted: Option<(usize, u32)>,
@@ -50,10 +49,10 @@ impl Usage {
 /// The reason why a change is not valid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Refusal {
-    /// The signer had no right to such a change.
+    /// The signer had no right to make such a change.
     #[error("its signer had no right to it")]
     NoRight,
-    /// An inviter went beyond one of its limits.
+    /// An inviter exceeded one of its limits.
     #[error("it is beyond the inviter's limit on {0}")]
     Limit(Limit),
     /// The IPv4 address is outside the ranges of the mesh.
@@ -62,10 +61,10 @@ pub enum Refusal {
     /// A subnet overlaps a range of the mesh.
     #[error("its subnet overlaps the addresses of the mesh")]
     Subnet,
-    /// The node has a default route and is no gateway.
+    /// The node has a default route but is not a gateway.
     #[error("it has a default route and is no gateway")]
     DefaultRoute,
-    /// A revocation names a last change that its signer had not seen, or that is not one of the revoked key.
+    /// A revocation names a last change that its signer had not seen, or that another key signed.
     #[error("the last change that it names is not one of the key, or had not been seen")]
     Last,
     /// A threshold is higher than the number of admins.
@@ -188,7 +187,7 @@ pub(super) fn authorize(
     }
 }
 
-/// Checks the end of a key: a revocation or a rotation.
+/// Checks a change that ends a key: a revocation or a rotation.
 ///
 /// Ending an admin's key needs as many approvals as the threshold, unless that admin resigns. So does ending a chain
 /// before the last change that the signer has seen.
@@ -238,7 +237,7 @@ fn check_node(authority: &Authority<'_, '_>, node: &NodeInfo) -> Result<(), Refu
     Ok(())
 }
 
-/// Checks a change of an inviter against the limits of its grant.
+/// Checks an inviter's change against the limits of its grant.
 fn as_inviter(
     order: &Order<'_>,
     at: usize,

@@ -1,4 +1,4 @@
-//! The members, and the decision on names, addresses and subnets that several of them claim.
+//! The members, and which of them gets a name, address or subnet that several claim.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use crate::session::KeyHash;
 /// A change with its signer's seniority.
 type Claim = (usize, Rank);
 
-/// A node that was admitted, before conflicts are settled.
+/// An admitted node, before conflicts are settled.
 struct Candidate<'a> {
     first_key: KeyHash,
     key: KeyHash,
-    /// The key and those that it replaced.
+    /// The key and its predecessors.
     keys: Vec<KeyHash>,
     admit: Claim,
-    /// The change that describes it now.
+    /// The change with its current description.
     info: Claim,
     node: &'a NodeInfo,
     by_admin: bool,
-    /// The changes since which it has had its name and its IPv4 address without interruption.
+    /// The changes from which on it has had its name and its IPv4 address without interruption.
     named: Claim,
     addressed: Claim,
 }
@@ -66,7 +66,7 @@ pub(super) fn add(authority: &Authority<'_, '_>, view: &View, roster: &mut Roste
     settle(order, &candidates, roster);
 }
 
-/// Returns the admitted nodes that are not revoked.
+/// Returns the admitted nodes that were not revoked.
 fn candidates<'a>(
     authority: &Authority<'_, 'a>,
     view: &View,
@@ -136,7 +136,7 @@ fn successors(
     new_keys.into_iter().filter_map(pair).collect()
 }
 
-/// Returns a node with its current description by an admin, or by the inviter that admitted it.
+/// Returns a node with its current description, from an admin or from the inviter that admitted it.
 fn describe<'a>(
     authority: &Authority<'_, 'a>,
     first_key: KeyHash,
@@ -182,7 +182,7 @@ fn describe<'a>(
     })
 }
 
-/// Grants the claim unless another one holds the same thing.
+/// Grants the claim unless another node already holds it.
 fn hold<T: Ord>(order: &Order<'_>, held: &mut BTreeMap<T, Claim>, what: T, claim: Claim) {
     let holder = held.entry(what).or_insert(claim);
     if !order.holds(*holder, claim) {
@@ -190,7 +190,7 @@ fn hold<T: Ord>(order: &Order<'_>, held: &mut BTreeMap<T, Claim>, what: T, claim
     }
 }
 
-/// Removes the nodes whose IPv6 address another one has.
+/// Removes nodes that have the IPv6 address of another one.
 fn refuse_collisions(order: &Order<'_>, candidates: &mut Vec<Candidate<'_>>, roster: &mut Roster) {
     let address = |candidate: &Candidate<'_>| {
         let (bytes, _) = candidate.first_key.split_at(8);
@@ -209,13 +209,13 @@ fn refuse_collisions(order: &Order<'_>, candidates: &mut Vec<Candidate<'_>>, ros
     });
 }
 
-/// Returns the members of which OpenVPN apps may be leaves, by all keys that they have had.
+/// Returns the members that may have leaves, by all keys that they have had.
 fn gateways_for_apps(candidates: &[Candidate<'_>]) -> BTreeMap<KeyHash, KeyHash> {
     let gateways = candidates.iter().filter(|candidate| candidate.node.openvpn);
     gateways.flat_map(|gateway| gateway.keys.iter().map(|key| (*key, gateway.key))).collect()
 }
 
-/// Removes the leaves of nodes that are not members, or have no leaves. They hold no names and addresses either.
+/// Removes the leaves of nodes that are not members, or have no leaves. They do not hold names or addresses either.
 fn refuse_orphans(candidates: &mut Vec<Candidate<'_>>, roster: &mut Roster) {
     let gateways = gateways_for_apps(candidates);
     candidates.retain(|candidate| {
@@ -276,8 +276,8 @@ fn settle(order: &Order<'_>, candidates: &[Candidate<'_>], roster: &mut Roster) 
     }
 }
 
-/// Returns the subnets that members lose. A subnet that an inviter announced is lost if it overlaps one that an admin
-/// announced without having seen it, or one of an earlier or more senior inviter. Default routes may overlap.
+/// Returns the subnets that members lose. A subnet announced by an inviter is lost if it overlaps one announced by an admin who had not
+/// seen it, or one of an earlier or more senior inviter. Default routes may overlap.
 fn lost_subnets(
     order: &Order<'_>,
     candidates: &[Candidate<'_>],
@@ -318,7 +318,7 @@ fn lost_subnets(
     lost
 }
 
-/// Returns the entries whose network contains this one or is in it. Networks sort before those that they contain.
+/// Returns the entries whose network contains this one or is in it. A network sorts before the networks that it contains.
 fn overlapping<'m, 'c>(
     accepted: &'m BTreeMap<IpNet, Vec<&'c Candidate<'c>>>,
     subnet: IpNet,

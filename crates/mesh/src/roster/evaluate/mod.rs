@@ -10,9 +10,9 @@
 //!
 //! # Cost
 //!
-//! Each evaluation reads all changes, not only the new one. A node evaluates once for each batch of changes that
-//! arrives. The cost is about that of sorting the changes, plus the changes of rights times the different views of them
-//! (see [`authority`]). Measured once in an unoptimized build, each change naming the head of another chain:
+//! Each evaluation reads all changes, not only the new one. A node evaluates once for each batch of changes that arrives. The cost is about
+//! that of sorting the changes, plus the number of changes of rights times the number of different views of them (see [`authority`]).
+//! Measured once in an unoptimized build, each change naming the head of another chain:
 //!
 //! | nodes | chains | time |
 //! |---|---|---|
@@ -25,10 +25,9 @@
 //! # Deviations
 //!
 //! - A revocation in a branch of a fork counts: see [`revocations`].
-//! - Only a more senior admin chooses a branch of a fork, and none is senior to the first one of the genesis. If that
-//!   chain forks, its changes before the fork count, and another admin continues.
-//! - An inviter revokes no key but its own. Otherwise an inviter could admit the key of another node, which costs
-//!   nothing, and revoke it for good.
+//! - Only a more senior admin can choose a branch of a fork, and no admin is senior to the first one of the genesis. If that admin's chain
+//!   forks, its changes before the fork count, and another admin must continue.
+//! - An inviter can revoke only its own key. Otherwise it could admit another node's key, which costs nothing, and revoke it for good.
 //! - If there are fewer admins than the threshold, all of them together reach it.
 //! - A revocation by a revoked signer is void if it is after the last change that counts and the revoker had not seen it.
 //!   The key that it revoked is then a member again. A revocation that the revoker had seen remains.
@@ -80,23 +79,23 @@ pub struct Member {
     pub first_key: KeyHash,
     /// The signer that admitted it.
     pub admitted_by: KeyHash,
-    /// Its name, unless another member holds it.
+    /// Its name, unless another member has it.
     pub name: Option<Label>,
     /// Its IPv6 address.
     pub ipv6: Ipv6Addr,
-    /// Its IPv4 address, unless another member holds it.
+    /// Its IPv4 address, unless another member has it.
     pub ipv4: Option<Ipv4Addr>,
     /// The networks behind it.
     pub subnets: BTreeSet<IpNet>,
     /// Its groups.
     pub groups: BTreeSet<Label>,
-    /// Whether it relays for other members.
+    /// Whether it is a relay for other members.
     pub relay: bool,
     /// Whether other members may send all their traffic through it.
     pub gateway: bool,
     /// Whether OpenVPN apps may be its leaves.
     pub openvpn: bool,
-    /// The member through which it is reached, if it is an OpenVPN app.
+    /// If it is an OpenVPN app, the member through which it is reached.
     pub leaf_of: Option<KeyHash>,
     /// The time until which it is a member.
     pub not_after: Option<UnixTime>,
@@ -105,7 +104,7 @@ pub struct Member {
 /// A warning about the roster for an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
-    /// A key has been used twice.
+    /// A key is in use in two places.
     #[error("a signer's key is in use twice: revoke it")]
     Fork {
         /// The hash of the signer's key.
@@ -122,7 +121,7 @@ pub enum Warning {
     /// Two members have the same name, and one of them lost it.
     #[error("the name {name} belongs to another member: rename the node")]
     Name {
-        /// The member that has no name now.
+        /// The member that lost it.
         member: KeyHash,
         /// The name.
         name: Label,
@@ -130,7 +129,7 @@ pub enum Warning {
     /// Two members have the same IPv4 address, and one of them lost it.
     #[error("the address {address} belongs to another member: give the node another one")]
     Address {
-        /// The member that has no IPv4 address now.
+        /// The member that lost it.
         member: KeyHash,
         /// The address.
         address: Ipv4Addr,
@@ -143,7 +142,7 @@ pub enum Warning {
         /// The subnet.
         subnet: IpNet,
     },
-    /// An OpenVPN app has no gateway, and is not a member.
+    /// An OpenVPN app has no gateway, so it is not a member.
     #[error(
         "the gateway of an OpenVPN app was removed, or serves no apps: remove the app, or make the node a gateway again"
     )]
@@ -151,7 +150,7 @@ pub enum Warning {
         /// The hash of the app's key.
         key: KeyHash,
     },
-    /// A node has the same IPv6 address as another one, and is not a member.
+    /// A node has the same IPv6 address as another one, so it is not a member.
     #[error("a node's key has the same beginning as that of another member: give it a new key")]
     Collision {
         /// The hash of the node's key.
@@ -208,7 +207,7 @@ impl Roster {
         self.by_address.get(&address).and_then(|key| self.member(key))
     }
 
-    /// Returns the OpenVPN apps that are reached through this member.
+    /// Returns the OpenVPN apps reached through this member.
     pub fn leaves_of(&self, gateway: &KeyHash) -> impl Iterator<Item = &Member> {
         self.members.values().filter(move |member| member.leaf_of.as_ref() == Some(gateway))
     }
@@ -218,12 +217,12 @@ impl Roster {
         &self.revoked
     }
 
-    /// Returns the keys with the right of an admin.
+    /// Returns the keys of admins.
     pub fn admins(&self) -> &BTreeSet<KeyHash> {
         &self.admins
     }
 
-    /// Returns the keys with the right to invite, and their limits.
+    /// Returns the keys of inviters, with their limits.
     pub fn inviters(&self) -> &BTreeMap<KeyHash, Inviter> {
         &self.inviters
     }

@@ -11,13 +11,13 @@ use crate::roster::chains::Changes;
 use crate::roster::change::{Action, Change, ChangeHash};
 use crate::session::KeyHash;
 
-/// The changes of a set, each after those that it depends on. An index names a change of this order.
+/// The changes of a set, each after those that it depends on. Changes are named by their index in this order.
 pub(super) struct Order<'a> {
     items: Vec<Item<'a>>,
     index: BTreeMap<ChangeHash, usize>,
     lanes: Vec<Lane>,
     lanes_of: BTreeMap<KeyHash, Vec<usize>>,
-    /// The changes that follow a change of the same signer at which the chain forks.
+    /// For each change at which a chain forks, the signer's changes that directly follow it.
     forks: Vec<Vec<usize>>,
 }
 
@@ -26,7 +26,7 @@ struct Item<'a> {
     previous: Option<usize>,
     lane: usize,
     position: u32,
-    /// For each other lane, the number of its changes that this one depends on.
+    /// For each other lane, the number of its changes on which this one depends.
     clock: Rc<Vec<u32>>,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Order<'a> {
     }
 }
 
-/// The seniority of a signer: genesis order, then depth of the grant, then hash. The lowest is the most senior.
+/// The seniority of a signer: genesis order, then depth of the grant, then hash. The lowest value is the most senior.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) depth: u32,
@@ -168,8 +168,7 @@ pub(super) struct Rank {
 }
 
 impl Order<'_> {
-    /// Returns whether the second change replaces the first, because it is later, or concurrent and of a more senior
-    /// signer.
+    /// Returns whether the second change replaces the first, because it is later, or concurrent and by a more senior signer.
     pub(super) fn replaces(&self, first: (usize, Rank), second: (usize, Rank)) -> bool {
         if self.is_before(first.0, second.0) || self.is_before(second.0, first.0) {
             return self.is_before(first.0, second.0);
@@ -177,8 +176,8 @@ impl Order<'_> {
         self.is_preferred(second, first)
     }
 
-    /// Returns whether the first change keeps something that the second claims as well, because it is earlier, or
-    /// concurrent and of a more senior signer.
+    /// Returns whether the first change keeps what the second also claims, because it is earlier, or concurrent and by a more senior
+    /// signer.
     pub(super) fn holds(&self, first: (usize, Rank), second: (usize, Rank)) -> bool {
         if self.is_before(first.0, second.0) || self.is_before(second.0, first.0) {
             return self.is_before(first.0, second.0);

@@ -1,11 +1,11 @@
 //! Determines which revocations of signers count.
 //!
-//! A revocation is void if its signer's key is ended by another one that counts and that had not seen it. What a revoker
-//! had seen remains, even after the last change that it lets count: a revocation is permanent. Of revocations that would
-//! void each other, the most senior signer's counts.
+//! A revocation is void if another revocation, which counts and whose signer had not seen it, ends its signer's key. A revocation that the
+//! revoker had seen remains, even if it comes after the last change that is to count: revocations are permanent. If revocations would void
+//! each other, that of the most senior signer counts.
 //!
-//! A fork does not undo revocations, nor approvals of them, not even those in its branches. Otherwise the holder of an
-//! old copy of a signer's key could bring back every key that the signer has revoked, with one change of an old number.
+//! A fork does not undo revocations or their approvals, not even those in its branches. Otherwise a thief with an old copy of a signer's
+//! key could bring back every key that the signer revoked, with one change that reuses an old number.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ enum State {
 
 struct Resolution<'r, 'o, 'a> {
     authority: &'r Authority<'o, 'a>,
-    /// The state of each revocation and of each approval of one, with the revocations that would void it.
+    /// The state of each revocation, and of each approval of a revocation, with the revocations that would void it.
     nodes: BTreeMap<usize, (State, Vec<usize>)>,
-    /// The revocations, the most senior signer's first.
+    /// The revocations, those of the most senior signer first.
     revocations: Vec<usize>,
 }
 
@@ -48,7 +48,7 @@ impl<'r, 'o, 'a> Resolution<'r, 'o, 'a> {
             }
         }
         let approvals = revocations.iter().flat_map(|at| authority.approvals(*at));
-        // An approval outside the set has not been seen.
+        // An approval outside the set is not known here.
         let approvals = approvals.filter(|at| seen.binary_search(at).is_ok());
         let nodes = revocations.iter().chain(approvals).map(|at| {
             let by = by_key.get(&order.signer(*at)).into_iter().flatten().copied();
@@ -68,7 +68,7 @@ impl<'r, 'o, 'a> Resolution<'r, 'o, 'a> {
             if self.propagate() {
                 continue;
             }
-            // The rest void each other in a circle. Void is only what a counting revocation voids.
+            // The remaining ones void each other in a circle. Only a revocation that counts can make another one void.
             let undecided =
                 self.revocations.iter().copied().find(|at| self.state(*at) == State::Undecided);
             let Some(senior) = undecided else { break };
@@ -89,7 +89,7 @@ impl<'r, 'o, 'a> Resolution<'r, 'o, 'a> {
         }
     }
 
-    /// Decides what follows from the decided states. Returns whether there was anything.
+    /// Decides the states that follow from those already decided. Returns whether there were any.
     fn propagate(&mut self) -> bool {
         let decided: Vec<_> = self
             .nodes

@@ -13,7 +13,7 @@ mod conflicts;
 mod leaves;
 mod properties;
 
-/// Returns admins of a genesis, the most senior first, and an empty set of changes.
+/// Returns admins of a genesis, most senior first, and an empty set of changes.
 fn mesh(admins: u8, threshold: u8) -> (Vec<Signer>, Changes) {
     let admins: Vec<_> = (1..=admins).map(Signer::new).collect();
     let changes = Changes::new(genesis(&admins, threshold)).unwrap();
@@ -213,7 +213,7 @@ fn revocations_in_a_circle_leave_the_most_senior_signers() {
         write(&mut alone, admin, revoke(admins[(at + 1) % 3].hash, None));
         all.merge(&alone);
     }
-    // The first revokes the second, whose revocation of the third is void; that of the first by the third is not.
+    // The first revokes the second, so the second's revocation of the third is void, but the third's revocation of the first is not.
     assert_eq!(*roster(&all).revoked(), [admins[1].hash, admins[0].hash].into());
 }
 
@@ -365,7 +365,7 @@ fn only_admins_approve_and_each_once() {
     write(&mut changes, &admins[1], Action::Approve(change));
     write(&mut changes, &admins[1], Action::Approve(change));
     assert_eq!(reason(&changes, change), Some(Refusal::Unapproved));
-    // The second admin replaces its key: the three approve that.
+    // The second admin replaces its key, with the approval of all three.
     let mut rotated = changes.clone();
     let second = Signer::new(12);
     let action = rotate(&rotated, &admins[1], &second);
@@ -404,7 +404,7 @@ fn an_approval_after_the_end_of_a_chain_does_not_count() {
 
 #[test]
 fn the_older_and_the_newer_threshold_both_count() {
-    // Raised: the older one does not suffice for the raise itself.
+    // Raised: the older threshold is not enough for the raise itself.
     let (admins, mut changes) = mesh(3, 1);
     let raise = write(&mut changes, &admins[0], Action::SetThreshold(2));
     assert_eq!(reason(&changes, raise), Some(Refusal::Unapproved));
@@ -413,7 +413,7 @@ fn the_older_and_the_newer_threshold_both_count() {
     write(&mut changes, &admins[1], Action::Approve(raise));
     assert_eq!(roster(&changes).threshold(), 2);
     assert_eq!(reason(&changes, old), None, "signed before the raise");
-    // Lowered: the newer one does not suffice for what was signed before.
+    // Lowered: the newer threshold is not enough for changes signed before.
     let (_, mut changes) = mesh(3, 3);
     let old = write(&mut changes, &admins[0], Action::SetPolicy([5; 32]));
     let lower = write(&mut changes, &admins[0], Action::SetThreshold(2));
@@ -442,7 +442,7 @@ fn all_admins_together_reach_a_threshold_above_their_number() {
     let end = write(&mut changes, &admins[0], revoke(admins[2].hash, None));
     write(&mut changes, &admins[1], Action::Approve(end));
     assert_eq!(roster(&changes).admins().len(), 3, "the third has not approved");
-    // It resigns instead, which needs no other admin.
+    // It resigns instead, which needs no approval.
     write(&mut changes, &admins[2], revoke(admins[2].hash, None));
     assert_eq!(roster(&changes).admins().len(), 2);
     assert_eq!(roster(&changes).threshold(), 2);
@@ -487,7 +487,7 @@ fn an_inviter_admits_as_many_nodes_as_granted_and_until_its_time() {
     let inviting = Signer::new(9);
     write(&mut changes, &admins[0], grant_inviter(&inviting, inviter()));
     write(&mut changes, &inviting, admit(1));
-    // What does not count between two admissions does not restart the count.
+    // A change that does not count, between two admissions, does not restart the count.
     write(&mut changes, &inviting, Action::SetThreshold(1));
     write(&mut changes, &inviting, admit(2));
     write(&mut changes, &inviting, Action::SetThreshold(1));
@@ -528,7 +528,7 @@ fn an_inviter_does_nothing_else() {
         let change = write(&mut changes, &inviting, action);
         assert_eq!(reason(&changes, change), Some(Refusal::NoRight));
     }
-    // It describes the nodes that it has admitted, and no others.
+    // It can describe the nodes that it admitted, and no others.
     write(&mut changes, &inviting, set_names(1, |node| node.name = name("taken")));
     write(&mut changes, &inviting, admit(2));
     write(&mut changes, &inviting, set_names(2, |node| node.name = name("mine")));

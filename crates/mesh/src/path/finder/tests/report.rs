@@ -1,6 +1,6 @@
 use super::*;
 
-/// Returns the reason of a node and a peer with these NATs after a round without an answer.
+/// Returns the reason that a node reports for a peer, with these NATs, after a round without an answer.
 fn reason(own: NatKind, peer: NatKind, own_seen: &[&str], peer_seen: &[&str]) -> String {
     let mut a = finder(A, B, "192.0.2.1:1194");
     a.nat = NatInfo {

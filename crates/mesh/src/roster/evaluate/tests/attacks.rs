@@ -1,4 +1,4 @@
-//! What the thief of a signer's key tries.
+//! Attacks by the thief of a signer's key.
 
 use super::*;
 use crate::roster::Change;
@@ -17,7 +17,7 @@ fn a_stolen_key_does_not_end_another_chain_at_its_beginning() {
         let end = write(&mut stolen, &admins[2], revoke(victim.hash, None));
         assert_eq!(reason(&stolen, end), Some(Refusal::Unapproved));
         assert_eq!(members(&stolen), 2);
-        // Its own approval is not another one's.
+        // Its own approval does not count as another admin's.
         write(&mut stolen, &admins[2], Action::Approve(end));
         assert_eq!(members(&stolen), 2);
     }
@@ -36,7 +36,7 @@ fn a_fork_at_an_old_number_undoes_no_other_signers_changes_and_no_revocation() {
     changes.merge(&old);
     assert!(has(&changes, 2) && !has(&changes, 3) && !has(&changes, 9));
     assert!(!has(&changes, 1), "nothing of the chain counts until a branch is chosen");
-    // A more senior admin chooses the owner's branch: everything is as before, without the thief's.
+    // A more senior admin chooses the owner's branch: everything is as before, without the thief's changes.
     let all = changes.in_causal_order();
     let owners = all.iter().filter(|change| change.signer() == admins[1].hash);
     let tip = owners.max_by_key(|change| change.body().number).map(|change| change.hash());
@@ -55,7 +55,7 @@ fn a_change_with_a_ground_hash_does_not_take_a_name_or_an_address_from_a_senior_
     };
     let mut senior = changes.clone();
     let held = write(&mut senior, &admins[0], claim(1));
-    // Times are the signer's own, so a signer makes as many hashes as it likes.
+    // A signer chooses its own times, so it can produce any number of hashes.
     let tries = (0..10_000).map(|second| {
         let body = changes.draft(admins[1].hash, UnixTime(NOW.0 + second), claim(2)).unwrap();
         admins[1].sign(changes.mesh(), body)
@@ -78,7 +78,7 @@ fn ghosts_of_a_stolen_key_go_with_it_and_what_they_took_is_free_again() {
         write(&mut changes, &admins[1], admit_as(ghost, |node| node.name = name(&taken)));
     }
     assert_eq!(roster(&changes).members().count(), 31);
-    // The first admin has not seen the ghosts: they are void wherever they arrive.
+    // The first admin has not seen the ghosts, so they are void wherever they arrive.
     let action = revoke_signer(&owners, &admins[1]);
     write(&mut owners, &admins[0], action);
     write(&mut owners, &admins[0], admit_as(2, |node| node.name = name("web10")));

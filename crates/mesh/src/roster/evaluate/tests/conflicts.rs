@@ -1,4 +1,4 @@
-//! Names, addresses and subnets that several members claim.
+//! Tests of names, addresses and subnets that several members claim.
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn a_holder_in_the_causal_past_keeps_what_it_has() {
     write(&mut changes, &admins[1], update);
     assert_eq!(named(&changes, "web"), Some(node_key(1)));
     assert!(roster(&changes).member(&node_key(1)).unwrap().relay);
-    // A name that was given up is free, and taking it up again is a new claim.
+    // An abandoned name is free, and taking it again is a new claim.
     write(&mut changes, &admins[1], set_names(1, |node| node.name = name("old")));
     assert_eq!(named(&changes, "web"), Some(node_key(2)));
     write(&mut changes, &admins[1], set_names(1, |node| node.name = name("web")));
@@ -185,7 +185,7 @@ fn overlapping_subnets_need_an_admin() {
         assert_eq!(subnets(&changes, 2), [].into());
         let warning = Warning::Subnet { member: node_key(2), subnet: net(second) };
         assert_eq!(roster(&changes).warnings(), [warning]);
-        // An admin may let two overlap, and takes precedence over what has not seen it.
+        // An admin may let two subnets overlap, and takes precedence over changes whose signers had not seen the admin's.
         write(&mut changes, &admins[0], with(3, second));
         assert_eq!(subnets(&changes, 1), [net(first)].into());
         assert_eq!(subnets(&changes, 3), [net(second)].into());
@@ -194,7 +194,7 @@ fn overlapping_subnets_need_an_admin() {
     let concurrent = concurrently(&changes, by_admin, (&one, &[with(1, "10.1.2.0/24")]));
     assert_eq!(subnets(&concurrent, 1), [].into());
     assert_eq!(subnets(&concurrent, 3), [net("10.1.0.0/16")].into());
-    // Of two concurrent claims of equal depth, the one of the smaller key wins, on both sides.
+    // Of two concurrent claims of equal depth, the smaller key's wins, on both sides.
     let both = concurrently(
         &changes,
         (&one, &[with(1, "10.1.0.0/16")]),

@@ -1,4 +1,4 @@
-//! OpenVPN apps, which are leaves of a gateway.
+//! Tests of OpenVPN apps as leaves of a gateway.
 
 use super::*;
 
@@ -104,7 +104,7 @@ fn an_app_cannot_take_the_name_or_the_address_of_a_member() {
     let mut taken = roster(&changes);
     let app = taken.member(&node_key(APP)).unwrap();
     assert_eq!((app.name.clone(), app.ipv4), (None, None));
-    // Nor may it have the name of another app.
+    // Nor may it use the name of another app.
     write(&mut changes, &admins[0], leaf(6, node_key(GATEWAY)));
     let claim = |node: &mut NodeInfo| {
         node.leaf_of = Some(node_key(GATEWAY));

@@ -1,4 +1,4 @@
-//! Properties of all sets of changes.
+//! Tests of properties that hold for every set of changes.
 
 use adit_engine::Random;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ struct Scenario {
     random: Random,
     signers: Vec<Signer>,
     copies: Vec<Changes>,
-    /// Whether only the most senior admin revokes and replaces keys, not its own, and none has to approve it.
+    /// Whether only the most senior admin revokes and replaces keys (other than its own), without approvals.
     orderly: bool,
 }
 
@@ -80,7 +80,7 @@ impl Scenario {
             return;
         }
         let signer = self.below(self.signers.len());
-        // Most of the time each signer writes in one copy.
+        // Mostly, each signer writes in one copy only.
         let copy = if self.below(12) == 0 { one } else { signer % 3 };
         let action = self.action(copy, signer);
         let (changes, signer) = (&mut self.copies[copy], &self.signers[signer]);
@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// The scenarios contain the cases that the properties are about.
+/// The scenarios really contain the cases that the properties concern.
 #[test]
 fn scenarios_have_forks_revocations_and_conflicts() {
     let (mut forks, mut revoked, mut admins, mut conflicts, mut voided) = (0, 0, 0, 0, 0);
