@@ -23,8 +23,7 @@ pub(crate) struct AdminKeys {
 }
 
 impl AdminKeys {
-    /// Reads the file, which most machines do not have. If there are two keys, the one in the roster is the current
-    /// one.
+    /// Reads the file, which most machines do not have. If there are two keys, the current one is in the roster.
     ///
     /// # Errors
     /// The file cannot be read, or contains something else.
@@ -48,7 +47,7 @@ impl AdminKeys {
 
     /// Stores a new key in addition to the current one. Returns the hashes of both.
     ///
-    /// If the node stored a successor but exited before it signed it, this successor takes the place of the new key.
+    /// If the node stored a successor but exited before signing the rotation, that successor is used instead of the new key.
     ///
     /// # Errors
     /// There is no current key, its replacement is signed already, or the file cannot be written.
@@ -74,7 +73,7 @@ impl AdminKeys {
         Ok(hashes)
     }
 
-    /// Forgets the successor, which was not signed.
+    /// Forgets the successor, whose rotation was not signed.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -83,8 +82,7 @@ impl AdminKeys {
         self.current.as_ref().map_or(Ok(()), |current| write(&self.path, &[current]))
     }
 
-    /// Makes the successor the current key if it is in the roster, and returns a copy of it in that
-    /// case.
+    /// If the successor is in the roster, makes it the current key and returns a copy of it.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -98,7 +96,7 @@ impl AdminKeys {
     }
 }
 
-/// Reads the keys of a file. There are none if the file does not exist.
+/// Reads the keys in a file, or none if the file does not exist.
 ///
 /// # Errors
 /// The file cannot be read, or contains something else.
@@ -152,7 +150,7 @@ mod tests {
         key(seed).public_hash()
     }
 
-    /// A mesh of two admins, in which changing the key of either takes `threshold` of them.
+    /// Returns a mesh of two admins in which changing an admin's key takes `threshold` of them.
     fn mesh(threshold: u8) -> Changes {
         Changes::new(Genesis {
             name: Label::new("home").unwrap(),

@@ -1,4 +1,4 @@
-//! The first node of a mesh.
+//! Creates a mesh with its first node.
 
 use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, free_ipv4, ipv6_of};
 use adit_runtime::clock::unix_time;
@@ -17,7 +17,7 @@ pub struct NewMesh {
     pub node: Option<String>,
     /// The range of the nodes' IPv4 addresses, or `None` for one that overlaps no network of this machine.
     pub range: Option<Ipv4Net>,
-    /// Whether this node relays for others.
+    /// Whether this node is a relay for others.
     pub relay: bool,
     /// Whether others may reach the internet through this node.
     pub gateway: bool,
@@ -70,13 +70,13 @@ pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
     paths.create()?;
     store_key(&paths.admin_key_file(), &admin)?;
     store_key(&paths.node_key_file(), &key)?;
-    // The last file, because this one makes the machine a node.
+    // Write this file last: it makes the machine a node.
     RosterFile::create(&paths.roster_file(), &changes)?;
     debug_assert_eq!(ipv6_of(changes.mesh(), &own).segments()[0] >> 8, 0xfd);
     Ok(Founded { mesh: *changes.mesh(), node: node.to_string() })
 }
 
-/// Returns the wanted range, or one in the shared address space (RFC 6598).
+/// Returns the requested range, or one in the shared address space (RFC 6598).
 ///
 /// # Errors
 /// It overlaps a network that this machine has.
@@ -115,7 +115,7 @@ pub(crate) fn node_name(given: Option<&str>) -> Result<Label, Fault> {
     })
 }
 
-/// Derives the name of a node from a host's name by taking its first part, in lower case.
+/// Derives a node's name from a host name: its first label, in lower case.
 fn from_host(host: &str) -> Option<Label> {
     let first = host.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };

@@ -66,8 +66,8 @@ pub struct Waiting {
     pub fingerprint: String,
 }
 
-/// Joins a mesh with a token. Nothing is written before this machine is a member. Calls `on_waiting` if the inviter's
-/// operator must approve it first.
+/// Joins a mesh with a token. Writes nothing before this machine is a member. Calls `on_waiting` if the inviter's operator must approve it
+/// first.
 ///
 /// # Errors
 /// The inviter cannot be reached or refuses, or a file cannot be written.
@@ -83,7 +83,7 @@ pub fn join(
     {
         return Err(taken(mesh));
     }
-    // A member whose disk is full would lose its key after it has used up the token.
+    // If the disk were full, a new member would lose its key after using up the token.
     check_room(&paths::Paths::new(dir)?.data)?;
     let (inviter, addresses) = (*token.inviter(), token.addresses().to_vec());
     let tcp_addresses = token.tcp_addresses();
@@ -127,7 +127,7 @@ pub fn join(
     })
 }
 
-/// Writes the files of a new node: all of them, or none.
+/// Writes all files of a new node, or none.
 fn write_node(
     paths: &Paths,
     key: &SigningKey,
@@ -148,10 +148,10 @@ fn write_node(
     })
 }
 
-/// The room on the disk that a new node needs for its files.
+/// The disk space that a new node needs for its files.
 const ROOM: usize = 1 << 20;
 
-/// Checks that a folder, or the closest one above it that exists, has room for a new node.
+/// Checks that a folder, or its closest existing ancestor, has room for a new node.
 fn check_room(folder: &Path) -> Result<(), Fault> {
     let exists = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
     let path = exists.join(format!(".adit-room-{}", std::process::id()));
@@ -166,7 +166,7 @@ fn check_room(folder: &Path) -> Result<(), Fault> {
     })
 }
 
-/// Writes as many bytes as a new node needs.
+/// Writes [`ROOM`] bytes to a file.
 fn fill(mut file: File) -> io::Result<()> {
     file.write_all(&vec![0xad; ROOM])?;
     file.sync_data()
@@ -186,7 +186,7 @@ async fn exchange(
 ) -> Result<Box<Joined>, Fault> {
     let any: [SocketAddr; 2] =
         [(Ipv6Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::UNSPECIFIED, 0).into()];
-    // The first one serves IPv4 as well.
+    // The first socket serves IPv4 as well.
     let socket = UdpSocket::bind(&any[..])
         .await
         .map_err(|error| Fault::environment(format!("cannot open a UDP socket: {error}")))?;
@@ -203,7 +203,7 @@ async fn exchange(
                 }
                 adit_engine::Output::Send(link, packet) => {
                     let to = as_family(link.remote(), is_ipv6);
-                    // An address that cannot be reached from here is one of several.
+                    // Ignore an unreachable address: it is one of several.
                     let _ = socket.send_to(&packet, to).await;
                 }
                 adit_engine::Output::Hangup(link) => streams.close(link),
@@ -227,7 +227,7 @@ async fn exchange(
                     let packet = packet.get_mut(..len).unwrap_or_default();
                     joining.handle(now(), Input::ControlPacket(link, packet), &mut out);
                 }
-                // An ICMP error about one of the addresses.
+                // Ignore an ICMP error about one of the addresses.
                 Err(_) => joining.handle(now(), Input::Tick, &mut out),
             },
             Some(event) = streams.next() => match event {
@@ -282,7 +282,7 @@ mod tests {
             random: [7; 32],
         };
         let changes = Changes::new(genesis).unwrap();
-        // A folder in place of the file makes the second last step fail.
+        // A folder in place of the file makes the last step but one fail.
         fs::create_dir_all(paths.reach_file()).unwrap();
         write_node(&paths, &key, &Reach::default(), &changes).unwrap_err();
         assert!(!paths.node_key_file().exists() && !paths.exists());

@@ -1,5 +1,4 @@
-//! TCP connections of a node that joins. It has no data plane, and each packet is preceded by its length, as in a data
-//! plane.
+//! The TCP connections of a joining node, which has no data plane. As in a data plane, its length precedes each packet.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,8 +15,7 @@ use tokio::sync::mpsc;
 /// The longest packet of a control channel.
 const MAX_PACKET: usize = 4096;
 
-/// The number of packets that wait to be sent, and of events that wait to be taken. This is more than a handshake has
-/// in flight.
+/// The bound of the queues of outgoing packets and of events: more than a handshake has in flight.
 const MAX_WAITING: usize = 256;
 
 /// The time allowed for the last packets of a connection that is being closed.
@@ -52,14 +50,14 @@ impl Streams {
         Self { open: HashMap::new(), events: mpsc::channel(MAX_WAITING), opened: 0 }
     }
 
-    /// Connects to an address. If that is impossible, nothing happens, because it is one of several.
+    /// Connects to an address. Failures are ignored, because it is one of several.
     pub(crate) fn open(&mut self, to: SocketAddr) {
         self.opened = self.opened.saturating_add(1);
         let link = Link::stream(self.opened, to);
         tokio::spawn(serve(link, self.events.0.clone()));
     }
 
-    /// Sends a packet. A connection that does not take it ends, because nothing is sent again.
+    /// Sends a packet. A connection whose queue is full is closed, because packets are not retransmitted.
     pub(crate) fn send(&mut self, link: Link, packet: &[u8]) {
         let Some(length) = u16::try_from(packet.len()).ok() else { return };
         let framed = [&length.to_be_bytes(), packet].concat();
@@ -90,7 +88,7 @@ impl Streams {
     }
 }
 
-/// Serves one connection until either end closes it. Sending fails only if the receiver no longer exists.
+/// Serves one connection until either end closes it. Sending fails only if the receiver is gone.
 async fn serve(link: Link, events: mpsc::Sender<Event>) {
     let connected = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(link.remote())).await;
     let Ok(Ok(stream)) = connected else { return };
@@ -154,7 +152,7 @@ mod tests {
         let mut framed = [0; 7];
         other.read_exact(&mut framed).await.unwrap();
         assert_eq!(&framed, b"\0\x05hello");
-        // One byte at a time.
+        // Send one byte at a time.
         for byte in b"\0\x02hi" {
             other.write_all(&[*byte]).await.unwrap();
         }

@@ -34,8 +34,7 @@ pub use phrase::WORDS;
 pub use recover::{phrases, recover};
 pub use settings::Settings;
 
-/// The beginning of a key's hash in hex, in groups. It is long enough that no other key with the same beginning can be
-/// found.
+/// The beginning of a key's hash in hex, in groups. It is so long that no one can find another key with the same beginning.
 pub fn fingerprint(hash: &[u8]) -> String {
     let groups = hash
         .chunks(2)
@@ -44,7 +43,7 @@ pub fn fingerprint(hash: &[u8]) -> String {
     groups.collect::<Vec<String>>().join(" ")
 }
 
-/// The beginning of a key's hash in hex, with which people tell keys apart.
+/// The beginning of a key's hash in hex, by which people tell keys apart.
 pub fn short(hash: &[u8]) -> String {
     hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }

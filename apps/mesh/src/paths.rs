@@ -11,7 +11,7 @@ pub const DEFAULT_NAME: &str = "home";
 /// The length of the longest name. The device is named after the mesh: `mesh-NAME`.
 const MAX_NAME: usize = 10;
 
-/// The file that marks a folder as a mesh's.
+/// The file whose presence marks a folder as a mesh's.
 const ROSTER: &str = "roster";
 
 /// The directories of the node of one mesh.
@@ -32,7 +32,8 @@ impl Paths {
     /// Returns the paths of the mesh `name`: below `/etc/adit/mesh` and `/var/lib/adit/mesh`, or everything below `dir`.
     ///
     /// # Errors
-    /// The name has other characters than lower-case letters, digits and inner hyphens, or more than 10; `dir` is no path.
+    /// The name is longer than 10 characters, or contains others than lower-case letters, digits and inner hyphens; or `dir` is not a valid
+    /// path.
     pub fn new(dir: Option<&Path>, name: &str) -> Result<Self, Fault> {
         let is_label = adit_mesh::roster::Label::new(name).is_some();
         if !is_label || name.len() > MAX_NAME {
@@ -78,7 +79,7 @@ impl Paths {
     /// Returns the paths of all meshes that this machine is in.
     ///
     /// # Errors
-    /// The folder of meshes cannot be read; `dir` is no path.
+    /// The folder of meshes cannot be read; `dir` is not a valid path.
     pub fn all(dir: Option<&Path>) -> Result<Vec<Self>, Fault> {
         let names = paths::folders_with(&folder(dir)?, ROSTER)?;
         names.iter().map(|name| Self::new(dir, name)).collect()
@@ -87,7 +88,7 @@ impl Paths {
     /// Returns whether this machine is in no mesh.
     ///
     /// # Errors
-    /// The folder of meshes cannot be read; `dir` is no path.
+    /// The folder of meshes cannot be read; `dir` is not a valid path.
     pub fn is_none(dir: Option<&Path>) -> Result<bool, Fault> {
         Ok(Self::all(dir)?.is_empty())
     }
@@ -97,7 +98,7 @@ impl Paths {
         self.roster_file().exists()
     }
 
-    /// Returns the folder that all files are below, if they are not in the system's folders.
+    /// Returns the folder above all files, unless they are in the system's folders.
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
@@ -142,7 +143,7 @@ impl Paths {
         self.state.join("openvpn.json")
     }
 
-    /// Returns the path of the database that is this node's directory; mode 0600. Without it there is none.
+    /// Returns the path of the file that names this node's directory database; mode 0600. Without a directory, it does not exist.
     pub fn directory_file(&self) -> PathBuf {
         self.state.join("directory.json")
     }
@@ -169,7 +170,7 @@ impl Paths {
         command
     }
 
-    /// Creates the folders. Only its owner can read the one with the state.
+    /// Creates the folders. Only the owner can read the state folder.
     ///
     /// # Errors
     /// The file system refuses.
@@ -181,7 +182,7 @@ impl Paths {
     }
 }
 
-/// Returns the folder whose folders are meshes.
+/// Returns the parent folder of all meshes.
 fn folder(dir: Option<&Path>) -> Result<PathBuf, Fault> {
     Ok(paths::Paths::new(dir)?.data.join("mesh"))
 }

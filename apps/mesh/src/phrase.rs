@@ -5,7 +5,7 @@ use adit_runtime::fault::Fault;
 use bip39::{Error, Language, Mnemonic};
 use zeroize::Zeroizing;
 
-/// The number of words of a key.
+/// The number of words in a phrase.
 pub const WORDS: usize = 24;
 
 /// Returns the phrase of a key.
@@ -28,7 +28,7 @@ pub(crate) fn phrase_of(key: &SigningKey) -> Result<Zeroizing<String>, Fault> {
 /// Returns the key of a phrase, which may be in several lines and in capital letters.
 ///
 /// # Errors
-/// A word is missing, unknown, or not the right one.
+/// A word is missing, unknown or wrong.
 pub(crate) fn key_of(phrase: &str) -> Result<SigningKey, Fault> {
     let mut text = Zeroizing::new(String::with_capacity(phrase.len()));
     for word in phrase.split_whitespace() {
@@ -44,7 +44,7 @@ pub(crate) fn key_of(phrase: &str) -> Result<SigningKey, Fault> {
     }
     let mnemonic = Mnemonic::parse_in_normalized(Language::English, &text).map_err(|error| {
         wrong(match error {
-            // The word itself stays out of the message, which may end up in a log.
+            // Leave the word out of the message, which may end up in a log.
             Error::UnknownWord(at) => {
                 format!(
                     "word {} is not in the list of words; check its spelling",

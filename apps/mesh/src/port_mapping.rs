@@ -1,4 +1,4 @@
-//! Maps the node's UDP port at the routers in front of it, by PCP (RFC 6887) or NAT-PMP (RFC 6886).
+//! Maps the node's UDP port on its routers, with PCP (RFC 6887) or NAT-PMP (RFC 6886).
 //!
 //! ```text
 //! routes ──► PortMapping's task ──► one task per default gateway ──► request, renew at half the lifetime, delete
@@ -38,9 +38,9 @@ type ExternalAddresses = BTreeMap<Gateway, SocketAddr>;
 /// The intervals of requests.
 #[derive(Clone, Copy)]
 struct Timing {
-    /// The lifetime that is requested, in seconds.
+    /// The requested lifetime, in seconds.
     lifetime: u32,
-    /// The minimum time between renewals, however short the lifetime that a gateway grants.
+    /// The minimum time between renewals, however short the granted lifetime is.
     shortest_renewal: Duration,
     /// The time from the first failure to the next attempt. It doubles with each further failure.
     first_retry: Duration,
@@ -72,7 +72,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Returns the time to wait after a failed attempt, if `pause` was the wait before it.
+    /// Returns the time to wait after a failed attempt that followed a wait of `pause`.
     fn next_retry(&self, pause: Duration) -> Duration {
         pause.saturating_mul(2).min(self.longest_retry)
     }
@@ -98,7 +98,7 @@ impl PortMapping {
         Self::start_at(gateways.boxed(), port, Timing::default())
     }
 
-    /// Starts a task that maps the port at the last gateways of a stream.
+    /// Starts a task that maps the port at the gateways that a stream last yielded.
     fn start_at(
         mut gateways: impl Stream<Item = BTreeSet<Gateway>> + Unpin + Send + 'static,
         port: NonZeroU16,
@@ -119,7 +119,7 @@ impl PortMapping {
         Self { external: receiver, stop, task }
     }
 
-    /// Returns the addresses at which others reach the port now.
+    /// Returns the addresses at which others currently reach the port.
     pub(crate) fn external_addresses(&self) -> Vec<SocketAddr> {
         self.external.borrow().values().copied().collect()
     }
@@ -230,7 +230,7 @@ impl Mapping {
         }
     }
 
-    /// Gives up a lease that has expired. Returns the time to wait: `pause`, or less if the lease expires before.
+    /// Drops an expired lease. Returns the time to wait: `pause`, or less if the lease expires sooner.
     fn check_expiry(&mut self, pause: Duration) -> Duration {
         let Some(lease) = &self.lease else { return pause };
         let left = lease.expires.saturating_duration_since(Instant::now());

@@ -1,5 +1,5 @@
-//! The information with which a node reaches the others after a restart: their endpoints, and the addresses of its
-//! invitation. It also contains the times at which the node last compared its roster with theirs.
+//! The file with which a node reaches the others after a restart: their endpoints, and the addresses of its invitation. It also contains
+//! the times of the last roster comparisons.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
-/// The content of the file. All of it may be lost, because the others can then reach the node.
+/// The content of the file. It may be lost, because other nodes can still reach this one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reach {
     /// Addresses by the hash of the member's key, in base64.

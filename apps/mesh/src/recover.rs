@@ -1,4 +1,4 @@
-//! An admin's key on paper. Shows its phrase, and restores the key on a member.
+//! Shows the recovery phrase of an admin's key, and restores the key on a member.
 
 use adit_crypto::sign::SigningKey;
 use adit_mesh::roster::Roster;
@@ -29,7 +29,7 @@ pub fn phrases(paths: &Paths) -> Result<Vec<Zeroizing<String>>, Fault> {
 /// Restores an admin's key on this machine, which is a member of the mesh. Returns the beginning of the key's hash.
 ///
 /// # Errors
-/// The phrase has a mistake, or is not of an admin's key of this mesh; this machine has another key; nothing is changed.
+/// The phrase has a mistake or does not belong to an admin's key of this mesh, or this machine has another admin key. Nothing is changed.
 pub fn recover(paths: &Paths, phrase: &str) -> Result<String, Fault> {
     let key = key_of(phrase)?;
     let roster = Roster::evaluate(&RosterFile::peek(&paths.roster_file())?);
@@ -43,7 +43,7 @@ pub fn recover(paths: &Paths, phrase: &str) -> Result<String, Fault> {
     let file = paths.admin_key_file();
     let others = admin_keys::read(&file)?;
     if others.iter().any(|other| other.seed() == key.seed()) {
-        // The file may also have the key's successor, which must not be lost.
+        // The file may also contain the key's successor, which must not be lost.
         return Ok(short(&key.public_hash()));
     }
     if others.iter().any(is_admin) {

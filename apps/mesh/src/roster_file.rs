@@ -10,10 +10,10 @@ use adit_runtime::fault::{Fault, file_fault};
 use adit_runtime::paths::write_whole;
 use rustix::fs::{FlockOperation, flock};
 
-/// The longest file that is read.
+/// The maximum length of the file.
 const MAX_LEN: u64 = 512 << 20;
 
-/// The open file, which is locked.
+/// The open and locked file.
 #[derive(Debug)]
 pub(crate) struct RosterFile {
     path: PathBuf,
@@ -27,14 +27,14 @@ impl RosterFile {
     /// Writes a new file with all changes of a set.
     ///
     /// # Errors
-    /// The file system refuses; then there is no file.
+    /// The file system refuses. No file remains.
     pub(crate) fn create(path: &Path, changes: &Changes) -> Result<(), Fault> {
         let bytes = encode(changes.genesis(), changes)
             .map_err(|error| Fault::ours(format!("the roster cannot be written: {error}")))?;
         write_whole(path, 0o600, &bytes)
     }
 
-    /// Opens a file, and locks it while it is open. Cuts off anything that a crash left at its end.
+    /// Opens and locks a file. Truncates an incomplete record that a crash left at its end.
     ///
     /// # Errors
     /// The file cannot be read, is damaged, or belongs to another process.
@@ -70,10 +70,10 @@ impl RosterFile {
         Ok(read(&mut file, path)?.changes)
     }
 
-    /// Appends changes, which are on the disk when this returns.
+    /// Appends changes. They are on the disk when this returns.
     ///
     /// # Errors
-    /// The file system refuses; the file is as before.
+    /// The file system refuses. The file is unchanged.
     pub(crate) fn append(&mut self, changes: &[&Change]) -> Result<(), Fault> {
         let mut encoder = self.encoder.clone();
         let mut bytes = Vec::new();
@@ -92,7 +92,7 @@ impl RosterFile {
         Ok(())
     }
 
-    /// Cuts the file to its valid part.
+    /// Truncates the file to its valid part.
     fn cut(&mut self) -> io::Result<()> {
         self.file.set_len(self.len)?;
         self.file.seek(SeekFrom::Start(self.len)).map(drop)

@@ -18,11 +18,10 @@ pub(crate) const PORT: u16 = 1194;
 /// The UDP port for OpenVPN apps, unless the settings have another.
 pub(crate) const OPENVPN_PORT: u16 = 1195;
 
-/// The TCP port of a node to which others connect, unless the settings have another.
+/// The TCP port for incoming streams, unless the settings have another.
 const TCP_PORT: u16 = 443;
 
-/// The minimum `max-age`. Connected members compare their rosters every five minutes, so a shorter one would cut off
-/// healthy members.
+/// The minimum `max-age`. Connected members compare their rosters every five minutes, so a shorter limit would cut off healthy members.
 const MIN_MAX_AGE: Duration = Duration::from_secs(3600);
 
 /// The settings of a node on this machine. Without a file, all of them have their defaults.
@@ -30,26 +29,25 @@ const MIN_MAX_AGE: Duration = Duration::from_secs(3600);
 pub struct Settings {
     /// The UDP port, or 0 for any free one.
     pub port: u16,
-    /// The TCP port at which relays and the first node accept nodes that get no answer over UDP, or 0 for none.
+    /// The TCP port at which relays and the first node accept nodes without UDP, or 0 for none.
     pub tcp_port: u16,
     /// The name of the TUN device.
     pub device: String,
     /// The number of threads that move packets, or `None` for as many as a server has.
     pub workers: Option<u16>,
-    /// The number of data channels that it offers to each peer, or `None` for one for each worker, at most
-    /// [`MAX_CHANNELS`].
+    /// The number of data channels offered to each peer, or `None` for one per worker, at most [`MAX_CHANNELS`].
     pub channels: Option<usize>,
-    /// Whether the port is mapped at the router, by PCP or NAT-PMP.
+    /// Whether to map the port on the router, with PCP or NAT-PMP.
     pub port_mapping: bool,
     /// The name of the gateway through which this machine reaches the internet, or `None` to reach it outside the mesh.
     pub exit: Option<String>,
-    /// Whether this machine forwards for the mesh at all, if the mesh made it a gateway or put networks behind it.
+    /// Whether this machine forwards for the mesh, if the mesh made it a gateway or put networks behind it.
     pub forward: bool,
-    /// Whether packets of the mesh get this machine's address when they leave to the networks behind it.
+    /// Whether to translate the source of packets from the mesh to this machine's address in the networks behind it.
     pub masquerade: bool,
     /// The UDP port for OpenVPN apps, if the mesh made this node a gateway for them.
     pub openvpn_port: u16,
-    /// The name or address at which OpenVPN apps reach this machine, or `None` for the addresses that the node knows.
+    /// The name or address at which OpenVPN apps reach this machine, or `None` for the node's known addresses.
     pub openvpn_host: Option<String>,
     /// The time without a comparison of the roster with another member after which a peer loses its routes, or `None`
     /// for never.
@@ -78,7 +76,7 @@ impl Settings {
     /// Reads the file, if there is one.
     ///
     /// # Errors
-    /// A line is wrong: the fault names it.
+    /// A line is wrong; the fault names it.
     pub fn load(paths: &Paths) -> Result<Self, Fault> {
         let path = paths.settings_file();
         let text = match fs::read_to_string(&path) {

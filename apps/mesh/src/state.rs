@@ -1,4 +1,4 @@
-//! Everything that a node keeps on disk.
+//! The state that a node keeps on disk.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ use super::admin_keys::AdminKeys;
 use super::reach::Reach;
 use super::roster_file::RosterFile;
 
-/// A node's state, with its roster open.
+/// A node's state, with the open roster file.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) key: SigningKey,
@@ -96,7 +96,7 @@ pub(crate) fn decode_key(text: &str) -> Option<SigningKey> {
     SigningKey::from_seed(seed).ok().filter(|_| len == SEED_LEN)
 }
 
-/// An invitation in its stored form, which has only the secret's hash.
+/// An invitation in its stored form, with only the secret's hash.
 #[derive(Serialize, Deserialize)]
 struct StoredInvitation {
     secret_hash: String,
@@ -147,7 +147,7 @@ impl StoredInvitation {
             uses: self.uses,
             until: UnixTime(self.until),
             terms: Terms {
-                // An invalid name must not turn into the joiner's own choice.
+                // An invalid stored name must not let the joiner choose its own.
                 name: match self.name {
                     Some(name) => Some(Label::new(&name)?),
                     None => None,
@@ -164,7 +164,7 @@ impl StoredInvitation {
     }
 }
 
-/// Returns the invitations in their stored form, without those that have expired.
+/// Returns the invitations in their stored form, except expired ones.
 pub(crate) fn encode_invitations(invitations: &Invitations) -> Vec<u8> {
     let now = unix_time();
     let open = invitations.iter().filter(|it| it.uses > 0 && it.until >= now);
@@ -189,7 +189,7 @@ fn load_invitations(path: &Path, mesh: MeshId) -> Result<Invitations, Fault> {
     let stored: Vec<StoredInvitation> = serde_json::from_slice(&text).map_err(|_| damaged())?;
     for one in stored {
         let invitation = one.invitation().ok_or_else(damaged)?;
-        // One that has expired is not kept.
+        // Expired invitations are not stored.
         let _ = invitations.add(invitation, unix_time());
     }
     Ok(invitations)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{NewMesh, Paths, found};
 
-/// Makes the mesh `home` below a folder. Its first node is `hub`, which may be a gateway.
+/// Creates the mesh `home` below a folder. Its first node is `hub`, which may be a gateway.
 pub(crate) fn found_mesh(dir: &Path, gateway: bool) -> Paths {
     let paths = Paths::new(Some(dir), "home").unwrap();
     let choices = NewMesh {

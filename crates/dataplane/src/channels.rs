@@ -1,4 +1,4 @@
-//! The division of flows among the channels to one remote end.
+//! Divides flows among the channels to one remote end.
 //!
 //! A remote end may be several peers, each with its own keys, counters and worker ([`PeerSpec::channel_of`]). Each flow
 //! takes one of these channels, so its packets stay in order.
@@ -18,11 +18,11 @@ use crate::routes::mix;
 /// The protocols, besides TCP and UDP, whose packets begin with the ports: DCCP, SCTP and UDP-Lite.
 const OTHERS_WITH_PORTS: [u8; 3] = [33, 132, 136];
 
-/// A peer of the table, and the channels to the remote end that it is the first channel of.
+/// A peer that is the first channel to its remote end, with all channels to that end.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot<F: Format> {
     pub peer: Arc<Peer<F>>,
-    /// All of them in their order; `None` if the peer is the only one.
+    /// All channels in order; `None` if the peer is the only one.
     channels: Option<Arc<[Arc<Peer<F>>]>>,
 }
 
@@ -52,7 +52,7 @@ impl<F: Format> Slot<F> {
         channels.len() < MAX_CHANNELS || channels.iter().any(|known| known.id == further.id)
     }
 
-    /// Adds a further channel, in place of the one with its id. Flows may then take other channels.
+    /// Adds a further channel, replacing any with the same id. Flows may then move to other channels.
     pub(crate) fn join(&mut self, further: Arc<Peer<F>>) {
         let former = self.channels.as_deref().unwrap_or(std::slice::from_ref(&self.peer));
         let mut channels = former.to_vec();
@@ -63,7 +63,7 @@ impl<F: Format> Slot<F> {
         self.channels = Some(channels.into());
     }
 
-    /// Removes a further channel. Its flows take others.
+    /// Removes a further channel. Its flows move to others.
     pub(crate) fn leave(&mut self, further: &Peer<F>) {
         let former = self.channels.as_deref().unwrap_or_default();
         let channels: Vec<_> =
@@ -72,10 +72,9 @@ impl<F: Format> Slot<F> {
     }
 }
 
-/// Returns the number of a packet's channel, below `count`. Both directions of a flow have the same number, so both ends
-/// of a tunnel handle a flow on the worker of one channel. Fragments and packets without ports go by their addresses
-/// alone: only the first fragment of a packet has ports. It needs no secret: a member that chose its ports would only slow
-/// down its own flows.
+/// Returns the number of a packet's channel, below `count`. Both directions of a flow have the same number, so both ends of a tunnel handle
+/// a flow on the worker of one channel. Fragments and packets without ports are assigned by address alone, because only the first fragment
+/// of a packet has ports. The hash needs no secret: by choosing ports, a member could only slow down its own flows.
 #[inline(never)]
 fn number(packet: &[u8], count: usize) -> usize {
     let Some(ip) = Ip::parse_super(packet) else { return 0 };
@@ -88,10 +87,10 @@ fn number(packet: &[u8], count: usize) -> usize {
         }
         None => (0, 0, 0),
     };
-    // A sum has no direction.
+    // Add the two hashes: a sum has no direction.
     let sum = end(ip.source, source).wrapping_add(end(ip.destination, destination));
     let hash = mix(sum.into(), protocol.into());
-    // The upper bits, scaled: a remainder would take a division.
+    // Scale the upper bits: a remainder would take a division.
     ((hash >> 32).wrapping_mul(count as u64) >> 32) as usize
 }
 
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Builds a packet with ports, or what else begins its payload.
+    /// Builds a packet whose payload begins with `ports`.
     fn packet(v6: bool, protocol: u8, ends: [(u8, u16); 2]) -> Vec<u8> {
         let [(from, source), (to, destination)] = ends;
         let mut packet = if v6 {

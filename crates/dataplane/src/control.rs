@@ -41,9 +41,8 @@ pub enum Relay {
     Direct,
     /// Packets are dropped and counted.
     Deny,
-    /// Packets from or to a peer with this id or a higher one are relayed inside the plane: it is a client of this host.
-    /// The others go to the TUN device, as with [`Self::Kernel`]. Destinations of a client that no peer has a route for
-    /// are reported as those of the device are.
+    /// Packets from or to a peer with at least this id, a client of this host, are relayed inside the plane. All others go to the TUN
+    /// device, as with [`Self::Kernel`]. A client's destinations without a route are reported like those of the device.
     Clients(PeerId),
 }
 
@@ -62,7 +61,7 @@ impl Relay {
         }
     }
 
-    /// Returns whether only a rule, and not the policy of a chain, can accept packets between peers.
+    /// Returns whether only a rule, not a chain's policy, can accept packets between peers.
     pub(crate) fn needs_rule(self) -> bool {
         matches!(self, Self::Kernel | Self::Deny)
     }
@@ -131,9 +130,9 @@ fn start_threads<F: Format>(wanted: usize) -> io::Result<Vec<IdleThread<F>>> {
 }
 
 impl<F: Format> Plane<F> {
-    /// Spawns the workers: one for each TUN queue or for each socket of one id, whichever is more, and at least one;
-    /// fewer where the system allows no more threads (see [`Plane::workers`]). A socket whose id no other socket shares
-    /// is served by the first worker; all workers may send through it. `clock` must be the control thread's.
+    /// Spawns the workers: one for each TUN queue or for each socket of one id, whichever is more, and at least one. There are fewer if the
+    /// system allows no more threads (see [`Plane::workers`]). A socket whose id no other socket shares is served by the first worker; all
+    /// workers may send through it. `clock` must be the control thread's.
     pub fn start(
         config: PlaneConfig,
         clock: fn() -> Instant,
@@ -446,7 +445,7 @@ impl<F: Format> Plane<F> {
         self.shared.wake_all();
     }
 
-    /// Reports destinations of packets from the TUN device, and from clients ([`Relay::Clients`]), that no peer has a route for: [`Notice::Unrouted`].
+    /// Reports destinations without a route, of packets from the TUN device and from clients ([`Relay::Clients`]), as [`Notice::Unrouted`].
     pub fn report_unrouted(&self) {
         // A second call changes nothing.
         let _ = self.shared.unrouted.set(Unrouted::default());

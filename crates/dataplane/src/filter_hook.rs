@@ -66,7 +66,7 @@ pub(crate) struct FilterHook {
     pub injected: Injected,
 }
 
-/// Packets that are not in the buffers that the burst came in.
+/// Packets outside the buffers of the burst.
 #[derive(Debug, Default)]
 pub(crate) struct Injected {
     /// Replies, each sent to the owner of its destination.

@@ -178,7 +178,7 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
     /// Returns the id by which packets name the key.
     fn id(&self) -> u8;
 
-    /// Returns whether packets under this key carry no header, so that every datagram from the peer's address is one.
+    /// Returns whether packets under this key have no header, so every datagram from the peer's address is a data packet.
     fn is_headerless(&self) -> bool;
 
     /// Starts to seal one burst. Called only under the peer's TX lock, so that packet ids are assigned in the order of

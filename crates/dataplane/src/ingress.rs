@@ -49,14 +49,14 @@ pub struct Ingress<'a, 's, F: Format> {
     source: Option<(PeerId, IpAddr)>,
     /// Unauthenticated control packets received on this stream so far.
     pub(crate) unauthenticated: u32,
-    /// The reason why the stream that these packets came from must end.
+    /// The reason why the stream of these packets must end.
     stream_error: Option<StreamEnd>,
 }
 
 /// State that most bursts of a TUN device do not need, allocated on first use.
 #[derive(Default)]
 pub(crate) struct LazyState<'a> {
-    /// Frames for all peers but the one that sent them.
+    /// Frames for all peers except their sender.
     pub floods: Vec<(PeerId, &'a [u8])>,
     /// The station that sent the last frame, and the peer that it is behind.
     sender: Option<(PeerId, Mac)>,
@@ -72,8 +72,8 @@ pub(crate) struct LazyState<'a> {
 
 /// The division of a run into packets.
 trait RunLayout: Copy {
-    /// Whether the transport neither changes, repeats nor reorders packets, so that a packet that fails authentication
-    /// or comes twice is an attack or means that the ends are out of step.
+    /// Whether the transport never changes, repeats or reorders packets. Then a packet that fails authentication or is repeated means that
+    /// there is an attack, or that the ends are out of step.
     const LOSSLESS: bool;
     fn count(self, run: &[u8]) -> usize;
     /// Returns the length of the longest packet.
@@ -83,7 +83,7 @@ trait RunLayout: Copy {
     fn trains(self, run: &mut [u8]) -> impl Iterator<Item = (usize, &mut [u8])>;
 }
 
-/// Datagrams of this length, of which the last may be shorter.
+/// Datagrams of this length; the last may be shorter.
 #[derive(Copy, Clone)]
 struct Datagrams(usize);
 
@@ -313,7 +313,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
     fn control(&mut self, link: &Link, packet: &[u8]) {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         if self.stream_error.is_some() {
-            // Further packets of a stream that must end would only fill the queues.
+            // The stream must end; further packets would only fill the queues.
             return;
         }
         if packet.len() > MAX_CONTROL {
@@ -375,7 +375,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
                 Ok(opened) => opened,
                 Err(reason) => {
                     stats.drop(reason);
-                    // On one of several paths, a relay may have passed on what anyone sent to it.
+                    // On one of several paths, a relay may have forwarded packets from anyone.
                     if C::LOSSLESS && !several_paths {
                         self.stream_error = Some(StreamEnd::BadPacket);
                         break;
@@ -529,7 +529,7 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
                         stats.drop(DropReason::PeerToPeer);
                     };
                 }
-                // It may be for this host, or for a peer that there is no session with yet.
+                // It may be for this host, or for a peer without a session yet.
                 None if self.shared.relay.is_client(id) => {
                     let _ = self.shared.unrouted(ip.destination);
                 }
@@ -558,7 +558,7 @@ fn may_float<F: Format>(spec: &PeerSpec<F::Types>, link: &Link, key: &Key<F>) ->
     }
 }
 
-/// Splits off the leading datagrams that have the same first bytes as the first.
+/// Splits off the leading datagrams that share the first one's first bytes.
 fn split_run(data: &mut [u8], segment: usize, prefix: usize) -> (&mut [u8], &mut [u8]) {
     let lead = data.get(..prefix);
     let same = data.chunks(segment).take_while(|datagram| datagram.get(..prefix) == lead);

@@ -1,5 +1,5 @@
-//! A plane without threads, sockets and devices. The caller passes packets in and gets packets out.
-//! It serves tests, fuzzing, and measurements of just the cost of the transforms.
+//! A plane without threads, sockets and devices. The caller passes packets in and gets packets out. It serves tests, fuzzing, and
+//! measurements of the transforms alone.
 
 use std::io;
 use std::mem;

@@ -18,8 +18,8 @@ pub(crate) const MAX_PENDING_MESSAGES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Peer<F: Format> {
     pub id: PeerId,
-    /// The first channel to the same remote end, whose routes and address are those of all: this peer, unless it is a
-    /// further channel.
+    /// The first channel to the same remote end, whose routes and address apply to all channels: this peer itself, unless it is a further
+    /// channel.
     pub first: PeerId,
     pub settings: ArcSwap<PeerSpec<F::Types>>,
     pub keys: ArcSwap<Keys<F>>,
@@ -241,8 +241,8 @@ impl<F: Format> Peer<F> {
         }
     }
 
-    /// Returns whether the peer has used no later key. After it has, packets under an earlier key may be authentic and
-    /// carry new ids although an attacker held them back.
+    /// Returns whether the peer has used no later key. Once it has, an attacker may have held back packets under an earlier key, even if
+    /// they are authentic and have new ids.
     pub(crate) fn is_newest(&self, key: &Key<F>) -> bool {
         self.newest_used.load(Relaxed) <= key.generation
     }

@@ -20,8 +20,8 @@ impl<F: Format> Shared<F> {
     /// Requests the sizes that the peer sees, padded so that the IP packet has `size` bytes, with DF set. With `size` 0
     /// nothing is sent.
     ///
-    /// The kernel is asked for its path MTU only if the probe could not be sent, or if the last probe of this size was
-    /// not answered: that takes more system calls than the probe, and most paths carry the first one.
+    /// This asks the kernel for its path MTU only if the probe could not be sent, or if the last probe of this size was not answered: that
+    /// takes more system calls than the probe, and most paths carry the first probe.
     pub(crate) fn probe(
         &self,
         peer: &Peer<F>,
@@ -70,8 +70,8 @@ impl<F: Format> Shared<F> {
         probed
     }
 
-    /// Does the same for a peer of several paths whose packets leave on the stream of a relay, which may forward them in
-    /// datagrams. A peer on a stream of its own has no path MTU.
+    /// Does the same for a peer with several paths whose packets leave on a relay's stream, because the relay may forward them in
+    /// datagrams. A peer with its own stream has no path MTU.
     fn probe_over_stream(
         &self,
         peer: &Peer<F>,

@@ -10,7 +10,7 @@ use adit_wire::ip::{self, Ip};
 /// The path that carries a client's tunnel, as its packets look on the wire.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct OwnTransport {
-    /// The first host that packets are sent to: the server, or the proxy in front of it.
+    /// The first hop of the transport: the server, or the proxy in front of it.
     pub remote: SocketAddr,
     /// The local port that packets are sent from, or `None` for any.
     pub local_port: Option<u16>,

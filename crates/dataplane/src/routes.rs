@@ -1,5 +1,4 @@
-//! The addresses that each peer owns: destinations that are sent to it, and the only sources accepted from it
-//! (WireGuard's allowed-ips).
+//! The addresses that each peer owns: the destinations routed to it, and the only sources accepted from it (WireGuard's allowed-ips).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -31,13 +30,12 @@ pub struct Routes {
     owned: PeerRoutes,
 }
 
-/// The routes of one address family: single addresses, which most peers have and which no prefix can beat, and
-/// separately the prefixes. Publishing routes copies all prefixes, but only a part of the addresses.
+/// The routes of one address family. Single addresses, which most peers have and which always win, are kept apart from prefixes. Publishing
+/// routes copies all prefixes, but only a part of the addresses.
 #[derive(Clone, Debug)]
 struct Family<A, P: Prefix> {
     hosts: [Arc<Hosts<A>>; PARTS],
-    /// The empty table that all parts without hosts share: thirty-two separate tables would keep as many pages of
-    /// memory in use, depending on where they were allocated.
+    /// The empty table that all parts without hosts share. Thirty-two separate tables could keep thirty-two pages of memory in use.
     none: Arc<Hosts<A>>,
     /// The number of entries. If it is 0, lookups skip the table.
     entered: usize,
@@ -86,7 +84,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// Mixes 128 bits with another word: both halves of a product of 128 bits depend on all bits of both factors.
+/// Mixes two words: both halves of their 128-bit product depend on all bits of both.
 #[inline]
 pub(crate) fn mix(word: u128, with: u64) -> u64 {
     let (low, high) = (word as u64 ^ 0x9e37_79b9_7f4a_7c15, (word >> 64) as u64 ^ with);
@@ -131,7 +129,7 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
         }
     }
 
-    /// Removes a prefix, unless it has moved to another peer since.
+    /// Removes a prefix, unless it has since moved to another peer.
     fn remove(&mut self, host: Option<A>, prefix: P, peer: PeerId) {
         let Some(address) = host else {
             if self.prefixes.get(&prefix) == Some(&peer) {
@@ -146,7 +144,7 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
             hosts.remove(&address);
             self.entered = self.entered.saturating_sub(1);
             if hosts.is_empty() {
-                // A table that was once full would keep its size.
+                // A new table: the old one would keep its peak size.
                 *part = Arc::clone(&self.none);
             }
         }
@@ -317,7 +315,7 @@ mod tests {
         (1..=5000).for_each(|peer| routes.remove(PeerId(peer)));
         assert!(routes.v4.hosts.iter().all(|part| part.capacity() == 0));
         assert_eq!((published.v4.entered, routes.v4.entered, routes.v6.entered), (5000, 0, 0));
-        // An address that is set again, or moves to another peer, still counts once.
+        // An address that is set again or moves to another peer still counts once.
         (1..=3).for_each(|peer| routes.set(PeerId(peer), nets(9)));
         assert_eq!((routes.v4.entered, routes.owner(nets(9)[0].addr())), (1, Some(PeerId(3))));
     }

@@ -51,7 +51,7 @@ pub(crate) struct Shared<F: Format> {
     pub stats: Stats,
     pub upcalls: UpcallSender<F::Types>,
     pub relay: Relay,
-    /// Set once there was a client of [`Relay::Clients`]. Until then no packet is looked up for the relay.
+    /// Set once a client of [`Relay::Clients`] has existed. Until then, no lookup for relaying is needed.
     pub has_clients: AtomicBool,
     pub client: bool,
     /// The transport of a client's tunnel, whose packets must not enter it.
@@ -59,7 +59,7 @@ pub(crate) struct Shared<F: Format> {
     pub has_tun: bool,
     /// The switch of a plane with a TAP device.
     pub ethernet: Option<Switch>,
-    /// Set if the control plane wants to know destinations without a route.
+    /// Set if the control plane wants reports of destinations without a route.
     pub unrouted: OnceLock<Unrouted>,
     /// The packet filter, if any.
     pub filtered: OnceLock<FilterConfig>,
@@ -102,7 +102,7 @@ impl<F: Format> Shared<F> {
         }
     }
 
-    /// Returns the reason to drop a packet from the device that no peer has a route for, and reports its destination.
+    /// Returns the reason to drop a packet without a route from the device, and reports its destination.
     #[cold]
     pub(crate) fn unrouted(&self, destination: IpAddr) -> DropReason {
         let reason = DropReason::of_unowned(destination, DropReason::NoRoute);

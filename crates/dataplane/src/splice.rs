@@ -1,4 +1,4 @@
-//! Relaying of sealed packets between two peers that have a session with each other.
+//! Relays sealed packets between two peers that have a session with each other.
 //!
 //! The relay cannot open these packets, and never changes them, because their headers are authenticated. It looks up
 //! the receiver by the peer whose address a packet came from and by the peer-id in the header, which the receiving end
@@ -15,7 +15,7 @@ use crate::stats::DropReason;
 /// The maximum number of splices of a plane.
 pub const MAX_SPLICES: usize = 65_536;
 
-/// All splices, and the limit of all together.
+/// All splices, and their common limit.
 #[derive(Debug, Default)]
 pub(crate) struct Splices {
     table: RwLock<Table>,

@@ -21,7 +21,7 @@ use crossbeam_utils::CachePadded;
 /// The highest peer id, which bounds the table of peers.
 pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
 
-/// The number of peers in a page; a table of a thousand then has as many pages.
+/// The number of peers in a page, so a table of a thousand peers has about as many pages.
 const PAGE: usize = 32;
 
 /// [`PAGE`] slots.
@@ -31,7 +31,7 @@ type Page<F> = Vec<Option<Slot<F>>>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerTable<F: Format> {
     pages: Vec<Option<Arc<Page<F>>>>,
-    /// The peer added last that is no further channel: a client's server.
+    /// The peer added last, further channels excluded: a client's server.
     latest: Option<Arc<Peer<F>>>,
 }
 
@@ -41,7 +41,7 @@ impl<F: Format> PeerTable<F> {
         self.slot(id).map(|slot| &slot.peer)
     }
 
-    /// Returns a peer with the channels to the remote end that it is the first channel of.
+    /// Returns a peer that is a first channel, with all channels to its remote end.
     #[inline]
     pub(crate) fn slot(&self, id: PeerId) -> Option<&Slot<F>> {
         let at = id.0 as usize;
@@ -139,8 +139,7 @@ pub(crate) struct Tables<F: Format> {
     addresses: CachePadded<RwLock<Addresses>>,
     /// Links whose address is proven. Read per control packet only.
     admitted: CachePadded<RwLock<HashSet<Link>>>,
-    /// A key without headers was installed at some time, so the first byte of a datagram may mean nothing. Read per
-    /// received buffer.
+    /// Whether a key without headers was ever installed; then the first byte of a datagram may mean nothing. Read per received buffer.
     pub has_headerless_keys: AtomicBool,
 }
 
@@ -168,7 +167,7 @@ fn release_in(addresses: &mut Addresses, link: &Link, id: PeerId) {
 }
 
 impl<F: Format> Tables<F> {
-    /// Adds a peer, in place of the one with its id. Returns false if its remote end has too many channels already.
+    /// Adds a peer, replacing any with the same id. Returns false if its remote end has too many channels already.
     pub(crate) fn add_peer(&self, peer: Peer<F>) -> bool {
         let peer = Arc::new(peer);
         let peers = self.peers.load();
@@ -396,7 +395,7 @@ mod tests {
         let removed = tables.remove_peer(PeerId(1)).unwrap();
         assert!(!tables.float(&removed, link(2), || true, || {}));
         assert_eq!(tables.by_address(&link(2)), None);
-        // The removed peer cannot take one for a newer peer with its id either.
+        // Nor can the removed peer take an address for a newer peer with its id.
         tables.add_peer(peer(1, link(3)));
         assert!(!tables.float(&removed, link(2), || true, || {}));
         assert_eq!(tables.by_address(&link(3)), Some(PeerId(1)));

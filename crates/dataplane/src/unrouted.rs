@@ -1,4 +1,4 @@
-//! Destinations that no peer has a route for, for a control plane that connects to peers on demand.
+//! Reports destinations without a route, for a control plane that connects to peers on demand.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 
-/// The maximum number of destinations that are reported within [`REPEAT`].
+/// The maximum number of destinations reported within [`REPEAT`].
 const MAX_RECENT: usize = 16;
 
 /// The time after which a destination is reported again.
 const REPEAT: Duration = Duration::from_secs(1);
 
-/// The destinations that were reported last.
+/// The last reported destinations.
 #[derive(Debug, Default)]
 pub(crate) struct Unrouted {
     recent: Mutex<VecDeque<(IpAddr, Instant)>>,

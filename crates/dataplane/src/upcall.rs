@@ -15,8 +15,7 @@ use crate::stream::StreamEnd;
 
 /// The maximum number of queued control packets of known peers.
 const MAX_FRAMES: usize = 2048;
-/// The part of these that links without a session may use: hosts that can only begin a handshake must not crowd out
-/// hosts with a session.
+/// The share of that queue for links without a session, so hosts that only begin a handshake cannot crowd out hosts with a session.
 const MAX_HANDSHAKE_FRAMES: usize = MAX_FRAMES / 2;
 /// The maximum number of queued control packets of one known peer: several full windows of unacknowledged packets.
 const MAX_FRAMES_OF_LINK: usize = 128;
@@ -25,7 +24,7 @@ const MAX_UNAUTHENTICATED: usize = 512;
 /// The bound for unauthenticated packets on streams, whose senders have proved their address. It is higher so that a
 /// flood of forged datagrams does not end their streams.
 const MAX_UNAUTHENTICATED_STREAMS: usize = 2 * MAX_UNAUTHENTICATED;
-/// The bound for one such stream, whose peer has nothing to send before its first packet is answered.
+/// The bound for one such stream. Its peer has nothing more to send until its first packet is answered.
 const MAX_UNAUTHENTICATED_OF_STREAM: usize = 8;
 /// The maximum number of queued in-band messages. A peer with none queued may always queue one.
 const MAX_IN_BAND: usize = 1024;
@@ -59,7 +58,7 @@ const SESSION_LIMITS: QueueLimits = QueueLimits {
     site: MAX_FRAMES,
     ipv6: MAX_FRAMES,
 };
-/// The limits for control packets of links with only a handshake. One host may begin many, each from another port.
+/// The limits for control packets of links with only a handshake. One host may begin many, each from a different port.
 const HANDSHAKE_LIMITS: QueueLimits = QueueLimits {
     whole: MAX_HANDSHAKE_FRAMES,
     link: MAX_FRAMES_OF_LINK,

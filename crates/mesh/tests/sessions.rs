@@ -1,4 +1,4 @@
-//! Sessions between nodes on a simulated network.
+//! Tests of sessions between nodes on a simulated network.
 
 mod support;
 
@@ -131,7 +131,7 @@ fn a_session_is_idle_when_no_channel_has_traffic_and_its_end_ends_all() {
         assert!(w.are_connected(0, 1), "traffic on channel {busy}: {:?}", ends(&w, 0));
         assert_eq!(w.nodes[0].peers.len(), 3);
         w.run(15 * MINUTE, |_| false);
-        // The end that notices it first tells the other one.
+        // The end that notices it first notifies the other one.
         assert!(!w.are_connected(0, 1));
         assert!([0, 1].iter().any(|node| ends(&w, *node) == [&Reason::Idle]));
         assert!(w.nodes.iter().all(|node| node.peers.is_empty()), "all channels are removed");
@@ -205,7 +205,7 @@ fn of_two_attempts_at_once_the_smaller_nodes_remains() {
 fn an_attempt_without_an_answer_gives_way() {
     let mut w = World::new(2, policy(), 1);
     let smaller = usize::from(w.key(1) < w.key(0));
-    // The larger node's packets pass, and those of the smaller one only as answers.
+    // Packets of the larger node pass; those of the smaller one pass only as answers.
     w.connect(smaller, 1 - smaller, false).unwrap();
     w.lose_all_in_flight();
     w.connect(1 - smaller, smaller, false).unwrap();
@@ -368,7 +368,7 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
     assert!(w.run(SECOND, |w| w.are_connected(0, 1)), "{:?}", ends(&w, 0));
 }
 
-/// A client that has the key of node 0 and sends any hello under any protocol.
+/// A client with the key of node 0 that sends any hello under any protocol.
 fn hostile_client(w: &mut World, protocol: Protocol, hello: &[u8]) -> Option<Reason> {
     let key = w.key(1);
     let identity = SelfSigned::new(&signing_key(0)).unwrap();
@@ -424,7 +424,7 @@ fn a_hello_must_fit_its_protocol() {
     assert!(matches!(bad, Some(Reason::BadHello(_))), "{bad:?}");
 }
 
-/// An impostor that knows the mesh and the hash of the node that it claims to be.
+/// An impostor that knows the mesh and the hash of the node that it impersonates.
 #[test]
 fn a_node_that_is_not_the_expected_one_is_refused() {
     let mut w = World::new(2, policy(), 1);
@@ -589,7 +589,7 @@ fn a_session_follows_its_path() {
     for channel in w.channels(0, 1) {
         assert_eq!(w.peer(0, channel).link, link(2));
     }
-    // Whatever arrives at the third node would be relayed to the second.
+    // Anything that arrived at the third node would be relayed to the second.
     w.forward(2, 1);
     assert!(w.run(5 * SECOND, |w| w.records(1) == [b"by another path".to_vec()]));
 }

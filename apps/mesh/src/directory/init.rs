@@ -1,4 +1,4 @@
-//! Making a directory in a database, and the roles of nodes in it.
+//! Creates a directory in a database, and the nodes' roles in it.
 
 use std::path::{Path, PathBuf};
 
@@ -19,13 +19,13 @@ use crate::roster_file::RosterFile;
 /// The oldest server version with all necessary features.
 const OLDEST: i32 = 150_000;
 
-/// The connections that the role of one node may have.
+/// The maximum number of connections of one node's role.
 const CONNECTIONS: u32 = 4;
 
 /// The options of `adit mesh directory postgres --init`.
 #[derive(Clone, Debug, Default)]
 pub struct InitOptions {
-    /// The member for which a role is made, and the file that gets its password, or `None` for this node.
+    /// The member to create a role for, and the file for its password; `None` for this node.
     pub node: Option<(String, PathBuf)>,
 }
 
@@ -36,16 +36,16 @@ pub struct DirectoryInit {
     pub is_new: bool,
     /// The database, and the role of the node.
     pub chosen: DirectoryChosen,
-    /// The number of changes that the directory lacked, and that were appended.
+    /// The number of appended changes, which the directory lacked.
     pub appended: usize,
-    /// The number of rows that were not valid changes, and that were removed.
+    /// The number of removed rows, which were not valid changes.
     pub removed: usize,
-    /// The roles of nodes that are no longer members, which can no longer log in.
+    /// The roles of former members, which can no longer log in.
     pub retired: Vec<String>,
 }
 
-/// Makes the directory in the database `url` if there is none, puts all changes of this node into it, and makes or renews a node's
-/// role. Needs a role that may create roles and a schema.
+/// Creates the directory in the database `url` if necessary, appends all changes of this node to it, and creates or renews a node's role.
+/// Needs a role that may create roles and a schema.
 ///
 /// # Errors
 /// The database cannot be reached, is too old, has another mesh's directory, or the role lacks a right.
@@ -67,7 +67,7 @@ pub fn init_directory(
         Some(key) => sql::node(&tag(changes.mesh()), key),
         None => return Err(Fault::ours("a node without a key")),
     };
-    // A running node keeps its password.
+    // A running node's password stays the same.
     let former = match options.node {
         Some(_) => None,
         None => DirectoryConfig::load(paths)?.filter(|former| former.role == role),
@@ -79,7 +79,7 @@ pub fn init_directory(
         let transaction = client.transaction().await.map_err(|error| statement_fault(&error))?;
         let work = Init { transaction: &transaction, target: &target, changes: &changes };
         let done = work.run(&roster, &signers, &config).await?;
-        // The file comes first, because a role whose password is lost is useless.
+        // Write the file first: a role whose password is lost is useless.
         match &options.node {
             Some((_, file)) => {
                 write_whole(file, 0o600, passfile_line(&target, &config).as_bytes())?;
@@ -107,13 +107,13 @@ fn member(roster: &Roster, name: &str) -> Result<KeyHash, Fault> {
     })
 }
 
-/// Returns the line of a password file for a node's role.
+/// Returns a password file's line for a node's role.
 fn passfile_line(target: &Target, config: &DirectoryConfig) -> Zeroizing<String> {
     let database = target.database().replace('\\', "\\\\").replace(':', "\\:");
     Zeroizing::new(format!("*:*:{database}:{}:{}\n", config.role, *config.password))
 }
 
-/// Returns a note if every role of the server may use space in this database.
+/// Returns a note if every role of the server may store data in this database.
 async fn rights_of_all(client: &Client, target: &Target) -> Result<Option<String>, Fault> {
     let asked = "SELECT has_database_privilege('public', current_database(), 'CONNECT') \
         OR has_database_privilege('public', current_database(), 'TEMPORARY')";
@@ -128,7 +128,7 @@ async fn rights_of_all(client: &Client, target: &Target) -> Result<Option<String
     }))
 }
 
-/// The work in one transaction.
+/// Does the work in one transaction.
 struct Init<'a> {
     transaction: &'a Transaction<'a>,
     target: &'a Target,
@@ -229,14 +229,14 @@ impl Init<'_> {
             .map_err(of)
     }
 
-    /// Makes the role of a node, or changes its password.
+    /// Creates a node's role, or changes its password.
     async fn make_role(&self, tag: &str, config: &DirectoryConfig) -> Result<(), Fault> {
         let role = &config.role;
         let there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)";
         let row = self.transaction.query_one(there, &[role]).await;
         let is_there: bool =
             row.and_then(|row| row.try_get(0)).map_err(|error| statement_fault(&error))?;
-        // The database stores a verifier, and its log never has the password.
+        // Send only the verifier, so the database's log never contains the password.
         let verifier = verifier(&config.password);
         let rights = format!("LOGIN PASSWORD '{verifier}' CONNECTION LIMIT {CONNECTIONS}");
         if is_there {
@@ -287,7 +287,7 @@ impl Init<'_> {
         Ok(appended)
     }
 
-    /// Revokes the right to append from the roles of nodes that are no longer members. Returns these roles.
+    /// Revokes the right to append from the roles of former members. Returns these roles.
     async fn forget_removed(&self, roster: &Roster) -> Result<Vec<String>, Fault> {
         let of = |error: tokio_postgres::Error| statement_fault(&error);
         let rows = self.transaction.query("SELECT signer, role::text FROM adit_mesh.signer", &[]);

@@ -1,4 +1,4 @@
-//! A PostgreSQL database as the directory of the mesh, with the node's choice of it and its set-up.
+//! A PostgreSQL database as the directory of the mesh: its set-up, and a node's choice of it.
 
 mod init;
 mod sql;
@@ -54,7 +54,7 @@ impl DirectoryConfig {
             Err(error) => return Err(file_fault("cannot read", &path, &error)),
         };
         let raw: Raw = serde_json::from_str(&text).map_err(|error| {
-            // The error names a place, and no content.
+            // The error names a position but no content.
             let (line, column) = (error.line(), error.column());
             Fault::environment(format!(
                 "{}: damaged at line {line}, column {column}; set the directory again: sudo {}",
@@ -91,7 +91,7 @@ impl DirectoryConfig {
         Target::of_node(&self.database, &self.role, &self.password)
     }
 
-    /// Returns the files that are read at each connection.
+    /// Returns the files that are read for each connection.
     ///
     /// # Errors
     /// The URL is wrong.
@@ -111,10 +111,10 @@ pub struct DirectoryChosen {
     pub notes: Vec<String>,
 }
 
-/// Makes a database the node's directory, with a role that was made for this node.
+/// Makes a database the node's directory, with the role that was created for this node.
 ///
 /// # Errors
-/// The database cannot be reached, has no directory of this mesh, or the role appends no changes of this node.
+/// The database cannot be reached, has no directory of this mesh, or the role may not append this node's changes.
 pub fn use_directory(paths: &Paths, url: &str) -> Result<DirectoryChosen, Fault> {
     let mesh = *RosterFile::peek(&paths.roster_file())?.mesh();
     let own = load_key(&paths.node_key_file())?.public_hash();
@@ -160,7 +160,7 @@ pub fn use_file(paths: &Paths) -> Result<bool, Fault> {
     }
 }
 
-/// Returns the name of this node, or the beginning of its key's hash.
+/// Returns this node's name, or the beginning of its key's hash.
 fn name_of(paths: &Paths) -> Result<String, Fault> {
     let own = load_key(&paths.node_key_file())?.public_hash();
     let roster = adit_mesh::roster::Roster::evaluate(&RosterFile::peek(&paths.roster_file())?);
@@ -176,7 +176,7 @@ fn own_signers(paths: &Paths) -> Result<Vec<KeyHash>, Fault> {
     Ok(signers)
 }
 
-/// Returns the mesh's part of the roles' names.
+/// Returns the mesh's part of role names.
 fn tag(mesh: &MeshId) -> String {
     super::short(mesh)
 }

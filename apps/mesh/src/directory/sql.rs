@@ -6,7 +6,7 @@ use adit_postgres_client::operator::statement_fault;
 use adit_runtime::fault::Fault;
 use tokio_postgres::{Client, GenericClient};
 
-/// The SQL text of the tables, functions and privileges, with the names of roles and bounds left out.
+/// The SQL text of the tables, functions and privileges, with placeholders for role names and bounds.
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// The version of the schema.
@@ -39,10 +39,10 @@ pub(crate) const SUMMARY: &str = "SELECT signer, count(*), \
 pub(super) const IS_OWN: &str =
     "SELECT EXISTS (SELECT FROM adit_mesh.signer WHERE signer = $1 AND role = session_user)";
 
-/// The rows of one [`READ`], as the statement's parameter.
+/// The maximum number of rows of one [`READ`], as the statement's parameter.
 pub(crate) const READ_LIMIT: i64 = MAX_READ as i64;
 
-/// The rows of one [`SUMMARY`], which is one more than there can be, to detect that there are too many.
+/// The maximum number of rows of one [`SUMMARY`]: one more than valid, to detect too many.
 pub(crate) const SUMMARY_LIMIT: i64 = MAX_CHAINS as i64 + 1;
 
 /// Returns the role that owns everything.
@@ -111,7 +111,7 @@ pub(super) async fn identity(client: &impl GenericClient) -> Result<Option<(i32,
     }
 }
 
-/// Checks that a database is the directory of this mesh, and that this version of adit knows it.
+/// Checks that a database is the directory of this mesh, in a version that this adit supports.
 ///
 /// # Errors
 /// It is not.
@@ -169,7 +169,7 @@ mod tests {
         let change = Change::sign(&[0; 16], &key, body).unwrap();
         let bytes = change.encode();
         assert_eq!(bytes.len(), MIN_CHANGE + 1 + 32);
-        // The places in the schema's text, counted from 1.
+        // The positions in the schema's text, counted from 1.
         assert_eq!(&bytes[..2], [2, 1]);
         assert_eq!(&bytes[2..34], key.public());
         assert_eq!(&bytes[34..38], [1, 2, 3, 4]);

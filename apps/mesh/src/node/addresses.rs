@@ -56,13 +56,13 @@ impl OwnAddresses {
 /// The kind of TUN and WireGuard devices (`ARPHRD_NONE`), as the kernel shows it.
 const TUNNEL: &str = "65534";
 
-/// Returns whether an interface leads into a tunnel, through which another node is reached more slowly than outside.
+/// Returns whether an interface is a tunnel, through which other nodes are reached more slowly than outside it.
 fn is_tunnel(interface: &str) -> bool {
     let kind = std::fs::read_to_string(format!("/sys/class/net/{interface}/type"));
     kind.is_ok_and(|kind| kind.trim() == TUNNEL)
 }
 
-/// Returns the addresses that other machines can use, except for those of a device and of tunnels.
+/// Returns the addresses that other machines can use, except those of `device` and of tunnels.
 fn of_interfaces(except: &str) -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let of_others = interfaces.filter(|interface| {

@@ -1,4 +1,4 @@
-//! The rights to change the mesh, for the requests of `adit mesh admin`.
+//! Rights to change the mesh: the requests of `adit mesh admin`.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +50,7 @@ impl Running {
         signed.map(report_of).map_err(|error| Fault::operator(error.to_string()))
     }
 
-    /// Returns the last change of a key that is known here. A revocation names it, so that earlier changes of the key
-    /// stay valid.
+    /// Returns a key's last change that is known here. A revocation names it, so the key's earlier changes stay valid.
     pub(super) fn last_change(&self, key: &KeyHash) -> Option<ChangeHash> {
         let heads = self.driver.engine().changes().heads();
         heads.into_iter().find(|head| head.signer == *key).map(|head| head.hash)
@@ -198,7 +197,7 @@ impl Running {
     }
 }
 
-/// Returns whether a warning is about something other than a change that waits for approvals.
+/// Returns whether a warning concerns anything but a change that waits for approvals.
 fn is_fault(warning: &&Warning) -> bool {
     !matches!(warning, Warning::Ignored { reason: Refusal::Unapproved, .. })
 }

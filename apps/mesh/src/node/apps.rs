@@ -1,4 +1,4 @@
-//! OpenVPN apps as leaves of this node: its certificates, its socket, and the profiles.
+//! OpenVPN apps as leaves of this node: certificates, socket and profiles.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,7 +29,7 @@ use super::requests::labels;
 use super::{Running, names, socket_options};
 use crate::{Paths, short};
 
-/// The time after which a server that failed to start is started again.
+/// The time after which the node tries again to start the server.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The time allowed for sending the last packets of ended sessions.
@@ -41,16 +41,16 @@ const MAX_REMOTES: usize = 4;
 /// The default name of an app; a number follows if it is taken.
 const NAME: &str = "phone";
 
-/// The number of characters of an app's name in its certificate, which a random part follows.
+/// The number of characters of an app's name in its certificate, before a random part.
 const NAME_IN_CERTIFICATE: usize = 48;
 
-/// The part of the server for apps that this process keeps.
+/// This process's state of the server for apps.
 #[derive(Debug)]
 pub(super) struct AppServer {
     file: PathBuf,
     issuer: Option<Issuer>,
     log: EventLog,
-    /// The reason why apps are not served although the roster asks for it.
+    /// The reason why apps are not served although the roster requires it.
     problem: Option<String>,
     retry_at: Option<Instant>,
     /// A socket that is closed once the last packets have left.
@@ -80,7 +80,7 @@ impl AppServer {
         Ok(Self { file, issuer, log, problem: None, retry_at: None, unused: None })
     }
 
-    /// Returns the reason why apps are not served although the roster asks for it.
+    /// Returns the reason why apps are not served although the roster requires it.
     pub(super) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
@@ -89,7 +89,7 @@ impl AppServer {
         self.log.log(now(), event);
     }
 
-    /// Returns the keys. If there are none, makes and stores them.
+    /// Returns the keys, creating and storing them if necessary.
     fn issuer(&mut self) -> Result<&Issuer, Fault> {
         let issuer = match self.issuer.take() {
             Some(issuer) => issuer,
@@ -339,8 +339,8 @@ fn hosts(known: &[IpAddr]) -> Vec<IpAddr> {
     hosts
 }
 
-/// Returns the common name for an app's certificate. It differs for each certificate, because a
-/// session replaces an older one with the same name.
+/// Returns the common name for an app's certificate. Each certificate gets a different one, because a session replaces an older one with
+/// the same name.
 fn in_certificate(name: &Label) -> Result<ClientName, Fault> {
     let suffix = short(&adit_runtime::random::bytes::<4>()?);
     let beginning: String = name.as_str().chars().take(NAME_IN_CERTIFICATE).collect();

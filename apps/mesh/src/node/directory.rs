@@ -1,4 +1,4 @@
-//! The database that is the node's directory. A task has the connection, and the node's loop never waits for it.
+//! The database that serves as the node's directory. A task owns the connection, and the node's loop never waits for it.
 //!
 //! ```text
 //!   node's loop ── requests, one at a time ──► task ──► database
@@ -33,11 +33,11 @@ use crate::directory::{
     APPEND, DirectoryConfig, LISTEN, READ, READ_LIMIT, SUMMARY, SUMMARY_LIMIT, check_identity,
 };
 
-/// The number of events of the task that wait for the node's loop. The task waits for room. Only news are dropped,
-/// because reading at intervals finds everything that they announce.
+/// The number of events of the task that wait for the node's loop. The task waits for room, except that it drops notifications: the regular
+/// reads find everything that they announce.
 const MAX_EVENTS: usize = 8;
 
-/// The number of requests that wait for the task, which are one, and one for a connection that has ended in between.
+/// The number of requests that wait for the task: one, and one for a connection that has ended since.
 const MAX_REQUESTS: usize = 2;
 
 /// The time limit for connecting, including TLS and authentication.
@@ -46,13 +46,13 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// The time limit for one request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 
-/// The age of a connection after whose end the pauses start again with the shortest one.
+/// The duration of a connection after which the pauses start again with the shortest one.
 const LASTED: Duration = Duration::from_secs(5);
 
 /// The minimum time between two warnings that the directory lacks changes.
 const WARNING_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The session's settings. No statement waits for long, and the database detects a connection that is dead.
+/// The session's settings. No statement waits for long, and the database detects dead connections.
 const SESSION: &str = "SET statement_timeout = '15s'; SET lock_timeout = '5s'; \
     SET idle_in_transaction_session_timeout = '5s'; SET search_path = pg_catalog, pg_temp; \
     SET client_min_messages = warning; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
@@ -63,17 +63,17 @@ const SESSION: &str = "SET statement_timeout = '15s'; SET lock_timeout = '5s'; \
 pub(super) enum DirectoryEvent {
     /// There is a connection with this number.
     Connected(u64),
-    /// The database has something new.
+    /// The database has new entries.
     News,
     /// The answer to the last request.
     Answer(Answer),
-    /// The database refused to append, for this reason.
+    /// The database refused an append, for this reason.
     Refused(String),
     /// There is no connection, for this reason.
     Disconnected(String),
 }
 
-/// A request, and the number of the connection that it is for.
+/// A request, and the number of its connection.
 type Asked = (u64, Request);
 
 /// The directory of a running node.
@@ -83,7 +83,7 @@ pub(super) struct NodeDirectory {
     requests: mpsc::Sender<Asked>,
     events: mpsc::Receiver<DirectoryEvent>,
     task: JoinHandle<()>,
-    /// The number of the connection, while there is one.
+    /// The number of the current connection, if any.
     connection: Option<u64>,
     since: Instant,
     problem: Option<String>,
@@ -167,7 +167,7 @@ impl NodeDirectory {
         self.problem = Some(reason);
     }
 
-    /// Warns about changes that the directory withholds, and reports when they arrive.
+    /// Warns of changes that the directory withholds, and reports when they appear.
     fn warn(&mut self, node: &Node) {
         let mismatches = self.sync.counters().mismatches;
         if mismatches != std::mem::replace(&mut self.mismatches, mismatches) {
@@ -227,7 +227,7 @@ impl Drop for NodeDirectory {
     }
 }
 
-/// Waits for the next event of the directory; without one, forever.
+/// Waits for the next event of the directory, or forever if there is none.
 pub(super) async fn next_event(directory: &mut Option<NodeDirectory>) -> DirectoryEvent {
     if let Some(directory) = directory
         && let Some(event) = directory.events.recv().await
@@ -282,7 +282,7 @@ impl Running {
         self.ask_directory();
     }
 
-    /// Compares the directory with the entries that it has shown before, because an operator asks.
+    /// Compares the directory with the entries that it showed before, at an operator's request.
     pub(super) fn check_directory(&mut self) {
         if let Some(directory) = &mut self.directory {
             directory.sync.check(now());
@@ -335,7 +335,7 @@ struct Task {
     reports: mpsc::Sender<DirectoryEvent>,
 }
 
-/// Ends the task of a connection together with the connection.
+/// Ends a connection's task together with the connection.
 struct Driver(JoinHandle<String>);
 
 impl Drop for Driver {
@@ -345,7 +345,7 @@ impl Drop for Driver {
 }
 
 impl Task {
-    /// Connects again and again, until the node ends.
+    /// Keeps the node connected until it ends.
     async fn run(mut self, mut backoff: Backoff) {
         for number in 1.. {
             let began = now();
@@ -381,7 +381,7 @@ impl Task {
             Ok(Err(fault)) => return fault.to_string(),
             Err(_) => return "the database does not answer".into(),
         }
-        // These are for the previous connection.
+        // Drop requests for the previous connection.
         while self.asked.try_recv().is_ok() {}
         if self.reports.send(DirectoryEvent::Connected(number)).await.is_err() {
             return String::new();
@@ -393,14 +393,14 @@ impl Task {
                 }
                 request = self.asked.recv() => request,
                 () = news.notified() => {
-                    // If there is no room, the node's loop is about to read anyway.
+                    // If the queue is full, the node's loop is about to read anyway.
                     let _ = self.reports.try_send(DirectoryEvent::News);
                     continue;
                 }
             };
             let event = match request {
                 None => return String::new(),
-                // It was for a connection that has ended.
+                // The request was for a connection that has ended.
                 Some((other, _)) if other != number => continue,
                 Some((_, request)) => match timeout(REQUEST_LIMIT, perform(&client, request)).await
                 {
@@ -428,7 +428,7 @@ async fn drive(mut connection: Connection, news: Arc<Notify>) -> String {
     "the database closed the connection".into()
 }
 
-/// Asks the database. Its answers are bounded by the statements, and again here.
+/// Sends a request to the database. The statements bound the answers, and this checks the bounds again.
 async fn perform(client: &Client, request: Request) -> Result<DirectoryEvent, Fault> {
     let of = |error: tokio_postgres::Error| statement_fault(&error);
     let answer = match request {
@@ -447,7 +447,7 @@ async fn perform(client: &Client, request: Request) -> Result<DirectoryEvent, Fa
                 [&signer.as_slice(), &i64::from(number), &bytes];
             match client.query_one(APPEND, &parameters).await {
                 Ok(row) => Answer::Appended(appended(&row)?),
-                // A refusal by the function's own checks; everything else ends the connection.
+                // The function's own checks refused it. Any other error ends the connection.
                 Err(error) if is_refusal(&error) => {
                     let reason = statement_fault(&error).to_string();
                     return Ok(DirectoryEvent::Refused(reason));
@@ -459,7 +459,7 @@ async fn perform(client: &Client, request: Request) -> Result<DirectoryEvent, Fa
     Ok(DirectoryEvent::Answer(answer))
 }
 
-/// Returns whether an error is one that the schema raises.
+/// Returns whether the schema raised this error.
 fn is_refusal(error: &tokio_postgres::Error) -> bool {
     let code = error.as_db_error().map(|error| error.code().code().to_owned());
     matches!(code.as_deref(), Some("42501" | "22023" | "54000" | "53400"))
@@ -482,7 +482,7 @@ fn entry(row: &Row) -> Result<Entry, Fault> {
         place: u64::try_from(place).map_err(|_| nonsense())?,
         signer: key_hash(row, 1)?,
         number: u32::try_from(number).map_err(|_| nonsense())?,
-        // A longer one is not a change, and is not kept.
+        // A longer row is not a change; do not store it.
         bytes: bytes.get(..MAX_OBJECT.saturating_add(1)).unwrap_or(bytes).to_vec(),
     })
 }

@@ -1,8 +1,7 @@
 //! The helper of a node, and the requests that it permits.
 //!
-//! The permitted forwarding follows from the signed roster on the disk, and not from requests of the network process.
-//! The helper knows the mesh and the node's key from its start, when it was root and nothing from the network had been
-//! read.
+//! The signed roster on the disk determines the permitted forwarding; requests of the network process do not. The helper knows the mesh and
+//! the node's key from its start, when nothing from the network had been read.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -63,7 +62,7 @@ impl Duty for MeshDuty {
                 paths.apps_file(),
             ]
             .into(),
-            // The files that are read for each connection to the database.
+            // The files read for each connection to the database.
             readable: match DirectoryConfig::load(&paths)? {
                 Some(config) => config.files()?.into_iter().collect(),
                 None => Default::default(),
@@ -77,7 +76,7 @@ impl Duty for MeshDuty {
             ..Policy::default()
         };
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-        // Each socket that searches for a path gets a port that the kernel chooses.
+        // Sockets for a port search, each on a port that the kernel chooses.
         let search = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let ports = [port, settings.openvpn_port];
         let listen = ports.into_iter().flat_map(|port| any.map(|ip| SocketAddr::new(ip, port)));
@@ -93,8 +92,7 @@ impl Duty for MeshDuty {
     }
 }
 
-/// Permits addresses of the device, routes onto it, and DNS at these addresses, on which the roster decides while the
-/// node runs.
+/// Permits any addresses of the device, routes to it, and DNS at these addresses: the roster determines them while the node runs.
 #[derive(Debug)]
 struct MeshPlans {
     bare: HostPlan,
@@ -109,7 +107,7 @@ struct Forwarding {
     roster: PathBuf,
     mesh: MeshId,
     own: KeyHash,
-    /// The last permitted forwarding. The network process may keep using it, so it may also ask for it again.
+    /// The last permitted forwarding. The network process may keep using it, so it may also request it again.
     permitted: RefCell<Option<Forward>>,
 }
 
@@ -126,7 +124,7 @@ impl Forwarding {
         if self.permitted.borrow().as_ref() == Some(forward) {
             return Ok(());
         }
-        // Each change in the file is verified again, since the network process writes it.
+        // Verify each change in the file again: the network process writes the file.
         let changes = RosterFile::peek(&self.roster).map_err(|fault| fault.to_string())?;
         if *changes.mesh() != self.mesh {
             return Err("plan: the roster is now that of another mesh".into());
@@ -190,7 +188,7 @@ mod tests {
     use crate::state::{State, new_key};
     use crate::testing::found_mesh;
 
-    /// Appends a description of the first node, which another key or the admin's signs.
+    /// Appends a description of the first node, signed by the admin's key or by another one.
     fn describe(paths: &Paths, signer: Option<&SigningKey>, change: impl FnOnce(&mut NodeInfo)) {
         let mut state = State::open(paths).unwrap();
         let own = state.key.public_hash();
@@ -248,7 +246,7 @@ mod tests {
         let stranger = new_key().unwrap();
         describe(&paths, Some(&stranger), |node| node.gateway = true);
         assert!(permits(&forwarding, &[], true).is_err());
-        // One whose signature does not fit.
+        // A change with a wrong signature.
         std::fs::write(paths.roster_file(), &before).unwrap();
         describe(&paths, None, |node| node.gateway = true);
         let mut forged = std::fs::read(paths.roster_file()).unwrap();
@@ -262,7 +260,7 @@ mod tests {
         std::fs::copy(theirs.roster_file(), paths.roster_file()).unwrap();
         let refused = permits(&forwarding, &[], true).unwrap_err();
         assert!(refused.contains("another mesh"), "{refused}");
-        // Nothing at all.
+        // An empty file.
         std::fs::write(paths.roster_file(), "").unwrap();
         assert!(permits(&forwarding, &[], true).is_err());
         std::fs::write(paths.roster_file(), &before).unwrap();

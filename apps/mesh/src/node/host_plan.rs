@@ -12,8 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::names;
 use crate::Settings;
 
-/// Returns the plan for the node with this key, which has its addresses with the prefixes of the mesh, and routes to
-/// the networks behind other members.
+/// Returns the plan for the node with this key: its addresses, with the mesh's prefixes, and routes to the networks behind other members.
 pub(super) fn plan(
     settings: &Settings,
     roster: &Roster,
@@ -32,7 +31,7 @@ pub(super) fn plan(
     let addresses = ipv4.map(IpNet::from).into_iter().chain(ipv6.map(IpNet::from)).collect();
     let others = roster.members().filter(|other| other.key != *own);
     let mut nets: Vec<IpNet> = others.flat_map(|other| other.subnets.iter().copied()).collect();
-    // If a network is also behind this node, the mesh is not needed to reach it from here.
+    // If a network is also behind this node, it is reached from here without the mesh.
     nets.retain(|net| !member.subnets.contains(net) && net.prefix_len() > 0);
     nets.sort();
     nets.dedup();
@@ -54,7 +53,7 @@ pub(super) fn plan(
 /// Returns the gateway that the settings name.
 ///
 /// # Errors
-/// No member has this name, or it is not a gateway; the roster may be an old one.
+/// No member has this name, or it is not a gateway. The roster may be out of date.
 pub(super) fn exit(settings: &Settings, roster: &Roster) -> Result<Option<KeyHash>, Fault> {
     let Some(name) = &settings.exit else { return Ok(None) };
     let named = Label::new(name).and_then(|label| roster.by_name(&label));
@@ -73,7 +72,7 @@ pub(super) fn exit(settings: &Settings, roster: &Roster) -> Result<Option<KeyHas
     }))
 }
 
-/// A network of this machine that has the same addresses as the mesh.
+/// A network of this machine that overlaps the mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
     range: Ipv4Net,
@@ -110,7 +109,7 @@ pub(super) fn dns(plan: &HostPlan, changes: &Changes) -> Option<DnsPlan> {
 
 /// Returns the part of every plan that does not depend on the roster.
 pub(super) fn without_addresses(settings: &Settings) -> HostPlan {
-    // On its own this plan forwards nothing from or to the mesh, even on a host that forwards for others.
+    // By itself this plan forwards nothing from or to the mesh, even on a host that forwards other traffic.
     let plan = HostPlan {
         device: Device::Tun(Some(settings.device.clone())),
         forward: Some(Forward::default()),
@@ -120,8 +119,8 @@ pub(super) fn without_addresses(settings: &Settings) -> HostPlan {
         return plan;
     }
     let redirect = Redirect { ipv4: true, ipv6: true, ..Redirect::default() };
-    // Policy routing keeps the node's own packets outside the mesh by their mark. Routers in the local network, which
-    // map ports and look up names, stay reachable.
+    // Policy routing keeps the node's own marked packets outside the mesh. Routers in the local network stay reachable, because they map
+    // ports and resolve names.
     HostPlan { redirect: Some(redirect), policy: true, allow_lan: true, ..plan }
 }
 

@@ -1,9 +1,9 @@
 //! Decides when a node releases memory.
 
-/// The seconds without packets in the tunnel after which memory is released, once.
+/// The number of seconds without tunnelled packets after which memory is released once.
 const CALM: u32 = 30;
 
-/// The time since the last packet in the tunnel.
+/// Measures the time since the last tunnelled packet.
 #[derive(Debug, Default)]
 pub(super) struct MemoryRelease {
     packets: u64,
@@ -12,8 +12,8 @@ pub(super) struct MemoryRelease {
 }
 
 impl MemoryRelease {
-    /// Returns whether the node has been idle for long enough to release memory, given the packets in the tunnel so far.
-    /// Call it once a second.
+    /// Returns whether the node has been idle long enough to release memory, given the number of tunnelled packets so far. Call it once a
+    /// second.
     pub(super) fn is_due(&mut self, packets: u64) -> bool {
         if std::mem::replace(&mut self.packets, packets) != packets {
             self.calm = 0;

@@ -65,12 +65,12 @@ use super::port_mapping::PortMapping;
 use super::state::State;
 use super::{Paths, Settings, short};
 
-/// The options of `adit mesh up` that are not in the node's files.
+/// The options of `adit mesh up` that are not stored in the node's files.
 #[derive(Clone, Debug, Default)]
 pub struct UpOptions {
     /// The UDP port, which overrides the settings.
     pub port: Option<u16>,
-    /// Whether to answer queries for the names of the mesh, and to change the machine's DNS settings for this.
+    /// Whether to resolve the mesh's names, and change the machine's DNS settings accordingly.
     pub names: bool,
     /// The gateway for the internet, which overrides the settings.
     pub exit: Option<String>,
@@ -78,11 +78,11 @@ pub struct UpOptions {
     pub user: Option<String>,
     /// Adds to the log.
     pub verbose: u8,
-    /// An invitation to make when the node runs, for the next machine.
+    /// An invitation for the next machine, to be created once the node runs.
     pub invite: Option<MeshInvitation>,
 }
 
-/// The time after which changes that the kernel refused are tried again.
+/// The time after which changes are tried again that the kernel refused.
 const RETRY: Duration = Duration::from_secs(15);
 
 /// The information about a node once it runs.
@@ -94,7 +94,7 @@ pub struct UpReport {
     pub token: Option<String>,
 }
 
-/// The maximum number of workers that share the control thread's allocation arena, as at a server.
+/// The maximum number of workers that share the control thread's allocation arena, as for a server.
 const ONE_ARENA: u16 = 2;
 
 /// Called once the node runs.
@@ -114,7 +114,7 @@ pub fn up(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> ExitCode {
 fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Fault> {
     log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
-    // Keys stay out of core dumps; if that is impossible, the mesh works nevertheless.
+    // Keep keys out of core dumps. If that fails, the mesh works anyway.
     let _ = adit_linux::privileges::protect_memory();
     let mut settings = Settings::load(paths)?;
     settings.port = options.port.unwrap_or(settings.port);
@@ -129,7 +129,7 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
         names: options.names,
         exit: options.exit.clone(),
     };
-    // The helper ends last, when nothing is left to undo.
+    // The helper ends last, when everything is undone.
     let helper = helper::start(&MESH, &duty, &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -239,7 +239,7 @@ async fn serve(
         plan.dns = host_plan::dns(&plan, node.changes());
         refused.extend(notes(host.change(&plan).await?));
     }
-    // Without a helper, it keeps the capability to change routes.
+    // Without a helper, the process keeps the capability to change routes.
     privileges::become_user("node", options.user.as_ref(), helped, &[Capability::CAP_NET_ADMIN])?;
     let policy = NodePolicy::new(paths, &settings, workers, stored, &node)?;
     let (plane, upcalls) = adit_openvpn_data::start(config, policy.filter_config(), now)
@@ -296,7 +296,7 @@ async fn serve(
     ended.map(drop)
 }
 
-/// Answers queries for the names of the mesh, if that is possible.
+/// Starts the DNS server, if possible.
 async fn serve_names(zone: Zone, plan: &HostPlan) -> Option<Names> {
     let own: Vec<IpAddr> = plan.addresses.iter().map(IpNet::addr).collect();
     let started = Names::start(zone, &own).await;
@@ -323,7 +323,7 @@ struct Running {
     addresses: OwnAddresses,
     directory: Option<NodeDirectory>,
     port_mapping: Option<PortMapping>,
-    /// The addresses of the port mapping that the node knows.
+    /// The port mapping's addresses, as last passed to the node.
     mapped: Vec<SocketAddr>,
     store: Store,
     settings: Settings,
@@ -336,11 +336,11 @@ struct Running {
     exit_problem: Option<String>,
     /// The server for OpenVPN apps.
     apps: AppServer,
-    /// The changes of the last plan that the kernel refused, as they were logged.
+    /// The last plan's changes that the kernel refused, as logged.
     refused: Vec<String>,
-    /// The time at which they are tried again.
+    /// The time at which these are tried again.
     retry_at: Option<Instant>,
-    /// The problems with comparisons that were logged.
+    /// The logged problems with comparisons.
     trust_problems: Vec<String>,
     admin_keys: AdminKeys,
     /// The reason why this machine has no IPv4 address in the mesh.
@@ -352,7 +352,7 @@ struct Running {
     removed: bool,
     /// The TCP port at which this node accepts connections.
     tcp_port: Option<NonZeroU16>,
-    /// The reason why it accepts none although it should.
+    /// The reason why it does not accept connections although it should.
     tcp_problem: Option<String>,
 }
 
@@ -365,7 +365,7 @@ enum Wake {
 
 fn host_event(event: &HostEvent) {
     match event {
-        // The node watches its own addresses.
+        // Check the node's own addresses.
         HostEvent::PathChanged { .. } | HostEvent::PathLost { .. } => {}
         HostEvent::Routing(Some(problem)) => tracing::warn!("routes: {problem}"),
         HostEvent::Routing(None) => say!(1, "routes: complete again"),
@@ -531,7 +531,7 @@ impl Running {
         Ok(())
     }
 
-    /// Takes a sample of the traffic between this node and each peer.
+    /// Samples the traffic between this node and each peer.
     fn sample_rates(&mut self) {
         let (node, plane) = (self.driver.engine(), self.driver.backend().plane());
         let connected = node.peers().filter(|key| !node.channels(key).is_empty());
@@ -574,7 +574,7 @@ impl Running {
         self.update_apps();
         self.accept_streams();
         let refused = match self.host.change(&plan).await {
-            // Nothing was refused of this plan before, or it would not be the same.
+            // The kernel refused no part of this plan before; otherwise it would be tried again.
             Ok(ApplyOutcome::Same) => Vec::new(),
             Ok(ApplyOutcome::Changed(notes)) => notes,
             Err(fault) => vec![fault.to_string()],
@@ -586,8 +586,7 @@ impl Running {
         self.refused = refused;
     }
 
-    /// Gives the node the gateway that the settings name. If the gateway is gone, no packets leave, neither inside nor
-    /// outside the mesh.
+    /// Sets the node's exit gateway from the settings. If the gateway is gone, no packets leave the machine, inside or outside the mesh.
     fn set_exit(&mut self) {
         let exit = host_plan::exit(&self.settings, self.driver.engine().roster());
         let (exit, problem) = match exit {
@@ -603,7 +602,7 @@ impl Running {
         self.driver.act(|node, _, out| node.set_exit(exit, out));
     }
 
-    /// Gives the node the addresses of this machine's interfaces and of its routers, if they have changed.
+    /// Passes the addresses of this machine's interfaces and port mappings to the node, if they have changed.
     fn watch_addresses(&mut self) {
         let node = self.driver.engine();
         let own = node.roster().member(&node.key_hash());
@@ -644,7 +643,7 @@ impl Running {
     async fn end(mut self) {
         self.driver.act(Node::close);
         while self.driver.perform().is_some() {}
-        // The last packets leave the data plane's threads.
+        // Let the data plane's threads send the last packets.
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(self.driver);
         if let Some(port_mapping) = self.port_mapping {

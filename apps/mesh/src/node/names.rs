@@ -1,8 +1,8 @@
-//! The names of the mesh for the programs on this machine: a DNS server on the node's own addresses.
+//! A DNS server on the node's own addresses, which resolves the mesh's names for programs on this machine.
 //!
-//! It answers for `NAME.MESH.internal` and for the addresses of the mesh. If the machine's settings cannot send only
-//! these names to it, it gets all queries, and forwards the others to the machine's previous servers. It does so for
-//! this machine and the OpenVPN apps that are its leaves.
+//! It answers for `NAME.MESH.internal` and for the addresses of the mesh. If the machine cannot send it only queries for these names, it
+//! receives all queries and forwards the others to the machine's previous servers. It forwards only for this machine and the OpenVPN apps
+//! that are its leaves.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,16 +24,16 @@ use tokio::time::timeout;
 /// The port of DNS.
 const PORT: u16 = 53;
 
-/// The domain below which each mesh has its own (reserved for private use by ICANN in 2024).
+/// The parent domain of each mesh's domain (reserved for private use by ICANN in 2024).
 const DOMAIN: &str = "internal";
 
-/// The number of queries that are forwarded at once, and of TCP connections.
+/// The maximum number of simultaneous forwarded queries, and of TCP connections.
 const MAX_PENDING: usize = 64;
 
 /// The time limit for another server's answer, and for an idle TCP connection.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The longest message over UDP that is read.
+/// The longest UDP message that is read.
 const MAX_DATAGRAM: usize = 4096;
 
 /// The maximum number of servers to which queries for other names are forwarded.
@@ -93,7 +93,7 @@ pub(super) fn zone(roster: &Roster, changes: &Changes, has_ipv4: bool) -> Zone {
 }
 
 impl Names {
-    /// Begins to answer on these addresses of this machine. Call it before the machine's DNS settings are changed.
+    /// Starts to answer on these addresses of this machine. Call this before changing the machine's DNS settings.
     ///
     /// # Errors
     /// No socket could be opened.
@@ -119,12 +119,12 @@ impl Names {
         Ok(Self { resolver, _tasks: tasks })
     }
 
-    /// Forwards the queries of these OpenVPN apps, like those of this machine.
+    /// Sets the OpenVPN apps whose queries are forwarded like those of this machine.
     pub(super) fn set_apps(&self, apps: BTreeSet<IpAddr>) {
         *self.resolver.apps.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(apps);
     }
 
-    /// Answers from another zone from now on.
+    /// Replaces the zone.
     pub(super) fn set_zone(&self, zone: Zone) {
         *self.resolver.zone.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(zone);
     }
@@ -178,7 +178,7 @@ async fn serve_datagrams(resolver: Arc<Resolver>, socket: Arc<UdpSocket>) {
     }
 }
 
-/// Asks another server from a port of its own and under a random id.
+/// Queries another server from a separate port, with a random id.
 async fn ask(server: SocketAddr, query: &[u8]) -> Option<Vec<u8>> {
     let any: IpAddr = match server.ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -216,7 +216,7 @@ async fn serve_streams(resolver: Arc<Resolver>, listener: TcpListener) {
         let Ok(place) = Arc::clone(&resolver.pending).try_acquire_owned() else { continue };
         let resolver = Arc::clone(&resolver);
         tokio::spawn(async move {
-            // A client that does not keep to the protocol, or leaves, ends its connection.
+            // End the connection of a client that violates the protocol or disconnects.
             let _ = serve_stream(&resolver, stream, from).await;
             drop(place);
         });
@@ -319,7 +319,7 @@ mod tests {
             let mut asked = [0; 512];
             let (len, from) = upstream.recv_from(&mut asked).await.unwrap();
             let asked = &mut asked[..len];
-            // An answer with another id is not the other server's.
+            // An answer with a wrong id was not sent by the other server.
             let mut forged = asked.to_vec();
             forged[1] ^= 1;
             forged[2] |= 0x80;

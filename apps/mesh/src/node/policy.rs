@@ -1,4 +1,4 @@
-//! The mesh's policy in this node's packet filter.
+//! Enforces the mesh's policy with this node's packet filter.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ const OPEN: &str = "table inet mesh {
 }
 ";
 
-/// The rules of a node that has no text of the mesh's policy, nor of an earlier one.
+/// The rules of a node that has neither the text of the mesh's policy nor that of an earlier one.
 const CLOSED: &str = "table inet mesh {
     chain forward {
         type filter hook forward priority filter; policy drop;
@@ -36,7 +36,7 @@ const CLOSED: &str = "table inet mesh {
 }
 ";
 
-/// The first number under which the filter knows members. Peers of the data plane have lower numbers.
+/// The first of the filter's numbers for members. Peers of the data plane have lower numbers.
 const FIRST_ID: u32 = 1 << 24;
 
 /// The policy that this node enforces.
@@ -46,7 +46,7 @@ pub(super) struct NodePolicy {
     file: PathBuf,
     device: String,
     workers: u16,
-    /// The packet filter, which exists since there has been a policy.
+    /// The packet filter, once there has been a policy.
     filter: Option<LiveFilter>,
     /// The text in force, or `None` without a policy, or if everything is dropped.
     text: Option<String>,
@@ -56,7 +56,7 @@ pub(super) struct NodePolicy {
     ids: BTreeMap<KeyHash, PeerId>,
 }
 
-/// Reads the text of the policy of an earlier run.
+/// Reads the policy's text from an earlier run.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -70,8 +70,7 @@ pub(super) fn stored(paths: &Paths) -> Result<Option<String>, Fault> {
 }
 
 impl NodePolicy {
-    /// Puts the policy of a starting node into force, with the text of an earlier run. Without any text, nothing
-    /// passes.
+    /// Applies the policy of a starting node, with the text from an earlier run. Without any text, nothing passes.
     ///
     /// # Errors
     /// There are no random bytes.
@@ -117,7 +116,7 @@ impl NodePolicy {
         self.problem.as_deref()
     }
 
-    /// Puts the node's current policy into force.
+    /// Applies the node's current policy.
     pub(super) fn changed(&mut self, node: &Node, plane: &Plane) {
         let was_off = self.filter.is_none();
         if let Err(fault) = self.update(node) {
@@ -188,7 +187,7 @@ impl NodePolicy {
         }
     }
 
-    /// Gives the filter the names, groups and addresses of all members.
+    /// Passes the names, groups and addresses of all members to the filter.
     pub(super) fn members_changed(&mut self, node: &Node) {
         let Some(filter) = &mut self.filter else { return };
         let mut next = FIRST_ID.saturating_add(u32::try_from(self.ids.len()).unwrap_or_default());
@@ -263,7 +262,7 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-    /// A policy that names a port.
+    /// Returns a policy that names a port.
     fn policy(port: u16) -> String {
         CLOSED.replace("policy drop;", &format!("policy drop; tcp dport {port} accept"))
     }
@@ -280,7 +279,7 @@ mod tests {
             Self { _dir: dir, paths }
         }
 
-        /// A node with this text from its last run, whose mesh has the policy `set`.
+        /// Returns a node with this text from its last run, whose mesh has the policy `set`.
         fn node(&self, policy_text: Option<&str>, set: Option<&str>) -> Node {
             let State { key, admin, mut roster, changes, invitations, .. } =
                 State::open(&self.paths).unwrap();

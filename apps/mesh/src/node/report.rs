@@ -1,4 +1,4 @@
-//! The reports of a running node to an operator.
+//! A running node's reports to an operator.
 
 use std::net::IpAddr;
 
@@ -60,7 +60,7 @@ impl Running {
         }
     }
 
-    /// Returns the nodes that wait for an approval, the first one first.
+    /// Returns the nodes that wait for an approval, longest wait first.
     pub(super) fn joiners(&self) -> Vec<MeshJoiner> {
         let unix = unix_time();
         let mut waiting: Vec<_> = self.driver.engine().pending(now()).collect();
@@ -164,7 +164,7 @@ impl Running {
         node.peers().filter_map(problem).collect()
     }
 
-    /// Names the members that send too much.
+    /// Names the members that exceeded a limit.
     fn floods(&self) -> Vec<String> {
         let node = self.driver.engine();
         let flood = |key: KeyHash| {

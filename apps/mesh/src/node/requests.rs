@@ -96,7 +96,7 @@ impl Running {
         Ok(Response::MeshJoiner(joiner))
     }
 
-    /// Returns the node that waits under this name, or whose key's hash begins so.
+    /// Returns the waiting node with this name, or whose key's hash begins like this.
     fn joiner(&self, name: &str) -> Result<MeshJoiner, Fault> {
         let all = self.joiners();
         let is_named = |joiner: &&MeshJoiner| {
@@ -202,7 +202,7 @@ impl Running {
         Ok(Response::MeshPath(Box::new(path)))
     }
 
-    /// Returns the member with this name, or whose key's hash begins so.
+    /// Returns the member with this name, or whose key's hash begins like this.
     pub(super) fn member(&self, name: &str) -> Result<&Member, Fault> {
         let roster = self.driver.engine().roster();
         if let Some(member) = Label::new(name).and_then(|label| roster.by_name(&label)) {
@@ -216,13 +216,13 @@ impl Running {
         )
     }
 
-    /// Returns the addresses that new members get.
+    /// Returns the range of new members' addresses.
     pub(super) fn range(&self) -> Option<Ipv4Net> {
         self.driver.engine().changes().genesis().ranges.first().copied()
     }
 }
 
-/// The shortest beginning of a hash that names a key or a change.
+/// The minimum length of a hash prefix that names a key or a change.
 const MIN_PREFIX: usize = 4;
 
 fn node_name(name: &str) -> Result<Label, Fault> {

@@ -26,7 +26,7 @@ pub(super) struct Store {
     reach_file: PathBuf,
     invitations_file: PathBuf,
     state: PathBuf,
-    /// The time at which endpoints are written if they have changed.
+    /// The time at which changed endpoints are written.
     endpoints_at: Option<Instant>,
     endpoints_written: Option<Instant>,
 }
@@ -52,8 +52,7 @@ impl Store {
     /// Appends changes to the roster.
     ///
     /// # Errors
-    /// The file system refuses. The node then ends, because it must not send changes that it has
-    /// not stored.
+    /// The file system refuses. The node must then end, because it must not send changes that it has not stored.
     pub(super) fn append(&mut self, node: &Node, hashes: &[ChangeHash]) -> Result<(), Fault> {
         let changes: Vec<&Change> =
             hashes.iter().filter_map(|hash| node.changes().get(hash)).collect();

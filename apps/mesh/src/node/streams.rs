@@ -12,8 +12,8 @@ use adit_runtime::helper::sockets;
 use super::Running;
 
 impl Running {
-    /// Accepts streams if this node is a relay or has an admin's key, as the first node does, because other nodes
-    /// connect to these. If the port is in use, the node just accepts no streams.
+    /// Accepts streams if this node is a relay or has an admin's key, like the first node, because other nodes connect to such nodes. If
+    /// the port is in use, the node works without accepting streams.
     pub(super) fn accept_streams(&mut self) {
         let node = self.driver.engine();
         let is_relay = node.roster().member(&node.key_hash()).is_some_and(|own| own.relay);

@@ -10,10 +10,10 @@ use adit_linux::net::{MAIN_TABLE, Net, NetChange, NetWatch, Route};
 use ipnet::IpNet;
 use tokio::time::timeout;
 
-/// The maximum number of gateways in use, which are those with the lowest metrics.
+/// The maximum number of gateways in use. Those with the lowest metrics are used.
 const MAX_GATEWAYS: usize = 4;
 
-/// The time after a change at which the routes are read. Changes arrive in bursts: a link, its address, its route.
+/// The delay between a change and reading the routes. Changes arrive in bursts: a link, its address, its route.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The time after which the routes are read again without a change.
@@ -64,7 +64,7 @@ impl DefaultGateways {
     pub(super) async fn next(&mut self) -> BTreeSet<Gateway> {
         loop {
             if self.listed {
-                // Without a change, or without a subscription, the routes are read again after a while.
+                // Without changes or a subscription, read the routes again after a while.
                 let _ = timeout(RECHECK, self.changed()).await;
                 let _ = timeout(SETTLE, self.discard_changes()).await;
             }
@@ -104,7 +104,7 @@ async fn routes() -> io::Result<Vec<Route>> {
     Net::open()?.routes().await.map_err(io::Error::other)
 }
 
-/// Returns the gateways of the main table's IPv4 default routes, those with the lowest metrics first.
+/// Returns the gateways of the main table's IPv4 default routes, lowest metrics first.
 fn default_gateways(routes: &[Route]) -> Vec<Ipv4Addr> {
     let mut found: Vec<(u32, Ipv4Addr)> = routes
         .iter()

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::Timing;
 use super::gateways::Gateway;
 
-/// A mapping that a gateway has granted.
+/// A mapping that a gateway granted.
 pub(super) struct Lease {
     mapping: PortMapping,
     /// The address at which others reach the port.
@@ -24,8 +24,8 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Renews `former` or requests a new mapping, with PCP or, if that fails for any reason, with NAT-PMP. Many routers
-    /// that know only NAT-PMP do not answer a PCP request at all.
+    /// Renews `former` or requests a new mapping, with PCP or, if that fails for any reason, NAT-PMP. Many routers with only NAT-PMP do not
+    /// answer PCP requests at all.
     pub(super) async fn obtain(
         gateway: Gateway,
         port: NonZeroU16,
@@ -38,7 +38,7 @@ impl Lease {
                 return Self::granted(mapping).await;
             }
         }
-        // The gateway may have restarted, with other software or without its earlier state.
+        // The gateway may have restarted, with other software or without its previous state.
         let external_port = former.map_or(port, |former| former.mapping.external_port());
         let options = PortMappingOptions {
             external_port: Some(external_port),
@@ -71,7 +71,7 @@ impl Lease {
                     .into()
             }
         };
-        // A router that has no address itself yet reports 0.0.0.0.
+        // A router without an address of its own reports 0.0.0.0.
         let usable = match ip {
             IpAddr::V4(ip) => {
                 !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
@@ -85,7 +85,7 @@ impl Lease {
         Ok(Self { mapping, external, expires: Instant::now() + lifetime })
     }
 
-    /// Returns the time until the renewal: half of the lifetime that was granted, or requested if that is less.
+    /// Returns the time until the renewal: half of the granted or the requested lifetime, whichever is shorter.
     pub(super) fn renewal(&self, timing: &Timing) -> Duration {
         let lifetime = self.mapping.lifetime().min(timing.lifetime);
         (Duration::from_secs(lifetime.into()) / 2).max(timing.shortest_renewal)
@@ -107,7 +107,7 @@ impl fmt::Display for Lease {
     }
 }
 
-/// The reason why a gateway maps no port.
+/// The reason why a gateway does not map the port.
 #[derive(Debug)]
 pub(super) enum LeaseFailure {
     /// Neither protocol succeeded.

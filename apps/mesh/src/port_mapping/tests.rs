@@ -12,10 +12,10 @@ const PORT: NonZeroU16 = NonZeroU16::new(1194).unwrap();
 /// The gateway's address on the other side.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
-/// The limit of waits for something that should happen.
+/// The time limit for waits for events that should happen.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Intervals that make every deadline occur within a test's time.
+/// Intervals so short that every deadline occurs during a test.
 fn quick() -> Timing {
     let transmissions = TimeoutConfig {
         initial_timeout: Duration::from_millis(400),
@@ -99,7 +99,7 @@ impl Drop for FakeGateway {
 
 impl FakeGateway {
     async fn start(behaviour: Behaviour) -> Self {
-        // The port is fixed, so tests that run at the same time differ in the address.
+        // The port is fixed, so tests that run at the same time use different addresses.
         let (address, socket) = loop {
             let [a, b, c] = adit_runtime::random::bytes().unwrap();
             let address = Ipv4Addr::new(127, a, b, c.clamp(2, 254));
@@ -356,7 +356,7 @@ async fn another_default_gateway_replaces_the_former_one() {
     expect(&mut external, &[outside(40002)]).await;
     let requests = first.wait_for(|requests| requests.iter().any(Request::deletes)).await;
     assert_eq!(requests.len(), 2, "the same gateways again change nothing: {requests:?}");
-    // Both at once, ordered by the gateways' addresses.
+    // Both mappings exist at once, ordered by the gateways' addresses.
     mappings.set_gateways(&BTreeSet::from([first.gateway, second.gateway]));
     let mut both = [(first.gateway, outside(40001)), (second.gateway, outside(40002))];
     both.sort();

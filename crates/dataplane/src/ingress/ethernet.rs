@@ -18,7 +18,7 @@ enum Flood {
 
 impl<'a, F: Format> Ingress<'a, '_, F> {
     /// Delivers an authentic frame to the TAP device, to another peer, or to all.
-    // A call, so that the loop around it stays small for packets of a TUN device.
+    // Not inlined, so the caller's loop stays small for packets of a TUN device.
     #[inline(never)]
     pub(super) fn deliver_frame(&mut self, run: &Run<'_, F>, switch: &Switch, frame: &'a mut [u8]) {
         let stats = &self.shared.stats;

@@ -90,7 +90,7 @@ pub(crate) struct Worker<F: Format> {
     /// The packet filter, if there are rules.
     filter_hook: Option<Box<FilterHook>>,
     next_sweep: Option<Instant>,
-    /// The value of [`Shared::release_requests`] last acted on.
+    /// The value of [`Shared::release_requests`] that was last acted on.
     release_requests: u64,
     /// The value of [`Shared::retired_keys`] last acted on.
     retired_keys: u64,

@@ -93,7 +93,7 @@ impl<F: Format> Transmitter<F> {
     pub(super) fn flush_stream(&mut self, peer: &Peer<F>, stream: &Arc<Stream>) {
         let Self { shared, arena, state, .. } = self;
         shared.send_sealed(peer, stream, arena, shared.client);
-        // With a parked super-packet, the device is not read anyway.
+        // While a super-packet is parked, the device is not read anyway.
         if shared.client && stream.is_full() && !matches!(state, State::Parked(_)) {
             *state = State::Full(Arc::clone(stream));
         }

@@ -7,7 +7,7 @@ use adit_linux::tun::TunQueue;
 use adit_wire::VnetHeader;
 use adit_wire::too_big::{MAX_ANSWER, answer};
 
-/// The rate of answers per worker. A host needs one answer for each destination.
+/// The rate of messages per worker. A host needs one message for each destination.
 const ANSWERS: Rate = Rate::per_second(50);
 
 /// Sends "packet too big" messages at a limited rate.
@@ -17,8 +17,8 @@ pub(super) struct TooBig {
 }
 
 impl TooBig {
-    /// Reports that only `largest` bytes of a packet would cross the path in one piece. The packet is sent
-    /// nevertheless, in fragments of the outer protocol, so a sender that ignores the answer loses nothing.
+    /// Reports that only `largest` bytes of a packet would cross the path in one piece. The packet is still sent, in fragments of the outer
+    /// protocol, so a sender that ignores the message loses nothing.
     #[cold]
     pub(super) fn notify(&self, now: Instant, tun: &TunQueue, packet: &[u8], largest: u16) {
         let mut out = [0; MAX_ANSWER];
@@ -26,7 +26,7 @@ impl TooBig {
             && self.answers.take(now, 1, ANSWERS)
         {
             let vnet = VnetHeader::default().encode();
-            // If the device is full, the answer is dropped; the next packet causes another.
+            // If the device is full, the message is lost; the next packet triggers another.
             let _ = tun.write(&[IoSlice::new(&vnet), IoSlice::new(answer)]);
         }
     }

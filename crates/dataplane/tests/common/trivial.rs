@@ -50,9 +50,9 @@ impl DataFormat for Trivial {
 pub(crate) struct PlainKey {
     /// The id in packets.
     pub id: u8,
-    /// Combined with each byte that is sent.
+    /// The value combined with each byte that is sent.
     pub seal: u8,
-    /// Combined with each byte that is received.
+    /// The value combined with each byte that is received.
     pub open: u8,
     /// The number of packets after which the key is close to its limit; 0: none.
     pub limit: u64,

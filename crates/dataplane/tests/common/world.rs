@@ -121,7 +121,7 @@ impl End {
         opened.map(|()| tun)
     }
 
-    /// Takes a received buffer; the trains that are relayed unread.
+    /// Passes a received buffer in. Returns the trains that are relayed unread.
     pub(crate) fn relay_buffer(&mut self, link: Link, segment: usize, data: &[u8]) -> Vec<Train> {
         let mut trains = Vec::new();
         self.memory.open(&link, segment, &mut data.to_vec(), |what| match what {

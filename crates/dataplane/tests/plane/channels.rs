@@ -1,4 +1,4 @@
-//! Several channels to one remote end.
+//! Tests of several channels to one remote end.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn ends(channels: usize) -> (End, End) {
     )
 }
 
-/// Builds a packet of a TCP flow from a port at the near end. The answer has the ends exchanged.
+/// Builds a packet of a TCP flow from a port at the near end, or an answer, with the ends exchanged.
 fn tcp(port: u16, number: u16, is_answer: bool) -> Vec<u8> {
     let (from, to) = if is_answer { (THERE, HERE) } else { (HERE, THERE) };
     let mut tcp = packet(from, to, 0);
@@ -144,7 +144,7 @@ fn each_channel_has_a_replay_window_of_its_own() {
         sealed.entry(channel).or_insert(packet);
     }
     for (at, packet) in sealed.values().enumerate() {
-        // Both have the first packet id of their keys.
+        // Both packets have the first packet id of their keys.
         assert_eq!(far.open(link(HERE, 1194), packet).len(), 1);
         assert_eq!(far.open(link(HERE, 1194), packet).len(), 0);
         assert_eq!(far.dropped(DropReason::Replayed), at as u64 + 1);
@@ -269,7 +269,7 @@ fn a_channel_that_floats_takes_no_address() {
     let at = |far: &End, id: u32| far.memory.plane().link(PeerId(id));
     assert_eq!(at(&far, FAR[1]), Some(link(61, 1194)));
     assert_eq!(at(&far, FAR[0]), Some(link(HERE, 1194)));
-    // Nothing is left of it: another peer may have the address.
+    // Nothing is left of it, so another peer may take the address.
     far.apply(Command::AddPeer(PeerId(31), spec(link(61, 1194))));
     far.apply(Command::DelPeer(PeerId(FAR[1])));
     let (_, sealed) = seal(&mut near, &NEAR[..2], &tcp(port, 2, false));

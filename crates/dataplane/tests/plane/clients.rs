@@ -1,4 +1,4 @@
-//! Clients of a host that is a node of a mesh ([`Relay::Clients`]).
+//! Tests of clients of a host that is a node of a mesh ([`Relay::Clients`]).
 
 use crate::common::*;
 use adit_dataplane::{DropReason, Relay};
@@ -20,7 +20,7 @@ fn packets_from_and_to_clients_are_relayed_and_no_others() {
     assert_eq!(sends(&mut server, &mut other, 9, 8), (false, vec![8]));
     assert_eq!(sends(&mut server, &mut a, 2, 3), (true, vec![]), "the kernel decides");
     assert_eq!(sends(&mut server, &mut client, 8, SERVER), (true, vec![]));
-    // No client sends as another peer.
+    // No client can send as another peer.
     let before = server.dropped(DropReason::SourceSpoofed);
     let datagram = client.seal_one(&packet(2, 9, 1));
     server.open_buffer(link(8, 1000), datagram.len(), &datagram);

@@ -1,5 +1,5 @@
-//! Tests of the plane that hold for every data format. The crate root defines `Plane` and `LoopbackPlane` for the
-//! format under test, and has the module `common`.
+//! Tests of the plane that apply to every data format. The crate root defines `Plane` and `LoopbackPlane` for the format under test, and
+//! has the module `common`.
 
 mod channels;
 mod clients;

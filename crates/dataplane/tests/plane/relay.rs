@@ -1,4 +1,4 @@
-//! Relaying of sealed packets between two peers, unread.
+//! Tests of relaying sealed packets between two peers, unread.
 
 use adit_dataplane::{DropReason, MAX_SPLICES, Relay, StreamEnd};
 use adit_engine::command::{Float, KeySlot, PeerSpec, Splice, SpliceId};
@@ -69,7 +69,7 @@ fn a_splice_ends_by_command_and_with_either_peer() {
         relay.apply(splice(None));
         assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed).len(), 1);
         relay.apply(end);
-        // The sender is known again, but nothing was kept for it.
+        // The sender is known again, but no splice was kept for it.
         relay.apply(Command::AddPeer(FROM, spec(link(2, 1000))));
         assert_eq!(relay.relay_buffer(link(2, 1000), len, &sealed), []);
     }
@@ -136,7 +136,7 @@ fn peers_behind_one_relay_share_its_address() {
     let (len, sealed) = train(&mut client);
     assert_eq!(server.open_buffer(link(77, 1194), len, &sealed).0.len(), 3);
     assert_eq!(server.notices().len(), 1, "the first use of the key; it has not moved");
-    // The address is still that of the relay: what it relays to this end is known by it.
+    // The address is still the relay's: by it, this end recognises relayed packets.
     server.apply(Command::AddPeer(TO, spec(link(100, 1194))));
     server.apply(Command::DelPeer(PeerId(2)));
     let id = SpliceId { from: through, peer_id: 2 };
@@ -154,7 +154,7 @@ fn behind_a_stream(float: Float) -> (End, End) {
     let (server, [client]) = world(Relay::Kernel, [2]);
     server.apply(Command::AddPeer(TO, PeerSpec { layout: layout(6), ..spec(leg()) }));
     server.apply(Command::DelPeer(PeerId(2)));
-    // As a mesh does: the address represents the relay, until the relay's own is set.
+    // As in a mesh, the address represents the relay until the relay's own is set.
     let spec = PeerSpec { float, layout: layout(2), replay_window: 64, ..spec(link(9, 9)) };
     server.apply(Command::AddPeer(PeerId(2), spec));
     server.apply(Command::SetRelay(PeerId(2), TO));
@@ -174,7 +174,7 @@ fn a_forged_or_repeated_packet_on_a_relays_stream_is_dropped_and_the_stream_goes
     assert_eq!(server.dropped(DropReason::BadTag), 1);
     assert_eq!(server.dropped(DropReason::Replayed), 1);
     assert_eq!(server.open_stream(leg(), &[&sealed[2]]).map(|packets| packets.len()), Ok(1));
-    // On a connection of the peer alone, either is an attack.
+    // On the peer's own connection, either is an attack.
     for bad in [&forged, &sealed[0]] {
         let (mut server, _) = behind_a_stream(Float::Refuse);
         let arrived = [&sealed[0], bad, &sealed[1]].map(|packet| &packet[..]);

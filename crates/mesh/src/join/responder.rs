@@ -220,7 +220,7 @@ impl Admission<'_> {
         }
     }
 
-    /// Admits a joiner that waits for an approval. The joiner learns of it when it asks again.
+    /// Admits a joiner that waits for an approval. The joiner receives the approval when it asks again.
     ///
     /// # Errors
     /// See [`JoinRefusal`]; its invitation may have been used up by another node, or be too old.

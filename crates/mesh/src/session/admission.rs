@@ -87,7 +87,7 @@ impl SessionEngine {
         Ok(())
     }
 
-    /// Lets one session with a member remain.
+    /// Keeps only one session with a member.
     ///
     /// # Errors
     /// Another one remains.

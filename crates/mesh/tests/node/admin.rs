@@ -1,4 +1,4 @@
-//! Rights of several admins, and replaced keys of admins.
+//! Tests of the rights of several admins, and of replaced admin keys.
 
 use adit_crypto::sign::SigningKey;
 use adit_mesh::node::{SignError, Signed};
@@ -9,7 +9,7 @@ use crate::world::{SECOND, World, hash};
 
 const MACHINES: usize = 3;
 
-/// A hub with the key of an admin, and two other members.
+/// Returns a hub with an admin's key, and two other members.
 fn mesh() -> World {
     let mut w = World::new(1);
     for n in 1..=MACHINES {
@@ -28,7 +28,7 @@ fn admin(key: KeyHash) -> Action {
     Action::Grant { key, right: Right::Admin }
 }
 
-/// Waits until something is true of every member.
+/// Waits until a condition holds for every member.
 fn wait_for_all(w: &mut World, what: &str, is_true: impl Fn(&World, usize) -> bool) {
     let done = |w: &World| (0..MACHINES).all(|machine| is_true(w, machine));
     assert!(w.run_until(SECOND * 10, done), "{what}");

@@ -1,4 +1,4 @@
-//! Nodes that join only after an operator has approved them.
+//! Tests of nodes that an operator must approve.
 
 use adit_mesh::join::JoinRefusal;
 use adit_mesh::node::NodeEvent;
@@ -6,7 +6,7 @@ use adit_mesh::token::Terms;
 
 use crate::world::{SECOND, World, name};
 
-/// A hub, and two machines that ask to join with the same token, which needs an approval.
+/// Returns a hub, and two machines that ask to join with the same token, which requires approval.
 fn asking() -> World {
     let mut w = World::new(1);
     for n in 1..=3 {

@@ -1,4 +1,4 @@
-//! A shared directory that loses entries, and nodes with sessions.
+//! Tests of a shared directory that loses entries, with nodes that have sessions.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ fn a_directory_that_loses_an_entry_is_noticed_by_a_neighbour_and_healed_by_the_s
     let admin = w.node(hub).signer();
     let last = w.node(hub).changes().len() as u32;
     shared.directory.remove(&admin, last).expect("the last change");
-    // The other one has it from its neighbour, and cannot append it.
+    // The other node has it from its neighbour, and cannot append it.
     let is_noticed = |w: &World, shared: &Shared| {
         shared.syncs[other].lacks(w.now, w.node(other).changes()) == Some(1)
     };

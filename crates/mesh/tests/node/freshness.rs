@@ -1,4 +1,4 @@
-//! Nodes that were away, and pairs in isolation.
+//! Tests of nodes that were away, and of isolated pairs.
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use crate::world::{SECOND, World};
 
 const HOUR: u64 = 3600;
 
-/// A hub and three other members, of which the second was killed before the hub removed it, and the first was killed as
-/// well and does not know of the removal. Eleven minutes have passed.
+/// Returns a hub and three other members. The hub removed the second one after it was killed. The first one was also killed, and does not
+/// know of the removal. Eleven minutes have passed.
 fn with_a_removed_node() -> World {
     let mut w = World::new(1);
     for n in 1..=4 {
@@ -25,7 +25,7 @@ fn with_a_removed_node() -> World {
     w.run_for(SECOND * 660);
     w.hint(1, 2);
     w.hint(2, 1);
-    // Only the other one can reach the removed node.
+    // Only the other member can reach the removed node.
     for machine in [0, 3] {
         w.lose(2, &format!("198.51.100.{}", machine + 1));
     }
@@ -108,7 +108,7 @@ fn a_pair_in_isolation_ends_its_routes_after_the_greatest_age() {
     w.kill(3);
     w.start(1, changes);
     assert!(w.run_until(SECOND * 60, |w| w.has_way(1, removed)));
-    // Both compare their rosters all the time, and with no other member.
+    // Both compare their rosters all the time, but with no other member.
     let mut lasted = 0;
     while w.has_way(1, removed) {
         w.send(1, 2, 1);

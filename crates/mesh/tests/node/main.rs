@@ -1,4 +1,4 @@
-//! Whole nodes on a simulated internet with NAT boxes, on virtual time.
+//! Tests of whole nodes on a simulated internet with NATs, in virtual time.
 
 mod admin;
 mod approval;

@@ -1,4 +1,4 @@
-//! Twenty nodes that come and go.
+//! Tests of twenty nodes that come and go.
 
 use adit_engine::Random;
 use adit_mesh::roster::{Action, Revocation};
@@ -17,7 +17,7 @@ const BEHAVIOURS: [NatBehaviour; 5] = [
     NatBehaviour::SYMMETRIC_SEQUENTIAL,
 ];
 
-/// Creates a mesh of a hub, a second relay, and nodes behind boxes of all kinds.
+/// Creates a mesh of a hub, a second relay, and nodes behind NATs of all kinds.
 fn mesh(seed: u8) -> World {
     let mut w = World::new(seed);
     let hub = w.machine("198.51.100.1", None);

@@ -1,4 +1,4 @@
-//! Joining, reaching each other, and losing each other.
+//! Tests of joining, reaching and losing members.
 
 use adit_engine::UnixTime;
 use adit_mesh::node::{NodeEvent, RouteKind};
@@ -9,7 +9,7 @@ use adit_sim::NatBehaviour;
 
 use crate::world::{MS, SECOND, UNIX, World, ip};
 
-/// A public hub, and machines behind a NAT box each, all of them members.
+/// Returns a public hub, and members behind one NAT each.
 fn behind(behaviours: &[NatBehaviour]) -> World {
     behind_seeded(1, behaviours)
 }
@@ -143,7 +143,7 @@ fn nodes_behind_nat_talk_through_the_relay_at_once_and_directly_soon() {
 #[test]
 fn nodes_behind_symmetric_nat_stay_relayed_and_the_relay_does_not_open_their_packets() {
     let mut w = behind(&[NatBehaviour::SYMMETRIC_RANDOM, NatBehaviour::SYMMETRIC_RANDOM]);
-    // A symmetric NAT is seen as one by two observers.
+    // Two observers can recognise a symmetric NAT.
     let second = w.machine("198.51.100.2", None);
     let token = w.invite(0, Terms { relay: true, ..Terms::default() }, 1);
     w.join(second, token, "second");
@@ -170,7 +170,7 @@ fn a_node_behind_a_symmetric_nat_finds_a_direct_path_to_one_behind_another_nat()
         assert!(w.ping(1, 2, SECOND * 5).is_some());
         w.talk(1, 2, SECOND * 20);
         assert!(w.is_direct(1, 2), "{seed}: {:?} {:?}", w.route(1, 2), w.route(2, 1));
-        // The socket that found the path stays open; now and then it is the main one.
+        // The socket that found the path stays open. Occasionally it is the main one.
         let ports = [1, 2].map(|machine| w.machines[machine].ports.len());
         assert!(ports[0] <= 2 && ports[1] == 1, "{seed}: {ports:?}");
         by_search_socket += u32::from(ports[0] == 2);
@@ -200,7 +200,7 @@ fn the_loss_of_the_relay_does_not_end_a_direct_session() {
 
 #[test]
 fn a_node_that_restarts_at_once_is_reached_again_soon() {
-    // The one that restarts first makes the session; of two at once, that of the node with the smaller key remains.
+    // The first node to restart begins the session. If both do at once, the session of the node with the smaller key remains.
     for (first, second) in [(1, 2), (2, 1)] {
         let mut w = behind(&[NatBehaviour::FULL_CONE, NatBehaviour::FULL_CONE]);
         w.run_for(SECOND * 3);
@@ -245,7 +245,7 @@ fn destinations_of_no_member_go_to_the_exit_alone() {
     w.act(1, |node, _, out| node.set_exit(Some(exit), out));
     assert!(w.has_way(1, outside) && w.has_way(1, ip("2001:db8::1")));
     assert!(!w.has_way(2, outside));
-    // What belongs to the mesh never goes to the exit, whether its member has a session or not.
+    // Packets for addresses of the mesh never go to the exit, whether or not their member has a session.
     assert!(!w.has_way(1, ip("100.87.99.99")) && !w.has_way(1, ip("192.168.77.5")));
     w.act(1, |node, _, out| node.set_exit(None, out));
     assert!(!w.has_way(1, outside));
@@ -322,7 +322,7 @@ fn a_wall_clock_that_jumps_ends_no_session_and_no_membership() {
     const YEAR: u64 = 365 * 86_400;
     for unix in [UNIX.0 + YEAR, UNIX.0 - 10 * YEAR, 0, u64::MAX, UNIX.0] {
         w.act(1, |node, now, _| node.set_unix_time(now, UnixTime(unix)));
-        // Nodes check times, compare rosters and choose neighbours meanwhile.
+        // Meanwhile, nodes check times, compare rosters and choose neighbours.
         let longest = w.talk(1, 2, SECOND * 320);
         assert!(longest < SECOND, "{unix}: {longest:?}");
         assert!(w.is_direct(1, 2), "{unix}");
@@ -374,6 +374,6 @@ fn all_channels_of_a_session_follow_its_path() {
     let revocation = Revocation { key, last: None, with_invited: false };
     w.act(0, |node, now, out| node.sign(now, Action::Revoke(revocation), out)).unwrap();
     w.run_for(SECOND * 5);
-    // What is left is the session of the hub with the other machine.
+    // The hub's session with the other machine remains.
     assert_eq!((w.plane_len(0), w.plane_len(1)), ((3, 0), (3, 0)));
 }

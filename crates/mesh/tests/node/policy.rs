@@ -1,10 +1,10 @@
-//! The policy reaches all members.
+//! Tests that the policy reaches all members.
 
 use adit_mesh::node::{MAX_POLICY, NodeEvent, PolicyState, SignError};
 
 use crate::world::{SECOND, World};
 
-/// A hub with the key of an admin, and three other members.
+/// Returns a hub with an admin's key, and three other members.
 fn mesh() -> World {
     let mut w = World::new(1);
     for n in 1..=4 {
@@ -44,7 +44,7 @@ fn a_member_without_the_text_asks_another_one() {
     let mut w = mesh();
     set(&mut w, 0, "one").unwrap();
     assert!(w.run_until(SECOND * 5, |w| (0..4).all(|machine| has(w, machine, "one"))));
-    // Two lose it, and the signer is gone. Whichever node is asked first, another one has it.
+    // Two members lose the text, and the signer is gone. If the first member asked does not have it, another one does.
     let (first, second) = (w.kill(1), w.kill(2));
     w.kill(0);
     w.start(1, first);

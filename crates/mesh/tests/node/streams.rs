@@ -1,4 +1,4 @@
-//! Nodes that get no answer over UDP.
+//! Tests of nodes that get no answer over UDP.
 
 use adit_mesh::node::{NodeEvent, RouteKind};
 use adit_mesh::token::Terms;
@@ -6,7 +6,7 @@ use adit_sim::NatBehaviour;
 
 use crate::world::{MS, SECOND, World};
 
-/// A public hub that accepts streams, and machines behind NAT boxes, some of which have no UDP; all are members.
+/// Returns a public hub that accepts streams, and members behind NATs, some without UDP.
 fn mesh(without_udp: &[bool]) -> World {
     let mut w = World::new(1);
     let hub = w.machine("198.51.100.1", None);

@@ -1,4 +1,4 @@
-//! Nodes, their data planes and the internet between them.
+//! A simulated internet with nodes and their data planes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -28,31 +28,31 @@ const DELAY: Duration = Duration::from_millis(15);
 /// The first byte of data: an opcode that neither control packets nor probes have.
 const DATA: u8 = 9 << 3;
 
-/// The bytes of the headers of UDP and IPv4.
+/// The length of the UDP and IPv4 headers.
 const HEADERS: u64 = 28;
 
 /// A data channel.
 #[derive(Clone, Debug)]
 struct Channel {
     link: Link,
-    /// Its packets go to the address of this channel.
+    /// The channel to whose address its packets go.
     relay: Option<PeerId>,
     /// The id that the peer expects in packets.
     wire_id: u32,
     routes: Vec<ipnet::IpNet>,
     keepalive: Keepalive,
-    /// The first channel of the session, if this is another one.
+    /// The first channel of the session, if this is a further one.
     channel_of: Option<PeerId>,
     packets: u64,
     received: u64,
 }
 
-/// The parts of a data plane that decide where packets go. There are no keys.
+/// The parts of a data plane that decide where packets go, without keys.
 #[derive(Debug, Default)]
 struct Plane {
     channels: BTreeMap<PeerId, Channel>,
     splices: BTreeMap<(u32, u32), PeerId>,
-    /// The number of packets sent, of which each takes the next channel.
+    /// The number of packets sent; each takes the next channel.
     sent: usize,
 }
 
@@ -69,12 +69,12 @@ pub(crate) struct Machine {
     pub(crate) ports: BTreeMap<SocketId, u16>,
     pub(crate) events: Vec<NodeEvent>,
     pub(crate) join_result: Option<Result<(), String>>,
-    /// The answer that an operator must approve this machine.
+    /// The inviter's answer that an operator must approve this machine.
     pub(crate) waits: Option<Waits>,
-    /// The tokens' inviter and addresses, as a machine keeps them.
+    /// The tokens' inviters and addresses, as kept by a machine.
     hints: Vec<(KeyHash, Vec<SocketAddr>)>,
     stream_hints: Vec<(KeyHash, Vec<SocketAddr>)>,
-    /// The last comparisons of the roster, as a machine keeps them.
+    /// The last roster comparisons, as kept by a machine.
     compared: Vec<(KeyHash, UnixTime)>,
     pub(crate) max_age: Option<Duration>,
     /// How far its clock is ahead, in seconds.
@@ -91,14 +91,14 @@ pub(crate) struct Machine {
     pub(crate) accepts_streams: bool,
     /// Packets of its streams.
     pub(crate) stream_packets: u64,
-    /// The bytes that it sent, with headers of UDP and IPv4.
+    /// The bytes that it sent, with UDP and IPv4 headers.
     pub(crate) sent_bytes: u64,
 }
 
-/// What happens on streams, which keep the order of packets.
+/// The events of streams, in order.
 #[derive(Debug)]
 enum StreamEvent {
-    /// The stream that a machine asked for is open, or not.
+    /// The requested stream was opened, or failed.
     Opened {
         machine: usize,
         to: SocketAddr,
@@ -125,9 +125,9 @@ pub(crate) struct World {
     pub(crate) net: Internet,
     pub(crate) machines: Vec<Machine>,
     stream_events: VecDeque<(Instant, StreamEvent)>,
-    /// The ends of the open streams: the machine and its link of the one that opened it, and of the other one.
+    /// The ends of the open streams: machine and link of the opener, and of the other end.
     streams: Vec<[(usize, Link); 2]>,
-    /// The policy of nodes that start.
+    /// The policy for nodes that start.
     pub(crate) policy: Policy,
 }
 
@@ -168,7 +168,7 @@ impl World {
         self.net.add_box(ip(external), behaviour, None)
     }
 
-    /// Adds a machine that is no node yet.
+    /// Adds a machine that is not a node yet.
     pub(crate) fn machine(&mut self, address: &str, site: Option<BoxId>) -> usize {
         let addresses = vec![(ip(address), site)];
         let host = self.net.add_host(&addresses);
@@ -202,7 +202,7 @@ impl World {
         self.machines.len() - 1
     }
 
-    /// Makes a machine the first node of a mesh, with the key of an admin.
+    /// Makes a machine the first node of a mesh, with an admin's key.
     pub(crate) fn found(&mut self, machine: usize) {
         let admin = admin_key();
         let genesis = Genesis {
@@ -292,13 +292,13 @@ impl World {
         self.act(machine, |node, now, out| node.invite(now, terms, uses, until, out)).unwrap()
     }
 
-    /// Lets a machine know where another one may be reached.
+    /// Passes a machine another one's address.
     pub(crate) fn hint(&mut self, machine: usize, of: usize) {
         let (key, addresses) = (self.machines[of].key, self.own_addresses(of));
         self.machines[machine].hints.push((key, addresses));
     }
 
-    /// Begins to join with a token. A node that is admitted starts by itself.
+    /// Begins to join with a token. The node starts by itself once it is admitted.
     pub(crate) fn join(&mut self, machine: usize, token: Token, as_name: &str) {
         let it = &mut self.machines[machine];
         it.hints = vec![(*token.inviter(), token.addresses().to_vec())];
@@ -332,7 +332,7 @@ impl World {
         let node = self.machines[machine].node.as_mut().expect("a running node");
         let result = act(node, now, &mut out);
         self.perform(machine, out);
-        // The driver asks for the deadline after each act, and calls the node if it is due.
+        // Like the driver: asks for the deadline after each call, and calls the node if it is due.
         if self.machines[machine].due().is_some_and(|at| at <= self.now) {
             self.input(machine, Input::Tick);
         }
@@ -404,7 +404,7 @@ impl World {
         }
     }
 
-    /// Asserts that a node has neither a session with nor a route to a node of whose revocation it has heard.
+    /// Asserts that a node has neither a session with nor a route to any node that it knows to be revoked.
     fn assert_cut_off(&self, machine: usize) {
         let it = &self.machines[machine];
         let Some(node) = &it.node else { return };
@@ -433,7 +433,7 @@ impl World {
             return;
         }
         let socket = link.socket().expect("a datagram's link");
-        // As with the driver, what is sent from a socket that was closed is lost.
+        // As with the real driver, packets sent from a closed socket are lost.
         let Some(&port) = ports.get(&socket) else { return };
         let host = *host;
         self.machines[machine].sent_bytes += packet.len() as u64 + HEADERS;
@@ -492,7 +492,7 @@ impl World {
         };
         let id = 2 * self.streams.len() as u64 + 1;
         let (address, site) = self.machines[machine].addresses[0];
-        // Behind a NAT box the other end sees the box; here any address does.
+        // Behind a NAT, the other end would see the NAT's address; here any address will do.
         let from = if site.is_some() { ip("203.0.113.99") } else { address };
         let link = Link::stream(id, to);
         let accepted = Link::stream(id + 1, SocketAddr::new(from, 40_000 + id as u16));
@@ -596,7 +596,7 @@ impl World {
                 && channel.link.remote() == link.remote()
         });
         let from = from.map(|(id, _)| *id);
-        // Packets to this node's own channels are accepted from every path; ids of others are spliced.
+        // Accept packets to this node's own channels from every path; splice packets with other ids.
         let spliced = from.is_some_and(|from| it.plane.splices.contains_key(&(from.0, wire_id)));
         let own = !spliced && it.plane.channels.contains_key(&PeerId(wire_id));
         if own {
@@ -679,7 +679,7 @@ impl World {
         None
     }
 
-    /// Sends packets both ways for a time. Returns the longest time in which none arrived at either end.
+    /// Sends packets both ways for a time. Returns the longest gap without an arrival at either end.
     pub(crate) fn talk(&mut self, a: usize, b: usize, time: Duration) -> Duration {
         let began = self.now;
         let mut last = [began; 2];
@@ -706,7 +706,7 @@ impl World {
         channels.any(|channel| channel.routes.iter().any(|route| route.contains(&address)))
     }
 
-    /// Returns how often a machine sends pings to another one.
+    /// Returns the interval at which a machine pings another one.
     pub(crate) fn ping_interval(&self, from: usize, to: usize) -> Option<Duration> {
         let to = IpAddr::from(self.node(from).roster().member(&self.machines[to].key)?.ipv6);
         let leads = |channel: &&Channel| channel.routes.iter().any(|route| route.contains(&to));
@@ -749,7 +749,7 @@ impl World {
         relayed(a, b) && relayed(b, a)
     }
 
-    /// Loses everything that a machine sends to an address from now on.
+    /// From now on, drops everything that a machine sends to an address.
     pub(crate) fn lose(&mut self, from: usize, to: &str) {
         let impairment = Impairment { loss: Loss::Random(1.0), ..Impairment::default() };
         self.net.set_impairment(self.machines[from].host, ip(to), impairment);
@@ -765,7 +765,7 @@ impl World {
         println!("{:?}", self.machines[of].events);
     }
 
-    /// Prints what decides where packets between two nodes go.
+    /// Prints the state that decides where packets between two nodes go.
     pub(crate) fn explain(&self, a: usize, b: usize) {
         for (from, to) in [(a, b), (b, a)] {
             let it = &self.machines[from];
@@ -802,7 +802,7 @@ impl Machine {
 }
 
 impl Plane {
-    /// Returns the channels of the session that an address is reached through.
+    /// Returns the channels of the session that leads to an address.
     fn to(&self, address: IpAddr) -> Vec<PeerId> {
         let routed = |channel: &Channel| channel.routes.iter().any(|net| net.contains(&address));
         let Some((first, _)) = self.channels.iter().find(|(_, channel)| routed(channel)) else {

@@ -1,4 +1,4 @@
-//! Paths between two nodes on a simulated internet, on virtual time.
+//! Tests of paths between two nodes on a simulated internet, in virtual time.
 
 mod nat_matrix;
 mod scenarios;

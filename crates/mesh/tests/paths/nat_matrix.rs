@@ -1,4 +1,4 @@
-//! Every pair of NAT behaviours. Each pair that can be connected directly is, and the others use a relay.
+//! Tests of every pair of NAT behaviours. Each pair that can connect directly does; the others use a relay.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const BEHAVIOURS: [(Behaviour, &str); 9] = [
     (Ipv6Only, "IPv6 only"),
 ];
 
-/// The result that two behaviours must reach.
+/// The required result for two behaviours.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Expected {
     Direct,
@@ -58,7 +58,7 @@ fn expected(a: Behaviour, b: Behaviour) -> Expected {
     }
 }
 
-/// Creates two nodes behind boxes of these behaviours.
+/// Creates two nodes behind NATs with these behaviours.
 pub(crate) fn world(behaviours: [Behaviour; 2], seed: u8) -> World {
     let mut world = World::new(seed);
     let place = |world: &mut World, behaviour, side: u8| {
@@ -89,7 +89,7 @@ pub(crate) fn world(behaviours: [Behaviour; 2], seed: u8) -> World {
         Place { udp: behaviour != NoUdp, ..place }
     };
     let places = if behaviours == [Hairpin, Hairpin] {
-        // Two hosts of one site that reach each other only through the external address.
+        // Creates two hosts of one site that reach each other only through the external address.
         let first = place(&mut world, Hairpin, 0);
         let site = first.addresses[0].1.unwrap();
         world.net.isolate(site);

@@ -1,4 +1,4 @@
-//! The choice of paths, their loss and their repair.
+//! Tests of path selection, loss and repair.
 
 use adit_mesh::path::{MAIN_SOCKET, RelayReason, Route};
 use adit_sim::{Impairment, Loss, NatBehaviour};
@@ -19,7 +19,7 @@ fn direct_world(behaviours: [Behaviour; 2]) -> World {
     world
 }
 
-/// Loses everything that the nodes send to each other directly.
+/// Drops everything that the nodes send to each other directly.
 fn set_direct_loss(world: &mut World, loss: Loss) {
     let impairment = Impairment { delay: DIRECT_DELAY, loss, ..Impairment::default() };
     for index in 0..2 {
@@ -115,7 +115,7 @@ fn an_idle_path_that_was_lost_is_repaired_when_data_flows_again() {
 
 #[test]
 fn jitter_and_some_loss_cause_no_flapping() {
-    // Two paths of nearly the same length, one over IPv4 and one over IPv6.
+    // Two paths with nearly the same delay, one over IPv4 and one over IPv6.
     let mut world = World::new(3);
     let places = [["192.0.2.1", "2001:db8:a::1"], ["192.0.2.2", "2001:db8:b::1"]];
     world.add_nodes(places.map(|own| Place::public(&own)), 3);

@@ -1,4 +1,4 @@
-//! Two nodes behind NAT boxes, two relays, and data in both directions, on virtual time.
+//! Two nodes behind NATs, two relays, and data in both directions, in virtual time.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -40,7 +40,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A host with one address behind a box.
+    /// A host with one address behind a NAT.
     pub(crate) fn behind(own: &str, site: BoxId) -> Self {
         Self { addresses: vec![(ip(own), Some(site))], udp: true }
     }
@@ -82,7 +82,7 @@ pub(crate) struct World {
     next_data: Option<Instant>,
 }
 
-/// A message over a relay, which keeps the order.
+/// A message over a relay, which preserves the order.
 #[derive(Clone, Debug)]
 enum Message {
     Record { to: usize, via: KeyHash, bytes: Vec<u8> },
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// Begins with data from the first node for the second, which answers everything that arrives.
+    /// Starts to send data from the first node to the second, which answers every packet.
     pub(crate) fn connect(&mut self) {
         self.start = self.now;
         self.next_data = Some(self.now);
@@ -182,7 +182,7 @@ impl World {
         self.relays_alive[relay] = alive;
     }
 
-    /// Forgets the longest gaps, so the next ones are measured from now on.
+    /// Resets the longest gaps.
     pub(crate) fn reset_gaps(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.gap = Duration::ZERO);
     }
@@ -264,7 +264,7 @@ impl World {
             self.deliver(message);
         }
         for index in 0..self.nodes.len() {
-            // A tick may make another one necessary at once, but not again and again.
+            // A tick may require another one at once, but not endlessly.
             for tick in 0.. {
                 let Some((at, reason)) = self.nodes[index].finder.deadline() else { break };
                 if at > now {
@@ -381,7 +381,7 @@ impl World {
         self.messages.push((self.now + delay, self.sequence, message));
     }
 
-    /// Lets both relays see the node's main socket.
+    /// Makes both relays observe the node's main socket.
     fn observe(&mut self, index: usize) {
         let host = self.nodes[index].host;
         for addresses in RELAY_ADDRESSES {

@@ -1,4 +1,4 @@
-//! A mesh in two places without sessions between them, whose nodes meet in a directory alone.
+//! Tests of a mesh in two places without sessions between them, whose nodes share only a directory.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::NODES;
 use crate::signers::{Signers, revoke};
 use crate::world::{SECOND, World, admit, node_key, pick};
 
-/// The time in which all agree once the directory is back: a read by each node, and two more while changes are appended.
+/// The time in which all nodes agree once the directory is back: a read by each node, and two more while changes are appended.
 const CATCH_UP: u32 = 120;
 
 /// The directory, and each node's exchange with it.
@@ -58,7 +58,7 @@ impl Shared {
         }
     }
 
-    /// Asks the directory until a node has nothing to ask.
+    /// Passes a node's requests to the directory until there are none left.
     fn pump(&mut self, w: &mut World, at: usize) {
         let sync = &mut self.syncs[at];
         loop {
@@ -75,14 +75,14 @@ impl Shared {
         }
     }
 
-    /// Starts a stopped node with a new process: it has only its own file.
+    /// Restarts a stopped node in a new process, with only its own file.
     fn restart(&mut self, w: &mut World, at: usize) {
         w.start(at);
         self.syncs[at] = DirectorySync::new(w.now, &node_key(at), &w.nodes[at].changes);
     }
 }
 
-/// Lets a signer admit a node that never runs, or remove one, at its own node.
+/// Makes a signer admit a node that never runs, or remove one, at its own node.
 fn act(w: &mut World, signers: &Signers, random: &mut Random, next: &mut usize) {
     let by = [(0, &signers.first), (1, &signers.second), (2, &signers.inviter)];
     let (at, signer) = by[pick(random, by.len())];

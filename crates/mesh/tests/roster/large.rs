@@ -1,4 +1,4 @@
-//! A thousand nodes.
+//! Tests of a thousand nodes.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::world::{Conduct, MS, RELAYS, SECOND, World, node_key, pick, seeded};
 
 const NODES: usize = 1000;
 
-/// The changes that a node may lack at a start, if nodes have files of about the same age.
+/// The number of changes that a node may lack at its start, if all files are of about the same age.
 const YOUNG: usize = 16;
 
-/// The node that goes on after its removal.
+/// The node that continues after its removal.
 const DEFIANT: usize = 321;
 
-/// What a run has measured.
+/// The measurements of a run.
 struct Figures {
     cold_start: Duration,
     most: Duration,
@@ -25,8 +25,8 @@ struct Figures {
     idle: f64,
 }
 
-/// Returns what each node has on disk. The first one has everything. The others lack up to [`YOUNG`] changes, or all that
-/// were made after they joined.
+/// Returns the changes that each node has on disk. The first one has all. The others lack up to [`YOUNG`] changes, or all changes after
+/// they joined.
 fn sets(signers: &Signers, seed: u64) -> Vec<Changes> {
     let mut random = seeded(!seed);
     let founding: Vec<_> = signers.founding(NODES).collect();
@@ -52,7 +52,7 @@ fn sets(signers: &Signers, seed: u64) -> Vec<Changes> {
     sets.into_iter().map(Option::unwrap).collect()
 }
 
-/// Both halves of a divided network change, and one node does not accept its removal.
+/// Both halves of a divided network make changes, and one node does not accept its removal.
 fn divide_and_heal(w: &mut World, signers: &Signers) {
     w.set_conduct(DEFIANT, Conduct::Defiant);
     w.part();
@@ -75,7 +75,7 @@ fn divide_and_heal(w: &mut World, signers: &Signers) {
 fn run(seed: u64) -> Figures {
     let signers = Signers::new();
     let mut w = World::new(sets(&signers, seed), seed);
-    // No node is removed before, and each of the many different sets would be evaluated.
+    // No node is removed before this, and evaluating each of the many different sets would be slow.
     w.is_checked = false;
     w.start_all();
     assert!(w.settle(60), "seed {seed}: a cold start takes more than a minute");
@@ -89,7 +89,7 @@ fn run(seed: u64) -> Figures {
     let len = w.nodes[600].changes.len();
     let know = |w: &World| honest.iter().filter(|at| w.nodes[**at].changes.len() == len).count();
     let of_100 = honest.len() * 99 / 100;
-    // The removed node itself may not hear of it.
+    // The removed node itself may not learn of it.
     let [most, all] = [of_100, honest.len() - 1].map(|enough| {
         while know(&w) < enough {
             w.run(MS);
@@ -104,7 +104,7 @@ fn run(seed: u64) -> Figures {
     assert!(change < 3000, "seed {seed}: {change} bytes for a change of some 200");
     assert!(honest.iter().step_by(50).all(|at| !w.is_member(*at, &node_key(7))));
 
-    // Without news, nodes compare digests every five minutes.
+    // Without changes, nodes compare digests every five minutes.
     let bytes = w.bytes;
     w.run(SECOND * 600);
     let idle = (w.bytes - bytes) as f64 / NODES as f64 / 600.0;

@@ -1,4 +1,4 @@
-//! Rosters of many nodes on virtual time, compared with a naive model.
+//! Tests of the rosters of many nodes in virtual time, compared with a naive model.
 //!
 //! `ADIT_SEEDS=1000 cargo test -p adit-mesh --test roster` runs more than the default of 50 seeds with 20 nodes, and
 //! `ADIT_LARGE_SEEDS=20` more than the default of one with 1,000 nodes.
@@ -22,21 +22,21 @@ const NODES: usize = 20;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Honest,
-    /// The first admin revokes it, and it goes on signing.
+    /// The first admin revokes it, but it continues to sign.
     Revoked,
     /// A thief signs with it at another node.
     Stolen,
 }
 
-/// What some of the nodes do. Each seed has another combination with [`Fate`].
+/// The misbehaviour of some nodes. Each seed combines it differently with [`Fate`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Attack {
     None,
     /// Nodes send changes that no signer has signed.
     Forge,
-    /// Nodes, and a relay if the thief does not have it, pass nothing on.
+    /// Nodes forward nothing. One of them is a relay, unless the thief has it.
     Withhold,
-    /// A node goes on after its removal.
+    /// A node continues after its removal.
     Defy,
 }
 
@@ -56,7 +56,7 @@ impl Run {
         let attack = attacks[(seed % 4) as usize];
         let signers = Signers::new();
         let mut random = seeded(!seed);
-        // Files of different age: what there was some changes ago, but never without the node itself.
+        // Files of different ages: the set as of some changes ago, but always with the node itself.
         let mut set = signers.empty();
         let mut sets: Vec<Option<Changes>> = vec![None; NODES];
         let founding: Vec<_> = signers.founding(NODES).collect();
@@ -101,7 +101,7 @@ impl Run {
             (3, _) => self.w.part(),
             (7, _) => self.w.heal(),
             (5, Fate::Revoked) => self.signers.revoke_second(&mut self.w),
-            // Both sign the same number, which neither knows of the other.
+            // Both sign a change with the same number, and neither knows of the other's.
             (5, Fate::Stolen) => self.w.admit(3, &self.signers.second, true),
             _ => {}
         }
@@ -172,7 +172,7 @@ fn bytes_that_are_no_change_are_counted_and_change_nothing() {
     assert!(w.nodes.iter().all(|node| node.changes.digest() == before));
 }
 
-/// Returns a number that a variable of the environment sets.
+/// Returns a number that an environment variable sets.
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }

@@ -1,5 +1,5 @@
-//! The members of a mesh, as slowly and as plainly as the rules say it. The scenarios keep to a part of the rules: node
-//! keys sign nothing, and only the first admin ends the chain of another one.
+//! Computes the members of a mesh slowly and plainly, straight from the rules. The scenarios use only part of the rules: node keys sign
+//! nothing, and only the first admin ends another admin's chain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use adit_mesh::session::KeyHash;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Naive {
     pub(crate) members: BTreeSet<KeyHash>,
-    /// The keys that a revocation which counts has ended.
+    /// The keys ended by a revocation that counts.
     pub(crate) revoked: BTreeSet<KeyHash>,
 }
 
-/// Returns the members and the revoked keys, of which `first` is the first admin.
+/// Returns the members and the revoked keys; `first` is the first admin.
 pub(crate) fn evaluate(changes: &Changes, first: KeyHash) -> Naive {
     let all = changes.in_causal_order();
     let ends = ends(&all, first);
@@ -30,7 +30,7 @@ pub(crate) fn evaluate(changes: &Changes, first: KeyHash) -> Naive {
             naive.members.insert(*key);
         }
     }
-    // A revocation beats every admission, and counts although the chain forked.
+    // A revocation overrides every admission, and counts even if the chain forked.
     for change in all.iter().filter(before_the_end) {
         if let Action::Revoke(revocation) = change.action() {
             naive.members.remove(&revocation.key);
@@ -53,7 +53,7 @@ fn ends(all: &[&Change], first: KeyHash) -> BTreeMap<KeyHash, u32> {
     ends
 }
 
-/// Returns the first number that two changes of a signer have.
+/// Returns the first number that a signer used twice.
 fn forks(all: &[&Change]) -> BTreeMap<KeyHash, u32> {
     let (mut seen, mut forks) = (BTreeSet::new(), BTreeMap::new());
     for change in all {

@@ -1,4 +1,4 @@
-//! Who signs in the scenarios: two admins and an inviter, each at a node of its own.
+//! The signers in the scenarios: two admins and an inviter, each at its own node.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use adit_mesh::roster::{Action, Changes, Inviter, Revocation, Right};
 
 use crate::world::{RELAYS, Signer, World, admit, mesh, node_key, pick};
 
-/// Two admins, an inviter, and a mesh that they write at nodes 0, 1 and 2.
+/// Two admins and an inviter, who sign at nodes 0, 1 and 2, and their mesh.
 pub(crate) struct Signers {
     pub(crate) first: Signer,
     pub(crate) second: Signer,
@@ -24,7 +24,7 @@ impl Signers {
         mesh(&[&self.first])
     }
 
-    /// Returns what the first admin signs so that all have their rights, and the first `count` nodes are members.
+    /// Returns the first admin's changes that give all signers their rights and make the first `count` nodes members.
     pub(crate) fn founding(&self, count: usize) -> impl Iterator<Item = Action> {
         let admin = Action::Grant { key: self.second.hash, right: Right::Admin };
         let limits = Inviter {
@@ -41,7 +41,7 @@ impl Signers {
         [admin, inviter].into_iter().chain((0..count).map(admit))
     }
 
-    /// Returns the set in which all have their rights, and the first `count` nodes are members.
+    /// Returns the set in which all signers have their rights and the first `count` nodes are members.
     pub(crate) fn mesh(&self, count: usize) -> Changes {
         let mut changes = self.empty();
         for action in self.founding(count) {
@@ -50,13 +50,13 @@ impl Signers {
         changes
     }
 
-    /// Lets one of them admit or remove a node at its own node. Some of the admitted nodes run.
+    /// Makes one of them admit or remove a node at its own node. Some of the admitted nodes run.
     pub(crate) fn act(&self, w: &mut World, random: &mut Random) {
         let (at, signer) =
             [(0, &self.first), (1, &self.second), (2, &self.inviter)][pick(random, 3)];
         let next = w.nodes.len();
         if at < 2 && random.below(4) == 0 {
-            // The signers' own nodes stay, and so do the relays.
+            // Keep the signers' own nodes and the relays.
             let key = node_key(RELAYS + pick(random, next - RELAYS));
             w.write(at, signer, revoke(key));
         } else {
@@ -64,7 +64,7 @@ impl Signers {
         }
     }
 
-    /// Lets the first admin revoke the second one: the changes that it knows of it remain.
+    /// Makes the first admin revoke the second one. The second one's changes that the first one knows remain valid.
     pub(crate) fn revoke_second(&self, w: &mut World) {
         let heads = w.nodes[0].changes.heads();
         let head = heads.iter().find(|head| head.signer == self.second.hash);

@@ -1,8 +1,8 @@
-//! Many nodes with their rosters, on virtual time. A session is a reliable and ordered channel with a delay, which exists
-//! only while both ends have each other in their rosters. A node dials its standing neighbours by its own roster, and
-//! others when it has a packet for them.
+//! Many nodes with their rosters, in virtual time. A session is a reliable and ordered channel with a delay, which exists only while both
+//! ends have each other in their rosters. A node dials the standing neighbours that follow from its own roster, and others when it has a
+//! packet for them.
 //!
-//! The model leaves out bandwidth, loss, and the handshake except for its time.
+//! The model leaves out bandwidth, loss, and the content of handshakes.
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
@@ -26,13 +26,13 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 const UNIX: UnixTime = UnixTime(1_800_000_000);
 
-/// The room of a session's queue.
+/// The capacity of a session's queue.
 const ROOM: usize = 64 * 1024;
 
 /// The number of relays in a mesh: its first nodes.
 pub(crate) const RELAYS: usize = 4;
 
-/// The time without an answer after which a node tries again, in addition to a pause that doubles up to the longest one.
+/// The time without an answer after which a node tries again, plus a pause that doubles up to a maximum.
 const ANSWER: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -43,10 +43,10 @@ const COMPARE: Duration = Duration::from_secs(300);
 /// The time after which a session that is not a standing one ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Up to this number of nodes, each chooses its neighbours after each change; in larger meshes only if it has lost one.
+/// In meshes of at most this size, each node chooses its neighbours after each change; in larger ones only after losing one.
 const SMALL: usize = 100;
 
-/// The evaluated sets that are kept for the next node with the same changes.
+/// The number of evaluated sets kept for the next node with the same changes.
 const VIEWS: usize = 64;
 
 /// A key that signs changes.
@@ -62,7 +62,7 @@ impl Signer {
         Self { key, hash }
     }
 
-    /// Signs a change after everything in a set, which it becomes part of.
+    /// Signs a change after everything in a set, and adds it to the set.
     pub(crate) fn write(&self, changes: &mut Changes, action: Action) -> Option<ChangeHash> {
         let change = self.sign(changes, changes.mesh(), action)?;
         let hash = change.hash();
@@ -99,17 +99,17 @@ pub(crate) fn admit(number: usize) -> Action {
     Action::Admit { key: node_key(number), node }
 }
 
-/// How a node behaves.
+/// The behaviour of a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Conduct {
     Honest,
-    /// It passes nothing on, and claims to have what its neighbours have.
+    /// It forwards nothing, and claims to have the same changes as its neighbours.
     Withholds,
-    /// It goes on after its removal, dials everyone and accepts everyone.
+    /// It continues after its removal, and dials and accepts every node.
     Defiant,
 }
 
-/// What follows from a set of changes.
+/// The results of evaluating a set of changes.
 struct View {
     roster: Roster,
     members: Vec<KeyHash>,
@@ -121,7 +121,7 @@ pub(crate) struct Node {
     key: KeyHash,
     pub(crate) changes: Changes,
     sync: RosterSync,
-    /// What follows from the changes, unless they have changed since.
+    /// The evaluation of the changes, unless they have changed since.
     view: Option<Rc<View>>,
     standing: BTreeSet<usize>,
     /// The roster and the hour for which the neighbours were chosen.
@@ -132,7 +132,7 @@ pub(crate) struct Node {
     attempts: BTreeSet<usize>,
     is_running: bool,
     conduct: Conduct,
-    /// The part of a divided network that it is in.
+    /// Its part of a divided network.
     island: usize,
 }
 
@@ -156,7 +156,7 @@ enum What {
         to: usize,
         connection: u64,
     },
-    /// An attempt of a node to connect. One for a packet is not repeated.
+    /// An attempt to connect. An attempt for a packet is not repeated.
     Dial {
         from: usize,
         to: usize,
@@ -186,22 +186,22 @@ pub(crate) struct World {
     order: u64,
     by_key: BTreeMap<KeyHash, usize>,
     views: BTreeMap<[u8; 32], Rc<View>>,
-    /// The sessions that exist, by the two nodes, each with a number of its own.
+    /// The existing sessions by their two nodes, each with a number.
     sessions: BTreeMap<(usize, usize), u64>,
-    /// All changes that were signed with the keys of signers.
+    /// All changes signed with signers' keys.
     authentic: BTreeSet<ChangeHash>,
     /// The last time at which a set of changes grew.
     changed_at: Instant,
-    /// All bytes of records.
+    /// The total length of all records.
     pub(crate) bytes: u64,
-    /// All packets that arrived.
+    /// The number of packets that arrived.
     pub(crate) packets: u64,
-    /// Whether each event is followed by a check of the sessions of the nodes that it concerns.
+    /// Whether to check the affected nodes' sessions after each event.
     pub(crate) is_checked: bool,
 }
 
 impl World {
-    /// Creates nodes with these sets. None of them runs.
+    /// Creates nodes with these sets, without starting them.
     pub(crate) fn new(sets: Vec<Changes>, seed: u64) -> Self {
         let mut world = Self {
             now: START,
@@ -279,7 +279,7 @@ impl World {
         self.divide(|at| islands[at]);
     }
 
-    /// Divides the network into the parts that have these numbers.
+    /// Divides the network into parts with these numbers.
     pub(crate) fn divide(&mut self, island: impl Fn(usize) -> usize) {
         for (at, node) in self.nodes.iter_mut().enumerate() {
             node.island = island(at);
@@ -289,7 +289,7 @@ impl World {
         cut.into_iter().for_each(|(one, other)| self.disconnect(one, other));
     }
 
-    /// Makes the network whole again.
+    /// Reunites the network.
     pub(crate) fn heal(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.island = 0);
     }
@@ -340,7 +340,7 @@ impl World {
         {
             node.attempts.remove(&to);
         } else if self.is_possible(from, to) {
-            // The cookie, and the handshake of TLS.
+            // The cookie exchange and the TLS handshake.
             let after = self.delay(from, to) * 4;
             self.push(after, What::Established { from, to, failures, for_packet });
         } else {
@@ -396,7 +396,7 @@ impl World {
         }
     }
 
-    /// Sends a packet to another node, if there is a session, or else begins one for it.
+    /// Sends a packet to another node if there is a session; otherwise begins one.
     pub(crate) fn packet(&mut self, from: usize, to: usize) {
         if !self.nodes[from].is_running || from == to {
             return;
@@ -416,7 +416,7 @@ impl World {
         self.push(self.delay(from, to), What::Packet { from, to, connection });
     }
 
-    /// Lets a signer write a change at a node. Returns whether it could.
+    /// Makes a signer sign a change at a node. Returns whether it could.
     pub(crate) fn write(&mut self, at: usize, signer: &Signer, action: Action) -> bool {
         let node = &mut self.nodes[at];
         let Some(hash) = signer.write(&mut node.changes, action) else { return false };
@@ -441,7 +441,7 @@ impl World {
         self.put_into_effect(at);
     }
 
-    /// Lets a signer admit a new node at its own, with a copy of whose set the new one may start.
+    /// Makes a signer admit a new node at its own node; the new one may start with a copy of that node's set.
     pub(crate) fn admit(&mut self, at: usize, signer: &Signer, runs: bool) {
         let number = self.nodes.len();
         let written = self.write(at, signer, admit(number));
@@ -452,7 +452,7 @@ impl World {
         }
     }
 
-    /// Sends something that is no valid change to all neighbours of a node.
+    /// Sends an invalid change to all neighbours of a node.
     pub(crate) fn send_forged(&mut self, from: usize) {
         let forged = self.forged(from);
         let mut record = vec![1, 18];
@@ -476,16 +476,16 @@ impl World {
                 forged[bit / 8] ^= 1 << (bit % 8);
                 forged
             }
-            // By a key without a right.
+            // Signed by a key without a right.
             2 => stranger.sign(changes, mesh, action).unwrap().encode(),
-            // By an admin, for another mesh.
+            // Signed by an admin, for another mesh.
             _ => Signer::new(1)
                 .sign(changes, &[9; 16], action)
                 .map_or(vec![7; 300], |it| it.encode()),
         }
     }
 
-    /// Sends everything that a node has to say.
+    /// Sends all records that a node has queued.
     fn flush(&mut self, at: usize) {
         for to in self.nodes[at].peers.clone() {
             self.flush_to(at, to);
@@ -582,7 +582,7 @@ impl World {
     fn record(&mut self, from: usize, to: usize, record: &[u8]) {
         let node = &mut self.nodes[to];
         if node.conduct == Conduct::Withholds && record.get(1) == Some(&16) {
-            // The digest of the neighbour itself.
+            // Echo the neighbour's own digest.
             return self.send(to, from, record.to_vec());
         }
         let session = SessionNumber(from as u64);
@@ -607,7 +607,7 @@ impl World {
         }
     }
 
-    /// Ends the sessions with nodes that are no members by a node's roster, and its own if it is none.
+    /// Ends a node's sessions with nodes that are not members in its roster, and all its sessions if it is not a member itself.
     fn put_into_effect(&mut self, at: usize) {
         if self.nodes[at].conduct == Conduct::Defiant || !self.nodes[at].is_running {
             return;
@@ -643,7 +643,7 @@ impl World {
         view
     }
 
-    /// Asserts that a node has no session with a node of whose revocation it has heard.
+    /// Asserts that a node has no session with any node that it knows to be revoked.
     fn check(&mut self, at: usize) {
         let node = &self.nodes[at];
         if !self.is_checked || node.conduct == Conduct::Defiant || !node.is_running {
@@ -662,7 +662,7 @@ impl World {
         view.naive.get_or_init(|| model::evaluate(changes, changes.genesis().admins[0]))
     }
 
-    /// Asserts that a node's roster is what the model says, and that it has no change that no signer signed.
+    /// Asserts that a node's roster equals the model's, and that signers signed all of its changes.
     pub(crate) fn assert_model(&mut self, at: usize, what: &str) {
         let view = self.view(at);
         let naive = self.naive(at, &view);
@@ -674,7 +674,7 @@ impl World {
         assert_eq!(forged.count(), 0, "{what}: node {at} has changes that no signer signed");
     }
 
-    /// Returns whether a node runs and keeps to the rules, and is a member as the first node knows.
+    /// Returns whether a node runs, follows the rules, and is a member in the first node's roster.
     pub(crate) fn is_good(&mut self, at: usize) -> bool {
         let node = &self.nodes[at];
         node.is_running && node.conduct == Conduct::Honest && {
@@ -683,7 +683,7 @@ impl World {
         }
     }
 
-    /// Returns whether all good nodes have the set of the first one.
+    /// Returns whether all honest nodes have the same set as the first one.
     pub(crate) fn is_settled(&mut self) -> bool {
         let digest = self.nodes[0].changes.digest();
         let nodes = 0..self.nodes.len();
@@ -695,7 +695,7 @@ impl World {
         self.changed_at.since(START)
     }
 
-    /// Runs until [`Self::is_settled`], for at most this number of seconds. Returns whether it is.
+    /// Runs until [`Self::is_settled`], for at most this number of seconds. Returns whether it settled.
     pub(crate) fn settle(&mut self, seconds: u32) -> bool {
         for _ in 0..seconds {
             self.run(SECOND);
@@ -734,7 +734,7 @@ pub(crate) fn pick(random: &mut Random, count: usize) -> usize {
     random.below(u32::try_from(count).unwrap()) as usize
 }
 
-/// Returns a generator of a scenario's own.
+/// Returns a separate generator for a scenario.
 pub(crate) fn seeded(seed: u64) -> Random {
     let mut bytes = [0x5a; 32];
     bytes[..8].copy_from_slice(&seed.to_be_bytes());

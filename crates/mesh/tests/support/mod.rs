@@ -1,4 +1,4 @@
-//! Nodes, their data planes and the links between them, on virtual time.
+//! Nodes, their data planes and the links between them, in virtual time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) struct Peer {
     pub link: Link,
     pub wire_id: u32,
     pub floats: bool,
-    /// The first channel of the session, if this is another one.
+    /// The first channel of the session, if this is a further one.
     pub channel_of: Option<PeerId>,
     pub keepalive: Keepalive,
     keys: HashMap<u8, DataKey>,
@@ -78,7 +78,7 @@ pub(crate) struct Node {
     /// Whether removed channels are not reported as such.
     pub keeps_removed: bool,
     removed: Vec<PeerId>,
-    /// The traffic of each channel without an entry in the other field.
+    /// The traffic of each channel that has no entry in the other field.
     traffic: Traffic,
     pub traffic_of: HashMap<PeerId, Traffic>,
     policy: Policy,
@@ -144,12 +144,12 @@ impl World {
         }
     }
 
-    /// Replaces a node by one that has the same key and has forgotten everything else.
+    /// Replaces a node with one that has the same key and no other state.
     pub(crate) fn restart(&mut self, node: usize) {
         self.restart_in(node, MESH);
     }
 
-    /// Restarts a node as one of another mesh.
+    /// Restarts a node as a node of another mesh.
     pub(crate) fn restart_in(&mut self, node: usize, mesh: MeshId) {
         let engine = self.engine(node, mesh, self.nodes[node].policy.clone());
         let old = &mut self.nodes[node];
@@ -241,7 +241,7 @@ impl World {
         self.pipes.clear();
     }
 
-    /// Takes the packets that a node has sent and that have not arrived.
+    /// Takes the packets from a node that are still in transit.
     pub(crate) fn take_sent(&mut self, node: usize) -> Vec<Vec<u8>> {
         let later = self.now + Duration::from_secs(60);
         let mut packets = Vec::new();

@@ -1,4 +1,4 @@
-//! `adit mesh`: machines on one network and behind NAT boxes, set up as a user does.
+//! Tests of `adit mesh`: machines on one network and behind NATs, set up as a user would.
 
 mod admin;
 mod approval;
@@ -58,7 +58,7 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
 const LONG: &[(&str, ScenarioFn)] =
     &[("hundred", hundred::hundred), ("chaos", chaos::chaos), ("soak", soak::soak)];
 
-/// The time in which a removal reaches the nodes that are connected.
+/// The time limit for a removal to reach connected nodes.
 const REMOVAL: Duration = Duration::from_secs(2);
 
 /// Returns all scenarios.
@@ -71,12 +71,12 @@ pub(super) fn long() -> impl Iterator<Item = &'static (&'static str, ScenarioFn)
     LONG.iter()
 }
 
-/// Runs the demo, and prints it as it happens.
+/// Runs the demo, and prints each step as it happens.
 pub(super) fn show_demo(scenario: &Scenario<'_>) -> Result<()> {
     demo::show(scenario, &demo::Teller::aloud())
 }
 
-/// Runs the demo this often. Returns how long its events took.
+/// Runs the demo this many times. Returns the duration of its events.
 pub(super) fn time_events<'a>(
     rounds: u16,
     scenario: impl Fn() -> Result<Scenario<'a>>,
@@ -84,7 +84,7 @@ pub(super) fn time_events<'a>(
     demo::time_events(rounds, scenario)
 }
 
-/// Three machines on one network reach each other over IPv4 and IPv6, and nothing stays on a machine after the end.
+/// Three machines on one network reach each other over IPv4 and IPv6, and stopping the nodes undoes all changes.
 fn one_network(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
     bed.join_all()?;
@@ -105,7 +105,7 @@ fn one_network(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("the first answer after at most {} ms", longest.as_millis()))
 }
 
-/// Two machines behind NAT boxes find a direct path.
+/// Two machines behind NATs find a direct path.
 fn behind_nat(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::PortRestricted, Nat::PortRestricted])?;
     bed.join_all()?;
@@ -118,11 +118,11 @@ fn behind_nat(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("the first answer after {} ms, then a direct path", first.as_millis()))
 }
 
-/// Two machines behind symmetric NAT boxes are relayed, and the reason is shown.
+/// Two machines behind symmetric NATs are relayed, and adit shows the reason.
 fn behind_symmetric_nat(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::Symmetric, Nat::Symmetric, Nat::None])?;
     bed.found()?;
-    // Two relays see that the port depends on the destination; one does not.
+    // Two relays can see that the port depends on the destination; one cannot.
     bed.join(3, &["--relay"])?;
     bed.join(1, &[])?;
     bed.join(2, &[])?;
@@ -138,7 +138,7 @@ fn behind_symmetric_nat(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("the first answer after {} ms, through the relay", first.as_millis()))
 }
 
-/// A machine behind a symmetric NAT box and one behind a box that filters by port guess the port of each other.
+/// A machine behind a symmetric NAT and one behind a NAT that filters by port find a direct path by guessing ports.
 fn searched_port(scenario: &Scenario<'_>) -> Result<String> {
     let nats = [Nat::Symmetric, Nat::PortRestricted, Nat::None];
     let mut bed = MeshTestbed::new(scenario, &nats)?;
@@ -155,13 +155,13 @@ fn searched_port(scenario: &Scenario<'_>) -> Result<String> {
         Ok(format!("{} after {} probes", search["state"], search["probes"]))
     };
     until("the search has ended", LIMIT, || {
-        // Packets in both directions, as the search is for nodes that talk to each other.
+        // Send packets in both directions: the search is only for nodes with traffic.
         ping(&bed.machines[1].space, address, 56, 1)?;
         let state = search()?;
         Ok(state.contains("found"))
     })?;
     let found = search()?;
-    // Of 50 searches, one guesses 1,024 times in vain.
+    // One in 50 searches makes 1,024 guesses in vain.
     if !found.contains("not") {
         for (from, to) in [(1, 2), (2, 1)] {
             bed.wait_for_route(from, to, "direct")?;
@@ -171,7 +171,7 @@ fn searched_port(scenario: &Scenario<'_>) -> Result<String> {
     Ok(found)
 }
 
-/// Machines behind symmetric NAT boxes find a direct path if one of the boxes maps ports on request.
+/// Machines behind symmetric NATs find a direct path if one of the NATs maps ports on request.
 fn mapped_port(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::Symmetric, Nat::Symmetric])?;
     let _miniupnpd = start_miniupnpd(&bed.boxes[0], scenario.folder())?;
@@ -185,7 +185,7 @@ fn mapped_port(scenario: &Scenario<'_>) -> Result<String> {
     ensure(peer["via"] == "11.0.0.2:1194", || format!("not to the mapped port: {peer}"))?;
     let is_mapped = || Ok(mapped_ports(&bed.boxes[0])?.contains("10.0.0.2:1194"));
     ensure(is_mapped()?, || "no rule maps the port".into())?;
-    // Another access network, and the former one again.
+    // Move to another access network and back.
     bed.machines[1].space.run("ip", &["route", "del", "default"])?;
     until("the port is given back", LIMIT, || Ok(!is_mapped()?))?;
     bed.machines[1].space.run("ip", &["route", "add", "default", "via", "10.0.0.1"])?;
@@ -196,7 +196,7 @@ fn mapped_port(scenario: &Scenario<'_>) -> Result<String> {
     Ok("a direct path to the mapped port, which was given back".into())
 }
 
-/// Machines with a direct path go on without the relay.
+/// Machines with a direct path continue without the relay.
 fn hub_killed(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::PortRestricted, Nat::PortRestricted])?;
     bed.join_all()?;
@@ -208,7 +208,7 @@ fn hub_killed(scenario: &Scenario<'_>) -> Result<String> {
     Ok("no packet was lost".into())
 }
 
-/// A removed machine is cut off by all, and says why it ends.
+/// All members cut off a removed machine, and its node gives the reason when it exits.
 fn removed(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
     bed.join_all()?;
@@ -225,13 +225,13 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
         ensure(silent(&bed.machines[at].space, address)?, || "it still answers".into())?;
     }
     bed.ended(2)?;
-    // Its files still have the roster of before.
+    // Its files still contain the old roster.
     bed.up(2)?;
     ensure(silent(&bed.machines[1].space, address)?, || "it is back".into())?;
     Ok("cut off, and still after a restart".into())
 }
 
-/// A machine that was stopped, or lost power, is reached again after it has started, at the same addresses.
+/// A machine that was stopped or lost power is reachable again after its start, at the same addresses.
 fn killed_and_restarted(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::PortRestricted])?;
     bed.join_all()?;
@@ -278,7 +278,7 @@ fn token(scenario: &Scenario<'_>) -> Result<String> {
     Ok("each refused for its reason".into())
 }
 
-/// Programs find the nodes by name, and the machine's DNS settings are as before after the end.
+/// Programs find the nodes by name, and stopping the node restores the machine's DNS settings.
 fn names(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None])?;
     let resolv_conf = bed.machines[1].separate_etc()?.join("resolv.conf");

@@ -77,7 +77,7 @@ impl<F: Format> Reader<'_, F> {
                         (self.alive, self.reads_left) = (false, 0);
                         return None;
                     }
-                    // A packet that the device cannot describe; it is lost.
+                    // The device cannot describe this packet, so it is lost.
                     _ => {
                         self.shared.stats.drop(DropReason::TunMalformed);
                         continue;

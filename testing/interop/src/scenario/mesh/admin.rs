@@ -1,4 +1,4 @@
-//! The keys of admins: lost, restored, shared and replaced.
+//! Tests of admin keys: lost, restored, shared and replaced.
 
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ pub(super) fn two_admins(scenario: &Scenario<'_>) -> Result<String> {
     ensure(refused.contains("no right"), || refused.clone())?;
     approve(&bed, 1)?;
     until("the change counts", LIMIT, || Ok(count(&bed.machines[2])? == 3))?;
-    // The first machine's key is replaced, which another admin approves.
+    // The first machine's key is replaced with another admin's approval.
     let before = phrase(&bed.machines[0])?;
     bed.machines[0].mesh(&["admin", "rotate"])?;
     approve(&bed, 1)?;
@@ -68,7 +68,7 @@ pub(super) fn two_admins(scenario: &Scenario<'_>) -> Result<String> {
     until("the new key is in its place", LIMIT, replaced)?;
     let refused = bed.machines[2].refused_with_input(&["admin", "recover"], &before)?;
     ensure(refused.contains("no admin's key"), || refused.clone())?;
-    // The new key signs, and removing an admin takes both.
+    // The new key can sign, and removing an admin takes both.
     let said = bed.machines[0].mesh(&["remove", &third])?;
     ensure(said.contains("waits for other admins"), || said.clone())?;
     approve(&bed, 1)?;
@@ -80,7 +80,7 @@ fn shown(machine: &Machine) -> Result<Value> {
     machine.json(&["admin", "show"])
 }
 
-/// Returns the hash of the change that waits for approvals, once a machine knows it.
+/// Waits until a machine knows the change that needs approvals. Returns its hash.
 fn waiting(bed: &MeshTestbed, at: usize) -> Result<String> {
     let change = || -> Result<Option<String>> {
         let shown = shown(&bed.machines[at])?;
@@ -91,7 +91,7 @@ fn waiting(bed: &MeshTestbed, at: usize) -> Result<String> {
     change()?.context("a change")
 }
 
-/// Approves the change that waits.
+/// Approves the waiting change.
 fn approve(bed: &MeshTestbed, at: usize) -> Result<()> {
     let change = waiting(bed, at)?;
     bed.machines[at].mesh(&["admin", "approve", &change[..8]]).map(drop)

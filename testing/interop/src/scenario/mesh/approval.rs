@@ -1,12 +1,12 @@
-//! Machines that join only after an operator has approved them, and pings.
+//! Tests of machines that an operator must approve, and of pings.
 
 use super::super::Scenario;
 use super::testbed::{LIMIT, MeshTestbed, Nat};
 use crate::failure::{Context, Result, ensure};
 use crate::wait::until;
 
-/// A machine waits, shows its key, and joins under the token's name when it is approved; another one is refused and leaves
-/// nothing. A ping shows the path, and fails without an answer.
+/// A machine waits, shows its key, and joins under the token's name when it is approved. A refused one leaves nothing behind. A ping shows
+/// the path, and fails without an answer.
 pub(super) fn approval(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
     bed.found()?;

@@ -1,4 +1,4 @@
-//! OpenVPN apps as leaves of a node.
+//! Tests of OpenVPN apps as leaves of a node.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use crate::process::Daemon;
 use crate::traffic::silent;
 use crate::wait::until;
 
-/// The ports of a service. The policy closes one of them to the phone, and does not name the other.
+/// The ports of a service. The policy closes the first one to the phone, and does not name the other.
 const CLOSED: u16 = 7000;
 const OPEN: u16 = 7001;
 
@@ -29,17 +29,17 @@ const POLICY: &str = "table inet mesh {
 }
 ";
 
-/// The time limit for a connection that can begin.
+/// The time limit for a connection that can be established.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// The time in which OpenVPN connects again that got no answer for a while: it doubles its intervals.
+/// The time limit for OpenVPN to reconnect after a while without an answer: it doubles its intervals.
 const RECONNECTS: Duration = Duration::from_secs(90);
 
-/// The line of OpenVPN when its tunnel is up.
+/// OpenVPN's log line when its tunnel is up.
 const UP: &str = "Initialization Sequence Completed";
 
-/// A phone with Debian's OpenVPN reaches two nodes by name, and they reach it; the policy names it; it comes back after the
-/// gateway has restarted; removed, it is cut off.
+/// A phone with Debian's OpenVPN and two nodes reach each other by name. The policy applies to the phone, it reconnects after the gateway
+/// has restarted, and its removal cuts it off.
 pub(super) fn openvpn_app(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::PortRestricted])?;
     let resolv_conf = bed.machines[0].separate_etc()?.join("resolv.conf");
@@ -60,7 +60,7 @@ pub(super) fn openvpn_app(scenario: &Scenario<'_>) -> Result<String> {
     let hub = bed.ipv4(0)?;
     let log = openvpn.log();
     ensure(log.contains(&format!("dhcp-option DNS {hub}")), || format!("no DNS server: {log}"))?;
-    // The effect of the pushed options on an app.
+    // Checks the effect of the pushed options on an app.
     std::fs::write(etc.join("resolv.conf"), format!("nameserver {hub}\n"))?;
     let own = own_address(&bed, "phone")?;
     for at in 0..3 {
@@ -91,7 +91,7 @@ pub(super) fn openvpn_app(scenario: &Scenario<'_>) -> Result<String> {
     let mut again = connect(&phone, &profile)?;
     again.wait_for("AUTH_FAILED", LIMIT)?;
     let _ = again.wait_exit(LIMIT);
-    // The name is free, for another certificate.
+    // The name is free for another certificate.
     let profile = invite(&bed, scenario.folder(), "second.ovpn")?;
     let mut second = connect(&phone, &profile)?;
     second.wait_for(UP, LIMIT)?;
@@ -99,8 +99,7 @@ pub(super) fn openvpn_app(scenario: &Scenario<'_>) -> Result<String> {
     Ok("reached, named by the policy, back after a restart, and removed".into())
 }
 
-/// A phone that sends all its traffic through its gateway. The gateway serves it as soon as the port is free, and for
-/// as long as the roster allows.
+/// A phone sends all its traffic through its gateway. The gateway serves it as soon as the port is free, and while the roster allows it.
 pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[])?;
     bed.found()?;
@@ -125,7 +124,7 @@ pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     let address = add_to_internet(&bed, &web, 99)?;
     let before = until_seen(&phone, &web, address)?;
     ensure(before.to_string() == "11.0.0.50", || format!("outside at first: {before}"))?;
-    // A gateway for leaves reaches the web for them; the web is on the phone's own link, so it needs a route.
+    // The gateway forwards to the web server for its leaves. The web server is on the phone's own link, so it needs a route.
     let mut openvpn = connect(&phone, &profile)?;
     openvpn.wait_for(UP, LIMIT)?;
     let route = format!("{address}/32");
@@ -143,7 +142,7 @@ pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     Ok("through the gateway, as long as it is one".into())
 }
 
-/// Makes a profile for the phone. Returns its file, which only its owner can read.
+/// Creates a profile for the phone. Returns its file, which only its owner can read.
 fn invite(bed: &MeshTestbed, folder: &Path, file: &str) -> Result<PathBuf> {
     let path = folder.join(file);
     let said = bed.machines[0].mesh(&[
@@ -173,7 +172,7 @@ fn own_address(bed: &MeshTestbed, name: &str) -> Result<IpAddr> {
     peer["addresses"][0].as_str().and_then(|text| text.parse().ok()).context("no address")
 }
 
-/// The policy of the mesh closes one port of a node only to the phone.
+/// Checks that the mesh's policy closes one port of a node to the phone alone.
 fn policy(bed: &MeshTestbed, folder: &Path, phone: &Namespace) -> Result<()> {
     let node3 = bed.ipv4(2)?;
     for port in [CLOSED, OPEN] {
@@ -191,7 +190,7 @@ fn policy(bed: &MeshTestbed, folder: &Path, phone: &Namespace) -> Result<()> {
     until("another node reaches the port", LIMIT, others)
 }
 
-/// The gateway ends and starts again. The phone is then reachable at the same address.
+/// Restarts the gateway. Afterwards the phone is reachable at the same address.
 fn restarted(bed: &mut MeshTestbed, phone: &Namespace, own: IpAddr) -> Result<()> {
     bed.stop(0)?;
     bed.up(0)?;

@@ -1,4 +1,4 @@
-//! NAT boxes by nftables, and the check that each behaves as its name says.
+//! NATs made with nftables, and a check that each behaves as its name says.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -8,20 +8,20 @@ use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, ip};
 use crate::process::run_with_input;
 
-/// The ports that a box with sequential ports uses in turn.
+/// The range of ports that a NAT with sequential ports uses.
 const SEQUENTIAL_PORTS: std::ops::Range<u32> = 20_000..21_000;
 
 /// The time limit for a datagram to arrive.
 const ARRIVAL: Duration = Duration::from_millis(300);
 
-/// The attempts to send a datagram that must arrive. The first one may wait for the address of the next hop.
+/// The number of attempts to send a datagram that must arrive. The first one may be lost while the next hop's address is resolved.
 const ATTEMPTS: u32 = 5;
 
-/// The ports of hosts that a machine behind a box sends to, and others from which it may get packets.
+/// The ports of hosts to which a machine behind a NAT sends, and other ports from which it may get packets.
 const CONTACTED: u16 = 7001;
 const OTHER: u16 = 7002;
 
-/// Puts a machine, whose device is `device`, behind a NAT box, in the network `net` without its last octet.
+/// Puts a machine with the interface `device` behind a NAT. `net` is the inner network without its last octet.
 pub(super) fn put_behind(
     nat_box: &Namespace,
     net: &str,
@@ -32,7 +32,7 @@ pub(super) fn put_behind(
     add_lan(nat_box, "lan", net, space, device)?;
     nat_box.run("sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
     let (learns, forwards) = match nat {
-        // Ports stay open to everyone, or to those whom the machine has sent something, once it has used them.
+        // Ports that the machine has used stay open to all hosts, or to the hosts to which it has sent.
         Nat::FullCone => (
             "set open { type inet_service; flags dynamic,timeout; timeout 5m; }
              chain learn {
@@ -53,7 +53,7 @@ pub(super) fn put_behind(
         _ => ("", String::new()),
     };
     let forwards = if forwards.is_empty() { forwards } else { format!("iifname wan {forwards}") };
-    // A packet that nothing asked for must not take the port that an answer will need.
+    // An unsolicited packet must not take the port that an answer will need.
     load(
         nat_box,
         &format!(
@@ -89,7 +89,7 @@ fn masquerade(nat: Nat) -> String {
     }
 }
 
-/// Puts two machines behind one box. They reach each other only through its outer address, `outer`.
+/// Puts two machines behind one NAT. They reach each other only through its outer address, `outer`.
 pub(super) fn put_both_behind(
     nat_box: &Namespace,
     outer: IpAddr,
@@ -152,7 +152,7 @@ fn load(space: &Namespace, rules: &str) -> Result<()> {
     run_with_input(nft, rules).map(drop)
 }
 
-/// Drops this share of the datagrams that arrive at a machine's device, in percent, at random.
+/// Randomly drops this percentage of the datagrams that arrive at a machine's device.
 pub(super) fn set_loss(space: &Namespace, device: &str, percent: u32) -> Result<()> {
     let rules = format!(
         "table inet loss
@@ -167,7 +167,7 @@ pub(super) fn set_loss(space: &Namespace, device: &str, percent: u32) -> Result<
     load(space, &rules)
 }
 
-/// Ends [`set_loss`]. Returns the number of datagrams that were dropped.
+/// Ends [`set_loss`]. Returns the number of dropped datagrams.
 pub(super) fn end_loss(space: &Namespace) -> Result<u64> {
     let rules = space.run("nft", &["list", "table", "inet", "loss"])?;
     space.run("nft", &["delete", "table", "inet", "loss"])?;
@@ -176,14 +176,14 @@ pub(super) fn end_loss(space: &Namespace) -> Result<u64> {
     count.context("a counter")?.parse().context("a number")
 }
 
-/// A box's choice of ports, and its filtering of senders, as seen from outside.
+/// A NAT's choice of ports and its filtering of senders, as seen from outside.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Behaviour {
     mapping: Mapping,
     filtering: Filtering,
 }
 
-/// The outer port for each new destination.
+/// The choice of the outer port for each new destination.
 #[derive(Debug, PartialEq, Eq)]
 enum Mapping {
     Same,
@@ -191,7 +191,7 @@ enum Mapping {
     Any,
 }
 
-/// Whose packets pass, of those that the machine has sent something to.
+/// The senders whose packets pass, relative to the hosts to which the machine has sent.
 #[derive(Debug, PartialEq, Eq)]
 enum Filtering {
     Everyone,
@@ -199,7 +199,7 @@ enum Filtering {
     SamePort,
 }
 
-/// Returns what a kind of box must do.
+/// Returns the required behaviour of a kind of NAT.
 fn expected(nat: Nat) -> Behaviour {
     let mapping = match nat {
         Nat::Symmetric => Mapping::Any,
@@ -214,7 +214,7 @@ fn expected(nat: Nat) -> Behaviour {
     Behaviour { mapping, filtering }
 }
 
-/// Checks the behaviour of the box in front of a machine, from two machines with public addresses. No node may run yet.
+/// Checks the behaviour of the NAT in front of a machine, from two machines with public addresses. No node may run yet.
 pub(super) fn check(bed: &MeshTestbed, at: usize, nat: Nat, observers: [usize; 2]) -> Result<()> {
     let bind = |at: usize, port: u16| -> Result<UdpSocket> {
         let space = bed.machines[at].space.handle()?;

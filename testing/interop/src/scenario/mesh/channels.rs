@@ -1,4 +1,4 @@
-//! Several data channels to one peer.
+//! Tests of several data channels to one peer.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -9,14 +9,13 @@ use super::testbed::{LIMIT, MeshTestbed, Nat};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::traffic::tcp_to_port;
 
-/// The number of parallel streams: one time in 32,768, all of them take the same of two channels.
+/// The number of parallel streams. With a probability of 1 in 32,768, all of them take the same one of two channels.
 const STREAMS: u16 = 16;
 
-/// The bytes of each stream.
+/// The number of bytes in each stream.
 const BYTES: usize = 64 << 10;
 
-/// Two machines with two workers have two channels to each other and use both, directly and through a relay that has one
-/// channel to each of them.
+/// Two machines with two workers use two channels to each other, both directly and through a relay that has one channel to each.
 pub(super) fn channels(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::PortRestricted, Nat::PortRestricted])?;
     bed.machines[0].set("workers = 2\nchannels = 1\n")?;
@@ -41,7 +40,7 @@ pub(super) fn channels(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("both channels, through the relay {} ms after a cut", gap.as_millis()))
 }
 
-/// Transfers bytes by parallel streams, which both channels carry.
+/// Transfers bytes in parallel streams, and checks that both channels carry them.
 fn transfer(bed: &MeshTestbed) -> Result<()> {
     let before = [received(bed, 1, 2)?, received(bed, 2, 1)?];
     let (from, to, address) = (&bed.machines[1].space, &bed.machines[2].space, bed.ipv4(2)?);
@@ -60,7 +59,7 @@ fn transfer(bed: &MeshTestbed) -> Result<()> {
         let pairs = before[at].iter().zip(&after[at]);
         pairs.map(|(before, after)| after.saturating_sub(*before)).collect()
     };
-    // Acknowledgements at the sender, one stream at least at the receiver.
+    // Acknowledgements at the sender, at least one stream at the receiver.
     for (at, least) in [(0, 200), (1, BYTES as u64)] {
         let grown = grown(at);
         ensure(grown.len() == 2 && grown.iter().all(|bytes| *bytes >= least), || {

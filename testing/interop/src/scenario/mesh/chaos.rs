@@ -1,4 +1,4 @@
-//! Bad lines, changes of addresses, suspended machines and interfaces that go down, all at once.
+//! Tests with bad lines, changing addresses, suspended machines and interfaces that go down, all at once.
 
 use std::net::IpAddr;
 use std::thread::sleep;
@@ -15,7 +15,7 @@ use crate::net::{Namespace, ip};
 use crate::traffic::{ping, silent};
 use crate::wait::until;
 
-/// The machines after the hub: two behind NAT boxes, one with a bad line, and one whose address and link change.
+/// The machines after the hub: two behind NATs, one with a bad line, and one whose address and link change.
 const MACHINES: [Nat; 4] = [Nat::PortRestricted, Nat::PortRestricted, Nat::Line, Nat::None];
 const LOSSY: usize = 1;
 const SUSPENDED: usize = 2;
@@ -31,7 +31,7 @@ const DOWN: Duration = Duration::from_secs(3);
 const BAD: Conditions =
     Conditions { loss: 10, delay: Duration::from_millis(5), jitter: Duration::from_millis(40) };
 
-/// Counts what happened to packets.
+/// Counts sent and lost packets.
 #[derive(Debug, Default)]
 struct Counts {
     rounds: u32,
@@ -40,7 +40,7 @@ struct Counts {
     overtook: u64,
 }
 
-/// Everything at once, and again for as long as the test is asked to run.
+/// Causes all disturbances at once, repeatedly, for the requested time.
 pub(super) fn chaos(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &MACHINES)?;
     bed.join_all()?;
@@ -65,7 +65,7 @@ pub(super) fn chaos(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("all paths are direct again after {} ms; {counts:?}", ended.elapsed().as_millis()))
 }
 
-/// Waits until each member knows all others, and reaches them directly.
+/// Waits until each member knows all others and reaches them directly.
 fn ensure_whole(bed: &mut MeshTestbed, addresses: &[IpAddr]) -> Result<()> {
     for from in 0..bed.machines.len() {
         let others = (0..bed.machines.len()).filter(|to| *to != from);
@@ -101,7 +101,7 @@ fn storm(bed: &mut MeshTestbed, addresses: &[IpAddr], counts: &mut Counts) -> Re
     let lines = [format!("addr del {former}/24 dev wan"), format!("addr add {new}/24 dev wan")];
     ip(Some(moving), lines.into_iter())?;
     talk(bed, addresses, Duration::from_secs(4))?;
-    // So does the one behind the box, in its own network.
+    // So does the machine behind the NAT, in its own network.
     let numbers = if counts.rounds.is_multiple_of(2) { [2, 3] } else { [3, 2] };
     change_inner_address(&bed.machines[LOSSY].space, numbers)?;
     talk(bed, addresses, Duration::from_secs(4))?;
@@ -130,7 +130,7 @@ fn change_inner_address(space: &Namespace, [former, new]: [u8; 2]) -> Result<()>
     ip(Some(space), lines.into_iter())
 }
 
-/// Sends packets between machines for a time, of which many are lost.
+/// Sends packets between machines for a time; many are lost.
 fn talk(bed: &MeshTestbed, addresses: &[IpAddr], time: Duration) -> Result<()> {
     let began = Instant::now();
     let pairs = [(0, MOVING), (LOSSY, BAD_LINE), (MOVING, LOSSY), (BAD_LINE, SUSPENDED)];
@@ -138,7 +138,7 @@ fn talk(bed: &MeshTestbed, addresses: &[IpAddr], time: Duration) -> Result<()> {
         if began.elapsed() >= time {
             break;
         }
-        // Whether it answers is not the question yet.
+        // Whether it answers does not matter yet.
         silent(&bed.machines[from].space, *addresses.get(to).context("an address")?)?;
         sleep(Duration::from_millis(100));
     }

@@ -1,4 +1,4 @@
-//! A mesh from its first machine to the removal of a member: what `make demo-mesh` shows.
+//! The demo of `make demo-mesh`: a mesh from its first machine to the removal of a member.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,23 +17,23 @@ use crate::process::run_with_input;
 use crate::traffic::silent;
 use crate::wait::{ScaledInstant, until};
 
-/// The machines after the hub: two behind NAT boxes of the usual kind, one behind a symmetric one, and a second relay.
+/// The machines after the hub: two behind the usual kind of NAT, one behind a symmetric one, and a second relay.
 const MACHINES: &[Nat] = &[Nat::PortRestricted, Nat::PortRestricted, Nat::Symmetric, Nat::None];
 const LAPTOP: usize = 1;
 const DESK: usize = 2;
 const PHONE: usize = 3;
 const RELAY: usize = 4;
 
-/// Prints what happens, when it happens, and remembers how long the events took.
+/// Prints events as they happen, and records how long they took.
 pub(super) struct Teller {
     is_silent: bool,
-    /// Whether other tests take the machine's time.
+    /// Whether other tests compete for the machine's time.
     is_a_test: bool,
     times: RefCell<BTreeMap<&'static str, Duration>>,
 }
 
 impl Teller {
-    /// Returns one that prints.
+    /// Returns an instance that prints.
     pub(super) fn aloud() -> Self {
         Self { is_silent: false, is_a_test: false, times: RefCell::default() }
     }
@@ -46,7 +46,7 @@ impl Teller {
         self.times.borrow_mut().insert(event, time);
     }
 
-    /// Prints what begins, and its result when it is done.
+    /// Prints the name of a step, runs it, and prints its result.
     fn step(&self, what: &str, work: impl FnOnce() -> Result<String>) -> Result<()> {
         if !self.is_silent {
             print!("{what:<45}");
@@ -66,7 +66,7 @@ pub(super) fn demo(scenario: &Scenario<'_>) -> Result<String> {
     Ok("every step".into())
 }
 
-/// Runs the demo this often. Returns the median, the shortest and the longest time of each event.
+/// Runs the demo this many times. Returns the median, the shortest and the longest time of each event.
 pub(super) fn time_events<'a>(
     rounds: u16,
     scenario: impl Fn() -> Result<Scenario<'a>>,
@@ -116,7 +116,7 @@ pub(super) fn show(scenario: &Scenario<'_>, teller: &Teller) -> Result<()> {
             let began = Instant::now();
             bed.join_with(at, &token)?;
             let running = began.elapsed();
-            // The first and the last of those that take part in what follows.
+            // The first and the last member that take part from here on.
             let peer = [
                 (RELAY, 0, "join to first answer, on one network"),
                 (DESK, LAPTOP, "join to first answer, behind two NATs"),
@@ -134,7 +134,7 @@ pub(super) fn show(scenario: &Scenario<'_>, teller: &Teller) -> Result<()> {
     removal(&mut bed, teller)
 }
 
-/// All reach each other, directly where the NAT boxes allow it.
+/// Checks that all members reach each other, directly where the NATs allow it.
 fn paths(bed: &MeshTestbed, teller: &Teller) -> Result<()> {
     let laptop = &bed.machines[LAPTOP].space;
     teller.step("laptop: ping desk.home.internal", || {
@@ -157,7 +157,7 @@ fn paths(bed: &MeshTestbed, teller: &Teller) -> Result<()> {
     })
 }
 
-/// The direct path is lost, then the relay that takes its place.
+/// Cuts the direct path, then kills the relay that takes its place.
 fn losses(bed: &mut MeshTestbed, teller: &Teller) -> Result<()> {
     let desk = bed.ipv4(DESK)?;
     cut(&bed.boxes[0])?;
@@ -179,7 +179,7 @@ fn losses(bed: &mut MeshTestbed, teller: &Teller) -> Result<()> {
         Ok(format!("back after {}", ms(gap)))
     })?;
     let log = bed.log(LAPTOP)?;
-    // On a busy machine a session may end for lack of time.
+    // On a busy machine, a session may time out.
     ensure(teller.is_a_test || !log.contains("desk: disconnected"), || {
         format!("a session was lost:\n{log}")
     })?;
@@ -193,7 +193,7 @@ fn losses(bed: &mut MeshTestbed, teller: &Teller) -> Result<()> {
     })
 }
 
-/// A member is removed.
+/// Removes a member.
 fn removal(bed: &mut MeshTestbed, teller: &Teller) -> Result<()> {
     let phone = bed.ipv4(PHONE)?;
     first_answer(&bed.machines[LAPTOP].space, phone)?;
@@ -213,7 +213,7 @@ fn removal(bed: &mut MeshTestbed, teller: &Teller) -> Result<()> {
 /// Sends an echo request every 20 ms until one is answered.
 fn first_answer(from: &Namespace, to: IpAddr) -> Result<Duration> {
     let (began, limit) = (Instant::now(), ScaledInstant::now());
-    // Of the count, answers are meant here, not requests.
+    // Count answers, not requests.
     let words = ["-q", "-i", "0.02", "-c", "1", "-w", "5", &to.to_string()];
     while from.run("ping", &words).is_err() {
         ensure(limit.elapsed() < LIMIT, || format!("no ping to {to} in {} s", LIMIT.as_secs()))?;
@@ -231,7 +231,7 @@ fn route(bed: &MeshTestbed, to: usize) -> Result<String> {
     })
 }
 
-/// Makes the NAT box of the laptop drop what goes to and comes from the one of the desk.
+/// Makes the laptop's NAT drop all packets to and from the desk's NAT.
 pub(super) fn cut(nat_box: &Namespace) -> Result<()> {
     let rules = "table ip cut {
         chain forward {

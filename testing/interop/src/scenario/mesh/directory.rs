@@ -1,4 +1,5 @@
-//! A database as the directory: nodes that meet in it alone, outages, what a node's role may do, and a database that withholds.
+//! Tests of a database as the directory: nodes that share only the database, outages, the rights of a node's role, and a database that
+//! withholds changes.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,11 +14,11 @@ use crate::net::Namespace;
 use crate::postgres::{Cluster, Options, StopMode};
 use crate::wait::until;
 
-/// The role that owns the database, which has the same name.
+/// The role that owns the database, and the database's name.
 const OWNER: &str = "admin";
 const PASSWORD: &str = "Very5ecret-of-the-owner";
 
-/// The least time between two reads of everything.
+/// The minimum time between two full reads.
 const REREAD: Duration = Duration::from_secs(30);
 
 /// Counts the changes.
@@ -55,7 +56,7 @@ impl DirectoryTestbed {
         format!("postgres://{OWNER}:{PASSWORD}@{}/{OWNER}?sslmode=disable", self.address)
     }
 
-    /// Makes the database the directory of a machine by the owner's role, and restarts its node.
+    /// Makes the database a machine's directory, with the owner's role, and restarts the node.
     fn init(&mut self, at: usize) -> Result<String> {
         let url = self.url();
         let done = self.machine(at).json(&["directory", "postgres", &url, "--init"])?;
@@ -84,13 +85,13 @@ impl DirectoryTestbed {
         })
     }
 
-    /// Changes the groups of the first machine, on the hub.
+    /// Changes the groups of the first machine, from the hub.
     fn set_group(&self, group: &str) -> Result<()> {
         let name = &self.machine(1).name;
         self.machine(0).mesh(&["set", name, "--group", group]).map(drop)
     }
 
-    /// Waits until a machine knows of a group of the first one.
+    /// Waits until a machine knows a group of the first one.
     fn wait_for_group(&self, at: usize, group: &str) -> Result<()> {
         let what = format!("{} has heard of {group}", self.machine(at).name);
         until(&what, LIMIT, || self.knows(at, group))
@@ -106,7 +107,7 @@ impl DirectoryTestbed {
         Ok(groups.contains(group))
     }
 
-    /// Returns how often a machine has seen that the directory has other entries than it had shown.
+    /// Returns how often a machine has noticed that the directory's entries changed.
     fn mismatches(&self) -> Result<u64> {
         let of = |at: usize| self.status(at)?["mismatches"].as_u64().context("a number");
         Ok(of(1)? + of(0)?)
@@ -117,13 +118,13 @@ impl DirectoryTestbed {
     }
 }
 
-/// Nodes without sessions learn of changes from the database, also after an outage; a node's role can only append its own.
+/// Nodes without sessions learn of changes from the database, even after an outage. A node's role can only append its own changes.
 pub(super) fn directory(scenario: &Scenario<'_>) -> Result<String> {
     let mut all = DirectoryTestbed::new(scenario)?;
     let hub_role = all.init(0)?;
     let shown = all.machine(0).mesh(&["status"])?;
     ensure(shown.contains("directory  postgres://11.0.0.99:5432/admin"), || shown.clone())?;
-    // The owner makes the role of the second machine, and that of the third one is made there.
+    // The owner creates the second machine's role. The third machine creates its own.
     let (name, passfile) = (all.machine(1).name.clone(), all.folder.join("node.pass"));
     let (url, file) = (all.url(), passfile.to_string_lossy().into_owned());
     let words = ["directory", "postgres", &url, "--init", "--node", &name, "--passfile", &file];
@@ -143,7 +144,7 @@ pub(super) fn directory(scenario: &Scenario<'_>) -> Result<String> {
     }
     all.set_group("web")?;
     (1..3).try_for_each(|at| all.wait_for_group(at, "web"))?;
-    // An outage: each node goes on with its own file, and the directory gets what it missed.
+    // During an outage, each node continues with its own file. Afterwards the directory gets the changes that it missed.
     all.cluster.stop_service(StopMode::Fast)?;
     all.bed.wait_for_line(1, "the node goes on with its own file")?;
     all.set_group("db")?;
@@ -167,7 +168,7 @@ pub(super) fn directory(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{} changes through the database alone", all.sql(COUNT)?))
 }
 
-/// Tries everything that the role of a node must not do.
+/// Tries everything that a node's role must not do.
 fn refuses_more_than_appending(all: &DirectoryTestbed, role: &str, hub: &str) -> Result<()> {
     let admin = "(SELECT signer FROM adit_mesh.change WHERE number = 1 LIMIT 1)";
     let next = format!(
@@ -207,7 +208,7 @@ fn refuses_more_than_appending(all: &DirectoryTestbed, role: &str, hub: &str) ->
             }
         }
     }
-    // A signer of the node's role, with a day's changes.
+    // A signer of the node's role that has used up its changes for the day.
     let object = "('\\x0201'::bytea || decode(repeat('00', 32), 'hex') || decode(lpad(to_hex(n), 8, '0'), 'hex') \
         || decode(repeat('00', 110), 'hex'))";
     let zeros = "sha256(decode(repeat('00', 32), 'hex'))";
@@ -242,14 +243,14 @@ fn refuses_more_than_appending(all: &DirectoryTestbed, role: &str, hub: &str) ->
     ensure(kinds == "admit\nset-names", || format!("kinds: {kinds}"))
 }
 
-/// Entries that the owner of the database removes, replaces or replays are noticed, warned of, and put back.
+/// Nodes notice, warn of and restore entries that the database's owner removes, replaces or replays.
 pub(super) fn withholds(scenario: &Scenario<'_>) -> Result<String> {
     let mut all = DirectoryTestbed::new(scenario)?;
     (0..2).try_for_each(|at| all.init(at).map(drop))?;
     all.set_group("one")?;
     (0..2).try_for_each(|at| all.wait_until_complete(at))?;
     let whole = all.sql(COUNT)?;
-    // The last change is removed. The second machine has it from its neighbour.
+    // Remove the last change. The second machine has it from its neighbour.
     all.sql(
         "DELETE FROM adit_mesh.change WHERE place = (SELECT max(place) FROM adit_mesh.change)",
     )?;
@@ -260,7 +261,7 @@ pub(super) fn withholds(scenario: &Scenario<'_>) -> Result<String> {
     all.bed.wait_for_line(1, "the directory lacks 1 changes that neighbours have")?;
     (0..2).try_for_each(|at| all.wait_until_complete(at))?;
     ensure(all.sql(COUNT)? == whole, || "it was not appended again".into())?;
-    // A backup of before another change is restored, so that places are given again.
+    // Restore a backup from before another change, so places are assigned twice.
     all.sql(
         "CREATE TABLE copy AS SELECT signer, number, bytes FROM adit_mesh.change ORDER BY place",
     )?;
@@ -273,14 +274,14 @@ pub(super) fn withholds(scenario: &Scenario<'_>) -> Result<String> {
         "TRUNCATE adit_mesh.change RESTART IDENTITY; \
          INSERT INTO adit_mesh.change (signer, number, bytes) SELECT signer, number, bytes FROM copy",
     )?;
-    // Everything is read again at most twice a minute. After one has healed it, the other may not see a difference.
+    // A full read happens at most twice a minute. After one node has restored the entry, the other may not see a difference.
     let is_noticed = || Ok(all.mismatches()? > before);
     until("the replayed entries are noticed", LIMIT + REREAD, is_noticed)?;
-    // To ask for the status makes a node compare.
+    // Requesting the status makes a node compare.
     let is_healed = || Ok(all.mismatches()? > before && all.sql(COUNT)? == whole);
     until("the newer change is appended again", LIMIT + REREAD, is_healed)?;
     (0..2).try_for_each(|at| all.wait_until_complete(at))?;
-    // An old change under the next number is in the way of a new one, until the owner removes it.
+    // An old change under the next number blocks a new one until the owner removes it.
     all.sql(
         "INSERT INTO adit_mesh.change (signer, number, bytes) SELECT signer, number + 1, bytes \
          FROM adit_mesh.change ORDER BY number DESC LIMIT 1",

@@ -1,4 +1,4 @@
-//! Nodes that forward: to a network behind them, and to the internet.
+//! Tests of nodes that forward to a network behind them, and to the internet.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::net::{Namespace, ip};
 use crate::traffic::silent;
 use crate::wait::until;
 
-/// A host behind a node is reachable although it has no route back. The route and the forwarding end with the nodes.
+/// A host behind a node is reachable although it has no route back. Stopping the nodes removes the route and the forwarding.
 pub(super) fn subnet(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
     bed.found()?;
@@ -37,7 +37,7 @@ pub(super) fn subnet(scenario: &Scenario<'_>) -> Result<String> {
     Ok("reached, and undone".into())
 }
 
-/// A machine behind NAT reaches the internet through a gateway, and not around it; afterwards as before.
+/// A machine behind NAT reaches the internet only through a gateway; after its node stops, as before.
 pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::PortRestricted, Nat::None])?;
     bed.found()?;
@@ -89,7 +89,7 @@ pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     Ok("through the gateway, and nowhere without it".into())
 }
 
-/// The mesh's policy holds for what a machine sends to the internet through a gateway, too.
+/// The mesh's policy also applies to packets to the internet through a gateway.
 pub(super) fn exit_policy(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::PortRestricted, Nat::None])?;
     bed.found()?;
@@ -125,7 +125,7 @@ pub(super) fn exit_policy(scenario: &Scenario<'_>) -> Result<String> {
     Ok("what the policy accepts leaves through the gateway, and nothing else".into())
 }
 
-/// Checks that nothing leaves the laptop around the gateway, which does not serve it.
+/// Checks that nothing from the laptop bypasses the gateway while the gateway does not serve it.
 fn ensure_unreachable(bed: &MeshTestbed, web: &Namespace, address: IpAddr) -> Result<()> {
     for _ in 0..5 {
         let outside = seen(&bed.machines[1].space, web, address)?;
@@ -145,7 +145,7 @@ fn ensure_forwards_nothing(space: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Returns the sender that a host sees of a machine's datagram; `None` if none arrives.
+/// Returns the sender address of a machine's datagram, as a host sees it; `None` if none arrives.
 fn seen(from: &Namespace, host: &Namespace, address: IpAddr) -> Result<Option<IpAddr>> {
     let to = SocketAddr::new(address, 7);
     let (ready, wait) = std::sync::mpsc::channel();
@@ -157,7 +157,7 @@ fn seen(from: &Namespace, host: &Namespace, address: IpAddr) -> Result<Option<Ip
     })?;
     wait.recv().context("the receiver")?;
     let sender = from.thread(move || -> Result<()> {
-        // Without a route there is nothing to receive either.
+        // Without a route, nothing is received either.
         let _ = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"who", to));
         Ok(())
     })?;

@@ -1,4 +1,4 @@
-//! A hundred nodes on one machine.
+//! Tests of a hundred nodes on one machine.
 
 use std::net::IpAddr;
 use std::thread::sleep;
@@ -9,22 +9,22 @@ use super::testbed::{LIMIT, MeshTestbed};
 use crate::failure::{Context, Result, ensure};
 use crate::wait::until;
 
-/// The nodes, of which the first is the hub.
+/// The number of nodes; the first is the hub.
 const NODES: usize = 100;
 
-/// The nodes that are killed.
+/// The number of nodes to kill.
 const KILLED: usize = 10;
 
-/// The distances, in numbers, of the nodes that each node reaches: a sample of all pairs.
+/// Each node reaches the nodes at these distances in number: a sample of all pairs.
 const DISTANCES: [usize; 5] = [1, 7, 31, 47, 73];
 
-/// The time after which nodes that have started have nothing to tell each other.
+/// The time after which started nodes are idle.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// The time in which idle traffic is counted.
+/// The time during which idle traffic is counted.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// All start at once, and reach each other by name; any ten are killed, come back, and are reached again.
+/// All nodes start at once and reach each other by name. Ten random nodes are killed and restarted, and are reachable again.
 pub(super) fn hundred(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::routed(scenario, NODES as u8)?;
     for machine in &mut bed.machines {
@@ -44,7 +44,7 @@ pub(super) fn hundred(scenario: &Scenario<'_>) -> Result<String> {
     }
     let started = began.elapsed();
     let addresses: Vec<IpAddr> = (0..NODES).map(|at| address(&bed, at)).collect::<Result<_>>()?;
-    // Each has the sessions that it keeps at all times, and no others.
+    // Each node has only its standing sessions.
     sleep(SETTLED);
     let idle = idle_bytes(&bed)?;
     let longest = reach(&bed, &addresses, &[])?;
@@ -81,7 +81,7 @@ fn address(bed: &MeshTestbed, at: usize) -> Result<IpAddr> {
     found
 }
 
-/// Returns any ten nodes.
+/// Returns ten random nodes.
 fn choose() -> Result<Vec<usize>> {
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock")?.subsec_nanos();
     let mut seed = u64::from(nanos) | 1;
@@ -99,8 +99,7 @@ fn choose() -> Result<Vec<usize>> {
     Ok(chosen)
 }
 
-/// Lets each node look up and ping five others, except those that do not run. Returns the longest time until a first
-/// answer.
+/// Makes each node look up and ping five others, except those that are down. Returns the longest time until a first answer.
 fn reach(bed: &MeshTestbed, addresses: &[IpAddr], stopped: &[usize]) -> Result<Duration> {
     let mut longest = Duration::ZERO;
     let runs = |at: &usize| !stopped.contains(at);
@@ -118,7 +117,7 @@ fn reach(bed: &MeshTestbed, addresses: &[IpAddr], stopped: &[usize]) -> Result<D
     Ok(longest)
 }
 
-/// Returns the bytes that a node sends in a second without traffic, on average.
+/// Returns the average number of bytes that an idle node sends per second.
 fn idle_bytes(bed: &MeshTestbed) -> Result<u64> {
     let sent = || -> Result<u64> {
         let mut all: u64 = 0;

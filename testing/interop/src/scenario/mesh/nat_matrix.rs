@@ -1,4 +1,4 @@
-//! Every pair of the ways in which machines are connected to the internet.
+//! Tests every pair of ways in which machines are connected to the internet.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result, ensure};
 use crate::traffic::ping;
 use crate::wait::{ScaledInstant, until};
 
-/// The ways, each with the word for it in the table.
+/// The ways, each with its name in the table.
 const WAYS: [(Nat, &str); 10] = [
     (Nat::None, "public"),
     (Nat::Forwarded, "port forwarded"),
@@ -23,24 +23,24 @@ const WAYS: [(Nat, &str); 10] = [
     (Nat::NoUdp, "no UDP"),
 ];
 
-/// The first machine of the matrix: after the hub and another relay.
+/// The first machine of the matrix, after the hub and another relay.
 const FIRST: usize = 2;
 
-/// A search for a port takes 13 s. A node makes four in a minute, also for its standing neighbours.
+/// A port search takes 13 s. A node makes at most four a minute, including those for its standing neighbours.
 const SETTLED: Duration = Duration::from_secs(80);
 
-/// The result that a pair must reach.
+/// The required result for a pair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Expected {
     Direct,
-    /// A search for a port finds it, but of 50 searches one is in vain.
+    /// A port search finds a direct path, but one in 50 searches fails.
     Search,
     Relay,
 }
 
 fn expected(a: Nat, b: Nat) -> Expected {
     let is_symmetric = |nat| matches!(nat, Nat::Symmetric | Nat::SymmetricSequential);
-    // Boxes that let packets in from every port of an address that the machine has sent something to.
+    // NATs that admit packets from every port of an address to which the machine has sent.
     let is_open =
         |nat| matches!(nat, Nat::None | Nat::Forwarded | Nat::FullCone | Nat::AddressRestricted);
     match (a, b) {
@@ -53,7 +53,7 @@ fn expected(a: Nat, b: Nat) -> Expected {
     }
 }
 
-/// Two machines of each way, and the path that each pair finds, with the time that it took.
+/// Connects two machines of each way, and prints the path that each pair finds and the time that it took.
 pub(super) fn nat_matrix(scenario: &Scenario<'_>) -> Result<String> {
     let machines: Vec<Nat> = WAYS.iter().chain(&WAYS).map(|(nat, _)| *nat).collect();
     let nats: Vec<Nat> = [Nat::None]
@@ -73,7 +73,7 @@ pub(super) fn nat_matrix(scenario: &Scenario<'_>) -> Result<String> {
         bed.join(at, &[])?;
     }
     let mut cells = vec![vec![String::new(); WAYS.len()]; WAYS.len()];
-    // A node searches for one port at a time, so these pairs come one after the other.
+    // A node searches for one port at a time, so run these pairs one after another.
     for search in [false, true] {
         let filled = |row: usize| fill(&bed, row, search);
         let rows: Vec<Result<Vec<(usize, String)>>> = if search {
@@ -97,7 +97,7 @@ pub(super) fn nat_matrix(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{}\nbehind one NAT with hairpinning: {behind_one}", table(&cells)))
 }
 
-/// Connects the pairs of a row, either those that search for a port or the others.
+/// Connects the pairs of a row: either those that need a port search, or the others.
 fn fill(bed: &MeshTestbed, row: usize, search: bool) -> Result<Vec<(usize, String)>> {
     let mut found = Vec::new();
     for (column, (b, name)) in WAYS.iter().enumerate().skip(row) {
@@ -124,8 +124,8 @@ fn table(cells: &[Vec<String>]) -> String {
     table
 }
 
-/// Connects two machines. Returns the path that they found, and the time until it carried data, unless they had it before
-/// because one is a standing neighbour of the other.
+/// Connects two machines. Returns the path that they found, and the time until it carried data, unless they already had it as standing
+/// neighbours.
 fn pair(bed: &MeshTestbed, from: usize, to: usize, expected: Expected) -> Result<String> {
     let space = &bed.machines[from].space;
     let address = bed.ipv4(to)?;

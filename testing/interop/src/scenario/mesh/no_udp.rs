@@ -1,4 +1,4 @@
-//! Machines whose network drops UDP.
+//! Tests of machines whose network drops UDP.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::process::Daemon;
 use crate::traffic::ping;
 use crate::wait::until;
 
-/// A machine's description of the way to another one.
+/// A machine's description of its path to another one.
 const REASON: &str = "TCP to hub, because UDP gets no answer";
 
 /// A node tries UDP every 30 s.
@@ -34,8 +34,7 @@ fn passes(bed: &MeshTestbed) -> Result<Duration> {
     Ok(first)
 }
 
-/// A machine whose network drops UDP joins and is reached over TCP, so are two of them, and both use UDP again when it
-/// passes.
+/// One and then two machines whose network drops UDP join and are reachable over TCP. Both use UDP again when it passes.
 pub(super) fn no_udp(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::NoUdp, Nat::Symmetric])?;
     bed.join_all()?;
@@ -75,7 +74,7 @@ pub(super) fn no_udp(scenario: &Scenario<'_>) -> Result<String> {
     ))
 }
 
-/// A node whose TCP port another program has warns and goes on.
+/// A node whose TCP port is in use by another program warns and continues.
 pub(super) fn port_in_use(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None])?;
     bed.join_all()?;

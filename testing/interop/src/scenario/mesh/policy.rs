@@ -1,4 +1,4 @@
-//! The policy of a mesh.
+//! Tests of a mesh's policy.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -13,13 +13,13 @@ use crate::wait::until;
 
 const PORT: u16 = 7000;
 
-/// The time in which a policy reaches the nodes that are connected.
+/// The time limit for a policy to reach connected nodes.
 const SPREAD: Duration = Duration::from_secs(5);
 
-/// The time without an answer after which a connection is taken to have ended.
+/// The time without an answer after which a connection counts as ended.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// What the group `web` may do.
+/// The rule for the group `web`.
 const POLICY: &str = "table inet mesh {
     chain forward {
         type filter hook forward priority filter; policy drop;
@@ -30,8 +30,8 @@ const POLICY: &str = "table inet mesh {
 }
 ";
 
-/// A policy that was not there at the start divides members, on all nodes; a right that is withdrawn ends connections; a
-/// node that was off has the policy in force from its first packet on.
+/// A policy that is set while nodes run separates members on all nodes. Withdrawing a right ends connections. A node that was down enforces
+/// the policy from its first packet on.
 pub(super) fn policy(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
     bed.found()?;
@@ -59,7 +59,7 @@ pub(super) fn policy(scenario: &Scenario<'_>) -> Result<String> {
     // The members of the group lose their right.
     put(&bed, &POLICY.replace("tcp dport 7000", "tcp dport 7001"))?;
     until("the connection ends", SPREAD, || Ok(!echoes(&mut stream)?))?;
-    // A node that starts has the policy of its last run at once.
+    // A starting node enforces the policy of its last run at once.
     bed.stop(2)?;
     bed.up(2)?;
     ping_until(&bed.machines[1].space, other, LIMIT)?;
@@ -71,7 +71,7 @@ pub(super) fn policy(scenario: &Scenario<'_>) -> Result<String> {
     Ok("enforced, changed and ended".into())
 }
 
-/// A node says which packets pass.
+/// A node explains which packets pass.
 fn explained(bed: &MeshTestbed) -> Result<()> {
     let explain = |packet: &str| bed.machines[2].mesh(&["policy", "explain", packet]);
     let passes = explain("tcp node2 > node3:7000")?;
@@ -84,7 +84,7 @@ fn explained(bed: &MeshTestbed) -> Result<()> {
     Ok(())
 }
 
-/// Echoes what one client sends.
+/// Echoes one client's data.
 fn serve(space: &Namespace, address: IpAddr) -> Result<()> {
     let listen = move || Ok(TcpListener::bind(SocketAddr::new(address, PORT))?);
     let listener = space.thread(listen)?.join().ok().context("a thread")??;

@@ -1,4 +1,4 @@
-//! Nodes that join, leave, are killed and removed for half an hour, which shows leaks.
+//! Looks for leaks: nodes join, leave, are killed and removed for half an hour.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::super::{Scenario, ping_until};
 use super::testbed::{LIMIT, MeshTestbed, Nat};
 use crate::failure::{Context, Result, ensure};
 
-/// The nodes that run from the beginning to the end, of which the resources are watched: the first ones.
+/// The number of nodes, the first ones, that run throughout and whose resources are watched.
 const STEADY: usize = 3;
 const KILLED: usize = 3;
 const STOPPED: usize = 4;
@@ -20,33 +20,33 @@ const GUEST: usize = 5;
 const MACHINES: [Nat; 5] =
     [Nat::None, Nat::PortRestricted, Nat::PortRestricted, Nat::None, Nat::PortRestricted];
 
-/// The rounds after which a node has made all its permanent allocations.
+/// The number of rounds after which a node has made all its permanent allocations.
 const WARM: u32 = 2;
 
-/// The times at which the memory of the hub is read meanwhile, which shows whether it grows without end.
+/// The number of readings of the hub's memory during the run, which show whether it keeps growing.
 const SAMPLES: u32 = 8;
 
-/// The memory by which a node may grow, in KiB: partially used pages, and deeper stacks.
+/// The permitted growth of a node's memory in KiB: partially used pages, and deeper stacks.
 const MORE: u64 = 512;
 
-/// The memory in KiB, and the bytes in the file of the roster, that a change of the mesh may take. The hub, which signs
-/// all of them and admits the guest, takes more than the others.
+/// The permitted memory in KiB, and bytes in the roster file, for each change of the mesh. The hub signs all changes and admits the guest,
+/// so it takes more than the others.
 const MEMORY_PER_CHANGE: u64 = 16;
 const FILE_PER_CHANGE: u64 = 1024;
 
-/// What a node uses.
+/// The resources that a node uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Resources {
     fds: usize,
     threads: usize,
-    /// Memory that it allocated itself (anonymous memory), in KiB.
+    /// Its anonymous memory, in KiB.
     memory: u64,
     files: usize,
-    /// All bytes of its files.
+    /// The total length of its files.
     bytes: u64,
 }
 
-/// Runs for as long as the test is asked to.
+/// Runs for the requested time.
 pub(super) fn soak(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &MACHINES)?;
     bed.found()?;
@@ -91,7 +91,7 @@ pub(super) fn soak(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn observe(bed: &mut MeshTestbed) -> Result<Vec<(Resources, HostState)>> {
-    // Sessions with a node that has left, and the memory that they need, are released by then.
+    // By then, sessions with a node that has left, and their memory, are released.
     std::thread::sleep(Duration::from_secs(20));
     let resources = |bed: &mut MeshTestbed, at| -> Result<_> {
         Ok((
@@ -102,7 +102,7 @@ fn observe(bed: &mut MeshTestbed) -> Result<Vec<(Resources, HostState)>> {
     (0..STEADY).map(|at| resources(bed, at)).collect()
 }
 
-/// One node is killed, another one stopped, and a third one joins and is removed. All that run reach each other.
+/// Kills one node, stops another, and makes a third one join and removes it. Checks that all running nodes reach each other.
 fn round(bed: &mut MeshTestbed, addresses: &[IpAddr]) -> Result<()> {
     bed.kill(KILLED)?;
     let token = bed.invite(&[])?;
@@ -128,7 +128,7 @@ fn round(bed: &mut MeshTestbed, addresses: &[IpAddr]) -> Result<()> {
     Ok(())
 }
 
-/// Returns what a node's process uses, with those that it started.
+/// Returns the resources that a node's process and its children use.
 fn resources(pid: u32, dir: &Path) -> Result<Resources> {
     let mut found = Resources { fds: 0, threads: 0, memory: 0, files: 0, bytes: 0 };
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;

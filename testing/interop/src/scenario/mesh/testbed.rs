@@ -1,4 +1,4 @@
-//! A hub with a public address, and machines with one or behind NAT boxes.
+//! A hub with a public address, and machines with public addresses or behind NATs.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,24 +19,24 @@ use crate::peer::Program;
 use crate::process::{Daemon, output, run_with_input};
 use crate::wait::until;
 
-/// The time limit of every wait, as long as a user would wait, since many tests run at once.
+/// The time limit of every wait: as long as a user would wait, because many tests run at once.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
-/// The line of a node that runs.
+/// The log line of a node that is up.
 const RUNS: &str = "this machine is";
 
-/// What is between a machine and the internet.
+/// The connection of a machine to the internet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Nat {
     /// Nothing.
     None,
-    /// A NAT that keeps the port, and admits answers alone.
+    /// A NAT that keeps the port, and admits only answers.
     PortRestricted,
     /// A NAT that keeps the port, and admits everything to a port that was used.
     FullCone,
-    /// A NAT that keeps the port, and admits packets of all addresses that the machine has sent something to.
+    /// A NAT that keeps the port, and admits packets from all addresses to which the machine has sent.
     AddressRestricted,
-    /// Two of [`Self::PortRestricted`], of which one is an internet provider's.
+    /// Two of [`Self::PortRestricted`] in series, one of them an internet provider's.
     Double,
     /// A NAT that forwards the node's port to the machine.
     Forwarded,
@@ -48,11 +48,11 @@ pub(super) enum Nat {
     SymmetricSequential,
     /// A NAT with this machine and the next one behind it, which reach each other only by its outer address.
     Hairpin,
-    /// The box of the machine before.
+    /// The NAT of the previous machine.
     SameBox,
     /// A line that can be made to lose and reorder frames: see [`MeshTestbed::line`].
     Line,
-    /// Nothing, but the machine has IPv6 alone.
+    /// A direct connection with IPv6 only.
     Ipv6,
 }
 
@@ -67,15 +67,15 @@ pub(super) struct Machine {
     pub dir: PathBuf,
     program: PathBuf,
     daemon: Option<Daemon>,
-    /// Whether it has an /etc of its own, in which a node may change the DNS settings.
+    /// Whether it has its own /etc, in which a node may change the DNS settings.
     has_own_etc: bool,
 }
 
-/// The machines; the first is the hub. Declared so that processes end before their namespaces.
+/// A mesh in namespaces. The machines come first, so their processes end before the namespaces; the first machine is the hub.
 #[derive(Debug)]
 pub(super) struct MeshTestbed {
     pub machines: Vec<Machine>,
-    /// The NAT boxes, in the order of the machines behind them.
+    /// The NATs, in the order of the machines behind them.
     pub boxes: Vec<Namespace>,
     /// The line of a machine with [`Nat::Line`].
     pub line: Option<Line>,
@@ -147,7 +147,7 @@ impl MeshTestbed {
         Ok(Self { machines, boxes, line, internet })
     }
 
-    /// Begins the mesh on the hub. Returns the first token.
+    /// Creates the mesh on the hub. Returns the first token.
     pub(super) fn found(&mut self) -> Result<String> {
         let hub = self.machines.first_mut().context("no hub")?;
         let mut daemon = Daemon::spawn("hub", hub.node_command(&["up", "--name", "hub"]))?;
@@ -156,8 +156,8 @@ impl MeshTestbed {
         Ok(token)
     }
 
-    /// Creates a hub and further machines, each in a network of its own behind one router: many machines on one network
-    /// would fill the kernel's table of neighbours, of which all namespaces have one together.
+    /// Creates a hub and further machines, each in its own network behind one router. Many machines on one network would fill the kernel's
+    /// neighbour table, which all namespaces share.
     pub(super) fn routed(scenario: &Scenario<'_>, count: u8) -> Result<Self> {
         let internet = Namespace::new("internet")?;
         internet.run("sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
@@ -197,20 +197,20 @@ impl MeshTestbed {
         self.join_with(at, &token)
     }
 
-    /// Makes a machine a member by a token, and starts its node.
+    /// Makes a machine a member with a token, and starts its node.
     pub(super) fn join_with(&mut self, at: usize, token: &str) -> Result<()> {
         self.join_only(at, token)?;
         self.up(at)
     }
 
-    /// Makes a machine a member by a token, and starts no node.
+    /// Makes a machine a member with a token, without starting its node.
     pub(super) fn join_only(&self, at: usize, token: &str) -> Result<()> {
         let machine = &self.machines[at];
         let joined = run_with_input(machine.join_command("-"), token)?;
         ensure(joined.contains("joined home"), || format!("{}: {joined}", machine.name))
     }
 
-    /// Joins with the token among the arguments, as a node that goes on running.
+    /// Joins with the token among the arguments, as a node that keeps running.
     pub(super) fn join_by_argument(&mut self, at: usize, token: &str) -> Result<()> {
         let machine = &mut self.machines[at];
         let command = machine.node_command(&["join", token, "--name", &machine.name.clone()]);
@@ -221,7 +221,7 @@ impl MeshTestbed {
         Ok(())
     }
 
-    /// Begins to join with the token among the arguments, as a program that goes on running.
+    /// Begins to join with the token among the arguments, as a program that keeps running.
     pub(super) fn begin_to_join(&mut self, at: usize, token: &str) -> Result<()> {
         let machine = &mut self.machines[at];
         let command = machine.node_command(&["join", token, "--name", &machine.name.clone()]);
@@ -270,7 +270,7 @@ impl MeshTestbed {
         self.machines[at].daemon.as_mut().context("the node does not run")
     }
 
-    /// Ends a node, which must undo everything.
+    /// Stops a node, which must undo everything.
     pub(super) fn stop(&mut self, at: usize) -> Result<()> {
         self.daemon(at)?.stop()
     }
@@ -281,15 +281,15 @@ impl MeshTestbed {
         self.killed(at)
     }
 
-    /// Waits for the end of a node that was killed.
+    /// Waits for the end of a killed node.
     pub(super) fn killed(&mut self, at: usize) -> Result<()> {
         self.ended(at)?;
         let space = &self.machines[at].space;
-        // Its helper undoes what it did, before another one begins.
+        // Wait until its helper has undone everything, before another one starts.
         until("the device is gone", LIMIT, || Ok(!space.run("ip", &["link"])?.contains("mesh-")))
     }
 
-    /// Deletes the files of a machine, which can join again as a new node.
+    /// Deletes the files of a machine, so it can join again as a new node.
     pub(super) fn forget(&self, at: usize) -> Result<()> {
         let dir = &self.machines[at].dir;
         std::fs::remove_dir_all(dir)?;
@@ -309,7 +309,7 @@ impl MeshTestbed {
         self.daemon(at)?.wait_exit(LIMIT).map(drop)
     }
 
-    /// Returns what a node has logged.
+    /// Returns a node's log.
     pub(super) fn log(&mut self, at: usize) -> Result<String> {
         Ok(self.daemon(at)?.log())
     }
@@ -338,7 +338,7 @@ impl MeshTestbed {
         Ok(peer["route"].as_str().context("no route")?.to_owned())
     }
 
-    /// Returns what a member reports of another one.
+    /// Returns a member's report on another one.
     pub(super) fn peer(&self, from: usize, to: usize) -> Result<Value> {
         let peers = self.machines[from].json(&["peers"])?;
         let peers = peers.as_array().context("no peers")?;
@@ -368,7 +368,7 @@ impl Machine {
         command
     }
 
-    /// Returns the command of a node that goes on running.
+    /// Returns the command of a node that keeps running.
     pub(super) fn node_command(&self, words: &[&str]) -> Command {
         let mut command = self.command(words);
         command.args(["--dns", if self.has_own_etc { "on" } else { "off" }]);
@@ -382,7 +382,7 @@ impl Machine {
         Ok(std::fs::write(folder.join("mesh.toml"), settings)?)
     }
 
-    /// Gives the machine an /etc of its own. Returns its folder.
+    /// Gives the machine its own /etc. Returns its folder.
     pub(super) fn separate_etc(&mut self) -> Result<PathBuf> {
         let etc = own_etc(&self.dir.join("etc"))?;
         self.space.separate_files(&etc)?;
@@ -394,12 +394,12 @@ impl Machine {
         self.command(&["join", token, "--no-up", "--name", &self.name])
     }
 
-    /// Runs a verb to its end. Returns what it prints.
+    /// Runs a verb to its end. Returns its output.
     pub(super) fn mesh(&self, words: &[&str]) -> Result<String> {
         output(self.command(words))
     }
 
-    /// Runs another command than `adit mesh` to its end, with this machine's files. Returns what it prints.
+    /// Runs a command other than `adit mesh` to its end, with this machine's files. Returns its output.
     pub(super) fn adit(&self, words: &[&str]) -> Result<String> {
         let mut command = self.space.command(&self.program.to_string_lossy());
         command.args(words).arg("--dir").arg(&self.dir);
@@ -421,7 +421,7 @@ impl Machine {
         }
     }
 
-    /// Runs a verb to its end with this input. Returns what it prints.
+    /// Runs a verb to its end with this input. Returns its output.
     pub(super) fn mesh_with_input(&self, words: &[&str], input: &str) -> Result<String> {
         run_with_input(self.command(words), input)
     }
@@ -449,14 +449,14 @@ fn with_children(pid: u32) -> Result<Vec<u32>> {
     Ok(std::iter::once(pid).chain(listed.split_whitespace().flat_map(str::parse)).collect())
 }
 
-/// Connects a host that is in no mesh to the internet. Returns its address.
+/// Connects a host outside the mesh to the internet. Returns its address.
 pub(super) fn add_to_internet(bed: &MeshTestbed, host: &Namespace, number: u8) -> Result<IpAddr> {
     attach(&bed.internet, host, number)?;
     Ok(outer(number))
 }
 
-/// Connects a namespace to the internet with the address 11.0.0.NUMBER. It is no address for documentation, because
-/// miniupnpd maps no ports at those.
+/// Connects a namespace to the internet with the address 11.0.0.NUMBER. Do not use an address reserved for documentation: miniupnpd maps no
+/// ports for those.
 fn attach(internet: &Namespace, space: &Namespace, number: u8) -> Result<()> {
     let peer = format!("type veth peer name wan netns {}", space.name());
     let port = format!("link add port{number} up master br0 {peer}");
@@ -522,7 +522,7 @@ const MAPPED_PORTS: &str = "table inet mapped {
     chain forward { }
 }";
 
-/// The settings of miniupnpd: PCP and NAT-PMP on the side of the machine.
+/// miniupnpd's settings: PCP and NAT-PMP on the machine's side.
 const MINIUPNPD: &str = "\
 ext_ifname=wan
 listening_ip=lan
@@ -539,7 +539,7 @@ uuid=00000000-0000-0000-0000-000000000000
 allow 1024-65535 10.0.0.0/24 1024-65535
 ";
 
-/// Makes a NAT box map ports on request; `folder` is for its files.
+/// Makes a NAT map ports on request; `folder` is for its files.
 pub(super) fn start_miniupnpd(nat_box: &Namespace, folder: &Path) -> Result<Daemon> {
     let mut nft = nat_box.command("nft");
     nft.args(["-f", "-"]);
@@ -553,7 +553,7 @@ pub(super) fn start_miniupnpd(nat_box: &Namespace, folder: &Path) -> Result<Daem
     Ok(daemon)
 }
 
-/// Returns the ports that a NAT box maps, as rules of nftables.
+/// Returns the ports that a NAT maps, as nftables rules.
 pub(super) fn mapped_ports(nat_box: &Namespace) -> Result<String> {
     let rules = nat_box.run("nft", &["list", "chain", "inet", "mapped", "ports"])?;
     Ok(rules.lines().filter(|line| line.contains("dnat")).collect())
