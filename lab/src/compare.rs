@@ -1,4 +1,4 @@
-//! `adit-lab compare A B`, which determines whether B is slower than A.
+//! `adit-lab compare A B` determines whether B is slower than A.
 //!
 //! A and B are the folders of two runs, for example before and after a change. The rules of the comparison:
 //!
@@ -51,9 +51,9 @@ pub const ALPHA_SCENARIO: f64 = 0.03;
 pub const ALPHA_ROW: f64 = 0.01;
 /// The slowdown in percent up to which B is never called slower, for ratios to a reference.
 pub const FLOOR: f64 = 2.0;
-/// The same for absolute figures, which drift with the machine.
+/// The same limit for absolute figures, which drift with the machine.
 pub const FLOOR_ABSOLUTE: f64 = 5.0;
-/// The same for instruction counts.
+/// The same limit for instruction counts.
 pub const FLOOR_INSTRUCTIONS: f64 = 0.5;
 
 /// Which two runs to compare.

@@ -1,4 +1,4 @@
-//! The record of a trial, which is one line of `trials.jsonl`.
+//! The record of a trial: one line of `trials.jsonl`.
 //!
 //! A report is computed only from these lines and the manifest.
 

@@ -1,4 +1,4 @@
-//! Handshakes without I/O, in which two engines exchange packets as fast as possible.
+//! Measures handshakes without I/O: two engines exchange packets as fast as possible.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ pub fn measure_handshakes(count: u32) -> Result<HandshakeCost> {
     })
 }
 
-/// The maximum number of handshakes in one measurement, which take about a minute.
+/// The maximum number of handshakes in one measurement, about a minute's worth.
 const MOST: u32 = 100_000;
 
 /// Time spent inside the engines.

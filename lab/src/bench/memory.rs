@@ -16,7 +16,7 @@ use adit_wire::VnetHeader;
 pub enum Size {
     /// All packets have this many bytes, including the IP header (20 to 65,535).
     Bytes(usize),
-    /// A mix in which, of twelve packets, seven have 64, four 576 and one 1,400 bytes.
+    /// A mix: of twelve packets, seven have 64 bytes, four have 576 and one has 1,400.
     Imix,
     /// TCP super-packets of 64 KiB, split, sealed, opened and merged again.
     Super,

@@ -78,7 +78,7 @@ pub(super) fn all_series<'a>(a: &'a Summary, b: &'a Summary, relative: bool) -> 
             let Some(other) = twin.values.get(name) else { continue };
             let bases =
                 reference.and_then(|[a, b]| Some([a.values.get(name)?, b.values.get(name)?]));
-            // A reference that has a zero among its figures cannot be used for this figure.
+            // A reference with a figure of zero cannot be used here, because the ratio would be infinite.
             let bases = bases
                 .filter(|bases| bases.iter().all(|base| base.by_round.values().all(|x| *x > 0.0)));
             let sign = if metric.better == Better::Higher { 1.0 } else { -1.0 };

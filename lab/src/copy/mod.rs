@@ -1,5 +1,4 @@
-//! A tunnel that shows the ceiling, which a VPN of adit's shape could reach if cryptography and checksums of payloads
-//! cost nothing.
+//! A tunnel that shows the ceiling: the throughput of a VPN with adit's design if cryptography and payload checksums cost nothing.
 //!
 //! One thread moves super-packets from a TUN device to trains of datagrams and back, with the same system calls as the
 //! data plane and one pass over each packet on the way out. It authenticates no peer and is only for measuring.
@@ -47,7 +46,7 @@ pub struct Arguments {
     mtu: u32,
 }
 
-/// A peer and the inner addresses whose packets are sent to it.
+/// A peer and its addresses inside the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     outer: SocketAddr,
@@ -141,7 +140,7 @@ impl Peers {
 
 const TUN: u64 = 0;
 const SOCKET: u64 = 1;
-/// The number of bytes that are split before they are sent, which is as much as stays in a core's cache.
+/// The number of bytes that are split before they are sent: as much as fits in a core's cache.
 const ARENA: usize = 256 << 10;
 /// The number of reads of the TUN device before the socket has its turn.
 const READS: usize = 64;

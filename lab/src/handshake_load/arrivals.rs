@@ -96,8 +96,8 @@ pub fn latency<'a>(arrivals: impl IntoIterator<Item = &'a Arrival>) -> Latency {
     Latency { count: histogram.len(), lost, quantiles }
 }
 
-/// Returns the recovery time of the server, which lasts from `after` until the first instant at which a `window` begins
-/// whose clients all connected, 99 of 100 of them within `limit`. `None` if that did not happen during the run.
+/// Returns the server's recovery time: from `after` until the first `window` whose clients all connected, 99 % of them within `limit`.
+/// `None` if there was no such window during the run.
 pub fn recovery(
     arrivals: &[Arrival],
     after: Duration,

@@ -1,4 +1,4 @@
-//! The thread of a client pool, with its engines and their sockets and timers.
+//! The thread of a client pool, with its engines, sockets and timers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -138,7 +138,7 @@ impl ClientLoop {
         })
     }
 
-    /// Executes commands, and in between serves the clients' timers and packets, until the sending half is dropped.
+    /// Executes commands and serves the clients' timers and packets, until the sending half is dropped.
     pub(super) fn live(&mut self, inbox: &Receiver<PoolCommand>) -> Result<()> {
         loop {
             // The wait is short, so that connected clients acknowledge packets promptly.

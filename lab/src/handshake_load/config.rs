@@ -1,4 +1,4 @@
-//! The configuration that every server of the handshake load is started with, and that of its clients.
+//! The configuration of every server under handshake load, and of its clients.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -47,8 +47,7 @@ pub fn server(keys: &Path, openvpn: bool) -> String {
         let _ = writeln!(text, "{word} {}", keys.join(file).display());
     }
     if openvpn {
-        // Otherwise its limit of 100 unauthenticated packets in 10 s, for all clients together, would be all that is
-        // measured.
+        // Otherwise only its limit would be measured: 100 unauthenticated packets in 10 s for all clients together.
         text.push_str("connect-freq-initial 1000000 1\ndisable-dco\n");
     }
     text

@@ -1,5 +1,4 @@
-//! A pool of clients in one process, which performs handshakes with a real server at a rate that the server does not
-//! choose.
+//! A pool of clients in one process that performs handshakes with a real server at a rate independent of the server.
 //!
 //! ```text
 //!  schedule (intended times) -> ClientPool (client engines, a socket each, one thread) -> Arrivals -> steps, recovery

@@ -1,6 +1,5 @@
-//! An authenticated client without any restraint: it renegotiates without a pause, floats, packs many control messages
-//! into a record, and repeats its push request. It is built from parts of the protocol, since none of adit's engines
-//! would do this.
+//! An authenticated client without restraint: it renegotiates without a pause, floats, packs many control messages into a record, and
+//! repeats its push request. It is built from parts of the protocol, since none of adit's engines would do this.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
@@ -46,7 +45,7 @@ fn randoms() -> Randoms {
     Randoms { random1: [1; 32], random2: [2; 32] }
 }
 
-/// A message that has not been acknowledged yet.
+/// An unacknowledged message.
 struct UnackedMessage {
     id: u32,
     opcode: Opcode,
@@ -134,7 +133,7 @@ pub struct Client {
     floats: usize,
     ours: SessionId,
     theirs: Option<SessionId>,
-    /// The last completed negotiation, whose TLS session carries control messages.
+    /// The last completed negotiation. Its TLS session carries control messages.
     settled: Option<Negotiation>,
     current: Negotiation,
     peer: Option<u32>,

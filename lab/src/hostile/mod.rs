@@ -1,4 +1,4 @@
-//! Adversaries, which send a server everything that the protocol allows, at a fixed rate.
+//! Adversaries that send a server everything that the protocol allows, at a fixed rate.
 //!
 //! ```text
 //!  Adversary::start -> a separate thread: Attack::act, paced -> Adversary::finish -> Counts

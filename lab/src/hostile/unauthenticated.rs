@@ -1,5 +1,4 @@
-//! An unauthenticated peer, which sends resets, with and without valid wrapping, and packets with a
-//! wrong MAC.
+//! An unauthenticated peer that sends resets, with and without valid wrapping, and packets with a wrong MAC.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use adit_testbed::failure::{Context, Result, ensure};
 use super::forge::Forger;
 use super::{Attack, Counts, Target};
 
-/// The number of resets, each with a different session id, which are sent in turn.
+/// The number of resets that are sent in turn, each with a different session id.
 const RESETS: u64 = 512;
 /// The length in bytes of a data packet that is not sealed by any key.
 const DATA: usize = 100;
@@ -32,8 +31,7 @@ enum Kind {
     Data,
 }
 
-/// The order of the packets, each with its kind, whether it seems to come from the honest client,
-/// and its name.
+/// The packets in order: kind, whether it seems to come from the honest client, and name.
 const ROTA: [(Kind, bool, &str); 8] = [
     (Kind::Reset, false, "resets"),
     (Kind::WrongMac, false, "resets with a wrong MAC"),

@@ -1,16 +1,16 @@
 //! The CPU time of other programs on the machine during a trial and just before it.
 //!
-//! A run has its own pid namespace, so /proc shows only the run's processes, while /proc/stat counts the whole machine,
-//! so the difference belongs to other programs. The kernel's own work, which packets cause, is counted for neither.
+//! A run has its own pid namespace, so /proc shows only the run's processes. /proc/stat counts the whole machine, and the difference
+//! belongs to other programs. The kernel's own work on packets is counted for neither.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use super::proc::{Machine, spent};
 
-/// A trial during which other programs took a larger share of the machine than this is marked.
+/// The share of the machine taken by other programs above which a trial is marked.
 pub const FOREIGN_MARK: f64 = 0.03;
-/// A trial before which programs waited for a CPU for a larger share of the pause than this is marked.
+/// The share of the pause before a trial in which programs waited for a CPU, above which the trial is marked.
 pub const PRESSURE_MARK: f64 = 0.05;
 /// The pause before a trial.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -24,7 +24,7 @@ use watch::Watch;
 /// The interval between samples.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A trial from which the hypervisor took a larger share than this is marked.
+/// The share taken by the hypervisor above which a trial is marked.
 pub const STEAL_MARK: f64 = 0.01;
 
 /// The two ends of the window that counts.

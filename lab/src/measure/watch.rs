@@ -1,4 +1,4 @@
-//! The state of a meter, which determines when each figure is read, and the cost computed from the figures.
+//! The state of a meter: when to read each figure, and the cost computed from the figures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,7 @@ const PROCESSES: usize = 16;
 const MEMORIES: usize = 4;
 /// The number of hosts whose counters are read in one tick.
 const HOSTS: usize = 8;
-/// If reading the memory takes longer than this, it disturbs the trial, and is then done only in every [`SELDOM`]th
-/// tick.
+/// If reading the memory takes longer than this, it disturbs the trial, so it happens only in every [`SELDOM`]th tick.
 const DEAR: Duration = Duration::from_millis(2);
 /// See [`DEAR`].
 const SELDOM: usize = 10;
@@ -113,7 +112,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Reads the rest of an edge a moment later, which is everything but the clocks.
+    /// Reads the rest of an edge, everything but the clocks, a moment later.
     pub(super) fn details(&mut self, edge: Edge) -> Result<()> {
         self.look_at_processes(usize::MAX);
         self.look_at_hosts(usize::MAX)?;
@@ -205,7 +204,7 @@ impl Watch {
         }
     }
 
-    /// Returns the processes whose turn it is, at most `most` and different ones in each tick.
+    /// Returns the processes to read in this tick: at most `most`, and different ones each time.
     fn turn(&mut self, most: usize) -> Vec<&mut Process> {
         let all: Vec<&mut Process> =
             self.roles.iter_mut().flat_map(|role| &mut role.processes).collect();

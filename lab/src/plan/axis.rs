@@ -218,7 +218,7 @@ words! {
 }
 
 words! {
-    /// Whether clients come for the first time.
+    /// Whether clients connect for the first time.
     Storm {
         /// They connect for the first time.
         Cold = "cold",

@@ -13,7 +13,7 @@ pub struct Description {
     pub name: &'static str,
     /// A description in one line.
     pub what: &'static str,
-    /// The axes of the kind besides `subjects`; those of the first group are part of every point.
+    /// The axes of the kind besides `subjects`. Axes of the first group are part of every point.
     pub axes: &'static [Axis],
 }
 
@@ -92,7 +92,7 @@ impl Kind {
         &ALL[self as usize]
     }
 
-    /// Returns whether its subjects send packets through a database, which those of no other kind do.
+    /// Returns whether its subjects send packets through a database.
     pub fn through_a_database(self) -> bool {
         matches!(self, Self::Postgres | Self::Soak)
     }

@@ -1,4 +1,4 @@
-//! Plans, which define the scenarios, points and subjects of a run, the number of rounds, and the order of the trials.
+//! Plans. A plan defines the scenarios, points and subjects of a run, the number of rounds, and the order of the trials.
 //!
 //! `smoke`, `standard`, `full`, `transports` and `workers` are plan files like those that any user can write
 //! (`lab/plans/`); `docs/lab.md` describes the format.
@@ -37,7 +37,7 @@ pub const PRESETS: [(&str, &str); 13] = [
     ("postgres-soak", include_str!("../../plans/postgres-soak.toml")),
 ];
 
-/// A plan, which lists the scenarios to run.
+/// A plan: the scenarios to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The name of the plan, for the folder of results.

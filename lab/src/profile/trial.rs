@@ -1,4 +1,4 @@
-//! The command `profile`, which samples one trial of a scenario.
+//! The command `profile`: samples one trial of a scenario.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::record::{Measurement, Point};
 use crate::scenario::Runner;
 use crate::subject::{self, Subject, Toolchain};
 
-/// Shows where the time goes in one trial of a scenario: a flame graph and a call graph, and the difference to another
-/// subject or to what an earlier call drew. Needs root and perf.
+/// Shows where the time goes in one trial of a scenario: a flame graph and a call graph, and the difference to another subject or to an
+/// earlier call's graphs. Needs root and perf.
 ///
 /// Example: adit-lab profile single-stream --against adit@HEAD~1
 #[derive(Debug, Clone, clap::Args)]
@@ -32,7 +32,7 @@ pub struct Arguments {
     /// What to sample: adit, adit@REVISION, copy, openvpn, ...; adit if not given.
     #[arg(long)]
     subject: Option<Subject>,
-    /// Draw the difference to this too: another subject, or the folder that an earlier call made.
+    /// Also draw the difference to another subject, or to the folder of an earlier call.
     #[arg(long, value_name = "SUBJECT|DIR")]
     against: Option<String>,
     /// Length of each window of the trial, in seconds.

@@ -26,9 +26,9 @@ use figures::Figures;
 /// Example: adit-lab publish lab-results/standard-20260301-101500
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The run's folder; without one the tables are written again from what was published
+    /// The run's folder; without one, write the tables again from the published runs
     dir: Option<PathBuf>,
-    /// Write nothing: print how old each table is; exit code 1 if one is not what its run says, or older than the code it measured
+    /// Write nothing: print how old each table is; exit code 1 if one differs from its run, or is older than the code it measured
     #[arg(long, conflicts_with = "dir")]
     check: bool,
 }
@@ -38,7 +38,7 @@ pub const DOCUMENTS: [&str; 2] = ["README.md", "docs/benchmarks.md"];
 /// The directory of published runs.
 const FOLDER: &str = "docs/figures";
 
-/// Publishes a run, or checks what is published.
+/// Publishes a run, or checks published runs.
 ///
 /// # Errors
 /// The run cannot be published, a document names figures that do not exist, or a file cannot be read or written.

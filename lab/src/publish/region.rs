@@ -1,4 +1,4 @@
-//! Tables in a document. A comment, which is not rendered, defines the table below it:
+//! Tables in a document. An HTML comment defines the table below it:
 //!
 //! ```text
 //! <!-- figures: standard

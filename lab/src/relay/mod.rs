@@ -1,5 +1,5 @@
-//! The baseline of a bridge, a plain relay as it would be written in C. It reads and writes each frame with one system
-//! call each, between two TAP devices without offloads.
+//! The baseline for a bridge: a plain relay, as one would write it in C. It reads and writes each frame with one system call each, between
+//! two TAP devices without offloads.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;

@@ -15,7 +15,7 @@ pub(super) struct Document {
     pub notices: Vec<String>,
     /// The facts of the run: its plan and its machine.
     pub facts: Vec<(String, String)>,
-    /// One sentence each, for a reader who stops here.
+    /// The results in one sentence each, for a reader who stops here.
     pub headline: Vec<Headline>,
     pub validity: Validity,
     /// Version and state of each subject.
@@ -82,7 +82,7 @@ pub(super) struct Text {
     pub tone: Tone,
 }
 
-/// The tone of a cell. The words have the same meaning, which the colour only repeats.
+/// The tone of a cell. The colour only repeats what the words say.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Tone {
     #[default]
@@ -298,7 +298,7 @@ fn mbps(cell: &Cell) -> String {
     }
 }
 
-/// Compares with the bare link, which is an upper bound, so the sentence gives the share of it that is reached.
+/// Compares with the bare link. It is an upper bound, so the sentence gives the share that is reached.
 fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Comparison> {
     let (a, b) = (adit.values.get(metric)?, bare.values.get(metric)?);
     let rounds = a.by_round.iter();

@@ -1,4 +1,4 @@
-//! `report.html`, which is one self-contained page.
+//! `report.html`: one self-contained page.
 
 use std::fmt::Write;
 

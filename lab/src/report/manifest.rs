@@ -1,5 +1,4 @@
-//! `manifest.json`, which contains everything about a run except its trials, such as the plan, the machine and the
-//! versions.
+//! `manifest.json`: everything about a run except its trials, such as the plan, the machine and the versions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -39,7 +38,7 @@ pub struct Manifest {
     pub machine: Machine,
     /// The versions of the tools that measured, by the name of the tool.
     pub tools: BTreeMap<String, String>,
-    /// For each subject by name, what was measured, or why it was not.
+    /// For each subject by name, the measured version, or the reason why it was not measured.
     pub subjects: BTreeMap<String, SubjectEntry>,
     /// For each link mode by name, the flags as `ethtool -k` printed them.
     pub links: BTreeMap<String, String>,

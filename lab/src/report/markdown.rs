@@ -1,4 +1,4 @@
-//! `report.md`, which is also readable on a terminal.
+//! `report.md`, also readable on a terminal.
 
 use super::document::{Document, Headline, Table, Text};
 

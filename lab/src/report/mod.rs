@@ -1,4 +1,4 @@
-//! The reports of a run, which are pure functions of `trials.jsonl` and `manifest.json`.
+//! The reports of a run, as pure functions of `trials.jsonl` and `manifest.json`.
 //!
 //! ```text
 //! trials.jsonl ─┐            ┌─ tables ─> Document ─┬─> report.md

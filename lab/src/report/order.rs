@@ -1,4 +1,4 @@
-//! The order and the colours of subjects and points, which are the same everywhere.
+//! The order and the colours of subjects and points, the same everywhere.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -157,7 +157,7 @@ impl<'a> Scenario<'a> {
         wanted || ((judged || metric::find(name).is_none()) && !is_of_end(name))
     }
 
-    /// Returns the figures of one end that are not among the results.
+    /// Returns the figures of one end that are not main results.
     fn of_end(&self, prefix: &str) -> Vec<&'a str> {
         let metrics = self.metrics.iter().copied();
         metrics.filter(|name| name.starts_with(prefix) && !self.is_result(name)).collect()
@@ -190,7 +190,7 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// Returns the main results of the scenario, in which a subject that could not be measured has a row with a gap.
+    /// Returns the main results of the scenario. A subject that could not be measured has a row with a gap.
     fn results(&self) -> Option<Table> {
         let mut metrics: Vec<&str> =
             self.metrics.iter().copied().filter(|name| self.is_result(name)).collect();
@@ -263,7 +263,7 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// Returns the figures next to the reference's, beginning with the one by which the subjects are compared.
+    /// Returns the figures next to the reference's, most important first.
     fn ratios(&self) -> Option<Table> {
         let reference = self.reference()?;
         let primary = self.primary().filter(|name| better(name) != Better::Neither)?;

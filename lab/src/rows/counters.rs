@@ -1,5 +1,5 @@
-//! Counts the packets that passed, in a form that can be compared with the table. This is a set of counts, and a sum of
-//! hashes that does not depend on the order.
+//! Counts the packets that passed, in a form that can be compared with the table: counts, and a sum of hashes that does not depend on the
+//! order.
 
 use std::fmt;
 use std::str::FromStr;

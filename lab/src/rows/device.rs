@@ -9,7 +9,7 @@ use adit_testbed::failure::{Context, Result};
 use adit_wire::VnetHeader;
 use tokio::io::unix::AsyncFd;
 
-/// The largest packet that is read, because the original's 2,000 bytes would not suffice for a device with adit's MTU.
+/// The size of the largest packet. The original's 2,000 bytes would not suffice for a device with adit's MTU.
 const LARGEST: usize = 8000;
 
 struct Queue(TunQueue);

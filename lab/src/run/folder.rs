@@ -1,4 +1,4 @@
-//! A run's folder, with its records so far and the file to which the next one is appended.
+//! A run's folder, with its records so far and the file for further ones.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

@@ -33,7 +33,7 @@ pub struct ConnectionsSpec {
     pub pattern: Pattern,
     /// The time for which each rate is offered.
     pub step: Duration,
-    /// The parameters of the search, which include the conditions under which a rate is not sustained.
+    /// The parameters of the search, including the conditions under which a rate is not sustained.
     pub plan: Plan,
 }
 
@@ -51,8 +51,7 @@ impl Default for ConnectionsSpec {
 
 /// The time limit for the clients of a storm.
 const STORM: Duration = Duration::from_secs(20);
-/// The time limit for the last clients of a step, which is longer than any limit on p99 and shorter than a
-/// retransmission.
+/// The time limit for the last clients of a step: longer than any limit on p99, and shorter than a retransmission.
 const STRAGGLERS: Duration = Duration::from_millis(500);
 /// The time limit for a server to complete the rest of a step.
 const SETTLE: Duration = Duration::from_secs(1);

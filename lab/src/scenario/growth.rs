@@ -10,7 +10,7 @@ use crate::record::Measurement;
 use crate::subject::Subject;
 use crate::work::{Sizes, Window, udp_open_loop};
 
-/// The size of a datagram as an IP packet, which fits into every tunnel without fragmentation.
+/// The size of a datagram as an IP packet. It fits into every tunnel without fragmentation.
 const PACKET: u16 = 1300;
 
 pub(super) fn run(

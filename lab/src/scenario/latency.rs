@@ -11,8 +11,7 @@ use crate::record::{Latency, Measurement};
 use crate::subject::Subject;
 use crate::work::{Echo, Window, echo_latency, tcp_bulk};
 
-/// The number of probes a second, which is high enough for a p99.9 in a few seconds and low enough
-/// to leave a tunnel idle.
+/// The number of probes a second: high enough for a p99.9 in a few seconds, and low enough to leave a tunnel idle.
 const RATE: f64 = 500.0;
 
 pub(super) fn run(

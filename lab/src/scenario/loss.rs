@@ -18,7 +18,7 @@ use crate::work::{Edge, Window, tcp_bulk, unreachable};
 /// The delay of each direction. Without any delay, TCP recovers from a loss faster than on any real
 /// path.
 const DELAY: Duration = Duration::from_millis(5);
-/// The maximum time for which a packet is held back, in which some dozens of packets overtake it.
+/// The maximum time for which a packet is held back. Dozens of packets overtake it meanwhile.
 const HELD: Duration = Duration::from_millis(5);
 /// The average number of packets in a burst.
 const BURST: f64 = 10.0;
@@ -65,7 +65,7 @@ pub(super) fn run(
     Ok(measurement)
 }
 
-/// Returns the impairment that all points share, which is the delay in each direction.
+/// Returns the impairment that all points share: the delay in each direction.
 fn delayed() -> Impairment {
     Impairment { delay: DELAY, ..Impairment::default() }
 }

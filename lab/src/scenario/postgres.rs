@@ -17,7 +17,7 @@ use crate::work::{Measured, Window, echo_latency, iperf3};
 /// The number of round trips a second. Each takes two or more transactions in the well-known scheme, so many more would
 /// be a load.
 const RATE: f64 = 50.0;
-/// The window of the idle round trips, which has room for a few hundred, enough for a 99th percentile.
+/// The window of the idle round trips: long enough for a few hundred, and so for a 99th percentile.
 const IDLE: Window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(6) };
 
 /// Twice the default retention, because otherwise a fast trial would drop its first rows before they are counted.

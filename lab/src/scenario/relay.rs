@@ -1,4 +1,4 @@
-//! Bulk traffic between two members of a mesh: on their direct path, and then through a relay, because they reach only that.
+//! Bulk traffic between two members of a mesh: on their direct path, and then through a relay, when they can reach nothing else.
 
 use std::rc::Rc;
 

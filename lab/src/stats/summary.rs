@@ -35,7 +35,7 @@ pub struct Row {
     pub is_reference: bool,
     /// The metrics, by the names of [`crate::metric::ALL`]; empty if nothing was measured.
     pub values: BTreeMap<String, Cell>,
-    /// The rounds that count, which are the valid ones, or only the unmarked ones if there are at least three of them.
+    /// The rounds that count: the valid ones, or only the unmarked ones if there are at least three of them.
     pub rounds: Vec<u32>,
     /// The valid rounds in which the hypervisor took more than 1 % of the machine's time.
     pub marked: Vec<u32>,

@@ -1,4 +1,4 @@
-//! adit's mesh. The server is its first node, and every client joins with a token.
+//! Tunnels of adit's mesh. The server is its first node, and every client joins with a token.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,13 +14,13 @@ use super::toolchain::Toolchain;
 use super::{MemberPath, TunnelSpec, Tunnels, reach};
 use crate::testbed::Testbed;
 
-/// The device of a mesh of the default name.
+/// The device of a mesh with the default name.
 const DEVICE: &str = "mesh-home";
 
-/// The beginning of a token, which has a line of its own.
+/// The beginning of the line with the token.
 const TOKEN: &str = "adit-mesh1-";
 
-/// Starts a node at every host; the clients have sessions with the server.
+/// Starts a node on every host; the clients have sessions with the server.
 pub(super) fn start(
     toolchain: &Toolchain,
     testbed: &Testbed,
@@ -62,7 +62,7 @@ pub(super) fn start(
     Ok(tunnels)
 }
 
-/// The nodes, each with a folder of its own; the server is number 0.
+/// The nodes, each with its own folder; the server is number 0.
 struct Nodes<'a> {
     adit: PathBuf,
     folder: &'a Path,
@@ -76,7 +76,7 @@ impl Nodes<'_> {
         command
     }
 
-    /// Waits until the first two clients send to each other on this path.
+    /// Waits until the first two clients send to each other by this path.
     fn wait_for_path(&self, testbed: &Testbed, path: MemberPath) -> Result<()> {
         let last = Instant::now() + SETUP_LIMIT;
         let ends = testbed.clients.iter().zip([(1, "client2"), (2, "client1")]);
@@ -96,7 +96,7 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// Returns the command of a node that runs, and leaves the DNS settings alone.
+    /// Returns the command that runs a node without changing the DNS settings.
     fn up(&self, host: &Namespace, number: usize, words: &[&str]) -> Command {
         let mut command = self.command(host, number, &["up", "--dns", "off"]);
         command.args(words);

@@ -1,4 +1,4 @@
-//! The subjects of measurements: VPNs, and the bounds that they are compared with.
+//! The subjects of measurements: VPNs, and the bounds with which they are compared.
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,7 +44,7 @@ pub use wired::Joint;
 pub enum Subject {
     /// No tunnel at all, only the veth pair.
     Bare,
-    /// A tunnel without cryptography through two TUN devices: which is the ceiling of any VPN of this design.
+    /// A tunnel without cryptography through two TUN devices: the ceiling of any VPN with this design.
     Copy,
     /// A tunnel with OpenVPN's protocol.
     Vpn(Vpn),

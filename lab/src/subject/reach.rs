@@ -1,5 +1,5 @@
-//! Checks whether hosts reach each other, from many namespaces at once. It sends its own echo requests, since a hundred
-//! `ping` processes take longer than a hundred handshakes.
+//! Checks whether hosts reach each other, from many namespaces at once. It sends its own echo requests, because a hundred `ping` processes
+//! take longer than a hundred handshakes.
 
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use adit_testbed::tunnel::InnerAddrs;
 use nix::ifaddrs::getifaddrs;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// The time limit of an echo before the next is sent.
+/// The time to wait for an echo before the next request is sent.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Waits until `to` answers each of these hosts, probing from all of them at once.

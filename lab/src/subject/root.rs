@@ -59,7 +59,7 @@ impl RootProgram {
     }
 
     fn words(&self) -> (&OsStr, &[OsString]) {
-        // There is always a linker, because `find` has made the words.
+        // There is always a linker, because `find` has put it first.
         self.words
             .split_first()
             .map_or((OsStr::new("ld.so"), &[]), |(linker, words)| (linker, words))

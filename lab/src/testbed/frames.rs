@@ -17,8 +17,7 @@ use std::os::fd::AsFd;
 
 use super::LinkMode;
 
-/// The number of outgoing frames that are examined, which is enough to see the largest one and too few to slow a trial
-/// down.
+/// The number of outgoing frames to examine: enough to see the largest one, and too few to slow a trial down.
 const LOOK_AT: u32 = 3000;
 
 /// `PACKET_OUTGOING` of linux/if_packet.h: an outgoing frame.

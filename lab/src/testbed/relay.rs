@@ -33,7 +33,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::record::{Latency, Measurement};
 
-/// The length of the sender's queue while the relay is busy, which is that of a network card.
+/// The length of the sender's queue while the relay is busy, as for a network card.
 const QUEUE: u32 = 1000;
 
 /// The number of packets that are moved in one direction before the other direction, the timers and other threads have

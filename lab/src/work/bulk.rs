@@ -13,7 +13,7 @@ use super::{Edge, Measured, Route, Window, sockets};
 
 /// The size of a write and of the read buffer.
 const PIECE: usize = 128 << 10;
-/// The size of each flow's first write, which is short so that the last of a hundred flows starts soon after the first.
+/// The size of each flow's first write: short, so the last of a hundred flows starts soon after the first.
 const FIRST: usize = 1 << 10;
 /// The number of pieces that a flow may move in a row while the others are idle.
 const ALONE: usize = 8;

@@ -22,8 +22,7 @@ use crate::record::Latency;
 const PROBE: usize = 56;
 /// The time after the last probe in which an echo may still arrive.
 const GRACE: Duration = Duration::from_secs(1);
-/// The maximum number of probes of one [`Echo`], which at 1000 a second last for more than an hour. After that it only
-/// receives.
+/// The maximum number of probes of one [`Echo`]: more than an hour at 1000 a second. After that it only receives.
 const MOST: usize = 4_000_000;
 
 /// Probes and their echoes between two hosts, on separate threads, until [`Echo::finish`]. The probes are sent by a

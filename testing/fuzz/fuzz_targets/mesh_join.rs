@@ -1,5 +1,5 @@
-//! Fuzzes the exchange by which a node joins a mesh. A record that is decoded is encoded the same way again; whatever
-//! arrives, an inviter admits no node without the secret, and a node joins no mesh but that of its token.
+//! Fuzzes the exchange by which a node joins a mesh. A decoded record encodes to the same bytes again. Whatever arrives, an inviter admits
+//! no node without the secret, and a node joins only its token's mesh.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_crypto::sha256;

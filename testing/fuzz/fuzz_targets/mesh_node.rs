@@ -1,4 +1,4 @@
-//! Fuzzes what members of a mesh send each other about relays and endpoints.
+//! Fuzzes the records about relays and endpoints that members of a mesh exchange.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,7 +1,7 @@
 //! Fuzzes the search for paths to a peer of the mesh. No order of records, probes and changes of the network makes the
 //! finder panic, exceed its bounds, or stay busy without the passage of time.
 //!
-//! The input is a list of steps: the kind, the length of the step's bytes, and these bytes.
+//! The input is a list of steps, each with its kind, a length, and that many bytes.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::SocketAddr;

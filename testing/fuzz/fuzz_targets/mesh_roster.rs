@@ -1,5 +1,5 @@
-//! Fuzzes the roster of a mesh: objects, logs and tokens are encoded as they were decoded. Other bytes are a script, by
-//! which signers write in two sets of changes: the roster of both together does not depend on their order.
+//! Fuzzes the roster of a mesh: objects, logs and tokens that decode encode to the same bytes again. Other input is a script by which
+//! signers add changes to two sets; the merged roster must not depend on the order of merging.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_crypto::sha256;

@@ -1,5 +1,5 @@
-//! Fuzzes the exchange of changes between two members of a mesh. A record that is decoded is encoded the same way again, and
-//! whatever a neighbour sends, every answer is a record of bounded length.
+//! Fuzzes the exchange of changes between two members of a mesh. A decoded record encodes to the same bytes again, and whatever a neighbour
+//! sends, every answer is a record of bounded length.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_crypto::sha256;
@@ -39,7 +39,7 @@ pub fn run(bytes: &[u8]) {
     let mut sync = RosterSync::default();
     sync.connected(SESSION);
     let now = Instant::from_nanos(1_000_000_000);
-    // The bytes as one record, and as several with their lengths.
+    // Pass the bytes as one record, and as several with their lengths.
     let mut records = vec![bytes];
     let mut rest = bytes;
     while let Some((len, after)) = rest.split_first_chunk() {

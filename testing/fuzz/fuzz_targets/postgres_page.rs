@@ -1,6 +1,5 @@
-//! Fuzzes the reader with rows of a COPY as a malicious database would send them, in pages and to a reader that knows
-//! two epochs. Three bytes come first: the audit policy, the end of a page, the rows' age. Each row is delivered at
-//! most once and in order.
+//! Fuzzes a reader that knows two epochs with pages of COPY rows from a malicious database. Three bytes come first: the audit policy, the
+//! end of a page, the rows' age. Each row is delivered at most once and in order.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,4 @@
-//! The data path without I/O, for measurements: packets, a tunnel in memory, and benchmarks of fixed work whose
-//! instructions are counted.
+//! The data path without I/O, for measurements: packets, a tunnel in memory, and benchmarks with fixed work whose instructions are counted.
 #![forbid(unsafe_code)]
 
 pub mod count;

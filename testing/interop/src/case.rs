@@ -1,5 +1,4 @@
-//! Runs one case, which is a tunnel between two programs with traffic in all directions, rekeys under traffic, and an
-//! orderly end.
+//! Runs one case: a tunnel between two programs with traffic in all directions, rekeys under traffic, and an orderly end.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,7 +26,7 @@ pub struct TestEnv {
     pub sandbox: Sandbox,
     /// Certificates and keys.
     pub pki: Pki,
-    /// The length of the tests that run for as long as they are asked to.
+    /// The duration of tests whose length the caller chooses.
     pub length: Duration,
 }
 
@@ -100,7 +99,7 @@ impl Configs {
     }
 }
 
-/// Returns the directive of a file: `ca.crt` -> `ca /path/ca.crt`, `server.key` -> `key /path/server.key`.
+/// Returns the directive for a file: `ca.crt` -> `ca /path/ca.crt`, `server.key` -> `key /path/server.key`.
 fn directive(name: &str, path: &Path) -> String {
     let word = match name.rsplit_once('.') {
         Some(("ca", _)) => "ca",
@@ -254,8 +253,8 @@ fn configs(env: &TestEnv, case: &Case, server: &Program, client: &Program) -> Co
     let mut configs = Configs::new(&env.pki, case.pki_tool, case.outer_v6);
     configs.wrap(&env.pki, case.wrapping);
     configs.both(&format!("data-ciphers {}", case.cipher));
-    // openvpn resends a lost control packet after 2, 4 and 8 seconds. With loss, a window of 5 s is over when a packet
-    // is lost twice, and the end with the longer window waits until its own window is over.
+    // openvpn resends a lost control packet after 2, 4 and 8 seconds. With loss, a window of 5 s is over when a packet is lost twice, and
+    // the end with the longer window waits for the end of its own.
     let often =
         if case.loss > 0 { "reneg-sec 16\nhand-window 15" } else { "reneg-sec 6\nhand-window 5" };
     let never = "reneg-sec 0";
@@ -308,14 +307,12 @@ pub(crate) fn rekeys(daemon: &Daemon) -> usize {
     handshakes.max(daemon.count("new data channel key")).max(daemon.count("', key-id: "))
 }
 
-/// Checks a delivery. `dropped` is the number of packets that the kernel dropped at full sockets and devices, for which
-/// no program is at fault.
+/// Checks a delivery. `dropped` is the number of packets that the kernel dropped at full sockets and devices, which is no program's fault.
 fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Result<()> {
     let Delivery { sent, received, duplicated, corrupted } = *delivery;
     ensure(duplicated == 0 && corrupted == 0, || format!("changed or doubled: {delivery:?}"))?;
     ensure(sent > 500, || format!("the stream starved: {delivery:?}"))?;
-    // Without loss on the veth pair no packet may be missing, with or without rekeys. With loss, the veth pair's loss
-    // and a margin may be missing.
+    // Without loss on the veth pair, no packet may be missing, with or without rekeys. With loss, that share and a margin may be missing.
     let share = match (loss, adit_sends) {
         (0, _) => 0,
         (_, true) => loss + 2,

@@ -47,7 +47,7 @@ enum Verb {
     },
     /// Compare the kernel's nftables with adit: the same rules and packets must give the same verdicts and counters.
     NftDiff {
-        /// The seed of the first rule set; each has the next one.
+        /// The seed of the first rule set; each further one has the next seed.
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Number of rule sets.
@@ -63,9 +63,9 @@ enum Verb {
         #[arg(long)]
         replay: Option<PathBuf>,
     },
-    /// Show a mesh in the making, in network namespaces.
+    /// Show how a mesh is built, in network namespaces.
     DemoMesh {
-        /// Repeat it this often, and print only how long the events took.
+        /// Repeat the demo this many times, and print only the durations of its events.
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
         rounds: Option<u16>,
     },

@@ -1,8 +1,7 @@
 //! Runs cases on several threads, and then each failed case once more, on its own.
 //!
-//! The cases share the machine with each other and with other programs, so a failure may be the machine's. A second
-//! attempt runs on its own after all others, and the last line names it, below the first failure's text. More failures
-//! than [`MOST_RETRIES`] are not accidental, so none of them runs again.
+//! The cases share the machine with each other and with other programs, so the machine may cause a failure. A second attempt runs on its
+//! own after all others, and the last line names it. More failures than [`MOST_RETRIES`] are not accidental, so none of them runs again.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! An internet of hosts behind NAT boxes, on virtual time.
+//! An internet of hosts behind NAT boxes, in virtual time.
 //!
 //! A host or a box is on a network: either the public network or the inside of a box. A datagram climbs from its
 //! sender's network through the boxes until a network has its destination, is in flight for the link's delay, and on

@@ -1,5 +1,4 @@
-//! The simulated network of the engines: links that delay, lose, reorder and duplicate, and NAT boxes, on
-//! virtual time.
+//! The simulated network of the engines: links that delay, lose, reorder and duplicate packets, and NAT boxes, in virtual time.
 //!
 //! The network is sans-IO and seeded too. The same seed loses the same packets, so a failure in one of a thousand runs
 //! is reproducible.

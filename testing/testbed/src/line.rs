@@ -15,28 +15,27 @@ use adit_linux::tun::plain_tap;
 use crate::failure::{Context, Result};
 use crate::net::{Namespace, ip};
 
-/// The longest wait until the thread notices that the line is gone, and until new conditions apply.
+/// The maximum delay until the thread notices that the line is gone, or that conditions have changed.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The frames that wait at once. What arrives beyond them is lost, and counted.
+/// The maximum number of waiting frames. Further ones are lost and counted.
 const MAX_WAITING: usize = 4096;
 
-/// The longest frame.
+/// The maximum length of a frame.
 const MAX_FRAME: usize = 2048;
 
-/// What happens to the frames of each direction. All of them are delayed by up to `jitter` more than `delay`, each by
-/// another time, so that later ones overtake.
+/// The conditions in each direction. Each frame is delayed by `delay` and a random time of up to `jitter`, so later frames may overtake.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Conditions {
     /// The share of lost frames, in percent.
     pub loss: u32,
     /// The delay of every frame.
     pub delay: Duration,
-    /// The largest additional delay.
+    /// The maximum additional delay.
     pub jitter: Duration,
 }
 
-/// Counts the frames of both directions.
+/// Counts the frames in both directions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LineCounts {
     /// Frames that arrived.
@@ -58,7 +57,7 @@ struct Shared {
     lost: AtomicU64,
 }
 
-/// A line between two namespaces. It ends when dropped, and its interfaces with it.
+/// A line between two namespaces. Dropping it removes its interfaces.
 #[derive(Debug)]
 pub struct Line {
     shared: Arc<Shared>,
@@ -66,7 +65,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Connects two namespaces by an interface with this name in each. Both are down, and frames cross at once.
+    /// Connects two namespaces by an interface with this name in each. Both are down, and frames cross without delay at first.
     ///
     /// # Errors
     /// The kernel refused an interface.
@@ -97,7 +96,7 @@ impl Line {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Changes the conditions of frames from now on.
+    /// Changes the conditions for further frames.
     pub fn set(&self, conditions: Conditions) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.shared.loss.store(conditions.loss.into(), Ordering::Relaxed);
@@ -119,13 +118,13 @@ impl Drop for Line {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has no one to report to here.
+            // A panic of the thread cannot be reported here.
             let _ = thread.join();
         }
     }
 }
 
-/// A frame that waits: the time when it is due, its number, the end that it goes to, its bytes.
+/// A waiting frame: its due time, its number, its destination, its bytes.
 type Waiting = Reverse<(Instant, u64, usize, Vec<u8>)>;
 
 struct Forwarder {
@@ -133,7 +132,7 @@ struct Forwarder {
     taps: [File; 2],
     waiting: BinaryHeap<Waiting>,
     arrived: u64,
-    /// The highest number that was delivered to each end.
+    /// The highest number delivered to each end.
     delivered: [u64; 2],
     random: u64,
 }
@@ -154,11 +153,11 @@ impl Forwarder {
         }
     }
 
-    /// Reads one frame from an end that has one.
+    /// Reads one frame from an end that is readable.
     fn read(&mut self, end: usize) {
         let mut frame = vec![0; MAX_FRAME];
         let Some(tap) = self.taps.get_mut(end) else { return };
-        // An interface that is down has no frames.
+        // An interface that is down delivers no frames.
         let Ok(len) = tap.read(&mut frame) else { return };
         frame.truncate(len);
         self.arrived += 1;

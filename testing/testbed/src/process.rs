@@ -228,8 +228,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until the last lines of an ended process are in the log; for at most a second, since a child of the
-    /// process may keep the pipe open.
+    /// Waits, for at most a second, until the last lines of an ended process are in the log. A child of the process may keep the pipe open.
     fn drain_log(&self) {
         let end = ScaledInstant::now() + Duration::from_secs(1);
         while Arc::strong_count(&self.log) > 1 && ScaledInstant::now() < end {

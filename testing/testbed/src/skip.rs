@@ -1,4 +1,4 @@
-//! Skipped checks, each of which is reported by name, so that none is skipped silently.
+//! Reports each skipped check by name, so none is skipped silently.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The last line of `make test`: skipped checks are counted and named, and fail a run of CI.
+//! Tests of the last line of `make test`: skipped checks are counted and named, and make CI fail.
 
 use std::fs;
 use std::path::Path;

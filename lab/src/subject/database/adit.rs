@@ -18,7 +18,7 @@ use crate::testbed::Database;
 const NETWORK: &str = "10.88.0.0/16";
 /// The output of `up` when its device exists. A later test shows whether packets pass.
 const READY: &str = "packets of up to";
-/// The interval between two reads of the counters, which must be equal.
+/// The interval between two reads of the counters, which must agree.
 const STILL: Duration = Duration::from_millis(500);
 
 /// A node's host and files.

@@ -1,4 +1,4 @@
-//! Many openvpn clients at one server, over UDP and TCP at once, which a matrix of pairs cannot show.
+//! Tests of many openvpn clients at one server, over UDP and TCP at once, which the matrix of pairs cannot cover.
 
 mod simultaneous;
 mod soak;
@@ -27,7 +27,7 @@ const SERVER: &str = "192.0.2.1";
 const PORT: u16 = 1194;
 /// The route that the server pushes in addition to addresses; every client must have it.
 const PUSHED_ROUTE: &str = "198.51.100.0/24";
-/// The number of clients that start at once, because more would only wait for each other's handshakes.
+/// The number of clients that start at once. More would only wait for each other's handshakes.
 const STARTING: usize = 8;
 
 /// A server with its hosts around it.
@@ -98,7 +98,7 @@ fn server_net() -> Result<IpNet> {
     IpNet::new(SERVER.parse().context("the server's address")?, 22).context("a prefix length")
 }
 
-/// Returns whether a host uses TCP in this round, which every second one does.
+/// Returns whether a host uses TCP in this round; every second one does.
 fn is_tcp(host: usize) -> bool {
     host % 2 == 1
 }
@@ -138,7 +138,7 @@ fn write_configs(
     Ok(())
 }
 
-/// Joins all hosts, several at once, in order.
+/// Connects all hosts in order, several at once.
 fn join_all(pool: &ClientPool<'_>) -> Result<Vec<ConnectedClient>> {
     let hosts: Vec<usize> = (0..pool.hosts.len()).collect();
     let mut members = Vec::new();

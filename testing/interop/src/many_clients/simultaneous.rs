@@ -1,4 +1,4 @@
-//! Simultaneous clients. All ping, all have the pushed options, and one that stops reading does not disturb the others.
+//! Tests of simultaneous clients: all ping, all have the pushed options, and one that stops reading does not disturb the others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -54,7 +54,7 @@ fn together(pool: &ClientPool<'_>, members: &[ConnectedClient]) -> Result<String
     let stalled = (0..members.len()).find(|&host| is_tcp(host)).context("no client over TCP")?;
     let (victim, space) = (&members[stalled], &pool.hosts[stalled]);
     victim.daemon.signal(Signal::SIGSTOP)?;
-    // This is far more than its sockets and the server's queue for it can hold, so that the server must drop packets.
+    // This is far more than its sockets and the server's queue can hold, so the server must drop packets.
     let flood = Stream::start(&pool.server, space, victim.inner.v4, 1400)?;
     std::thread::sleep(Duration::from_secs(2));
     let others: Vec<&Namespace> = pool

@@ -1,4 +1,4 @@
-//! Half an hour of connects and disconnects, which shows leaks.
+//! Looks for leaks in half an hour of connects and disconnects.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

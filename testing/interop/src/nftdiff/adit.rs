@@ -1,4 +1,4 @@
-//! adit's side, which is a [`Firewall`] as the bridge uses it, but without a bridge.
+//! adit's side of the comparison: a [`Firewall`] as the bridge uses it, without a bridge.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A case, with its rules, its frames in order, and the result for each frame.
+//! A case: its rules, its frames in order, and the result for each frame.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Intended differences, each of which has its name and its reason in docs/filter.md.
+//! The intended differences. docs/filter.md gives the name and the reason of each.
 
 use std::collections::BTreeMap;
 

@@ -9,8 +9,8 @@
 //! count 1:60 0:0
 //! ```
 //!
-//! `frame` has the side, the results of the kernel and adit, the bytes and a word for human readers; `count` has the
-//! final values of a counter in both. If the two differ, the difference is intended.
+//! `frame` has the side, the results of the kernel and of adit, the bytes, and a comment; `count` has the final values of a counter in
+//! both. If the two differ, the difference is intended.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
-//! The kernel's side, which is a namespace that routes or bridges between two TAP devices that this process has open.
+//! The kernel's side of the comparison: a namespace that routes or bridges between two TAP devices, which this process holds open.
 //!
-//! A frame written to one TAP device passes the hooks, the connection tracking and the other TAP device before `write`
-//! returns, so that a verdict can be read at once and nothing waits for a timeout.
+//! A frame written to one TAP device passes the hooks, the connection tracking and the other TAP device before `write` returns, so a
+//! verdict can be read at once, without waiting for a timeout.
 
 use std::fs;
 use std::io::{ErrorKind, IoSlice};

@@ -34,7 +34,7 @@ use crate::failure::{Context, Failure, Result, ensure};
 /// The extent of a comparison.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The first seed; each rule set has the next one.
+    /// The first seed; each further rule set has the next one.
     pub seed: u64,
     /// The number of rule sets.
     pub sets: u64,

@@ -1,5 +1,4 @@
-//! Seeded randomness, which is the same on every machine, so that a failing case is identified by
-//! its seed.
+//! Seeded randomness, the same on every machine, so a seed identifies a failing case.
 
 use std::ops::RangeInclusive;
 
@@ -39,7 +38,7 @@ impl Random {
         self.bits() % 100 < chance
     }
 
-    /// Returns one of the values, of which there is at least one.
+    /// Returns a random element of `values`, which must not be empty.
     pub fn pick<'a, T>(&mut self, values: &'a [T]) -> &'a T {
         &values[self.below(values.len())]
     }

@@ -210,7 +210,7 @@ struct Writer<'a> {
     hook: &'static str,
     text: String,
     sets: Vec<Named>,
-    /// Chains that can be jumped to, which are complete.
+    /// Complete chains, to which rules can jump.
     chains: Vec<String>,
     counters: usize,
 }
@@ -242,7 +242,7 @@ pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     text
 }
 
-/// Returns the header whose fields a comparison reads, which is mostly its first word.
+/// Returns the header whose fields a comparison reads, mostly its first word.
 fn header(comparison: &str) -> &str {
     let ports = comparison.contains("th sport") || comparison.contains("th dport");
     if ports { "th" } else { comparison.split(' ').next().unwrap_or_default() }

@@ -1,4 +1,4 @@
-//! Settings of a server's administrator for individual clients, addresses, topologies and fingerprints.
+//! Tests of an administrator's settings: individual clients, addresses, topologies and fingerprints.
 
 use std::fs;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ fn ip(text: &str) -> Result<IpAddr> {
 pub(super) fn fixed_address_and_network(scenario: &Scenario<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(scenario)?;
     configs.server("route 10.50.1.0 255.255.255.0\nroute-ipv6 fd50::/64");
-    // All clients receive it except the one that has the network.
+    // All clients receive it except the one with that network.
     configs.server("push \"route 10.50.1.0 255.255.255.0\"");
     // The file is read after the privileges are dropped.
     configs.server("user nobody\ngroup nogroup");
@@ -222,7 +222,7 @@ pub(super) fn leases_survive(scenario: &Scenario<'_>) -> Result<String> {
         has_address(&tunnel.pair.client, address)?;
         tunnel.ping_all(4)?;
         let end = ScaledInstant::now() + SOON;
-        // openvpn adds the IPv6 address; the line nevertheless begins like this.
+        // openvpn adds the IPv6 address, but the line still begins like this.
         while !fs::read_to_string(&file)?
             .lines()
             .any(|l| l.starts_with(line) && l.len() > line.len())
@@ -315,7 +315,7 @@ pub(super) fn fingerprints(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A full server reports to a client when it may try again.
+/// A full server tells a client when it may try again.
 pub(super) fn full(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server("duplicate-cn\nmax-clients 1");
@@ -404,7 +404,7 @@ pub(super) fn auth_failed_temporary(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// A client is configured with compression, and its server migrates it away from that.
+/// A client is configured with compression, and its server migrates it to no compression.
 pub(super) fn compress_migrate(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server("compress migrate");
@@ -417,8 +417,8 @@ pub(super) fn compress_migrate(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Changed options reach a connected client, and its tunnel stays up meanwhile. The options of a 2.7 server are changed
-/// through its management socket.
+/// Changed options reach a connected client while its tunnel stays up. The options of a 2.7 server are changed through its management
+/// socket.
 pub(super) fn push_update(scenario: &Scenario<'_>) -> Result<String> {
     use std::io::Write;
     let mut configs = scenario.configs();

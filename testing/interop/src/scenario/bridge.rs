@@ -1,5 +1,5 @@
-//! `adit bridge`. Every frame that enters through one port leaves through the other, no other frame does, and the host
-//! is not involved.
+//! Tests of `adit bridge`: every frame that enters through one port leaves through the other, no other frame does, and the host is not
+//! involved.
 
 mod links;
 mod routed;
@@ -44,7 +44,7 @@ pub(super) fn scenarios() -> impl Iterator<Item = &'static (&'static str, Scenar
     SCENARIOS.iter().chain(links::SCENARIOS).chain(routed::SCENARIOS)
 }
 
-/// Two hosts, and the host between them that bridges.
+/// Two hosts, and a host between them that bridges.
 struct BridgeSetup<'a> {
     scenario: &'a Scenario<'a>,
     left: Namespace,
@@ -417,7 +417,7 @@ fn removed_ports(scenario: &Scenario<'_>) -> Result<String> {
     ip(Some(&place.left), back.iter().map(|line| (*line).to_owned()))?;
     bridge.wait_for("mid0 is back", LIMIT)?;
     place.pings()?;
-    // The host is isolated again, too.
+    // The host is isolated again as well.
     place.answer_in_the_middle()?;
     ensure(!answers(&place.left, "10.5.0.9"), || {
         "the host answers at a port that came back".into()

@@ -1,4 +1,4 @@
-//! Per-client files and lease files as written by other programs, and addresses without a pool.
+//! Tests of per-client files and lease files as other programs write them, and of addresses without a pool.
 
 use std::fs;
 use std::net::IpAddr;

@@ -1,5 +1,4 @@
-//! Mistakes of the operator and faults of the machine must lead to a message that says what to do, and to the right
-//! exit code.
+//! Tests that operator mistakes and machine faults lead to a message that says what to do, and to the right exit code.
 
 use std::fs;
 use std::process::Command;

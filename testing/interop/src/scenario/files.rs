@@ -1,4 +1,4 @@
-//! Configuration files as written by other programs.
+//! Tests of configuration files as other programs write them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -28,8 +28,7 @@ fn inline(pki: &Pki, wrapping: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Creates a pair whose client's namespace has a default route, as a laptop has, which `redirect-gateway` must
-/// override.
+/// Creates a pair whose client's namespace has a default route, like a laptop's, which `redirect-gateway` must override.
 fn pair_with_default_route() -> Result<Pair> {
     let pair = Pair::new()?;
     let gateway = End::Server.outer(false).to_string();

@@ -1,4 +1,4 @@
-//! A server that filters the traffic through the tunnel.
+//! Tests of a server that filters the traffic through the tunnel.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -76,8 +76,7 @@ impl Steering {
     }
 }
 
-/// Two clients, of which the first may reach the second, but not the reverse; rules are replaced under traffic; denied
-/// packets are captured.
+/// The first of two clients may reach the second, but not the reverse. Rules are replaced under traffic, and denied packets are captured.
 pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     let Program::Adit(adit) = scenario.server else { return Err("adit serves here".into()) };
     let path = |name: &str| scenario.folder().join(name);
@@ -149,7 +148,7 @@ pub(super) fn client_groups(scenario: &Scenario<'_>) -> Result<String> {
     })?;
     ensure(ping(staff, at_server, 56, 2)? == 2, || "the rules are gone".to_owned())?;
 
-    // A client that has left is in no set.
+    // After it has left, a client is in no set.
     for client in &mut clients {
         client.stop()?;
     }

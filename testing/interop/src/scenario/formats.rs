@@ -1,4 +1,4 @@
-//! Formats of data packets: CBC for old peers, and the epochs of 2.7.
+//! Tests of data packet formats: CBC for old peers, and the epochs of 2.7.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Sessions that end without traffic, at their time limit, or because the peer is silent.
+//! Tests of sessions that end without traffic, at their time limit, or because the peer is silent.
 
 use std::time::Duration;
 

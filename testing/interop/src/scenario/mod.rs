@@ -1,5 +1,4 @@
-//! Tests that are not combinations of the matrix, such as roaming, crashes, configuration files of other programs,
-//! refusals, bad configurations.
+//! Tests outside the matrix: roaming, crashes, configuration files of other programs, refusals, bad configurations.
 
 mod admin;
 mod bridge;
@@ -48,7 +47,7 @@ pub struct Test {
 /// Runs on any thread, concurrently with others.
 pub type Work = dyn Fn(&TestEnv) -> Result<String> + Send + Sync;
 
-/// The resources of a scenario, which are a folder, two namespaces, and the programs for both roles.
+/// The resources of a scenario: a folder, two namespaces, and the programs for both roles.
 struct Scenario<'a> {
     env: &'a TestEnv,
     folder: PathBuf,
@@ -169,7 +168,7 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("path-narrow", ALL, sizes::narrow_path),
     ("path-narrow-without-icmp", ALL, sizes::narrow_path_without_icmp),
     ("path-wide", ALL, sizes::wide_path),
-    // They check adit's own message.
+    // These check adit's own messages.
     ("peer-compresses-lzo", MIXED, sizes::compressed_lzo),
     ("peer-compresses-lz4", MIXED, sizes::compressed_lz4),
     ("peer-compresses-lz4-v2", MIXED, sizes::compressed_lz4_v2),
@@ -295,7 +294,7 @@ fn test(name: String, server: &Program, client: &Program, scenario: ScenarioFn) 
     Test { name, run: Box::new(run) }
 }
 
-/// Shows a mesh in the making: what `make demo-mesh` prints.
+/// Shows how a mesh is built: what `make demo-mesh` prints.
 ///
 /// # Errors
 /// A step failed.
@@ -305,7 +304,7 @@ pub fn demo_mesh(env: &TestEnv, adit: &Program) -> Result<String> {
     Ok("everything is removed again".into())
 }
 
-/// Runs the demo of a mesh this often. Returns how long its events took.
+/// Runs the demo of a mesh this many times. Returns the durations of its events.
 ///
 /// # Errors
 /// A step failed.

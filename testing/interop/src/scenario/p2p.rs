@@ -1,4 +1,4 @@
-//! Tunnels between two points, with a static key, or with TLS but without a server.
+//! Tests of point-to-point tunnels, with a static key, or with TLS but without a server.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -19,12 +19,12 @@ use crate::traffic::tcp;
 /// handshake.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// The ends that know the address of the other.
+/// Which end knows the other's address.
 #[derive(Clone, Copy)]
 enum Addresses {
-    /// Each has the other's address.
+    /// Both ends know the other's address.
     Both,
-    /// Only the second end has the address of the first, which waits.
+    /// Only the second end knows the address of the first, which waits.
     OfFirst,
 }
 
@@ -352,7 +352,7 @@ pub(super) fn tls6_own(scenario: &Scenario<'_>) -> Result<String> {
     with_tls(scenario, true, Addresses::OfFirst, Wrapping::TlsCryptV2)
 }
 
-/// Ends that do not negotiate a cipher, like two 2.5 peers. These directives take effect, and the cipher is CBC.
+/// The ends do not negotiate a cipher, like two 2.5 peers. These directives take effect, and the cipher is CBC.
 fn fallback(scenario: &Scenario<'_>, wrapping: Wrapping, ciphers: &str) -> Result<String> {
     let mut configs = tls(scenario, false, Addresses::Both, wrapping);
     configs.both(ciphers);

@@ -1,4 +1,4 @@
-//! `adit postgres`, on machines that can reach only a database and exchange packets through it.
+//! Tests of `adit postgres`, on machines that can reach only a database and exchange packets through it.
 
 mod access;
 mod faults;

@@ -1,4 +1,4 @@
-//! Streams through proxies, and a port that a web server shares.
+//! Tests of streams through proxies, and of a port shared with a web server.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -218,7 +218,7 @@ pub(super) const ADIT_ALONE: &[(&str, super::ScenarioFn)] = &[
     ("socks-proxy-udp-relay-on-another-host", relay_on_another_host),
 ];
 
-/// A proxy that accepts datagrams at another address than connections. Both stay outside the tunnel.
+/// A proxy that accepts datagrams and connections at different addresses. Both stay outside the tunnel.
 fn relay_on_another_host(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, mut configs) = behind(scenario)?;
     over_udp(&mut configs);
@@ -373,7 +373,7 @@ fn through(
     needs(&tunnel, proxy)
 }
 
-/// A static key over TCP between two points, of which the dialling one must use tinyproxy.
+/// A static key over TCP, point to point. The dialling end must use tinyproxy.
 pub(super) fn http_point_to_point(scenario: &Scenario<'_>) -> Result<String> {
     let (pair, _) = behind(scenario)?;
     let proxy = tinyproxy(scenario.folder(), &pair.server)?;

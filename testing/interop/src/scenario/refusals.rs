@@ -1,4 +1,4 @@
-//! Peers that must be refused, and the reason that each end reports.
+//! Tests of peers that must be refused, and of the reason that each end reports.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Ends that move, crash, restart, or do not exist.
+//! Tests of ends that move, crash, restart, or do not exist.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Several clients at one server.
+//! Tests of several clients at one server.
 
 use std::fs;
 use std::time::Duration;

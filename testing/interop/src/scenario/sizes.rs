@@ -1,4 +1,4 @@
-//! Packet sizes, with fragments inside the tunnel, compression framing, and paths that are narrower than their ends.
+//! Tests of packet sizes: fragments inside the tunnel, compression framing, and paths with a smaller MTU than their ends.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A client over TCP that stops reading while packets for it keep coming.
+//! Tests a TCP client that stops reading while packets for it keep coming.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -1,5 +1,5 @@
-//! Tunnels over TCP, with each wrapping, broken connections, several listeners in one process, and unauthenticated
-//! clients that hold connections open.
+//! Tests of tunnels over TCP: each wrapping, broken connections, several listeners in one process, and unauthenticated clients that hold
+//! connections open.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Ethernet frames with `dev tap`, between two ends, among several, and with bridges and the hosts behind them.
+//! Tests of Ethernet frames with `dev tap`: between two ends, among several, and with bridges and the hosts behind them.
 
 use std::fs;
 use std::net::IpAddr;

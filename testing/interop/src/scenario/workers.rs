@@ -1,4 +1,4 @@
-//! A server with several workers, and clients in separate processes.
+//! Tests of a server with several workers, and clients in separate processes.
 
 use std::fs;
 use std::net::IpAddr;
@@ -28,8 +28,8 @@ pub(super) fn eight_workers_and_streams(scenario: &Scenario<'_>) -> Result<Strin
     talk(scenario, 8, true)
 }
 
-/// Streams between clients in both directions and to the server, rekeys meanwhile, a client that moves, and a second
-/// server that must not share the port.
+/// Streams run between clients in both directions and to the server, with rekeys meanwhile. A client moves, and a second server must not
+/// share the port.
 fn talk(scenario: &Scenario<'_>, workers: usize, over_tcp: bool) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server("duplicate-cn\nclient-to-client\nreneg-sec 5\nhand-window 4");

@@ -1,4 +1,4 @@
-//! One server for clients with their own keys and for clients with the shared key.
+//! Tests of one server for clients with their own keys and for clients with the shared key.
 
 use std::fs;
 use std::net::IpAddr;

@@ -81,7 +81,7 @@ impl Log {
     }
 }
 
-/// A thread in a namespace that serves one socket until this is dropped.
+/// A thread in a namespace that serves one socket until it is dropped.
 #[derive(Debug)]
 pub(super) struct Service {
     stop: Arc<AtomicBool>,

@@ -9,7 +9,7 @@ const OLDEST: u32 = 15;
 /// Debian's folder, which has a subfolder for each version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// The variable that names a root with another version of the server, made by scripts/postgres-roots.sh.
+/// The variable that names a root with another version of the server, created by scripts/postgres-roots.sh.
 pub const ROOT: &str = "ADIT_POSTGRES_ROOT";
 
 /// Returns the root that [`ROOT`] names, and the folder of the server's programs in it.

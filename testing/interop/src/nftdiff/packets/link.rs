@@ -1,4 +1,4 @@
-//! Frames that a switch sees, such as ARP, tagged frames, other EtherTypes and frames for groups.
+//! Generates frames as seen by a switch: ARP, tagged frames, other EtherTypes, and frames for groups.
 
 use super::{Flow, Pair};
 use crate::nftdiff::case::SentFrame;

@@ -1,4 +1,4 @@
-//! Packets of conversations and single packets, valid and invalid, interleaved.
+//! Generates packets of conversations and single packets, valid and invalid, interleaved.
 
 mod link;
 mod malformed;

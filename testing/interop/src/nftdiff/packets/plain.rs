@@ -1,4 +1,4 @@
-//! UDP, ICMP and its errors about other packets, and unknown protocols.
+//! Generates UDP, ICMP with errors about other packets, and unknown protocols.
 
 use std::net::IpAddr;
 

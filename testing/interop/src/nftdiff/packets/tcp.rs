@@ -1,4 +1,4 @@
-//! TCP conversations that are orderly or begin in the middle, and arbitrary segments of other hosts.
+//! Generates TCP conversations, complete or from the middle on, and arbitrary segments of other hosts.
 
 use super::{Flow, Pair};
 use crate::nftdiff::case::SentFrame;

@@ -1,5 +1,5 @@
-//! The reactions of `adit bridge` to the state of its ports. It propagates a lost link, reports why tagged frames do
-//! not fit, and switches its ports off when it is not running.
+//! Tests of how `adit bridge` reacts to the state of its ports: it propagates a lost link, reports why tagged frames do not fit, and
+//! switches its ports off when it is not running.
 
 use nix::sys::signal::Signal;
 
@@ -102,7 +102,7 @@ fn switched_off_at_the_end(scenario: &Scenario<'_>) -> Result<String> {
     reach(&place.left, "10.5.0.2")?;
     bridge.signal(Signal::SIGKILL)?;
     bridge.wait_exit(LIMIT)?;
-    // This is the service manager's task in that case.
+    // In that case, this is the service manager's task.
     place.middle.run(&place.adit()?, &["bridge", "--settings", &file, "--down"])?;
     for port in ["mid0", "mid1"] {
         let said = state(&place.middle, port)?;

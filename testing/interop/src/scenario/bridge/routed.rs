@@ -1,4 +1,4 @@
-//! `adit bridge --routed`, with two networks and the host between them that forwards from one to the other.
+//! Tests of `adit bridge --routed`, with two networks and a host between them that routes.
 
 use super::{BridgeSetup, LIMIT, Scenario, ScenarioFn, answers, bulk_to, number, reach};
 use crate::failure::{Result, ensure};

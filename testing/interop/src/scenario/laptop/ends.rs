@@ -1,4 +1,4 @@
-//! The ends of clients, and the state that they leave on the laptop.
+//! Tests of how clients end, and of the state that they leave on the laptop.
 
 use std::fs;
 use std::net::IpAddr;

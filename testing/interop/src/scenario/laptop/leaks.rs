@@ -1,4 +1,4 @@
-//! Traffic that must not bypass the tunnel.
+//! Tests of traffic that must not bypass the tunnel.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Links that fail, networks that change, and sleep.
+//! Tests of failing links, changes of network, and sleep.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};

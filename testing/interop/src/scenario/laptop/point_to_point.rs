@@ -1,4 +1,4 @@
-//! A point-to-point tunnel with the laptop as one end. The other end waits at the server's address.
+//! Tests of a point-to-point tunnel with the laptop as one end. The other end waits at the server's address.
 
 use std::fs;
 

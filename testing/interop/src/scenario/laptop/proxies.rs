@@ -1,4 +1,4 @@
-//! A proxy between the laptop and the server, whose address stays outside the tunnel.
+//! Tests of a proxy between the laptop and the server. Its address stays outside the tunnel.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

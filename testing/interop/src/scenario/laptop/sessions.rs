@@ -1,4 +1,4 @@
-//! Servers that restart, and several sessions at a time.
+//! Tests of servers that restart, and of several sessions at a time.
 
 use std::net::IpAddr;
 use std::time::Duration;

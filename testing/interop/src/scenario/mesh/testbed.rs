@@ -71,7 +71,7 @@ pub(super) struct Machine {
     has_own_etc: bool,
 }
 
-/// A mesh in namespaces. The machines come first, so their processes end before the namespaces; the first machine is the hub.
+/// A mesh in namespaces. The order of the fields makes processes end before their namespaces. The first machine is the hub.
 #[derive(Debug)]
 pub(super) struct MeshTestbed {
     pub machines: Vec<Machine>,

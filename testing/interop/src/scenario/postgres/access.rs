@@ -1,4 +1,4 @@
-//! Access to a network: authentication, invitations, and secrets that must not be visible.
+//! Tests of access to a network: authentication, invitations, and secrets that must not be visible.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Killed processes recover, and no packet is delivered twice.
+//! Tests that killed processes recover, and that no packet is delivered twice.
 
 use std::time::Duration;
 

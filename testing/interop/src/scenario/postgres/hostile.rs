@@ -1,4 +1,4 @@
-//! A hostile database. An attacker with write access to every table delivers nothing, and honest packets still arrive.
+//! Tests of a hostile database: an attacker with write access to every table delivers nothing, and honest packets still arrive.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -89,8 +89,8 @@ fn altered_rows(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{dropped} rows dropped, {EACH} of {EACH} honest ones delivered"))
 }
 
-/// Two sessions of another role hold the advisory locks that could be taken by number. Nodes that are restarted, one
-/// after a kill, still send, and a copy of a node's files still waits for the original.
+/// Two sessions of another role hold the advisory locks that could be taken by number. Restarted nodes still send, one of them after a
+/// kill, and a copy of a node's files still waits for the original.
 fn locks(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     bed.sql(&format!("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE {ADMIN} TO stranger"))?;
@@ -165,7 +165,7 @@ fn inserted_rows(scenario: &Scenario<'_>) -> Result<String> {
         // A flood.
         "INSERT INTO LEAF (seq, stream, epoch, tag, payload) SELECT TOP + n, STREAM, 1, decode(repeat('ab', 16), 'hex'), \
          decode(repeat('cd', 60), 'hex') FROM generate_series(1, 20000) n".to_owned(),
-        // Rows that no sender writes. They come last, because there is no number after the highest one.
+        // Rows that no sender writes. They come last, because no number follows the highest one.
         "INSERT INTO LEAF (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) VALUES \
          (TOP + 1, STREAM, 1, -5, -1, 70000, -1, -1, '::', '0.0.0.0/0', '', '', ''), \
          (TOP + 2, STREAM, 2147483647, 2147483647, NULL, NULL, NULL, NULL, NULL, NULL, '\\x00', NULL, decode(repeat('00', 7000), 'hex')), \

@@ -1,4 +1,4 @@
-//! The database on its own, without adit. If this fails, the testbed is at fault.
+//! Tests of the database on its own, without adit. If these fail, the testbed is at fault.
 
 use std::fs;
 use std::net::SocketAddr;

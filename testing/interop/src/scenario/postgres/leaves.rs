@@ -1,4 +1,4 @@
-//! Leaves are created and dropped under traffic. Nothing is lost at their edges, and their disk space is bounded.
+//! Tests of leaves that are created and dropped under traffic: nothing is lost at their edges, and their disk space is bounded.
 
 use super::super::{Scenario, ScenarioFn};
 use super::faults::{Both, flows};

@@ -1,4 +1,4 @@
-//! The auditor's view of the log, and the detection of tampering.
+//! Tests of the auditor's view of the log, and of the detection of tampering.
 
 use std::process::Command;
 use std::time::Duration;
@@ -229,7 +229,7 @@ fn standby(scenario: &Scenario<'_>) -> Result<String> {
         let lines = bed.node(1)?.adit(&[&["tail", "-n", "100"], &words[..]].concat())?;
         ensure(lines.contains("ICMP 84 bytes"), || format!("{url}: {lines}"))?;
     }
-    // The primary is no standby, and the error says so.
+    // The primary is not a standby, and the error says so.
     let words = format!("{url}&target_session_attrs=standby");
     let said = bed.node(1)?.refused(&["verify", "--url", &words, &option, &key])?;
     ensure(said.contains("no standby"), || said.clone())?;

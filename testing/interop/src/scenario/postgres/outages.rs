@@ -1,4 +1,4 @@
-//! The database is away, stuck, slow, full or replaced. Queues stay bounded, and traffic resumes when it is back.
+//! Tests of a database that is down, stuck, slow, full or replaced: queues stay bounded, and traffic resumes when it is back.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -57,8 +57,7 @@ fn stopped(scenario: &Scenario<'_>) -> Result<String> {
     Ok(lost(both.finish(&bed, u32::MAX)?))
 }
 
-/// A database hangs but is not gone, so connections remain. Rows that it accepts afterwards are too old to be
-/// delivered.
+/// A database hangs without closing its connections. Rows that it accepts afterwards are too old to be delivered.
 fn frozen(scenario: &Scenario<'_>) -> Result<String> {
     let bed = PostgresTestbed::new(scenario, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
@@ -196,7 +195,7 @@ fn slow_database(scenario: &Scenario<'_>) -> Result<String> {
     let both = both.finish(&bed, u32::MAX)?;
     let late = bed.all_accounted(0, 1)? + bed.all_accounted(1, 0)?;
     let sent: u64 = both.iter().map(|delivery| u64::from(delivery.sent)).sum();
-    // A queue instead of batches would make most of them late.
+    // With a queue instead of batches, most of them would be late.
     ensure(late * 4 < sent, || bed.failure_with_logs(&format!("{late} of {sent} rows were late")))?;
     Ok(lost(both))
 }

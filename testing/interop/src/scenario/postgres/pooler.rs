@@ -1,4 +1,4 @@
-//! PgBouncer between the nodes and the database. It works in session mode, and is refused in transaction mode.
+//! Tests of PgBouncer between the nodes and the database: it works in session mode, and is refused in transaction mode.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The network gets a new key under traffic, while a node is down, and with a database that restores the old state.
+//! Tests of a new network key under traffic, while a node is down, and with a database that restores the old state.
 
 use std::fs;
 
@@ -77,7 +77,7 @@ fn rekey(scenario: &Scenario<'_>) -> Result<String> {
     ensure(reconnected <= timeouts, || {
         bed.failure_with_logs(&format!("{connections:?} connections, then {now:?}"))
     })?;
-    // One epoch under each key, at least, in each stream.
+    // At least one epoch under each key, in each stream.
     let epochs =
         bed.number("SELECT min(c) FROM (SELECT count(*) c FROM adit.epoch GROUP BY stream) x")?;
     ensure(epochs >= 2, || format!("a stream has {epochs} epochs"))?;

@@ -1,4 +1,4 @@
-//! The tables contain the tunnel's packets according to the network's policy.
+//! Tests that the tables contain the tunnel's packets according to the network's policy.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

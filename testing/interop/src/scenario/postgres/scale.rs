@@ -1,4 +1,4 @@
-//! Many nodes at one database.
+//! Tests of many nodes at one database.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Changes to a running network, that is, to its settings, its auditor, and its members.
+//! Tests of changes to a running network: its settings, its auditor and its members.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! A database and nodes that reach only the database, set up as a user does.
+//! A database and nodes that reach only the database, set up as a user would.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -60,7 +60,7 @@ pub(super) struct Plan<'a> {
     pub hosts: Option<&'a str>,
 }
 
-/// The database and the nodes. Declared so that processes end before their namespaces.
+/// The database and the nodes. The order of the fields makes processes end before their namespaces.
 #[derive(Debug)]
 pub(super) struct PostgresTestbed {
     /// The machines, in order; the first has created the network.
