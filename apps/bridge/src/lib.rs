@@ -73,7 +73,7 @@ pub struct BridgeOptions {
     pub dir: Option<PathBuf>,
     /// The user to run as, or `None` for `adit`, or `nobody` if that user does not exist.
     pub user: Option<String>,
-    /// The number of levels by which the log is more verbose.
+    /// The number of additional log levels.
     pub verbose: u8,
 }
 

@@ -66,8 +66,8 @@ impl Links {
     }
 }
 
-/// Carries the state of a link to the other port, like a cable. If one port has no link, the other is disabled, and
-/// enabled again when the link is back.
+/// Propagates a port's link state to the other port, like a cable. If one port has no link, the other is disabled, and enabled again when
+/// the link is back.
 #[derive(Debug)]
 pub(super) struct LinkStateMirror {
     /// The port that is disabled because the other one has no link.
@@ -82,8 +82,7 @@ impl LinkStateMirror {
         Self { off: None, settles: [Some(now.after(SETTLE)); 2] }
     }
 
-    /// Returns the next action, which is to enable or disable a port. `running` contains whether each port has a link,
-    /// if known.
+    /// Returns the next action: to enable or disable a port. `running` tells whether each port has a link, if known.
     pub(crate) fn step(&mut self, now: Nanos, running: [Option<bool>; 2]) -> Option<(Side, bool)> {
         for (settles, running) in self.settles.iter_mut().zip(running) {
             if running == Some(true) {

@@ -20,7 +20,7 @@ pub(super) struct Station {
 /// The ports of one bridge.
 pub(super) struct Ports {
     specs: [PortSpec; 2],
-    /// The netlink connection, which is used only for queries that need no privileges.
+    /// The netlink connection, only for queries that need no privileges.
     net: Net,
     opener: PortSource,
 }

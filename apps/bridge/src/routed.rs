@@ -1,4 +1,4 @@
-//! The router of a bridge (`--routed`), which is created from its command-line options.
+//! Creates the router of a bridge (`--routed`) from its command-line options.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

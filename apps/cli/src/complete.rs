@@ -36,8 +36,8 @@ pub(crate) fn script(shell: Shell) -> Result<String, Fault> {
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
-/// Answers a shell that completes a line with `adit -- WORDS` and [`VARIABLE`] set. Returns `None` if this is no such
-/// call. After a fault there are no completions, because any output would end up in the line.
+/// Answers a shell that completes a line with `adit -- WORDS` and [`VARIABLE`] set. Returns `None` for any other call. After a fault there
+/// are no completions, because any output would end up in the line.
 pub(crate) fn answer(arguments: &[OsString]) -> Option<ExitCode> {
     let shell = std::env::var(VARIABLE).ok()?;
     let words: Vec<OsString> = words(arguments)?.to_vec();

@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Doctor) -> Result<ExitCode, Fault> {
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Examines this machine, and the meshes that it is in.
+/// Examines this machine and its meshes.
 fn all(paths: &Paths, options: &Doctor) -> Vec<Finding> {
     let mut findings = examine(paths);
     findings.extend(examine_meshes(options.location.dir.as_deref()));

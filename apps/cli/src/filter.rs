@@ -1,4 +1,4 @@
-//! `adit filter`, which explains rule files.
+//! `adit filter`: checks and explains rule files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -304,8 +304,7 @@ fn errors(diagnostics: &Diagnostics) -> Vec<Error<'_>> {
     .collect()
 }
 
-/// Parses a rule file and the files that it includes. With `hooked`, hooks must lead to its chains, as for rules that
-/// are put into force.
+/// Parses a rule file and the files that it includes. With `hooked`, hooks must lead to its chains, as for rules that are applied.
 ///
 /// # Errors
 ///

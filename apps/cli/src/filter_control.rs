@@ -1,5 +1,4 @@
-//! `adit filter show`, `reload`, `flush`, `element` and `capture`, which access the rules of a running server or
-//! bridge.
+//! `adit filter show`, `reload`, `flush`, `element` and `capture`: access to the rules of a running server or bridge.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

@@ -1,4 +1,4 @@
-//! The `adit` command, which only parses arguments and prints results.
+//! The `adit` command. It only parses arguments and prints results.
 
 #![forbid(unsafe_code)]
 
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says if secrets on the command line stay visible.
+/// Warns if secrets on the command line stay visible.
 #[cfg(any(feature = "mesh", feature = "postgres"))]
 fn report_mask(masked: io::Result<()>) {
     if let Err(error) = masked {

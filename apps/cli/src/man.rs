@@ -1,4 +1,4 @@
-//! The manual pages, with one for each command, adit-bridge.toml(5), server.toml(5) and adit-filter(7).
+//! The manual pages: one for each command, adit-bridge.toml(5), server.toml(5) and adit-filter(7).
 
 mod markdown;
 

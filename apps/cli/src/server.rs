@@ -454,7 +454,7 @@ fn for_people(known: &[ClientOverview]) -> String {
     text
 }
 
-/// The seconds before its expiry from which on a certificate is marked.
+/// The number of seconds before its expiry from which a certificate is marked.
 const SOON: u64 = 30 * 86_400;
 
 /// Formats the expiry of a client's certificate, with a mark if it is soon.

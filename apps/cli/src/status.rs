@@ -26,10 +26,10 @@ use crate::{note, paths, print, print_json};
 pub(crate) use reload::{kick, reload};
 pub(crate) use top::top;
 
-/// The longest part of a client's name in a line about its certificate.
+/// The maximum length of a client's name in a line about its certificate.
 const LONGEST_OWNER: usize = 18;
 
-/// The days before its expiry from which on a certificate is mentioned.
+/// The number of days before its expiry from which a certificate is mentioned.
 const SOON_DAYS: i64 = 30;
 
 /// The drop reason for packets that IPv6 sends on every interface and whose loss has no effect.

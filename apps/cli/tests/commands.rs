@@ -1,4 +1,4 @@
-//! The program as a user sees it, with its output and exit codes.
+//! Tests of the program as a user sees it: its output and exit codes.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

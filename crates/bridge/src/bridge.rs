@@ -1,4 +1,4 @@
-//! A running bridge, as the control thread sees it.
+//! The control thread's view of a running bridge.
 
 use std::fmt;
 use std::io;
@@ -54,7 +54,7 @@ struct Handle {
     ended: Arc<AtomicBool>,
 }
 
-/// Lives as long as a worker, and notifies the control thread when the worker ends, even by a panic.
+/// Lives as long as a worker, and notifies the control thread when the worker ends, even in a panic.
 struct WorkerEndGuard {
     ended: Arc<AtomicBool>,
     link_state: Arc<LinkState>,

@@ -60,7 +60,7 @@ impl Digest {
         })
     }
 
-    /// Returns the output length in bytes, which is also the length of the HMAC keys that OpenVPN uses with it.
+    /// Returns the output length in bytes: also the length of OpenVPN's HMAC keys for this digest.
     pub const fn output_len(self) -> usize {
         match self {
             Self::Md5 => 16,

@@ -15,7 +15,7 @@ pub fn scrub_stack() {
     std::hint::black_box(&mut stack);
 }
 
-/// Overwrites the stack as [`scrub_stack`] does after packets were sealed or opened, which uses less of it.
+/// Overwrites the stack like [`scrub_stack`], but only as far as sealing and opening packets uses it.
 #[inline(never)]
 pub fn scrub_packet_stack() {
     let mut stack = [0_u8; PACKET_DEPTH];

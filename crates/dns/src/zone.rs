@@ -156,7 +156,7 @@ impl Zone {
         }
     }
 
-    /// Returns what the zone has for a name; `None` if the name is not the zone's.
+    /// Returns the zone's records for a name; `None` if the name is outside the zone.
     fn find(&self, name: &str) -> Option<Found<'_>> {
         if let Some(address) = reverse(name) {
             if !self.ranges.iter().any(|range| range.contains(address)) {
@@ -174,7 +174,7 @@ impl Zone {
         Some(self.hosts.get(host).map_or(Found::Nothing, |it| Found::Addresses(it)))
     }
 
-    /// Returns the record by which a negative answer is kept for a short time (RFC 2308).
+    /// Returns the record that limits the caching of negative answers to a short time (RFC 2308).
     fn soa(&self) -> Option<ResourceRecord<'_>> {
         let origin = Name::new(&self.origin).ok()?;
         let minimum = TTL;

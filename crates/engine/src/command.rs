@@ -11,8 +11,8 @@ use ipnet::IpNet;
 
 use crate::{Link, Rate};
 
-/// A peer of the data plane, which is one session. Where the protocol has a 24-bit peer-id, this is also the one that
-/// the peer writes into the packets that it sends to this end.
+/// A peer of the data plane: one session, or one channel of it. If the protocol has a 24-bit peer-id, the peer writes this number into the
+/// packets that it sends to this end.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct PeerId(pub u32);
 
@@ -39,8 +39,8 @@ pub const MAX_CHANNELS: usize = 16;
 /// A command to the data plane.
 #[derive(Debug)]
 pub enum Command<F: DataFormat> {
-    /// Adds a peer without keys and routes. Answered by [`Notice::PeerGone`] if its id is too high, or if it is a channel
-    /// too many of a remote end.
+    /// Adds a peer without keys and routes. Answered by [`Notice::PeerGone`] if its id is too high, or if the remote end has too many
+    /// channels.
     AddPeer(PeerId, PeerSpec<F>),
     /// Sets a peer's address, as learned from the control channel.
     SetLink(PeerId, Link),
@@ -84,7 +84,7 @@ pub enum Command<F: DataFormat> {
 /// The settings of a peer in the data plane.
 #[derive(Clone, Debug)]
 pub struct PeerSpec<F: DataFormat> {
-    /// The link that packets to it are sent on.
+    /// The link on which packets are sent to it.
     pub link: Link,
     /// The layout of its packets.
     pub layout: F::Layout,
@@ -96,8 +96,8 @@ pub struct PeerSpec<F: DataFormat> {
     pub mtu: InnerMtu,
     /// Replay window in packets (at least 1).
     pub replay_window: u32,
-    /// If this peer is a further channel to a remote end: the end's first channel. The routes and the address of the
-    /// first one are those of all, and each flow takes one of them. At most [`MAX_CHANNELS`] in all.
+    /// If this peer is a further channel to a remote end: the end's first channel. All channels share the first one's routes and address,
+    /// and each flow takes one of them. At most [`MAX_CHANNELS`] in all.
     pub channel_of: Option<PeerId>,
 }
 
@@ -123,9 +123,9 @@ pub enum Float {
     /// They are dropped.
     #[default]
     Refuse,
-    /// Authentic ones are accepted, and the peer keeps its address: it has several paths, and the control plane chooses.
-    /// A relay's stream may be one of them. So what fails authentication or comes twice is dropped there too, and does not
-    /// end the stream, and the replay window is that of datagrams.
+    /// Authentic ones are accepted, and the peer keeps its address: it has several paths, and the control plane chooses. A relay's stream
+    /// may be one of these paths. So even on a stream, packets that fail authentication or are repeated are dropped without ending the
+    /// stream, and the replay window is as for datagrams.
     Accept,
     /// The newest authentic one moves the peer to its address.
     Follow,
@@ -138,7 +138,7 @@ impl Float {
     }
 }
 
-/// An order to forward sealed packets from one peer to another, unread: this end relays a session between the two.
+/// An order to forward sealed packets from one peer to another, unread, as the relay of a session between the two.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Splice {
     /// The packets to forward.
@@ -224,8 +224,8 @@ pub enum Notice<F: DataFormat> {
     Traffic(PeerId, Traffic),
     /// The peer was removed. These are its final counters.
     PeerGone(PeerId, Counters),
-    /// A packet from the tunnel device, or from a client of a mesh node, had a destination that no peer has a route for. Reported about once a second for
-    /// each destination, if the plane was asked for it.
+    /// A packet from the tunnel device, or from a client of a mesh node, had a destination without a route. Reported about once a second
+    /// for each destination, if the plane was asked to.
     Unrouted(IpAddr),
 }
 

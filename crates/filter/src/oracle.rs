@@ -102,7 +102,7 @@ impl LogSink for Logged {
     }
 }
 
-/// The number of times that the comparison saw the cases that make it meaningful.
+/// Counts the cases that make the comparison meaningful.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Coverage {
     /// The number of packets evaluated.

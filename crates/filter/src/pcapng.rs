@@ -62,7 +62,7 @@ impl Link {
 pub struct Captured<'a> {
     /// The time in nanoseconds since 1970.
     pub time: u64,
-    /// The name of the interface by which the packet arrived.
+    /// The name of the interface on which the packet arrived.
     pub interface: &'a str,
     /// The header that the packet begins with.
     pub link: Link,

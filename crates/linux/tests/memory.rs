@@ -1,5 +1,4 @@
-//! Heap accounting. It runs in a process of its own because it counts the allocations of all
-//! threads.
+//! Tests of heap accounting. They run in their own process, because they count the allocations of all threads.
 #![cfg(target_env = "gnu")]
 
 use adit_linux::memory;

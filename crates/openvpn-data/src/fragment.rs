@@ -160,7 +160,7 @@ impl<'t> Fragments<'t> {
 pub enum FragmentResult<'t> {
     /// A packet that was not fragmented.
     Whole(&'t mut [u8]),
-    /// The fragment that completed a packet, which is now in the buffer that was passed.
+    /// The fragment completed a packet, which is now in the passed buffer.
     Complete,
     /// A fragment of a packet that is still incomplete.
     Waiting,
@@ -329,8 +329,8 @@ impl Fragment<'_> {
 }
 
 impl PartialPacket {
-    /// Returns whether a fragment can belong to this packet, that is, whether it has the size of the others, is not yet
-    /// present, and is not after the last.
+    /// Returns whether a fragment can belong to this packet: it has the size of the others, is not yet present, and does not follow the
+    /// last.
     fn agrees(&self, piece: &Fragment<'_>) -> bool {
         let number = u32::from(piece.number);
         let behind = self.here.checked_shr(number).unwrap_or(0);

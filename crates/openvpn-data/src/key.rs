@@ -297,7 +297,7 @@ pub(super) mod tests {
     use adit_dataplane::ReplayCheck;
     use adit_dataplane::format::Opener as _;
 
-    /// Returns the settings of a peer, of which a key reads only the peer-id.
+    /// Returns the settings of a peer. A key reads only the peer-id.
     pub(crate) fn spec(wire_id: Option<u32>) -> PeerSpec {
         let link = Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1194).into());
         let layout = PacketLayout { wire_id, ..PacketLayout::default() };

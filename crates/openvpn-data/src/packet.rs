@@ -67,7 +67,7 @@ impl DataHeader {
 /// The parts of a sealed packet.
 #[derive(Debug)]
 pub struct SealedPacket<'a> {
-    /// The packet id, which is used for the replay window and is part of the nonce.
+    /// The packet id, for the replay window; also part of the nonce.
     pub packet_id: u32,
     /// The bytes that are authenticated but not encrypted.
     pub aad: &'a [u8],

@@ -1,5 +1,5 @@
-//! The memory that a data plane keeps for peers that were removed. The test runs alone in its process, because it reads
-//! the memory in use by all threads.
+//! Tests of the memory that a data plane keeps for removed peers. They run alone in their process, because they read the memory in use by
+//! all threads.
 
 mod common;
 

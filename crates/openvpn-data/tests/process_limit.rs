@@ -12,7 +12,7 @@ use adit_openvpn_data::Plane;
 /// Set in the limited process.
 const CHILD: &str = "ADIT_TEST_LIMITED";
 
-/// Starts a plane for four workers; returns the number that it got.
+/// Starts a plane for four workers. Returns their actual number.
 fn started() -> usize {
     let options = UdpOptions::new(([127, 0, 0, 1], 0).into());
     let sockets = UdpSocket::bind_group(&options, 4).unwrap();

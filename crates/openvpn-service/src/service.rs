@@ -361,7 +361,7 @@ impl Running<'_> {
         answer
     }
 
-    /// Warns about rules that name unknown clients, which are not wrong but look like a mistake.
+    /// Warns about rules that name unknown clients. These are valid but look like a mistake.
     fn warn_of_unknown(&self) {
         if let (Some(filter), Some(known)) = (&self.filter, self.hooks.known()) {
             filter.unknown(&known).iter().for_each(|problem| tracing::warn!("{problem}"));
@@ -472,7 +472,7 @@ impl Running<'_> {
     }
 }
 
-/// Returns what a server's engine dropped and refused, by the names of a status report.
+/// Returns the counts of packets that a server's engine dropped or refused, by their names in a status report.
 pub fn server_drops(counters: &ServerCounters) -> [(&'static str, u64); 18] {
     [
         ("reset-limited", counters.resets_limited),

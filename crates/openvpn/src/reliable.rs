@@ -1,5 +1,4 @@
-//! The reliability layer of the control channel, which provides ordered, acknowledged messages over
-//! datagrams.
+//! The reliability layer of the control channel: ordered, acknowledged messages over datagrams.
 //!
 //! Each key negotiation has its own message ids, which start at 0. As in OpenVPN, a packet carries
 //! at most 8 acknowledgements, the send window is 6, and an id is acknowledged again when a
@@ -35,7 +34,7 @@ const ACKS_WITH_MESSAGE: usize = 4;
 /// handshake. The rest of the peer's flight usually arrives in this time, and our answer to it can
 /// carry them.
 const ACK_PATIENCE: Duration = Duration::from_millis(10);
-/// The number of acknowledgements that may wait, which is less than any peer's send window.
+/// The number of acknowledgements that may wait: less than any peer's send window.
 const PATIENT_ACKS: usize = 2;
 /// The number of later messages whose acknowledgement causes a message to be retransmitted at once.
 const FAST_RETRANSMIT: u8 = 3;
@@ -64,7 +63,7 @@ struct UnackedMessage {
     payload: Vec<u8>,
     /// The time of the next transmission.
     due: Instant,
-    /// The time of the first transmission, with which the round trip is measured; `None` before it.
+    /// The time of the first transmission, for measuring the round trip; `None` before it.
     first_sent: Option<Instant>,
     transmissions: u32,
     later_acks: u8,
@@ -232,8 +231,7 @@ impl Reliable {
         !patient || due <= now || self.pending_acks.len() > PATIENT_ACKS
     }
 
-    /// Takes the acknowledgements for the next packet, which are the waiting ones followed by
-    /// recent ones.
+    /// Takes the acknowledgements for the next packet: waiting ones, then recent ones.
     pub(crate) fn take_acks(&mut self, with_message: bool) -> Acks {
         let limit = if with_message { ACKS_WITH_MESSAGE } else { MAX_RECENT_ACKS };
         let mut acks = Acks::default();

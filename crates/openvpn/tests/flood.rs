@@ -1,5 +1,5 @@
-//! The memory that floods of unauthenticated packets leave allocated. This test runs alone in its
-//! process, because it measures the memory of all threads.
+//! Tests of the memory that floods of unauthenticated packets leave allocated. They run alone in their process, because they measure the
+//! memory of all threads.
 
 mod support;
 
@@ -34,8 +34,7 @@ fn packet(opcode: Opcode, remote: Option<SessionId>, id: Option<u32>, payload: &
     bytes
 }
 
-/// Returns the number of resets, which is a million or the value of `ADIT_RESETS`. Ten million take
-/// a minute or two.
+/// Returns the number of resets: a million, or the value of `ADIT_RESETS`. Ten million take a minute or two.
 fn resets() -> u32 {
     match std::env::var("ADIT_RESETS") {
         Ok(count) => count.parse().expect("ADIT_RESETS is a number of resets"),

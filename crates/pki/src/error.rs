@@ -26,7 +26,7 @@ pub enum PkiError {
     /// No client has that name.
     #[error("there is no client {0}; list them with: adit server client list")]
     Unknown(String),
-    /// The client was revoked, which is permanent.
+    /// The client was revoked permanently.
     #[error(
         "client {0} was revoked, which cannot be undone; `adit server client add {0}` makes a new one"
     )]

@@ -19,8 +19,8 @@ const SERVER_DAYS: u32 = 3650;
 /// The size of the text that is reserved, so that no copy of the keys is left behind.
 const TEXT: usize = 16 * 1024;
 
-/// An authority, and a server with a certificate of it. The owner keeps its text ([`Self::to_text`]), and decides which
-/// clients may connect.
+/// An authority, and a server with a certificate from it. The owner keeps its text ([`Self::to_text`]), and decides which clients may
+/// connect.
 pub struct Issuer {
     server_name: ClientName,
     ca: String,

@@ -8,7 +8,7 @@ use crate::PkiError;
 /// The maximum length of a name: X.509's limit for a common name, and the longest that `openvpn` accepts.
 const MAX_NAME: usize = 64;
 
-/// A client's name, which is its certificate's common name and a part of file names.
+/// A client's name: its certificate's common name, and a part of file names.
 ///
 /// It consists of letters, digits and `. _ @ -`, begins with a letter or digit and does not contain `..`, so it is safe
 /// in a path, a log line, a configuration file and a shell.

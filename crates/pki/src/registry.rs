@@ -36,7 +36,7 @@ pub struct FormerCertificate {
 /// One client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// Name, which is the certificate's common name.
+    /// The name: the certificate's common name.
     pub name: ClientName,
     /// Serial number of the current certificate, lower-case hex.
     pub serial: String,

@@ -22,7 +22,7 @@ impl Backoff {
         Self { next: SHORTEST, noise: Jitter::new(seed) }
     }
 
-    /// Returns the pause before the next attempt, which is between half of the current length and the full length.
+    /// Returns the pause before the next attempt: between half of the current length and the full length.
     pub fn pause(&mut self) -> Duration {
         let length = self.next;
         self.next = (length * 2).min(LONGEST);

@@ -45,7 +45,7 @@ const PARAMETER_STATUS: u8 = b'S';
 enum LimitError {
     /// A message announces this length.
     Message(u32),
-    /// A message announces this length, which is too short.
+    /// A message announces this length, but it is too short.
     Short(u32),
     /// The login takes too many bytes.
     Login,
@@ -174,7 +174,7 @@ impl Frames {
     }
 }
 
-/// A stream from a server, whose messages are limited.
+/// A stream from a server with limited messages.
 pub struct LimitedStream<S> {
     inner: S,
     frames: Frames,
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn the_answer_about_tls_is_no_message() {
-        // The server refuses TLS, so messages follow, which are checked.
+        // The server refuses TLS, so the messages that follow are checked.
         let mut frames = Frames::new(ParseState::Answer);
         frames.follow(b"N").unwrap();
         frames.follow(&usual()).unwrap();
@@ -482,7 +482,7 @@ mod tests {
             server.write_all(b"S").await.unwrap();
             let sasl = message(b'R', b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0");
             server.write_all(&sasl).await.unwrap();
-            // The client's choice, which is the method with or without channel binding, arrives at once.
+            // The client's choice, the method with or without channel binding, arrives at once.
             let mut said = Vec::new();
             let holds = |said: &[u8], name: &[u8]| said.windows(name.len()).any(|at| at == name);
             while !holds(&said, b"SCRAM-SHA-256") {

@@ -42,7 +42,7 @@ pub struct Environment {
     vars: BTreeMap<String, Zeroizing<String>>,
     /// The home directory, for `.pgpass`, `.pg_service.conf` and `.postgresql`.
     pub(super) home: Option<PathBuf>,
-    /// The user who runs the program, which is the default role.
+    /// The user who runs the program: the default role.
     pub(super) user: Option<String>,
 }
 

@@ -17,7 +17,7 @@ macro_rules! id {
 }
 
 id! {
-    /// The number of a node, which is positive and an `integer` in the database.
+    /// The number of a node: positive, and an `integer` in the database.
     NodeId(i32)
 }
 id! {

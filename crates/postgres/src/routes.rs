@@ -1,8 +1,6 @@
-//! The addresses of each node, which determine a packet's destination and each peer's allowed sources (WireGuard's
-//! allowed-ips).
+//! The addresses of each node. They determine a packet's destination and each peer's allowed sources (WireGuard's allowed-ips).
 //!
-//! The tables are rebuilt from the verified node records whenever a node is added or removed, which is rare compared
-//! with look-ups.
+//! The tables are rebuilt from the verified node records whenever a node is added or removed. This is rare compared with look-ups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -17,7 +17,7 @@ pub trait Authorizer: Send + Sync {
     fn authorize(&self, identity: Identity) -> ResponseFuture;
 }
 
-/// Accepts every peer whose certificate was verified, which is the policy of a server without further checks.
+/// Accepts every peer whose certificate was verified: the policy of a server without further checks.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct CertificateOnly;
 

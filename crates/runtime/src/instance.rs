@@ -1,5 +1,4 @@
-//! The main loop of all long-running programs, which handles signals, the control socket, the watchdog, ticks, and the
-//! program's own events.
+//! The main loop of all long-running programs. It handles signals, the control socket, the watchdog, ticks, and the program's own events.
 //!
 //! ```text
 //!   signals         ──► signal  ─┐
@@ -29,7 +28,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// The shortest interval between notifications to the service manager.
 const MIN_ALIVE: Duration = Duration::from_millis(100);
 
-/// A long-running program, which is a server, a client, a bridge or a node.
+/// A long-running program: a server, a client, a bridge or a node.
 ///
 /// Only [`Instance::next`] may be cancelled. The other methods run to completion.
 #[expect(async_fn_in_trait, reason = "an instance stays on the thread that runs it")]

@@ -1,5 +1,5 @@
-//! Turns an engine into a running program, with sockets, timers, name resolution, the TUN device and routes,
-//! privileges, logs and the control socket. All apps are built on this crate, which depends on none of them.
+//! Turns an engine into a running program, with sockets, timers, name resolution, the TUN device and routes, privileges, logs and the
+//! control socket. All apps are built on this crate, and it depends on none of them.
 //!
 //! [`driver`] connects a sans-IO engine to the data plane. Through [`control`], other processes inspect and control a
 //! running one. [`helper`] performs privileged operations for a process without privileges, [`host`] changes the host's

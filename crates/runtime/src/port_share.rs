@@ -1,4 +1,4 @@
-//! `port-share`, with which the tunnel shares a TCP port with another service, usually a web server.
+//! `port-share`: the tunnel shares a TCP port with another service, usually a web server.
 //!
 //! The first bytes of a connection identify it. If they are not a client's reset, the connection is forwarded to the
 //! other service.
@@ -19,7 +19,7 @@ use crate::clock::now;
 const MAX_FOREIGN: usize = 512;
 /// The maximum number of connections that are not identified yet. Further ones are closed.
 const MAX_LOOKING: usize = 1024;
-/// The number of free places that entitle a network to one more connection.
+/// The number of free places required for each connection that a network already has.
 const FREE_PER_CONNECTION: usize = 7;
 /// The time limit for the first bytes of a connection.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
@@ -31,9 +31,9 @@ const BUFFER: usize = 8 * 1024;
 const CONNECT: Duration = Duration::from_secs(5);
 /// The minimum interval between log lines about failures to reach the other service.
 const COMPLAINTS: Duration = Duration::from_secs(60);
-/// The number of bytes that identify a client, which are the length of its first frame and the opcode.
+/// The number of bytes that identify a client: the length of its first frame, and the opcode.
 const LEAD: usize = 3;
-/// The length of the shortest reset, which consists of the opcode, session id, acknowledgement count and message id.
+/// The length of the shortest reset: opcode, session id, acknowledgement count and message id.
 const SHORTEST_RESET: u16 = 14;
 /// HARD_RESET_CLIENT_V2 and _V3 with key id 0.
 const RESETS: [u8; 2] = [7 << 3, 10 << 3];
@@ -80,7 +80,7 @@ impl Drop for Slot<'_> {
 /// The kind of a connection.
 #[derive(Debug)]
 pub enum Kind {
-    /// The tunnel's, from which nothing was read.
+    /// The tunnel's. Nothing was read from it.
     Tunnel,
     /// Another protocol's.
     Foreign,

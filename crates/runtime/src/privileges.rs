@@ -24,7 +24,7 @@ pub struct PrivilegeOptions {
 /// The result of dropping privileges.
 #[derive(Clone, Debug, Default)]
 pub struct DroppedPrivileges {
-    /// The user as which the process runs now, if it was changed.
+    /// The user that the process runs as now, if it was changed.
     pub user: Option<String>,
     /// The group, if it was configured by name.
     pub group: Option<String>,

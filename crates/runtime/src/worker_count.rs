@@ -85,7 +85,7 @@ fn by_default(cores: usize) -> u16 {
     }
 }
 
-/// The number of tasks besides the workers, which are the control thread and threads that wait for files and names.
+/// The number of tasks besides the workers: the control thread, and threads that wait for files and names.
 const OWN_TASKS: u64 = 1 + 2;
 
 /// Returns fewer workers, but at least one, if limits leave no room for their tasks.

@@ -61,7 +61,7 @@ impl Sum {
         u16::from_be((sum & 0xffff) as u16)
     }
 
-    /// Returns the checksum, which is the inverted sum.
+    /// Returns the checksum: the inverted sum.
     #[inline]
     pub fn finish(self) -> u16 {
         !self.fold()

@@ -31,7 +31,7 @@ pub fn is_tag(ethertype: u16) -> bool {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Returns whether this is a group address (including broadcast), which is never a sender's address.
+    /// Returns whether this is a group address (including broadcast). Such an address is never a sender's.
     #[inline]
     pub fn is_group(self) -> bool {
         let [first, ..] = self.0;

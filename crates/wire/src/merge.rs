@@ -1,4 +1,4 @@
-//! Merging neighbouring packets of a flow into one super-packet, the reverse of [`crate::split`].
+//! Merges neighbouring packets of a flow into one super-packet, the reverse of [`crate::split`].
 //!
 //! Only headers are copied, and a merged packet is a list of slices for one `writev`. Packets are merged only if the
 //! kernel would split the result into the same packets again (the rules are those of its own GRO), and only after their

@@ -15,8 +15,8 @@ pub const V4_MINIMUM: u16 = 576;
 /// The longest answer over IPv4: it quotes 128 bytes of the packet, enough for all its headers.
 const LONGEST4: usize = 156;
 
-/// Writes the answer to `packet`, of which `mtu` bytes would have fitted, into `out`. `packet` may be a super-packet
-/// with the headers of its first segment.
+/// Writes the answer to `packet`, of which only `mtu` bytes would have fitted, into `out`. `packet` may be a super-packet with the headers
+/// of its first segment.
 ///
 /// Returns `None` if no error may be sent (IPv4 without the DF bit, ICMP errors, multicast), or if the standards
 /// guarantee that the packet fits.

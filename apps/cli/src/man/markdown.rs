@@ -1,5 +1,5 @@
-//! Converts pages of the documentation to roff. It supports the Markdown of docs/, with headings, paragraphs, lists,
-//! tables, blocks of code, and code, bold print and links within a line.
+//! Converts pages of the documentation to roff. It supports the Markdown of docs/: headings, paragraphs, lists, tables, code blocks, and
+//! code, bold print and links within a line.
 
 use super::escaped;
 

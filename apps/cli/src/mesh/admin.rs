@@ -18,7 +18,7 @@ use crate::{print, print_json};
 /// The words of a phrase in one line of 80 columns.
 const WORDS_PER_LINE: usize = 6;
 
-/// The number of characters of a hash with which people tell keys apart.
+/// The number of characters of a hash by which people tell keys apart.
 const SHORT: usize = 8;
 
 #[derive(Debug, Subcommand)]
@@ -200,7 +200,7 @@ fn sign(
     }
 }
 
-/// Prints that a change was signed, with `done` or the approvals that it still needs.
+/// Prints that a change was signed, and `done` or the approvals that it still needs.
 pub(super) fn tell(signed: &MeshSigned, json: bool, done: &str) -> Result<ExitCode, Fault> {
     if json {
         print_json(signed)?;

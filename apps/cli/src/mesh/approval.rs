@@ -1,4 +1,4 @@
-//! `adit mesh approve`: nodes that wait until an operator has compared their keys.
+//! `adit mesh approve`: admits or refuses waiting nodes after the operator has compared their keys.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -83,7 +83,7 @@ fn decide(here: &MeshSelector, name: &str, refuse: bool) -> Result<MeshJoiner, F
     }
 }
 
-/// Asks about each node that joins with a token, until the token's number of nodes was admitted or its time is over.
+/// Prompts for each node that joins with a token, until the token is used up or has expired.
 pub(super) fn at_the_prompt(
     here: &MeshSelector,
     token: &MeshToken,

@@ -1,4 +1,4 @@
-//! The findings of `adit doctor` about the meshes that this machine is in.
+//! The findings of `adit doctor` about this machine's meshes.
 
 use std::path::Path;
 
@@ -84,7 +84,7 @@ fn of_node(report: &MeshReport, paths: &Paths) -> Vec<Finding> {
     findings
 }
 
-/// Returns the port of the node, which a report of another version lacks.
+/// Returns the node's port. A report of another version lacks it.
 fn port(report: &MeshReport) -> u16 {
     if report.port == 0 { 1194 } else { report.port }
 }

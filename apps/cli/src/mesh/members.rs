@@ -26,7 +26,7 @@ use crate::{note, print, print_json};
 /// The beginning of each token.
 const TOKEN: &str = "adit-mesh1-";
 
-/// The longest input that is read as a token.
+/// The maximum length of input that is read as a token.
 const MAX_TOKEN: u64 = 4096;
 
 #[derive(Debug, Args)]
@@ -295,7 +295,7 @@ pub(super) fn remove(options: &Remove) -> Result<ExitCode, Fault> {
 
 /// Reads a token from stdin, after a prompt on a terminal.
 pub(super) fn read_token() -> Result<Zeroizing<String>, Fault> {
-    // It works once, so it may be seen; hidden input would leave a user unsure whether it was pasted.
+    // Do not hide the input: the token works only once, and a user should see that it was pasted.
     read_secret("token", "The token from the other machine: ")
 }
 
@@ -318,8 +318,8 @@ pub(super) fn read_secret(what: &str, question: &str) -> Result<Zeroizing<String
     Ok(Zeroizing::new(text.trim().to_owned()))
 }
 
-/// Starts this program again without the token in its arguments, which other users can see. Returns only if there is none,
-/// or if that fails.
+/// Starts this program again without the token in its arguments, which other users can see. Returns only if there is no token, or if the
+/// restart fails.
 pub(crate) fn hide_token(arguments: &[OsString]) {
     let is_token = |word: &&OsString| word.to_string_lossy().starts_with(TOKEN);
     let is_join = arguments.iter().any(|word| word == "join");

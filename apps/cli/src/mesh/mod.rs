@@ -151,7 +151,7 @@ impl MeshSelector {
         Paths::find(self.dir.as_deref(), self.mesh.as_deref())
     }
 
-    /// Asks the running node.
+    /// Sends a request to the running node.
     fn ask(&self, request: &Request) -> Result<Response, Fault> {
         let paths = self.paths()?;
         let socket = paths.control_socket();
@@ -187,7 +187,7 @@ pub(crate) fn run(verb: Mesh) -> Result<ExitCode, Fault> {
     }
 }
 
-/// Returns the fault of an answer that does not fit its request.
+/// Returns the fault for an answer that does not match its request.
 fn unexpected() -> Fault {
     Fault::ours("the node gave an answer of another kind; is it another version of adit?")
 }

@@ -12,10 +12,10 @@ use serde::Serialize;
 use super::{MeshSelector, show, unexpected};
 use crate::{note, print, print_json};
 
-/// The time limit for a session with the node to begin.
+/// The time limit for establishing a session with the node.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The time for each answer.
+/// The time limit for each answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// The interval at which to check whether an answer has arrived. The node itself measures the time.

@@ -252,7 +252,7 @@ fn read(path: &Path) -> Result<String, Fault> {
         .map_err(|error| Fault::operator(format!("cannot read {}: {error}", path.display())))
 }
 
-/// A member, as it is named in rules and descriptions of packets.
+/// A member, as rules and packet descriptions name it.
 struct Member<'a> {
     name: &'a str,
     groups: &'a [String],

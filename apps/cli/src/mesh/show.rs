@@ -78,7 +78,7 @@ pub(super) fn path(options: &Path) -> Result<ExitCode, Fault> {
     Ok(end(&path.peer))
 }
 
-/// Returns the exit code, which tells a script whether the node is reached.
+/// Returns the exit code, by which a script knows whether the node was reached.
 fn end(peer: &MeshPeer) -> ExitCode {
     if is_reached(peer) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

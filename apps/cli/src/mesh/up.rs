@@ -138,8 +138,7 @@ impl Up {
             ..MeshInvitation::default()
         });
         let json = self.running.json;
-        // The phrase is shown once, and only where no other program keeps the output. A service's output would be in
-        // the journal.
+        // The phrase is shown once, and only if no other program keeps the output: a service's output ends up in the journal.
         let is_seen = json || io::stdout().is_terminal();
         let phrase = if is_new && is_seen { phrases(&paths)?.pop() } else { None };
         let mut tell = |report: &UpReport| tell(report, &paths, phrase.as_ref(), json);
@@ -221,7 +220,7 @@ fn waiting_line(waiting: &Waiting) -> String {
 fn tell(report: &UpReport, paths: &Paths, phrase: Option<&Zeroizing<String>>, json: bool) {
     let node = &report.node;
     if json {
-        // A node that runs is not ended by a closed stdout.
+        // A closed stdout must not end a running node.
         let _ = print_json(&serde_json::json!({
             "node": node,
             "token": report.token,

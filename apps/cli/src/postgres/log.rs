@@ -1,4 +1,4 @@
-//! `verify`, `export` and `tail`, which read the log of packets.
+//! `verify`, `export` and `tail`: commands that read the log of packets.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,5 +1,4 @@
-//! `init`, `join`, `invite`, `remove` and `rekey`, which manage the members of a network, and `expire`, which applies
-//! its retention.
+//! `init`, `join`, `invite`, `remove` and `rekey`, which manage a network's members, and `expire`, which applies its retention.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;

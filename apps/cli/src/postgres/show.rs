@@ -56,7 +56,7 @@ pub(crate) fn peers(options: &Show) -> Result<ExitCode, Fault> {
     Ok(end(&status))
 }
 
-/// Returns the exit code, which tells a script whether packets can pass.
+/// Returns the exit code, by which a script knows whether packets can pass.
 fn end(status: &NetworkStatus) -> ExitCode {
     if status.running.is_some() && status.database.is_some() {
         ExitCode::SUCCESS

@@ -44,7 +44,7 @@ pub(super) fn reload_page(reloaded: &ReloadOutcome, paths: &Paths) -> String {
     text
 }
 
-/// Returns the hint for profiles that contain another host or other ports.
+/// Returns the hint for clients whose profiles still name the old host or ports.
 fn new_lines(endpoints: &[String], paths: &Paths) -> String {
     let mut text = String::from(
         "\nIn these profiles replace the lines that begin with proto, remote or\n\

@@ -1,4 +1,4 @@
-//! `adit postgres` as a user calls it, without a database.
+//! Tests of `adit postgres` as a user calls it, without a database.
 
 use std::io::Read;
 use std::net::TcpListener;

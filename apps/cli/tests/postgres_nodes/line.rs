@@ -1,4 +1,4 @@
-//! The connection to the database, with a real server with TLS on its own address, in a network namespace.
+//! Tests of the connection to the database, with a real TLS server on its own address in a network namespace.
 
 use std::io::{Read, Write};
 use std::path::Path;

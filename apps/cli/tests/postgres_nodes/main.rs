@@ -1,4 +1,4 @@
-//! `adit postgres` as a user calls it, with and without a database.
+//! Tests of `adit postgres` as a user calls it, with and without a database.
 
 mod commands;
 mod database;

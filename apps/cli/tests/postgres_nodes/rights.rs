@@ -1,5 +1,5 @@
-//! Networks in a temporary cluster, which the command itself creates. Tests admission, and the privileges of each role.
-//! The database enforces them, not adit.
+//! Tests of admission, and of each role's privileges, which the database enforces, not adit. The command itself creates the networks in a
+//! temporary cluster.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -183,7 +183,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     );
     net.may(b, &[open_epoch(&b_a, "{0,2,3}")]);
 
-    // The operations that the role needs.
+    // Operations that the role needs.
     net.may(a, &[
         open_epoch(&a_hub, "{0,1,2}"),
         open_epoch(&a_b, "{0,2,3}"),
@@ -604,7 +604,7 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     assert!(said.contains("not a network's"), "{said}");
 }
 
-/// Starts a session of a node that writes, until it is killed. A session before it may be ending still.
+/// Starts a session of a node that writes until it is killed. An earlier session may still be ending.
 fn writing(net: &Net, role: &str) -> Child {
     let begun = std::time::Instant::now();
     loop {

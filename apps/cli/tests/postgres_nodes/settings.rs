@@ -1,5 +1,5 @@
-//! A network after its creation, with its settings, its auditor, and names that are used again. The tests run the
-//! command itself in a temporary cluster, and no node is running.
+//! Tests of a network after its creation: its settings, its auditor, and reused names. They run the command itself in a temporary cluster,
+//! without a running node.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! A bridge with a settings file and a watchdog, as a service manager starts it.
+//! Tests of a bridge with a settings file and a watchdog, as a service manager starts it.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -37,7 +37,7 @@ fn a_settings_file_starts_a_bridge_that_says_how_it_is() {
     ];
     let bridge = TestProcess::program(&ns, "env", &line, dir.path(), "bridge.log");
     assert!(told().starts_with("READY=1\n"), "{}", bridge.log());
-    // The bridge answers for as long as it runs.
+    // The bridge answers the watchdog for as long as it runs.
     for _ in 0..3 {
         assert_eq!(told(), "WATCHDOG=1", "{}", bridge.log());
     }

@@ -1,4 +1,4 @@
-//! The clients `adit connect` and `adit openvpn` with a managed server.
+//! Tests of the clients `adit connect` and `adit openvpn` with a managed server.
 
 use std::fs;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn openvpn(server: &Server, ns: &NetNs, options: &[&str]) -> TestProcess {
     world::start(ns, &arguments, server.dir.path(), "ann.log")
 }
 
-/// Returns how often a line is in the log.
+/// Returns the number of times that a line occurs in the log.
 fn count(running: &TestProcess, line: &str) -> usize {
     running.log().matches(line).count()
 }
@@ -208,7 +208,7 @@ fn ip(ns: &NetNs, line: &str) -> bool {
     ns.command("ip").unwrap().args(line.split(' ')).status().unwrap().success()
 }
 
-/// Returns the standard output of adit, which runs for a whole namespace.
+/// Returns the standard output of adit, run in a namespace.
 fn said(ns: &NetNs, line: &str) -> String {
     let output = ns.command(ADIT).unwrap().args(line.split(' ')).output().unwrap();
     String::from_utf8(output.stdout).unwrap()

@@ -123,7 +123,7 @@ fn held_it_stays_up_until_it_is_told_to_end() {
         command.args(["status", "--dir", &folder]).output().unwrap()
     };
     until("a client is connected", || String::from_utf8_lossy(&status().stdout).contains("demo "));
-    // Wait until all transfers are complete, which are four of one second and a round of pings.
+    // Wait until all transfers are complete: four of one second, and a round of pings.
     std::thread::sleep(Duration::from_secs(10));
     assert!(status().status.success());
     signal(&demo, "INT");

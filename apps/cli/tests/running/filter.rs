@@ -1,4 +1,4 @@
-//! A managed server that filters its clients' traffic.
+//! Tests of a managed server that filters its clients' traffic.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The helper, and the network process without privileges.
+//! Tests of the helper, and of the network process without privileges.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

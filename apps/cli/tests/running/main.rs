@@ -1,4 +1,4 @@
-//! Servers, clients and bridges as a user runs them. They are one program, because each test program is linked with all crates.
+//! Tests of servers, clients and bridges as a user runs them. They are one program, because each test program is linked with all crates.
 
 mod bridge;
 mod client;

@@ -1,4 +1,4 @@
-//! `adit openvpn` as scripts, service managers and front ends use it.
+//! Tests of `adit openvpn` as scripts, service managers and front ends use it.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -83,8 +83,7 @@ fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
     assert_eq!(code, 0, "{text}");
     let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    // No process listens there, because it is an address for documentation, whose packets are never
-    // answered.
+    // Nothing listens there: it is an address for documentation, which never answers.
     let line = "--dev null --proto tcp-client --remote 127.0.0.1 1 --ifconfig 10.9.9.1 10.9.9.2 --secret static.key \
                 --cipher AES-256-CBC --auth SHA256 --writepid vpn.pid --verb 6 --log vpn.log --route-delay 3";
     let mut command = openvpn(dir.path(), line);

@@ -1,4 +1,4 @@
-//! Running processes on one host, and two devices with the same profile.
+//! Tests of several processes on one host, and of two devices with the same profile.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! The users and privileges of network processes of a bridge, a PostgreSQL node and a check, also if no user or helper
-//! is available.
+//! Tests of the users and privileges of the network processes of a bridge, a PostgreSQL node and a check, even if no user or helper is
+//! available.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -259,8 +259,7 @@ fn machine(ns: &NetNs) -> String {
     text
 }
 
-/// Checks a profile while the server is stopped for a moment, which leaves time to observe that the check has one
-/// capability and changes nothing.
+/// Checks a profile while the server is stopped for a moment, to observe that the check has one capability and changes nothing.
 fn checks_with_net_admin_alone(
     server: &Server,
     running: &mut TestProcess,

@@ -1,5 +1,4 @@
-//! The managed server in its intended environment, on a host between clients and an outside
-//! network.
+//! Tests of the managed server in its intended environment, on a host between clients and an outside network.
 
 use std::fs;
 use std::process::Command;

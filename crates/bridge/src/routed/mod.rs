@@ -78,7 +78,7 @@ pub enum IngressResult {
 /// The next hop of a frame.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Hop {
-    /// The port, which may be the one that the frame arrived by.
+    /// The port, which may be the one on which the frame arrived.
     pub to: Side,
     neighbour: IpAddr,
 }
@@ -86,7 +86,7 @@ pub struct Hop {
 /// The result for a frame that is to be sent.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum EgressResult {
-    /// The frame is ready and is sent by the port opposite the one that it arrived by.
+    /// The frame is ready to be sent on the port opposite the one on which it arrived.
     Send,
     /// The router holds the frame, and [`Router::take`] returns it if its neighbour is found.
     Consumed,
@@ -123,7 +123,7 @@ pub enum RouterDrop {
     Unreachable,
     /// Too many packets are already queued for neighbours.
     NoRoom,
-    /// It is for the router, which has no use for it; its sender may have been notified.
+    /// It is for the router itself, which cannot use it; its sender may have been notified.
     Local,
     /// It is invalid ARP or neighbour discovery, or does not concern the router.
     Discovery,

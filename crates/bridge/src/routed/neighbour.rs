@@ -9,7 +9,7 @@ use adit_wire::ethernet::Mac;
 
 use crate::port::Side;
 
-/// The maximum number of known neighbours; the one that was confirmed longest ago is evicted.
+/// The maximum number of known neighbours. A new one evicts the one confirmed longest ago.
 pub(super) const MAX_KNOWN: usize = 1024;
 /// The maximum number of neighbours that are being resolved; the oldest is evicted. An existing neighbour answers at
 /// once, so a scan of a network does not keep others from being found (RFC 6583).

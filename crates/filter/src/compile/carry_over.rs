@@ -9,7 +9,7 @@ use crate::ruleset::{Count, Counter, CounterId, Family, Statement};
 /// The identity of a rule: its table, its chain and its text, with the values at which its counters start.
 type RuleKey<'a> = (Family, &'a str, &'a str, String);
 
-/// A rule's first counter and limit, and how many it has.
+/// A rule's first counter and first limit, and its number of each.
 #[derive(Copy, Clone)]
 struct RuleResources {
     first: FirstIndices,

@@ -35,7 +35,7 @@ impl Totals {
         self.totals.push(Arc::new(total));
     }
 
-    /// Makes a counter share the past and future counts of another.
+    /// Makes a counter share another one's past and future counts.
     pub(super) fn share(&mut self, own: usize, other: &Self, theirs: usize) {
         if let (Some(own), Some(theirs)) = (self.totals.get_mut(own), other.totals.get(theirs)) {
             *own = Arc::clone(theirs);
@@ -70,7 +70,7 @@ impl Totals {
     }
 }
 
-/// The values of all counters at one time.
+/// The values of all counters at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     by_owner: HashMap<Owner, Count>,

@@ -68,7 +68,7 @@ impl IpRange {
     }
 }
 
-/// The members of all sets with changing members, at one time.
+/// The members of all sets with changing members, at one instant.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveSets {
     pub generation: u32,

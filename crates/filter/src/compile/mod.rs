@@ -39,7 +39,7 @@ use crate::ruleset::{
     Statement, Table, Test,
 };
 
-/// The maximum depth of nested jumps and gotos, which is the kernel's own bound.
+/// The maximum depth of nested jumps and gotos: the kernel's own bound.
 pub const MAX_DEPTH: usize = 16;
 /// The maximum number of rules that one packet may visit in a table below one chain, if every rule that can match does.
 /// Without it, jumps that fan out could take any amount of time; this many visits take a few milliseconds.

@@ -316,7 +316,7 @@ impl Writer<'_> {
         at as u32
     }
 
-    /// Returns the number of a set, which is compiled when it is first used.
+    /// Returns the number of a set, and compiles it at its first use.
     fn set(&mut self, id: SetId) -> u32 {
         if let Some(number) = self.sets.get(&id) {
             return *number;

@@ -49,9 +49,9 @@ impl IfName {
 pub struct Context {
     /// The time, for limits.
     pub now: Nanos,
-    /// The interface by which the packet arrived.
+    /// The interface on which the packet arrived.
     pub iif: IfName,
-    /// The interface by which it will leave.
+    /// The interface on which it will leave.
     pub oif: IfName,
     /// The state of the packet's connection.
     pub state: CtState,

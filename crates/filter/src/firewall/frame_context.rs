@@ -15,9 +15,9 @@ pub struct FrameContext {
     pub vlan: Option<u16>,
     /// The header of a super-packet; all zeros for an ordinary packet.
     pub vnet: VnetHeader,
-    /// The interface by which the frame arrived.
+    /// The interface on which the frame arrived.
     pub iif: IfName,
-    /// The interface by which the frame will leave.
+    /// The interface on which the frame will leave.
     pub oif: IfName,
     /// The tunnel peers of the frame.
     pub peers: Peers,

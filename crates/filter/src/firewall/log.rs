@@ -33,9 +33,9 @@ pub struct LogRecord {
     pub layer: Layer,
     /// The VLAN tag next to the frame.
     pub vlan: Option<u16>,
-    /// The interface by which the packet arrived.
+    /// The interface on which the packet arrived.
     pub iif: IfName,
-    /// The interface by which the packet would leave.
+    /// The interface on which the packet would leave.
     pub oif: IfName,
     /// The length of the frame.
     pub length: usize,

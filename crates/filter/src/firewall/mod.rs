@@ -331,7 +331,7 @@ pub enum FrameVerdict<'b> {
     Drop,
     /// Drop it, and send this frame back where it came from, with the VLAN tag that was next to it.
     Reply(&'b [u8]),
-    /// Do not forward the frame, which is a fragment whose packet is still incomplete.
+    /// Do not forward the frame: it is a fragment whose packet is still incomplete.
     Held,
     /// Forward these fragments in its place: all fragments of a packet, of which this was the last to arrive.
     Release(Assembled),

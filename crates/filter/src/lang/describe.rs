@@ -34,9 +34,9 @@ pub struct PacketDescription {
     pub bytes: Vec<u8>,
     /// The layer at which it begins.
     pub layer: Layer,
-    /// The interface by which it arrives; zero if unspecified.
+    /// The interface on which it arrives; zero if unspecified.
     pub iif: IfName,
-    /// The interface by which it leaves; zero if unspecified.
+    /// The interface on which it leaves; zero if unspecified.
     pub oif: IfName,
     /// The state of its connection.
     pub state: CtState,

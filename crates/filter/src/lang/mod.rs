@@ -97,8 +97,8 @@ pub fn parse(
     parse_as(name, text, files, false)
 }
 
-/// Parses as [`parse`] does, for rules that will be put in force: there must be a hook, and every chain must be
-/// reachable from one, unless the file defines [`ALLOW_UNHOOKED`].
+/// Parses like [`parse`], for rules that will be applied: there must be a hook, and every chain must be reachable from one, unless the file
+/// defines [`ALLOW_UNHOOKED`].
 ///
 /// # Errors
 ///

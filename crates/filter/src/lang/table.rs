@@ -141,7 +141,7 @@ impl Parser {
         Ok((chosen, name, at))
     }
 
-    /// Returns the draft of a table, which is created if necessary.
+    /// Returns the draft of a table, creating it if necessary.
     fn draft(&mut self, family: Family, name: &str, at: Span) -> Result<usize, SyntaxError> {
         let found =
             self.drafts.iter().position(|d| d.table.family == family && d.table.name == name);

@@ -51,7 +51,7 @@ pub struct Ether {
     pub source: u64,
     /// Destination address.
     pub destination: u64,
-    /// The first EtherType on the wire, which is that of the tag if there is one (0x8100, 0x88a8).
+    /// The first EtherType on the wire: that of the tag, if there is one (0x8100, 0x88a8).
     pub outer: u16,
     /// The type of the payload, after all VLAN tags.
     pub ethertype: u16,

@@ -28,7 +28,7 @@ fields! {
     Field {
         EtherSaddr: "ether" "saddr" = Kind::EtherAddr,
         EtherDaddr: "ether" "daddr" = Kind::EtherAddr,
-        /// The first type of the frame, which is that of the tag if there is one.
+        /// The first EtherType of the frame: that of the tag, if there is one.
         EtherType: "ether" "type" = Kind::EtherType,
         VlanId: "vlan" "id" = Kind::Integer(12),
         VlanPcp: "vlan" "pcp" = Kind::Integer(3),
@@ -40,9 +40,9 @@ fields! {
         ArpDaddrIp: "arp" "daddr ip" = Kind::Ipv4Addr,
         ArpSaddrEther: "arp" "saddr ether" = Kind::EtherAddr,
         ArpDaddrEther: "arp" "daddr ether" = Kind::EtherAddr,
-        /// Interface by which the packet arrived (`iif`, `iifname`).
+        /// Interface on which the packet arrived (`iif`, `iifname`).
         IifName: "meta" "iifname" = Kind::IfName,
-        /// Interface by which it will leave.
+        /// Interface on which it will leave.
         OifName: "meta" "oifname" = Kind::IfName,
         /// EtherType of the network header.
         MetaProtocol: "meta" "protocol" = Kind::EtherType,

@@ -139,7 +139,7 @@ impl Members {
     /// The prefixes of names in rule files, as in `@client:NAME`.
     pub(crate) const KINDS: [&str; 3] = ["client", "node", "group"];
 
-    /// Returns the members with a name, which are of one of [`Self::KINDS`].
+    /// Returns the named members of one of [`Self::KINDS`].
     pub(crate) fn named(kind: &str, name: String) -> Self {
         match kind {
             "client" => Self::Client(name),

@@ -38,7 +38,7 @@ pub struct ForwardRules {
     pub masquerade: Vec<IpNet>,
 }
 
-/// The installed rules, which are removed on drop.
+/// The installed rules. Dropping this removes them.
 #[derive(Debug)]
 pub struct InstalledRules {
     _tables: [OwnedTable; 2],
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a host behind a router that forwards, and one in front of it: both address families.
+    /// Creates a host behind a router that forwards, and a host in front of it, with both address families.
     fn routed() -> (NetNs, NetNs, NetNs) {
         let [host, router, outside] = [(); 3].map(|()| NetNs::unnamed().unwrap());
         host.connect("eth", &router, "inside").unwrap();
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(reached(ForwardRules { accepted, ..inside() }), [true, false]);
         let accepted = nets(&["2001:db8::/64", "192.0.3.0/24"]);
         assert_eq!(reached(ForwardRules { accepted, ..inside() }), [false, true]);
-        // Towards the tunnel only answers pass, and what the accepted networks send.
+        // Towards the tunnel, only answers and packets from the accepted networks pass.
         let inwards = |accepted: &[&str]| {
             let rules = ForwardRules { accepted: nets(accepted), others: true, ..inside() };
             let _rules = router.run(|| rules.install()).unwrap().unwrap();

@@ -15,7 +15,7 @@ const MANGLE: i32 = -150;
 const META_MARK: u32 = 3;
 const CT_MARK: u32 = 3;
 
-/// The installed table, which is removed on drop.
+/// The installed table. Dropping this removes it.
 #[derive(Debug)]
 pub struct MarkedReplies {
     _table: OwnedTable,

@@ -75,7 +75,7 @@ impl Net {
         Ok(Self { handle })
     }
 
-    /// Opens a handle in another network namespace, wherever the runtime's threads are.
+    /// Opens a handle in another network namespace, whatever namespace the runtime's threads are in.
     pub fn open_in(ns: &NetNs) -> io::Result<Self> {
         let runtime = tokio::runtime::Handle::current();
         ns.run(|| {

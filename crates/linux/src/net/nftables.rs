@@ -1,4 +1,4 @@
-//! Tables of nftables that the kernel removes with the socket that created them, however the process ends.
+//! nftables tables that the kernel removes with the socket that created them, however the process ends.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,7 +60,7 @@ impl Expression {
     }
 }
 
-/// An installed table, which is removed on drop.
+/// An installed table. Dropping this removes it.
 #[derive(Debug)]
 pub(super) struct OwnedTable {
     _socket: Socket,

@@ -1,4 +1,4 @@
-//! Keeping frames of an interface from the host's own stack while a process lives.
+//! Keeps an interface's frames from the host's own stack while a process lives.
 //!
 //! A packet socket gets a copy of each frame; the host's stack gets the frame itself, and would answer ARP for any of
 //! its addresses, refuse TCP connections to them, and forward packets. Therefore every frame that the interface

@@ -95,8 +95,8 @@ impl PacketSocket {
 
     fn bound(index: libc::c_int) -> Result<Self, PacketError> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // Protocol 0 means that no frames arrive before the socket is bound to its one interface.
-        // SAFETY: creates a descriptor, which has no other owner.
+        // Protocol 0 means that no frames arrive before the socket is bound to its interface. SAFETY: creates a descriptor, which has no
+        // other owner.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         if fd < 0 {
             let error = io::Error::last_os_error();

@@ -1,4 +1,4 @@
-//! The data format of OpenVPN 2.7, whose keys both ends replace by themselves, long before a renegotiation.
+//! The data format of OpenVPN 2.7. Both ends replace its keys on their own, long before a renegotiation.
 //!
 //! ```text
 //! header 4 (1 without a peer-id) | epoch 2 | counter 6 | ciphertext | tag 16
@@ -43,7 +43,7 @@ pub(super) struct Epoch {
     send: Mutex<SendState>,
     /// The receiving state. Locked for one run.
     receive: Mutex<ReceiveState>,
-    /// The minimum epoch for our packets, which is the one that the peer has reached.
+    /// The minimum epoch for our packets: the one that the peer has reached.
     due: AtomicU32,
     /// The later of the epochs of both directions.
     reached: AtomicU32,
@@ -215,7 +215,7 @@ impl ReceiveState {
 enum EpochAge {
     Retiring,
     Current,
-    /// The number of epochs by which it follows the current one.
+    /// Its distance from the current epoch.
     Future(usize),
 }
 

@@ -1,5 +1,5 @@
-//! The data plane over OpenVPN's format: in memory, over real sockets, and with several workers. The tests are one program, because
-//! each test program is linked with all crates. Tests that need a process of their own are separate programs.
+//! Tests of the data plane with OpenVPN's format: in memory, over real sockets, and with several workers. They are one program, because
+//! each test program is linked with all crates. Tests that need their own process are separate programs.
 
 mod attacks;
 mod formats;

@@ -1,5 +1,4 @@
-//! A static key over streams. One end uses real sockets, and the other's packets are made in
-//! memory.
+//! Tests of a static key over streams. One end uses real sockets; the other end's packets are made in memory.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};

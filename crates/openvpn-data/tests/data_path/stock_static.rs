@@ -29,7 +29,7 @@ fn halves() -> [DirectionKey; 2] {
     })
 }
 
-/// The settings with which a packet was captured.
+/// The settings of a captured packet.
 struct CapturedPacket {
     name: String,
     suite: BlockSuite,

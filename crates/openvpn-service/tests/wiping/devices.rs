@@ -19,8 +19,7 @@ use crate::workers::{Network, PATIENCE, Tunnel, boot_clock, connection, layout};
 
 /// The number of queues of each device, of sockets, and of workers.
 const WORKERS: usize = 2;
-/// The number of flows in each direction, which is enough for each queue and each socket to have
-/// some.
+/// The number of flows in each direction: enough for each queue and each socket to have some.
 const FLOWS: usize = 16;
 /// The number of bytes in the flow that the device delivers as super-packets.
 const BULK: usize = 1 << 20;

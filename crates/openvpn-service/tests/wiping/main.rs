@@ -1,5 +1,5 @@
-//! No secret of a session that has ended is left in the memory of its process. The tests run alone in their process,
-//! because they search all of its writable memory through /proc/self/mem.
+//! Tests that no secret of an ended session is left in the memory of its process. The tests run alone in their process, because they search
+//! all of its writable memory through /proc/self/mem.
 
 mod devices;
 mod pki;

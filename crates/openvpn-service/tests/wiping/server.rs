@@ -259,8 +259,7 @@ pub(crate) fn apply(secrets: &mut Vec<Secret>, plane: &LoopbackPlane, end: &str,
     plane.plane().apply(op);
 }
 
-/// Returns the secrets of the client's key method 2 message, which are all output of its generator except the parts
-/// that are sent in the clear.
+/// Returns the secrets of the client's key method 2 message: all output of its generator except the parts sent in the clear.
 fn key_method(seed: u8) -> Vec<Secret> {
     aside(|| derive_key_method(seed))
 }

@@ -69,12 +69,11 @@ pub struct TunnelConfig {
     pub peer: Option<PeerId>,
     /// Our address and network; a /32 if there is no network but [`Self::far4`].
     pub ipv4: Option<Ipv4Net>,
-    /// The other end of a link with two addresses and no network (`topology p2p`), which is reached
-    /// through the tunnel.
+    /// The other end of a link with two addresses and no network (`topology p2p`). It is reached through the tunnel.
     pub far4: Option<Ipv4Addr>,
     /// Our IPv6 address and network.
     pub ipv6: Option<Ipv6Net>,
-    /// The far end's address (`route-gateway`), which is the gateway of pushed routes.
+    /// The far end's address (`route-gateway`): the gateway of pushed routes.
     pub gateway4: Option<Ipv4Addr>,
     /// The far end's IPv6 address.
     pub gateway6: Option<Ipv6Addr>,

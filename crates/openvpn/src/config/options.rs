@@ -53,8 +53,7 @@ pub struct Options {
     pub log: Log,
     /// `status`.
     pub status: Option<Status>,
-    /// `management PATH unix` or `management ADDRESS PORT`, as written. The interface does not exist yet, which a
-    /// warning reports.
+    /// `management PATH unix` or `management ADDRESS PORT`, as written. The interface is not implemented; a warning reports this.
     pub management: Option<Vec<String>>,
     /// The warnings for the operator at startup: directives without effect, deprecated ones, and those skipped because
     /// of `setenv opt` or `ignore-unknown-option`. Each is one line with a file and a line number.

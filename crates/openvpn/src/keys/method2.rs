@@ -1,4 +1,4 @@
-//! The key method 2 message, which is the first message that each end sends over TLS.
+//! The key method 2 message: the first message that each end sends over TLS.
 //!
 //! ```text
 //! 0 4 | method 1 | pre-master 48 (client only) | random 32 | random 32 | options | user | password | peer info
@@ -13,7 +13,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use super::data::Role;
 
-/// The maximum length of a message in bytes, which is the size of OpenVPN's buffer for a TLS record of this kind.
+/// The maximum length of a message in bytes: the size of OpenVPN's buffer for a TLS record of this kind.
 pub const MAX_MESSAGE_LEN: usize = 2048;
 /// The maximum length of a string in bytes without its NUL.
 const MAX_STRING_LEN: usize = 1536;

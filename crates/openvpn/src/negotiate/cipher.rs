@@ -117,7 +117,7 @@ impl fmt::Display for CipherRefused {
 
 impl std::error::Error for CipherRefused {}
 
-/// Returns the server's choice, which is the first cipher in its own list that the client supports.
+/// Returns the server's choice: the first cipher in its own list that the client supports.
 ///
 /// `occ` is the `cipher` of the client's options string. A client that cannot negotiate supports
 /// only that one; `fallback` (`data-ciphers-fallback`) replaces it if the client names none.

@@ -66,7 +66,7 @@ pub struct DnsOptions {
 /// The settings to apply: one server with its domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsSettings {
-    /// The addresses that queries are sent to.
+    /// The addresses to which queries are sent.
     pub addresses: Vec<SocketAddr>,
     /// The domains that complete names without a dot.
     pub search_domains: Vec<DomainName>,

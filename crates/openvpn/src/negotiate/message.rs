@@ -16,7 +16,7 @@ pub enum ControlMessage {
     PushUpdate(String),
     /// `AUTH_FAILED`.
     AuthFailed(AuthFailed),
-    /// `AUTH_PENDING[,timeout N]`: the server asks the user first.
+    /// `AUTH_PENDING[,timeout N]`: the server first waits for the user.
     AuthPending(Option<Duration>),
     /// `INFO,...`: a text for the user.
     Info(String),

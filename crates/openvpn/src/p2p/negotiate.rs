@@ -90,7 +90,7 @@ pub(super) fn agree(
     }))
 }
 
-/// Returns the peer info of a point-to-point end, which is as short as OpenVPN's.
+/// Returns the peer info of a point-to-point end, as short as OpenVPN's.
 pub(super) fn our_peer_info(settings: &Settings) -> String {
     let names: Vec<_> = settings.ciphers.iter().map(|cipher| cipher.name()).collect();
     let proto = IvProto::between_two().offering(settings.dynamic_tls_crypt).0;

@@ -27,7 +27,7 @@ pub(super) enum Vacancy {
     Free,
     /// The place of the entry with this index.
     InPlaceOf(usize),
-    /// There is no place.
+    /// The table is full.
     None,
 }
 

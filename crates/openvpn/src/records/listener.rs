@@ -98,9 +98,9 @@ impl RecordListener {
         }
     }
 
-    /// Processes the first packet of a stream, which must be a reset and starts a session, about whose end the caller
-    /// tells [`Self::finished`]. TCP has proved the sender's address, so there is no cookie. The session must be ready
-    /// one hand-window after the stream was accepted.
+    /// Processes the first packet of a stream, which must be a reset, and starts a session. The caller reports its end with
+    /// [`Self::finished`]. TCP has proved the sender's address, so there is no cookie. The session must be ready one hand-window after the
+    /// stream was accepted.
     pub fn first_of_stream<E>(
         &mut self,
         now: Instant,

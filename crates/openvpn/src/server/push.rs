@@ -104,8 +104,7 @@ fn ifconfig4(network: Option<&Network4>, to: &Recipient<'_>) -> Option<(Ipv4Addr
     Some((address, other))
 }
 
-/// Returns the server's address in a client's block of four, which is the second one. The client
-/// has the third.
+/// Returns the server's address in a client's block of four: the second one. The client has the third.
 pub(super) fn far_end(address: Ipv4Addr) -> Ipv4Addr {
     ((u32::from(address) & !3) | 1).into()
 }

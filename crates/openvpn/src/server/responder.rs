@@ -1,6 +1,5 @@
-//! The stateless part of a handshake over datagrams, which answers resets and checks returned
-//! cookies. A server has a responder, and so does the end of a point-to-point tunnel that waits for
-//! handshakes.
+//! The stateless part of a handshake over datagrams: it answers resets and checks returned cookies. A server has a responder, and so does
+//! the end of a point-to-point tunnel that waits for handshakes.
 //!
 //! There are three budgets. Each is charged according to what a packet has proven, so that no
 //! forged packet uses up what a client needs:

@@ -29,8 +29,7 @@ const EPOCH_OVERHEAD: u16 = 4 + 8 + 16;
 /// The length of the length field before each packet on a stream, in bytes.
 const STREAM_LENGTH: u16 = 2;
 
-/// The length that OpenVPN assumes for an Ethernet frame's header, in bytes, which is more than any
-/// header has.
+/// The length that OpenVPN assumes for an Ethernet frame's header, in bytes: more than any header has.
 const ETHERNET_OVERHEAD: u16 = 32;
 
 /// Returns the exit notice for the data channel.

@@ -63,8 +63,7 @@ struct NegotiationFailures {
     again: Instant,
 }
 
-/// The peer's request to renegotiate, which is delayed until [`ControlChannel::pace`] allows it. It is stored because a
-/// stream never retransmits.
+/// The peer's request to renegotiate, delayed until [`ControlChannel::pace`] allows it. It is stored because a stream never retransmits.
 struct PostponedRenegotiation {
     until: Instant,
     session: SessionId,
@@ -84,9 +83,8 @@ enum RenegotiationWrapping {
 }
 
 impl ControlChannel {
-    /// Creates a control channel that begins with a reset to the peer. It is either a client's reset, or a server's
-    /// reset with which a point-to-point end invites the other. From the latter, a client with an older session learns
-    /// that this end has lost that session.
+    /// Creates a control channel that begins with a reset to the peer. It is either a client's reset, or the server's reset by which a
+    /// point-to-point end invites the other. From the latter, a client with an older session learns that this end has lost that session.
     pub(crate) fn open(
         now: Instant,
         link: Link,

@@ -118,7 +118,7 @@ impl DataChannel {
         }
     }
 
-    /// Searches for the path MTU of another channel of the session too, since it takes the same path.
+    /// Also applies the path MTU to another channel of the session, because it takes the same path.
     pub(crate) fn search_for(&mut self, other: &mut Self) {
         self.sizes.search_for(&mut other.sizes);
     }

@@ -64,7 +64,7 @@ impl PacketSizes {
         Self { peer, link, protection, path, sharing: Vec::new(), told: None }
     }
 
-    /// Searches for another peer on the same path too, in place of its own search.
+    /// Also searches on behalf of another peer on the same path, in place of its own search.
     pub(crate) fn search_for(&mut self, other: &mut Self) {
         other.path = None;
         self.sharing.push(other.peer);

@@ -16,8 +16,7 @@ use std::time::Duration;
 use adit_engine::command::ProbeResult;
 use adit_engine::{Instant, Link};
 
-/// The size of the largest IP packet that is probed, which is the MTU of Ethernet. With a `tun-mtu` of 1500, larger
-/// packets have no advantage.
+/// The size of the largest probed IP packet: the MTU of Ethernet. With a `tun-mtu` of 1500, larger packets have no advantage.
 pub(crate) const CEILING: u16 = 1500;
 /// The minimum path MTU over IPv4, even if probes of this size are lost, because every IPv4 host must accept such
 /// packets.
@@ -42,7 +41,7 @@ const CONFIRM: Duration = Duration::from_secs(120);
 /// that does not answer is probed.
 const RAISE: Duration = Duration::from_secs(600);
 
-/// The common MTUs of links, which are tried before other sizes.
+/// The common link MTUs, tried before other sizes.
 const USUAL: [u16; 16] =
     [576, 1006, 1280, 1300, 1350, 1380, 1400, 1420, 1428, 1440, 1452, 1454, 1460, 1472, 1480, 1492];
 
@@ -86,7 +85,7 @@ struct Search {
 }
 
 impl PathMtu {
-    /// Creates the search for a peer behind `link`, which has just got its keys.
+    /// Creates the search for a peer behind `link` that has just received its keys.
     pub(crate) fn new(now: Instant, link: Link) -> Self {
         let v4 = link.remote().ip().to_canonical().is_ipv4();
         Self {

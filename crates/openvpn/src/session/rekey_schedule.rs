@@ -1,4 +1,4 @@
-//! The life cycle of data keys, which are installed, used, replaced and erased.
+//! The life cycle of data keys: installed, used, replaced and erased.
 //!
 //! Both ends decrypt with two keys at a time. A new key is installed as the secondary one. It is
 //! used for encryption once the peer has sent a packet under it, which shows that the peer has the

@@ -172,7 +172,7 @@ fn attribute_text(value: &Any<'_>) -> Result<String, BadName> {
     Ok(text)
 }
 
-/// Returns the last common name, which is the one that OpenVPN uses.
+/// Returns the last common name, as OpenVPN does.
 fn common_name(name: &X509Name<'_>) -> Result<String, BadName> {
     let Some(attribute) = name.iter_common_name().last() else {
         return Err(BadName("its subject has no common name; issue one with CN=NAME"));

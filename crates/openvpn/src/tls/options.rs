@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 pub struct Pem {
     /// A file's path, or `[inline] <ca>`.
     pub origin: String,
-    /// The file's content, which is PEM with any text around the blocks.
+    /// The file's content: PEM with any text around the blocks.
     pub bytes: Zeroizing<Vec<u8>>,
 }
 

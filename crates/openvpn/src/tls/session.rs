@@ -18,7 +18,7 @@ use super::identity::PeerIdentity;
 use super::self_signed::{self, KeyHash, RecordTls};
 use super::verify;
 
-/// The maximum length of a message in bytes, which is the capacity of a TLS record.
+/// The maximum length of a message in bytes: the capacity of a TLS record.
 pub const MAX_MESSAGE: usize = 16_384;
 /// The maximum length of a record with its header in bytes. RFC 5246 allows 2048 bytes more than
 /// the plaintext.

@@ -64,7 +64,7 @@ pub enum WrapConfig {
         key: ServerKey,
         /// `tls-crypt-v2-max-age`: refuse clients' keys that are older or have no time stamp.
         max_age: Option<Duration>,
-        /// `tls-auth` or `tls-crypt` for clients that bring no key of their own.
+        /// `tls-auth` or `tls-crypt`, for clients without a key of their own.
         shared: Option<Box<Self>>,
     },
 }
@@ -107,7 +107,7 @@ pub enum WrapError {
     /// The client key is authentic but has no time stamp, which `tls-crypt-v2-max-age` requires.
     #[error("the tls-crypt-v2 client key has no time stamp, which tls-crypt-v2-max-age requires")]
     KeyWithoutTime,
-    /// The wrapped key differs from the one that the session began with.
+    /// The wrapped key differs from the session's first one.
     #[error("the wrapped client key differs from the one the session began with")]
     WkcChanged,
     /// This end has wrapped 2^32 packets. The session must end.

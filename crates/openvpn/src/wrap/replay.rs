@@ -1,4 +1,4 @@
-/// The maximum distance behind the newest id at which a packet is accepted, which is OpenVPN's default `replay-window`.
+/// The maximum distance behind the newest id at which a packet is accepted: OpenVPN's default `replay-window`.
 const WINDOW: u32 = 64;
 
 /// The error for a packet that was seen before, or is too old to be distinguished from a replay.

@@ -48,7 +48,7 @@ pub struct Wrapper {
     mode: Mode,
     wrapped_key: WrappedKey,
     next_id: Option<u32>,
-    /// The time stamp of all packets, which is that of the first.
+    /// The time stamp of all packets: that of the first one.
     time: Option<u32>,
     replay: ReplayWindow,
 }

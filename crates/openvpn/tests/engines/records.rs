@@ -74,7 +74,7 @@ fn link(end: usize) -> Link {
     Link::datagram(Default::default(), None, ([192, 0, 2, end as u8], 5000).into())
 }
 
-/// The same for a connection, of which each end has its own id.
+/// The same for a connection; each end has its own id for it.
 fn stream(end: usize) -> Link {
     Link::stream(end as u64, link(end).remote())
 }

@@ -401,8 +401,7 @@ fn no_common_cipher_is_said_to_the_client() {
     assert!(words.contains("cipher negotiation failed"), "{words}");
 }
 
-/// Returns the format of the key in use, which is the same at both ends, and whether the key is
-/// from a rekey.
+/// Returns the format of the key in use, the same at both ends, and whether the key is from a rekey.
 fn protection(w: &World, client: usize) -> (adit_openvpn::data_format::Protection, bool) {
     let at_server = w.plane.peers.values().next().and_then(|peer| peer.primary.as_ref());
     let at_client = w.clients[client].plane.peers.values().next().and_then(|p| p.primary.as_ref());

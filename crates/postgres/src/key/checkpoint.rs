@@ -15,7 +15,7 @@ use crate::Seq;
 
 const SIGNED: &[u8] = b"adit-pg2 checkpoint";
 
-/// A sender's signature over an epoch up to a packet, which is a row of the table `checkpoint`.
+/// A sender's signature over an epoch up to a packet: a row of the table `checkpoint`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The number of a batch's last row.

@@ -1,5 +1,5 @@
-//! Epochs, which are the parts of a stream under one key. An epoch's record contains its position in the stream and the
-//! previous epoch. The sender signs the record, and the secret is wrapped to each reader.
+//! Epochs: the parts of a stream under one key. An epoch's record contains its position in the stream and the previous epoch. The sender
+//! signs the record, and the secret is wrapped to each reader.
 //!
 //! ```text
 //!   record:  "adit-pg2 epoch" | len tag | stream | sender | receiver | no | leaf | first_seq | audit | opened
@@ -21,9 +21,8 @@ const SIGNED: &[u8] = b"adit-pg2 signed epoch";
 const WRAPPED: &[u8] = b"adit-pg2 wrap";
 const HASHED: &[u8] = b"adit-pg2 epoch hash";
 
-/// The number of the scheme that wraps the secret, which is HPKE with X-Wing as in draft-connolly-cfrg-xwing-kem,
-/// HKDF-SHA256 and AES-256-GCM. The KEM is not in RFC 9180's registry, so the record contains this number. Other
-/// numbers are refused.
+/// The number of the scheme that wraps the secret: HPKE with X-Wing as in draft-connolly-cfrg-xwing-kem, HKDF-SHA256 and AES-256-GCM. The
+/// KEM is not in RFC 9180's registry, so the record contains this number. Other numbers are refused.
 const SUITE: u8 = 1;
 
 /// The maximum number of readers of an epoch. The database enforces the same limit.
@@ -89,7 +88,7 @@ pub struct EpochRecord {
     pub readers: Vec<(NodeId, [u8; 32])>,
 }
 
-/// An epoch's secret for one reader, which is a row of the table `wrap`.
+/// An epoch's secret for one reader: a row of the table `wrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrap {
     /// The reader's number.

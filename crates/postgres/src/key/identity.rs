@@ -17,7 +17,7 @@ use crate::NodeId;
 #[error("not a key: {0}")]
 pub struct KeyError(pub(super) &'static str);
 
-/// The secret that opens the wraps of epochs' secrets, which is the seed of an X-Wing key (ML-KEM-768 and X25519).
+/// The secret that opens the wraps of epochs' secrets: the seed of an X-Wing key (ML-KEM-768 and X25519).
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealSecret(Zeroizing<[u8; Self::LEN]>);
 
@@ -58,7 +58,7 @@ impl fmt::Debug for SealSecret {
     }
 }
 
-/// The public key with which secrets are wrapped for one reader.
+/// The public key for wrapping secrets for one reader.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealPublic(Vec<u8>);
 
@@ -85,7 +85,7 @@ impl SealPublic {
         &self.0
     }
 
-    /// Returns a short digest to store and compare, with which an auditor is pinned.
+    /// Returns a short digest to store and compare, for pinning an auditor.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint(sha256(&[b"adit-pg1 auditor", &self.0]))
     }
@@ -122,7 +122,7 @@ impl NodeKeys {
         Self::from_bytes(&bytes)
     }
 
-    /// Returns the keys with these bytes, which are the signing seed followed by the seed for opening wraps.
+    /// Returns the keys with these bytes: the signing seed, then the seed for opening wraps.
     ///
     /// # Errors
     /// Fails if the cryptographic library fails.
@@ -161,7 +161,7 @@ impl NodeKeys {
     }
 }
 
-/// A reader that opens wraps, which is a node or the auditor.
+/// A reader that opens wraps: a node, or the auditor.
 #[derive(Copy, Clone, Debug)]
 pub struct Reader<'a> {
     pub(super) id: NodeId,
@@ -266,7 +266,7 @@ impl AuditorKey {
         &self.network
     }
 
-    /// Formats the auditor's file, which is a title and one line of text.
+    /// Formats the auditor's file: a title, and one line of text.
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut secrets = Zeroizing::new(Vec::with_capacity(68));
         secrets.extend_from_slice(self.seal.as_bytes());

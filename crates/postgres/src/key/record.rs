@@ -148,7 +148,7 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// The constants of a network, which are in its row. Its settings are [`super::settings::NetworkSettings`].
+/// The constants of a network, as stored in its row. Its settings are [`super::settings::NetworkSettings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRecord {
     /// The version of the schema.

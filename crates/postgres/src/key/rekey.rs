@@ -1,4 +1,4 @@
-//! Rekeys, each of which gives a new key to exactly the current nodes of the network.
+//! Rekeys. Each gives a new key to exactly the current nodes of the network.
 //!
 //! ```text
 //!   record:  "adit-pg2 rekey" | len tag | generation | made | highest node | members
@@ -6,9 +6,9 @@
 //!   wrap:    HPKE to the member's own key; pre-shared key from the network's key before; bound to the record and to the owner
 //! ```
 //!
-//! The network's owner, which is the node that created it, signs the record. Another node accepts the key if it has
-//! pinned the owner's keys and the key has the generation after its own. So neither the database nor another node can
-//! invent, repeat or revert a rekey, and a removed node cannot open the new key.
+//! The network's owner, the node that created it, signs the record. Another node accepts the key if it has pinned the owner's keys and the
+//! key has the generation after its own. So neither the database nor another node can invent, repeat or revert a rekey, and a removed node
+//! cannot open the new key.
 
 use adit_crypto::CryptoError;
 use adit_engine::{Random, UnixTime};
@@ -23,7 +23,7 @@ const KIND: &[u8] = b"adit-pg2 rekey";
 const SIGNED: &[u8] = b"adit-pg2 signed rekey";
 const WRAPPED: &[u8] = b"adit-pg2 rekey wrap";
 
-/// The maximum number of members, which are the nodes of a network and the auditor.
+/// The maximum number of members: the nodes of a network, and the auditor.
 pub const MAX_MEMBERS: usize = PEERS + 1;
 
 /// The fields of a record other than the members.
@@ -33,7 +33,7 @@ pub struct Rekey {
     pub network: String,
     /// The generation of the new key.
     pub generation: Generation,
-    /// When it was made, by the owner's clock.
+    /// The time of the rekey, by the owner's clock.
     pub made: UnixTime,
     /// The highest number that a node has ever had.
     pub highest: NodeId,
@@ -48,7 +48,7 @@ pub struct RekeyRecord {
     pub members: Vec<(NodeId, [u8; 32])>,
 }
 
-/// The rows for the database, and the new key, which is not stored there.
+/// The rows for the database, and the new key, which stays out of it.
 #[derive(Debug)]
 pub struct RekeyRows {
     /// Column `record`.
@@ -68,7 +68,7 @@ pub struct Renewal {
     pub key: NetworkKey,
     /// The members that received it.
     pub members: Members,
-    /// When it was made, by the owner's clock.
+    /// The time of the rekey, by the owner's clock.
     pub made: UnixTime,
 }
 

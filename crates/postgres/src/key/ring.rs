@@ -29,7 +29,7 @@ pub struct KeyRing {
     newest: NetworkKey,
     /// The known keys; at most [`GENERATIONS`].
     former: BTreeMap<Generation, NetworkKey>,
-    /// The nodes that got the newest key; `None` if this node has only had one key.
+    /// The nodes that received the newest key; `None` if this node has only had one key.
     members: Option<Members>,
     /// The keys that were accepted recently, in order; at most [`GENERATIONS`].
     taken: VecDeque<AcceptedKey>,

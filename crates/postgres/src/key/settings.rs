@@ -1,4 +1,4 @@
-//! The network's settings, signed by its owner, which is the node that created the network.
+//! The network's settings, signed by its owner, the node that created the network.
 //!
 //! ```text
 //!   signed:  "adit-pg2 settings" | len tag | serial | made | packet_size | audit | durability | retention_bytes
@@ -181,8 +181,8 @@ pub struct History {
 }
 
 impl History {
-    /// Checks the rows of the table `settings`, which are in ascending order. `owner` must have signed the newest one,
-    /// the hashes must cover all earlier rows, and the rows must include the one that this reader has `seen`.
+    /// Checks the rows of the table `settings`, in ascending order. `owner` must have signed the newest one, the hashes must cover all
+    /// earlier rows, and the rows must include the one that this reader has `seen`.
     ///
     /// # Errors
     /// Each check has its own error.

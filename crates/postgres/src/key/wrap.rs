@@ -16,7 +16,7 @@ type PrivateKey = <XWing as Kem>::PrivateKey;
 type PublicKey = <XWing as Kem>::PublicKey;
 type Encapsulated = <XWing as Kem>::EncappedKey;
 
-/// The identifier of the pre-shared key, of which there is only one.
+/// The identifier of the only pre-shared key.
 const PSK_ID: &[u8] = b"adit-pg1 network";
 
 /// Adapts the injected randomness to HPKE's interface.

@@ -37,7 +37,7 @@ pub struct Receiver {
     ahead: VecDeque<Epoch>,
     /// The row up to which a starting reader still searches for the newest authentic one.
     starting: Option<Seq>,
-    /// The row after which the next page begins, which is the position unless forged rows are being skipped.
+    /// The row after which the next page begins: the position, unless forged rows are being skipped.
     scan: Seq,
     /// The row up to which all packets are too old, according to the database.
     skipped_to: Option<Seq>,
@@ -538,8 +538,7 @@ impl Receiver {
         (self.forged_pages, self.unknown_asked) = (0, false);
     }
 
-    /// Returns the latest time to call [`Self::query`], which is at once if it is in the past. Returns `None` while a
-    /// query is outstanding.
+    /// Returns the latest time to call [`Self::query`]. A time in the past means at once. Returns `None` while a query is outstanding.
     pub fn deadline(&self) -> Option<Instant> {
         if self.asked.is_some() {
             return None;

@@ -150,7 +150,7 @@ pub struct Stats {
     pub expired: u64,
     /// The number of rows that are not authentic, or belong to an epoch that is not.
     pub forged: u64,
-    /// The number of rows behind the position, which are repeated or in the wrong order.
+    /// The number of rows behind the position: repeated, or in the wrong order.
     pub repeated: u64,
     /// The number of authentic packets whose inner source does not belong to the sender.
     pub wrong_source: u64,

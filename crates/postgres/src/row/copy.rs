@@ -13,7 +13,7 @@ pub const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// The bytes after the last row.
 pub const TRAILER: &[u8] = &(-1i16).to_be_bytes();
 
-/// The number of fields in a row, which are [`crate::sql::SENT_COLUMNS`].
+/// The number of fields in a row: [`crate::sql::SENT_COLUMNS`].
 pub const FIELDS: usize = 13;
 
 /// The fields' values in the encoding of binary parameters; `None` for null.
@@ -26,7 +26,7 @@ pub const MAX_OVERHEAD: usize =
 /// The length of a field that is null.
 const NULL: [u8; 4] = (-1i32).to_be_bytes();
 
-/// PostgreSQL's own numbers for the address families (`utils/inet.h`), which are the same on every platform.
+/// PostgreSQL's own numbers for the address families (`utils/inet.h`), the same on every platform.
 pub(super) const FAMILY_4: u8 = 2;
 pub(super) const FAMILY_6: u8 = 3;
 

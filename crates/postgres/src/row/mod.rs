@@ -37,7 +37,7 @@ pub struct Columns {
     pub dst: Option<IpAddr>,
 }
 
-/// A row from the database, which is not trusted.
+/// An untrusted row from the database.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
     /// The row's number.

@@ -9,7 +9,7 @@ use super::Columns;
 
 const IPV4_HEADER: u16 = 20;
 const IPV6_HEADER: u16 = 40;
-/// The TTL of a rebuilt packet, which is the default of most systems, because the original is unknown.
+/// The TTL of a rebuilt packet: the default of most systems, because the original is unknown.
 const TTL: u8 = 64;
 /// The data offset of a TCP header without options (20 bytes).
 const TCP_OFFSET: u8 = 5 << 4;

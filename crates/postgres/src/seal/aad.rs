@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::row::Columns;
 use crate::{Audit, EpochNo, Seq, StreamId};
 
-/// The length in bytes, which is fixed, so that different rows have different bytes.
+/// The length in bytes. It is fixed, so different rows have different bytes.
 pub(super) const LEN: usize = 8 + 1 + 4 + 4 + 8 + 3 * 5 + 2 * 3 + 2 * 17;
 
 /// Encodes a label, the stream, the epoch, the number and each column in the order of the table, all in network byte

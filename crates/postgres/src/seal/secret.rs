@@ -8,7 +8,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::Audit;
 
-/// The secret of an epoch, which is 32 random bytes that only its readers get.
+/// The secret of an epoch: 32 random bytes that only its readers receive.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct EpochSecret([u8; Self::LEN]);
 

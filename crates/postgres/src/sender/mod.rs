@@ -247,7 +247,7 @@ impl Sender {
         Action::Open(opening)
     }
 
-    /// Answers [`Action::Resume`], and returns how far the database's numbers are trusted.
+    /// Answers [`Action::Resume`]. Returns which of the database's numbers are trusted.
     pub fn resumed(&mut self, stream: StreamId, found: ResumeRow) -> ResumeOutcome {
         let Some(stream) = self.streams.get_mut(&stream) else { return ResumeOutcome::Full };
         if matches!(stream.state, State::Resuming) {

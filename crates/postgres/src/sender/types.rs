@@ -70,10 +70,10 @@ pub struct NewEpoch {
     pub stream: StreamId,
     /// The receiver of the stream.
     pub receiver: NodeId,
-    /// The epoch's number, which is higher than any known one. It is based on the clock, so that it is also higher than
-    /// those that a restored database has lost.
+    /// The epoch's number, higher than any known one. It is based on the clock, so that it is also higher than those that a restored
+    /// database has lost.
     pub epoch: EpochNo,
-    /// The leaf, which is the newest one or a new one after it.
+    /// The leaf: the newest one, or a new one after it.
     pub leaf: LeafNo,
     /// The number of its first packet.
     pub first_seq: Seq,
@@ -134,7 +134,7 @@ pub struct OpenLeaf {
 pub struct BatchPart {
     /// The stream.
     pub stream: StreamId,
-    /// The receiver of the stream, which is notified.
+    /// The receiver of the stream, to be notified.
     pub receiver: NodeId,
     /// The leaf, which determines the table together with the stream.
     pub leaf: LeafNo,
@@ -161,7 +161,7 @@ impl Batch {
 /// The counters of a sender.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// The number of sealed packets, which are rows.
+    /// The number of sealed packets, and so of rows.
     pub packets: u64,
     /// The total length of these IP packets in bytes.
     pub bytes: u64,

@@ -1,5 +1,4 @@
-//! The invitation token, which is a text that an operator copies once to the joining node. It contains only a one-time
-//! secret; see [`JoinKey`].
+//! The invitation token: a text that an operator copies once to the joining node. It contains only a one-time secret; see [`JoinKey`].
 //!
 //! ```text
 //!   adit1-BASE64URL(version 2 | secret, 24 bytes | invitation's role | checksum, 4 bytes)

@@ -1,5 +1,4 @@
-//! Verifies that a stream's log is what its sender wrote. The caller passes epochs and rows in order, and gets
-//! findings.
+//! Verifies that a stream's log is what its sender wrote. The caller passes epochs and rows in order, and receives findings.
 //!
 //! Within an epoch, a sender numbers rows consecutively, seals each row and chains its batches. Within a second it
 //! signs a checkpoint of the chain. The record of its next epoch states how far the previous epoch was acknowledged,
@@ -44,7 +43,7 @@ const ENDS: usize = 8;
 /// being read.
 const OUT_OF_TURN: Duration = Duration::from_secs(3 * 3600);
 
-/// The maximum delay with which a node may apply new settings. While it is connected, it reads them within a minute.
+/// The maximum delay before a node applies new settings. While it is connected, it reads them within a minute.
 const LATE: Duration = Duration::from_secs(3600);
 
 /// The verifier of one stream.
@@ -93,7 +92,7 @@ struct CurrentEpoch {
     asked: [Option<Seq>; 2],
     remembered: Vec<BatchEnd>,
     checkpoint: Option<Checkpoint>,
-    /// The last missing rows, which are reported only once.
+    /// The last missing rows, so they are reported only once.
     gap: Option<(Seq, Seq)>,
 }
 

@@ -563,7 +563,7 @@ fn another_row_under_the_same_tag_breaks_the_chain() {
     assert_eq!((summary.proven, summary.unsigned), (2, 0));
 }
 
-/// The forger has the epoch's secret and rewrites the chain too, which contradicts the sender's signature.
+/// The forger has the epoch's secret and rewrites the chain too, but this contradicts the sender's signature.
 #[test]
 fn a_chain_that_a_reader_wrote_is_not_what_the_sender_signed() {
     let mut log = with_a_collision();
@@ -984,8 +984,8 @@ fn an_address_that_is_a_network_is_an_altered_column() {
     assert_eq!(verifier.take_findings(), [Finding::Stray { seq: Seq(0) }]);
 }
 
-/// The network got a new key between two epochs. With the ring both are proven, and with only the first key the second
-/// one is reported.
+/// The network received a new key between two epochs. With the ring both are proven, and with only the first key the second one is
+/// reported.
 #[test]
 fn a_log_across_a_rekey_is_proven_with_both_keys() {
     let mut log = Log::new(Audit::Headers).epoch(1, &[2, 3], 0).signed();

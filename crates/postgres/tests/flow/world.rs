@@ -45,13 +45,13 @@ struct Flight {
     batch: Batch,
 }
 
-/// A function by which a lying database alters a page before it returns it.
+/// A function with which a lying database alters a page before returning it.
 pub(crate) type Liar = Box<dyn FnMut(&mut Vec<Stored>)>;
 
 pub(crate) struct World {
     /// The current time in milliseconds.
     pub now: u64,
-    /// The number of milliseconds by which the database's clock is ahead.
+    /// The lead of the database's clock, in milliseconds.
     pub clock_ahead: i64,
     pub db: Db,
     leaf_bytes: u64,

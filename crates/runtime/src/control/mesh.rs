@@ -29,7 +29,7 @@ pub struct MeshReport {
     pub tcp_port: Option<u16>,
     /// The NAT in front of it, in words.
     pub nat: String,
-    /// Whether it relays for others.
+    /// Whether it is a relay for others.
     pub relay: bool,
     /// Whether others may reach the internet through it.
     #[serde(default)]
@@ -45,12 +45,12 @@ pub struct MeshReport {
     /// The gateway through which this machine reaches the internet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<String>,
-    /// Packets and records of other nodes that it passed on, in bytes; data is not counted here.
+    /// Forwarded control packets and records of other nodes, in bytes; data is not counted here.
     pub relayed_bytes: u64,
-    /// The database that is its directory. Without one, its own file is its only directory.
+    /// Its directory database. Without one, its own file is its only directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<MeshDirectory>,
-    /// The nodes that wait until this node's operator approves them.
+    /// The nodes that wait for the approval of this node's operator.
     #[serde(default)]
     pub waiting: Vec<MeshJoiner>,
     /// All other members.
@@ -68,27 +68,27 @@ pub struct MeshReport {
     pub forwards: bool,
 }
 
-/// The database that is a node's directory.
+/// A node's directory database.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshDirectory {
     /// Its URL, without role and password.
     pub database: String,
     /// This node's role.
     pub role: String,
-    /// `connected`, `reading` before everything was read, or `not-reachable`.
+    /// `connected`, `reading` until everything has been read, or `not-reachable`.
     pub state: String,
-    /// The number of seconds for which it has been reachable, or not reachable.
+    /// The number of seconds since it became reachable or unreachable.
     pub since_s: u64,
-    /// The reason why it is not reachable, or refuses to append.
+    /// The reason why it is unreachable, or refuses to append.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The entries that it has shown.
     pub entries: usize,
     /// The changes of this node.
     pub changes: usize,
-    /// The changes that it lacks and this node has, once that is known.
+    /// The changes that this node has but it lacks, once that is known.
     pub lacks: Option<usize>,
-    /// The changes that it cannot have, because it has another entry with the number of one of them or an earlier one.
+    /// The changes that it cannot store, because another entry has their number, or the number of an earlier change in their chain.
     pub conflicts: usize,
     /// The entries that are not valid changes.
     pub invalid_entries: usize,
@@ -96,9 +96,9 @@ pub struct MeshDirectory {
     pub received: u64,
     /// Changes that this node appended.
     pub appended: u64,
-    /// Changes that it was found to lack.
+    /// Changes that it lacked.
     pub withheld: u64,
-    /// The number of times that it had other entries than it had shown before.
+    /// The number of times that its entries differed from those that it had shown before.
     pub mismatches: u64,
     /// Entries that were refused because they are not valid or are out of order.
     pub invalid: u64,
@@ -119,7 +119,7 @@ pub struct MeshPeer {
     pub subnets: Vec<IpNet>,
     /// Its groups.
     pub groups: Vec<String>,
-    /// Whether it relays for others.
+    /// Whether it is a relay for others.
     pub relay: bool,
     /// Whether others may reach the internet through it.
     #[serde(default)]
@@ -132,7 +132,7 @@ pub struct MeshPeer {
     pub leaf_of: Option<String>,
     /// `direct`, `relay`, `leaf`, `connecting`, or `none` without a session.
     pub route: String,
-    /// The address of a direct path, or of an app that is connected to this node, or the name of the relay.
+    /// The address of a direct path or of an app connected to this node, or the name of the relay.
     pub via: Option<String>,
     /// Whether this node's connection to it, or to the relay, is over TCP, because UDP gets no answer.
     #[serde(default)]
@@ -150,7 +150,7 @@ pub struct MeshPeer {
     /// Whether it has no routes because of `max-age`.
     #[serde(default)]
     pub expired: bool,
-    /// Its items that were dropped in the last ten minutes because it sends too much.
+    /// Its items that were dropped in the last ten minutes because it exceeded a limit.
     #[serde(default)]
     pub dropped: MeshDropped,
     /// Received from it in the current session, in bytes.
@@ -173,13 +173,13 @@ pub struct MeshPeer {
 /// A node that waits for an approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshJoiner {
-    /// The name that it will have.
+    /// Its future name.
     pub name: String,
     /// The hash of its key, in hex.
     pub key: String,
     /// The beginning of the hash, as the node itself shows it.
     pub fingerprint: String,
-    /// The invitation with which it asks: [`MeshToken::invitation`].
+    /// The invitation that it uses: [`MeshToken::invitation`].
     pub invitation: String,
     /// The time for which it has waited, in seconds.
     pub waits_s: u64,
@@ -200,7 +200,7 @@ pub struct MeshPong {
     pub via: Option<String>,
 }
 
-/// The numbers of a member's items that were dropped because it sends too much.
+/// The numbers of a member's items that were dropped because it exceeded a limit.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshDropped {
     /// Records of all kinds.
@@ -227,10 +227,10 @@ pub struct MeshChannel {
 /// An invitation for nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshInvitation {
-    /// The node's name, or `None` for the one that it asks for.
+    /// The node's name, or `None` for the name that it requests.
     #[serde(default)]
     pub name: Option<String>,
-    /// Whether it waits until this node's operator approves it.
+    /// Whether it waits for the approval of this node's operator.
     #[serde(default)]
     pub approve: bool,
     /// Its groups.
@@ -239,7 +239,7 @@ pub struct MeshInvitation {
     /// The networks behind it.
     #[serde(default)]
     pub subnets: Vec<IpNet>,
-    /// Whether it relays for others.
+    /// Whether it is a relay for others.
     #[serde(default)]
     pub relay: bool,
     /// Whether others may send all their traffic through it.
@@ -275,7 +275,7 @@ pub struct MeshProfile {
     pub gateway: String,
     /// The addresses at which it reaches the gateway.
     pub remotes: Vec<String>,
-    /// The end of its membership, in seconds since 1970.
+    /// The time at which its membership ends, in seconds since 1970.
     pub not_after: u64,
     /// The profile. It has the app's private key, and is a secret.
     pub profile: String,
@@ -297,7 +297,7 @@ pub struct MeshDescription {
     pub groups: Option<Vec<String>>,
     /// All networks behind it.
     pub subnets: Option<Vec<IpNet>>,
-    /// Whether it relays for others.
+    /// Whether it is a relay for others.
     pub relay: Option<bool>,
     /// Whether others may send all their traffic through it.
     pub gateway: Option<bool>,
@@ -342,7 +342,7 @@ pub enum MeshAdminRequest {
         /// The number.
         admins: u8,
     },
-    /// Approves a change that waits.
+    /// Approves a waiting change.
     Approve {
         /// The beginning of the change's hash.
         change: String,
@@ -376,7 +376,7 @@ pub struct MeshInviter {
     pub openvpn: bool,
     /// The number of nodes that it may admit.
     pub count: u32,
-    /// The time after which it may admit none, in seconds since 1970.
+    /// The time until which it may admit nodes, in seconds since 1970.
     #[serde(default)]
     pub until: Option<u64>,
 }
@@ -386,7 +386,7 @@ pub struct MeshInviter {
 pub struct MeshSigned {
     /// The change's hash, in hex.
     pub change: String,
-    /// Whether it counts only after other admins have approved it.
+    /// Whether it takes effect only after other admins have approved it.
     pub is_waiting: bool,
 }
 

@@ -1,7 +1,6 @@
 //! The control socket, through which other processes inspect and control a running one.
 //!
-//! It is a unix socket with mode 0600 under `/run/adit`. Each line is one JSON [`Request`], which is answered with one
-//! line that contains a [`Response`].
+//! It is a unix socket with mode 0600 under `/run/adit`. Each line is one JSON [`Request`], and the answer is one line with a [`Response`].
 
 mod filter;
 mod mesh;

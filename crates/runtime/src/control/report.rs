@@ -9,7 +9,7 @@ use super::mesh::{
 };
 use super::postgres::PostgresReport;
 
-/// A request, which is one line.
+/// A request, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
@@ -106,31 +106,31 @@ pub enum Request {
         #[serde(default)]
         with_invited: bool,
     },
-    /// Admits or refuses a node that waits for an approval. Answered with [`Response::MeshJoiner`].
+    /// Admits or refuses a waiting node. Answered with [`Response::MeshJoiner`].
     #[serde(rename = "mesh.approve")]
     MeshApprove {
         /// The node's name, or the beginning of its key's hash.
         name: String,
-        /// Whether it is refused.
+        /// Whether to refuse it.
         #[serde(default)]
         refuse: bool,
     },
-    /// Sends a ping to a node, or asks for its answer. Answered with [`Response::MeshPong`].
+    /// Sends a ping to a node, or fetches its answer. Answered with [`Response::MeshPong`].
     #[serde(rename = "mesh.ping")]
     MeshPing {
         /// The node's name, or the beginning of its key's hash.
         name: String,
-        /// The number of a ping whose answer is asked for; `None`: another ping.
+        /// The number of the ping whose answer to fetch; `None` to send a new one.
         #[serde(default)]
         ping: Option<u64>,
     },
-    /// Explains the paths to a node, to which it also connects. Answered with [`Response::MeshPath`].
+    /// Connects to a node, and explains the paths to it. Answered with [`Response::MeshPath`].
     #[serde(rename = "mesh.path")]
     MeshPath {
         /// The node's name, or the beginning of its key's hash.
         name: String,
     },
-    /// Returns who may change the mesh. Answered with [`Response::MeshAdmins`].
+    /// Returns the keys that may change the mesh. Answered with [`Response::MeshAdmins`].
     #[serde(rename = "mesh.admins")]
     MeshAdmins,
     /// Changes the rights in the mesh. Answered with [`Response::MeshSigned`].
@@ -139,8 +139,7 @@ pub enum Request {
     /// Returns the policy of the mesh. Answered with [`Response::MeshPolicy`].
     #[serde(rename = "mesh.policy")]
     MeshPolicy,
-    /// Returns the directory of the node, and compares it with what it has shown. Answered with
-    /// [`Response::MeshDirectory`].
+    /// Returns the node's directory, and compares its entries with those that it showed before. Answered with [`Response::MeshDirectory`].
     #[serde(rename = "mesh.directory")]
     MeshDirectory,
     /// Makes a text the policy of the mesh. Answered with [`Response::MeshSigned`].
@@ -182,9 +181,9 @@ pub enum Response {
     MeshPath(Box<MeshPath>),
     /// The policy of a mesh.
     MeshPolicy(MeshPolicy),
-    /// The database that is a node's directory, if there is one.
+    /// The node's directory database, if it has one.
     MeshDirectory(Option<Box<MeshDirectory>>),
-    /// Who may change the mesh.
+    /// The keys that may change the mesh.
     MeshAdmins(Box<MeshAdmins>),
     /// A change was signed.
     MeshSigned(MeshSigned),
@@ -235,7 +234,7 @@ pub struct StatusReport {
     pub version: String,
     /// `server`, `client`, `bridge`, `postgres` or `mesh`.
     pub role: String,
-    /// The instance, which is the name of the control socket.
+    /// The name of the instance and of its control socket.
     pub instance: String,
     /// The state: `running`, `connecting`, ...
     pub state: String,
@@ -278,7 +277,7 @@ pub struct StatusReport {
     /// id are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// The user as which the process runs, if it could not be queried.
+    /// The user that the process runs as, if it could not be queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The current rule file of a server that filters its clients' packets.
@@ -293,7 +292,7 @@ pub struct StatusReport {
     /// The state of a network through a database; only for a node of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub postgres: Option<PostgresReport>,
-    /// The mesh, of a node of one.
+    /// The state of a mesh node; only for such a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mesh: Option<MeshReport>,
 }

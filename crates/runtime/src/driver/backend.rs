@@ -8,7 +8,7 @@ use adit_linux::udp::UdpSocket;
 
 use crate::fault::Fault;
 
-/// The driver's interface to a data plane, which is ours, a test's, or one day a kernel module.
+/// The driver's interface to a data plane: ours, a test's, or one day a kernel module.
 pub trait Backend {
     /// The data format of its packets.
     type Format: DataFormat;

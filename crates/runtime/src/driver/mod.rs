@@ -1,4 +1,4 @@
-//! Joins a sans-IO engine to sockets, timers, names and the data plane.
+//! Connects a sans-IO engine to sockets, timers, names and the data plane.
 //!
 //! [`Driver::next`] is the main loop. It performs the engine's outputs in order until one of them is an event for the
 //! caller, and otherwise waits for an input for the engine. The caller acts on the event (addresses, routes) before the
@@ -65,7 +65,7 @@ pub enum Event<E> {
     StreamOpened(SocketAddr, Result<Link, String>),
 }
 
-/// An engine joined to sockets, timers, name resolution and the data plane.
+/// An engine connected to sockets, timers, name resolution and the data plane.
 pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     engine: E,
     outbox: Outbox<E::Event, E::Format>,
@@ -241,8 +241,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         sockets.iter().for_each(|id| self.sockets.hang_up(*id, &self.backend));
     }
 
-    /// Opens a stream within a time limit, in addition to others. [`Event::StreamOpened`] reports it, and no input of the
-    /// engine.
+    /// Opens an additional stream within a time limit. [`Event::StreamOpened`] reports the result to the caller; the engine gets no input.
     pub fn open_stream(&mut self, options: TcpConnectOptions, limit: Duration) {
         self.streams.open(options, limit);
     }

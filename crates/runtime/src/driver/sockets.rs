@@ -17,8 +17,8 @@ use crate::port_share::PortShare;
 use crate::proxy::{Association, Proxy};
 use adit_dataplane::StreamOptions;
 
-/// The maximum number of sockets dialled at once, which is the number of ids from [`FIRST_DIALLED`] to the highest,
-/// except for the highest itself, which no socket has.
+/// The maximum number of sockets dialled at once: the number of ids from [`FIRST_DIALLED`] up to, but excluding, the highest, which no
+/// socket has.
 const MAX_DIALLED: u16 = 0x7fff;
 
 fn id_of(number: u16) -> SocketId {
@@ -81,12 +81,11 @@ impl Default for DialSettings {
 pub struct Dialled {
     /// The link that the engine got.
     pub link: Link,
-    /// The first hop of the packets, which is the server or the proxy before it.
+    /// The first hop of the packets: the server, or the proxy in front of it.
     pub hop: SocketAddr,
     /// The local address.
     pub local: SocketAddr,
-    /// The local address of the connection on which the link depends, which is the stream, or the connection to a proxy
-    /// that relays datagrams.
+    /// The local address of the connection on which the link depends: the stream, or the connection to a proxy that relays datagrams.
     pub connection: Option<SocketAddr>,
     /// Whether the operator chose the local address or port (`local`, `lport`).
     pub bound: bool,

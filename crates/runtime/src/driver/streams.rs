@@ -72,12 +72,12 @@ struct Classifier {
 /// A stream to another node that is being opened, with its address.
 type Opening = (SocketAddr, Pin<Box<dyn Future<Output = Result<TcpStream, String>> + Send>>);
 
-/// The number of streams to other nodes that are being opened at one time.
+/// The maximum number of streams to other nodes that are being opened at the same time.
 const MAX_OPENING: usize = 64;
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Connection, String>> + Send>>;
 
-/// The listeners, the single connection to a server that is being opened, and those to other nodes.
+/// The listeners, the connection to a server that is being opened, and those to other nodes.
 #[derive(Default)]
 pub(super) struct Streams {
     listeners: Vec<Listening>,

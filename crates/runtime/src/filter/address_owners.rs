@@ -1,12 +1,10 @@
-//! The last client of each address, to which the address's connections belong even while the client
-//! is away.
+//! The last client of each address. The address's connections belong to it, even while it is away.
 
 use std::collections::HashMap;
 
 use ipnet::IpNet;
 
-/// The maximum number of recorded addresses. Beyond it, all are forgotten and count as another
-/// client's.
+/// The maximum number of recorded addresses. Beyond it, all are forgotten and then count as another client's.
 const MAX_OWNERS: usize = 1 << 16;
 
 /// The owners, by address or network.

@@ -1,4 +1,4 @@
-//! `adit filter show`, `reload`, `flush`, `element` and `capture`, which send requests to a running process.
+//! `adit filter show`, `reload`, `flush`, `element` and `capture`: each sends requests to a running process.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -10,10 +10,10 @@ use ipnet::IpNet;
 /// The connected clients, or the nodes of a mesh, with their groups and addresses.
 #[derive(Debug)]
 pub struct Members {
-    /// Makes the name of one peer.
+    /// Creates the name of one peer.
     name: fn(String) -> Who,
     peers: BTreeMap<PeerId, PeerAddresses>,
-    /// The peers for each name, because a change needs the peers of one name and not all of them.
+    /// The peers for each name, because a change needs only the peers of one name.
     by_name: HashMap<Who, BTreeSet<PeerId>>,
 }
 
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(of(&members, "@client:alice"), ["10.8.0.2/32", "10.50.0.0/16"]);
         assert_eq!(of(&members, "@group:staff").len(), 4);
         assert!(of(&members, "@group:nobody").is_empty());
-        // A network moves, so the same client is recorded again with fewer addresses.
+        // Alice loses a network, so she is recorded again with fewer addresses.
         let changed = members.put(client(1, "alice", &["staff"], &["10.8.0.2/32"]));
         assert_eq!(labels(&changed), ["@client:alice", "@group:staff"]);
         assert_eq!(of(&members, "@client:alice"), ["10.8.0.2/32"]);

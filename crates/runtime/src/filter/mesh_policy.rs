@@ -1,4 +1,4 @@
-//! The policy of a mesh: rules about nodes, which need not be connected.
+//! The policy of a mesh: rules about nodes, whether connected or not.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::fault::Fault;
 /// Compiles the policy of a mesh.
 ///
 /// # Errors
-/// Returns the errors in the text, with line and column. A policy includes no files, and names no clients.
+/// Returns the errors in the text, with line and column. A policy cannot include files or name clients.
 pub fn mesh_policy(name: &str, text: &str) -> Result<Filter, Fault> {
     let texts = [(name.to_owned(), text.to_owned())].into();
     let filter = compile(name, parse(&RuleFiles { name: name.to_owned(), texts })?)?;
@@ -37,7 +37,7 @@ impl LiveFilter {
         Ok(Self { members: Members::of_nodes(), ..live })
     }
 
-    /// Replaces all members by these.
+    /// Replaces all members.
     pub fn set_nodes(&mut self, nodes: Vec<PeerAddresses>) {
         let is_gone = |peer: &PeerId| nodes.iter().all(|node| node.peer != *peer);
         let gone: Vec<PeerId> = self.members.peers().map(|it| it.peer).filter(is_gone).collect();

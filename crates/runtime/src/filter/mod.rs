@@ -89,7 +89,7 @@ impl LiveFilter {
 
     /// Wraps an existing firewall, with rules from this file.
     pub fn new(firewall: Arc<Firewall>, configured: PathBuf) -> Self {
-        // Lines are fetched once a second. None is so urgent that a worker must wake the control thread.
+        // Lines are fetched once a second. No line is so urgent that a worker must wake the control thread.
         firewall.logs().on_record(|| {});
         Self {
             firewall,

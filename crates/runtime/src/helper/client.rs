@@ -1,4 +1,4 @@
-//! The client of the helper process, which runs in the network process.
+//! The network process's client of the helper process.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

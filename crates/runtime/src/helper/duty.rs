@@ -1,4 +1,4 @@
-//! The helper's part of a command, which the command's app defines.
+//! The helper's part of a command, as defined by the command's app.
 
 use std::fmt;
 use std::future::Future;

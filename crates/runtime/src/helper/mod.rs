@@ -1,5 +1,4 @@
-//! The privileged helper, a small process that performs privileged operations after the network process has dropped its
-//! own privileges.
+//! The privileged helper: a small process that performs privileged operations after the network process has dropped its privileges.
 //!
 //! ```text
 //!   network process (unprivileged) ──requests, plain data──► helper (uid 0, few capabilities)
@@ -42,8 +41,8 @@ pub use protocol::{
 /// The program name of the helper.
 pub const NAME: &str = "adit-helper";
 
-/// The number of tasks (processes and threads) that the helper adds to a service's limits. They are the helper itself,
-/// one thread for files that are slow to open, and one program at a time.
+/// The number of tasks (processes and threads) that the helper adds to a service's limits. They are the helper itself, a thread for files
+/// that are slow to open, and one program at a time.
 pub const TASKS: u16 = 3;
 
 /// The directories in which the helper looks for programs.

@@ -45,7 +45,7 @@ pub struct Host {
     flow_queues: bool,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
-    /// The routes to the outside world when the plan came into force.
+    /// The routes to the outside world from before the plan.
     outside: OutsideRoutes,
     pub(super) undo_log: UndoLog,
     pub(super) dns: Dns,

@@ -1,4 +1,4 @@
-//! Brings policy routing into force, and keeps it in force when the kernel refuses a change.
+//! Applies policy routing, and keeps it in force when the kernel refuses a change.
 //!
 //! New rules and routes are added before old ones are removed. The rule that captures a family's packets is added after
 //! the table has an unreachable default route for them. So after a failed change no traffic leaves outside the tunnel,

@@ -25,7 +25,7 @@ pub struct Remote {
     helper: &'static Helper,
     device: Option<String>,
     plan: Option<HostPlan>,
-    /// Whether nothing of the plan was refused.
+    /// Whether the kernel refused no part of the plan.
     is_whole: bool,
     _watcher: Watcher,
 }
@@ -183,7 +183,7 @@ impl HostHandle {
         }
     }
 
-    /// Waits until the helper is gone, without which the tunnel cannot continue. Cancel-safe.
+    /// Waits until the helper is gone; the tunnel cannot continue without it. Cancel-safe.
     pub async fn lost(&self) -> Fault {
         match self {
             Self::Own(_) => std::future::pending().await,
@@ -194,7 +194,7 @@ impl HostHandle {
 
 impl Remote {
     async fn put(&mut self, request: Request, plan: &HostPlan) -> Result<ApplyOutcome, Fault> {
-        // The same plan again tries what was refused of it.
+        // Applying the same plan again retries its refused parts.
         if self.plan.as_ref() == Some(plan) && self.is_whole {
             return Ok(ApplyOutcome::Same);
         }

@@ -1,5 +1,4 @@
-//! The host's side of a tunnel, with its device, addresses and routes. Changes are undone in
-//! reverse order.
+//! The host's side of a tunnel: its device, addresses and routes. Changes are undone in reverse order.
 
 mod apply;
 mod block_ipv6;

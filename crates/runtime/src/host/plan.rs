@@ -24,7 +24,7 @@ pub struct HostPlan {
     pub mtu: u16,
     /// `lladdr`: the hardware address of a TAP device, or `None` for a random one from the kernel.
     pub mac: Option<[u8; 6]>,
-    /// `txqueuelen`, or `None` for our default (1000), which has room for a whole train.
+    /// `txqueuelen`, or `None` for our default (1000): room for a whole train.
     pub tx_queue_len: Option<u32>,
     /// The addresses of the device with their networks. Empty with `ifconfig-noexec`.
     pub addresses: Vec<IpNet>,

@@ -1,4 +1,4 @@
-//! The undo log of a tunnel, with the changes that outlive a killed process.
+//! The undo log of a tunnel: the changes that outlive a killed process.
 //!
 //! Addresses and routes of the tunnel disappear with its device, whatever ends the process. A route through another
 //! interface (the one that keeps the server reachable) stays, and would lead nowhere once the host is on another

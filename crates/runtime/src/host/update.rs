@@ -9,8 +9,8 @@ use crate::fault::Fault;
 use crate::say;
 
 impl Host {
-    /// Applies another plan without undoing the changes that both plans make, so traffic continues. The same plan again
-    /// tries what the kernel refused of its forwarding.
+    /// Applies another plan without undoing the changes that both plans make, so traffic continues. Applying the same plan again retries
+    /// forwarding that the kernel refused.
     ///
     /// # Errors
     /// See [`Host::apply`].

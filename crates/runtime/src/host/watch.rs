@@ -1,4 +1,4 @@
-//! Follows the host's path to the server while a tunnel is up, that is, its interfaces, addresses and routes.
+//! Follows the host's path to the server while a tunnel is up: its interfaces, addresses and routes.
 
 use std::net::IpAddr;
 use std::time::Duration;

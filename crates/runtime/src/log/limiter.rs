@@ -99,7 +99,7 @@ pub enum Source {
     Server,
 }
 
-/// The key of a counter, which has a fixed size whatever a peer sends.
+/// The key of a counter. Its size is fixed, whatever a peer sends.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Network(Network),

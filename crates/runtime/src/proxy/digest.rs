@@ -1,4 +1,4 @@
-//! HTTP's Digest authentication (RFC 7616) to a proxy, in which the password is not sent.
+//! HTTP's Digest authentication (RFC 7616) to a proxy, which does not send the password.
 
 use adit_crypto::{Digest, hash};
 use zeroize::Zeroizing;

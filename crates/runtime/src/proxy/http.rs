@@ -32,7 +32,7 @@ pub struct HttpProxy {
     pub headers: Vec<(String, String)>,
 }
 
-/// The last argument of `http-proxy`, which is the authentication scheme.
+/// The last argument of `http-proxy`: the authentication scheme.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
     /// Basic, with the first request.

@@ -136,7 +136,7 @@ impl Association {
         self.near
     }
 
-    /// Returns the first hop of the datagrams, which is the proxy's relay.
+    /// Returns the first hop of the datagrams: the proxy's relay.
     pub fn relay(&self) -> SocketAddr {
         self.relay
     }

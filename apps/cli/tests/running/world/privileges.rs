@@ -1,4 +1,4 @@
-//! The privileges of a process according to /proc.
+//! Checks the privileges of a process according to /proc.
 
 use std::collections::HashMap;
 use std::fs;

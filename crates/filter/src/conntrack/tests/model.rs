@@ -1,5 +1,5 @@
-//! Two simulated ends of a TCP connection: whatever the network loses, reorders or duplicates, their segments are never
-//! invalid, and segments of an attacker who cannot see theirs change nothing.
+//! Tests with two simulated ends of a TCP connection: whatever the network loses, reorders or duplicates, their segments are never invalid,
+//! and segments of an attacker who cannot see theirs change nothing.
 
 use proptest::prelude::*;
 

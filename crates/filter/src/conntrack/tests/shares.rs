@@ -1,4 +1,4 @@
-//! One source cannot use up the table, whatever state its flows are in.
+//! Tests that one source cannot use up the table, whatever state its flows are in.
 
 use super::*;
 

@@ -1,5 +1,4 @@
-//! Flows between other ports or clients, or in other VLANs, are different flows, whatever their
-//! addresses.
+//! Tests that flows between other ports or clients, or in other VLANs, are different flows, whatever their addresses.
 
 use super::*;
 use crate::evaluate::IfName;

@@ -1,4 +1,4 @@
-//! The kernel's nftables accepts the printed rules. The tests run in a network namespace of their own.
+//! Tests that the kernel's nftables accepts the printed rules. They run in a separate network namespace.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! The control channel, which turns packets into messages, and the key exchange.
+//! The control channel, from packets to messages, and the key exchange.
 
 use adit_engine::{Instant, Link};
 use zeroize::Zeroizing;

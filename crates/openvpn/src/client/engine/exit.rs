@@ -1,4 +1,4 @@
-//! Ending a client, with its exit notices.
+//! Ends a client, with its exit notices.
 
 use adit_engine::Instant;
 

@@ -260,7 +260,7 @@ impl ClientEngine {
     }
 }
 
-/// Returns the MTU of a session, which is the one that the server pushes, up to `tun-mtu-max`.
+/// Returns the MTU of a session: the pushed one, but at most `tun-mtu-max`.
 pub(super) fn pushed_mtu(configured: &Settings, pushed: &PushedOptions) -> u16 {
     let largest = configured.tun_mtu_max.max(configured.tun_mtu);
     pushed.tun_mtu.map_or(configured.tun_mtu, |mtu| mtu.min(largest))

@@ -129,7 +129,7 @@ impl PeerEngine {
     }
 }
 
-/// Returns the peer-id of a session, which is the same in both directions.
+/// Returns the peer-id of a session, the same in both directions.
 fn wire_id(control_channel: &ControlChannel, exporter: bool) -> Result<u32, Reason> {
     if !exporter {
         return Ok(FIXED_PEER_ID);

@@ -75,7 +75,7 @@ impl PeerEngine {
         out.push(Output::Hangup(link));
     }
 
-    /// Makes this connection the session's after its handshake has become the session.
+    /// Records that this connection now carries the session, because its handshake has become the session.
     pub(super) fn taken(&mut self, link: Link, former: Option<Link>, out: &mut Out) {
         if link.is_stream() {
             self.pending.remove(link);

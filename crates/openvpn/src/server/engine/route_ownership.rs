@@ -32,9 +32,9 @@ impl RouteOwnership {
 }
 
 impl ServerEngine {
-    /// Gives a new client its own addresses and the networks behind it. If two clients name the same network, the
-    /// newest owns it, as in OpenVPN. A client cannot take another client's address in this way. Returns the prefixes
-    /// that the client owns, which are its routes in the data plane.
+    /// Gives a new client its own addresses and the networks behind it. If two clients name the same network, the newest owns it, as in
+    /// OpenVPN. A client cannot take another client's address in this way. Returns the prefixes that the client owns: its routes in the
+    /// data plane.
     pub(super) fn own(
         &mut self,
         (peer, identity): (PeerId, &PeerIdentity),

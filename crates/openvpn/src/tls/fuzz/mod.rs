@@ -54,7 +54,7 @@ fn trust(flags: u8, crl: Option<&Pem>) -> Option<Trust> {
     Trust::new(&ca, (crl, None), (verify, profile), algorithms, now, &mut Vec::new()).ok()
 }
 
-/// Returns a trust with no revocation list and ordinary requirements, which is created once.
+/// Returns trust settings with no revocation list and ordinary requirements, created once.
 fn plain() -> &'static Option<Trust> {
     static TRUST: OnceLock<Option<Trust>> = OnceLock::new();
     TRUST.get_or_init(|| trust(0, None))

@@ -1,5 +1,4 @@
-//! Scripts of events for the engines, which are decoded from bytes, for the fuzzer, the replay of
-//! its corpus and random walks.
+//! Scripts of events for the engines, decoded from bytes, for the fuzzer, the replay of its corpus and random walks.
 //!
 //! A script first configures the ends. Its events deliver, alter, repeat and lose packets, advance
 //! the time, and let both ends act. After each event, the engines must be idle and within their

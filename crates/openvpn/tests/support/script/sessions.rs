@@ -266,7 +266,7 @@ impl Play {
     fn alter(&mut self, script: &mut Bytes<'_>) {
         let (flags, from, back, other) = (script.u8(), script.u8(), script.index(), script.index());
         let to_server = flags & 1 == 0;
-        // Packets of the other direction are used too, which are reflected in this way.
+        // Packets of the other direction are used too, and so reflected.
         let of = to_server ^ (flags & 6 == 6);
         let Some(tap) = &self.world.wiretap else { return };
         let (Some(packet), other) = (tap.packet(of, back), tap.packet(of, other)) else { return };

@@ -1,4 +1,4 @@
-//! Look-ups against name servers in another namespace.
+//! Tests of look-ups against name servers in another namespace.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -13,8 +13,7 @@ use super::resolv_conf::{LIBC_SERVERS, addresses, body, nameservers};
 /// The addresses of systemd-resolved's stub resolvers.
 const STUBS: [&str; 2] = ["127.0.0.53", "127.0.0.54"];
 
-/// The addresses of NetworkManager's device for our profile, which are the dummy address of RFC 7600 and one from the
-/// discard prefix of RFC 6666.
+/// The addresses of NetworkManager's device for our profile: the dummy address of RFC 7600, and one from the discard prefix of RFC 6666.
 const NOWHERE: (&str, &str) = ("192.0.0.8/32", "100::8/128");
 
 /// The device to which the settings apply.

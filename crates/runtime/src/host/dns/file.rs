@@ -28,7 +28,7 @@ pub(super) fn content(root: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A file's signature, which is the device, inode, size and time of the link and of its target.
+/// A file's signature: the device, inode, size and time of the link and of its target.
 pub(super) type Signature = [(u64, u64, u64, i64, i64); 2];
 
 /// Returns the file's current signature.

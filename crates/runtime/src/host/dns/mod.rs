@@ -1,8 +1,8 @@
 //! Applies the tunnel's DNS servers to the host, watches the settings and undoes them.
 //!
-//! There are four back ends, of which the first that the host supports is used: systemd-resolved, NetworkManager,
-//! resolvconf, and /etc/resolv.conf itself. Each change is recorded before it is made. The record is in /run/adit for
-//! the programs. For resolv.conf, which may outlive a reboot, it is in the file itself.
+//! There are four back ends: systemd-resolved, NetworkManager, resolvconf, and /etc/resolv.conf itself. The first one that the host
+//! supports is used. Each change is recorded before it is made. The record is in /run/adit for the programs. For resolv.conf, which may
+//! outlive a reboot, it is in the file itself.
 
 mod back_ends;
 mod file;

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// The directories in which programs are searched for, which are also the programs' PATH.
+/// The directories that are searched for programs, and the programs' own PATH.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -20,7 +20,7 @@ const PASSED: [&str; 1] = ["DBUS_SYSTEM_BUS_ADDRESS"];
 /// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// The maximum number of bytes that are read of a program's output.
+/// The maximum number of bytes read from a program's output.
 const OUTPUT_LIMIT: u64 = 16 * 1024;
 
 /// Finds a program.

@@ -1,5 +1,4 @@
-//! Parses and writes /etc/resolv.conf. Our file contains the original in comments, so that it can be restored whatever
-//! happens to this process.
+//! Parses and writes /etc/resolv.conf. Our file contains the original in comments, so it can be restored whatever happens to this process.
 
 use std::net::IpAddr;
 
