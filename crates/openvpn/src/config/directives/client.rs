@@ -20,10 +20,10 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Accepts options from the server."),
     flag("tls-client", |raw| &mut raw.tls_client)
         .roles(Roles::DIALS)
-        .doc("Takes the client's part in TLS."),
+        .doc("Acts as the client in TLS."),
     flag("tls-server", |raw| &mut raw.tls_server)
         .roles(Roles::NOT_CLIENT)
-        .doc("Takes the server's part in TLS."),
+        .doc("Acts as the server in TLS."),
     used("mode", "server", 1..=1, |raw, d| {
         raw.mode_server = match d.arg(0) {
             "server" => true,
@@ -37,7 +37,7 @@ pub(super) const TABLE: &[Spec] = &[
         };
         Ok(())
     })
-    .doc("A server for many clients; without it, one of two points."),
+    .doc("A server for many clients; without it, one end of a point-to-point tunnel."),
     used("auth-user-pass", "[FILE]", 0..=1, |raw, d| {
         raw.client.auth_user_pass = match d.get(0) {
             None | Some("stdin") if d.inline.is_none() => Some(UserPass::Prompt),

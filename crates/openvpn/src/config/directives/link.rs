@@ -76,10 +76,10 @@ pub(super) const TABLE: &[Spec] = &[
     used("bind-dev", "DEVICE", 1..=1, bind_dev)
         .doc("Binds all sockets to a network device, for example that of a VRF."),
     flag("multihome", |raw| &mut raw.options.socket.multihome)
-        .doc("Answers from the address that a packet was sent to, which adit always does."),
+        .doc("Answers from the address to which a packet was sent, as adit always does."),
     flag("float", |raw| &mut raw.options.session.float)
         .in_connection(Shared)
-        .doc("Follows an authenticated peer to a new address, which a server always does."),
+        .doc("Follows an authenticated peer to a new address, as a server always does."),
     used("sndbuf", "BYTES", 1..=1, |raw, d| {
         raw.options.socket.send_buffer = buffer(d)?;
         Ok(())

@@ -13,7 +13,7 @@ use crate::config::reader::Directive;
 pub(super) const TABLE: &[Spec] = &[
     // The reader has already processed both.
     used("config", "FILE", 1..=1, |_, _| Ok(())).doc("Reads another file at this point."),
-    used("cd", "DIRECTORY", 1..=1, |_, _| Ok(())).doc("The directory that paths are relative to."),
+    used("cd", "DIRECTORY", 1..=1, |_, _| Ok(())).doc("The directory to which paths are relative."),
     used("ignore-unknown-option", "NAME [NAME ...]", 1..=usize::MAX, |raw, d| {
         raw.ignored.extend(d.args.iter().cloned());
         Ok(())
@@ -63,7 +63,7 @@ pub(super) const TABLE: &[Spec] = &[
         raw.options.log.mute = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
         Ok(())
     })
-    .doc("The maximum number of messages of one kind in a row."),
+    .doc("The maximum number of consecutive messages of one kind."),
     // openvpn opens the log when it reads the directive, so only a `cd` before it has an effect.
     used("log", "FILE", 1..=1, |raw, d| {
         raw.options.log.to = LogTo::File(d.path(0, d.directory.as_deref()));

@@ -25,8 +25,7 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .roles(Roles::SERVER)
     .doc(
-        "A server whose TAP device joins a bridge, and whose clients get addresses of its \
-         network.",
+        "A server whose TAP device joins a bridge, and whose clients get addresses from its network.",
     ),
     used("ifconfig-pool", "FIRST LAST [NETMASK]", 2..=3, ifconfig_pool)
         .roles(Roles::SERVER)
@@ -56,7 +55,7 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .roles(Roles::SERVER)
-    .doc("The network that the addresses of ifconfig-push must be in."),
+    .doc("The network that must contain the addresses of ifconfig-push."),
     used("push", "\"OPTION\"", 1..=1, push)
         .roles(Roles::SERVER_LAX)
         .in_client_file(client_file::push)
@@ -93,7 +92,7 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("The time for which a silent station behind a TAP device is remembered."),
     used("port-share", "HOST PORT", 2..=3, port_share)
         .roles(Roles::SERVER)
-        .doc("Passes TCP connections of other protocols on to another service."),
+        .doc("Forwards TCP connections of other protocols to another service."),
 ];
 
 fn server(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {

@@ -60,7 +60,7 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .tls()
-    .doc("The time that a handshake may take (60)."),
+    .doc("The maximum duration of a handshake (60)."),
     one("tran-window", "SECONDS", Seconds(|raw| &mut raw.options.session.tran_window))
         .tls()
         .doc("The time for which the previous key can still decrypt (3600)."),

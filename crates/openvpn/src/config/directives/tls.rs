@@ -114,10 +114,10 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .in_connection(Shared)
-    .doc("Which half of tls-auth's or secret's key each direction uses."),
+    .doc("The half of the tls-auth or secret key that each direction uses."),
     used("secret", "FILE [0|1]", 1..=2, secret)
         .or_block()
-        .doc("A static key in place of TLS, between two points."),
+        .doc("A static key instead of TLS, for a point-to-point tunnel."),
     used("tls-version-min", "VERSION [or-highest]", 1..=2, |raw, d| {
         match version(d)? {
             Some(version) => raw.options.tls.min_version = version,

@@ -124,7 +124,7 @@ pub(super) const TABLE: &[Spec] = &[
         "Redirects traffic with a routing table that precedes the main one. Only adit has it.",
     ),
     flag("allow-recursive-routing", |raw| &mut raw.options.routes.allow_recursive)
-        .doc("Lets the tunnel's own packets into the tunnel."),
+        .doc("Allows the tunnel's own packets to enter the tunnel."),
     used("dhcp-option", "TYPE [VALUE]", 1..=usize::MAX, dns)
         .doc("DNS servers and domains, in the older form."),
     used("dns", DNS, 1..=usize::MAX, dns).doc("DNS servers and domains."),
@@ -160,7 +160,7 @@ pub(super) const TABLE: &[Spec] = &[
     used("udp-mtu", "BYTES", 1..=1, link_mtu).doc("The same as link-mtu."),
     used("fragment", "BYTES [mtu]", 1..=2, fragment)
         .in_connection(Shared)
-        .doc("Splits packets into UDP datagrams of at most this size; the other end must, too."),
+        .doc("Splits packets into UDP datagrams of at most this size; the other end must do the same."),
     used("mssfix", "[BYTES [mtu|fixed]]", 0..=2, mssfix)
         .in_connection(Shared)
         .doc("Lowers the segment size of TCP connections in the tunnel; 0 leaves it unchanged."),
