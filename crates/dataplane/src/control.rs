@@ -14,14 +14,15 @@ use adit_linux::tun::{TunDevice, TunQueue};
 use adit_linux::udp::UdpSocket;
 use adit_wire::ethernet::Mac;
 use arc_swap::ArcSwapOption;
+use ipnet::IpNet;
 
 use crate::egress::Arena;
-use crate::ethernet::{MacTotals, Switch};
+use crate::ethernet::{MacTotals, SourceGuard, Switch};
 use crate::filter_hook::FilterConfig;
 use crate::format::Format;
 use crate::key::Key;
 use crate::peer::{Keys, MAX_PENDING_MESSAGES, Peer};
-use crate::recursion::OwnTransport;
+use crate::recursion::{Own, OwnPort, OwnTransport};
 use crate::shared::{Failure, NO_SWEEP, Shared};
 use crate::sockets::{Group, grouped};
 use crate::stats::{DropReason, Offloads, Stats, Totals};
@@ -232,6 +233,15 @@ impl<F: Format> Plane<F> {
 
     /// From now on, drops packets of this transport that come back through the device; `None` drops none.
     pub fn set_own_transport(&self, own: Option<OwnTransport>) {
+        self.set_own(own.map(Own::Transport));
+    }
+
+    /// Does the same for a tunnel whose packets this host sends from one UDP port.
+    pub fn set_own_port(&self, own: OwnPort) {
+        self.set_own(Some(Own::Port(own)));
+    }
+
+    fn set_own(&self, own: Option<Own>) {
         let former = self.shared.own.load();
         if former.as_deref() != own.as_ref() {
             self.shared.own.store(own.map(Arc::new));
@@ -316,6 +326,11 @@ impl<F: Format> Plane<F> {
             Command::SetRoutes(id, prefixes) => {
                 if tables.peers.load().get(id).is_some() {
                     tables.set_routes(id, &prefixes);
+                    if let Some(switch) = &self.shared.ethernet
+                        && !switch.is_open(&tables.routes.load(), id)
+                    {
+                        switch.macs.remove(id);
+                    }
                 }
             }
             Command::AddSplice(splice) => {
@@ -445,10 +460,22 @@ impl<F: Format> Plane<F> {
         self.shared.wake_all();
     }
 
-    /// Reports destinations without a route, of packets from the TUN device and from clients ([`Relay::Clients`]), as [`Notice::Unrouted`].
+    /// Reports destinations without a route, of packets from the device and from clients ([`Relay::Clients`]), as
+    /// [`Notice::Unrouted`]. With a TAP device, these are the destinations of frames to unknown stations, and the
+    /// addresses that ARP and neighbour discovery look for.
     pub fn report_unrouted(&self) {
         // A second call changes nothing.
         let _ = self.shared.unrouted.set(Unrouted::default());
+    }
+
+    /// With a TAP device: from now on, a peer without routes gets no frames, and none are accepted from it. An address in
+    /// these networks is accepted as the source of a packet, as the sender in ARP, and as the target of a neighbour
+    /// advertisement, only from the peer that has a route to it.
+    pub fn guard_sources(&self, networks: Vec<IpNet>) {
+        if let Some(switch) = &self.shared.ethernet {
+            // A second call changes nothing.
+            let _ = switch.guard.set(SourceGuard::new(networks));
+        }
     }
 
     /// Sets the limits of `max-routes-per-client` and `stale-routes-check`: the maximum number of stations behind one

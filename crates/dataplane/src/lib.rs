@@ -71,7 +71,7 @@ pub use control::{Plane, PlaneConfig, Relay};
 pub use egress::MAX_PACKET;
 pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
 pub use filter_hook::{FilterConfig, HOST};
-pub use recursion::OwnTransport;
+pub use recursion::{OwnPort, OwnTransport};
 pub use replay::{ReplayCheck, ReplayWindow};
 pub use routes::Routes;
 pub use scratch::Scratch;

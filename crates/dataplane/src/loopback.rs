@@ -14,7 +14,7 @@ use adit_wire::split::Segments;
 
 use crate::control::{Plane, Relay};
 use crate::egress::{Arena, PacketShape, SealProgress};
-use crate::ethernet::{EgressFrame, outward};
+use crate::ethernet::{EgressFrame, channel, outward};
 use crate::filter_hook::{self, Direction, FilterConfig, FilterHook, HookVerdict, Relayed};
 use crate::format::Format;
 use crate::ingress::Ingress;
@@ -199,7 +199,14 @@ impl<F: Format> LoopbackPlane<F> {
         ) {
             return Ok(());
         }
-        let to: Vec<_> = peer.map_or_else(|| peers.ends().cloned().collect(), |one| vec![one]);
+        let routes = shared.tables.routes.load();
+        let to: Vec<_> = match peer {
+            Some(peer) => vec![channel(&peers, peer, frame.get(l2..).unwrap_or(&[]))],
+            None => {
+                shared.report_wanted(&routes, frame);
+                switch.receivers(&peers, &routes).cloned().collect()
+            }
+        };
         to.iter().try_for_each(|peer| {
             let mut copy = frame.to_vec();
             let segments = Segments::behind(vnet, &mut copy, l2);

@@ -18,43 +18,74 @@ pub struct OwnTransport {
     pub stream: bool,
 }
 
-/// Protocol number of IPv6's fragment header, and its length.
-const FRAGMENT: (u8, usize) = (44, 8);
+/// The UDP port from which this host sends the packets of a tunnel to many others, as they look on the wire. No other
+/// program of the host can use the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnPort {
+    /// The port.
+    pub port: u16,
+    /// All addresses of this host, inside the tunnel as well: a route into the tunnel chooses one of those.
+    pub hosts: Vec<IpAddr>,
+}
+
+/// The transport whose packets must not enter the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Own {
+    Transport(OwnTransport),
+    Port(OwnPort),
+}
+
+/// Protocol number of IPv6's fragment header, and the header's length.
+const FRAGMENTED: u8 = 44;
+const FRAGMENT_LEN: usize = 8;
+
+impl Own {
+    /// Returns whether a packet with this header belongs to the transport. One comparison for most other packets.
+    #[inline]
+    pub(crate) fn owns(&self, ip: &Ip, packet: &[u8]) -> bool {
+        match self {
+            Self::Transport(own) => own.remote.ip() == ip.destination && own.has_flow(ip, packet),
+            Self::Port(own) => matches!(ip.protocol, ip::UDP | FRAGMENTED) && own.sent(ip, packet),
+        }
+    }
+}
 
 impl OwnTransport {
-    /// Returns whether a packet for `to` belongs to the transport. One comparison for all other packets.
-    #[inline]
-    pub(crate) fn owns(&self, to: IpAddr, packet: &[u8]) -> bool {
-        self.remote.ip() == to && self.has_same_flow(packet)
-    }
-
-    /// Returns whether a packet belongs to the transport's own flow. A later fragment has no ports and passes, since it
-    /// may belong to other traffic to that host. This creates no loop: once sealed, it is a new packet with ports, and
-    /// that packet's last fragment is shorter.
+    /// Returns whether a packet belongs to the transport's own flow.
     #[cold]
-    fn has_same_flow(&self, packet: &[u8]) -> bool {
-        let Some(header) = Ip::parse(packet) else { return false };
+    fn has_flow(&self, ip: &Ip, packet: &[u8]) -> bool {
         let wanted = if self.stream { ip::TCP } else { ip::UDP };
-        let mut payload = packet.get(header.header_len..).unwrap_or(&[]);
-        let mut protocol = header.protocol;
-        if header.fragment && !starts_datagram(packet.get(6..8), 0x1fff) {
-            return false;
-        }
-        if protocol == FRAGMENT.0 && self.remote.is_ipv6() {
-            let Some((fragment, rest)) = payload.split_at_checked(FRAGMENT.1) else { return false };
-            if !starts_datagram(fragment.get(2..4), 0xfff8) {
-                return false;
-            }
-            (protocol, payload) = (fragment.first().copied().unwrap_or_default(), rest);
-        }
-        if protocol != wanted {
-            return false;
-        }
-        let Some([s0, s1, d0, d1]) = payload.first_chunk() else { return false };
-        let from = u16::from_be_bytes([*s0, *s1]);
-        u16::from_be_bytes([*d0, *d1]) == self.remote.port()
-            && self.local_port.is_none_or(|port| port == from)
+        ports(ip, packet, wanted).is_some_and(|(from, to)| {
+            to == self.remote.port() && self.local_port.is_none_or(|port| port == from)
+        })
     }
+}
+
+impl OwnPort {
+    /// Returns whether this host sent a packet from the port.
+    fn sent(&self, ip: &Ip, packet: &[u8]) -> bool {
+        ports(ip, packet, ip::UDP).is_some_and(|(from, _)| from == self.port)
+            && self.hosts.contains(&ip.source)
+    }
+}
+
+/// Returns the ports of a packet of this protocol. A later fragment has none, and passes, since it may belong to other
+/// traffic. This creates no loop: once sealed, it is a new packet with ports, and that packet's last fragment is shorter.
+fn ports(header: &Ip, packet: &[u8], wanted: u8) -> Option<(u16, u16)> {
+    let mut payload = packet.get(header.header_len..)?;
+    let mut protocol = header.protocol;
+    if header.fragment && !starts_datagram(packet.get(6..8), 0x1fff) {
+        return None;
+    }
+    if protocol == FRAGMENTED && header.source.is_ipv6() {
+        let (fragment, rest) = payload.split_at_checked(FRAGMENT_LEN)?;
+        if !starts_datagram(fragment.get(2..4), 0xfff8) {
+            return None;
+        }
+        (protocol, payload) = (fragment.first().copied()?, rest);
+    }
+    let [s0, s1, d0, d1] = *payload.first_chunk().filter(|_| protocol == wanted)?;
+    Some((u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])))
 }
 
 /// Returns whether a fragment's offset, in the bits of `mask`, is 0.
@@ -82,7 +113,36 @@ mod tests {
     }
 
     fn owns(own: &OwnTransport, packet: &[u8]) -> bool {
-        Ip::parse(packet).is_some_and(|ip| own.owns(ip.destination, packet))
+        Ip::parse(packet).is_some_and(|ip| Own::Transport(*own).owns(&ip, packet))
+    }
+
+    #[test]
+    fn what_this_host_sends_from_the_port_is_recursive_wherever_it_goes() {
+        let hosts = ["10.8.0.2", "fd00::2"].map(|ip| ip.parse().unwrap()).to_vec();
+        let own = Own::Port(OwnPort { port: 1194, hosts });
+        let owns = |packet: &[u8]| Ip::parse(packet).is_some_and(|ip| own.owns(&ip, packet));
+        for to in [[192, 0, 2, 7], [10, 8, 0, 3]] {
+            assert!(owns(&v4(to, ip::UDP, 0, (1194, 1194))));
+            assert!(owns(&v4(to, ip::UDP, 0x2000, (1194, 9))), "first fragment");
+            assert!(!owns(&v4(to, ip::UDP, 0x00b9, (1194, 9))), "later fragment");
+            assert!(!owns(&v4(to, ip::UDP, 0, (1195, 1194))), "from another port");
+            assert!(!owns(&v4(to, ip::TCP, 0, (1194, 1194))));
+        }
+        // A host behind this one may use the same port.
+        let mut forwarded = v4([192, 0, 2, 7], ip::UDP, 0, (1194, 1194));
+        forwarded[15] = 9;
+        assert!(!owns(&forwarded));
+        let mut packet = vec![0x60, 0, 0, 0, 0, 8, ip::UDP, 64];
+        packet.extend("fd00::2".parse::<std::net::Ipv6Addr>().unwrap().octets());
+        packet.extend([0; 16]);
+        packet.extend([4, 170, 0, 9, 0, 8, 0, 0]);
+        assert!(owns(&packet));
+        packet[6] = FRAGMENTED;
+        packet.splice(40..40, [ip::UDP, 0, 0, 1, 0, 0, 0, 1]);
+        packet[5] = 16;
+        assert!(owns(&packet));
+        packet[43] = 9;
+        assert!(!owns(&packet), "later fragment");
     }
 
     #[test]

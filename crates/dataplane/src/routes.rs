@@ -197,6 +197,12 @@ impl Routes {
         }
     }
 
+    /// Returns whether a peer owns any prefix.
+    pub(crate) fn has_any(&self, peer: PeerId) -> bool {
+        let page = self.owned.0.get(&(peer.0 / PAGE));
+        page.and_then(|page| page.get((peer.0 % PAGE) as usize)).is_some_and(Option::is_some)
+    }
+
     /// Replaces the prefixes that a peer owns. A prefix of another peer moves to this one.
     pub fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) {
         self.remove(peer);

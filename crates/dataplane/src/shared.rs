@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock};
 use adit_engine::command::PeerSpec;
 use adit_engine::{Instant, Link, Notice};
 use adit_linux::poll::{EventFd, Poller};
+use adit_wire::ethernet::Ethernet;
+use adit_wire::neighbour;
 use arc_swap::ArcSwapOption;
 
 use crate::control::Relay;
@@ -17,7 +19,8 @@ use crate::filter_hook::{FilterConfig, FilterHook};
 use crate::format::Format;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
-use crate::recursion::OwnTransport;
+use crate::recursion::Own;
+use crate::routes::Routes;
 use crate::sockets::find_socket;
 use crate::stats::{DropReason, Stats};
 use crate::tables::Tables;
@@ -54,8 +57,8 @@ pub(crate) struct Shared<F: Format> {
     /// Set once a client of [`Relay::Clients`] has existed. Until then, no lookup for relaying is needed.
     pub has_clients: AtomicBool,
     pub client: bool,
-    /// The transport of a client's tunnel, whose packets must not enter it.
-    pub own: ArcSwapOption<OwnTransport>,
+    /// The transport of the tunnel, whose packets must not enter it.
+    pub own: ArcSwapOption<Own>,
     pub has_tun: bool,
     /// The switch of a plane with a TAP device.
     pub ethernet: Option<Switch>,
@@ -113,6 +116,19 @@ impl<F: Format> Shared<F> {
             self.upcalls.notice(&self.stats, Notice::Unrouted(destination));
         }
         reason
+    }
+
+    /// Reports the address that the sender of a flooded frame of the device wants to reach, unless a peer has a route to
+    /// it. So a control plane that connects on demand connects while the sender looks for the station.
+    #[cold]
+    pub(crate) fn report_wanted(&self, routes: &Routes, frame: &[u8]) {
+        if self.unrouted.get().is_some()
+            && let Some(header) = Ethernet::parse(frame)
+            && let Some(wanted) = neighbour::wanted(&header, frame)
+            && routes.owner(wanted).is_none()
+        {
+            let _ = self.unrouted(wanted);
+        }
     }
 
     /// Creates the filter hook of one worker.

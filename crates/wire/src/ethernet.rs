@@ -17,6 +17,8 @@ pub const MAX_HEADER_LEN: usize = HEADER_LEN + MAX_TAGS * TAG_LEN;
 pub const IPV4: u16 = 0x0800;
 /// The EtherType of IPv6 packets.
 pub const IPV6: u16 = 0x86dd;
+/// The EtherType of ARP packets.
+pub const ARP: u16 = 0x0806;
 /// The EtherTypes of VLAN tags: customer tags, and the provider tags around them.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 

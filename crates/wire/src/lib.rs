@@ -10,7 +10,8 @@
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`ethernet::Ethernet::parse`], [`ip::Ip::parse`],
 //! [`transport::Tcp::parse`], [`transport::Udp::parse`], [`transport::Icmp::parse`], [`mss::clamp`],
-//! [`split::Segments::new`] followed by `next` to the end, [`merge::Merger::push`], [`too_big::answer`].
+//! [`neighbour::claimed`], [`neighbour::wanted`], [`split::Segments::new`] followed by `next` to the end,
+//! [`merge::Merger::push`], [`too_big::answer`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -31,6 +32,7 @@ pub mod icmp_error;
 pub mod ip;
 pub mod merge;
 pub mod mss;
+pub mod neighbour;
 pub mod split;
 pub mod too_big;
 pub mod transport;

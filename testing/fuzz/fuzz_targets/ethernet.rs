@@ -1,5 +1,5 @@
 //! Fuzzes frames from both ends. The first byte selects the meaning of the rest: the inside of an authentic packet of a
-//! peer, or the output of a TAP device with its header.
+//! peer, of a switch that guards addresses or not, or the output of a TAP device with its header.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::net::SocketAddr;
@@ -25,7 +25,8 @@ pub fn run(bytes: &[u8]) {
     let Some((&choice, rest)) = bytes.split_first() else { return };
     let relay = RELAYS[usize::from(choice >> 4) % RELAYS.len()];
     match choice & 0x0f {
-        0 => inside(relay, rest),
+        0 => inside(relay, false, rest),
+        2 => inside(relay, true, rest),
         _ => handed_out(relay, rest),
     }
 }
@@ -56,6 +57,8 @@ fn end(relay: Relay, client: bool) -> LoopbackPlane {
             limits: KeyLimits::default(),
         };
         end.plane().apply(Command::AddPeer(peer, spec));
+        let route = format!("10.8.0.{}/32", peer.0).parse().expect("a route");
+        end.plane().apply(Command::SetRoutes(peer, vec![route]));
         end.plane().apply(Command::InstallKey(peer, KeySlot::Primary, Box::new(key)));
     }
     end
@@ -63,7 +66,7 @@ fn end(relay: Relay, client: bool) -> LoopbackPlane {
 
 /// Receives a malicious peer's frames, two at a time, so that merging is exercised; then another peer's, so that the
 /// address look-up is exercised too.
-fn inside(relay: Relay, bytes: &[u8]) {
+fn inside(relay: Relay, guards: bool, bytes: &[u8]) {
     let Some((&len, rest)) = bytes.split_first() else { return };
     let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
     if let Some(header) = Ethernet::parse(first) {
@@ -72,6 +75,10 @@ fn inside(relay: Relay, bytes: &[u8]) {
     }
     let seal = SealKey::new(Cipher::Aes128Gcm, &half()).expect("a key");
     let mut end = end(relay, false);
+    if guards {
+        let network = "10.8.0.0/24".parse().expect("a network");
+        end.plane().guard_sources(vec![network]);
+    }
     for (peer, id, plain) in [(PEERS[0], 1u32, first), (PEERS[0], 2, second), (PEERS[1], 1, first)]
     {
         let mut packet = vec![0x48, 0, 0, peer.0 as u8];
@@ -96,7 +103,9 @@ fn handed_out(relay: Relay, bytes: &[u8]) {
     cut_like_its_packet(&vnet, frame);
     let mut far = end(relay, true);
     let mut trains = Vec::new();
-    end(relay, false).seal(&vnet, &mut frame.to_vec(), |train, segment| {
+    let mut near = end(relay, false);
+    near.plane().report_unrouted();
+    near.seal(&vnet, &mut frame.to_vec(), |train, segment| {
         trains.push((train.to_vec(), segment));
     });
     for (mut train, segment) in trains {

@@ -4,24 +4,30 @@
 //! sends frames for the station only to that peer. Frames for a group or an unknown station are flooded to all peers,
 //! at a limited rate. A client's plane has one peer, which gets every frame.
 //!
+//! In a mesh, every node's plane is a switch, and sends what its device delivers to the other nodes. Frames of peers go
+//! only to the device, so no frame goes around in a circle, and [`SourceGuard`] checks their addresses.
+//!
 //! As in the reference implementation, a station moves to the peer that last sent a frame from it, since stations do
 //! roam. A client can therefore take over the frames for another client's station, as it could at any switch; it cannot
 //! take over the device's own address.
 
 mod flood;
+mod guard;
 mod macs;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use adit_engine::TokenBucket;
+use adit_engine::{PeerId, TokenBucket};
 use adit_wire::ethernet::{Ethernet, Mac};
 
 pub(crate) use flood::{Floods, PEER_COPIES, TOTAL_COPIES};
+pub(crate) use guard::SourceGuard;
 pub(crate) use macs::Macs;
 pub use macs::{MACS_PER_PEER, MAX_MACS, MacTotals};
 
 use crate::format::Format;
 use crate::peer::Peer;
+use crate::routes::Routes;
 use crate::stats::DropReason;
 use crate::tables::PeerTable;
 
@@ -34,6 +40,24 @@ pub(crate) struct Switch {
     pub from_device: TokenBucket,
     /// The limit on copies of frames that peers flood.
     pub from_peers: TokenBucket,
+    /// The addresses that only their owners may use. If it is set, peers without routes neither send nor get frames.
+    pub guard: OnceLock<SourceGuard>,
+}
+
+impl Switch {
+    /// Returns whether a peer may send and get frames.
+    pub(crate) fn is_open(&self, routes: &Routes, peer: PeerId) -> bool {
+        self.guard.get().is_none() || routes.has_any(peer)
+    }
+
+    /// Returns the peers that get flooded frames.
+    pub(crate) fn receivers<'t, F: Format>(
+        &self,
+        peers: &'t PeerTable<F>,
+        routes: &Routes,
+    ) -> impl Iterator<Item = &'t Arc<Peer<F>>> {
+        peers.ends().filter(|peer| self.is_open(routes, peer.id))
+    }
 }
 
 /// The destination of a frame from the device, and the offset of its IP packet (its end if it carries none).
@@ -68,4 +92,14 @@ pub(crate) fn outward<F: Format>(
         *last = Some((header.destination, Arc::clone(peer)));
     }
     Ok(EgressFrame { peer, l2 })
+}
+
+/// Returns the channel to a peer's end that the packet of a frame takes.
+pub(crate) fn channel<F: Format>(
+    peers: &PeerTable<F>,
+    peer: Arc<Peer<F>>,
+    packet: &[u8],
+) -> Arc<Peer<F>> {
+    let end = peers.slot(peer.id).filter(|end| end.is_divided());
+    end.map_or(peer, |end| Arc::clone(end.channel(packet)))
 }

@@ -30,6 +30,11 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
             mss::clamp(packet, run.spec.mtu.mss4, run.spec.mtu.mss6);
         }
         let frame: &'a [u8] = frame;
+        if let Some(guard) = switch.guard.get()
+            && !guard.permits(self.routes, run.peer.first, &header, frame)
+        {
+            return stats.drop(DropReason::SourceSpoofed);
+        }
         if !self.shared.client {
             if let Err(reason) = self.learn(run, switch, header.source) {
                 return stats.drop(reason);
@@ -54,10 +59,14 @@ impl<'a, F: Format> Ingress<'a, '_, F> {
         if self.lazy.as_ref().is_some_and(|lazy| lazy.sender == Some((id, source))) {
             return Ok(());
         }
+        if !switch.is_open(self.routes, id) {
+            return Err(DropReason::SourceSpoofed);
+        }
         let tables = &self.shared.tables;
         switch.macs.claim(source, id, self.now, || {
             let peers = tables.peers.load();
             peers.get(run.peer.id).is_some_and(|known| std::ptr::eq(&**known, &**run.peer))
+                && switch.is_open(&tables.routes.load(), id)
         })?;
         self.lazy.get_or_insert_default().sender = Some((id, source));
         Ok(())

@@ -245,8 +245,10 @@ impl<F: Format> Transmitter<F> {
             return stats.drop(DropReason::TunMalformed);
         };
         let largest = to.spec.mtu.largest;
-        if largest != 0 && routed.l2 == 0 && segments.longest() > usize::from(largest) {
-            self.too_big.notify((shared.clock)(), reader.tun, segments.packet(), largest);
+        let longest = segments.longest().saturating_sub(routed.l2);
+        if largest != 0 && longest > usize::from(largest) {
+            let frame = (segments.packet(), routed.l2);
+            self.too_big.notify((shared.clock)(), reader.tun, frame, largest);
         }
         let shape = self.shape(to.spec);
         let before = self.arena.datagrams();

@@ -18,7 +18,11 @@ const THERE: u8 = 1;
 
 /// Creates an end with a channel for each id, in that order.
 fn end(ids: &[u32], theirs: &[u32], is_far: bool) -> End {
-    let end = End::frozen(Relay::Kernel, false);
+    end_of(End::frozen, ids, theirs, is_far)
+}
+
+fn end_of(new: fn(Relay, bool) -> End, ids: &[u32], theirs: &[u32], is_far: bool) -> End {
+    let end = new(Relay::Kernel, false);
     let (host, net) = if is_far { (HERE, "10.8.0.2/32") } else { (THERE, "10.8.0.1/32") };
     for (number, (id, wire_id)) in ids.iter().zip(theirs).enumerate() {
         let channel_of = (number > 0).then_some(PeerId(ids[0]));
@@ -69,6 +73,33 @@ fn seal(end: &mut End, ids: &[u32], packet: &[u8]) -> (usize, Vec<u8>) {
     let grown: Vec<usize> = (0..ids.len()).filter(|at| after[*at] > before[*at]).collect();
     assert_eq!(grown.len(), 1, "one channel");
     (grown[0], sealed)
+}
+
+#[test]
+fn flows_of_a_tap_device_spread_too() {
+    let link_layer = |from: u8, to: u8, packet: &[u8]| {
+        [&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 8, 0][..], packet].concat()
+    };
+    let (mut near, mut far) = (
+        end_of(End::ethernet, &NEAR[..2], &FAR[..2], false),
+        end_of(End::ethernet, &FAR[..2], &NEAR[..2], true),
+    );
+    let mut of_channel = [0; 2];
+    // The station at the far end becomes known to the near one.
+    let hello = far.seal_one(&link_layer(THERE, HERE, &tcp(1000, 0, true)));
+    assert_eq!(near.open(link(THERE, 1194), &hello).len(), 1);
+    for port in 1000..1064 {
+        let frame = link_layer(HERE, THERE, &tcp(port, 0, false));
+        let (channel, sealed) = seal(&mut near, &NEAR[..2], &frame);
+        of_channel[channel] += 1;
+        assert_eq!(far.open(link(HERE, 1194), &sealed), [frame]);
+        let answer = link_layer(THERE, HERE, &tcp(port, 1, true));
+        let (back, sealed) = seal(&mut far, &FAR[..2], &answer);
+        assert_eq!(back, channel, "both directions take one channel");
+        assert_eq!(near.open(link(THERE, 1194), &sealed), [answer]);
+    }
+    assert!(of_channel.iter().all(|flows| *flows > 10), "{of_channel:?}");
+    assert_eq!((near.all_drops(), far.all_drops()), (0, 0));
 }
 
 #[test]

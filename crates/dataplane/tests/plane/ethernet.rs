@@ -1,12 +1,13 @@
 //! Frames in memory: which peer a station is behind, and who receives which frame.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use crate::common::*;
 use adit_dataplane::loopback::LoopbackOutput;
 use adit_dataplane::{DropReason, MACS_PER_PEER, MacTotals, Relay};
 use adit_engine::command::InnerMtu;
-use adit_engine::{Command, PeerId};
+use adit_engine::{Command, Notice, PeerId};
 use adit_wire::{Gso, VnetHeader};
 use proptest::prelude::*;
 
@@ -190,6 +191,107 @@ fn syns_are_clamped_behind_the_header_and_its_tags() {
         let sealed = server.seal_one(&other);
         assert_eq!(client.open(link(200, 1194), &sealed), [other]);
     }
+}
+
+/// Returns an ARP packet in which 10.8.0.`sender` asks for 10.8.0.`target`, or answers it.
+fn arp(operation: u8, sender: u8, target: u8) -> Vec<u8> {
+    let mut arp = vec![0, 1, 8, 0, 6, 4, 0, operation, 2, 0, 0, 0, 0, 0, 10, 8, 0, sender];
+    arp.extend([0, 0, 0, 0, 0, 0, 10, 8, 0, target]);
+    arp
+}
+
+/// Returns a neighbour advertisement of `target` from `source`.
+fn advertisement(source: &str, target: &str) -> Vec<u8> {
+    let [source, target] = [source, target].map(|ip| ip.parse::<Ipv6Addr>().unwrap().octets());
+    let to = "ff02::1".parse::<Ipv6Addr>().unwrap().octets();
+    let message = [136, 0, 0, 0, 0, 0, 0, 0];
+    [&[0x60, 0, 0, 0, 0, 24, 58, 255][..], &source, &to, &message, &target].concat()
+}
+
+/// Returns a switch whose clients may only use their own addresses of 10.8.0.0/24 and fd08::/64.
+fn guarded<const N: usize>(clients: [u8; N]) -> (End, [End; N]) {
+    let (server, ends) = switch(Relay::Kernel, clients);
+    let networks = ["10.8.0.0/24", "fd08::/64"].map(|net| net.parse().unwrap());
+    server.memory.plane().guard_sources(networks.to_vec());
+    for n in clients {
+        set_routes(&server, n, &[&format!("10.8.0.{n}/32"), &format!("fd08::{n}/128")]);
+    }
+    (server, ends)
+}
+
+fn set_routes(server: &End, n: u8, routes: &[&str]) {
+    let routes = routes.iter().map(|route| route.parse().unwrap()).collect();
+    server.apply(Command::SetRoutes(PeerId(n.into()), routes));
+}
+
+#[test]
+fn a_guarded_address_is_accepted_from_its_owner_alone() {
+    let from = |kind, payload: Vec<u8>| frame(ALL, station(2, 1), kind, &payload);
+    let ip = |source| from(0x0800, packet(source, 1, 7));
+    let cases = [
+        (from(ARP, arp(1, 2, 9)), true),
+        (from(ARP, arp(1, 3, 9)), false),
+        (from(ARP, arp(2, 3, 9)), false),
+        (ip(2), true),
+        (ip(3), false),
+        // No peer has this address of the network.
+        (ip(200), false),
+        (from(0x86dd, advertisement("fd08::2", "fd08::2")), true),
+        (from(0x86dd, advertisement("fd08::3", "fd08::2")), false),
+        (from(0x86dd, advertisement("fe80::2", "fd08::3")), false),
+        // Other addresses, and what is no IP, are not guarded.
+        (from(0x86dd, advertisement("fe80::2", "fe80::3")), true),
+        (from(0x88cc, vec![7; 60]), true),
+    ];
+    for (frame, passes) in cases {
+        let (mut server, [mut a, _]) = guarded([2, 3]);
+        assert_eq!(sends(&mut server, 2, &mut a, &frame).0, usize::from(passes), "{frame:?}");
+        assert_eq!(server.dropped(DropReason::SourceSpoofed), u64::from(!passes));
+        let (mut server, [mut a, _]) = switch(Relay::Kernel, [2, 3]);
+        assert_eq!(sends(&mut server, 2, &mut a, &frame).0, 1, "without a guard");
+    }
+}
+
+#[test]
+fn with_a_guard_a_peer_without_routes_neither_sends_nor_gets_frames() {
+    let (mut server, [a, b]) = guarded([2, 3]);
+    let mut clients = [a, b];
+    let from_a = frame(station(1, 1), station(2, 1), 0x88cc, &[7; 60]);
+    let to_a = frame(station(2, 1), station(1, 1), 0x88cc, &[7; 60]);
+    let to_all = frame(ALL, station(1, 1), 0x88cc, &[7; 60]);
+    assert_eq!(sends(&mut server, 2, &mut clients[0], &from_a).0, 1);
+    assert_eq!(reaches(&mut server, &mut clients, &to_a), [0]);
+    set_routes(&server, 2, &[]);
+    // Its station is forgotten, so frames for it go to the others.
+    assert_eq!(reaches(&mut server, &mut clients, &to_a), [1]);
+    assert_eq!(reaches(&mut server, &mut clients, &to_all), [1]);
+    assert_eq!(sends(&mut server, 2, &mut clients[0], &from_a).0, 0);
+    assert_eq!(server.dropped(DropReason::SourceSpoofed), 1);
+    set_routes(&server, 2, &["10.8.0.2/32"]);
+    assert_eq!(reaches(&mut server, &mut clients, &to_all), [0, 1]);
+    assert_eq!(sends(&mut server, 2, &mut clients[0], &from_a).0, 1);
+    assert_eq!(reaches(&mut server, &mut clients, &to_a), [0]);
+}
+
+#[test]
+fn an_address_that_is_looked_for_and_has_no_route_is_reported() {
+    let (mut server, [mut client]) = guarded([2]);
+    server.memory.plane().report_unrouted();
+    sends(&mut server, 2, &mut client, &frame(station(1, 1), station(2, 1), 0x88cc, &[7; 60]));
+    let mut reported = |to, kind, payload: &[u8]| {
+        server.seal(&frame(to, station(1, 1), kind, payload));
+        let notices = server.notices().into_iter().filter_map(|notice| match notice {
+            Notice::Unrouted(address) => Some(address.to_string()),
+            _ => None,
+        });
+        notices.collect::<Vec<_>>()
+    };
+    assert_eq!(reported(ALL, ARP, &arp(1, 1, 7)), ["10.8.0.7"]);
+    assert!(reported(ALL, ARP, &arp(1, 1, 2)).is_empty(), "it has a route");
+    assert!(reported(ALL, ARP, &arp(2, 1, 8)).is_empty(), "an answer");
+    assert_eq!(reported(station(8, 8), 0x0800, &packet(1, 8, 0)), ["10.8.0.8"]);
+    assert!(reported(station(2, 1), 0x0800, &packet(1, 9, 0)).is_empty(), "a known station");
+    assert!(reported(ALL, 0x86dd, &advertisement("fd08::1", "fd08::7")).is_empty(), "a group");
 }
 
 /// Returns a TCP super-frame as a TAP device hands it out.

@@ -8,7 +8,7 @@ use adit_wire::ethernet::Mac;
 use adit_wire::split::Segments;
 
 use super::{Destination, Reader, SUPER_PACKET, Transmitter, TxPath};
-use crate::ethernet::{EgressFrame, Floods, PEER_COPIES, Switch, TOTAL_COPIES, outward};
+use crate::ethernet::{EgressFrame, Floods, PEER_COPIES, Switch, TOTAL_COPIES, channel, outward};
 use crate::format::Format;
 use crate::peer::Peer;
 use crate::stats::DropReason;
@@ -33,12 +33,20 @@ impl<F: Format> Reader<'_, F> {
         vnet: &VnetHeader,
         len: usize,
     ) -> Result<Option<FramePeer<F>>, DropReason> {
-        let frame = self.packet.get_mut(..len).unwrap_or(&mut []);
+        let frame = self.packet.get(..len).unwrap_or(&[]);
         let EgressFrame { peer, l2 } =
             outward(switch, self.shared.client, &self.peers, frame, &mut self.frames.last)?;
+        if self.is_own(len, l2) {
+            return Err(DropReason::Recursive);
+        }
+        let frame = self.packet.get_mut(..len).unwrap_or(&mut []);
         match peer {
-            Some(peer) => Ok(Some((peer, l2))),
+            Some(peer) => {
+                let packet = frame.get(l2..).unwrap_or(&[]);
+                Ok(Some((channel(&self.peers, peer, packet), l2)))
+            }
             None => {
+                self.shared.report_wanted(&self.routes, frame);
                 let mut segments =
                     Segments::behind(vnet, frame, l2).map_err(|_| DropReason::TunMalformed)?;
                 let stats = &self.shared.stats;
@@ -57,11 +65,12 @@ impl<F: Format> Transmitter<F> {
     /// Floods frames of the device to all peers, within the rate limit.
     pub(super) fn flood(&mut self, floods: &Floods, peers: &PeerTable<F>, switch: &Switch) {
         let shared = self.shared.clone();
-        let copies = floods.len().saturating_mul(peers.ends().count());
+        let routes = shared.tables.routes.load();
+        let copies = floods.len().saturating_mul(switch.receivers(peers, &routes).count());
         if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES) {
             return shared.stats.drop_many(DropReason::FloodLimited, floods.len());
         }
-        for peer in peers.ends() {
+        for peer in switch.receivers(peers, &routes) {
             self.copy_to(peer, floods.iter(), floods.len());
         }
     }
@@ -71,7 +80,8 @@ impl<F: Format> Transmitter<F> {
         let shared = self.shared.clone();
         let Some(switch) = &shared.ethernet else { return };
         let (peers, now) = (shared.tables.peers.load(), (shared.clock)());
-        let others = peers.ends().count().saturating_sub(1);
+        let routes = shared.tables.routes.load();
+        let others = switch.receivers(&peers, &routes).count().saturating_sub(1);
         for run in floods.chunk_by(|a, b| a.0 == b.0) {
             let Some(sender) = run.first().and_then(|(id, _)| peers.get(*id)) else { continue };
             let copies = run.len().saturating_mul(others);
@@ -81,7 +91,7 @@ impl<F: Format> Transmitter<F> {
                 shared.stats.drop_many(DropReason::FloodLimited, run.len());
                 continue;
             }
-            for peer in peers.ends().filter(|peer| peer.id != sender.id) {
+            for peer in switch.receivers(&peers, &routes).filter(|peer| peer.id != sender.id) {
                 self.copy_to(peer, run.iter().map(|(_, frame)| *frame), run.len());
             }
         }

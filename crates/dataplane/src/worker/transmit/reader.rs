@@ -16,7 +16,7 @@ use crate::ethernet::outward;
 use crate::filter_hook::FilterHook;
 use crate::format::Format;
 use crate::peer::Peer;
-use crate::recursion::OwnTransport;
+use crate::recursion::Own;
 use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::stats::DropReason;
@@ -31,7 +31,7 @@ pub(super) struct Reader<'r, F: Format> {
     pub(super) peers: Guard<Arc<PeerTable<F>>>,
     pub(super) routes: Guard<Arc<Routes>>,
     /// The tunnel's own transport, whose packets must not enter the tunnel.
-    pub(super) own: Guard<Option<Arc<OwnTransport>>>,
+    pub(super) own: Guard<Option<Arc<Own>>>,
     pub(super) shared: &'r Shared<F>,
     pub(super) frames: &'r mut Frames<F>,
     pub(super) filter_hook: Option<&'r mut FilterHook>,
@@ -120,9 +120,6 @@ impl<F: Format> Reader<'_, F> {
             Some(switch) => self.route_frame(switch, &vnet, len),
         };
         match routed {
-            Ok(Some((_, l2))) if l2 != 0 && self.is_own(len, l2) => {
-                self.shared.stats.drop(DropReason::Recursive);
-            }
             Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
             Ok(None) => {}
             Err(reason) => self.shared.stats.drop(reason),
@@ -143,8 +140,9 @@ impl<F: Format> Reader<'_, F> {
 
     fn route(&self, len: usize) -> Result<Arc<Peer<F>>, DropReason> {
         let packet = self.packet.get(..len).unwrap_or(&[]);
-        let to = Ip::parse(packet).ok_or(DropReason::NotIp)?.destination;
-        if self.own.as_deref().is_some_and(|own| own.owns(to, packet)) {
+        let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
+        let to = ip.destination;
+        if self.own.as_deref().is_some_and(|own| own.owns(&ip, packet)) {
             return Err(DropReason::Recursive);
         }
         let owner = self.routes.owner(to).and_then(|owner| self.peers.slot(owner));
@@ -152,11 +150,11 @@ impl<F: Format> Reader<'_, F> {
     }
 
     /// Returns whether a frame contains a packet of the transport that carries this tunnel.
-    fn is_own(&self, len: usize, l2: usize) -> bool {
+    pub(super) fn is_own(&self, len: usize, l2: usize) -> bool {
         let packet = self.packet.get(l2..len).unwrap_or(&[]);
         self.own
             .as_deref()
-            .is_some_and(|own| Ip::parse(packet).is_some_and(|ip| own.owns(ip.destination, packet)))
+            .is_some_and(|own| Ip::parse(packet).is_some_and(|ip| own.owns(&ip, packet)))
     }
 
     /// Reloads the tables if they changed. A packet may be for a peer that was added since the turn began, which can be
