@@ -134,7 +134,7 @@ fn copy(key: &SigningKey) -> Result<SigningKey, Fault> {
 #[cfg(test)]
 mod tests {
     use adit_engine::UnixTime;
-    use adit_mesh::roster::{Change, ChangeHash, Genesis, Label, Rotation};
+    use adit_mesh::roster::{Change, ChangeHash, Genesis, Label, Layer, Rotation};
 
     use super::*;
 
@@ -158,6 +158,7 @@ mod tests {
             threshold,
             ranges: vec!["100.87.0.0/16".parse().unwrap()],
             random: [7; 32],
+            layer: Layer::Ip,
         })
         .unwrap()
     }

@@ -1,6 +1,8 @@
 //! Creates a mesh with its first node.
 
-use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, free_ipv4, ipv6_of};
+use adit_mesh::roster::{
+    Action, Change, Changes, Genesis, Label, Layer, NodeInfo, free_ipv4, ipv6_of,
+};
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::netinfo;
@@ -23,6 +25,8 @@ pub struct NewMesh {
     pub gateway: bool,
     /// Whether OpenVPN apps may be leaves of this node.
     pub openvpn: bool,
+    /// What the nodes send to each other.
+    pub layer: Layer,
 }
 
 /// A new mesh.
@@ -40,6 +44,7 @@ pub struct Founded {
 /// # Errors
 /// A name is not valid, or a file cannot be written. In that case there is no mesh.
 pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
+    check_roles(choices.layer, choices.gateway, choices.openvpn)?;
     let node = node_name(choices.node.as_deref())?;
     let range = range(choices.range, &netinfo::local_networks())?;
     let name = Label::new(&paths.name).ok_or_else(|| Fault::ours("a mesh without a name"))?;
@@ -51,6 +56,7 @@ pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
         threshold: 1,
         ranges: vec![range],
         random: adit_runtime::random::bytes()?,
+        layer: choices.layer,
     };
     let wrong = |error: adit_mesh::roster::ObjectError| Fault::operator(error.to_string());
     let mut changes = Changes::new(genesis).map_err(wrong)?;
@@ -74,6 +80,24 @@ pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
     RosterFile::create(&paths.roster_file(), &changes)?;
     debug_assert_eq!(ipv6_of(changes.mesh(), &own).segments()[0] >> 8, 0xfd);
     Ok(Founded { mesh: *changes.mesh(), node: node.to_string() })
+}
+
+/// Refuses roles that nodes of a mesh with Ethernet frames cannot have.
+///
+/// # Errors
+/// The fault names the role.
+pub(crate) fn check_roles(layer: Layer, gateway: bool, openvpn: bool) -> Result<(), Fault> {
+    let refusal = match layer {
+        Layer::Ethernet if gateway => {
+            "this mesh carries Ethernet frames (--tap), and has no gateways to the internet: leave out --gateway"
+        }
+        Layer::Ethernet if openvpn => {
+            "this mesh carries Ethernet frames (--tap), and OpenVPN apps carry IP packets: leave out --openvpn and \
+             --openvpn-gateway, or create another mesh for the apps"
+        }
+        _ => return Ok(()),
+    };
+    Err(Fault::operator(refusal))
 }
 
 /// Returns the requested range, or one in the shared address space (RFC 6598).
@@ -141,6 +165,7 @@ mod tests {
             relay: true,
             gateway: false,
             openvpn: false,
+            layer: Layer::Ip,
         };
         let founded = found(&paths, &choices).unwrap();
         let state = State::open(&paths).unwrap();
@@ -152,6 +177,34 @@ mod tests {
         let admin = state.admin.current().unwrap().unwrap().public_hash();
         assert!(roster.admins().contains(&admin));
         assert!(roster.warnings().is_empty());
+    }
+
+    #[test]
+    fn a_mesh_of_frames_refuses_roles_for_packets_by_name() {
+        let check = |layer, gateway, openvpn| {
+            check_roles(layer, gateway, openvpn).err().map(|fault| fault.to_string())
+        };
+        for (gateway, openvpn) in [(false, false), (true, false), (false, true)] {
+            assert_eq!(check(Layer::Ip, gateway, openvpn), None);
+        }
+        assert_eq!(check(Layer::Ethernet, false, false), None);
+        let refused = |gateway, openvpn| check(Layer::Ethernet, gateway, openvpn).unwrap();
+        assert!(refused(true, false).contains("leave out --gateway"));
+        assert!(refused(false, true).contains("leave out --openvpn and --openvpn-gateway"));
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path()), "home").unwrap();
+        let choices = NewMesh {
+            node: Some("hub".into()),
+            range: Some("100.87.0.0/16".parse().unwrap()),
+            relay: true,
+            gateway: true,
+            openvpn: false,
+            layer: Layer::Ethernet,
+        };
+        found(&paths, &choices).unwrap_err();
+        assert!(!paths.exists(), "nothing is written");
+        found(&paths, &NewMesh { gateway: false, ..choices }).unwrap();
+        assert_eq!(State::open(&paths).unwrap().changes.genesis().layer, Layer::Ethernet);
     }
 
     #[test]

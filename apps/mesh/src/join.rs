@@ -254,7 +254,7 @@ fn as_family(address: SocketAddr, ipv6: bool) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
-    use adit_mesh::roster::{Genesis, Label};
+    use adit_mesh::roster::{Genesis, Label, Layer};
 
     use super::*;
 
@@ -280,6 +280,7 @@ mod tests {
             threshold: 1,
             ranges: Vec::new(),
             random: [7; 32],
+            layer: Layer::Ip,
         };
         let changes = Changes::new(genesis).unwrap();
         // A folder in place of the file makes the last step but one fail.

@@ -23,6 +23,7 @@ mod testing;
 
 pub use adit_dataplane::HOST;
 pub use adit_mesh::node::MAX_POLICY;
+pub use adit_mesh::roster::Layer;
 pub use adit_postgres_client::mask_secrets;
 pub use directory::{
     DirectoryChosen, DirectoryInit, InitOptions, init_directory, use_directory, use_file, use_hint,

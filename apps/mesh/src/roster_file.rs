@@ -126,7 +126,7 @@ mod tests {
 
     use adit_crypto::sign::SigningKey;
     use adit_engine::UnixTime;
-    use adit_mesh::roster::{Action, Label, NodeInfo};
+    use adit_mesh::roster::{Action, Label, Layer, NodeInfo};
 
     use super::*;
 
@@ -138,6 +138,7 @@ mod tests {
             threshold: 1,
             ranges: Vec::new(),
             random: [7; 32],
+            layer: Layer::Ip,
         };
         (Changes::new(genesis).unwrap(), key)
     }

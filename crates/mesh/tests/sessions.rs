@@ -9,7 +9,7 @@ use adit_crypto::sha256;
 use adit_engine::command::{Keepalive, Traffic};
 use adit_engine::{Engine, Instant, Link, Random};
 use adit_mesh::join::{Admission, JoinCounters, Joiner, Responder};
-use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, Roster};
+use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, Layer, NodeInfo, Roster};
 use adit_mesh::session::{Event, Policy, Protocol, Reason, SessionNumber, keys};
 use adit_mesh::token::{Invitation, Invitations, JoinSecret, Terms, Token};
 use adit_openvpn::data_format::{Input, Notice, Outbox, Output};
@@ -294,6 +294,7 @@ fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
         threshold: 1,
         ranges: Vec::new(),
         random: [7; 32],
+        layer: Layer::Ip,
     };
     let mut changes = Changes::new(genesis).unwrap();
     for number in 0..400_u16 {
@@ -400,6 +401,7 @@ fn settings() -> RecordSettings {
         hand_window: 10 * SECOND,
         rekey_after: HOUR,
         keepalive: Default::default(),
+        ethernet: false,
         tun_mtu: 1500,
         replay_window: 64,
     }

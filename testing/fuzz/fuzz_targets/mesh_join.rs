@@ -6,7 +6,7 @@ use adit_crypto::sha256;
 use adit_crypto::sign::SigningKey;
 use adit_engine::UnixTime;
 use adit_mesh::join::{Admission, JoinCounters, Joiner, Record, Responder};
-use adit_mesh::roster::{Changes, Genesis, Label, Roster};
+use adit_mesh::roster::{Changes, Genesis, Label, Layer, Roster};
 use adit_mesh::token::{Invitation, Invitations, JoinSecret, Terms, Token};
 
 const NOW: UnixTime = UnixTime(1_800_000_000);
@@ -27,6 +27,7 @@ pub fn run(bytes: &[u8]) {
         threshold: 1,
         ranges: Vec::new(),
         random: [0; 32],
+        layer: Layer::Ip,
     };
     let mut changes = Changes::new(genesis.clone()).unwrap();
     let mesh = *changes.mesh();

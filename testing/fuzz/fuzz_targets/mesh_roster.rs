@@ -6,8 +6,8 @@ use adit_crypto::sha256;
 use adit_crypto::sign::SigningKey;
 use adit_engine::UnixTime;
 use adit_mesh::roster::{
-    Action, Change, ChangeHash, Changes, Genesis, Inviter, Label, Log, NodeInfo, Revocation, Right,
-    Roster, Rotation, UnverifiedChange,
+    Action, Change, ChangeHash, Changes, Genesis, Inviter, Label, Layer, Log, NodeInfo, Revocation,
+    Right, Roster, Rotation, UnverifiedChange,
 };
 use adit_mesh::token::Token;
 
@@ -48,6 +48,7 @@ fn script(bytes: &[u8]) {
         threshold,
         ranges: vec!["100.87.0.0/16".parse().unwrap()],
         random: [0; 32],
+        layer: Layer::Ip,
     };
     let mut sets = [Changes::new(genesis.clone()).unwrap(), Changes::new(genesis).unwrap()];
     for step in bytes.chunks_exact(3).take(STEPS) {

@@ -5,7 +5,7 @@
 use adit_crypto::sha256;
 use adit_crypto::sign::SigningKey;
 use adit_engine::{Instant, UnixTime};
-use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo};
+use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, Layer, NodeInfo};
 use adit_mesh::session::SessionNumber;
 use adit_mesh::sync::{MAX_RECORD, Record, RosterSync};
 
@@ -27,6 +27,7 @@ pub fn run(bytes: &[u8]) {
         threshold: 1,
         ranges: Vec::new(),
         random: [0; 32],
+        layer: Layer::Ip,
     };
     let mut changes = Changes::new(genesis).unwrap();
     let mesh = *changes.mesh();

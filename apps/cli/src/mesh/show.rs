@@ -129,6 +129,9 @@ fn status_page(report: &MeshReport) -> String {
     let id = report.id.get(..8).unwrap_or(&report.id);
     let mut text = format!("mesh       {} ({id}); this machine is {}\n", report.mesh, report.node);
     text.push_str(&format!("inside     {}\n", addresses(&report.addresses)));
+    if report.ethernet {
+        text.push_str(&format!("carries    Ethernet frames, on the device {}\n", report.device));
+    }
     let reachable = reachable(report);
     let reachable = if reachable.is_empty() { vec!["no address".into()] } else { reachable };
     text.push_str(&format!("reachable  {}\n", reachable.join("\n           ")));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_app_mesh::node::{self, UpOptions, UpReport};
-use adit_app_mesh::{DEFAULT_NAME, NewMesh, NewNode, Paths, Waiting, found, join, phrases};
+use adit_app_mesh::{DEFAULT_NAME, Layer, NewMesh, NewNode, Paths, Waiting, found, join, phrases};
 use adit_runtime::control::MeshInvitation;
 use adit_runtime::fault::Fault;
 use clap::Args;
@@ -73,6 +73,10 @@ pub(crate) struct Up {
     #[arg(long)]
     openvpn_gateway: bool,
 
+    /// In a new mesh, carry Ethernet frames, with TAP devices, instead of IP packets
+    #[arg(long)]
+    tap: bool,
+
     #[command(flatten)]
     running: Running,
 
@@ -124,6 +128,7 @@ impl Up {
                 relay: !self.no_relay,
                 gateway: self.gateway,
                 openvpn: self.openvpn_gateway,
+                layer: if self.tap { Layer::Ethernet } else { Layer::Ip },
             };
             found(&paths, &choices)?;
         } else if let Some(option) = self.of_a_new_mesh() {
@@ -153,6 +158,7 @@ impl Up {
             ("--no-relay", self.no_relay),
             ("--gateway", self.gateway),
             ("--openvpn-gateway", self.openvpn_gateway),
+            ("--tap", self.tap),
         ];
         options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }

@@ -17,11 +17,14 @@ pub(super) struct OwnAddresses {
     device: String,
     looked: Option<Instant>,
     last: Option<Vec<SocketAddr>>,
+    /// All addresses of this machine.
+    hosts: Vec<IpAddr>,
+    hosts_are_new: bool,
 }
 
 impl OwnAddresses {
     pub(super) fn new(port: u16, device: String) -> Self {
-        Self { port, device, looked: None, last: None }
+        Self { port, device, looked: None, last: None, hosts: Vec::new(), hosts_are_new: false }
     }
 
     /// Returns the node's UDP port.
@@ -36,7 +39,12 @@ impl OwnAddresses {
             return None;
         }
         self.looked = Some(now);
-        let mut found = of_interfaces(&self.device);
+        let all = of_interfaces();
+        let hosts: Vec<IpAddr> = all.iter().map(|(_, ip)| *ip).collect();
+        if hosts != self.hosts {
+            (self.hosts, self.hosts_are_new) = (hosts, true);
+        }
+        let mut found = usable(all, &self.device);
         found.retain(|ip| !inside.contains(ip));
         let found: Vec<SocketAddr> =
             found.into_iter().map(|ip| SocketAddr::new(ip, self.port)).collect();
@@ -45,6 +53,11 @@ impl OwnAddresses {
         }
         self.last = Some(found.clone());
         Some(found)
+    }
+
+    /// Returns all addresses of this machine if they have changed since the last call.
+    pub(super) fn take_hosts(&mut self) -> Option<Vec<IpAddr>> {
+        std::mem::take(&mut self.hosts_are_new).then(|| self.hosts.clone())
     }
 
     /// Returns the addresses that were last read.
@@ -58,23 +71,32 @@ const TUNNEL: &str = "65534";
 
 /// Returns whether an interface is a tunnel, through which other nodes are reached more slowly than outside it.
 fn is_tunnel(interface: &str) -> bool {
-    let kind = std::fs::read_to_string(format!("/sys/class/net/{interface}/type"));
-    kind.is_ok_and(|kind| kind.trim() == TUNNEL)
+    let of_kernel = |file: &str| format!("/sys/class/net/{interface}/{file}");
+    let kind = std::fs::read_to_string(of_kernel("type"));
+    // TAP devices look like Ethernet otherwise.
+    let is_tap = std::path::Path::new(&of_kernel("tun_flags")).exists();
+    is_tap || kind.is_ok_and(|kind| kind.trim() == TUNNEL)
 }
 
-/// Returns the addresses that other machines can use, except those of `device` and of tunnels.
-fn of_interfaces(except: &str) -> Vec<IpAddr> {
+/// Returns the addresses of all interfaces, with the interfaces' names.
+fn of_interfaces() -> Vec<(String, IpAddr)> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    let of_others = interfaces.filter(|interface| {
-        interface.interface_name != except && !is_tunnel(&interface.interface_name)
-    });
-    let addresses = of_others.filter_map(|interface| {
+    let addresses = interfaces.filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
+        let ip = v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))?;
+        Some((interface.interface_name, ip))
     });
-    let mut usable: Vec<IpAddr> =
-        addresses.filter(|ip| adit_mesh::path::is_usable(SocketAddr::new(*ip, 1))).collect();
+    addresses.collect()
+}
+
+/// Returns the addresses that other machines can use, except those of a device and of tunnels.
+fn usable(all: Vec<(String, IpAddr)>, except: &str) -> Vec<IpAddr> {
+    let is_usable = |ip: IpAddr| adit_mesh::path::is_usable(SocketAddr::new(ip, 1));
+    let of_others = all
+        .into_iter()
+        .filter(|(interface, ip)| interface != except && is_usable(*ip) && !is_tunnel(interface));
+    let mut usable: Vec<IpAddr> = of_others.map(|(_, ip)| ip).collect();
     usable.sort();
     usable.dedup();
     usable

@@ -103,6 +103,7 @@ impl Running {
     }
 
     fn inviter(&self, limits: MeshInviter) -> Result<Inviter, Fault> {
+        self.check_roles(limits.gateway, limits.openvpn)?;
         Ok(Inviter {
             groups: labels(&limits.groups)?,
             range: self.range(),

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_engine::{Instant, SocketId, UnixTime};
 use adit_mesh::node::{AppsConfig, LeafError, NewLeaf, leaf_key};
-use adit_mesh::roster::Label;
+use adit_mesh::roster::{Label, Layer};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::server::ServerEvent;
 use adit_openvpn::tls::{
@@ -143,7 +143,9 @@ impl Running {
     pub(super) fn update_apps(&mut self) {
         let node = self.driver.engine();
         let own = node.key_hash();
-        let wanted = node.roster().member(&own).is_some_and(|own| own.openvpn);
+        let carries_packets = node.changes().genesis().layer == Layer::Ip;
+        let member = node.roster().member(&own);
+        let wanted = carries_packets && member.is_some_and(|own| own.openvpn);
         let leaves: BTreeSet<IpAddr> =
             node.roster().leaves_of(&own).flat_map(addresses_of).collect();
         let serves = node.serves_apps();
@@ -223,6 +225,7 @@ impl Running {
 
     /// Makes an app a leaf of this node, and creates its profile.
     pub(super) fn invite_app(&mut self, app: MeshApp) -> Result<MeshProfile, Fault> {
+        self.check_roles(false, true)?;
         let own = self.own_gateway(app.full_tunnel)?;
         let name = self.app_name(app.name.as_deref())?;
         let groups = labels(&app.groups)?;

@@ -50,7 +50,9 @@ impl Duty for MeshDuty {
         let paths = Paths::new(self.dir.as_deref(), &self.name)?;
         let mut settings = Settings::load(&paths)?;
         settings.exit = self.exit.clone().or(settings.exit);
-        let plan = without_addresses(&settings);
+        // The kind of the device is in the genesis, whose hash is the mesh's id.
+        let layer = RosterFile::peek(&paths.roster_file())?.genesis().layer;
+        let plan = without_addresses(&settings, layer);
         let port = self.port.unwrap_or(settings.port);
         let mut policy = Policy {
             device: Some(plan.device.clone()),
@@ -169,8 +171,17 @@ impl PlanCheck for MeshPlans {
                 return Err("plan: other DNS settings than those for the mesh's names".into());
             }
         }
+        let is_ethernet = self.bare.device.is_ethernet();
+        let leads_inside = |via| match via {
+            Via::Tunnel(None) => !is_ethernet,
+            // A station in one of the mesh's networks.
+            Via::Tunnel(Some(ip)) => {
+                is_ethernet && plan.addresses.iter().any(|own| own.contains(&ip))
+            }
+            Via::Outside | Via::Gateway(_) => false,
+        };
         let is_odd = |route: &&adit_runtime::host::PlannedRoute| {
-            route.via != Via::Tunnel(None) || route.metric.is_some() || route.net.prefix_len() == 0
+            !leads_inside(route.via) || route.metric.is_some() || route.net.prefix_len() == 0
         };
         let odd = plan.routes.iter().find(is_odd);
         odd.map_or(Ok(()), |route| Err(format!("plan: the route {} is not a mesh's", route.net)))
@@ -181,7 +192,7 @@ impl PlanCheck for MeshPlans {
 mod tests {
     use adit_crypto::sign::SigningKey;
     use adit_engine::UnixTime;
-    use adit_mesh::roster::{Action, Change, NodeInfo};
+    use adit_mesh::roster::{Action, Change, Layer, NodeInfo};
     use adit_runtime::host::{Device, DnsPlan, PlannedRoute};
 
     use super::*;
@@ -310,7 +321,7 @@ mod tests {
             openvpn_host: None,
             max_age: None,
         };
-        let bare = without_addresses(&settings);
+        let bare = without_addresses(&settings, Layer::Ip);
         let dir = tempfile::tempdir().unwrap();
         let paths = found_mesh(dir.path(), true);
         let forward = || Some(Forwarding::new(&paths).unwrap());
@@ -322,6 +333,25 @@ mod tests {
         assert_eq!(check.check(&with(route("10.1.0.0/16", Via::Tunnel(None)))), Ok(()));
         assert!(check.check(&with(route("0.0.0.0/0", Via::Tunnel(None)))).is_err());
         assert!(check.check(&with(route("10.1.0.0/16", Via::Outside))).is_err());
+        let tap = MeshPlans {
+            bare: without_addresses(&settings, Layer::Ethernet),
+            names: true,
+            forward: forward(),
+        };
+        let addresses = vec!["100.87.0.1/16".parse().unwrap()];
+        let on_tap = |plan: HostPlan| {
+            let device = Device::Tap(Some("mesh-home".into()));
+            HostPlan { device, addresses: addresses.clone(), ..plan }
+        };
+        let through = |ip: &str| Via::Tunnel(Some(ip.parse().unwrap()));
+        let station = with(route("10.1.0.0/16", through("100.87.9.9")));
+        assert_eq!(tap.check(&on_tap(station.clone())), Ok(()));
+        assert!(tap.check(&station).is_err(), "another device");
+        assert!(check.check(&on_tap(station.clone())).is_err(), "another device");
+        assert!(check.check(&HostPlan { addresses: addresses.clone(), ..station }).is_err());
+        let elsewhere = with(route("10.1.0.0/16", through("192.168.0.1")));
+        assert!(tap.check(&on_tap(elsewhere)).is_err(), "a station outside the mesh");
+        assert!(tap.check(&on_tap(with(route("10.1.0.0/16", Via::Tunnel(None))))).is_err());
         let metric = PlannedRoute { metric: Some(1), ..route("10.1.0.0/16", Via::Tunnel(None)) };
         assert!(check.check(&with(metric)).is_err());
         let address: IpNet = "100.87.0.1/16".parse().unwrap();
@@ -355,7 +385,8 @@ mod tests {
         let refuses = MeshPlans { bare: bare.clone(), names: true, forward: None };
         assert!(refuses.check(&forwards("100.87.0.0/16")).is_err());
         assert_eq!(refuses.check(&bare), Ok(()));
-        let exits = without_addresses(&Settings { exit: Some("hub".into()), ..settings });
+        let exits =
+            without_addresses(&Settings { exit: Some("hub".into()), ..settings }, Layer::Ip);
         assert!(check.check(&exits).is_err(), "the settings have no exit");
         assert_eq!(
             MeshPlans { bare: exits.clone(), names: true, forward: forward() }.check(&exits),

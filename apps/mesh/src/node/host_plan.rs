@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use adit_mesh::roster::{Changes, Label, Roster, ipv6_net};
+use adit_mesh::roster::{Changes, Label, Layer, Member, Roster, ipv6_net};
 use adit_mesh::session::KeyHash;
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{Device, DnsPlan, Forward, HostPlan, PlannedRoute, Redirect, Via};
@@ -20,7 +20,8 @@ pub(super) fn plan(
     changes: &Changes,
     conflict: Option<&Conflict>,
 ) -> HostPlan {
-    let bare = without_addresses(settings);
+    let layer = changes.genesis().layer;
+    let bare = without_addresses(settings, layer);
     let Some(member) = roster.member(own) else { return bare };
     let range = |ip| changes.genesis().ranges.iter().find(|range| range.contains(&ip)).copied();
     let ipv4 = member.ipv4.filter(|_| conflict.is_none()).and_then(|ip| {
@@ -30,13 +31,21 @@ pub(super) fn plan(
     let ipv6 = Ipv6Net::new(member.ipv6, ipv6_net(changes.mesh()).prefix_len()).ok();
     let addresses = ipv4.map(IpNet::from).into_iter().chain(ipv6.map(IpNet::from)).collect();
     let others = roster.members().filter(|other| other.key != *own);
-    let mut nets: Vec<IpNet> = others.flat_map(|other| other.subnets.iter().copied()).collect();
+    let behind = others.flat_map(|other| other.subnets.iter().map(move |net| (*net, other)));
     // If a network is also behind this node, it is reached from here without the mesh.
-    nets.retain(|net| !member.subnets.contains(net) && net.prefix_len() > 0);
-    nets.sort();
-    nets.dedup();
-    let routes =
-        nets.into_iter().map(|net| PlannedRoute { net, via: Via::Tunnel(None), metric: None });
+    let mut nets: Vec<(IpNet, &Member)> =
+        behind.filter(|(net, _)| !member.subnets.contains(net) && net.prefix_len() > 0).collect();
+    nets.sort_by_key(|(net, other)| (*net, other.key));
+    nets.dedup_by_key(|(net, _)| *net);
+    let routes = nets.into_iter().filter_map(|(net, other)| {
+        let via = match layer {
+            Layer::Ip => None,
+            Layer::Ethernet => {
+                Some(station(net, other).filter(|ip| ip.is_ipv6() || ipv4.is_some())?)
+            }
+        };
+        Some(PlannedRoute { net, via: Via::Tunnel(via), metric: None })
+    });
     let plan = HostPlan { addresses, routes: routes.collect(), ..bare };
     if !settings.forward {
         return plan;
@@ -44,10 +53,18 @@ pub(super) fn plan(
     let masquerade = plan.addresses.iter().map(IpNet::trunc).filter(|_| settings.masquerade);
     let forward = Forward {
         networks: member.subnets.iter().filter(|net| net.prefix_len() > 0).copied().collect(),
-        internet: member.gateway,
+        internet: member.gateway && layer == Layer::Ip,
         masquerade: masquerade.collect(),
     };
     HostPlan { forward: Some(forward), ..plan }
+}
+
+/// Returns the address of a member to which frames with packets for a network behind it are sent.
+fn station(net: IpNet, member: &Member) -> Option<IpAddr> {
+    match net {
+        IpNet::V4(_) => member.ipv4.map(IpAddr::from),
+        IpNet::V6(_) => Some(member.ipv6.into()),
+    }
 }
 
 /// Returns the gateway that the settings name.
@@ -107,11 +124,20 @@ pub(super) fn dns(plan: &HostPlan, changes: &Changes) -> Option<DnsPlan> {
     names::plan(changes, &own)
 }
 
-/// Returns the part of every plan that does not depend on the roster.
-pub(super) fn without_addresses(settings: &Settings) -> HostPlan {
+/// Returns the device of a node.
+pub(super) fn device(settings: &Settings, layer: Layer) -> Device {
+    let name = Some(settings.device.clone());
+    match layer {
+        Layer::Ip => Device::Tun(name),
+        Layer::Ethernet => Device::Tap(name),
+    }
+}
+
+/// Returns the part of every plan that the changes in the roster do not alter.
+pub(super) fn without_addresses(settings: &Settings, layer: Layer) -> HostPlan {
     // By itself this plan forwards nothing from or to the mesh, even on a host that forwards other traffic.
     let plan = HostPlan {
-        device: Device::Tun(Some(settings.device.clone())),
+        device: device(settings, layer),
         forward: Some(Forward::default()),
         ..HostPlan::default()
     };
@@ -126,11 +152,12 @@ pub(super) fn without_addresses(settings: &Settings) -> HostPlan {
 
 #[cfg(test)]
 mod tests {
-    use adit_mesh::roster::Roster;
+    use adit_engine::UnixTime;
+    use adit_mesh::roster::{Action, Change, NodeInfo};
 
     use super::*;
     use crate::state::State;
-    use crate::testing::found_mesh;
+    use crate::testing::{found_layer, found_mesh};
 
     #[test]
     fn the_first_node_has_its_addresses_and_no_routes() {
@@ -158,5 +185,47 @@ mod tests {
         let [IpNet::V4(v4), IpNet::V6(v6)] = &plan.addresses[..] else { panic!("{plan:?}") };
         assert_eq!((v4.trunc(), v6.prefix_len()), (range, 64));
         assert_eq!((plan.routes.len(), plan.mtu), (0, 1500));
+    }
+
+    #[test]
+    fn networks_behind_nodes_are_reached_at_their_station_where_the_mesh_carries_frames() {
+        for layer in [Layer::Ip, Layer::Ethernet] {
+            let dir = tempfile::tempdir().unwrap();
+            let paths = found_layer(dir.path(), false, layer);
+            let mut state = State::open(&paths).unwrap();
+            let settings = Settings::load(&paths).unwrap();
+            let (own, admin) = (state.key.public_hash(), state.admin.current().unwrap().unwrap());
+            let net = |text: &str| text.parse::<IpNet>().unwrap();
+            let node = NodeInfo {
+                ipv4: Some([100, 87, 9, 9].into()),
+                subnets: [net("192.168.7.0/24"), net("2001:db8:7::/64")].into(),
+                ..NodeInfo::named(Label::new("site").unwrap())
+            };
+            let action = Action::Admit { key: [9; 32], node };
+            let body = state.changes.draft(admin.public_hash(), UnixTime(1_900_000_000), action);
+            let change = Change::sign(state.changes.mesh(), &admin, body.unwrap()).unwrap();
+            state.changes.insert(change).unwrap();
+            let roster = Roster::evaluate(&state.changes);
+            let of = |conflict: Option<&Conflict>| {
+                let plan = plan(&settings, &roster, &own, &state.changes, conflict);
+                let via = plan.routes.iter().map(|route| (route.net.to_string(), route.via));
+                (plan.device.is_ethernet(), via.collect::<Vec<_>>())
+            };
+            let v6 = Via::Tunnel(Some(roster.member(&[9; 32]).unwrap().ipv6.into()));
+            let v4 = Via::Tunnel(Some([100, 87, 9, 9].into()));
+            let (first, second) = ("192.168.7.0/24".to_owned(), "2001:db8:7::/64".to_owned());
+            let conflict = Conflict::find(&state.changes, &[net("100.64.0.0/10")]).unwrap();
+            match layer {
+                Layer::Ip => {
+                    let both = vec![(first, Via::Tunnel(None)), (second, Via::Tunnel(None))];
+                    assert_eq!(of(None), (false, both));
+                }
+                Layer::Ethernet => {
+                    assert_eq!(of(None), (true, vec![(first, v4), (second.clone(), v6)]));
+                    // Without an IPv4 address in the mesh, no frame reaches the station.
+                    assert_eq!(of(Some(&conflict)), (true, vec![(second, v6)]));
+                }
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ mod addresses;
 mod admin;
 mod apps;
 mod directory;
+mod ethernet;
 mod helper_duty;
 mod host_plan;
 mod memory_release;
@@ -23,13 +24,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_dataplane::{PlaneConfig, Relay, StreamOptions};
+use adit_dataplane::{PlaneConfig, StreamOptions};
 use adit_dns::zone::Zone;
 use adit_engine::{Instant, Transport};
 use adit_linux::privileges::Capability;
 use adit_linux::udp::{UdpOptions, UdpSocket, steer};
-use adit_mesh::node::{FIRST_APP, Node, NodeConfig, NodeEvent, RelayLimits};
+use adit_mesh::node::{Node, NodeConfig, NodeEvent, RelayLimits};
 use adit_mesh::path::Route;
+use adit_mesh::roster::Layer;
 use adit_mesh::session::{KeyHash, Policy, Reason};
 use adit_openvpn_data::OpenVpnFormat;
 use adit_openvpn_data::packet::SENDER;
@@ -40,7 +42,7 @@ use adit_runtime::control::{MeshInvitation, MeshReport, Request, Response, Statu
 use adit_runtime::driver::{Driver, Event, Sockets, bind_problem};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, sockets};
-use adit_runtime::host::{ApplyOutcome, Device, DnsChange, HostEvent, HostHandle, HostPlan};
+use adit_runtime::host::{ApplyOutcome, DnsChange, HostEvent, HostHandle, HostPlan};
 use adit_runtime::instance::{self, Controls, EndReason, Instance};
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals, gates, tun_offloads};
 use adit_runtime::{log, netinfo, privileges, say, worker_count};
@@ -120,6 +122,7 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
     settings.port = options.port.unwrap_or(settings.port);
     settings.exit = options.exit.clone().or(settings.exit);
     let state = State::open(paths)?;
+    ethernet::check_settings(&settings, &state.changes)?;
     let directory = DirectoryConfig::load(paths)?;
     paths.create()?;
     let duty = MeshDuty {
@@ -187,7 +190,8 @@ async fn serve(
     let conflict =
         Conflict::find(&state.changes, &netinfo::local_networks_except(&settings.device));
     conflict.iter().for_each(|conflict| tracing::warn!("{conflict}"));
-    let device = Device::Tun(Some(settings.device.clone()));
+    let layer = state.changes.genesis().layer;
+    let device = host_plan::device(&settings, layer);
     let (mut host, tun) = HostHandle::open(&device, tun_offloads(), workers)?;
     // Marked packets stay outside a full tunnel.
     let mark = match &settings.exit {
@@ -200,10 +204,10 @@ async fn serve(
     let config = PlaneConfig {
         tun,
         sockets: sockets.all(),
-        relay: Relay::Clients(FIRST_APP),
+        relay: ethernet::relay(layer),
         gates: gates(),
         client: false,
-        ethernet: false,
+        ethernet: layer == Layer::Ethernet,
     };
     let stored = policy::stored(paths)?;
     let apps = AppServer::open(paths)?;
@@ -245,6 +249,7 @@ async fn serve(
     let (plane, upcalls) = adit_openvpn_data::start(config, policy.filter_config(), now)
         .map_err(|error| Fault::environment(format!("cannot start the data plane: {error}")))?;
     plane.report_unrouted();
+    plane.guard_sources(ethernet::guarded(node.changes()));
     let backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
     let driver = Driver::new(node, backend, sockets, Arc::new(CertificateOnly))?;
     let directory = NodeDirectory::start(directory, driver.engine())?;
@@ -611,6 +616,7 @@ impl Running {
             .flat_map(|own| own.ipv4.map(IpAddr::from).into_iter().chain([own.ipv6.into()]))
             .collect();
         let own = self.addresses.changed(&inside);
+        self.keep_out_own_packets();
         let mapped = self.port_mapping.as_ref().map(PortMapping::external_addresses);
         let mapped = mapped.unwrap_or_default();
         if own.is_some() || mapped != self.mapped {

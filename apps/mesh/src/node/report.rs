@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use adit_engine::PeerId;
 use adit_mesh::join::PendingJoiner;
 use adit_mesh::node::{Excess, RouteKind};
-use adit_mesh::roster::Member;
+use adit_mesh::roster::{Layer, Member};
 use adit_mesh::session::KeyHash;
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::control::{MeshChannel, MeshDropped, MeshJoiner, MeshPeer, MeshReport};
@@ -44,6 +44,7 @@ impl Running {
             warnings: self.warnings(),
             port: self.addresses.port(),
             device: self.settings.device.clone(),
+            ethernet: node.changes().genesis().layer == Layer::Ethernet,
             forwards: self.settings.forward
                 && member.is_some_and(|member| member.gateway || !member.subnets.is_empty()),
         }

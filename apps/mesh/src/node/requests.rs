@@ -49,6 +49,7 @@ impl Running {
     }
 
     pub(super) fn invite(&mut self, invitation: &MeshInvitation) -> Result<MeshToken, Fault> {
+        self.check_roles(invitation.gateway, false)?;
         let name = invitation.name.as_deref().map(node_name).transpose()?;
         if name.is_some() && invitation.uses > 1 {
             return Err(Fault::operator(
@@ -149,6 +150,7 @@ impl Running {
         let member = self.member(name)?;
         let MeshDescription { name, groups, subnets: networks, relay, gateway, openvpn } =
             description;
+        self.check_roles(gateway == Some(true), openvpn == Some(true))?;
         let name = match name {
             Some(name) => node_name(&name)?,
             None => member.name.clone().ok_or_else(|| {

@@ -15,6 +15,7 @@ use crate::path::{
     self, Candidate, MAIN_SOCKET, MAX_RELAYS, PathFinder, is_private, relays_of,
     standing_neighbours,
 };
+use crate::roster::Layer;
 use crate::session::KeyHash;
 
 /// The time for which a node keeps trying to connect to a member after a packet for it.
@@ -28,6 +29,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest wait between two rounds in which no way worked.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
+
+/// The most members of a mesh of Ethernet frames that all keep sessions with each other, so that a broadcast reaches all of
+/// them. In a larger one, it reaches those with which there is a session.
+pub const MAX_BROADCAST_DOMAIN: usize = 64;
 
 /// The number of neighbours that a node asks for the endpoint of another node.
 const MAX_ASKED: usize = 4;
@@ -82,7 +87,8 @@ impl Node {
         }
     }
 
-    /// Chooses the standing neighbours, once an hour and after each change of the roster.
+    /// Chooses the standing neighbours, once an hour and after each change of the roster. In a broadcast domain, these are
+    /// all members.
     pub(super) fn choose_neighbours(&mut self, now: Instant) {
         let hour = self.hour(now);
         if self.neighbours_of == Some(hour) {
@@ -91,7 +97,11 @@ impl Node {
         self.neighbours_of = Some(hour);
         let members: Vec<KeyHash> = self.valid_members().collect();
         let relays = self.relays();
-        let own = standing_neighbours(&self.mesh, &self.own, &members, &relays, hour);
+        let own = if is_broadcast_domain(self.changes.genesis().layer, members.len()) {
+            members
+        } else {
+            standing_neighbours(&self.mesh, &self.own, &members, &relays, hour)
+        };
         self.standing = own.into_iter().collect();
         for (key, peer) in &self.peers {
             if let Some(live) = &peer.session {
@@ -292,7 +302,24 @@ impl Node {
     }
 }
 
+/// Returns whether all members of a mesh keep sessions with each other.
+fn is_broadcast_domain(layer: Layer, members: usize) -> bool {
+    layer == Layer::Ethernet && members <= MAX_BROADCAST_DOMAIN
+}
+
 fn backoff(failures: u32, random: &mut adit_engine::Random) -> Duration {
     let base = Duration::from_millis(500) * 2_u32.saturating_pow(failures.min(8));
     base.min(MAX_BACKOFF) + Duration::from_millis(u64::from(random.below(500)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_members_of_a_small_mesh_of_frames_all_keep_sessions() {
+        assert!(is_broadcast_domain(Layer::Ethernet, MAX_BROADCAST_DOMAIN));
+        assert!(!is_broadcast_domain(Layer::Ethernet, MAX_BROADCAST_DOMAIN + 1));
+        assert!(!is_broadcast_domain(Layer::Ip, 2));
+    }
 }

@@ -60,7 +60,7 @@ use self::relaying::Relaying;
 use self::streams::Streams;
 use crate::join::{JoinCounters, JoinRefusal, Responder};
 use crate::path::{self, NatObserver, Probe, PunchBudget, Tag};
-use crate::roster::{ChangeHash, Changes, Roster};
+use crate::roster::{ChangeHash, Changes, Layer, Roster};
 use crate::session::{
     self, KeyHash, MeshId, Policy, Reason, SessionConfig, SessionEngine, SessionNumber,
 };
@@ -68,6 +68,7 @@ use crate::sync::RosterSync;
 use crate::token::Invitations;
 
 pub use apps::{AppsConfig, FIRST_APP, LeafError, NewLeaf, leaf_key};
+pub use connect::MAX_BROADCAST_DOMAIN;
 pub use joining::{JoinEvent, JoinFailure, Joining};
 pub use limits::Excess;
 pub use membership::{InviteError, SignError, Signed};
@@ -107,7 +108,7 @@ pub struct NodeConfig {
     pub hints: Vec<(KeyHash, Vec<SocketAddr>)>,
     /// Addresses at which members may accept streams, such as those of the token.
     pub stream_hints: Vec<(KeyHash, Vec<SocketAddr>)>,
-    /// The times at which sessions are renewed and end.
+    /// The times at which sessions are renewed and end. The genesis decides what they carry.
     pub policy: Policy,
     /// The limits of the data that this node relays.
     pub relay_limits: RelayLimits,
@@ -250,8 +251,9 @@ impl Node {
         let mut random = Random::new(seed);
         let mesh = *config.changes.mesh();
         let copy = SigningKey::from_seed(config.key.seed()).map_err(adit_openvpn::Reason::from)?;
-        let session_config =
-            SessionConfig { key: copy, mesh, policy: config.policy, ids: relaying::MEMBER_IDS };
+        let ethernet = config.changes.genesis().layer == Layer::Ethernet;
+        let policy = Policy { ethernet, ..config.policy };
+        let session_config = SessionConfig { key: copy, mesh, policy, ids: relaying::MEMBER_IDS };
         let sessions = SessionEngine::new(session_config, random.bytes::<32>(), now, unix)?;
         let mut endpoints = Endpoints::default();
         for bytes in &config.endpoints {

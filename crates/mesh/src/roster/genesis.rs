@@ -11,12 +11,26 @@ use super::change::ChangeHash;
 use super::node::Label;
 use super::object::{DOMAIN, GENESIS, ObjectError, count, ipv4_net, open, put_count, put_ipv4_net};
 use crate::session::{KeyHash, MeshId};
+use crate::wire::DecodeError;
 
 /// The number of admins that a genesis can name.
 pub const MAX_ADMINS: usize = 16;
 
 /// The number of IPv4 ranges that a mesh can have.
 pub const MAX_RANGES: usize = 8;
+
+/// The last byte of the genesis of a mesh that carries Ethernet frames. That of another mesh ends before it.
+const LAYER_2: u8 = 2;
+
+/// What the nodes of a mesh send to each other.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Layer {
+    /// IP packets, of TUN devices.
+    #[default]
+    Ip,
+    /// Ethernet frames, of TAP devices.
+    Ethernet,
+}
 
 /// The first object of a mesh. Its fields are kept as decoded, so its hash remains the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +45,8 @@ pub struct Genesis {
     pub ranges: Vec<Ipv4Net>,
     /// Random bytes, so no two meshes have the same id.
     pub random: [u8; 32],
+    /// What the nodes send to each other. It is part of the mesh's id, so all nodes agree.
+    pub layer: Layer,
 }
 
 impl Genesis {
@@ -49,6 +65,7 @@ impl Genesis {
         put_count(self.ranges.len(), &mut out);
         self.ranges.iter().for_each(|range| put_ipv4_net(*range, &mut out));
         out.extend(self.random);
+        out.extend((self.layer == Layer::Ethernet).then_some(LAYER_2));
         Ok(out)
     }
 
@@ -72,8 +89,16 @@ impl Genesis {
             ranges.push(ipv4_net(&mut from)?);
         }
         let random = from.array()?;
+        let layer = if from.is_empty() {
+            Layer::Ip
+        } else {
+            match from.u8()? {
+                LAYER_2 => Layer::Ethernet,
+                other => return Err(DecodeError::Kind(other).into()),
+            }
+        };
         from.end()?;
-        let genesis = Self { name, admins, threshold, ranges, random };
+        let genesis = Self { name, admins, threshold, ranges, random, layer };
         genesis.check()?;
         Ok(genesis)
     }
@@ -142,7 +167,6 @@ impl Genesis {
 mod tests {
     use super::*;
     use crate::roster::MAX_OBJECT;
-    use crate::wire::DecodeError;
 
     fn genesis(admins: Vec<KeyHash>, threshold: u8) -> Genesis {
         Genesis {
@@ -151,6 +175,7 @@ mod tests {
             threshold,
             ranges: vec!["100.87.0.0/16".parse().unwrap()],
             random: [7; 32],
+            layer: Layer::Ip,
         }
     }
 
@@ -166,8 +191,13 @@ mod tests {
         bytes[1] ^= 1;
         assert_eq!(Genesis::decode(&bytes), Err(ObjectError::Domain));
         bytes[1] ^= 1;
-        bytes.push(0);
-        assert_eq!(Genesis::decode(&bytes), Err(DecodeError::TrailingBytes(1).into()));
+        for (more, error) in [
+            (&[0][..], DecodeError::Kind(0)),
+            (&[1], DecodeError::Kind(1)),
+            (&[LAYER_2, LAYER_2], DecodeError::TrailingBytes(1)),
+        ] {
+            assert_eq!(Genesis::decode(&[&bytes, more].concat()), Err(error.into()));
+        }
         let long = vec![GENESIS; MAX_OBJECT + 1];
         assert_eq!(Genesis::decode(&long), Err(DecodeError::TooLong(long.len()).into()));
     }
@@ -179,6 +209,14 @@ mod tests {
         assert_eq!(genesis.mesh_id().unwrap(), hash[..16]);
         let other = Genesis { random: [8; 32], ..genesis.clone() };
         assert_ne!(other.mesh_id(), genesis.mesh_id());
+    }
+
+    #[test]
+    fn the_layer_is_part_of_the_mesh_id() {
+        let ip = genesis(vec![[1; 32]], 1);
+        let ethernet = Genesis { layer: Layer::Ethernet, ..ip.clone() };
+        assert_eq!(Genesis::decode(&ethernet.encode().unwrap()), Ok(ethernet.clone()));
+        assert_ne!(ethernet.mesh_id(), ip.mesh_id());
     }
 
     #[test]

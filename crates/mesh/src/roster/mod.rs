@@ -32,7 +32,7 @@ pub use change::{
 };
 pub use directory::{Append, ChainSummary, Directory, Entry, MAX_READ, MemoryDirectory};
 pub use evaluate::{EXPIRY_WARNING, Limit, Member, Refusal, Roster, Warning};
-pub use genesis::{Genesis, MAX_ADMINS, MAX_RANGES};
+pub use genesis::{Genesis, Layer, MAX_ADMINS, MAX_RANGES};
 pub use log::{Log, LogEncoder, LogError};
 pub use node::{Label, MAX_GROUPS, MAX_LABEL, MAX_SUBNETS, NodeInfo};
 pub use object::{MAX_OBJECT, ObjectError};

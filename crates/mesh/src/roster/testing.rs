@@ -5,7 +5,7 @@ use adit_crypto::sign::SigningKey;
 use adit_engine::{Random, UnixTime};
 
 use super::{
-    Action, Body, Change, ChangeHash, Changes, Genesis, Insertion, Label, NodeInfo, Right,
+    Action, Body, Change, ChangeHash, Changes, Genesis, Insertion, Label, Layer, NodeInfo, Right,
 };
 use crate::session::{KeyHash, MeshId};
 
@@ -37,6 +37,7 @@ pub(crate) fn genesis(admins: &[Signer], threshold: u8) -> Genesis {
         threshold,
         ranges: vec!["100.87.0.0/16".parse().unwrap()],
         random: [7; 32],
+        layer: Layer::Ip,
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Policy {
     pub join_lasts: Duration,
     /// The keepalive times of data channels.
     pub keepalive: Keepalive,
+    /// Whether the data channels carry Ethernet frames, as the genesis of the mesh says.
+    pub ethernet: bool,
     /// The MTU of the tunnel device.
     pub tun_mtu: u16,
     /// The replay window in packets.
@@ -45,6 +47,7 @@ impl Default for Policy {
                 interval: Duration::from_secs(15),
                 timeout: Duration::from_secs(50),
             },
+            ethernet: false,
             tun_mtu: 1500,
             replay_window: 1024,
         }
@@ -57,6 +60,7 @@ impl Policy {
             hand_window: self.hand_window,
             rekey_after: self.rekey_after,
             keepalive: self.keepalive,
+            ethernet: self.ethernet,
             tun_mtu: self.tun_mtu,
             replay_window: self.replay_window,
         }

@@ -2,7 +2,7 @@
 
 use adit_engine::UnixTime;
 use adit_mesh::node::{NodeEvent, RouteKind};
-use adit_mesh::roster::{Action, Label, Revocation};
+use adit_mesh::roster::{Action, Label, Layer, Revocation};
 use adit_mesh::session::Policy;
 use adit_mesh::token::Terms;
 use adit_sim::NatBehaviour;
@@ -376,4 +376,24 @@ fn all_channels_of_a_session_follow_its_path() {
     w.run_for(SECOND * 5);
     // The hub's session with the other machine remains.
     assert_eq!((w.plane_len(0), w.plane_len(1)), ((3, 0), (3, 0)));
+}
+
+#[test]
+fn all_members_of_a_small_mesh_of_frames_keep_sessions_so_that_a_broadcast_reaches_all() {
+    const MEMBERS: usize = 9;
+    for layer in [Layer::Ip, Layer::Ethernet] {
+        let mut w = World::new(1);
+        w.layer = layer;
+        let w = &mut members_of(w, &[NatBehaviour::PORT_RESTRICTED; MEMBERS - 1]);
+        let all = |w: &World| (0..MEMBERS).all(|at| w.node(at).connections() == MEMBERS - 1);
+        assert_eq!(w.run_until(SECOND * 60, all), layer == Layer::Ethernet);
+        // Sessions without packets end after ten minutes, unless they are standing ones.
+        w.run_for(SECOND * 1_500);
+        assert_eq!(all(w), layer == Layer::Ethernet);
+        // One that was away is reached again without a packet for it.
+        let changes = w.kill(3);
+        w.run_for(SECOND * 120);
+        w.start(3, changes);
+        assert_eq!(w.run_until(SECOND * 120, all), layer == Layer::Ethernet);
+    }
 }

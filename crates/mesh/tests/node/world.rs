@@ -10,7 +10,7 @@ use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
 use adit_mesh::join::Waits;
 use adit_mesh::node::{JoinEvent, Joining, Node, NodeConfig, NodeEvent, RelayLimits, RouteKind};
 use adit_mesh::path::MAIN_SOCKET;
-use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, NodeInfo, ipv6_of};
+use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, Layer, NodeInfo, ipv6_of};
 use adit_mesh::session::{KeyHash, Policy};
 use adit_mesh::token::{Invitations, Terms, Token};
 use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
@@ -129,6 +129,8 @@ pub(crate) struct World {
     streams: Vec<[(usize, Link); 2]>,
     /// The policy for nodes that start.
     pub(crate) policy: Policy,
+    /// What the nodes of the mesh send to each other.
+    pub(crate) layer: Layer,
 }
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -159,6 +161,7 @@ impl World {
             net: Internet::new(default, [seed; 32]),
             machines: Vec::new(),
             policy: Policy::default(),
+            layer: Layer::Ip,
             stream_events: VecDeque::new(),
             streams: Vec::new(),
         }
@@ -211,6 +214,7 @@ impl World {
             threshold: 1,
             ranges: vec!["100.87.0.0/16".parse().unwrap()],
             random: [7; 32],
+            layer: self.layer,
         };
         let mut changes = Changes::new(genesis).unwrap();
         let node = NodeInfo {

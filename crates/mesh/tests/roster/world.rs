@@ -14,7 +14,9 @@ use adit_crypto::sha256;
 use adit_crypto::sign::SigningKey;
 use adit_engine::{Instant, Random, UnixTime};
 use adit_mesh::path::standing_neighbours;
-use adit_mesh::roster::{Action, Change, ChangeHash, Changes, Genesis, Label, NodeInfo, Roster};
+use adit_mesh::roster::{
+    Action, Change, ChangeHash, Changes, Genesis, Label, Layer, NodeInfo, Roster,
+};
 use adit_mesh::session::{KeyHash, SessionNumber};
 use adit_mesh::sync::RosterSync;
 
@@ -83,6 +85,7 @@ pub(crate) fn mesh(admins: &[&Signer]) -> Changes {
         threshold: 1,
         ranges: vec!["100.64.0.0/10".parse().unwrap()],
         random: [7; 32],
+        layer: Layer::Ip,
     };
     Changes::new(genesis).unwrap()
 }

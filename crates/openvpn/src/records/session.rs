@@ -30,6 +30,8 @@ pub struct RecordSettings {
     pub rekey_after: Duration,
     /// The keepalive times of the data channel.
     pub keepalive: Keepalive,
+    /// Whether the tunnel carries Ethernet frames, not packets.
+    pub ethernet: bool,
     /// The MTU of the tunnel device.
     pub tun_mtu: u16,
     /// The replay window in packets.
@@ -47,6 +49,7 @@ impl RecordSettings {
             renegotiation: Renegotiation { after, earliest: after, ..Renegotiation::default() },
             keepalive: self.keepalive,
             changes_family: true,
+            ethernet: self.ethernet,
             tun_mtu: self.tun_mtu,
             replay_window: self.replay_window,
             ..Settings::default()

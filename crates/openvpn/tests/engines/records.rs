@@ -25,6 +25,7 @@ fn settings() -> RecordSettings {
         hand_window: HAND_WINDOW,
         rekey_after: HOUR,
         keepalive: Keepalive::default(),
+        ethernet: false,
         tun_mtu: 1500,
         replay_window: 1024,
     }

@@ -60,9 +60,12 @@ pub struct MeshReport {
     /// Its UDP port.
     #[serde(default)]
     pub port: u16,
-    /// Its TUN device.
+    /// Its TUN or TAP device.
     #[serde(default)]
     pub device: String,
+    /// Whether the mesh carries Ethernet frames.
+    #[serde(default)]
+    pub ethernet: bool,
     /// Whether it forwards between the mesh and other networks.
     #[serde(default)]
     pub forwards: bool,

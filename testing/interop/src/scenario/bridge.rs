@@ -267,7 +267,7 @@ fn between_cables(scenario: &Scenario<'_>, workers: &str) -> Result<String> {
 }
 
 /// Opens a socket on an interface of a namespace.
-fn tap_into(host: &Namespace, interface: &str) -> Result<PacketSocket> {
+pub(super) fn tap_into(host: &Namespace, interface: &str) -> Result<PacketSocket> {
     let interface = interface.to_owned();
     let index = host.handle()?.configure(async |net: &Net| net.link(&interface).await)?;
     let index = index.context(&interface)?.index;
@@ -282,7 +282,7 @@ fn experiments(socket: &PacketSocket, wanted: usize, mark: &[u8]) -> Result<Vec<
 
 /// Receives like [`experiments`], with a limit of the caller's choice, because if no frames are expected, a long wait
 /// shows nothing more.
-fn experiments_within(
+pub(super) fn experiments_within(
     socket: &PacketSocket,
     wanted: usize,
     mark: &[u8],
@@ -306,10 +306,10 @@ fn experiments_within(
     Ok(seen)
 }
 
-const MARK: &[u8] = b"adit-interop-bridge";
+pub(super) const MARK: &[u8] = b"adit-interop-bridge";
 
 /// Builds a frame between fictitious stations with these tags before its type.
-fn frame(tags: &[u8]) -> Vec<u8> {
+pub(super) fn frame(tags: &[u8]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 2];
     bytes.extend(tags);
     bytes.extend([0x88, 0xb5]);

@@ -14,6 +14,7 @@ mod nat_matrix;
 mod no_udp;
 mod policy;
 mod soak;
+mod tap;
 mod testbed;
 
 use std::time::Duration;
@@ -40,6 +41,8 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("killed-and-restarted", killed_and_restarted),
     ("channels", channels::channels),
     ("subnet", gateway::subnet),
+    ("tap", tap::tap),
+    ("tap-subnet", gateway::tap_subnet),
     ("exit", gateway::exit),
     ("openvpn-app", apps::openvpn_app),
     ("openvpn-app-exit", apps::exit),

@@ -12,8 +12,17 @@ use crate::wait::until;
 
 /// A host behind a node is reachable although it has no route back. Stopping the nodes removes the route and the forwarding.
 pub(super) fn subnet(scenario: &Scenario<'_>) -> Result<String> {
+    behind_a_node(scenario, &[])
+}
+
+/// The same in a mesh of Ethernet frames.
+pub(super) fn tap_subnet(scenario: &Scenario<'_>) -> Result<String> {
+    behind_a_node(scenario, &["--tap"])
+}
+
+fn behind_a_node(scenario: &Scenario<'_>, options: &[&str]) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
-    bed.found()?;
+    bed.found_with(options)?;
     bed.join(1, &[])?;
     let printer = Namespace::new("printer")?;
     let site = &bed.machines[2].space;
@@ -28,7 +37,19 @@ pub(super) fn subnet(scenario: &Scenario<'_>) -> Result<String> {
     let seen = until_seen(&bed.machines[1].space, &printer, inside)?;
     ensure(seen.to_string() == "192.168.77.1", || format!("the host sees {seen}"))?;
     let routes = bed.machines[1].space.run("ip", &["route"])?;
-    ensure(routes.contains("192.168.77.0/24 dev mesh-home"), || routes.clone())?;
+    let through = match options {
+        [] => String::new(),
+        _ => format!("via {} ", bed.ipv4(2)?),
+    };
+    let route = format!("192.168.77.0/24 {through}dev mesh-home");
+    ensure(routes.contains(&route), || routes.clone())?;
+    // The node has an address in the network, which leads to it through the mesh: no path goes there.
+    until("a probe is kept out of the mesh", LIMIT, || {
+        ping_until(&bed.machines[1].space, inside, LIMIT)?;
+        Ok(bed.machines[1].drops("recursive")? > 0)
+    })?;
+    let peer = bed.peer(1, 2)?;
+    ensure(peer["via"] == "11.0.0.3:1194", || format!("the path is {peer}"))?;
     bed.stop(1)?;
     let routes = bed.machines[1].space.run("ip", &["route"])?;
     ensure(!routes.contains("192.168.77"), || format!("the route is left: {routes}"))?;

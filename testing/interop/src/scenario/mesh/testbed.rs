@@ -149,8 +149,14 @@ impl MeshTestbed {
 
     /// Creates the mesh on the hub. Returns the first token.
     pub(super) fn found(&mut self) -> Result<String> {
+        self.found_with(&[])
+    }
+
+    /// Begins the mesh on the hub with these options. Returns the first token.
+    pub(super) fn found_with(&mut self, options: &[&str]) -> Result<String> {
         let hub = self.machines.first_mut().context("no hub")?;
-        let mut daemon = Daemon::spawn("hub", hub.node_command(&["up", "--name", "hub"]))?;
+        let words = [&["up", "--name", "hub"], options].concat();
+        let mut daemon = Daemon::spawn("hub", hub.node_command(&words))?;
         let token = daemon.wait_for("adit-mesh1-", LIMIT)?;
         hub.daemon = Some(daemon);
         Ok(token)
@@ -404,6 +410,14 @@ impl Machine {
         let mut command = self.space.command(&self.program.to_string_lossy());
         command.args(words).arg("--dir").arg(&self.dir);
         output(command)
+    }
+
+    /// Returns the number of packets that the running node has dropped for this reason.
+    pub(super) fn drops(&self, reason: &str) -> Result<u64> {
+        let status = self.adit(&["status", "--json"])?;
+        let status: Value = serde_json::from_str(&status).context("JSON")?;
+        let drops = status[0]["drops"].as_object().context("no drops")?;
+        Ok(drops.get(reason).and_then(Value::as_u64).unwrap_or_default())
     }
 
     /// Runs a verb that prints JSON.
