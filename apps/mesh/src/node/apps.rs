@@ -26,7 +26,8 @@ use adit_runtime::say;
 
 use super::report::addresses_of;
 use super::requests::labels;
-use super::{Running, names, socket_options};
+use super::start::socket_options;
+use super::{Running, names};
 use crate::{Paths, short};
 
 /// The time after which the node tries again to start the server.
