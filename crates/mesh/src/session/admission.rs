@@ -50,7 +50,7 @@ impl SessionEngine {
             Role::Client => reserved,
             Role::Server => self.reserve(number, channels)?,
         };
-        self.release(ids.get(channels..).unwrap_or_default());
+        self.channel_ids.release(ids.get(channels..).unwrap_or_default());
         ids.truncate(channels);
         self.establish(now, number, peer, (ids, theirs), out)
     }

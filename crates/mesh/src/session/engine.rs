@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use adit_crypto::sign::SigningKey;
-use adit_engine::{Engine, Instant, Link, PeerId, Random, Seed, UnixTime};
-use adit_openvpn::data_format::{Command, Input, Notice, OpenVpn, Outbox};
+use adit_engine::{Instant, Link, PeerId, Random, Seed, UnixTime};
+use adit_openvpn::data_format::{Command, Outbox};
 use adit_openvpn::keys::Role;
-use adit_openvpn::packet::{Opcode, SessionId};
-use adit_openvpn::records::{Dial, Record, RecordEvent, RecordListener, RecordSession, sender};
+use adit_openvpn::packet::SessionId;
+use adit_openvpn::records::{Dial, Record, RecordListener, RecordSession};
 use adit_openvpn::session::PathReport;
 use adit_openvpn::tls::SelfSigned;
 
-use super::keys::{Ends, wrap_key};
+use super::channel_ids::ChannelIds;
+use super::keys::wrap_key;
 use super::state::Session;
 use super::streams::Streams;
 use super::{Hello, KeyHash, MAX_CHANNELS, MeshId, Policy, Protocol, Reason};
@@ -90,23 +91,21 @@ pub struct SessionEngine {
     pub(super) own: KeyHash,
     pub(super) mesh: MeshId,
     pub(super) policy: Policy,
-    ids: RangeInclusive<u32>,
     pub(super) random: Random,
     base: (Instant, UnixTime),
     pub(super) listener: RecordListener,
     pub(super) members: HashSet<KeyHash>,
     pub(super) sessions: BTreeMap<SessionNumber, Box<Session>>,
     /// The sessions by the session ids of their peers.
-    by_sender: HashMap<SessionId, SessionNumber>,
-    /// The ids of data channels; `None` until the data plane has removed the channel.
-    by_channel: HashMap<PeerId, Option<SessionNumber>>,
+    pub(super) by_sender: HashMap<SessionId, SessionNumber>,
+    pub(super) channel_ids: ChannelIds,
     links: HashMap<Link, usize>,
     pub(super) streams: Streams,
-    timers: BTreeSet<(Instant, SessionNumber)>,
+    pub(super) timers: BTreeSet<(Instant, SessionNumber)>,
     next: u64,
     pub(super) counters: SessionCounters,
-    /// Whether the stack may contain copies of keys.
-    soiled: bool,
+    /// Whether copies of keys may remain on the stack.
+    pub(super) soiled: bool,
 }
 
 impl SessionEngine {
@@ -122,7 +121,6 @@ impl SessionEngine {
     ) -> Result<Self, Reason> {
         let SessionConfig { key, mesh, mut policy, ids } = config;
         policy.channels = policy.channels.clamp(1, MAX_CHANNELS);
-        policy.workers = policy.workers.max(1);
         let mut random = Random::new(seed);
         let identity = SelfSigned::new(&key).map_err(adit_openvpn::Reason::from)?;
         let wrap = wrap_key(&mesh, &identity.key_hash()).map_err(adit_openvpn::Reason::from)?;
@@ -134,15 +132,14 @@ impl SessionEngine {
             own: identity.key_hash(),
             identity,
             mesh,
-            policy,
-            ids,
             random,
             base: (now, unix),
             listener,
             members: HashSet::new(),
             sessions: BTreeMap::new(),
             by_sender: HashMap::new(),
-            by_channel: HashMap::new(),
+            channel_ids: ChannelIds::new(ids, policy.workers),
+            policy,
             links: HashMap::new(),
             streams: Streams::new(),
             timers: BTreeSet::new(),
@@ -164,7 +161,7 @@ impl SessionEngine {
 
     /// Sets the ids that further data channels may have.
     pub fn set_ids(&mut self, ids: RangeInclusive<u32>) {
-        self.ids = ids;
+        self.channel_ids.allow(ids);
     }
 
     /// Allows a key to have sessions of [`Protocol::Mesh`].
@@ -262,7 +259,7 @@ impl SessionEngine {
         let settings = self.policy.record_settings();
         let unix = self.unix(now);
         let record = RecordSession::connect(now, unix, dial, &settings, &mut self.random, out)
-            .inspect_err(|_| self.release(&ids))?;
+            .inspect_err(|_| self.channel_ids.release(&ids))?;
         let mut session = Session::new(now, record, protocol);
         session.peer = Some(peer);
         session.ids = ids;
@@ -355,7 +352,7 @@ impl SessionEngine {
     pub fn release_memory(&mut self, now: Instant) {
         self.listener.release_memory(now);
         self.by_sender.shrink_to_fit();
-        self.by_channel.shrink_to_fit();
+        self.channel_ids.shrink_to_fit();
         self.links.shrink_to_fit();
     }
 
@@ -369,7 +366,7 @@ impl SessionEngine {
         UnixTime(unix.0.saturating_add(now.since(base).as_secs()))
     }
 
-    fn number(&mut self) -> SessionNumber {
+    pub(super) fn number(&mut self) -> SessionNumber {
         self.next = self.next.saturating_add(1);
         SessionNumber(self.next)
     }
@@ -382,54 +379,18 @@ impl SessionEngine {
         sessions.map(|(&number, _)| number).collect()
     }
 
-    /// Returns the number of channels for another session: one if many ids are in use, so enough remain for other sessions.
+    /// Returns the number of channels for a further session: one if ids are scarce, so that other sessions get one.
     pub(super) fn offered(&self) -> usize {
-        if self.by_channel.len() < self.id_count() / 2 { self.policy.channels } else { 1 }
+        if self.channel_ids.are_scarce() { 1 } else { self.policy.channels }
     }
 
-    fn id_count(&self) -> usize {
-        let count = self.ids.end().saturating_sub(*self.ids.start()).saturating_add(1);
-        usize::try_from(count).unwrap_or(usize::MAX)
-    }
-
-    /// Reserves random ids for the channels of a session, for a different worker each as far as possible.
+    /// Reserves ids for the channels of a session.
     pub(super) fn reserve(
         &mut self,
         number: SessionNumber,
         count: usize,
     ) -> Result<Vec<PeerId>, Reason> {
-        let mut ids: Vec<PeerId> = Vec::new();
-        for channel in 0..count {
-            let worker =
-                ids.first().map(|first| (first.0 as usize + channel) % self.policy.workers);
-            let Some(id) = self.free_id(worker).or_else(|| self.free_id(None)) else {
-                self.release(&ids);
-                return Err(Reason::NoFreeId);
-            };
-            self.by_channel.insert(id, Some(number));
-            ids.push(id);
-        }
-        Ok(ids)
-    }
-
-    /// Returns a free random id: of this worker, or of any worker.
-    fn free_id(&mut self, worker: Option<usize>) -> Option<PeerId> {
-        let (first, size) = (*self.ids.start(), u32::try_from(self.id_count()).ok()?);
-        let start = u64::from(self.random.below(size));
-        let mut candidates = (0..u64::from(size)).filter_map(|n| {
-            let offset = u32::try_from(start.saturating_add(n) % u64::from(size)).ok()?;
-            Some(PeerId(first.saturating_add(offset)))
-        });
-        let of_worker =
-            |id: &PeerId| worker.is_none_or(|worker| id.0 as usize % self.policy.workers == worker);
-        candidates.find(|id| of_worker(id) && !self.by_channel.contains_key(id))
-    }
-
-    /// Releases ids that the data plane does not know.
-    pub(super) fn release(&mut self, ids: &[PeerId]) {
-        for id in ids {
-            self.by_channel.remove(id);
-        }
+        self.channel_ids.reserve(number, count, &mut self.random).ok_or(Reason::NoFreeId)
     }
 
     fn use_link(&mut self, link: Link, out: &mut Out) {
@@ -449,7 +410,7 @@ impl SessionEngine {
         }
     }
 
-    fn insert(&mut self, number: SessionNumber, session: Session, out: &mut Out) {
+    pub(super) fn insert(&mut self, number: SessionNumber, session: Session, out: &mut Out) {
         let link = session.record.link();
         self.use_link(link, out);
         if link.is_stream() {
@@ -460,8 +421,8 @@ impl SessionEngine {
         self.schedule(number);
     }
 
-    /// Indexes a datagram session by its peer's session id, once that is known.
-    fn file(&mut self, number: SessionNumber) {
+    /// Files a session of datagrams under its peer's session id, once that is known.
+    pub(super) fn file(&mut self, number: SessionNumber) {
         if let Some(session) = self.sessions.get_mut(&number)
             && session.filed.is_none()
             && !session.record.link().is_stream()
@@ -472,7 +433,7 @@ impl SessionEngine {
         }
     }
 
-    fn schedule(&mut self, number: SessionNumber) {
+    pub(super) fn schedule(&mut self, number: SessionNumber) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
         let next = session.deadline(&self.policy).map(|(at, _)| at);
         let former = std::mem::replace(&mut session.scheduled, next);
@@ -513,213 +474,14 @@ impl SessionEngine {
         }
         if session.established.is_some() {
             // The data plane reports when it has removed them.
-            self.by_channel.extend(session.ids.iter().map(|id| (*id, None)));
+            self.channel_ids.retire(&session.ids);
         } else {
-            self.release(&session.ids);
+            self.channel_ids.release(&session.ids);
         }
         if session.peer.is_none() {
             self.counters.handshakes_failed = self.counters.handshakes_failed.saturating_add(1);
             return;
         }
         out.event(Event::Ended(number, session.peer, reason));
-    }
-
-    fn packet(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
-        if link.is_stream() {
-            return self.stream_packet(now, link, packet, out);
-        }
-        let Some((opcode, sender)) = sender(packet) else { return };
-        if let Some(&number) = self.by_sender.get(&sender) {
-            return self.session_packet(now, number, packet, out);
-        }
-        if opcode == Opcode::HardResetServerV2 {
-            return self.answered(now, link, packet, out);
-        }
-        let unix = self.unix(now);
-        if let Some((record, events)) = self.listener.packet(now, unix, link, packet, out) {
-            self.accepted(now, record, events, out);
-        }
-    }
-
-    /// Takes over a session that the listener has begun.
-    pub(super) fn accepted(
-        &mut self,
-        now: Instant,
-        record: RecordSession,
-        events: Vec<RecordEvent>,
-        out: &mut Out,
-    ) {
-        let number = self.number();
-        // The protocol is known when the session is ready.
-        let mut session = Session::new(now, record, Protocol::Join);
-        session.is_handshake = true;
-        self.insert(number, session, out);
-        self.handle_events(now, number, Ok(events), out);
-    }
-
-    /// Offers a reset to each attempt on the link, because it may answer one of them.
-    fn answered(&mut self, now: Instant, link: Link, packet: &[u8], out: &mut Out) {
-        let waits = |session: &Session| {
-            let own = session.record.link();
-            session.record.remote_id().is_none()
-                && !own.is_stream()
-                && own.remote() == link.remote()
-        };
-        let attempts = self.sessions.iter().filter(|(_, session)| waits(session));
-        let attempts: Vec<SessionNumber> = attempts.map(|(&number, _)| number).collect();
-        for number in attempts {
-            // Unwrapping changes the packet in place, and other attempts need the original.
-            self.session_packet(now, number, &mut packet.to_vec(), out);
-            let session = self.sessions.get(&number);
-            if session.is_none_or(|session| session.record.remote_id().is_some()) {
-                return;
-            }
-        }
-    }
-
-    pub(super) fn session_packet(
-        &mut self,
-        now: Instant,
-        number: SessionNumber,
-        packet: &mut [u8],
-        out: &mut Out,
-    ) {
-        let Some(session) = self.sessions.get_mut(&number) else { return };
-        let events = session.record.packet(now, packet, out);
-        self.file(number);
-        self.handle_events(now, number, events, out);
-    }
-
-    fn handle_events(
-        &mut self,
-        now: Instant,
-        number: SessionNumber,
-        events: Result<Vec<RecordEvent>, adit_openvpn::Reason>,
-        out: &mut Out,
-    ) {
-        let result = events.map_err(Reason::from).and_then(|events| {
-            events.into_iter().try_for_each(|event| self.handle_event(now, number, event, out))
-        });
-        if let Some(session) = self.sessions.get_mut(&number) {
-            self.soiled |= session.record.take_soiled();
-        }
-        match result {
-            Ok(()) => self.schedule(number),
-            Err(reason) => self.end(now, number, reason, out),
-        }
-    }
-
-    fn handle_event(
-        &mut self,
-        now: Instant,
-        number: SessionNumber,
-        event: RecordEvent,
-        out: &mut Out,
-    ) -> Result<(), Reason> {
-        let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
-        match event {
-            RecordEvent::Ready(remote) => return self.ready(now, number, &remote, out),
-            RecordEvent::KeysReady => {
-                let Some(peer) = session.peer else { return Ok(()) };
-                let ends = Ends::of(&self.mesh, session.record.role(), &self.own, &peer);
-                let keys = (0..session.ids.len())
-                    .map(|channel| ends.data_keys(&session.record, channel))
-                    .collect::<Result<Vec<_>, _>>()?;
-                session.record.rekey(now, keys, &mut self.random, out)?;
-            }
-            RecordEvent::Record(record) => {
-                session.touch(now);
-                out.event(Event::Record(number, record));
-            }
-            RecordEvent::Closed => return Err(Reason::Closed),
-        }
-        Ok(())
-    }
-
-    fn notice(&mut self, now: Instant, notice: &Notice, out: &mut Out) {
-        let Some(peer) = notice.peer() else { return };
-        let number = self.by_channel.get(&peer).copied();
-        if let (Notice::PeerGone(..), Some(None)) = (notice, number) {
-            self.by_channel.remove(&peer);
-        }
-        let Some(number) = number.flatten() else { return };
-        let Some(session) = self.sessions.get_mut(&number) else { return };
-        match notice {
-            Notice::PeerSilent(_) => return self.end(now, number, Reason::Silent, out),
-            Notice::Traffic(_, traffic) if session.traffic(now, peer, *traffic, &self.policy) => {
-                return self.end(now, number, Reason::Idle, out);
-            }
-            _ => {}
-        }
-        if let Some(report) = session.record.notice(now, notice, out) {
-            out.event(Event::Path(number, report));
-        }
-        self.schedule(number);
-    }
-
-    fn tick(&mut self, now: Instant, out: &mut Out) {
-        self.end_silent(now, out);
-        // Run each session once: a session that is due again at once must not block the others.
-        let due = self.timers.range(..=(now, SessionNumber(u64::MAX)));
-        let due: Vec<SessionNumber> = due.map(|&(_, number)| number).collect();
-        for number in due {
-            let Some(session) = self.sessions.get_mut(&number) else { continue };
-            if session.ends(&self.policy).is_some_and(|at| at <= now) {
-                self.end(now, number, Reason::JoinTimeout, out);
-                continue;
-            }
-            if session.looks(now, &self.policy) {
-                session.ids.iter().for_each(|id| out.plane(Command::ReadTraffic(*id)));
-            }
-            let events = session.record.tick(now, out);
-            self.handle_events(now, number, events, out);
-        }
-    }
-
-    /// A separate function, so its stack frame is below its caller's.
-    #[inline(never)]
-    fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
-        match input {
-            Input::Tick => {}
-            Input::ControlPacket(link, packet) => self.packet(now, link, packet, out),
-            Input::Notice(notice) => self.notice(now, &notice, out),
-            Input::LinkDown(link) => {
-                let on = self.sessions.iter().filter(|(_, one)| one.record.link() == link);
-                let lost: Vec<SessionNumber> = on.map(|(&number, _)| number).collect();
-                for number in lost {
-                    self.end(now, number, Reason::LinkDown, out);
-                }
-                self.streams.forget(link);
-            }
-            Input::LinkUp(link) => self.stream_up(now, link, out),
-            Input::DialFailed(_) | Input::AuthResponse(..) => {}
-        }
-        self.tick(now, out);
-    }
-}
-
-impl Engine for SessionEngine {
-    type Event = Event;
-    type Format = OpenVpn;
-
-    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
-        self.work(now, input, out);
-        if std::mem::take(&mut self.soiled) {
-            adit_crypto::scrub_stack();
-        }
-    }
-
-    fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let silent = self.streams.deadline().map(|at| (at, "silent streams"));
-        let timer = self.timers.first().map(|&(at, number)| {
-            let deadline = self.sessions.get(&number).and_then(|one| one.deadline(&self.policy));
-            (at, deadline.map_or("timer", |(_, why)| why))
-        });
-        timer.into_iter().chain(silent).min()
-    }
-
-    fn due(&self) -> Option<Instant> {
-        let timer = self.timers.first().map(|&(at, _)| at);
-        timer.into_iter().chain(self.streams.deadline()).min()
     }
 }

@@ -14,8 +14,10 @@
 //! If two nodes connect to each other at the same time, the session begun by the node with the smaller hash remains.
 
 mod admission;
+mod channel_ids;
 mod engine;
 mod hello;
+mod inputs;
 pub mod keys;
 mod policy;
 mod reason;
