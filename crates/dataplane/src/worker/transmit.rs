@@ -2,16 +2,17 @@
 
 mod frames;
 mod reader;
+mod train_sender;
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::{io, mem};
 
 use adit_engine::command::PeerSpec;
 use adit_engine::{PeerId, SocketId};
 use adit_linux::tun::TunQueue;
-use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
+use adit_linux::udp::{MAX_SEGMENTS, SendScratch, UdpSocket};
 use adit_wire::split::Segments;
 
 use super::SharedRef;
@@ -25,18 +26,18 @@ use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::sockets::find_socket;
 use crate::splice::Spliced;
-use crate::stats::{DropReason, Stats};
+use crate::stats::DropReason;
 use crate::stream::Stream;
 use frames::Frames;
 use reader::{Reader, Routed};
+use train_sender::{SendFailure, TRAINS, TrainSender};
 
 /// The maximum number of bytes sealed before they are sent: a few super-packets, a part of a core's L2 cache.
 const ARENA: usize = 256 << 10;
 /// The space that an ordinary super-packet needs when sealed: 64 KiB and the overhead of 64 segments.
 const SUPER_PACKET: usize = 72 << 10;
-/// The maximum number of trains per `sendmmsg`.
-const TRAINS: usize = 64;
-/// The maximum number of reads from the TUN device before the socket and control messages to the same peer get their turn.
+/// The maximum number of reads from the TUN device before the socket, and control's messages to the same peer, get
+/// their turn.
 const READS_PER_TURN: usize = 128;
 /// The maximum number of bytes read per turn: three super-packets, as many as the arena holds sealed. Packets that
 /// arrive meanwhile, such as the reply to a ping, wait for no more than these.
@@ -44,6 +45,8 @@ const BYTES_PER_TURN: usize = 190 << 10;
 /// The number of consecutive trains refused with EINVAL after which GSO is switched off. A single refusal may mean that
 /// the path MTU is exceeded (older kernels), or that a source address no longer exists.
 const EINVAL_TRAINS: u32 = 16;
+/// A Linux errno value, the same on every architecture we build for.
+const EIO: i32 = 5;
 
 /// Seals packets into an arena and sends from it.
 pub(super) struct Transmitter<F: Format> {
@@ -330,9 +333,7 @@ impl<F: Format> Transmitter<F> {
                 shared.stats.drop_many(DropReason::NoSocket, count(run));
                 continue;
             };
-            let empty =
-                Train { to: spec.link.remote(), from: spec.link.local(), segment: 0, payload: &[] };
-            let mut train_sender = TrainSender { socket, scratch: &mut self.scratch, empty };
+            let mut train_sender = TrainSender::new(socket, &mut self.scratch, spec.link);
             for trains in run.chunks(TRAINS) {
                 train_sender.splice(&shared.stats, trains);
             }
@@ -465,9 +466,7 @@ impl<F: Format> Transmitter<F> {
     ) -> usize {
         let Self { shared, arena, scratch, einval, .. } = self;
         let stats = &shared.stats;
-        let empty =
-            Train { to: spec.link.remote(), from: spec.link.local(), segment: 0, payload: &[] };
-        let mut train_sender = TrainSender { socket, scratch, empty };
+        let mut train_sender = TrainSender::new(socket, scratch, spec.link);
         let (mut packets, mut bytes, mut longest) = (0, 0, 0);
         while let Some(rest) = arena.spans().get(next..).filter(|rest| !rest.is_empty()) {
             let gso = stats.gates.udp_gso.load(Relaxed);
@@ -527,153 +526,5 @@ impl<F: Format> Transmitter<F> {
             peer.sent((shared.clock)(), packets, bytes);
         }
         next
-    }
-}
-
-/// The reason why a train was refused.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-enum SendFailure {
-    /// The socket or the interface is full.
-    Full,
-    /// Its datagrams exceed the path MTU: send these, and any of at least their length, singly.
-    Oversize,
-    /// The device does not support GSO.
-    Device,
-    /// One of the previous two.
-    Invalid,
-    /// The destination cannot be reached.
-    Fatal,
-}
-
-/// Linux errno values, the same on every architecture we build for.
-const EIO: i32 = 5;
-const EFAULT: i32 = 14;
-const EINVAL: i32 = 22;
-const EBADFD: i32 = 77;
-const EMSGSIZE: i32 = 90;
-
-impl SendFailure {
-    fn of(error: &io::Error, datagrams: usize) -> Self {
-        if error.kind() == io::ErrorKind::WouldBlock {
-            return Self::Full;
-        }
-        match error.raw_os_error() {
-            _ if datagrams < 2 => Self::Fatal,
-            Some(EMSGSIZE) => Self::Oversize,
-            Some(EIO) => Self::Device,
-            Some(EINVAL) => Self::Invalid,
-            _ => Self::Fatal,
-        }
-    }
-}
-
-/// Sends trains to one address.
-struct TrainSender<'o> {
-    socket: &'o UdpSocket,
-    scratch: &'o mut SendScratch,
-    empty: Train<'static>,
-}
-
-impl TrainSender<'_> {
-    /// Sends at most [`TRAINS`] trains; returns how many were sent, and the error of the next.
-    fn trains(&mut self, arena: &Arena, spans: &[TrainSpan]) -> (usize, Option<io::Error>) {
-        let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
-        for (train, span) in trains.iter_mut().zip(spans) {
-            let segment = u16::try_from(span.segment).unwrap_or(0);
-            *train = Train { segment, payload: arena.bytes(span), ..self.empty };
-        }
-        self.send_all(trains.get(..spans.len().min(TRAINS)).unwrap_or(&[]))
-    }
-
-    /// Sends trains of sealed packets, at most [`TRAINS`], and counts those that cannot be sent.
-    fn splice(&mut self, stats: &Stats, mut spliced: &[Spliced<'_>]) {
-        while let Some((first, others)) = spliced.split_first() {
-            let gso = stats.gates.udp_gso.load(Relaxed);
-            let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
-            let mut together = 0;
-            let whole = spliced.iter().take_while(|train| gso || train.count() == 1);
-            for (train, one) in trains.iter_mut().zip(whole) {
-                let segment = u16::try_from(one.segment).unwrap_or(0);
-                *train = Train { segment, payload: one.packets, ..self.empty };
-                together += 1;
-            }
-            let (sent, failure) = self.send_all(trains.get(..together).unwrap_or(&[]));
-            spliced.iter().take(sent).for_each(|train| stats.own().spliced.record(train.count()));
-            if sent > 0 {
-                spliced = spliced.get(sent..).unwrap_or(&[]);
-                continue;
-            }
-            spliced = others;
-            match failure {
-                Some(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    stats.drop_many(DropReason::SocketFull, first.count());
-                }
-                Some(error) if error.raw_os_error() == Some(EMSGSIZE) => {
-                    // The last packet of a train may be shorter than the others, and fit.
-                    let tail = first.packets.chunks_exact(first.segment.max(1)).remainder();
-                    let (sent, _) = self.singles(tail, tail.len());
-                    (0..sent).for_each(|_| stats.own().spliced.record(1));
-                    stats.drop_many(DropReason::RelayTooLong, first.count().saturating_sub(sent));
-                }
-                Some(_) if first.count() == 1 => stats.drop(DropReason::SendFailed),
-                failure => {
-                    let (sent, full) = self.singles(first.packets, first.segment);
-                    (0..sent).for_each(|_| stats.own().spliced.record(1));
-                    let device = failure.is_some_and(|error| error.raw_os_error() == Some(EIO));
-                    if device && sent > 0 {
-                        stats.gates.udp_gso.store(false, Relaxed);
-                    }
-                    let reason = if full { DropReason::SocketFull } else { DropReason::SendFailed };
-                    stats.drop_many(reason, first.count().saturating_sub(sent));
-                }
-            }
-        }
-    }
-
-    /// Sends the datagrams of one train one by one; returns how many were sent, and whether the socket was full.
-    fn singles(&mut self, bytes: &[u8], segment: usize) -> (usize, bool) {
-        let mut trains: [Train<'_>; MAX_SEGMENTS] = [self.empty; MAX_SEGMENTS];
-        let mut count = 0;
-        for (train, payload) in trains.iter_mut().zip(bytes.chunks(segment.max(1))) {
-            *train = Train { payload, ..self.empty };
-            count += 1;
-        }
-        let (sent, failure) = self.send_all(trains.get(..count).unwrap_or(&[]));
-        (sent, failure.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock))
-    }
-
-    fn send_all(&mut self, trains: &[Train<'_>]) -> (usize, Option<io::Error>) {
-        if trains.is_empty() {
-            return (0, None);
-        }
-        match self.socket.send_trains(trains, self.scratch) {
-            Ok(()) => (trains.len(), None),
-            Err(stop) => (stop.sent, Some(stop.error)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_device_that_cannot_do_gso_ends_it() {
-        let of =
-            |errno, datagrams| SendFailure::of(&io::Error::from_raw_os_error(errno), datagrams);
-        assert_eq!(of(EMSGSIZE, 40), SendFailure::Oversize);
-        assert_eq!(of(EIO, 40), SendFailure::Device);
-        assert_eq!(of(EINVAL, 40), SendFailure::Invalid);
-        for errno in [EMSGSIZE, EIO, EINVAL] {
-            assert_eq!(of(errno, 1), SendFailure::Fatal, "a single datagram has no other way");
-        }
-        let (eagain, enetunreach, enobufs) = (11, 101, 105);
-        assert_eq!(of(eagain, 1), SendFailure::Full);
-        assert_eq!(
-            of(enobufs, 1),
-            SendFailure::Fatal,
-            "dropped: waiting for the socket would not help"
-        );
-        assert_eq!(of(enetunreach, 40), SendFailure::Fatal);
     }
 }

@@ -11,7 +11,7 @@ use adit_wire::ip::Ip;
 use arc_swap::Guard;
 
 use super::frames::Frames;
-use super::{EBADFD, EFAULT, EIO, filter};
+use super::{EIO, filter};
 use crate::ethernet::outward;
 use crate::filter_hook::FilterHook;
 use crate::format::Format;
@@ -21,6 +21,10 @@ use crate::routes::Routes;
 use crate::shared::Shared;
 use crate::stats::DropReason;
 use crate::tables::PeerTable;
+
+/// Linux errno values, the same on every architecture we build for.
+const EFAULT: i32 = 14;
+const EBADFD: i32 = 77;
 
 /// Reads super-packets and finds their peers.
 pub(super) struct Reader<'r, F: Format> {
