@@ -6,6 +6,7 @@
 //! sent.
 
 mod backend;
+mod dial;
 mod outside_resolver;
 mod resolve;
 mod sockets;
@@ -15,16 +16,14 @@ mod trace;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use adit_engine::command::Counters;
-use adit_engine::{
-    Engine, Family, Input, Instant, Link, Outbox, Output, SocketId, Target, Transport, auth,
-};
-use adit_linux::tcp::{TcpConnectOptions, TcpListener, TcpStream};
+use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, SocketId, Target, auth};
+use adit_linux::tcp::{TcpConnectOptions, TcpListener};
 use adit_linux::udp::UdpOptions;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
@@ -190,21 +189,6 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
     /// Returns the resolver for other look-ups.
     pub fn resolver(&mut self) -> &mut OutsideResolver {
         &mut self.resolver
-    }
-
-    /// Records that the last dialled server works. From now on its address is tried first.
-    pub fn worked(&mut self) {
-        if let Some((target, address)) = &self.dialled_last {
-            self.book.worked(target, *address);
-            self.book.save_addresses(target);
-        }
-    }
-
-    /// Records that the last dialled address is no longer reachable. An address of the other family may still be.
-    pub fn unreachable(&mut self) {
-        if let Some((target, address)) = &self.dialled_last {
-            self.book.unreachable(target, *address);
-        }
     }
 
     /// Returns the counters of the control channel's sent and received packets.
@@ -461,41 +445,6 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         Link::stream(id, peer)
     }
 
-    fn connect(&mut self, remote: SocketAddr) {
-        match self.sockets.connect_options(remote) {
-            Ok(options) => {
-                self.streams.connect(options, self.connect_limit, self.proxy_target.take());
-            }
-            Err(problem) => self.dial_failed(problem),
-        }
-    }
-
-    fn connected(&mut self, stream: TcpStream) {
-        let served = stream.peer_addr().and_then(|peer| {
-            let link = self.stream_link(peer);
-            let local = stream.local_addr()?;
-            let dialled = Dialled {
-                link,
-                hop: peer,
-                local,
-                connection: Some(local),
-                bound: self.sockets.dial_settings().bind_streams,
-                descriptor: stream.as_fd().as_raw_fd(),
-                buffers: None,
-            };
-            self.backend.add_stream(link, stream)?;
-            Ok(dialled)
-        });
-        match served {
-            Ok(dialled) => {
-                let link = dialled.link;
-                self.events.push_back(Event::Dialled(dialled));
-                self.feed(Input::LinkUp(link));
-            }
-            Err(e) => self.dial_failed(format!("TCP: the connection broke at once: {e}")),
-        }
-    }
-
     fn send(&mut self, link: Link, frame: &[u8]) {
         trace::write(&link, frame);
         if link.is_stream() {
@@ -518,87 +467,6 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                 tracing::debug!("{}: send failed: {e}", link.remote());
             }
         }
-    }
-
-    fn dial(&mut self, target: Target) {
-        self.lookup = None;
-        self.connect_to = None;
-        self.streams.forget();
-        let target = self.first_hop(target);
-        if let Some(address) = self.book.next(&target) {
-            self.open(&target, address);
-            return;
-        }
-        let known = self.book.remembered(&target);
-        let resolver = self.resolver.clone();
-        let settings = self.sockets.dial_settings();
-        let (tx, retry) = (self.looked_up.0.clone(), settings.resolve_retry);
-        // `remote-random-hostname` applies to the server's name, not to the proxy's.
-        let random = settings.random_hostname && self.proxy_target.is_none();
-        self.lookup = Some(Lookup(tokio::spawn(async move {
-            let found = resolve(target.clone(), retry, random, resolver, known).await;
-            let _ = tx.send((target, found)).await;
-        })));
-    }
-
-    /// Returns the target or, if there is a proxy in front of it, the proxy, which gets the target's name.
-    fn first_hop(&mut self, target: Target) -> Target {
-        let settings = self.sockets.dial_settings();
-        let proxy = target.proxy.and_then(|at| settings.proxies.get(usize::from(at)).cloned());
-        self.connect_limit = target.wait.unwrap_or(settings.connect_timeout);
-        self.proxy_target = None;
-        let Some(proxy) = proxy else { return target };
-        let (host, port) = (proxy.address().0.to_owned(), proxy.address().1);
-        let hop = Target {
-            host,
-            port,
-            transport: Transport::Tcp,
-            family: Family::Any,
-            ..Target::default()
-        };
-        let datagrams = target.transport == Transport::Udp;
-        self.proxy_target =
-            Some(ProxyTarget { proxy, host: target.host, port: target.port, datagrams });
-        hop
-    }
-
-    fn found(&mut self, target: Target, found: Result<Vec<SocketAddr>, String>) {
-        let found = found.and_then(|addresses| {
-            self.book
-                .learn(&target, addresses)
-                .ok_or_else(|| format!("RESOLVE: {} has no address", target.host))
-        });
-        match found {
-            Ok(address) => self.open(&target, address),
-            Err(problem) => self.dial_failed(problem),
-        }
-    }
-
-    fn open(&mut self, target: &Target, address: SocketAddr) {
-        self.dialled_last = Some((target.clone(), address));
-        if target.transport == Transport::Tcp {
-            self.connect_to = Some(address);
-            self.events.push_back(Event::Dialling(address));
-            return;
-        }
-        let dialled = self.sockets.dial(address, &self.backend);
-        self.dialled(dialled);
-    }
-
-    fn dialled(&mut self, dialled: Result<Dialled, String>) {
-        match dialled {
-            Ok(dialled) => {
-                let link = dialled.link;
-                self.events.push_back(Event::Dialled(dialled));
-                self.feed(Input::LinkUp(link));
-            }
-            Err(problem) => self.dial_failed(problem),
-        }
-    }
-
-    fn dial_failed(&mut self, problem: String) {
-        self.events.push_back(Event::DialFailed(problem.clone()));
-        self.feed(Input::DialFailed(problem));
     }
 
     fn hang_up(&mut self, link: Link) {

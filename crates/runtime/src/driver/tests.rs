@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_engine::{Command, Family, Identity, Notice, PeerId, Transport, auth};
 use adit_linux::poll::EventFd;
-use adit_linux::tcp::{TcpListenOptions, TcpListener};
+use adit_linux::tcp::{TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
 
 use super::*;
