@@ -47,7 +47,7 @@ pub fn found(paths: &Paths, choices: &NewMesh) -> Result<Founded, Fault> {
     check_roles(choices.layer, choices.gateway, choices.openvpn)?;
     let node = node_name(choices.node.as_deref())?;
     let range = range(choices.range, &netinfo::local_networks())?;
-    let name = Label::new(&paths.name).ok_or_else(|| Fault::ours("a mesh without a name"))?;
+    let name = Label::new(paths.name()).ok_or_else(|| Fault::ours("a mesh without a name"))?;
     let (admin, key) = (new_key()?, new_key()?);
     let (admin_hash, own) = (admin.public_hash(), key.public_hash());
     let genesis = Genesis {

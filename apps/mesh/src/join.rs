@@ -144,7 +144,7 @@ fn write_node(
         for file in [paths.node_key_file(), paths.reach_file(), paths.roster_file()] {
             let _ = fs::remove_file(file);
         }
-        let _ = fs::remove_dir(&paths.state);
+        let _ = fs::remove_dir(&paths.folders.state);
     })
 }
 

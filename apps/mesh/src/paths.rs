@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use adit_runtime::fault::Fault;
-use adit_runtime::paths;
+use adit_runtime::paths::{self, NodePaths};
 
 /// The default name of a mesh.
 pub const DEFAULT_NAME: &str = "home";
@@ -14,18 +14,10 @@ const MAX_NAME: usize = 10;
 /// The file whose presence marks a folder as a mesh's.
 const ROSTER: &str = "roster";
 
-/// The directories of the node of one mesh.
+/// The files of the node of one mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The mesh's name on this machine.
-    pub name: String,
-    /// `mesh.toml`.
-    pub config: PathBuf,
-    /// Keys, the roster and the invitations.
-    pub state: PathBuf,
-    /// The control socket.
-    pub run: PathBuf,
-    dir: Option<PathBuf>,
+    pub(crate) folders: NodePaths,
 }
 
 impl Paths {
@@ -42,14 +34,7 @@ impl Paths {
                  example --mesh home"
             )));
         }
-        let base = paths::Paths::new(dir)?;
-        Ok(Self {
-            name: name.to_owned(),
-            config: base.config.join("mesh").join(name),
-            state: base.data.join("mesh").join(name),
-            run: base.run,
-            dir: dir.map(Path::to_owned),
-        })
+        Ok(Self { folders: NodePaths::new("mesh", dir, name)? })
     }
 
     /// Returns the paths of the mesh `name`, or of the only one that this machine is in.
@@ -59,20 +44,15 @@ impl Paths {
     pub fn find(dir: Option<&Path>, name: Option<&str>) -> Result<Self, Fault> {
         if let Some(name) = name {
             let paths = Self::new(dir, name)?;
-            return if paths.exists() { Ok(paths) } else { Err(missing(&paths.state)) };
+            return if paths.exists() { Ok(paths) } else { Err(missing(&paths.folders.state)) };
         }
-        let mut all = Self::all(dir)?;
-        match (all.pop(), all.is_empty()) {
-            (Some(only), true) => Ok(only),
-            (None, _) => Err(missing(&folder(dir)?)),
-            (Some(last), false) => {
-                all.push(last);
-                let names: Vec<&str> = all.iter().map(|paths| paths.name.as_str()).collect();
-                Err(Fault::operator(format!(
-                    "this machine is in several meshes ({}); say which: --mesh NAME",
-                    names.join(", ")
-                )))
-            }
+        match &names(dir)?[..] {
+            [name] => Self::new(dir, name),
+            [] => Err(missing(&folder(dir)?)),
+            several => Err(Fault::operator(format!(
+                "this machine is in several meshes ({}); say which: --mesh NAME",
+                several.join(", ")
+            ))),
         }
     }
 
@@ -81,8 +61,7 @@ impl Paths {
     /// # Errors
     /// The folder of meshes cannot be read; `dir` is not a valid path.
     pub fn all(dir: Option<&Path>) -> Result<Vec<Self>, Fault> {
-        let names = paths::folders_with(&folder(dir)?, ROSTER)?;
-        names.iter().map(|name| Self::new(dir, name)).collect()
+        names(dir)?.iter().map(|name| Self::new(dir, name)).collect()
     }
 
     /// Returns whether this machine is in no mesh.
@@ -90,7 +69,7 @@ impl Paths {
     /// # Errors
     /// The folder of meshes cannot be read; `dir` is not a valid path.
     pub fn is_none(dir: Option<&Path>) -> Result<bool, Fault> {
-        Ok(Self::all(dir)?.is_empty())
+        Ok(names(dir)?.is_empty())
     }
 
     /// Returns whether this machine is a node of the mesh.
@@ -98,76 +77,69 @@ impl Paths {
         self.roster_file().exists()
     }
 
-    /// Returns the folder above all files, unless they are in the system's folders.
-    pub(crate) fn dir(&self) -> Option<&Path> {
-        self.dir.as_deref()
+    /// Returns the mesh's name on this machine.
+    pub fn name(&self) -> &str {
+        &self.folders.name
     }
 
     /// Returns the path of the settings, which are optional.
     pub fn settings_file(&self) -> PathBuf {
-        self.config.join("mesh.toml")
+        self.folders.config.join("mesh.toml")
     }
 
     /// Returns the path of the node's key; mode 0600.
     pub fn node_key_file(&self) -> PathBuf {
-        self.state.join("node.key")
+        self.folders.state.join("node.key")
     }
 
     /// Returns the path of an admin's key; mode 0600. Most machines have none.
     pub fn admin_key_file(&self) -> PathBuf {
-        self.state.join("admin.key")
+        self.folders.state.join("admin.key")
     }
 
     /// Returns the path of the roster's changes.
     pub fn roster_file(&self) -> PathBuf {
-        self.state.join(ROSTER)
+        self.folders.state.join(ROSTER)
     }
 
     /// Returns the path of this node's invitations, without their secrets.
     pub fn invitations_file(&self) -> PathBuf {
-        self.state.join("invitations.json")
+        self.folders.state.join("invitations.json")
     }
 
     /// Returns the path of the addresses at which other members were reached.
     pub fn reach_file(&self) -> PathBuf {
-        self.state.join("reach.json")
+        self.folders.state.join("reach.json")
     }
 
     /// Returns the path of the text of the mesh's policy.
     pub fn policy_file(&self) -> PathBuf {
-        self.state.join("policy.nft")
+        self.folders.state.join("policy.nft")
     }
 
     /// Returns the path of the keys of the server for OpenVPN apps; mode 0600. Most machines have none.
     pub fn apps_file(&self) -> PathBuf {
-        self.state.join("openvpn.json")
+        self.folders.state.join("openvpn.json")
     }
 
     /// Returns the path of the file that names this node's directory database; mode 0600. Without a directory, it does not exist.
     pub fn directory_file(&self) -> PathBuf {
-        self.state.join("directory.json")
+        self.folders.state.join("directory.json")
     }
 
     /// Returns the running node's control socket.
     pub fn control_socket(&self) -> PathBuf {
-        self.run.join(format!("mesh-{}.sock", self.name))
+        self.folders.control_socket()
     }
 
     /// Returns the name of the TUN device, unless the settings have another.
     pub fn device(&self) -> String {
-        format!("mesh-{}", self.name)
+        format!("mesh-{}", self.name())
     }
 
     /// Formats a command line for hints: `command("up")` is `adit mesh up`.
     pub fn command(&self, verb: &str) -> String {
-        let mut command = format!("adit mesh {verb}");
-        if self.name != DEFAULT_NAME {
-            command.push_str(&format!(" --mesh {}", self.name));
-        }
-        if let Some(dir) = &self.dir {
-            command.push_str(&format!(" --dir {}", paths::shell_word(dir)));
-        }
-        command
+        self.folders.command(verb, (self.name() != DEFAULT_NAME).then_some("--mesh"))
     }
 
     /// Creates the folders. Only the owner can read the state folder.
@@ -175,14 +147,16 @@ impl Paths {
     /// # Errors
     /// The file system refuses.
     pub fn create(&self) -> Result<(), Fault> {
-        for (path, mode) in [(&self.config, 0o755), (&self.state, 0o700), (&self.run, 0o755)] {
-            paths::make_folder(path, mode)?;
-        }
-        Ok(())
+        self.folders.create()
     }
 }
 
-/// Returns the parent folder of all meshes.
+/// Returns the names of all meshes that this machine is in.
+fn names(dir: Option<&Path>) -> Result<Vec<String>, Fault> {
+    paths::folders_with(&folder(dir)?, ROSTER)
+}
+
+/// Returns the folder whose folders are meshes.
 fn folder(dir: Option<&Path>) -> Result<PathBuf, Fault> {
     Ok(paths::Paths::new(dir)?.data.join("mesh"))
 }
@@ -226,10 +200,10 @@ mod tests {
             fs::write(paths.roster_file(), "").unwrap();
         };
         add("one");
-        assert_eq!(find(None).unwrap().name, "one");
+        assert_eq!(find(None).unwrap().name(), "one");
         add("two");
         assert!(find(None).unwrap_err().to_string().contains("(one, two)"));
-        assert_eq!(find(Some("two")).unwrap().name, "two");
+        assert_eq!(find(Some("two")).unwrap().name(), "two");
         assert!(find(Some("three")).is_err());
     }
 }

@@ -37,7 +37,7 @@ pub fn recover(paths: &Paths, phrase: &str) -> Result<String, Fault> {
     if !is_admin(&key) {
         return Err(Fault::operator(format!(
             "this phrase is of no admin's key of the mesh {}: it is another mesh's, or the key was replaced or revoked",
-            paths.name
+            paths.name()
         )));
     }
     let file = paths.admin_key_file();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use adit_runtime::fault::Fault;
-use adit_runtime::paths;
+use adit_runtime::paths::{self, NodePaths};
 
 /// The maximum length of a network's name.
 const MAX_NAME: usize = 16;
@@ -11,18 +11,11 @@ const MAX_NAME: usize = 16;
 /// The file that marks a folder as a network's.
 const SETTINGS: &str = "node.toml";
 
-/// The directories of the node of one network.
+/// The files of the node of one network. `node.toml`, `node.key` and `pins` are in the folder of the settings, and
+/// `positions` is in that of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The network's name on this host, of lower-case letters and digits.
-    pub name: String,
-    /// The directory of `node.toml`, `node.key` and `pins`.
-    pub config: PathBuf,
-    /// The directory of `positions`.
-    pub state: PathBuf,
-    /// The directory of the control socket.
-    pub run: PathBuf,
-    dir: Option<PathBuf>,
+    pub(crate) folders: NodePaths,
 }
 
 impl Paths {
@@ -40,14 +33,7 @@ impl Paths {
                  example --network-name vpn"
             )));
         }
-        let base = paths::Paths::new(dir)?;
-        Ok(Self {
-            name: name.to_owned(),
-            config: base.config.join("postgres").join(name),
-            state: base.data.join("postgres").join(name),
-            run: base.run,
-            dir: dir.map(Path::to_owned),
-        })
+        Ok(Self { folders: NodePaths::new("postgres", dir, name)? })
     }
 
     /// Returns the paths of the network `name`, or of the only network of this host.
@@ -67,84 +53,77 @@ impl Paths {
             };
         }
         let folder = paths::Paths::new(dir)?.config.join("postgres");
-        let mut names = paths::folders_with(&folder, SETTINGS)?;
-        match (names.pop(), names.is_empty()) {
-            (Some(name), true) => Self::new(dir, &name),
-            (None, _) => Err(Fault::operator(format!(
+        match &paths::folders_with(&folder, SETTINGS)?[..] {
+            [name] => Self::new(dir, name),
+            [] => Err(Fault::operator(format!(
                 "this machine is in no network (nothing in {}); make one with: adit postgres init URL --network CIDR; or \
                  join one with: adit postgres join URL",
                 folder.display()
             ))),
-            (Some(last), false) => {
-                names.push(last);
-                Err(Fault::operator(format!(
-                    "this machine is in several networks ({}); say which: --network-name NAME",
-                    names.join(", ")
-                )))
-            }
+            several => Err(Fault::operator(format!(
+                "this machine is in several networks ({}); say which: --network-name NAME",
+                several.join(", ")
+            ))),
         }
     }
 
-    /// Returns the directory that contains all files, if they are not in the system's directories.
-    pub(crate) fn dir(&self) -> Option<&Path> {
-        self.dir.as_deref()
+    /// Returns the network's name on this host, of lower-case letters and digits.
+    pub fn name(&self) -> &str {
+        &self.folders.name
+    }
+
+    /// Returns the folder of the settings and keys.
+    pub fn config(&self) -> &Path {
+        &self.folders.config
     }
 
     /// Returns the path of the node's settings, which contain no secrets.
     pub fn settings_file(&self) -> PathBuf {
-        self.config.join(SETTINGS)
+        self.folders.config.join(SETTINGS)
     }
 
     /// Returns the path of the file with the node's keys, the network's key, and the password of its role, with mode
     /// 0600.
     pub fn secrets_file(&self) -> PathBuf {
-        self.config.join("node.key")
+        self.folders.config.join("node.key")
     }
 
     /// Returns the path of the file with the network's later keys, with mode 0600. The running node writes it.
     pub fn ring_file(&self) -> PathBuf {
-        self.config.join("network.keys")
+        self.folders.config.join("network.keys")
     }
 
     /// Returns the path of the pins file.
     pub fn pins_file(&self) -> PathBuf {
-        self.config.join("pins")
+        self.folders.config.join("pins")
     }
 
     /// Returns the path of the streams' positions.
     pub fn positions_file(&self) -> PathBuf {
-        self.state.join("positions")
+        self.folders.state.join("positions")
     }
 
     /// Returns the path of the file that the running node locks (flock).
     pub fn lock_file(&self) -> PathBuf {
-        self.run.join(format!("postgres-{}.lock", self.name))
+        self.folders.run.join(format!("postgres-{}.lock", self.name()))
     }
 
     /// Returns the path of the running node's control socket.
     pub fn control_socket(&self) -> PathBuf {
-        self.run.join(format!("postgres-{}.sock", self.name))
+        self.folders.control_socket()
     }
 
     /// Formats a command line for hints. `command("up")` returns `adit postgres up -n NAME --dir D`.
     pub fn command(&self, verb: &str) -> String {
-        match &self.dir {
-            Some(dir) => {
-                format!("adit postgres {verb} -n {} --dir {}", self.name, paths::shell_word(dir))
-            }
-            None => format!("adit postgres {verb} -n {}", self.name),
-        }
+        self.folders.command(verb, Some("-n"))
     }
 
-    /// Creates the directories.
+    /// Creates the folders.
     ///
     /// # Errors
     /// Fails if the file system refuses.
     pub fn create(&self) -> Result<(), Fault> {
-        for (path, mode) in [(&self.config, 0o755), (&self.state, 0o700), (&self.run, 0o755)] {
-            paths::make_folder(path, mode)?;
-        }
-        Ok(())
+        self.folders.create()
     }
 }
 
@@ -176,10 +155,10 @@ mod tests {
             fs::write(paths.settings_file(), "").unwrap();
         };
         add("one");
-        assert_eq!(find(None).unwrap().name, "one");
+        assert_eq!(find(None).unwrap().name(), "one");
         add("two");
         assert!(find(None).unwrap_err().to_string().contains("(one, two)"));
-        assert_eq!(find(Some("two")).unwrap().name, "two");
+        assert_eq!(find(Some("two")).unwrap().name(), "two");
         assert!(find(Some("three")).is_err());
     }
 }

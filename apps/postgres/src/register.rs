@@ -34,7 +34,7 @@ impl Candidate<'_> {
                     "there is {} already: this machine is in a network of that name; choose another name for this one \
                      (--network-name NAME), or remove {}",
                     file.display(),
-                    paths.config.display()
+                    paths.config().display()
                 )));
             }
         }
@@ -82,7 +82,7 @@ impl Candidate<'_> {
             name: self.name.to_owned(),
             addresses: addresses.collect(),
             subnets,
-            device: device(&self.paths.name),
+            device: device(self.paths.name()),
             packet_size: None,
             durability: None,
         };
@@ -156,7 +156,7 @@ pub(super) async fn commit(transaction: Transaction<'_>, paths: &Paths) -> Resul
             "the connection to the database ended at the last moment ({error}): it is not known whether this node is registered. \
              Try: {}. If it is not, remove {} and begin again",
             paths.command("up"),
-            paths.config.display()
+            paths.config().display()
         ))),
     }
 }
@@ -166,5 +166,5 @@ pub(super) fn forget(paths: &Paths) {
     for file in [paths.settings_file(), paths.secrets_file()] {
         let _ = fs::remove_file(file);
     }
-    let _ = fs::remove_dir(&paths.config);
+    let _ = fs::remove_dir(paths.config());
 }

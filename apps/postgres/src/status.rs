@@ -129,7 +129,7 @@ pub struct StreamStatus {
 pub fn collect(paths: &Paths) -> Result<NetworkStatus, Fault> {
     let settings = Settings::load(paths)?;
     let mut status = NetworkStatus {
-        network: paths.name.clone(),
+        network: paths.name().to_owned(),
         node: settings.name.clone(),
         id: settings.node.0,
         addresses: settings.addresses.iter().map(ToString::to_string).collect(),

@@ -1,4 +1,4 @@
-//! The files of a server, and functions that create files and directories.
+//! The files of a server and of nodes, and functions that create files and directories.
 
 use std::fs::{self, DirBuilder};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -89,6 +89,74 @@ impl Paths {
     }
 }
 
+/// The folders of this machine's node of one network, such as a mesh. A machine may be in several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePaths {
+    /// The kind of the network, as in `adit KIND`.
+    kind: &'static str,
+    /// The network's name on this machine.
+    pub name: String,
+    /// The folder of the settings.
+    pub config: PathBuf,
+    /// The folder of the state.
+    pub state: PathBuf,
+    /// The folder of the control sockets of all nodes and servers.
+    pub run: PathBuf,
+    dir: Option<PathBuf>,
+}
+
+impl NodePaths {
+    /// Returns the folders below `/etc/adit/KIND`, `/var/lib/adit/KIND` and `/run/adit`, or all of them below `dir`.
+    ///
+    /// # Errors
+    /// `dir` is not a valid path.
+    pub fn new(kind: &'static str, dir: Option<&Path>, name: &str) -> Result<Self, Fault> {
+        let base = Paths::new(dir)?;
+        Ok(Self {
+            kind,
+            name: name.to_owned(),
+            config: base.config.join(kind).join(name),
+            state: base.data.join(kind).join(name),
+            run: base.run,
+            dir: dir.map(Path::to_owned),
+        })
+    }
+
+    /// Returns the folder that contains all files, if they are not in the system's folders.
+    pub fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    /// Returns the running node's control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.run.join(format!("{}-{}.sock", self.kind, self.name))
+    }
+
+    /// Formats a command line for hints. `command("up", Some("-n"))` returns `adit KIND up -n NAME --dir D`. Without an
+    /// option, the command finds the network itself.
+    pub fn command(&self, verb: &str, name_option: Option<&str>) -> String {
+        let mut command = format!("adit {} {verb}", self.kind);
+        if let Some(option) = name_option {
+            command.push_str(&format!(" {option} {}", self.name));
+        }
+        if let Some(dir) = &self.dir {
+            command.push_str(&format!(" --dir {}", shell_word(dir)));
+        }
+        command
+    }
+
+    /// Creates the folders. Only the owner may access the one with the state.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn create(&self) -> Result<(), Fault> {
+        for (path, mode) in [(&self.config, 0o755), (&self.state, 0o700), (&self.run, 0o755)] {
+            make_folder(path, mode)?;
+        }
+        Ok(())
+    }
+}
+
 /// Returns the names of the folders in `folder` that contain `file`, in order; none if `folder` does not exist.
 ///
 /// # Errors
@@ -163,6 +231,22 @@ mod tests {
         assert!(paths.data.starts_with("/tmp/x/My VPN"));
         assert!(paths.run.starts_with("/tmp/x/My VPN"));
         assert_eq!(paths.command("reload"), "adit reload --dir '/tmp/x/My VPN'");
+    }
+
+    #[test]
+    fn a_node_of_each_network_has_its_own_folders() {
+        let paths = NodePaths::new("mesh", None, "home").unwrap();
+        assert_eq!(paths.config, Path::new("/etc/adit/mesh/home"));
+        assert_eq!(paths.state, Path::new("/var/lib/adit/mesh/home"));
+        assert_eq!(paths.control_socket(), Path::new("/run/adit/mesh-home.sock"));
+        assert_eq!(paths.command("up", None), "adit mesh up");
+        let dir = tempfile::tempdir().unwrap();
+        let paths = NodePaths::new("postgres", Some(dir.path()), "vpn").unwrap();
+        let command = paths.command("up", Some("-n"));
+        assert_eq!(command, format!("adit postgres up -n vpn --dir {}", dir.path().display()));
+        paths.create().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&paths.config), mode(&paths.state)), (0o755, 0o700));
     }
 
     #[test]

@@ -277,7 +277,7 @@ fn restore(options: &show::Show) -> Result<ExitCode, Fault> {
         return Ok(ExitCode::SUCCESS);
     }
     let next = if restart {
-        format!("; restart the node to use it: systemctl restart adit-mesh@{}", paths.name)
+        format!("; restart the node to use it: systemctl restart adit-mesh@{}", paths.name())
     } else {
         String::new()
     };

@@ -158,7 +158,7 @@ impl MeshSelector {
         if !socket.exists() {
             return Err(Fault::environment(format!(
                 "the node of the mesh {} does not run; start it with: sudo {}",
-                paths.name,
+                paths.name(),
                 paths.command("up")
             )));
         }

@@ -134,7 +134,7 @@ impl Up {
         } else if let Some(option) = self.of_a_new_mesh() {
             return Err(Fault::operator(format!(
                 "this machine is in the mesh {} already, and {option} is for a new one",
-                paths.name
+                paths.name()
             )));
         }
         let invite = is_new.then(|| MeshInvitation {
@@ -191,7 +191,7 @@ impl Join {
         drop(token);
         if self.running.json {
             print_json(&serde_json::json!({
-                "mesh": joined.paths.name,
+                "mesh": joined.paths.name(),
                 "node": joined.node,
                 "addresses": joined.addresses,
                 "others": joined.others,
@@ -201,7 +201,7 @@ impl Join {
             print(&format!(
                 "{} joined {} in {:.1} s: {}\n",
                 joined.node,
-                joined.paths.name,
+                joined.paths.name(),
                 joined.took.as_secs_f64(),
                 addresses(&joined.addresses)
             ));

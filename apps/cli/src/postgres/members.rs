@@ -212,7 +212,7 @@ pub(super) fn init(options: Init) -> Result<ExitCode, Fault> {
             print(&format!(
                 "This machine is {} in the network {} already; nothing was changed.\nStart it: {}\nAnother node: {}\n",
                 settings.name,
-                paths.name,
+                paths.name(),
                 paths.command("up"),
                 paths.command("invite")
             ));
@@ -222,7 +222,7 @@ pub(super) fn init(options: Init) -> Result<ExitCode, Fault> {
             for line in done {
                 text.push_str(&format!("  {line}\n"));
             }
-            text.push_str(&format!("  its files in {}\n", paths.config.display()));
+            text.push_str(&format!("  its files in {}\n", paths.config().display()));
             print(&text);
             warn(&notes);
             print(&format!("\nStart it:\n  sudo {}\n", paths.command("up")));
@@ -256,9 +256,9 @@ pub(super) fn join(options: Join) -> Result<ExitCode, Fault> {
     print(&format!(
         "This machine is {} in the network {}, with {}.\nIts files are in {}.\nStart it:\n  sudo {}\n",
         joined.settings.name,
-        joined.paths.name,
+        joined.paths.name(),
         addresses.join(" and "),
-        joined.paths.config.display(),
+        joined.paths.config().display(),
         joined.paths.command("up")
     ));
     Ok(ExitCode::SUCCESS)
@@ -274,12 +274,12 @@ pub(super) fn invite(options: &Invite) -> Result<ExitCode, Fault> {
 
 pub(super) fn remove(options: &Remove) -> Result<ExitCode, Fault> {
     let paths: Paths = options.here.paths()?;
-    if !options.yes && !confirmed(&options.name, &paths.name)? {
+    if !options.yes && !confirmed(&options.name, paths.name())? {
         print("Nothing was changed.\n");
         return Ok(ExitCode::FAILURE);
     }
     adit_app_postgres::remove(&paths, &options.name)?;
-    print(&format!("{} is out of the network {}.\n", options.name, paths.name));
+    print(&format!("{} is out of the network {}.\n", options.name, paths.name()));
     if options.keep_key {
         print(&format!(
             "Its machine still knows the network's key, which is worth something to anyone who also controls the database. A new \
@@ -312,7 +312,7 @@ fn tell_of(paths: &Paths, renewed: &adit_app_postgres::RekeyReport) {
     print(&format!(
         "The network {} has a new key, generation {}, for: {}{auditor}.\nNodes that run take it within seconds, others when they \
          start. Invitations made before are over.\n",
-        paths.name,
+        paths.name(),
         renewed.generation,
         renewed.nodes.join(", ")
     ));

@@ -101,7 +101,7 @@ pub(super) fn set(options: &Set) -> Result<ExitCode, Fault> {
             "say what to set: --retention, --retention-age, --audit, --durability or --packet-size; what is set: adit postgres status",
         ));
     }
-    print_changes(&paths.name, &adit_app_postgres::set(&paths, &change)?);
+    print_changes(paths.name(), &adit_app_postgres::set(&paths, &change)?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -110,7 +110,7 @@ pub(super) fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
         Auditor::Add(options) => {
             let paths = options.here.paths()?;
             let changed = adit_app_postgres::add_auditor(&paths, &options.file)?;
-            print_changes(&paths.name, &changed);
+            print_changes(paths.name(), &changed);
             print(&format!(
                 "The auditor's key is in {}: it opens every packet that is sent from now on, and holds the network's key; take it \
                  off this machine.\n",
@@ -119,7 +119,7 @@ pub(super) fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
         }
         Auditor::Remove(options) => {
             let paths = options.here.paths()?;
-            print_changes(&paths.name, &adit_app_postgres::remove_auditor(&paths)?);
+            print_changes(paths.name(), &adit_app_postgres::remove_auditor(&paths)?);
             print(&format!(
                 "The auditor's file still holds the network's key; to give the network a new one: {}\n",
                 paths.command("rekey")

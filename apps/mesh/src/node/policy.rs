@@ -82,7 +82,7 @@ impl NodePolicy {
         node: &Node,
     ) -> Result<Self, Fault> {
         let mut policy = Self {
-            mesh: paths.name.clone(),
+            mesh: paths.name().to_owned(),
             file: paths.policy_file(),
             device: settings.device.clone(),
             workers,

@@ -101,8 +101,8 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
     let directory = DirectoryConfig::load(paths)?;
     paths.create()?;
     let duty = MeshDuty {
-        dir: paths.dir().map(Path::to_owned),
-        name: paths.name.clone(),
+        dir: paths.folders.dir().map(Path::to_owned),
+        name: paths.name().to_owned(),
         port: options.port,
         names: options.names,
         exit: options.exit.clone(),
@@ -248,7 +248,7 @@ impl Start<'_> {
             store: Store::new(paths, roster, reach),
             settings,
             mark,
-            mesh: paths.name.clone(),
+            mesh: paths.name().to_owned(),
             names,
             policy,
             exit_problem: None,

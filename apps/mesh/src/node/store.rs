@@ -38,7 +38,7 @@ impl Store {
             reach,
             reach_file: paths.reach_file(),
             invitations_file: paths.invitations_file(),
-            state: paths.state.clone(),
+            state: paths.folders.state.clone(),
             endpoints_at: None,
             endpoints_written: None,
         }

@@ -110,8 +110,8 @@ fn start(paths: &Paths, options: &UpOptions) -> Result<(), Fault> {
     paths.create()?;
     let _lock = only_one(paths)?;
     let duty = NodeDuty {
-        dir: paths.dir().map(Path::to_owned),
-        name: paths.name.clone(),
+        dir: paths.folders.dir().map(Path::to_owned),
+        name: paths.name().to_owned(),
         device: options.device.clone(),
         packet_size: options.packet_size,
         routes: !options.no_routes,
@@ -220,7 +220,7 @@ async fn serve(
         1,
         "node {} of {}: {} on {}, packets of up to {} bytes",
         shared.settings.name,
-        paths.name,
+        paths.name(),
         addresses.join(" "),
         shared.settings.device,
         shared.settings.packet_size(None)
@@ -235,7 +235,7 @@ async fn serve(
         shared,
         tasks,
         host,
-        network: paths.name.clone(),
+        network: paths.name().to_owned(),
         routes: !options.no_routes,
         said: BTreeMap::new(),
         refused: BTreeMap::new(),
