@@ -4,7 +4,7 @@ use adit_engine::Random;
 use adit_postgres::key::NetworkRecord;
 use adit_postgres::sql;
 pub(super) use adit_postgres_client::operator::{
-    block_on, new_password, open, open_own, refuse_pooler, statement_fault, verifier,
+    block_on, has_schema, new_password, open, open_own, refuse_pooler, statement_fault, verifier,
 };
 use adit_runtime::fault::Fault;
 use ipnet::IpNet;
@@ -22,28 +22,12 @@ pub(super) fn random() -> Result<Random, Fault> {
 
 /// Returns the version of the network in the database, or `None` if there is no network.
 pub(super) async fn version(client: &impl GenericClient) -> Result<Option<i32>, Fault> {
-    let there = client
-        .query_one(
-            "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'adit'), \
-             EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-             WHERE nspname = 'adit' AND relname = 'network')",
-            &[],
-        )
-        .await
-        .map_err(|error| statement_fault(&error))?;
-    match (there.try_get(0), there.try_get(1)) {
-        (Ok(true), Ok(false)) => Err(Fault::operator(
-            "the database has a schema `adit` that is not a network's; choose another database (createdb NAME), or rename that \
-             schema",
-        )),
-        (Ok(true), Ok(true)) => {
-            let row = client.query_one("SELECT version FROM adit.network", &[]).await;
-            let version =
-                row.and_then(|row| row.try_get(0)).map_err(|error| statement_fault(&error))?;
-            Ok(Some(version))
-        }
-        _ => Ok(None),
+    if !has_schema(client, "adit", "network", "a network's").await? {
+        return Ok(None);
     }
+    let row = client.query_one("SELECT version FROM adit.network", &[]).await;
+    let version = row.and_then(|row| row.try_get(0)).map_err(|error| statement_fault(&error))?;
+    Ok(Some(version))
 }
 
 /// Reads the network's row and its MAC, if this version of adit supports the network's version.

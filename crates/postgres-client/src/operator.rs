@@ -8,7 +8,7 @@ use adit_linux::terminal;
 use adit_runtime::fault::Fault;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, GenericClient};
 use zeroize::Zeroizing;
 
 use super::connect;
@@ -84,6 +84,31 @@ pub fn refuse_pooler(shares: Result<bool, ProbeError>) -> Result<(), Fault> {
         Ok(true) => Err(Fault::operator(pooler::WORDS)),
         Err(ProbeError::Connect(fault)) => Err(fault.into()),
         Err(ProbeError::Ask(error)) => Err(statement_fault(&error)),
+    }
+}
+
+/// Returns whether a database has a schema of ours, which has a table of this name. `what` names it in errors, such as
+/// "a mesh's directory".
+///
+/// # Errors
+/// The database refuses, or has another schema of this name.
+pub async fn has_schema(
+    client: &impl GenericClient,
+    schema: &str,
+    table: &str,
+    what: &str,
+) -> Result<bool, Fault> {
+    let asked = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1), \
+        EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        WHERE nspname = $1 AND relname = $2)";
+    let row = client.query_one(asked, &[&schema, &table]).await;
+    let found = row.and_then(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    match found.map_err(|error| statement_fault(&error))? {
+        (true, false) => Err(Fault::operator(format!(
+            "the database has a schema {schema} that is not {what}: choose another database (createdb NAME), or rename that \
+             schema"
+        ))),
+        (is_there, _) => Ok(is_there),
     }
 }
 

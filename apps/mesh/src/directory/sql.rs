@@ -2,7 +2,7 @@
 
 use adit_mesh::roster::{MAX_CHAIN, MAX_CHAINS, MAX_CHANGES, MAX_OBJECT, MAX_READ};
 use adit_mesh::session::MeshId;
-use adit_postgres_client::operator::statement_fault;
+use adit_postgres_client::operator::{has_schema, statement_fault};
 use adit_runtime::fault::Fault;
 use tokio_postgres::{Client, GenericClient};
 
@@ -86,28 +86,13 @@ pub(super) fn schema(tag: &str) -> String {
 /// # Errors
 /// The database refuses, or has a schema of this name that is not a directory.
 pub(super) async fn identity(client: &impl GenericClient) -> Result<Option<(i32, Vec<u8>)>, Fault> {
-    let there = client
-        .query_one(
-            "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'adit_mesh'), \
-             EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-             WHERE nspname = 'adit_mesh' AND relname = 'mesh')",
-            &[],
-        )
-        .await
-        .map_err(|error| statement_fault(&error))?;
-    match (there.try_get(0), there.try_get(1)) {
-        (Ok(true), Ok(true)) => {
-            let row = client.query_one(IDENTITY, &[]).await;
-            let row = row.map_err(|error| statement_fault(&error))?;
-            match (row.try_get(0), row.try_get(1)) {
-                (Ok(version), Ok(id)) => Ok(Some((version, id))),
-                _ => Err(Fault::operator("the directory in the database makes no sense")),
-            }
-        }
-        (Ok(true), _) => Err(Fault::operator(
-            "the database has a schema adit_mesh that is no directory: choose another database, or rename the schema",
-        )),
-        _ => Ok(None),
+    if !has_schema(client, "adit_mesh", "mesh", "a mesh's directory").await? {
+        return Ok(None);
+    }
+    let row = client.query_one(IDENTITY, &[]).await.map_err(|error| statement_fault(&error))?;
+    match (row.try_get(0), row.try_get(1)) {
+        (Ok(version), Ok(id)) => Ok(Some((version, id))),
+        _ => Err(Fault::operator("the directory in the database makes no sense")),
     }
 }
 
