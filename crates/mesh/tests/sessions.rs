@@ -286,6 +286,25 @@ fn a_session_for_joining_accepts_any_key_and_has_no_data_key() {
 }
 
 #[test]
+fn sessions_for_joining_of_one_address_are_bounded_until_they_end() {
+    let mut w = World::new(2, policy(), 1);
+    let inviter = w.key(1);
+    let join = |w: &mut World| {
+        let mut out = Outbox::new();
+        w.nodes[0].engine.join(w.now, inviter, link(1), &mut out).unwrap();
+        w.perform(0, out);
+        w.run(SECOND / 10, |_| false);
+        w.nodes[1].engine.len()
+    };
+    let open = (0..200).map(|_| join(&mut w)).max();
+    // An address may have one place for seven free ones of 1,024.
+    assert_eq!(open, Some(128));
+    w.run(policy().join_lasts, |_| false);
+    assert!(w.nodes[1].engine.is_empty());
+    assert_eq!(join(&mut w), 1);
+}
+
+#[test]
 fn a_node_joins_over_a_session_and_can_then_have_one_as_a_member() {
     let admin = signing_key(7);
     let genesis = Genesis {

@@ -76,13 +76,15 @@ impl SessionEngine {
         // From here on the data plane knows the channels.
         session.establish(now, ids.clone(), &self.policy);
         session.record.establish(now, &hello, data, &mut self.random, out)?;
-        if std::mem::take(&mut session.is_handshake) {
-            self.listener.finished(link, true);
-        }
-        let (session, protocol) = (number, session.protocol);
+        let protocol = session.protocol;
+        // Anyone who has seen a token can begin a session for joining, so it counts as a handshake until it ends.
         if protocol == Protocol::Mesh {
+            if std::mem::take(&mut session.is_handshake) {
+                self.listener.finished(link, true);
+            }
             self.streams.established(link);
         }
+        let session = number;
         out.event(Event::Established { session, peer, protocol, role, channels: ids, link });
         Ok(())
     }
