@@ -17,7 +17,7 @@ use adit_runtime::host::dns::resolv_conf;
 use adit_runtime::host::{DnsPlan, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -27,8 +27,11 @@ const PORT: u16 = 53;
 /// The parent domain of each mesh's domain (reserved for private use by ICANN in 2024).
 const DOMAIN: &str = "internal";
 
-/// The maximum number of simultaneous forwarded queries, and of TCP connections.
+/// The number of queries that are forwarded at once, and of TCP connections of this machine and its apps.
 const MAX_PENDING: usize = 64;
+
+/// The number of TCP connections of other members, which thus cannot take the places of this machine.
+const MAX_FOREIGN: usize = 16;
 
 /// The time limit for another server's answer, and for an idle TCP connection.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -47,7 +50,10 @@ struct Resolver {
     /// The addresses of the OpenVPN apps that are leaves of this node, which have no other server.
     apps: Mutex<Arc<BTreeSet<IpAddr>>>,
     servers: Vec<SocketAddr>,
+    /// The places for queries that are forwarded, and for TCP connections of this machine and its apps.
     pending: Arc<Semaphore>,
+    /// The places for TCP connections of other members.
+    foreign: Arc<Semaphore>,
 }
 
 /// The running server, which ends when it is dropped.
@@ -108,6 +114,7 @@ impl Names {
             apps: Mutex::default(),
             servers: servers.into_iter().map(|ip| SocketAddr::new(ip, PORT)).collect(),
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
+            foreign: Arc::new(Semaphore::new(MAX_FOREIGN)),
         });
         let mut tasks = JoinSet::new();
         for ip in own {
@@ -142,6 +149,12 @@ impl Resolver {
             self.apps.lock().unwrap_or_else(PoisonError::into_inner).contains(&from.to_canonical())
         };
         from.is_loopback() || self.own.contains(&from) || is_app()
+    }
+
+    /// Returns a place for a TCP connection from an address, if there is one.
+    fn place(&self, from: IpAddr) -> Option<OwnedSemaphorePermit> {
+        let places = if self.is_own(from) { &self.pending } else { &self.foreign };
+        Arc::clone(places).try_acquire_owned().ok()
     }
 }
 
@@ -213,7 +226,7 @@ async fn serve_streams(resolver: Arc<Resolver>, listener: TcpListener) {
             tokio::time::sleep(Duration::from_millis(200)).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&resolver.pending).try_acquire_owned() else { continue };
+        let Some(place) = resolver.place(from.ip()) else { continue };
         let resolver = Arc::clone(&resolver);
         tokio::spawn(async move {
             // End the connection of a client that violates the protocol or disconnects.
@@ -290,6 +303,7 @@ mod tests {
             apps: Mutex::default(),
             servers,
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
+            foreign: Arc::new(Semaphore::new(MAX_FOREIGN)),
         });
         let datagrams = Arc::new(UdpSocket::bind(local()).await.unwrap());
         let streams = TcpListener::bind(local()).await.unwrap();
@@ -339,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_and_its_apps_are_its_own() {
+    fn this_machine_and_its_apps_have_places_of_their_own() {
         let own: IpAddr = [100, 87, 0, 1].into();
         let resolver = Resolver {
             zone: Mutex::default(),
@@ -347,11 +361,17 @@ mod tests {
             apps: Mutex::default(),
             servers: Vec::new(),
             pending: Arc::new(Semaphore::new(1)),
+            foreign: Arc::new(Semaphore::new(2)),
         };
         assert!(resolver.is_own(own) && resolver.is_own(Ipv4Addr::LOCALHOST.into()));
         let app: IpAddr = [100, 87, 0, 2].into();
         assert!(!resolver.is_own(app));
         *resolver.apps.lock().unwrap() = Arc::new([app].into());
-        assert!(resolver.is_own(app) && !resolver.is_own([100, 87, 0, 3].into()));
+        let other: IpAddr = [100, 87, 0, 3].into();
+        assert!(resolver.is_own(app) && !resolver.is_own(other));
+        let [_first, _second] = [other; 2].map(|ip| resolver.place(ip).unwrap());
+        assert!(resolver.place(other).is_none(), "all places of other members are taken");
+        let _own = resolver.place(app).unwrap();
+        assert!(resolver.place(own).is_none(), "this machine has one place");
     }
 }
