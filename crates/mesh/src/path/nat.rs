@@ -42,10 +42,6 @@ pub enum NatKind {
 pub struct NatInfo {
     /// The mapping behaviour.
     pub kind: NatKind,
-    /// Whether the NAT keeps the port number of the node's socket.
-    pub preserves_port: Option<bool>,
-    /// Whether the node can reach its own mapped address from inside.
-    pub hairpin: Option<bool>,
     /// The addresses at which other nodes see the node, oldest first.
     pub seen: Vec<SocketAddr>,
 }
@@ -57,7 +53,6 @@ pub struct NatObserver {
     own: Vec<SocketAddr>,
     /// The latest observation of each observer, oldest first.
     observations: Vec<Observation>,
-    hairpin: Option<bool>,
     udp_blocked: bool,
 }
 
@@ -114,7 +109,7 @@ impl fmt::Display for NatKind {
 impl NatObserver {
     /// Creates an observer of a socket with these addresses on its own machine.
     pub fn new(own: Vec<SocketAddr>) -> Self {
-        Self { own, observations: Vec::new(), hairpin: None, udp_blocked: false }
+        Self { own, observations: Vec::new(), udp_blocked: false }
     }
 
     /// Records the address at which another node sees the socket. IPv6 is left out, because it has no NAT to classify.
@@ -129,11 +124,6 @@ impl NatObserver {
         }
         self.observations.push(Observation { observer, seen, at: now });
         self.udp_blocked = false;
-    }
-
-    /// Records whether a probe to the node's own mapped address came back.
-    pub fn set_hairpin(&mut self, works: bool) {
-        self.hairpin = Some(works);
     }
 
     /// Records that no relay answers over UDP although one answers over TCP. Returns whether that is new.
@@ -152,13 +142,7 @@ impl NatObserver {
         let recent = |old: &&Observation| now.since(old.at) < OBSERVATION_LIFETIME;
         let seen: Vec<SocketAddr> =
             self.observations.iter().filter(recent).map(|observation| observation.seen).collect();
-        let own_port = |seen: &SocketAddr| self.own.iter().any(|own| own.port() == seen.port());
-        NatInfo {
-            kind: self.kind(&seen),
-            preserves_port: (!seen.is_empty()).then(|| seen.iter().all(own_port)),
-            hairpin: self.hairpin,
-            seen,
-        }
+        NatInfo { kind: self.kind(&seen), seen }
     }
 
     fn kind(&self, seen: &[SocketAddr]) -> NatKind {
@@ -227,14 +211,6 @@ mod tests {
     }
 
     #[test]
-    fn port_preservation_needs_every_observation() {
-        assert_eq!(classify(&[]).preserves_port, None);
-        assert_eq!(classify(&["203.0.113.7:1194"; 2]).preserves_port, Some(true));
-        let other = ["203.0.113.7:1194", "203.0.113.7:1195"];
-        assert_eq!(classify(&other).preserves_port, Some(false));
-    }
-
-    #[test]
     fn observations_are_bounded_and_expire() {
         let mut nat = NatObserver::new(Vec::new());
         for observer in 0..100 {
@@ -245,12 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn hairpin_and_blocked_udp_are_reported_until_udp_works() {
+    fn blocked_udp_is_reported_until_udp_works() {
         let mut nat = NatObserver::new(Vec::new());
         nat.set_udp_blocked();
-        nat.set_hairpin(true);
-        let info = nat.classify(NOW);
-        assert_eq!((info.kind, info.hairpin), (NatKind::UdpBlocked, Some(true)));
+        assert_eq!(nat.classify(NOW).kind, NatKind::UdpBlocked);
         nat.observe(NOW, [1; 32], "203.0.113.7:40001".parse().unwrap());
         assert_eq!(nat.classify(NOW).kind, NatKind::Unknown);
     }
