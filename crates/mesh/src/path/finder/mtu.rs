@@ -75,11 +75,11 @@ impl PathFinder {
         }
     }
 
-    /// Records the size of an echoed probe.
+    /// Records the size of a probe that came back. The peer names it, so only a size that is tried counts.
     pub(super) fn on_mtu_echo(&mut self, route: Route, payload: u16) {
         let Route::Direct { to, .. } = route else { return };
-        if let Some(path) = self.path_mut(route) {
-            let size = payload.saturating_add(headers(to.is_ipv6()));
+        let size = payload.saturating_add(headers(to.is_ipv6()));
+        if let Some(path) = self.path_mut(route).filter(|_| SIZES.contains(&size)) {
             path.mtu_search.best = path.mtu_search.best.max(size);
         }
     }
@@ -88,4 +88,33 @@ impl PathFinder {
 /// Returns the length of the IP and UDP headers.
 fn headers(ipv6: bool) -> u16 {
     if ipv6 { 48 } else { 28 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use adit_engine::Random;
+
+    use super::super::path_state::Origin;
+    use super::super::{MAIN_SOCKET, PunchBudget};
+    use super::*;
+
+    #[test]
+    fn only_a_size_that_is_tried_counts() {
+        let budget = Arc::new(PunchBudget::default());
+        let mut finder = PathFinder::new([1; 32], [2; 32], Random::new([0; 32]), budget);
+        for to in ["192.0.2.2:1194", "[2001:db8::2]:1194"] {
+            let to: std::net::SocketAddr = to.parse().unwrap();
+            let route = Route::Direct { socket: MAIN_SOCKET, to };
+            finder.add_path(Instant::default(), route, Origin::Session);
+            let best = |finder: &PathFinder| finder.path(route).unwrap().mtu_search.best;
+            for payload in [u16::MAX, 9000, 1501 - headers(to.is_ipv6())] {
+                finder.on_mtu_echo(route, payload);
+                assert_eq!(best(&finder), 0, "{payload}");
+            }
+            finder.on_mtu_echo(route, 1500 - headers(to.is_ipv6()));
+            assert_eq!(best(&finder), 1500);
+        }
+    }
 }
