@@ -6,7 +6,7 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use adit_runtime::control::MeshDirectory;
 use adit_runtime::fault::Fault;
 use adit_runtime::log::clean;
 use adit_runtime::say;
+use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -428,19 +429,17 @@ async fn drive(mut connection: Connection, news: Arc<Notify>) -> String {
     "the database closed the connection".into()
 }
 
-/// Sends a request to the database. The statements bound the answers, and this checks the bounds again.
+/// Asks the database.
 async fn perform(client: &Client, request: Request) -> Result<DirectoryEvent, Fault> {
     let of = |error: tokio_postgres::Error| statement_fault(&error);
     let answer = match request {
         Request::Read { after } => {
             let after = i64::try_from(after).unwrap_or(i64::MAX);
-            let rows = client.query(READ, &[&after, &READ_LIMIT]).await.map_err(of)?;
-            Answer::Entries(rows.iter().map(entry).collect::<Result<_, _>>()?)
+            Answer::Entries(rows(client, READ, [after, READ_LIMIT], entry).await?)
         }
         Request::Summarize { upto } => {
             let upto = i64::try_from(upto).unwrap_or(i64::MAX);
-            let rows = client.query(SUMMARY, &[&upto, &SUMMARY_LIMIT]).await.map_err(of)?;
-            Answer::Summary(rows.iter().map(summary).collect::<Result<_, _>>()?)
+            Answer::Summary(rows(client, SUMMARY, [upto, SUMMARY_LIMIT], summary).await?)
         }
         Request::Append { signer, number, bytes, .. } => {
             let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
@@ -459,7 +458,22 @@ async fn perform(client: &Client, request: Request) -> Result<DirectoryEvent, Fa
     Ok(DirectoryEvent::Answer(answer))
 }
 
-/// Returns whether the schema raised this error.
+/// Returns the rows of a statement, whose last parameter is their greatest number. A false database may send more: rows
+/// are converted as they arrive, and no more of them are kept.
+async fn rows<T>(
+    client: &Client,
+    statement: &str,
+    parameters: [i64; 2],
+    convert: fn(&Row) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    let [_, limit] = parameters;
+    let of = |error: tokio_postgres::Error| statement_fault(&error);
+    let rows = client.query_raw(statement, parameters).await.map_err(of)?;
+    let rows = rows.take(usize::try_from(limit).unwrap_or_default());
+    rows.map_err(of).and_then(|row| ready(convert(&row))).try_collect().await
+}
+
+/// Returns whether an error is one that the schema raises.
 fn is_refusal(error: &tokio_postgres::Error) -> bool {
     let code = error.as_db_error().map(|error| error.code().code().to_owned());
     matches!(code.as_deref(), Some("42501" | "22023" | "54000" | "53400"))
@@ -504,3 +518,6 @@ fn appended(row: &Row) -> Result<Append, Fault> {
         _ => Err(nonsense()),
     }
 }
+
+#[cfg(test)]
+mod tests;
