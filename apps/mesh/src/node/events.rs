@@ -2,11 +2,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use adit_mesh::join::JoinRefusal;
 use adit_mesh::node::NodeEvent;
 use adit_mesh::path::Route;
 use adit_mesh::session::Reason;
+use adit_runtime::clock::now;
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{DnsChange, HostEvent};
+use adit_runtime::log::{Kind, LogDecision, Source};
 use adit_runtime::say;
 
 use super::Running;
@@ -78,7 +81,7 @@ impl Running {
             NodeEvent::CloseSockets(sockets) => self.driver.close_sockets(&sockets),
             NodeEvent::App(event) => self.apps.log(&event),
             NodeEvent::Admitted(key) => say!(1, "{} joined the mesh", self.name(&key)),
-            NodeEvent::NotAdmitted(reason) => say!(1, "a node could not join: {reason}"),
+            NodeEvent::NotAdmitted(reason) => self.refused_joiner(&reason),
             NodeEvent::Waiting(key) => {
                 if let Some(joiner) = self.joiners().into_iter().find(|it| it.key == hex(&key)) {
                     tracing::warn!(
@@ -92,6 +95,22 @@ impl Running {
             NodeEvent::Removed => self.removed = true,
         }
         Ok(())
+    }
+
+    /// Logs that a node could not join, unless that happens often: anyone with an old token can cause it.
+    fn refused_joiner(&mut self, reason: &JoinRefusal) {
+        let line = format!("a node could not join: {reason}");
+        let decision = self.log_limiter.count(now(), &Source::Pending, Kind::Refused, &line);
+        if decision == LogDecision::Log {
+            say!(1, "{line}");
+        }
+    }
+
+    /// Logs how many lines were left out in the last minute.
+    pub(super) fn log_suppressed(&mut self) {
+        for suppressed in self.log_limiter.overdue(now()) {
+            say!(1, "{suppressed}");
+        }
     }
 
     /// Logs which peers have become stale or lost their routes, and which have recovered.

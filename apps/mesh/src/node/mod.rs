@@ -33,6 +33,7 @@ use adit_runtime::driver::{Driver, Event};
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{ApplyOutcome, HostEvent, HostHandle};
 use adit_runtime::instance::{EndReason, Instance};
+use adit_runtime::log::LogLimiter;
 use adit_runtime::plane_backend::{PlaneBackend, fill_totals};
 use adit_runtime::{log, say};
 
@@ -85,6 +86,7 @@ struct Running {
     /// The reason why this machine has no IPv4 address in the mesh.
     conflict: Option<Conflict>,
     packets: log::Traffic,
+    log_limiter: LogLimiter,
     memory_release: MemoryRelease,
     rates: Rates,
     wall: WallClock,
@@ -158,6 +160,7 @@ impl Instance for Running {
         }
         self.watch_addresses();
         self.packets.tick(now(), self.driver.backend().plane());
+        self.log_suppressed();
         self.sample_rates();
         self.store.write_due(self.driver.engine());
         self.policy.tick();

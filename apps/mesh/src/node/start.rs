@@ -22,6 +22,7 @@ use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, sockets};
 use adit_runtime::host::{ApplyOutcome, Device, HostHandle, HostPlan};
 use adit_runtime::instance::{self, Controls};
+use adit_runtime::log::LogLimiter;
 use adit_runtime::plane_backend::{PlaneBackend, gates, tun_offloads};
 use adit_runtime::{log, netinfo, privileges, worker_count};
 use ipnet::IpNet;
@@ -259,6 +260,7 @@ impl Start<'_> {
             admin_keys: admin,
             conflict,
             packets: log::Traffic::default(),
+            log_limiter: LogLimiter::default(),
             rates: Rates::default(),
             memory_release: MemoryRelease::default(),
             wall: WallClock::new(),
