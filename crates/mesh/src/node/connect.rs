@@ -43,7 +43,8 @@ impl Node {
         if *peer == self.own || !self.is_valid_member(now, peer) {
             return;
         }
-        let known = self.peer_mut(now, *peer, out);
+        self.add_peer(now, *peer, out);
+        let Some(known) = self.peers.get_mut(peer) else { return };
         known.wanted_until = now + WANTED;
         if known.session.is_some() {
             return;
@@ -62,18 +63,18 @@ impl Node {
         }
     }
 
-    /// Returns the entry of a member, creating it if necessary.
-    pub(super) fn peer_mut(&mut self, now: Instant, key: KeyHash, out: &mut Out) -> &mut Peer {
-        if !self.peers.contains_key(&key) {
-            let random = adit_engine::Random::new(self.random.bytes::<32>());
-            let finder = PathFinder::new(self.own, key, random, self.punch_budget.clone());
-            let peer = Peer::new(finder);
-            self.by_tag.insert(peer.tag(), key);
-            self.peers.insert(key, peer);
-            self.tell_local(now, &key, out);
-            self.tell_relays(now, &key, out);
+    /// Makes a member a peer, unless it is one.
+    pub(super) fn add_peer(&mut self, now: Instant, key: KeyHash, out: &mut Out) {
+        if self.peers.contains_key(&key) {
+            return;
         }
-        self.peers.entry(key).or_insert_with(|| unreachable!("it was inserted"))
+        let random = adit_engine::Random::new(self.random.bytes::<32>());
+        let finder = PathFinder::new(self.own, key, random, self.punch_budget.clone());
+        let peer = Peer::new(finder);
+        self.by_tag.insert(peer.tag(), key);
+        self.peers.insert(key, peer);
+        self.tell_local(now, &key, out);
+        self.tell_relays(now, &key, out);
     }
 
     /// Forgets a member that has no session and that nothing waits for.
@@ -139,7 +140,10 @@ impl Node {
             self.standing.iter().filter(|key| !is_connected(key)).copied().collect();
         for key in missing {
             if key != self.own && self.is_valid_member(now, &key) {
-                self.peer_mut(now, key, out).attempt.get_or_insert_default();
+                self.add_peer(now, key, out);
+                self.peers.entry(key).and_modify(|peer| {
+                    peer.attempt.get_or_insert_default();
+                });
             }
         }
         self.extend_answered(now);
@@ -250,7 +254,7 @@ impl Node {
     fn ways(&mut self, now: Instant, key: &KeyHash) -> Vec<Way> {
         let relays = self.legs_to(key).into_iter().take(MAX_RELAYS);
         let mut ways: Vec<Way> = relays
-            .map(|leg| self.relayed.link(Relayed { relay: leg.relay, peer: *key }))
+            .map(|leg| self.relayed_link(Relayed { relay: leg.relay, peer: *key }))
             .map(Way::Link)
             .collect();
         let mut direct = self.direct_ways(key);

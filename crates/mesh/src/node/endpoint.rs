@@ -18,7 +18,7 @@ use crate::session::{KeyHash, MeshId};
 use crate::wire::{DecodeError, Decoder};
 
 /// The number of endpoints that a node remembers.
-pub(super) const MAX_ENDPOINTS: usize = 4096;
+const MAX_ENDPOINTS: usize = 4096;
 
 const VERSION: u8 = 1;
 const DOMAIN: &[u8] = b"adit-mesh/1 endpoint";
@@ -98,14 +98,20 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Stores an endpoint in place of the known one, if there is room. Returns whether it did.
-    pub(super) fn put(&mut self, endpoint: Endpoint) -> bool {
+    /// Keeps an endpoint in place of the known one. If there is no room, the oldest one of a node that is not `needed`
+    /// makes room. Returns whether it was kept.
+    pub(super) fn put(&mut self, endpoint: Endpoint, needed: impl Fn(&KeyHash) -> bool) -> bool {
         let is_known = self.by_node.contains_key(&endpoint.node);
-        let fits = is_known || self.by_node.len() < MAX_ENDPOINTS;
-        if fits {
-            self.by_node.insert(endpoint.node, endpoint);
+        if !is_known && self.by_node.len() >= MAX_ENDPOINTS {
+            let others = self.by_node.values().filter(|known| !needed(&known.node));
+            let Some(oldest) = others.min_by_key(|known| known.sequence).map(|known| known.node)
+            else {
+                return false;
+            };
+            self.by_node.remove(&oldest);
         }
-        fits
+        self.by_node.insert(endpoint.node, endpoint);
+        true
     }
 
     /// Returns whether an endpoint is newer than the known one.
@@ -166,10 +172,28 @@ mod tests {
     #[test]
     fn only_a_newer_endpoint_replaces_the_known_one() {
         let mut endpoints = Endpoints::default();
-        assert!(endpoints.is_newer(&endpoint(7)) && endpoints.put(endpoint(7)));
+        assert!(endpoints.is_newer(&endpoint(7)) && endpoints.put(endpoint(7), |_| true));
         assert!(!endpoints.is_newer(&endpoint(7)) && !endpoints.is_newer(&endpoint(6)));
         assert!(!endpoints.differs(&endpoint(7)) && endpoints.differs(&endpoint(6)));
-        assert!(endpoints.is_newer(&endpoint(8)) && endpoints.put(endpoint(8)));
+        assert!(endpoints.is_newer(&endpoint(8)) && endpoints.put(endpoint(8), |_| true));
         assert_eq!(endpoints.get(&endpoint(1).node).unwrap().sequence, 8);
+    }
+
+    #[test]
+    fn the_oldest_endpoint_of_a_node_that_is_not_needed_makes_room() {
+        let of = |number: usize| {
+            let mut node = [7; 32];
+            node[..8].copy_from_slice(&number.to_be_bytes());
+            Endpoint { node, sequence: 10_000 - number as u64, ..endpoint(1) }
+        };
+        let mut endpoints = Endpoints::default();
+        assert!((0..MAX_ENDPOINTS).all(|n| endpoints.put(of(n), |_| false)));
+        assert!(!endpoints.put(of(MAX_ENDPOINTS), |_| true), "all are needed");
+        let oldest = of(MAX_ENDPOINTS - 1).node;
+        assert!(endpoints.put(of(MAX_ENDPOINTS), |node| *node == oldest));
+        assert_eq!(endpoints.iter().count(), MAX_ENDPOINTS);
+        assert!(endpoints.get(&oldest).is_some());
+        assert!(endpoints.get(&of(MAX_ENDPOINTS - 2).node).is_none());
+        assert!(endpoints.put(of(0), |_| true), "one that is known");
     }
 }

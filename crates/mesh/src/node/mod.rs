@@ -260,7 +260,7 @@ impl Node {
             if let Ok(endpoint) = Endpoint::decode(&mesh, bytes)
                 && endpoints.is_newer(&endpoint)
             {
-                endpoints.put(endpoint);
+                endpoints.put(endpoint, |_| false);
             }
         }
         let mut node = Self {

@@ -259,7 +259,7 @@ impl Node {
     pub(super) fn use_path(&mut self, now: Instant, key: &KeyHash, route: Route, out: &mut Out) {
         let link = match route {
             Route::Direct { socket, to } => Link::datagram(socket, None, to),
-            Route::Relay(relay) => self.relayed.link(Relayed { relay, peer: *key }),
+            Route::Relay(relay) => self.relayed_link(Relayed { relay, peer: *key }),
             Route::Stream { id, to } => Link::stream(id, to),
         };
         if link.is_stream() || self.live(key).is_some_and(|live| live.link.is_stream()) {

@@ -10,6 +10,10 @@ use crate::session::KeyHash;
 /// The socket of relayed links, which exists in no driver.
 const SOCKET: SocketId = SocketId(u16::MAX);
 
+/// The number of relayed paths after which those that no session uses are forgotten. Sessions have fewer, because each
+/// has a channel.
+const MAX_LINKS: usize = 65_536;
+
 /// A path through a relay.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Relayed {
@@ -17,7 +21,7 @@ pub(super) struct Relayed {
     pub(super) peer: KeyHash,
 }
 
-/// The links of all relayed paths used so far.
+/// The links of relayed paths.
 #[derive(Debug, Default)]
 pub(super) struct RelayedLinks {
     by_link: HashMap<Link, Relayed>,
@@ -26,10 +30,14 @@ pub(super) struct RelayedLinks {
 }
 
 impl RelayedLinks {
-    /// Returns the link that represents a path through a relay.
-    pub(super) fn link(&mut self, way: Relayed) -> Link {
+    /// Returns the link that represents a path through a relay. `is_used` tells which links must keep their meaning.
+    pub(super) fn link(&mut self, way: Relayed, is_used: impl Fn(Link) -> bool) -> Link {
         if let Some(link) = self.links.get(&way) {
             return *link;
+        }
+        if self.links.len() >= MAX_LINKS {
+            self.links.retain(|_, link| is_used(*link));
+            self.by_link.retain(|link, _| is_used(*link));
         }
         self.last = self.last.saturating_add(1);
         // The discard prefix (RFC 6666) never contains a node's address.
@@ -49,5 +57,29 @@ impl RelayedLinks {
     pub(super) fn forget(&mut self, node: &KeyHash) {
         self.by_link.retain(|_, way| way.relay != *node && way.peer != *node);
         self.links.retain(|way, _| way.relay != *node && way.peer != *node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_no_session_uses_make_room() {
+        let mut links = RelayedLinks::default();
+        let way = |n: u32| {
+            let mut peer = [7; 32];
+            peer[..4].copy_from_slice(&n.to_be_bytes());
+            Relayed { relay: [1; 32], peer }
+        };
+        let used = links.link(way(0), |_| false);
+        for n in 1..=MAX_LINKS as u32 {
+            links.link(way(n), |link| link == used);
+        }
+        assert_eq!((links.links.len(), links.by_link.len()), (2, 2));
+        assert_eq!(links.way(used), Some(way(0)));
+        assert_eq!(links.link(way(0), |_| false), used);
+        let last = links.link(way(MAX_LINKS as u32), |_| false);
+        assert_eq!(links.way(last), Some(way(MAX_LINKS as u32)));
     }
 }

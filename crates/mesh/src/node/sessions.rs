@@ -71,9 +71,11 @@ impl Node {
                 out.plane(Command::SetKeepalive(*channel, RELAY_KEEPALIVE));
             });
         }
-        let peer = self.peer_mut(now, key, out);
-        peer.attempt = None;
-        peer.session = Some(live);
+        self.add_peer(now, key, out);
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.attempt = None;
+            peer.session = Some(live);
+        }
         self.sessions.set_standing(number, self.stands(now, &key));
         self.set_routes(&key, out);
         self.sync.connected(number);
@@ -239,6 +241,12 @@ impl Node {
         self.sessions.send(now, number, &record.encode(), &mut self.session_outputs)
     }
 
+    /// Returns the link that represents a path through a relay.
+    pub(super) fn relayed_link(&mut self, way: Relayed) -> Link {
+        let sessions = &self.sessions;
+        self.relayed.link(way, |link| sessions.uses(link))
+    }
+
     /// Sends a control packet through a relay.
     pub(super) fn send_packet(&mut self, now: Instant, way: Relayed, packet: Vec<u8>) {
         let record = Record::Forward { to: way.peer, content: Content::Packet(packet) };
@@ -393,7 +401,11 @@ impl Node {
         if !is_news || self.roster.member(&node).is_none() {
             return;
         }
-        if self.limits.take_endpoint(now, &node) && self.endpoints.put(endpoint) {
+        // Through a relay, this node reaches all others.
+        let (peers, roster) = (&self.peers, &self.roster);
+        let is_relay = |node: &KeyHash| roster.member(node).is_some_and(|member| member.relay);
+        let needed = |node: &KeyHash| peers.contains_key(node) || is_relay(node);
+        if self.limits.take_endpoint(now, &node) && self.endpoints.put(endpoint, needed) {
             out.event(NodeEvent::Endpoints);
             self.try_again(now, &node);
         }
@@ -427,12 +439,12 @@ impl Node {
         match content {
             Content::Packet(mut packet) => {
                 use adit_engine::Engine as _;
-                let link = self.relayed.link(Relayed { relay, peer: from });
+                let link = self.relayed_link(Relayed { relay, peer: from });
                 let input = adit_openvpn::data_format::Input::ControlPacket(link, &mut packet);
                 self.sessions.handle(now, input, &mut self.session_outputs);
             }
             Content::Path(bytes) => {
-                self.peer_mut(now, from, out);
+                self.add_peer(now, from, out);
                 let input = path::Input::Record { from, via: Some(relay), bytes: &bytes };
                 self.finder_input(now, &from, input, out);
             }

@@ -328,6 +328,11 @@ impl SessionEngine {
         self.sessions.get(&number).map(|session| session.record.link())
     }
 
+    /// Returns whether a session, an attempt or a handshake is on this path.
+    pub fn uses(&self, link: Link) -> bool {
+        self.links.contains_key(&link)
+    }
+
     /// Returns whether the peer of an attempt has answered.
     pub fn is_answered(&self, number: SessionNumber) -> bool {
         self.sessions.get(&number).is_some_and(|session| session.record.remote_id().is_some())
