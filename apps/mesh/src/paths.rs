@@ -156,7 +156,7 @@ fn names(dir: Option<&Path>) -> Result<Vec<String>, Fault> {
     paths::folders_with(&folder(dir)?, ROSTER)
 }
 
-/// Returns the folder whose folders are meshes.
+/// Returns the parent folder of all meshes.
 fn folder(dir: Option<&Path>) -> Result<PathBuf, Fault> {
     Ok(paths::Paths::new(dir)?.data.join("mesh"))
 }

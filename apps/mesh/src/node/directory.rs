@@ -429,7 +429,7 @@ async fn drive(mut connection: Connection, news: Arc<Notify>) -> String {
     "the database closed the connection".into()
 }
 
-/// Asks the database.
+/// Sends a request to the database.
 async fn perform(client: &Client, request: Request) -> Result<DirectoryEvent, Fault> {
     let of = |error: tokio_postgres::Error| statement_fault(&error);
     let answer = match request {
@@ -473,7 +473,7 @@ async fn rows<T>(
     rows.map_err(of).and_then(|row| ready(convert(&row))).try_collect().await
 }
 
-/// Returns whether an error is one that the schema raises.
+/// Returns whether the schema raised this error.
 fn is_refusal(error: &tokio_postgres::Error) -> bool {
     let code = error.as_db_error().map(|error| error.code().code().to_owned());
     matches!(code.as_deref(), Some("42501" | "22023" | "54000" | "53400"))

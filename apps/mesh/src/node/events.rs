@@ -19,7 +19,7 @@ use super::start::socket_options;
 /// Logs an event of the machine.
 pub(super) fn host_event(event: &HostEvent) {
     match event {
-        // The node watches its own addresses.
+        // Check the node's own addresses.
         HostEvent::PathChanged { .. } | HostEvent::PathLost { .. } => {}
         HostEvent::Routing(Some(problem)) => tracing::warn!("routes: {problem}"),
         HostEvent::Routing(None) => say!(1, "routes: complete again"),

@@ -193,7 +193,7 @@ impl Instance for Running {
     }
 }
 impl Running {
-    /// Takes a sample of the traffic between this node and each peer.
+    /// Samples the traffic between this node and each peer.
     fn sample_rates(&mut self) {
         let (node, plane) = (self.driver.engine(), self.driver.backend().plane());
         let connected = node.peers().filter(|key| !node.channels(key).is_empty());

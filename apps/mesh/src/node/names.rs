@@ -27,10 +27,10 @@ const PORT: u16 = 53;
 /// The parent domain of each mesh's domain (reserved for private use by ICANN in 2024).
 const DOMAIN: &str = "internal";
 
-/// The number of queries that are forwarded at once, and of TCP connections of this machine and its apps.
+/// The maximum number of simultaneous forwarded queries, and of TCP connections of this machine and its apps.
 const MAX_PENDING: usize = 64;
 
-/// The number of TCP connections of other members, which thus cannot take the places of this machine.
+/// The maximum number of TCP connections of other members, which thus cannot take the places of this machine.
 const MAX_FOREIGN: usize = 16;
 
 /// The time limit for another server's answer, and for an idle TCP connection.

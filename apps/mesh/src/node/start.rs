@@ -47,12 +47,12 @@ use crate::roster_file::RosterFile;
 use crate::state::State;
 use crate::{Paths, Settings};
 
-/// The options of `adit mesh up` that are not in the node's files.
+/// The options of `adit mesh up` that are not stored in the node's files.
 #[derive(Clone, Debug, Default)]
 pub struct UpOptions {
     /// The UDP port, which overrides the settings.
     pub port: Option<u16>,
-    /// Whether to answer queries for the names of the mesh, and to change the machine's DNS settings for this.
+    /// Whether to resolve the mesh's names, and change the machine's DNS settings accordingly.
     pub names: bool,
     /// The gateway for the internet, which overrides the settings.
     pub exit: Option<String>,
@@ -60,7 +60,7 @@ pub struct UpOptions {
     pub user: Option<String>,
     /// Adds to the log.
     pub verbose: u8,
-    /// An invitation to make when the node runs, for the next machine.
+    /// An invitation for the next machine, to be created once the node runs.
     pub invite: Option<MeshInvitation>,
 }
 
@@ -73,7 +73,7 @@ pub struct UpReport {
     pub token: Option<String>,
 }
 
-/// The maximum number of workers that share the control thread's allocation arena, as at a server.
+/// The maximum number of workers that share the control thread's allocation arena, as for a server.
 const ONE_ARENA: u16 = 2;
 
 /// Called once the node runs.
@@ -93,7 +93,7 @@ pub fn up(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> ExitCode {
 fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Fault> {
     log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
-    // Keys stay out of core dumps; if that is impossible, the mesh works nevertheless.
+    // Keep keys out of core dumps. If that fails, the mesh works anyway.
     let _ = adit_linux::privileges::protect_memory();
     let mut settings = Settings::load(paths)?;
     settings.port = options.port.unwrap_or(settings.port);
@@ -108,7 +108,7 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
         names: options.names,
         exit: options.exit.clone(),
     };
-    // The helper ends last, when nothing is left to undo.
+    // The helper ends last, when everything is undone.
     let helper = helper::start(&MESH, &duty, &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -228,7 +228,7 @@ impl Start<'_> {
             plan.dns = host_plan::dns(&plan, node.changes());
             refused.extend(notes(host.change(&plan).await?));
         }
-        // Without a helper, it keeps the capability to change routes.
+        // Without a helper, the process keeps the capability to change routes.
         let kept = [Capability::CAP_NET_ADMIN];
         privileges::become_user("node", options.user.as_ref(), is_helped, &kept)?;
         let policy = NodePolicy::new(paths, &settings, workers, stored, &node)?;
@@ -309,7 +309,7 @@ fn make_node(
     Ok((node, Files { roster, reach, admin }))
 }
 
-/// Answers queries for the names of the mesh, if that is possible.
+/// Starts the DNS server, if possible.
 async fn serve_names(zone: Zone, plan: &HostPlan) -> Option<Names> {
     let own: Vec<IpAddr> = plan.addresses.iter().map(IpNet::addr).collect();
     let started = Names::start(zone, &own).await;

@@ -36,8 +36,7 @@ use train_sender::{SendFailure, TRAINS, TrainSender};
 const ARENA: usize = 256 << 10;
 /// The space that an ordinary super-packet needs when sealed: 64 KiB and the overhead of 64 segments.
 const SUPER_PACKET: usize = 72 << 10;
-/// The maximum number of reads from the TUN device before the socket, and control's messages to the same peer, get
-/// their turn.
+/// The maximum number of reads from the TUN device before the socket and control messages to the same peer get their turn.
 const READS_PER_TURN: usize = 128;
 /// The maximum number of bytes read per turn: three super-packets, as many as the arena holds sealed. Packets that
 /// arrive meanwhile, such as the reply to a ping, wait for no more than these.

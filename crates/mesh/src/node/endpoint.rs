@@ -98,7 +98,7 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Keeps an endpoint in place of the known one. If there is no room, the oldest one of a node that is not `needed`
+    /// Stores an endpoint in place of the known one. If there is no room, the oldest one of a node that is not `needed`
     /// makes room. Returns whether it was kept.
     pub(super) fn put(&mut self, endpoint: Endpoint, needed: impl Fn(&KeyHash) -> bool) -> bool {
         let is_known = self.by_node.contains_key(&endpoint.node);

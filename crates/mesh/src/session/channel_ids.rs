@@ -38,8 +38,8 @@ impl ChannelIds {
         self.in_use.get(&id).copied().flatten()
     }
 
-    /// Reserves random ids for the channels of a session, each of another worker as far as there are workers. Returns
-    /// `None` if there are not enough.
+    /// Reserves random ids for the channels of a session, for a different worker each as far as possible. Returns `None`
+    /// if there are not enough.
     pub(super) fn reserve(
         &mut self,
         number: SessionNumber,
@@ -83,7 +83,7 @@ impl ChannelIds {
         self.in_use.shrink_to_fit();
     }
 
-    /// Returns a random id that is not in use: one of this worker, or of any.
+    /// Returns a free random id: of this worker, or of any worker.
     fn free(&self, worker: Option<usize>, random: &mut Random) -> Option<PeerId> {
         let (first, size) = (*self.allowed.start(), u32::try_from(self.count()).ok()?);
         let start = u64::from(random.below(size));

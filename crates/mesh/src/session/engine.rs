@@ -104,7 +104,7 @@ pub struct SessionEngine {
     pub(super) timers: BTreeSet<(Instant, SessionNumber)>,
     next: u64,
     pub(super) counters: SessionCounters,
-    /// Whether copies of keys may remain on the stack.
+    /// Whether the stack may contain copies of keys.
     pub(super) soiled: bool,
 }
 
@@ -384,7 +384,7 @@ impl SessionEngine {
         sessions.map(|(&number, _)| number).collect()
     }
 
-    /// Returns the number of channels for a further session: one if ids are scarce, so that other sessions get one.
+    /// Returns the number of channels for another session: one if ids are scarce, so enough remain for other sessions.
     pub(super) fn offered(&self) -> usize {
         if self.channel_ids.are_scarce() { 1 } else { self.policy.channels }
     }
@@ -426,7 +426,7 @@ impl SessionEngine {
         self.schedule(number);
     }
 
-    /// Files a session of datagrams under its peer's session id, once that is known.
+    /// Indexes a datagram session by its peer's session id, once that is known.
     pub(super) fn file(&mut self, number: SessionNumber) {
         if let Some(session) = self.sessions.get_mut(&number)
             && session.filed.is_none()

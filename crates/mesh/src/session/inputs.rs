@@ -37,7 +37,7 @@ impl Engine for SessionEngine {
 }
 
 impl SessionEngine {
-    /// A separate function, so that its stack frame is below its caller's.
+    /// A separate function, so its stack frame is below its caller's.
     #[inline(never)]
     fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
@@ -75,7 +75,7 @@ impl SessionEngine {
         }
     }
 
-    /// Takes a session that the listener has begun.
+    /// Takes over a session that the listener has begun.
     pub(super) fn accepted(
         &mut self,
         now: Instant,
@@ -91,7 +91,7 @@ impl SessionEngine {
         self.handle_events(now, number, Ok(events), out);
     }
 
-    /// Lets the attempts at a link try a reset that may answer one of them.
+    /// Offers a reset to each attempt on the link, because it may answer one of them.
     fn answered(&mut self, now: Instant, link: Link, packet: &[u8], out: &mut Out) {
         let waits = |session: &Session| {
             let own = session.record.link();
@@ -102,7 +102,7 @@ impl SessionEngine {
         let attempts = self.sessions.iter().filter(|(_, session)| waits(session));
         let attempts: Vec<SessionNumber> = attempts.map(|(&number, _)| number).collect();
         for number in attempts {
-            // The packet is unwrapped in place, and others need the original.
+            // Unwrapping changes the packet in place, and other attempts need the original.
             self.session_packet(now, number, &mut packet.to_vec(), out);
             let session = self.sessions.get(&number);
             if session.is_none_or(|session| session.record.remote_id().is_some()) {
@@ -192,7 +192,7 @@ impl SessionEngine {
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
         self.end_silent(now, out);
-        // Each session once: one that is due again at once must not block the others.
+        // Run each session once: a session that is due again at once must not block the others.
         let due = self.timers.range(..=(now, SessionNumber(u64::MAX)));
         let due: Vec<SessionNumber> = due.map(|&(_, number)| number).collect();
         for number in due {

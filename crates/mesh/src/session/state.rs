@@ -48,7 +48,7 @@ pub(super) struct Session {
     pub(super) standing: bool,
     pub(super) began: Instant,
     pub(super) established: Option<Instant>,
-    /// Whether it counts as a handshake of the listener; one for joining does so until it ends.
+    /// Whether it counts as one of the listener's handshakes; one for joining does so until it ends.
     pub(super) is_handshake: bool,
     /// The peer's session id under which its packets are found.
     pub(super) filed: Option<SessionId>,

@@ -75,7 +75,7 @@ impl PathFinder {
         }
     }
 
-    /// Records the size of a probe that came back. The peer names it, so only a size that is tried counts.
+    /// Records the size of an echoed probe. The peer names it, so only a size that is tried counts.
     pub(super) fn on_mtu_echo(&mut self, route: Route, payload: u16) {
         let Route::Direct { to, .. } = route else { return };
         let size = payload.saturating_add(headers(to.is_ipv6()));

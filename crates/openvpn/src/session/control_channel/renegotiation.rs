@@ -25,8 +25,7 @@ pub(super) struct NegotiationFailures {
     again: Instant,
 }
 
-/// The peer's request to renegotiate, which is delayed until [`ControlChannel::pace`] allows it. It is stored because a
-/// stream never retransmits.
+/// The peer's request to renegotiate, delayed until [`ControlChannel::pace`] allows it. It is stored because a stream never retransmits.
 pub(super) struct PostponedRenegotiation {
     until: Instant,
     session: SessionId,
