@@ -4,6 +4,7 @@ mod addresses;
 mod admin;
 mod apps;
 mod directory;
+mod ethernet;
 mod events;
 mod helper_duty;
 mod host_plan;

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use adit_dataplane::{PlaneConfig, Relay, StreamOptions};
+use adit_dataplane::{PlaneConfig, StreamOptions};
 use adit_dns::zone::Zone;
 use adit_engine::Transport;
 use adit_linux::privileges::Capability;
 use adit_linux::udp::{UdpOptions, UdpSocket, steer};
-use adit_mesh::node::{FIRST_APP, Node, NodeConfig, RelayLimits};
+use adit_mesh::node::{Node, NodeConfig, RelayLimits};
+use adit_mesh::roster::Layer;
 use adit_mesh::session::Policy;
 use adit_openvpn_data::packet::SENDER;
 use adit_runtime::authorize::CertificateOnly;
@@ -20,7 +21,7 @@ use adit_runtime::control::{MeshInvitation, MeshReport};
 use adit_runtime::driver::{Driver, Sockets, bind_problem};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{self, sockets};
-use adit_runtime::host::{ApplyOutcome, Device, HostHandle, HostPlan};
+use adit_runtime::host::{ApplyOutcome, HostHandle, HostPlan};
 use adit_runtime::instance::{self, Controls};
 use adit_runtime::log::LogLimiter;
 use adit_runtime::plane_backend::{PlaneBackend, gates, tun_offloads};
@@ -31,6 +32,7 @@ use tokio::task::LocalSet;
 use super::addresses::OwnAddresses;
 use super::apps::AppServer;
 use super::directory::NodeDirectory;
+use super::ethernet;
 use super::helper_duty::{MESH, MeshDuty};
 use super::host_plan::{self, Conflict};
 use super::memory_release::MemoryRelease;
@@ -99,6 +101,7 @@ fn start(paths: &Paths, options: &UpOptions, on_up: OnUp<'_>) -> Result<(), Faul
     settings.port = options.port.unwrap_or(settings.port);
     settings.exit = options.exit.clone().or(settings.exit);
     let state = State::open(paths)?;
+    ethernet::check_settings(&settings, &state.changes)?;
     let directory = DirectoryConfig::load(paths)?;
     paths.create()?;
     let duty = MeshDuty {
@@ -192,7 +195,8 @@ impl Start<'_> {
         let conflict =
             Conflict::find(&state.changes, &netinfo::local_networks_except(&settings.device));
         conflict.iter().for_each(|conflict| tracing::warn!("{conflict}"));
-        let device = Device::Tun(Some(settings.device.clone()));
+        let layer = state.changes.genesis().layer;
+        let device = host_plan::device(&settings, layer);
         let (mut host, tun) = HostHandle::open(&device, tun_offloads(), workers)?;
         // Marked packets stay outside a full tunnel.
         let mark = match &settings.exit {
@@ -205,10 +209,10 @@ impl Start<'_> {
         let config = PlaneConfig {
             tun,
             sockets: sockets.all(),
-            relay: Relay::Clients(FIRST_APP),
+            relay: ethernet::relay(layer),
             gates: gates(),
             client: false,
-            ethernet: false,
+            ethernet: layer == Layer::Ethernet,
         };
         let stored = policy::stored(paths)?;
         let apps = AppServer::open(paths)?;
@@ -235,6 +239,7 @@ impl Start<'_> {
         let (plane, upcalls) = adit_openvpn_data::start(config, policy.filter_config(), now)
             .map_err(|error| Fault::environment(format!("cannot start the data plane: {error}")))?;
         plane.report_unrouted();
+        plane.guard_sources(ethernet::guarded(node.changes()));
         let backend = PlaneBackend::new(plane, upcalls, StreamOptions::default());
         let driver = Driver::new(node, backend, sockets, Arc::new(CertificateOnly))?;
         let directory = NodeDirectory::start(directory, driver.engine())?;
