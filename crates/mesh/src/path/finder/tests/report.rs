@@ -3,11 +3,7 @@ use super::*;
 /// Returns the reason that a node reports for a peer, with these NATs, after a round without an answer.
 fn reason(own: NatKind, peer: NatKind, own_seen: &[&str], peer_seen: &[&str]) -> String {
     let mut a = finder(A, B, "192.0.2.1:1194");
-    a.nat = NatInfo {
-        kind: own,
-        seen: own_seen.iter().map(|seen| address(seen)).collect(),
-        ..NatInfo::default()
-    };
+    a.nat = NatInfo { kind: own, seen: own_seen.iter().map(|seen| address(seen)).collect() };
     let observed = |seen: &&str| candidate(seen, CandidateKind::Observed);
     let mut candidates: Vec<Candidate> = peer_seen.iter().map(observed).collect();
     candidates.push(candidate(PEER, CandidateKind::Own));
