@@ -49,6 +49,10 @@ pub const QUESTION_LIMIT: usize = 1024;
 /// The number of times that the driver polls the data plane's queues before all other inputs have their turn.
 const LOOKS: u32 = 4;
 
+/// The time for which the engine gets one input after the other. Then the caller's other inputs and other tasks, such as
+/// those of the control socket, have their turn, however many packets wait and however long each one takes.
+const TURN: Duration = Duration::from_millis(5);
+
 /// The result of [`Driver::next`].
 #[derive(Debug)]
 pub enum Event<E> {
@@ -95,6 +99,8 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     /// the driver is about to sleep.
     called: bool,
     looks: u32,
+    /// The time at which the current turn began: see [`TURN`].
+    turn_began: Instant,
     events: VecDeque<Event<E::Event>>,
     send_errors: SendErrors,
     /// The counters of the control channel's packets.
@@ -163,6 +169,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             upcalls: VecDeque::new(),
             called: false,
             looks: 0,
+            turn_began: now(),
             events: VecDeque::new(),
             send_errors: SendErrors::default(),
             control: Counters::default(),
@@ -304,6 +311,11 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             }
             if let Some(fault) = self.backend.failure() {
                 return Err(fault);
+            }
+            if now().since(self.turn_began) >= TURN {
+                // The next turn begins here, so that the engine gets on even if the caller drops this future each time.
+                self.turn_began = now();
+                tokio::task::yield_now().await;
             }
             // Packets and timers take turns. A flood of packets must not delay timers, and an engine whose deadline
             // stays in the past must not delay packets.

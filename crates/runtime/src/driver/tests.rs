@@ -10,8 +10,13 @@ use adit_linux::poll::EventFd;
 use adit_linux::tcp::{TcpListenOptions, TcpListener, TcpStream};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
 
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+
 use super::*;
 use crate::authorize::ResponseFuture;
+use crate::control::{Request, Response, Server, StatusReport};
+use crate::instance::{self, Controls, EndReason, Instance};
+use crate::signals::Signals;
 use crate::trivial::Trivial;
 
 /// An engine that records its inputs and returns the outputs that the test queued.
@@ -20,6 +25,8 @@ struct Script {
     log: Vec<String>,
     on_input: VecDeque<Vec<Output<&'static str, Trivial>>>,
     deadline: Option<Instant>,
+    /// The time that each input takes.
+    slow: Duration,
 }
 
 impl Engine for Script {
@@ -32,6 +39,7 @@ impl Engine for Script {
         input: Input<'_, Trivial>,
         out: &mut Outbox<&'static str, Trivial>,
     ) {
+        std::thread::sleep(self.slow);
         self.log.push(match input {
             Input::Tick => {
                 self.deadline = None;
@@ -449,4 +457,71 @@ async fn another_dial_gives_up_the_one_under_way() {
     fed(&mut driver, 0).await;
     assert!(listener.accept().is_err());
     assert_eq!(*fake.verbs.borrow(), ["add 8000"]);
+}
+
+/// A program with nothing but a driver.
+struct Busy(Driver<Script, Fake>);
+
+impl Instance for Busy {
+    type Event = Event<&'static str>;
+    type Reason = ();
+
+    fn role(&self) -> &'static str {
+        "busy"
+    }
+
+    async fn next(&mut self) -> Result<Self::Event, Fault> {
+        self.0.next().await
+    }
+
+    async fn handle(&mut self, _: Self::Event) -> Result<Option<EndReason<()>>, Fault> {
+        Ok(None)
+    }
+
+    async fn tick(&mut self) -> Result<Option<EndReason<()>>, Fault> {
+        Ok(None)
+    }
+
+    fn reload(&mut self) {}
+
+    fn request(&mut self, _: Request) -> Response {
+        Response::Done { count: 0 }
+    }
+
+    fn report(&mut self, _: &mut StatusReport) {}
+}
+
+#[tokio::test]
+async fn a_request_on_the_control_socket_is_answered_while_many_slow_packets_wait() {
+    const PACKETS: u32 = 2000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("one.sock");
+    let mut controls = Controls {
+        signals: Signals::none(),
+        socket: Some(Server::open(&path).unwrap()),
+        notifier: None,
+    };
+    let fake = Fake::new();
+    let notices = (0..PACKETS).map(|n| Upcall::Notice(Notice::PeerSilent(PeerId(n))));
+    fake.waiting.borrow_mut().extend(notices);
+    fake.wakeup.signal();
+    let script = Script { slow: Duration::from_millis(1), ..Script::default() };
+    let mut busy = Busy(driver(script, &fake));
+    // A task on the same thread, so that it gets on only when the program lets it.
+    let asked = tokio::spawn(async move {
+        let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let mut requests = serde_json::to_vec(&Request::Status).unwrap();
+        requests.push(b'\n');
+        requests.extend(serde_json::to_vec(&Request::Stop).unwrap());
+        requests.push(b'\n');
+        stream.write_all(&requests).await.unwrap();
+        let mut answer = String::new();
+        tokio::io::BufReader::new(stream).read_line(&mut answer).await.unwrap();
+        answer
+    });
+    assert_eq!(instance::run(&mut busy, &mut controls).await, Ok(EndReason::Asked));
+    let answer = asked.await.unwrap();
+    assert!(answer.contains("\"role\":\"busy\""), "{answer}");
+    let handled = busy.0.engine.log.len();
+    assert!((1..PACKETS as usize / 2).contains(&handled), "after {handled} packets");
 }
