@@ -356,6 +356,9 @@ fn refused(error: LeafError) -> Fault {
 }
 
 #[cfg(test)]
+mod expiry_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -489,7 +489,7 @@ mod tests {
         };
         assert!(addresses(&tablet).iter().all(|address| to.contains(address)), "{to:?}");
         assert!(addresses(&phone).iter().all(|address| !to.contains(address)), "{to:?}");
-        let sessions: Vec<KeyHash> = node.valid_members().collect();
+        let sessions: Vec<KeyHash> = node.valid_members(NOW).collect();
         assert!(sessions.len() == 2 && !sessions.contains(&phone) && !sessions.contains(&tablet));
         assert!(!node.is_valid_member(NOW, &tablet));
         // A packet for an app makes its gateway the peer.

@@ -96,7 +96,7 @@ impl Node {
             return;
         }
         self.neighbours_of = Some(hour);
-        let members: Vec<KeyHash> = self.valid_members().collect();
+        let members: Vec<KeyHash> = self.valid_members(now).collect();
         let relays = self.relays();
         let own = if is_broadcast_domain(self.changes.genesis().layer, members.len()) {
             members
@@ -119,7 +119,7 @@ impl Node {
         self.standing.contains(peer)
             || relays_of(&self.mesh, peer, &relays).contains(&self.own)
             || {
-                let members: Vec<KeyHash> = self.valid_members().collect();
+                let members: Vec<KeyHash> = self.valid_members(now).collect();
                 let hour = self.hour(now);
                 standing_neighbours(&self.mesh, peer, &members, &relays, hour).contains(&self.own)
             }

@@ -178,8 +178,8 @@ impl Node {
     /// Begins a session with a peer, and returns this node's permissions for it.
     pub(super) fn trust_of_new(&mut self, now: Instant, key: &KeyHash) -> Trust {
         self.freshness.connected(now, self.unix(now));
-        self.freshness.advance(now, self.others());
-        self.freshness.trust(key, self.unix(now), self.others())
+        self.freshness.advance(now, self.others(now));
+        self.freshness.trust(key, self.unix(now), self.others(now))
     }
 
     /// Records that a member has the same roster.
@@ -198,7 +198,7 @@ impl Node {
 
     /// Adds and removes routes to peers, as the comparisons permit.
     pub(super) fn update_trust(&mut self, now: Instant, out: &mut Out) {
-        let (unix, others) = (self.unix(now), self.others());
+        let (unix, others) = (self.unix(now), self.others(now));
         self.freshness.advance(now, others);
         let mut changed = Vec::new();
         for (key, peer) in &mut self.peers {
@@ -218,8 +218,8 @@ impl Node {
     }
 
     /// Returns the number of all other members.
-    fn others(&self) -> usize {
-        self.valid_members().filter(|key| *key != self.own).count()
+    fn others(&self, now: Instant) -> usize {
+        self.valid_members(now).filter(|key| *key != self.own).count()
     }
 }
 

@@ -155,8 +155,8 @@ impl Node {
     }
 
     /// Returns the members whose membership has not expired, except leaves, which have no sessions.
-    pub(super) fn valid_members(&self) -> impl Iterator<Item = KeyHash> {
-        let (_, unix) = self.base;
+    pub(super) fn valid_members(&self, now: Instant) -> impl Iterator<Item = KeyHash> {
+        let unix = self.unix(now);
         let has_sessions =
             move |member: &&Member| member.leaf_of.is_none() && !member.is_expired(unix);
         self.roster.members().filter(has_sessions).map(|it| it.key)
@@ -206,9 +206,8 @@ impl Node {
         out.event(NodeEvent::Added(added));
         // A removed node learns of the removal before its sessions end.
         self.send_waiting(now);
-        let before: BTreeSet<KeyHash> = self.valid_members().collect();
         let former = std::mem::replace(&mut self.roster, roster);
-        self.members_changed(now, &before, out);
+        self.members_changed(now, out);
         if self.roster.policy() != former.policy() {
             out.event(NodeEvent::Policy);
             self.fetch_policy(now);
@@ -230,19 +229,31 @@ impl Node {
         out.event(NodeEvent::Roster);
     }
 
+    pub(super) fn set_next_expiry(&mut self, now: Instant) {
+        let unix = self.unix(now);
+        let ends = self.roster.members().filter_map(|member| member.not_after);
+        self.next_expiry = ends.filter(|end| *end >= unix).min();
+    }
+
     /// Admits new members, and expels former ones.
-    fn members_changed(&mut self, now: Instant, before: &BTreeSet<KeyHash>, out: &mut Out) {
-        let after: BTreeSet<KeyHash> = self.valid_members().collect();
-        for key in after.difference(before) {
+    fn members_changed(&mut self, now: Instant, out: &mut Out) {
+        self.set_next_expiry(now);
+        if self.is_removed {
+            return;
+        }
+        let mut valid: BTreeSet<KeyHash> = self.valid_members(now).collect();
+        if !valid.contains(&self.own) {
+            self.is_removed = true;
+            valid.clear();
+        }
+        let admitted: BTreeSet<KeyHash> = self.sessions.admitted().collect();
+        for key in valid.difference(&admitted) {
             self.sessions.admit(*key);
         }
-        for key in before.difference(&after) {
+        for key in admitted.difference(&valid) {
             self.expel(now, key, out);
         }
-        if !after.contains(&self.own) && !std::mem::replace(&mut self.is_removed, true) {
-            for key in &after {
-                self.expel(now, key, out);
-            }
+        if self.is_removed {
             out.event(NodeEvent::Removed);
         }
     }
@@ -265,11 +276,9 @@ impl Node {
         self.neighbours_of = None;
     }
 
-    /// Expels members whose membership has expired.
+    /// Expels members whose membership has expired, and admits those that are valid again because the clock was set back.
     pub(super) fn check_expiry(&mut self, now: Instant, out: &mut Out) {
-        let before: BTreeSet<KeyHash> = self.valid_members().collect();
-        self.base = (now, self.unix(now));
-        self.members_changed(now, &before, out);
+        self.members_changed(now, out);
         self.check_apps(now, out);
     }
 
@@ -327,8 +336,7 @@ impl Node {
     ) -> R {
         let unix = self.unix(now);
         let inviter = self.roster.member(&self.own).and_then(|own| own.name.clone());
-        let before: BTreeSet<KeyHash> = self.valid_members().collect();
-        let former: Vec<Member> = self.roster.members().cloned().collect();
+        let former = self.roster.members().count();
         // Unlike `signing_key`, this borrows only two fields, not the whole node.
         let key = greatest_right(self.admin.as_ref(), &self.key, &self.roster);
         let mut signed = None;
@@ -349,9 +357,9 @@ impl Node {
             out.event(NodeEvent::Added(vec![hash]));
             self.sync.push(&[hash]);
             self.unsent.extend(self.by_session.keys());
-            self.members_changed(now, &before, out);
+            self.members_changed(now, out);
             self.neighbours_of = None;
-            debug_assert!(self.roster.members().ne(&former), "no node was admitted");
+            debug_assert!(self.roster.members().count() > former, "no node was admitted");
             out.event(NodeEvent::Roster);
             out.event(NodeEvent::Invitations);
             if let Action::Admit { key, .. } = action {

@@ -229,6 +229,8 @@ pub struct Node {
     punch_budget: Arc<PunchBudget>,
     next_tick: Instant,
     next_compare: Instant,
+    /// The time at which the next membership of a node or an app ends.
+    next_expiry: Option<UnixTime>,
     /// The hour for which the current neighbours were chosen.
     neighbours_of: Option<u64>,
     retry_at: Option<Instant>,
@@ -304,6 +306,7 @@ impl Node {
             punch_budget: Arc::new(PunchBudget::default()),
             next_tick: now,
             next_compare: now + COMPARE,
+            next_expiry: None,
             neighbours_of: None,
             retry_at: None,
             has_begun: false,
@@ -314,8 +317,9 @@ impl Node {
             node.policies.put(text, None);
         }
         node.sessions.set_ids(relaying::ids(node.is_relay(&node.own)));
-        let members: Vec<KeyHash> = node.valid_members().collect();
+        let members: Vec<KeyHash> = node.valid_members(now).collect();
         members.into_iter().for_each(|member| node.sessions.admit(member));
+        node.set_next_expiry(now);
         Ok(node)
     }
 
@@ -368,6 +372,8 @@ impl Node {
         self.set_apps_unix_time(now, unix);
         self.freshness.clock_set(unix);
         self.next_compare = now;
+        // Checks all members in the next tick, since the clock may have passed several ends in either direction.
+        self.next_expiry = Some(UnixTime(0));
     }
 
     fn unix(&self, now: Instant) -> UnixTime {
@@ -435,6 +441,8 @@ impl Node {
             self.next_compare = now + COMPARE;
             self.sync.compare();
             self.unsent.extend(self.by_session.keys());
+        }
+        if self.next_expiry.is_some_and(|end| end < self.unix(now)) {
             self.check_expiry(now, out);
         }
         self.choose_neighbours(now);

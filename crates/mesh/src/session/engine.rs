@@ -169,6 +169,11 @@ impl SessionEngine {
         self.members.insert(peer);
     }
 
+    /// Returns the keys that may have sessions of [`Protocol::Mesh`].
+    pub fn admitted(&self) -> impl Iterator<Item = KeyHash> {
+        self.members.iter().copied()
+    }
+
     /// Ends a key's sessions, and refuses further ones.
     pub fn expel(&mut self, now: Instant, peer: &KeyHash, out: &mut Out) {
         self.members.remove(peer);

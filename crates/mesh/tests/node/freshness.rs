@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
+use adit_engine::UnixTime;
+use adit_mesh::node::{NodeEvent, RouteKind};
 use adit_mesh::roster::{Action, Revocation};
+use adit_mesh::token::Terms;
 
 use crate::world::{SECOND, World};
 
@@ -146,4 +149,48 @@ fn a_member_that_was_cut_off_by_age_has_its_routes_again_when_another_one_confir
     assert!(!w.has_way(1, other) && report(&w, 1, 2).is_expired);
     w.start(0, hub);
     assert!(w.run_until(SECOND * 180, |w| w.has_way(1, other)));
+}
+
+/// A hub, a guest whose membership ends at the returned time, and another member with a session with both.
+fn with_a_guest() -> (World, UnixTime) {
+    let mut w = World::new(1);
+    for n in 1..=3 {
+        w.machine(&format!("198.51.100.{n}"), None);
+    }
+    w.found(0);
+    let end = UnixTime(w.unix().0 + 100);
+    let token = w.invite(0, Terms { not_after: Some(end), ..Terms::default() }, 1);
+    w.join(1, token, "guest");
+    w.join_all(0, &[2]);
+    w.run_for(SECOND * 20);
+    w.ping(2, 1, SECOND * 5).unwrap();
+    (w, end)
+}
+
+#[test]
+fn a_membership_that_is_over_ends_its_sessions_within_three_seconds() {
+    let (mut w, end) = with_a_guest();
+    let left = (end.0 - w.unix().0) as u32;
+    w.run_for(SECOND * left);
+    assert!([0, 2].iter().all(|of| w.route(*of, 1) != RouteKind::None), "a member until then");
+    w.run_for(SECOND * 3);
+    for of in [0, 2] {
+        assert_eq!(w.route(of, 1), RouteKind::None, "{of}");
+        assert!(!w.has_way(of, address(&w, 1)), "{of}");
+    }
+    let removed = |event: &NodeEvent| matches!(event, NodeEvent::Removed);
+    assert!(w.machines[1].events.iter().any(removed), "the guest itself knows it");
+    assert!(!w.machines[2].events.iter().any(removed));
+}
+
+#[test]
+fn a_clock_that_is_set_ahead_ends_a_membership_until_it_is_set_back() {
+    let (mut w, end) = with_a_guest();
+    let late = UnixTime(end.0 + 1);
+    w.act(0, |node, now, _| node.set_unix_time(now, late));
+    w.run_for(SECOND * 2);
+    assert_eq!(w.route(0, 1), RouteKind::None);
+    let right = w.unix();
+    w.act(0, |node, now, _| node.set_unix_time(now, right));
+    assert!(w.ping(1, 0, SECOND * 30).is_some() && w.ping(0, 1, SECOND * 30).is_some());
 }
