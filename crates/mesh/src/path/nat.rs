@@ -8,11 +8,15 @@ use adit_engine::Instant;
 
 use super::KeyHash;
 
-/// The maximum number of remembered observers; a new one replaces the oldest.
+/// The maximum number of observers that are remembered. The one that was confirmed the longest ago makes room, but not
+/// within [`CONFIRMED`]. Otherwise the known addresses of a node with more peers would change all the time.
 pub const MAX_OBSERVERS: usize = 8;
 
 /// The time after which an observation expires. Many NATs drop a mapping earlier.
 const OBSERVATION_LIFETIME: Duration = Duration::from_secs(600);
+
+/// The time for which an observation counts as confirmed: two intervals of the probes that keep a path open.
+const CONFIRMED: Duration = Duration::from_secs(60);
 
 /// Ports of one NAT that are at most this far apart count as sequential.
 const SEQUENTIAL_STEP: u16 = 64;
@@ -42,7 +46,7 @@ pub enum NatKind {
 pub struct NatInfo {
     /// The mapping behaviour.
     pub kind: NatKind,
-    /// The addresses at which other nodes see the node, oldest first.
+    /// The addresses at which other nodes see the node, in the order in which they were new.
     pub seen: Vec<SocketAddr>,
 }
 
@@ -51,7 +55,7 @@ pub struct NatInfo {
 pub struct NatObserver {
     /// The addresses that the socket has on its own machine.
     own: Vec<SocketAddr>,
-    /// The latest observation of each observer, oldest first.
+    /// The latest observation of each observer, in the order in which they were new.
     observations: Vec<Observation>,
     udp_blocked: bool,
 }
@@ -117,13 +121,23 @@ impl NatObserver {
         if seen.is_ipv6() {
             return;
         }
+        self.udp_blocked = false;
+        // A confirmed one keeps its place, so that the order is that of the NAT's mappings.
+        let same = |old: &&mut Observation| old.observer == observer && old.seen == seen;
+        if let Some(known) = self.observations.iter_mut().find(same) {
+            known.at = now;
+            return;
+        }
         self.observations
             .retain(|old| old.observer != observer && now.since(old.at) < OBSERVATION_LIFETIME);
         if self.observations.len() >= MAX_OBSERVERS {
-            self.observations.remove(0);
+            let oldest = self.observations.iter().enumerate().min_by_key(|(_, old)| old.at);
+            match oldest.map(|(index, old)| (index, now.since(old.at))) {
+                Some((index, age)) if age >= CONFIRMED => drop(self.observations.remove(index)),
+                _ => return,
+            }
         }
         self.observations.push(Observation { observer, seen, at: now });
-        self.udp_blocked = false;
     }
 
     /// Records that no relay answers over UDP although one answers over TCP. Returns whether that is new.
@@ -218,6 +232,27 @@ mod tests {
         }
         assert_eq!(nat.classify(NOW).seen.len(), MAX_OBSERVERS);
         assert_eq!(nat.classify(NOW + OBSERVATION_LIFETIME).kind, NatKind::Unknown);
+    }
+
+    #[test]
+    fn a_confirmed_observation_keeps_its_place_and_a_new_observer_takes_that_of_a_silent_one() {
+        let mut nat = NatObserver::new(Vec::new());
+        let mut see = |seconds: u64, observer: u8, port: u16| {
+            let now = NOW + Duration::from_secs(seconds);
+            nat.observe(now, [observer; 32], SocketAddr::from(([203, 0, 113, 7], port)));
+            nat.classify(now).seen.iter().map(SocketAddr::port).collect::<Vec<_>>()
+        };
+        for observer in 1..=8 {
+            see(0, observer, 40_000 + u16::from(observer));
+        }
+        let first: Vec<u16> = (40_001..=40_008).collect();
+        assert_eq!(see(10, 1, 40_001), first, "confirmed");
+        assert_eq!(see(20, 9, 40_009), first, "no room");
+        (1..=7).for_each(|observer| drop(see(50, observer, 40_000 + u16::from(observer))));
+        assert_eq!(see(59, 9, 40_009), first, "the last one is not silent for long enough");
+        let last: Vec<u16> = (40_001..=40_007).chain([40_009]).collect();
+        assert_eq!(see(60, 9, 40_009), last);
+        assert_eq!(see(61, 1, 40_010).last(), Some(&40_010), "a new mapping");
     }
 
     #[test]

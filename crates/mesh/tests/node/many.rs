@@ -18,7 +18,7 @@ const BEHAVIOURS: [NatBehaviour; 5] = [
 ];
 
 /// Creates a mesh of a hub, a second relay, and nodes behind NATs of all kinds.
-fn mesh(seed: u8) -> World {
+fn mesh(seed: u8, nodes: usize) -> World {
     let mut w = World::new(seed);
     let hub = w.machine("198.51.100.1", None);
     w.found(hub);
@@ -27,7 +27,7 @@ fn mesh(seed: u8) -> World {
     w.join(second, token, "second");
     w.run_for(SECOND);
     let mut others = Vec::new();
-    for n in 2..NODES {
+    for n in 2..nodes {
         let behaviour = BEHAVIOURS[n % BEHAVIOURS.len()];
         let site = w.site(&format!("203.0.113.{n}"), behaviour);
         others.push(w.machine("10.0.0.2", Some(site)));
@@ -46,7 +46,7 @@ fn assert_agreed(w: &World) {
 
 #[test]
 fn all_have_the_same_roster_and_reach_each_other() {
-    let mut w = mesh(1);
+    let mut w = mesh(1, NODES);
     assert_agreed(&w);
     let mut random = Random::new([1; 32]);
     for _ in 0..60 {
@@ -63,7 +63,7 @@ fn all_have_the_same_roster_and_reach_each_other() {
 #[test]
 fn nodes_that_come_and_go_agree_in_the_end_and_a_removed_one_stays_out() {
     for seed in 0..seeds() {
-        let mut w = mesh(seed);
+        let mut w = mesh(seed, NODES);
         let mut random = Random::new([seed ^ 0x77; 32]);
         let mut stopped = Vec::new();
         for _ in 0..6 {
@@ -103,4 +103,28 @@ fn nodes_that_come_and_go_agree_in_the_end_and_a_removed_one_stays_out() {
 /// Returns the number of seeds, which `ADIT_SEEDS` sets.
 fn seeds() -> u8 {
     std::env::var("ADIT_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2)
+}
+
+/// All bytes count: pings, probes, comparisons of rosters, one renewal of each session's keys, and the hourly change of one
+/// neighbour. None of them depends on the number of members, except at relays.
+#[test]
+fn an_idle_node_sends_less_than_200_bytes_a_second() {
+    const FEW: usize = 12;
+    const TIME: u32 = 3600;
+    let mut w = mesh(1, FEW);
+    w.pings = true;
+    w.run_for(SECOND * 900);
+    let before: Vec<u64> = (0..FEW).map(|at| w.sent_bytes(at)).collect();
+    let sessions: Vec<usize> = (0..FEW).map(|at| w.node(at).connections()).collect();
+    w.run_for(SECOND * TIME);
+    let each = |at: usize| (w.sent_bytes(at) - before[at]) / u64::from(TIME);
+    let rates: Vec<u64> = (0..FEW).map(each).collect();
+    println!("bytes a second: {rates:?}; sessions: {sessions:?}");
+    let (relays, others) = (&rates[..2], &rates[2..]);
+    // Each has two relays, two neighbours of its own choice, and some that have chosen it.
+    let held: usize = sessions[2..].iter().sum();
+    assert!(held >= 5 * others.len(), "{sessions:?}");
+    let mean = others.iter().sum::<u64>() / others.len() as u64;
+    assert!(mean < 150 && others.iter().all(|rate| *rate < 200), "{others:?}");
+    assert!(relays.iter().all(|rate| *rate < 50 * FEW as u64), "{relays:?}");
 }

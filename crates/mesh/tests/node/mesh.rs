@@ -296,6 +296,67 @@ fn a_node_that_moves_is_reached_again() {
     assert!(w.is_direct(1, 2), "{:?} {:?}", w.route(1, 2), w.route(2, 1));
 }
 
+/// Machines with public addresses in a mesh without a relay.
+fn without_a_relay(count: u8) -> World {
+    let mut w = World::new(1);
+    for n in 1..=count {
+        w.machine(&format!("198.51.100.{n}"), None);
+    }
+    w.found_as(0, false);
+    let others: Vec<usize> = (1..w.machines.len()).collect();
+    w.join_all(0, &others);
+    w.run_for(SECOND * 20);
+    w
+}
+
+#[test]
+fn a_public_node_that_moves_is_reached_again_without_a_relay() {
+    for idle in [0, 300] {
+        let mut w = without_a_relay(3);
+        w.ping(1, 2, SECOND * 5).unwrap();
+        w.talk(1, 2, SECOND * 5);
+        w.run_for(SECOND * idle);
+        w.move_to(2, "198.51.100.77", None);
+        let longest = w.talk(1, 2, SECOND * 30);
+        assert!(longest < SECOND * 4, "idle for {idle} s: {longest:?}");
+        assert_eq!(w.route(1, 2), RouteKind::Direct("198.51.100.77:1194".parse().unwrap()));
+        // A third node, which has no packets for it, has followed as well.
+        assert!(w.ping(0, 2, SECOND * 5).is_some(), "idle for {idle} s");
+    }
+}
+
+#[test]
+fn a_public_node_that_moves_is_reached_again_in_a_mesh_of_two() {
+    for idle in [0, 300] {
+        for moves in [0, 1] {
+            let mut w = without_a_relay(2);
+            w.ping(0, 1, SECOND * 5).unwrap();
+            w.talk(0, 1, SECOND * 5);
+            w.run_for(SECOND * idle);
+            w.move_to(moves, "198.51.100.77", None);
+            let other = 1 - moves;
+            let again = w.ping(other, moves, SECOND * 60);
+            assert!(again.is_some_and(|it| it < SECOND * 4), "{moves}, {idle} s: {again:?}");
+            assert!(w.ping(moves, other, SECOND).is_some(), "{moves}, {idle} s");
+        }
+    }
+}
+
+#[test]
+fn the_only_relay_moves_and_its_peers_follow() {
+    let mut w = behind(&[NatBehaviour::PORT_RESTRICTED]);
+    let public = w.machine("198.51.100.2", None);
+    w.join_all(0, &[public]);
+    w.run_for(SECOND * 20);
+    w.ping(public, 0, SECOND * 5).unwrap();
+    w.move_to(0, "198.51.100.77", None);
+    let again = w.ping(public, 0, SECOND * 60);
+    assert!(again.is_some_and(|it| it < SECOND * 4), "{again:?}");
+    // Nothing from the new address passes the NAT in front of this one, which asks another peer where the relay is.
+    let again = w.ping(1, 0, SECOND * 60);
+    assert!(again.is_some_and(|it| it < SECOND * 20), "{again:?}");
+}
+
 #[test]
 fn a_lost_direct_path_is_replaced_by_the_relay_and_no_session_ends() {
     let mut w = behind(&[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);

@@ -14,6 +14,7 @@ use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, Layer, NodeInfo
 use adit_mesh::session::{KeyHash, Policy};
 use adit_mesh::token::{Invitations, Terms, Token};
 use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
+use adit_openvpn::session::OCC_MAGIC;
 use adit_sim::{BoxId, Delivery, HostId, Impairment, Internet, Loss, NatBehaviour};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -28,8 +29,23 @@ const DELAY: Duration = Duration::from_millis(15);
 /// The first byte of data: an opcode that neither control packets nor probes have.
 const DATA: u8 = 9 << 3;
 
+/// The first byte of a keepalive ping.
+const PING: u8 = DATA | 1;
+
+/// The length of a ping: opcode and peer id 4, epoch and number 8, tag 16, text 16.
+const PING_LEN: usize = 4 + 8 + 16 + 16;
+
+/// The kind of an answer to a probe of the path MTU, after [`OCC_MAGIC`]; the sizes that arrived follow.
+const MTU_REPLY: u8 = 5;
+
 /// The length of the UDP and IPv4 headers.
 const HEADERS: u64 = 28;
+
+/// The bytes of the headers of TCP, with timestamps, and IPv4. A segment with nothing else acknowledges data.
+const TCP_HEADERS: u64 = 20 + 12 + 20;
+
+/// The bytes of the length of a packet on a stream.
+const STREAM_LENGTH: u64 = 2;
 
 /// A data channel.
 #[derive(Clone, Debug)]
@@ -41,6 +57,8 @@ struct Channel {
     wire_id: u32,
     routes: Vec<ipnet::IpNet>,
     keepalive: Keepalive,
+    /// When the next ping is due, if [`World::pings`] is set.
+    next_ping: Option<Instant>,
     /// The first channel of the session, if this is a further one.
     channel_of: Option<PeerId>,
     packets: u64,
@@ -54,6 +72,8 @@ struct Plane {
     splices: BTreeMap<(u32, u32), PeerId>,
     /// The number of packets sent; each takes the next channel.
     sent: usize,
+    /// The bytes of all probes of path MTUs, and of their answers.
+    probe_bytes: u64,
 }
 
 pub(crate) struct Machine {
@@ -91,8 +111,8 @@ pub(crate) struct Machine {
     pub(crate) accepts_streams: bool,
     /// Packets of its streams.
     pub(crate) stream_packets: u64,
-    /// The bytes that it sent, with UDP and IPv4 headers.
-    pub(crate) sent_bytes: u64,
+    /// The bytes of all packets that it sent, with headers of UDP or TCP and IPv4, except for probes of path MTUs.
+    sent_bytes: u64,
 }
 
 /// The events of streams, in order.
@@ -131,6 +151,8 @@ pub(crate) struct World {
     pub(crate) policy: Policy,
     /// What the nodes of the mesh send to each other.
     pub(crate) layer: Layer,
+    /// Whether data planes send pings, as they do where nothing else is sent.
+    pub(crate) pings: bool,
 }
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -162,6 +184,7 @@ impl World {
             machines: Vec::new(),
             policy: Policy::default(),
             layer: Layer::Ip,
+            pings: false,
             stream_events: VecDeque::new(),
             streams: Vec::new(),
         }
@@ -205,8 +228,12 @@ impl World {
         self.machines.len() - 1
     }
 
-    /// Makes a machine the first node of a mesh, with an admin's key.
+    /// Makes a machine the first node of a mesh, with an admin's key. It is a relay.
     pub(crate) fn found(&mut self, machine: usize) {
+        self.found_as(machine, true);
+    }
+
+    pub(crate) fn found_as(&mut self, machine: usize, relay: bool) {
         let admin = admin_key();
         let genesis = Genesis {
             name: name("home"),
@@ -217,11 +244,8 @@ impl World {
             layer: self.layer,
         };
         let mut changes = Changes::new(genesis).unwrap();
-        let node = NodeInfo {
-            relay: true,
-            ipv4: Some([100, 87, 0, 1].into()),
-            ..NodeInfo::named(name("hub"))
-        };
+        let node =
+            NodeInfo { relay, ipv4: Some([100, 87, 0, 1].into()), ..NodeInfo::named(name("hub")) };
         let admit = Action::Admit { key: self.machines[machine].key, node };
         let body = changes.draft(hash(&admin), UNIX, admit).unwrap();
         let change = Change::sign(changes.mesh(), &admin, body).unwrap();
@@ -269,6 +293,16 @@ impl World {
         let node = self.machines[machine].node.take().expect("a running node");
         self.machines[machine].compared = node.compared().to_vec();
         node.changes().clone()
+    }
+
+    #[allow(dead_code, reason = "only the test of the memory needs it")]
+    /// Makes a machine without a node another one, with the key of this seed.
+    pub(crate) fn renew(&mut self, machine: usize, seed: u8) {
+        let it = &mut self.machines[machine];
+        assert!(it.node.is_none(), "a node runs");
+        (it.seed, it.key) = (seed, hash(&signing_key(seed)));
+        (it.events, it.received, it.compared) = Default::default();
+        it.join_result = None;
     }
 
     fn own_addresses(&self, machine: usize) -> Vec<SocketAddr> {
@@ -467,18 +501,55 @@ impl World {
         packet.extend(channel.wire_id.to_be_bytes());
         packet.extend(number.to_be_bytes());
         packet.push(from as u8);
-        let (link, relay) = (channel.link, channel.relay);
-        let link = match relay {
-            Some(relay) => match plane.channels.get(&relay) {
-                Some(relay) => relay.link,
-                None => return,
-            },
-            None => link,
+        let channel = channel.clone();
+        self.transmit_on(from, &channel, packet);
+    }
+
+    /// Sends a packet on a data channel.
+    fn transmit_on(&mut self, machine: usize, channel: &Channel, packet: Vec<u8>) {
+        let it = &self.machines[machine];
+        let link = match channel.relay {
+            Some(relay) => it.plane.channels.get(&relay).map(|relay| relay.link),
+            None => Some(channel.link),
         };
-        let open = |socket| self.machines[from].ports.contains_key(&socket);
-        if link.is_stream() || link.socket().is_some_and(open) {
-            self.transmit(from, link, packet);
+        let open = |socket| it.ports.contains_key(&socket);
+        let is_open = |link: &Link| link.is_stream() || link.socket().is_some_and(open);
+        if let Some(link) = link.filter(is_open) {
+            self.transmit(machine, link, packet);
         }
+    }
+
+    /// Returns when the next ping of a machine is due.
+    fn ping_due(&self, machine: &Machine) -> Option<Instant> {
+        // A channel without a time has just been made.
+        let due = machine.plane.channels.values().map(|it| it.next_ping.unwrap_or(self.now));
+        due.min().filter(|_| self.pings)
+    }
+
+    /// Sends the pings that are due. The channels of a session share those of the first one.
+    fn send_pings(&mut self, machine: usize) {
+        let now = self.now;
+        let mut due = Vec::new();
+        for channel in self.machines[machine].plane.channels.values_mut() {
+            let interval = channel.keepalive.interval;
+            let next = *channel.next_ping.get_or_insert(now + interval);
+            if next <= now {
+                channel.next_ping = Some(now + interval);
+                due.push(channel.clone());
+            }
+        }
+        for channel in due.iter().filter(|channel| channel.channel_of.is_none()) {
+            let mut packet = vec![PING];
+            packet.extend(channel.wire_id.to_be_bytes());
+            packet.resize(PING_LEN, 0);
+            packet[13] = machine as u8;
+            self.transmit_on(machine, channel, packet);
+        }
+    }
+
+    /// Returns the bytes that a machine has sent.
+    pub(crate) fn sent_bytes(&self, machine: usize) -> u64 {
+        self.machines[machine].sent_bytes + self.machines[machine].plane.probe_bytes
     }
 
     /// Opens a stream to the machine that accepts streams at an address.
@@ -521,6 +592,7 @@ impl World {
     fn transmit_on_stream(&mut self, from: usize, link: Link, packet: Vec<u8>) {
         if let Some((machine, link)) = self.other_end(from, link) {
             self.machines[from].stream_packets += 1;
+            self.machines[from].sent_bytes += packet.len() as u64 + STREAM_LENGTH + TCP_HEADERS;
             let event = StreamEvent::Packet { machine, link, packet };
             self.input_stream(self.now + DELAY, event);
         }
@@ -559,6 +631,7 @@ impl World {
             StreamEvent::Accepted { machine, link } => self.input(machine, Input::LinkUp(link)),
             StreamEvent::Packet { machine, link, packet } => {
                 if self.other_end(machine, link).is_some() {
+                    self.machines[machine].sent_bytes += TCP_HEADERS;
                     self.arrived(machine, link, packet);
                 }
             }
@@ -584,7 +657,7 @@ impl World {
     }
 
     fn arrived(&mut self, machine: usize, link: Link, mut packet: Vec<u8>) {
-        if packet.first() != Some(&DATA) {
+        if !matches!(packet.first(), Some(&(DATA | PING))) {
             return self.input(machine, Input::ControlPacket(link, &mut packet));
         }
         if self.machines[machine].node.is_none() {
@@ -603,6 +676,9 @@ impl World {
         // Accept packets to this node's own channels from every path; splice packets with other ids.
         let spliced = from.is_some_and(|from| it.plane.splices.contains_key(&(from.0, wire_id)));
         let own = !spliced && it.plane.channels.contains_key(&PeerId(wire_id));
+        if own && packet.first() == Some(&PING) {
+            return;
+        }
         if own {
             if let Some(channel) = it.plane.channels.get_mut(&PeerId(wire_id)) {
                 channel.packets += 1;
@@ -637,7 +713,9 @@ impl World {
             }
             let timers = self.machines.iter().filter_map(Machine::due);
             let on_streams = self.stream_events.iter().map(|(at, _)| *at);
-            let next = self.net.next_arrival().into_iter().chain(timers).chain(on_streams).min();
+            let pings = self.machines.iter().filter_map(|machine| self.ping_due(machine));
+            let next = self.net.next_arrival().into_iter().chain(timers).chain(on_streams);
+            let next = next.chain(pings).min();
             let Some(next) = next.filter(|at| *at <= until) else {
                 self.now = until;
                 return done(self);
@@ -654,6 +732,9 @@ impl World {
                 }
             }
             for machine in 0..self.machines.len() {
+                if self.ping_due(&self.machines[machine]).is_some_and(|at| at <= self.now) {
+                    self.send_pings(machine);
+                }
                 for tick in 0.. {
                     let due = self.machines[machine].due().filter(|at| *at <= self.now);
                     if due.is_none() {
@@ -826,6 +907,7 @@ impl Plane {
                     wire_id,
                     routes: Vec::new(),
                     keepalive: spec.keepalive,
+                    next_ping: None,
                     channel_of: spec.channel_of,
                     packets: 0,
                     received: 0,
@@ -862,8 +944,11 @@ impl Plane {
                 notices.push(Notice::Traffic(id, Traffic { packets, ..Traffic::default() }));
             }
             Command::ProbePath(id, size) => {
-                let probed = adit_engine::command::ProbeResult { size, kernel: 0 };
-                notices.push(Notice::ProbeResult(id, probed));
+                // Every path carries it, and the peer answers.
+                let received = size.saturating_sub(HEADERS as u16).to_be_bytes();
+                let answer = [&OCC_MAGIC[..], &[MTU_REPLY], &received, &[0, 0]].concat();
+                self.probe_bytes += u64::from(size) + (PING_LEN + answer.len()) as u64 + HEADERS;
+                notices.push(Notice::InBand(id, answer));
             }
             _ => {}
         }

@@ -17,6 +17,10 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(700);
 /// The interval of probes on all other paths, which is less than the 30 s after which some NATs drop a mapping.
 const KEEP_INTERVAL: Duration = Duration::from_secs(25);
 
+/// The interval of probes through a relay while no data flows. They keep no mapping open, because the session with the
+/// relay does, and each probe takes four packets of sessions there and back. When data flows again, it is probed at once.
+const KEEP_RELAY_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The time for which a lost direct path carries no data even if it answers again.
 const PROBATION: Duration = Duration::from_secs(30);
 
@@ -168,7 +172,11 @@ impl PathFinder {
         if let Some(path) = self.path_mut(route) {
             // Follow up the first loss quickly. Probe a lost relay only from time to time.
             let in_doubt = path.alive && path.unanswered > 0;
-            let interval = if often || in_doubt { CHECK_INTERVAL } else { KEEP_INTERVAL };
+            let interval = match route {
+                _ if often || in_doubt => CHECK_INTERVAL,
+                Route::Relay(_) if path.alive => KEEP_RELAY_INTERVAL,
+                _ => KEEP_INTERVAL,
+            };
             path.probe_at = path.probed_at.unwrap_or(now) + interval;
         }
     }
