@@ -196,7 +196,7 @@ struct Neighbour {
     awaits_heads: bool,
     /// The pages of the neighbour's heads so far.
     heads: Page,
-    /// The changes that the neighbour has or is about to get, and their order of arrival.
+    /// The changes that the neighbour has or is about to get, and their order of arrival, since both had the same.
     has: BTreeSet<ChangeHash>,
     remembered: VecDeque<ChangeHash>,
     /// Our digest and the neighbour's when heads were last exchanged. The same two digests would lead to the same
@@ -285,6 +285,9 @@ impl RosterSync {
         match Record::decode(bytes)? {
             Record::Digest(theirs) => {
                 let both = (changes.digest(), theirs);
+                if both.0 == both.1 {
+                    neighbour.forget_changes();
+                }
                 if both.0 == both.1 || neighbour.exchanged == Some(both) {
                     // The neighbour's heads, and the changes that we lacked, have arrived before this digest.
                     neighbour.agrees |= both.0 == both.1 || !neighbour.awaits_heads;
@@ -450,6 +453,13 @@ impl Neighbour {
             self.has.remove(&oldest);
         }
         true
+    }
+
+    /// Forgets the changes that the neighbour has, because it has everything that is in our set. Only later ones are pushed.
+    fn forget_changes(&mut self) {
+        self.queue = VecDeque::new();
+        self.has = BTreeSet::new();
+        self.remembered = VecDeque::new();
     }
 
     /// Returns a record of as many queued changes as fit.

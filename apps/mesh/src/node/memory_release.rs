@@ -1,25 +1,31 @@
 //! Decides when a node releases memory.
 
-/// The number of seconds without tunnelled packets after which memory is released once.
+/// The seconds with few packets in the tunnel after which memory is released, and the interval at which it is released
+/// again: handshakes and changes of the roster need memory although no packets pass.
 const CALM: u32 = 30;
 
-/// Measures the time since the last tunnelled packet.
+/// The number of packets in a second that are few. Releasing memory costs less than they do.
+const FEW: u64 = 100;
+
+/// The time with few packets in the tunnel.
 #[derive(Debug, Default)]
 pub(super) struct MemoryRelease {
     packets: u64,
-    /// Seconds since the number of packets changed, or since the start.
+    /// Seconds with few packets, since many passed or memory was released.
     calm: u32,
 }
 
 impl MemoryRelease {
-    /// Returns whether the node has been idle long enough to release memory, given the number of tunnelled packets so far. Call it once a
-    /// second.
+    /// Returns whether it is time to release memory, given the packets in the tunnel so far. Call it once a second.
     pub(super) fn is_due(&mut self, packets: u64) -> bool {
-        if std::mem::replace(&mut self.packets, packets) != packets {
+        let before = std::mem::replace(&mut self.packets, packets);
+        let is_calm = packets.saturating_sub(before) <= FEW;
+        self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };
+        let is_due = self.calm >= CALM;
+        if is_due {
             self.calm = 0;
         }
-        self.calm = self.calm.saturating_add(1);
-        self.calm == CALM
+        is_due
     }
 }
 
@@ -28,14 +34,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_released_once_in_each_time_without_packets() {
+    fn memory_is_released_again_and_again_while_few_packets_pass() {
         let mut release = MemoryRelease::default();
-        let mut due = |packets: u64, seconds: u32| -> Vec<u32> {
-            (1..=seconds).filter(|_| release.is_due(packets)).collect()
+        let mut packets = 0;
+        let mut due = |in_a_second: u64, seconds: u32| -> Vec<u32> {
+            let mut is_due = || {
+                packets += in_a_second;
+                release.is_due(packets)
+            };
+            (1..=seconds).filter(|_| is_due()).collect()
         };
-        assert_eq!(due(0, 100).len(), 1, "after the start");
-        assert_eq!(due(1, 29).len(), 0);
-        assert_eq!(due(2, 30), [30]);
-        assert_eq!(due(2, 100).len(), 0);
+        assert_eq!(due(0, 100), [30, 60, 90]);
+        assert_eq!(due(FEW, 25), [20]);
+        assert!(due(FEW + 1, 100).is_empty());
+        assert!(due(0, 29).is_empty(), "the time begins again");
+        assert_eq!(due(1, 1), [1]);
     }
 }

@@ -271,7 +271,7 @@ impl Running {
         }
     }
 
-    /// Releases the memory that the last packets and handshakes needed, once the node is idle.
+    /// Releases the memory that the last packets, handshakes and changes needed, while few packets pass.
     fn release_memory(&mut self) {
         let totals = self.driver.backend().plane().totals();
         let packets = totals.tun_read.packets.saturating_add(totals.tun_written.packets);

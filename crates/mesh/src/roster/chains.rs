@@ -315,7 +315,8 @@ impl Changes {
         chain.len = chain.len.saturating_add(1);
         chain.tips.remove(&body.previous);
         chain.tips.insert(hash);
-        self.next.entry(after).or_default().push(hash);
+        // Nearly always the only one.
+        self.next.entry(after).or_insert_with(|| Vec::with_capacity(1)).push(hash);
         if let Action::Grant { key, .. } | Action::Rotate(Rotation { new: key, .. }) = &body.action
         {
             self.openers.entry(*key).or_default().push(hash);

@@ -195,6 +195,32 @@ fn a_change_goes_neither_back_nor_twice() {
 }
 
 #[test]
+fn what_a_neighbour_has_is_forgotten_once_both_have_the_same() {
+    let (signers, set) = written(1);
+    let mut world = World::new(vec![set.clone(), set]);
+    world.connect(0, 1);
+    world.settle();
+    let remembered = |world: &World| {
+        let of = |sync: &RosterSync| sync.neighbours.values().map(|it| it.has.len()).sum::<usize>();
+        world.nodes.iter().map(|(_, sync)| of(sync)).collect::<Vec<_>>()
+    };
+    let sign = |world: &mut World, number: u8| {
+        let (changes, sync) = &mut world.nodes[0];
+        let hash = write(changes, &signers[0], admit(number));
+        sync.push(&[hash]);
+        world.settle();
+    };
+    (100..120).for_each(|number| sign(&mut world, number));
+    assert_eq!(remembered(&world), [20, 20]);
+    world.nodes.iter_mut().for_each(|(_, sync)| sync.compare());
+    world.settle();
+    assert_eq!(remembered(&world), [0, 0]);
+    sign(&mut world, 120);
+    world.assert_equal();
+    assert_eq!(world.changes_sent, 21, "no change twice");
+}
+
+#[test]
 fn a_change_whose_past_is_missing_brings_its_past() {
     let (_, set) = written(3);
     let last = set.in_causal_order().last().unwrap().hash();
