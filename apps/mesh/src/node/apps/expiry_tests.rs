@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use adit_crypto::sign::SigningKey;
 use adit_engine::{Engine, Instant, Link, PeerId, SocketId, Target, UnixTime};
 use adit_mesh::node::{AppsConfig, NewLeaf, Node, NodeConfig, NodeEvent, RelayLimits};
-use adit_mesh::roster::Label;
+use adit_mesh::roster::{Label, Layer};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote as Server};
 use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
 use adit_openvpn::keys::StaticKey;
@@ -63,6 +63,7 @@ impl World {
             relay: false,
             gateway: false,
             openvpn: true,
+            layer: Layer::Ip,
         };
         found(&paths, &choices).unwrap();
         let State { key, admin, changes, invitations, .. } = State::open(&paths).unwrap();
