@@ -78,11 +78,11 @@ impl Duty for MeshDuty {
             ..Policy::default()
         };
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-        // Sockets for a port search, each on a port that the kernel chooses.
-        let search = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        // Sockets for a port search and for further channels, each on a port that the kernel chooses.
+        let free = any.map(|ip| SocketAddr::new(ip, 0));
         let ports = [port, settings.openvpn_port];
         let listen = ports.into_iter().flat_map(|port| any.map(|ip| SocketAddr::new(ip, port)));
-        let listen = listen.chain([search]);
+        let listen = listen.chain(free);
         policy.sockets.listen = listen.map(|address| (Transport::Udp, address)).collect();
         if settings.tcp_port != 0 {
             let streams = any.map(|ip| (Transport::Tcp, SocketAddr::new(ip, settings.tcp_port)));
@@ -296,7 +296,7 @@ mod tests {
                 let of = listen.iter().filter(move |(transport, _)| *transport == wanted);
                 of.map(|(_, address)| address.port()).collect::<Vec<_>>()
             };
-            assert_eq!(ports(Transport::Udp), [7, 7, 1195, 1195, 0]);
+            assert_eq!(ports(Transport::Udp), [7, 7, 1195, 1195, 0, 0]);
             ports(Transport::Tcp)
         };
         assert_eq!(tcp(""), [443, 443]);

@@ -3,6 +3,7 @@
 mod addresses;
 mod admin;
 mod apps;
+mod channels;
 mod directory;
 mod ethernet;
 mod events;

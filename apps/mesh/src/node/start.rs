@@ -172,6 +172,7 @@ impl Start<'_> {
         let mut controls = Controls::open(&self.paths.control_socket())?;
         let mut running = self.run(state, workers).await?;
         running.accept_streams();
+        running.open_channel_sockets(workers);
         running.watch_addresses();
         running.set_exit();
         running.update_apps();

@@ -221,6 +221,8 @@ pub struct Node {
     endpoints: Endpoints,
     hints: BTreeMap<KeyHash, Vec<SocketAddr>>,
     streams: Streams,
+    /// The sockets of further channels.
+    channel_sockets: Vec<SocketId>,
     own_addresses: Vec<SocketAddr>,
     mapped_addresses: Vec<SocketAddr>,
     nat: NatObserver,
@@ -298,6 +300,7 @@ impl Node {
             endpoints,
             hints: config.hints.into_iter().collect(),
             streams: Streams::new(config.stream_hints),
+            channel_sockets: Vec::new(),
             own_addresses: Vec::new(),
             mapped_addresses: Vec::new(),
             nat: NatObserver::new(Vec::new()),
@@ -388,6 +391,9 @@ impl Node {
         match input {
             Input::ControlPacket(link, packet) => match Probe::tag_of(packet) {
                 Some(tag) => self.probe_arrived(now, tag, link, packet, out),
+                None if link.socket().is_some_and(|it| self.channel_sockets.contains(&it)) => {
+                    self.counters.unknown_probes = self.counters.unknown_probes.saturating_add(1);
+                }
                 None => {
                     let input = Input::ControlPacket(link, packet);
                     self.sessions.handle(now, input, &mut self.session_outputs);

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::{Instant, Link, SocketId};
+use adit_openvpn::data_format::Command;
 use zeroize::Zeroizing;
 
 use super::record::{Content, Record};
 use super::relayed_links::Relayed;
 use super::{Endpoint, Node, NodeEvent, Out};
 use crate::path::{
-    self, Candidate, CandidateKind, MAX_RELAYS, NatObserver, RelayLeg, Route, Tag, is_private,
-    relays_of,
+    self, Candidate, CandidateKind, MAIN_SOCKET, MAX_RELAYS, NatObserver, RelayLeg, Route, Tag,
+    is_private, relays_of,
 };
 use crate::session::KeyHash;
 
@@ -208,6 +209,12 @@ impl Node {
         self.finder_input(now, peer, path::Input::SocketsOpened(sockets), out);
     }
 
+    /// Sets the sockets from which the further channels of sessions that follow may be sent, one for each, each with a port
+    /// of its own. Nothing but the echoes of this node's probes is accepted there.
+    pub fn set_channel_sockets(&mut self, sockets: Vec<SocketId>) {
+        self.channel_sockets = sockets;
+    }
+
     pub(super) fn finders_due(&mut self, now: Instant, out: &mut Out) {
         let due = self.finder_timers.range(..=(now, [u8::MAX; 32]));
         let due: Vec<KeyHash> = due.map(|(_, key)| *key).collect();
@@ -244,6 +251,16 @@ impl Node {
                 peer.search_sockets = kept;
                 if !closed.is_empty() {
                     out.event(NodeEvent::CloseSockets(closed));
+                }
+            }
+            path::Output::UsePort { channel, socket } => {
+                let Some(live) = self.live(key) else { return };
+                if let Some(id) = live.channels.get(channel)
+                    && live.link.socket() == Some(MAIN_SOCKET)
+                {
+                    let socket = socket.unwrap_or(MAIN_SOCKET);
+                    let link = Link::datagram(socket, None, live.link.remote());
+                    out.plane(Command::SetLink(*id, link));
                 }
             }
             path::Output::SendProbe { route: Route::Stream { id, to }, bytes, .. } => {

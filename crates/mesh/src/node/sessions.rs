@@ -59,7 +59,8 @@ impl Node {
         (link, dialled): (Link, bool),
         out: &mut Out,
     ) {
-        let packets = vec![0; channels.len()];
+        let channel_count = channels.len();
+        let packets = vec![0; channel_count];
         let trust = self.trust_of_new(now, &key);
         let live = Live { number, channels, link, since: now, packets, active_at: now, trust };
         self.by_session.insert(number, key);
@@ -83,6 +84,9 @@ impl Node {
             self.sync.set_budget(number, budget);
         }
         self.unsent.insert(number);
+        let further = channel_count.saturating_sub(1);
+        let sockets = self.channel_sockets.iter().take(further).copied().collect();
+        self.finder_input(now, &key, path::Input::ChannelPorts(sockets), out);
         let way = self.relayed.way(link);
         if way.is_none() {
             self.tell_observed(now, number, link);

@@ -7,7 +7,7 @@ use adit_mesh::session::Policy;
 use adit_mesh::token::Terms;
 use adit_sim::NatBehaviour;
 
-use crate::world::{MS, SECOND, UNIX, World, ip};
+use crate::world::{MS, PORT, SECOND, UNIX, World, ip};
 
 /// Returns a public hub, and members behind one NAT each.
 fn behind(behaviours: &[NatBehaviour]) -> World {
@@ -456,5 +456,80 @@ fn all_members_of_a_small_mesh_of_frames_keep_sessions_so_that_a_broadcast_reach
         w.run_for(SECOND * 120);
         w.start(3, changes);
         assert_eq!(w.run_until(SECOND * 120, all), layer == Layer::Ethernet);
+    }
+}
+
+#[test]
+fn each_channel_is_sent_from_a_port_of_its_own_while_probes_from_there_are_answered() {
+    let mut w = World::new(1);
+    w.policy = Policy { channels: 3, workers: 3, ..Policy::default() };
+    let (hub, a, b) = (
+        w.machine("198.51.100.1", None),
+        w.machine("198.51.100.2", None),
+        w.machine("198.51.100.3", None),
+    );
+    w.found(hub);
+    w.join_all(hub, &[a, b]);
+    // The firewall of one end lets only the first port pass, so the other end uses no other.
+    w.machines[b].one_source_port = true;
+    let sources = |w: &mut World| {
+        [a, b].into_iter().for_each(|to| w.machines[to].sources.clear());
+        let gap = w.talk(a, b, SECOND * 4);
+        assert!(gap < SECOND / 2, "{gap:?}");
+        [a, b].map(|to| w.machines[to].sources.iter().map(|it| it.port()).collect::<Vec<_>>())
+    };
+    w.ping(a, b, SECOND * 5).unwrap();
+    assert!(w.run_until(SECOND * 10, |w| w.is_direct(a, b)));
+    sources(&mut w);
+    let all = vec![PORT, PORT + 1001, PORT + 1002];
+    assert_eq!(sources(&mut w), [all.clone(), vec![PORT]]);
+    // A minute later, the other ports are tried again.
+    w.machines[b].one_source_port = false;
+    w.talk(a, b, SECOND * 61);
+    assert_eq!(sources(&mut w), [all.clone(), all.clone()]);
+    // Packets from the other ports are lost until probes from there are given up, and no others.
+    w.machines[b].one_source_port = true;
+    let connections = [a, b].map(|machine| w.connections(machine));
+    w.talk(a, b, SECOND * 3);
+    w.run_for(SECOND);
+    let before = w.machines[b].received.len();
+    w.talk(a, b, SECOND * 4);
+    assert!(w.machines[b].received.len() >= before + 79, "a packet every 50 ms, all of them");
+    assert_eq!(sources(&mut w), [all, vec![PORT]]);
+    assert!(w.is_direct(a, b));
+    assert_eq!([a, b].map(|machine| w.connections(machine)), connections, "no session was lost");
+}
+
+#[test]
+fn a_session_through_a_relay_uses_one_port() {
+    let mut w = World::new(1);
+    w.policy = Policy { channels: 3, workers: 3, ..Policy::default() };
+    let mut w = members_of(w, &[NatBehaviour::PORT_RESTRICTED, NatBehaviour::PORT_RESTRICTED]);
+    w.ping(1, 2, SECOND * 5).unwrap();
+    assert!(w.run_until(SECOND * 10, |w| w.is_direct(1, 2)));
+    w.lose(1, "203.0.113.8");
+    w.lose(2, "203.0.113.7");
+    w.talk(1, 2, SECOND * 10);
+    assert!(w.is_relayed(1, 2));
+    w.machines[2].sources.clear();
+    let gap = w.talk(1, 2, SECOND * 4);
+    assert!(gap < SECOND / 2, "{gap:?}");
+    assert_eq!(w.machines[2].sources.len(), 1, "{:?}", w.machines[2].sources);
+}
+
+#[test]
+fn no_session_begins_at_a_port_from_which_a_channel_is_sent() {
+    for (port, reached) in [(PORT + 1001, false), (PORT, true)] {
+        let mut w = World::new(1);
+        w.policy = Policy { channels: 3, workers: 3, ..Policy::default() };
+        let (hub, a) = (w.machine("198.51.100.1", None), w.machine("198.51.100.2", None));
+        w.found(hub);
+        w.join_all(hub, &[a]);
+        let changes = [hub, a].map(|machine| w.kill(machine));
+        w.hint_port(a, hub, port);
+        for (machine, changes) in [hub, a].into_iter().zip(changes) {
+            w.start(machine, changes);
+        }
+        assert_eq!(w.run_until(SECOND * 20, |w| w.node(a).connections() == 1), reached);
     }
 }

@@ -1,6 +1,6 @@
 //! A simulated internet with nodes and their data planes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -22,6 +22,9 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const PORT: u16 = 1194;
 pub(crate) const TCP_PORT: u16 = 443;
 pub(crate) const UNIX: UnixTime = UnixTime(1_800_000_000);
+
+/// The ids of the sockets for further channels follow this one.
+const CHANNEL_PORTS: u16 = 1000;
 
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 const DELAY: Duration = Duration::from_millis(15);
@@ -103,6 +106,10 @@ pub(crate) struct Machine {
     pub(crate) invitations: Option<Invitations>,
     /// The data packets that arrived, by their number.
     pub(crate) received: Vec<u64>,
+    /// The addresses from which they arrived.
+    pub(crate) sources: BTreeSet<SocketAddr>,
+    /// Whether a firewall in front of it drops what does not come from [`PORT`].
+    pub(crate) one_source_port: bool,
     /// Packets that this machine relayed.
     pub(crate) relayed: u64,
     /// Whether the network drops its datagrams.
@@ -219,6 +226,8 @@ impl World {
             clock: 0,
             invitations: None,
             received: Vec::new(),
+            sources: BTreeSet::new(),
+            one_source_port: false,
             relayed: 0,
             no_udp: false,
             accepts_streams: false,
@@ -278,6 +287,14 @@ impl World {
         it.node = Some(Node::new(config, seed, self.now, unix).unwrap());
         it.plane = Plane::default();
         it.ports = [(MAIN_SOCKET, PORT)].into();
+        let further = 1..u16::try_from(self.policy.channels).unwrap();
+        let sockets = further.map(|n| (SocketId(CHANNEL_PORTS + n), PORT + CHANNEL_PORTS + n));
+        it.ports.extend(sockets);
+        let sockets: Vec<SocketId> =
+            it.ports.keys().copied().filter(|id| *id != MAIN_SOCKET).collect();
+        if let Some(node) = &mut it.node {
+            node.set_channel_sockets(sockets);
+        }
         let own = self.own_addresses(machine);
         let port = std::num::NonZeroU16::new(TCP_PORT);
         let port = port.filter(|_| self.machines[machine].accepts_streams);
@@ -328,6 +345,12 @@ impl World {
         let range = Some("100.87.0.0/16".parse().unwrap());
         let terms = Terms { range, ..terms };
         self.act(machine, |node, now, out| node.invite(now, terms, uses, until, out)).unwrap()
+    }
+
+    /// Lets a machine know only another port of another one.
+    pub(crate) fn hint_port(&mut self, machine: usize, of: usize, port: u16) {
+        let (key, (ip, _)) = (self.machines[of].key, self.machines[of].addresses[0]);
+        self.machines[machine].hints = vec![(key, vec![SocketAddr::new(ip, port)])];
     }
 
     /// Passes a machine another one's address.
@@ -646,7 +669,8 @@ impl World {
         let Some(machine) = self.machines.iter().position(|it| it.host == delivery.host) else {
             return;
         };
-        if self.machines[machine].no_udp {
+        let it = &self.machines[machine];
+        if it.no_udp || it.one_source_port && delivery.from.port() != PORT {
             return;
         }
         let ports = &self.machines[machine].ports;
@@ -685,6 +709,7 @@ impl World {
                 channel.received += 1;
             }
             it.received.push(number);
+            it.sources.insert(link.remote());
             let roster = it.node.as_ref().expect("a running node").roster();
             assert!(
                 !roster.revoked().contains(&sender),

@@ -336,7 +336,7 @@ impl World {
                 Output::SetMtu { route: Route::Direct { socket, .. }, mtu } => {
                     node.mtu.insert(socket, mtu);
                 }
-                Output::SetMtu { .. } => {}
+                Output::SetMtu { .. } | Output::UsePort { .. } => {}
                 Output::OpenSockets(count) => {
                     let opened: Vec<SocketId> =
                         (0..count as u16).map(|n| SocketId(n + 1)).collect();

@@ -40,6 +40,7 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("removed", removed),
     ("killed-and-restarted", killed_and_restarted),
     ("channels", channels::channels),
+    ("channel-ports", channels::channel_ports),
     ("subnet", gateway::subnet),
     ("tap", tap::tap),
     ("tap-subnet", gateway::tap_subnet),

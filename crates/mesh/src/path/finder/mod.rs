@@ -9,6 +9,7 @@
 //! The finder is sans-IO: [`PathFinder::handle`] takes time and messages and appends [`Output`]s, and [`PathFinder::deadline`] says when to
 //! call again. Keys are not tied to paths, so a change of path never ends a session.
 
+mod channel_ports;
 mod choice;
 mod mtu;
 mod offers;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use adit_engine::{Instant, Random, SocketId, TokenBucket};
 use zeroize::Zeroizing;
 
+use self::channel_ports::ChannelPorts;
 use self::offers::{Remote, Round};
 use self::path_state::{Origin, PathState};
 use self::port_search::PortSearch;
@@ -154,6 +156,8 @@ pub enum Input<'a> {
     },
     /// The connection with this id ended.
     StreamDown(u64),
+    /// The sockets of the further channels of the session that was just established, each with a port of its own.
+    ChannelPorts(Vec<SocketId>),
 }
 
 /// An action that a [`PathFinder`] requests.
@@ -193,6 +197,13 @@ pub enum Output {
     },
     /// Report to [`super::NatObserver`] that the peer sees the main socket at this address.
     Observed(SocketAddr),
+    /// Send a further channel of the session from another socket, to the same address as the first channel.
+    UsePort {
+        /// The number of the channel; the first one is 0.
+        channel: usize,
+        /// The socket, or `None` for that of the first channel.
+        socket: Option<SocketId>,
+    },
 }
 
 /// The counters of a [`PathFinder`].
@@ -284,6 +295,7 @@ pub struct PathFinder {
     outstanding: BTreeMap<u64, Outstanding>,
     last_number: u64,
     search: PortSearch,
+    channel_ports: ChannelPorts,
     /// The direct path that was lost last, and when.
     lost: Option<(SocketAddr, Instant)>,
     counters: PathCounters,
@@ -319,6 +331,7 @@ impl PathFinder {
             outstanding: BTreeMap::new(),
             last_number: 0,
             search: PortSearch::default(),
+            channel_ports: ChannelPorts::default(),
             lost: None,
             counters: PathCounters::default(),
         }
@@ -338,6 +351,7 @@ impl PathFinder {
             Input::Established { socket, to } => {
                 self.on_established(now, Route::Direct { socket, to });
             }
+            Input::ChannelPorts(sockets) => self.set_channel_ports(now, sockets),
             Input::EstablishedRelay(relay) => {
                 if let Some(path) = self.path_mut(Route::Relay(relay)) {
                     path.revive();
@@ -376,6 +390,7 @@ impl PathFinder {
             (mtu.min(), "the path MTU"),
             (held.min(), "the end of a path's probation"),
             (self.search.due(), "the search for a port"),
+            (self.channel_ports_due(), "the ports of channels"),
         ];
         deadlines.into_iter().filter_map(|(at, reason)| Some((at?, reason))).min()
     }
@@ -416,6 +431,7 @@ impl PathFinder {
         self.advance_round(now, out);
         self.advance_search(now, out);
         self.select(now, out);
+        self.advance_channel_ports(now, out);
         self.advance_mtu(now, out);
     }
 
@@ -516,6 +532,9 @@ impl PathFinder {
         // An idle path is checked rarely, so its loss may not have been noticed.
         if !was_active && let Some(path) = self.current.and_then(|route| self.path_mut(route)) {
             path.probe_at = now;
+        }
+        if !was_active {
+            self.recheck_channel_ports(now);
         }
     }
 

@@ -9,7 +9,7 @@ use super::mtu::MtuSearch;
 use super::{ACTIVE, Output, PathFinder, Route};
 
 /// The number of probes in a row without an echo after which a path is lost.
-const LOST_PROBES: u32 = 3;
+pub(super) const LOST_PROBES: u32 = 3;
 
 /// The interval of probes on the path that carries data. Three of them and the last echo fit into 3 s.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(700);

@@ -98,6 +98,13 @@ impl PathFinder {
         if let ProbeKind::Echo { seen, size } = probe.kind {
             return self.on_echo(now, route, probe.nonce, seen, size, out);
         }
+        if let Route::Direct { socket, .. } = route
+            && self.channel_ports.has(socket)
+        {
+            // No path leads to a port that only sends.
+            self.counters.limited += 1;
+            return;
+        }
         if !remote.window.accept(probe.nonce.number) {
             self.counters.replayed_probes += 1;
             return;
@@ -156,6 +163,9 @@ impl PathFinder {
         let (sent_at, mtu) = (waiting.at, waiting.mtu);
         self.outstanding.remove(&nonce.number);
         self.counters.echoes += 1;
+        if self.on_channel_port_echo(now, route, out) {
+            return;
+        }
         if mtu {
             self.on_mtu_echo(route, size);
         }

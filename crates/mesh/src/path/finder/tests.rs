@@ -1,3 +1,4 @@
+mod channel_ports;
 mod report;
 
 use std::net::SocketAddr;

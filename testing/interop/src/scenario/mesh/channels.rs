@@ -7,7 +7,10 @@ use super::super::{Scenario, ping_until};
 use super::demo::cut;
 use super::testbed::{LIMIT, MeshTestbed, Nat};
 use crate::failure::{Context, Failure, Result, ensure};
+use crate::net::Namespace;
+use crate::process::run_with_input;
 use crate::traffic::tcp_to_port;
+use crate::wait::until;
 
 /// The number of parallel streams. With a probability of 1 in 32,768, all of them take the same one of two channels.
 const STREAMS: u16 = 16;
@@ -38,6 +41,74 @@ pub(super) fn channels(scenario: &Scenario<'_>) -> Result<String> {
     bed.wait_for_route(2, 1, "relay")?;
     transfer(&bed).context("through the relay")?;
     Ok(format!("both channels, through the relay {} ms after a cut", gap.as_millis()))
+}
+
+/// Two machines that reach each other's port send each channel from a port of its own. A firewall at one of them that lets
+/// only the first port pass sends the other's packets back to that one, and no session ends.
+pub(super) fn channel_ports(scenario: &Scenario<'_>) -> Result<String> {
+    let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
+    bed.machines[0].set("workers = 2\nchannels = 1\n")?;
+    for at in [1, 2] {
+        bed.machines[at].set("workers = 2\n")?;
+    }
+    bed.join_all()?;
+    let address = bed.ipv4(2)?;
+    ping_until(&bed.machines[1].space, address, LIMIT)?;
+    bed.wait_for_route(1, 2, "direct")?;
+    for at in [1, 2] {
+        count_ports(&bed.machines[at].space)?;
+    }
+    for at in [1, 2] {
+        wait_for_ports(&bed, at, 2).context("with both ports open")?;
+    }
+    let connected = bed.peer(1, 2)?["connected_s"].as_u64().context("no session")?;
+
+    let firewall = "add rule inet ports input udp dport 1194 udp sport != 1194 drop";
+    nft(&bed.machines[2].space, firewall)?;
+    let gap = ping_until(&bed.machines[1].space, address, LIMIT)?;
+    wait_for_ports(&bed, 2, 1).context("with one port open")?;
+    wait_for_ports(&bed, 1, 2).context("in the direction without a firewall")?;
+    let after = bed.peer(1, 2)?["connected_s"].as_u64().context("no session")?;
+    ensure(after >= connected, || "the session began again".into())?;
+    let route = bed.route(1, 2)?;
+    ensure(route == "direct", || format!("the route is {route}"))?;
+    Ok(format!("two ports, then one; an answer {} ms after the firewall", gap.as_millis()))
+}
+
+/// Transfers bytes until data arrives at a machine from this many ports of the other one.
+fn wait_for_ports(bed: &MeshTestbed, at: usize, count: usize) -> Result<()> {
+    until(&format!("{count} ports send to machine {at}"), LIMIT, || {
+        bed.machines[at].space.run("nft", &["flush", "set", "inet", "ports", "seen"])?;
+        transfer(bed)?;
+        Ok(seen_ports(bed, at)? == count)
+    })
+}
+
+/// Notes the senders of data. Probes and pings are shorter.
+fn count_ports(space: &Namespace) -> Result<()> {
+    nft(
+        space,
+        "table inet ports {
+            set seen { type ipv4_addr . inet_service; flags dynamic; size 1024; }
+            chain input {
+                type filter hook input priority filter;
+                udp dport 1194 meta length > 90 add @seen { ip saddr . udp sport }
+            }
+        }",
+    )
+}
+
+fn nft(space: &Namespace, rules: &str) -> Result<()> {
+    let mut command = space.command("nft");
+    command.args(["-f", "-"]);
+    run_with_input(command, rules).map(drop)
+}
+
+/// Returns the number of ports that were noted at one of the two machines, 11.0.0.2 and 11.0.0.3, of the other one.
+fn seen_ports(bed: &MeshTestbed, at: usize) -> Result<usize> {
+    let listed = bed.machines[at].space.run("nft", &["list", "set", "inet", "ports", "seen"])?;
+    let other = if at == 1 { "11.0.0.3 . " } else { "11.0.0.2 . " };
+    Ok(listed.matches(other).count())
 }
 
 /// Transfers bytes in parallel streams, and checks that both channels carry them.
