@@ -9,6 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use adit_engine::command::{Splice, SpliceId};
 use adit_engine::{Instant, PeerId, Rate, TokenBucket};
+use adit_linux::udp::{MAX_PAYLOAD, MAX_SEGMENTS};
 
 use crate::stats::DropReason;
 
@@ -49,6 +50,28 @@ impl Spliced<'_> {
     pub(crate) fn count(&self) -> usize {
         self.packets.len().div_ceil(self.segment.max(1))
     }
+
+    /// Returns whether the train can go on, because its last packet is as long as the others.
+    fn is_even(&self) -> bool {
+        self.packets.len().is_multiple_of(self.segment.max(1))
+    }
+}
+
+/// Returns how many trains, from the first, can be sent as one.
+pub(crate) fn joinable(trains: &[Spliced<'_>]) -> usize {
+    let Some(first) = trains.first() else { return 0 };
+    let (mut segments, mut bytes) = (first.count(), first.packets.len());
+    let joins = |pair: &&[Spliced<'_>]| {
+        let [last, next] = pair else { return false };
+        segments = segments.saturating_add(next.count());
+        bytes = bytes.saturating_add(next.packets.len());
+        last.is_even()
+            && last.segment == first.segment
+            && (next.segment == first.segment || next.count() == 1 && next.segment < first.segment)
+            && segments <= MAX_SEGMENTS
+            && bytes <= MAX_PAYLOAD
+    };
+    trains.windows(2).take_while(joins).count().saturating_add(1)
 }
 
 impl Splices {
@@ -101,5 +124,46 @@ impl Splices {
 
     fn write(&self) -> RwLockWriteGuard<'_, Table> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the number of trains that are sent as one, of trains with these segments and lengths.
+    fn joined(trains: &[(usize, usize)]) -> usize {
+        let bytes = vec![0; 70_000];
+        let train = |&(segment, len)| Spliced { to: PeerId(1), segment, packets: &bytes[..len] };
+        joinable(&trains.iter().map(train).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn packets_of_equal_length_become_one_train() {
+        assert_eq!(joined(&[]), 0);
+        assert_eq!(joined(&[(1300, 1300)]), 1);
+        assert_eq!(joined(&[(1300, 1300), (1300, 1300), (1300, 2600)]), 3);
+    }
+
+    #[test]
+    fn a_shorter_packet_is_the_last_of_its_train() {
+        assert_eq!(joined(&[(1300, 1300), (100, 100), (1300, 1300)]), 2);
+        assert_eq!(joined(&[(1300, 1300), (100, 100), (100, 100)]), 2);
+        assert_eq!(joined(&[(1300, 1400), (1300, 1300)]), 1, "its last packet is shorter");
+        assert_eq!(joined(&[(1300, 1300), (1300, 1400), (1300, 1300)]), 2);
+    }
+
+    #[test]
+    fn longer_packets_and_trains_of_another_length_are_not_joined() {
+        assert_eq!(joined(&[(100, 100), (1300, 1300)]), 1);
+        assert_eq!(joined(&[(1300, 1300), (1000, 2000)]), 1);
+    }
+
+    #[test]
+    fn a_train_has_no_more_segments_and_bytes_than_the_kernel_accepts() {
+        assert_eq!(joined(&[(100, 100); 70]), MAX_SEGMENTS);
+        assert_eq!(joined(&[(100, 6_300), (100, 100), (100, 100)]), 2);
+        assert_eq!(joined(&[(1300, 1300); 60]), MAX_PAYLOAD / 1300);
+        assert_eq!(joined(&[(1300, 65_000), (1300, 1300)]), 1);
     }
 }

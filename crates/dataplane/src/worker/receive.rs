@@ -122,9 +122,11 @@ impl<F: Format> Worker<F> {
         if !passed.is_empty() {
             transmitter.relay(&passed);
         }
-        if let Some(lazy) = &lazy
+        if let Some(lazy) = &mut lazy
             && !lazy.spliced.is_empty()
         {
+            // Data of one peer and acknowledgements of another arrive mixed.
+            lazy.spliced.sort_by_key(|one| one.to);
             transmitter.splice(&lazy.spliced);
         }
         if let Some(lazy) = &lazy

@@ -54,6 +54,8 @@ pub(super) struct Transmitter<F: Format> {
     index: usize,
     pub(super) arena: Arena,
     scratch: SendScratch,
+    /// Relayed packets that arrived one by one and are sent as one train.
+    joined: Vec<u8>,
     pub(super) state: State<F>,
     frames: Frames<F>,
     /// Fragments that its reader has yet to return.
@@ -100,6 +102,7 @@ impl<F: Format> Transmitter<F> {
             index,
             arena: Arena::new::<F>(ARENA),
             scratch: SendScratch::new(TRAINS),
+            joined: Vec::new(),
             state: State::Idle,
             frames: Frames::default(),
             pieces: VecDeque::new(),
@@ -333,9 +336,7 @@ impl<F: Format> Transmitter<F> {
                 continue;
             };
             let mut train_sender = TrainSender::new(socket, &mut self.scratch, spec.link);
-            for trains in run.chunks(TRAINS) {
-                train_sender.splice(&shared.stats, trains);
-            }
+            train_sender.splice(&shared.stats, run, &mut self.joined);
         }
     }
 

@@ -516,6 +516,16 @@ fn a_relay_forwards_trains_as_trains() {
 }
 
 #[test]
+fn a_relay_joins_packets_that_arrive_one_by_one() {
+    adit_testbed::needs_root!();
+    let gates = Offloads { udp_gro: false, ..Offloads::ALL };
+    let (a, relay, _ns, b) = through_a_relay(gates, false, Fragmentation::Allowed);
+    passes_both_ways(&a, &b);
+    let totals = relay.totals();
+    assert!(totals.spliced.buckets[4..].iter().sum::<u64>() > 0, "{:?}", totals.spliced);
+}
+
+#[test]
 fn a_relay_without_offloads_forwards_packet_by_packet() {
     adit_testbed::needs_root!();
     let (a, relay, _ns, b) = through_a_relay(Offloads::NONE, false, Fragmentation::Allowed);

@@ -27,8 +27,9 @@ const WAY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// The time limit for a handshake with a peer that has answered.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest wait between two rounds in which no way worked.
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// The longest pause between two rounds in which no way worked, if there are packets for the member, and if not.
+const WANTED_PAUSE: Duration = Duration::from_secs(5);
+const UNWANTED_PAUSE: Duration = Duration::from_secs(60);
 
 /// The most members of a mesh of Ethernet frames that all keep sessions with each other, so that a broadcast reaches all of
 /// them. In a larger one, it reaches those with which there is a session.
@@ -45,12 +46,17 @@ impl Node {
         }
         self.add_peer(now, *peer, out);
         let Some(known) = self.peers.get_mut(peer) else { return };
+        let was_wanted = known.wanted_until > now;
         known.wanted_until = now + WANTED;
         if known.session.is_some() {
             return;
         }
         let is_new = known.attempt.is_none();
         known.attempt.get_or_insert_default();
+        if !was_wanted {
+            // The attempt to reach a standing neighbour may pause for long.
+            self.try_again(now, peer);
+        }
         if is_new {
             // The relays with which the other node is registered.
             for relay in relays_of(&self.mesh, peer, &self.relays()) {
@@ -185,7 +191,7 @@ impl Node {
         };
         let Some((&way, rest)) = ways.split_first() else {
             self.ask_where(now, key);
-            self.wait(now, key);
+            self.pause(now, Duration::ZERO, key);
             return;
         };
         let rest = rest.to_vec();
@@ -214,19 +220,21 @@ impl Node {
         if last && on_stream {
             attempt.until = now + UDP_RETRY;
         } else if last {
-            attempt.failures = attempt.failures.saturating_add(1);
-            // Pause after the last way; then the next round begins.
-            attempt.until = now + timeout + backoff(attempt.failures, &mut self.random);
+            // After the last way, the next round begins with a pause.
+            self.pause(now, timeout, key);
             self.ask_where(now, key);
         }
     }
 
-    /// Suspends an attempt, because there is no way to reach the member.
-    fn wait(&mut self, now: Instant, key: KeyHash) {
-        let random = &mut self.random;
-        if let Some(attempt) = self.peers.get_mut(&key).and_then(|peer| peer.attempt.as_mut()) {
+    /// Leaves an attempt alone for longer after each failure, in addition to the time limit of the last way.
+    fn pause(&mut self, now: Instant, timeout: Duration, key: KeyHash) {
+        let random = Duration::from_millis(u64::from(self.random.below(500)));
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        let longest = if peer.wanted_until > now { WANTED_PAUSE } else { UNWANTED_PAUSE };
+        if let Some(attempt) = peer.attempt.as_mut() {
             attempt.failures = attempt.failures.saturating_add(1);
-            attempt.until = now + backoff(attempt.failures, random);
+            let pause = Duration::from_millis(500) * 2_u32.saturating_pow(attempt.failures.min(8));
+            attempt.until = now + timeout + pause.min(longest) + random;
         }
     }
 
@@ -303,27 +311,5 @@ impl Node {
         for number in asked {
             self.sessions.send(now, number, &record, &mut self.session_outputs);
         }
-    }
-}
-
-/// Returns whether all members of a mesh keep sessions with each other.
-fn is_broadcast_domain(layer: Layer, members: usize) -> bool {
-    layer == Layer::Ethernet && members <= MAX_BROADCAST_DOMAIN
-}
-
-fn backoff(failures: u32, random: &mut adit_engine::Random) -> Duration {
-    let base = Duration::from_millis(500) * 2_u32.saturating_pow(failures.min(8));
-    base.min(MAX_BACKOFF) + Duration::from_millis(u64::from(random.below(500)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_members_of_a_small_mesh_of_frames_all_keep_sessions() {
-        assert!(is_broadcast_domain(Layer::Ethernet, MAX_BROADCAST_DOMAIN));
-        assert!(!is_broadcast_domain(Layer::Ethernet, MAX_BROADCAST_DOMAIN + 1));
-        assert!(!is_broadcast_domain(Layer::Ip, 2));
     }
 }

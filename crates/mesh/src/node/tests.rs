@@ -168,3 +168,30 @@ fn only_the_member_that_was_asked_answers_a_ping_and_once() {
     it.node.ponged(NOW + Duration::from_millis(20), &to, 5);
     assert_eq!(it.node.pong(5).map(|pong| pong.rtt), Some(Duration::from_millis(10)));
 }
+
+#[test]
+fn a_long_pause_between_attempts_ends_with_the_first_packet() {
+    let mut it = Fixture::new();
+    let member = it.member.public_hash();
+    it.disconnect(FIRST);
+    it.node.choose_neighbours(NOW);
+    let next = |it: &mut Fixture, now: Instant| {
+        it.node.connect_due(now, &mut it.out);
+        let attempt = it.node.peers.get(&member).unwrap().attempt.as_ref().unwrap();
+        (attempt.until, attempt.until.since(now))
+    };
+    // A standing neighbour that is down is tried again and again, but rarely.
+    let mut now = NOW + connect::WANTED;
+    for _ in 0..10 {
+        now = next(&mut it, now).0;
+    }
+    assert!(next(&mut it, now).1 >= Duration::from_secs(60));
+    now = now + Duration::from_secs(1);
+    it.node.connect(now, &member, &mut it.out);
+    assert!(next(&mut it, now).1 < Duration::from_secs(2));
+    for _ in 0..100 {
+        now = now + Duration::from_secs(1);
+        it.node.connect(now, &member, &mut it.out);
+        assert!(next(&mut it, now).1 < Duration::from_secs(6));
+    }
+}

@@ -8,7 +8,7 @@ use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
 
 use super::EIO;
 use crate::egress::{Arena, TrainSpan};
-use crate::splice::Spliced;
+use crate::splice::{Spliced, joinable};
 use crate::stats::{DropReason, Stats};
 
 /// The maximum number of trains per `sendmmsg`.
@@ -46,8 +46,53 @@ impl<'o> TrainSender<'o> {
         self.send_all(trains.get(..spans.len().min(TRAINS)).unwrap_or(&[]))
     }
 
-    /// Sends trains of sealed packets, at most [`TRAINS`], and counts those that cannot be sent.
-    pub(super) fn splice(&mut self, stats: &Stats, mut spliced: &[Spliced<'_>]) {
+    /// Sends trains of sealed packets, and counts those that cannot be sent. Packets that arrived one by one leave as one
+    /// train, for which they are copied to `joined`: sending a train costs little more than sending one packet.
+    pub(super) fn splice(
+        &mut self,
+        stats: &Stats,
+        mut spliced: &[Spliced<'_>],
+        joined: &mut Vec<u8>,
+    ) {
+        while !spliced.is_empty() {
+            let gso = stats.gates.udp_gso.load(Relaxed);
+            let pieces = if gso { joinable(spliced) } else { 1 };
+            let apart = |at: &usize| !gso || joinable(spliced.get(*at..).unwrap_or(&[])) < 2;
+            let count = match pieces {
+                1 => 1 + (1..spliced.len().min(TRAINS)).take_while(apart).count(),
+                pieces => pieces,
+            };
+            let (now, later) = spliced.split_at_checked(count).unwrap_or((spliced, &[]));
+            if pieces < 2 || !self.splice_joined(stats, now, joined) {
+                self.splice_apart(stats, now);
+            }
+            spliced = later;
+        }
+    }
+
+    /// Sends trains as one. Returns false if that is not possible: their packets may need to be fragmented.
+    fn splice_joined(
+        &mut self,
+        stats: &Stats,
+        pieces: &[Spliced<'_>],
+        joined: &mut Vec<u8>,
+    ) -> bool {
+        joined.clear();
+        pieces.iter().for_each(|one| joined.extend_from_slice(one.packets));
+        let count = pieces.iter().map(Spliced::count).sum();
+        let segment = pieces.first().and_then(|one| u16::try_from(one.segment).ok()).unwrap_or(0);
+        match self.send_all(&[Train { segment, payload: joined, ..self.empty }]) {
+            (_, None) => stats.own().spliced.record(count),
+            (_, Some(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                stats.drop_many(DropReason::SocketFull, count);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Sends trains, at most [`TRAINS`], as they arrived.
+    fn splice_apart(&mut self, stats: &Stats, mut spliced: &[Spliced<'_>]) {
         while let Some((first, others)) = spliced.split_first() {
             let gso = stats.gates.udp_gso.load(Relaxed);
             let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
