@@ -313,3 +313,20 @@ impl Node {
         }
     }
 }
+
+/// Returns whether all members of a mesh keep sessions with each other.
+fn is_broadcast_domain(layer: Layer, members: usize) -> bool {
+    layer == Layer::Ethernet && members <= MAX_BROADCAST_DOMAIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_members_of_a_small_mesh_of_frames_all_keep_sessions() {
+        assert!(is_broadcast_domain(Layer::Ethernet, MAX_BROADCAST_DOMAIN));
+        assert!(!is_broadcast_domain(Layer::Ethernet, MAX_BROADCAST_DOMAIN + 1));
+        assert!(!is_broadcast_domain(Layer::Ip, 2));
+    }
+}
