@@ -1,4 +1,4 @@
-//! The helper of a bridge, which opens its ports. The network process forwards the frames.
+//! The helper of a bridge. It opens the ports; the network process forwards the frames.
 
 use std::future::Future;
 use std::io;

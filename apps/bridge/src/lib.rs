@@ -1,4 +1,4 @@
-//! `adit bridge`, which opens two ports and evaluates the frames that pass between them, until it is stopped.
+//! `adit bridge`: opens two ports and evaluates the frames that pass between them, until it is stopped.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ use open_ports::Ports;
 use routed::Routed;
 use rules::Rules;
 
-/// The interval at which the bridge searches for a port that has disappeared.
+/// How often the bridge searches for a port that has disappeared.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The options of `adit bridge`.
@@ -59,7 +59,7 @@ pub struct BridgeOptions {
     pub rules: Option<PathBuf>,
     /// The options for forwarding packets between two networks, or `None` to forward frames.
     pub routed: Option<RoutedOptions>,
-    /// The number of threads that move frames. `None` derives it from the number of cores.
+    /// The number of threads that move frames; `None`: depends on the number of cores.
     pub workers: Option<u16>,
     /// The MTU of new TAPs, or `None` for the other port's MTU.
     pub mtu: Option<u32>,
@@ -67,7 +67,7 @@ pub struct BridgeOptions {
     pub share_with_host: bool,
     /// The reaction of a port when the other one loses its link.
     pub link_state: LinkState,
-    /// The name in `adit status` and of the control socket. `None` derives it from the ports' names.
+    /// The name in `adit status` and of the control socket; `None`: made from the ports' names.
     pub name: Option<String>,
     /// A directory for the control socket instead of /run/adit.
     pub dir: Option<PathBuf>,
@@ -129,7 +129,7 @@ pub fn run(options: &BridgeOptions) -> ExitCode {
     logged(options, start)
 }
 
-/// Sets up the log, runs a function, and logs its fault.
+/// Sets up the log, runs a function, and logs the function's fault.
 fn logged(
     options: &BridgeOptions,
     act: impl FnOnce(&BridgeOptions) -> Result<(), Fault>,
@@ -192,7 +192,7 @@ async fn serve(
         Some(options) => Some(Routed::open(options, &ports, &opener).await?),
         None => None,
     };
-    // Without this, changes of interfaces are detected a moment later.
+    // Otherwise changes of interfaces are detected a moment later.
     let watch = NetWatch::open().ok();
     let mut controls = Controls::open(&duty.control)?;
     // Without a helper, keep the privileges that are needed to open a port again.
@@ -246,11 +246,11 @@ struct Running {
     opener: Ports,
     rules: Option<Rules>,
     routed: Option<Routed>,
-    /// A descriptor that is readable when the bridge has lost a port or a worker.
+    /// A descriptor that becomes readable when the bridge loses a port or a worker.
     bell: AsyncFd<OwnedFd>,
     /// The ports that are missing.
     missing: [bool; 2],
-    /// The times at which a lost port is searched for.
+    /// When to search for a lost port.
     again: Interval,
     links: Links,
     /// The link state mirror, only in a bridge that carries the state of links.
@@ -392,8 +392,8 @@ impl Running {
         Ok(count)
     }
 
-    /// Checks that all workers run. The flows of a worker that has ended are no longer processed, so the process ends,
-    /// and the service manager restarts it.
+    /// Checks that all workers run. The flows of a worker that has ended are no longer processed, so the process then ends, and the service
+    /// manager restarts it.
     fn check_workers(&self) -> Result<(), Fault> {
         match self.bridge.failed() {
             Some(worker) => Err(Fault::ours(format!("worker {worker}: ended unexpectedly"))),
@@ -430,7 +430,7 @@ impl Running {
         }
     }
 
-    /// Handles a change that may concern a port without delay, because the host must not use a port that has returned.
+    /// Immediately handles a change that may concern a port: the host must not use a port that has returned.
     async fn changed(&mut self, change: NetChange) {
         let missing = self.missing.contains(&true);
         let is_port = |index: u32| self.bridge.ports().iter().any(|port| port.index == index);

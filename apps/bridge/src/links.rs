@@ -1,4 +1,4 @@
-//! Handles changes of a bridge's interfaces at run time, such as another MTU, or a lost or restored link.
+//! Handles changes of a bridge's interfaces at run time, such as another MTU, or the loss or return of a link.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use adit_bridge::Side;
 use adit_filter::Nanos;
 use adit_linux::net::Link;
 
-/// The time in which an interface that was enabled must find its link.
+/// How long an interface that was enabled may take to find its link.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// The last observed state of the links.
@@ -72,7 +72,7 @@ impl Links {
 pub(super) struct LinkStateMirror {
     /// The port that is disabled because the other one has no link.
     off: Option<Side>,
-    /// The time until which each port that was enabled may be without a link.
+    /// Until when each port that was enabled may be without a link.
     settles: [Option<Nanos>; 2],
 }
 
@@ -190,7 +190,7 @@ mod tests {
             // The other port has no link because we disabled it.
             assert_eq!(seen(3, false, false), None);
             assert_eq!(seen(4, true, false), Some((across, true)));
-            // The port needs a moment to find its link, which does not affect the other one.
+            // The port needs a moment to find its link. This does not affect the other one.
             assert_eq!(seen(5, true, false), None);
             assert_eq!(seen(13, true, false), None);
             assert_eq!(seen(13, true, true), None);

@@ -1,4 +1,4 @@
-//! The ports in the bridge's network process, which either this process or its helper opens.
+//! The ports in the bridge's network process. This process or its helper opens them.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! The settings file of a bridge (`adit bridge --settings FILE`), for a bridge that a service manager starts.
+//! The settings file of a bridge that a service manager starts (`adit bridge --settings FILE`).
 
 use std::path::{Path, PathBuf};
 
@@ -135,7 +135,7 @@ impl BridgeOptions {
     /// Reads a settings file. The bridge is named after the file, without its extension.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or contains an error, which is reported with its line.
+    /// Fails if the file cannot be read or contains an error. The fault names the line.
     pub fn read(path: &Path) -> Result<Self, Fault> {
         let text = files::open(path).and_then(std::io::read_to_string).map_err(|error| {
             Fault::operator(format!("{}: settings not read: {error}", path.display()))

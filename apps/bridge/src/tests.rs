@@ -1,4 +1,4 @@
-//! Tests a bridge in a separate network namespace, one of whose workers fails.
+//! Tests a bridge in a separate network namespace. One of its workers fails.
 
 use std::fs;
 

@@ -1,5 +1,4 @@
-//! `adit openvpn`, the drop-in replacement for openvpn, and `adit connect`, the client: command lines, and the client's
-//! run loop.
+//! The command lines of `adit openvpn`, the drop-in replacement for openvpn, and `adit connect`, and the client's run loop.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `adit postgres set` and `adit postgres auditor`, which change the network's settings. The owner signs these.
+//! `adit postgres set` and `adit postgres auditor`: change the network's settings, which its owner signs.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,7 +18,7 @@ use super::paths::Paths;
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 
-/// The minimum retention size, because a sender's leaves have at least 8 MiB.
+/// The minimum retention size. A sender's leaves have at least 8 MiB.
 const LEAST_RETENTION: i64 = 64 << 20;
 const LEAST_AGE: Duration = Duration::from_secs(600);
 
@@ -134,7 +134,7 @@ fn span(age: Duration) -> String {
 pub struct SettingsChanged {
     /// The serial number of the current settings.
     pub serial: i64,
-    /// The changes, each with the setting, its old and its new value. Empty if nothing changed.
+    /// The changes: the setting, its old and its new value. Empty if nothing changed.
     pub changes: Vec<(&'static str, String, String)>,
 }
 

@@ -6,7 +6,7 @@ use super::settings::{Secrets, Settings};
 use adit_postgres_client::Target;
 use adit_runtime::fault::Fault;
 
-/// The packets that [`expire`] removed, and the remaining ones.
+/// What [`expire`] removed, and what remains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpireReport {
     /// The dropped leaf tables with their sizes in bytes.

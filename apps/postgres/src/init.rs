@@ -1,4 +1,4 @@
-//! `adit postgres init`, which creates tables, roles and the first node.
+//! `adit postgres init`: creates tables, roles and the first node.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
 use adit_runtime::fault::Fault;
 
-/// The oldest server version with all necessary features.
+/// The oldest version of the server with all necessary features.
 const OLDEST: i32 = 150_000;
 
 /// The options on the command line. Missing values are chosen.
@@ -177,8 +177,7 @@ async fn open_to_all(client: &Client, target: &Target) -> Result<Option<String>,
     }))
 }
 
-/// Handles an existing network. If this host is its first node, there is nothing to do. Otherwise it belongs to another
-/// host.
+/// Handles an existing network. If this host is its first node, there is nothing to do. Otherwise the network belongs to another host.
 async fn already_initialised(
     dir: Option<&Path>,
     target: &Target,
@@ -301,8 +300,7 @@ impl Server {
     }
 }
 
-/// Chooses the network's name. It is the requested one, or that of the database with a number if roles with this name
-/// already exist.
+/// Chooses the network's name: the requested one, or that of the database, with a number if roles with this name already exist.
 async fn choose_tag(
     client: &Client,
     target: &Target,
@@ -453,7 +451,7 @@ impl NewNetwork<'_> {
             .map_err(|error| statement_fault(&error))
     }
 
-    /// Revokes the access of other roles to the database, which only its owner can do.
+    /// Revokes the access of other roles to the database. Only its owner can do this.
     async fn close(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
         let database = self.quoted(transaction, self.target.database()).await?;
         let revoke = format!("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC");

@@ -1,4 +1,4 @@
-//! `adit postgres invite`, which creates an invitation for one more node.
+//! `adit postgres invite`: creates an invitation for one more node.
 //!
 //! The printed URL contains a one-time secret. The joining node gets the network's key from a running node or, with an
 //! offline invitation, from the database; see `adit_postgres::token::JoinKey`.
@@ -22,7 +22,7 @@ use adit_runtime::fault::Fault;
 /// The default validity of an invitation.
 pub const VALID: Duration = Duration::from_secs(24 * 3600);
 
-/// An invitation, with which one node can join once.
+/// An invitation. One node can join with it, once.
 pub struct Invitation {
     /// The secret URL for the next node, with the database and the token.
     pub url: Zeroizing<String>,

@@ -1,4 +1,4 @@
-//! `adit postgres join`, which makes this host a node.
+//! `adit postgres join`: makes this host a node.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,13 +24,12 @@ const ASK: &str = "SELECT adit.ask($1, $2)";
 
 const ANSWERED: &str = "SELECT enc, sealed, offline FROM adit.answered()";
 
-/// The time limit for a node's answer. The two constants below are the interval between two queries, and the delay
-/// before the user is notified.
+/// The time limit for a node's answer. The constants below are the interval between two queries, and the delay before the user is notified.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_PAUSE: Duration = Duration::from_millis(250);
 const TELL_AFTER: Duration = Duration::from_secs(2);
 
-/// The time to wait for sessions of the invitation's role to end.
+/// How long to wait for sessions of the invitation's role to end.
 const SESSIONS_LIMIT: Duration = Duration::from_secs(10);
 
 /// The options on the command line.

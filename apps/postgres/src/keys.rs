@@ -11,7 +11,7 @@ use tokio_postgres::{GenericClient, Row};
 
 use super::node::directory::Pins;
 
-/// Queries the records with the owner's keys in the database, whose validity the pins determine.
+/// Queries the records with the owner's keys in the database. The pins determine whether these are valid.
 const NEWER: &str = "SELECT r.record, r.signature, w.enc, w.sealed, n.sign_key, n.seal_key \
     FROM adit.rekey r JOIN adit.node n ON n.id = $4 \
     LEFT JOIN adit.rekey_wrap w ON w.generation = r.generation AND w.reader = $2 \
@@ -129,7 +129,7 @@ impl KeyRow {
     }
 }
 
-/// Checks whether a node may trust another's keys, which must be its own or those in its pins.
+/// Checks whether a node may trust these keys of another: they must be its own or in its pins.
 pub(super) fn trusted(own: &NodePublic, pins: &Pins, other: &NodePublic) -> Result<(), String> {
     match other.id == own.id {
         true if other == own => Ok(()),

@@ -1,5 +1,5 @@
-//! `adit postgres`, a network that transports packets in a database. `adit-postgres` contains the engines. This crate
-//! contains the connections to the database, the files of a node, and the commands.
+//! `adit postgres`: a network that transports packets in a database. `adit-postgres` contains the engines. This crate contains the
+//! connections to the database, the files of a node, and the commands.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! This host's node as the commands use it, with its files, which are read once, and the trusted data of the network.
+//! This host's node as the commands use it, with its files and the trusted data of the network. The files are read once.
 
 use adit_postgres::key::settings::History;
 use adit_postgres::key::{KeyRing, NetworkRecord, NodePublic};
@@ -94,7 +94,7 @@ impl Member {
         Ok((record, ring))
     }
 
-    /// Returns the network's settings, which this node has signed as the owner.
+    /// Returns the network's settings. This node has signed them as the owner.
     ///
     /// # Errors
     /// Fails if the database cannot be queried, or contains other settings.

@@ -19,8 +19,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Returns the paths of the network `name`, in the system's directories such as `/etc/adit/postgres`, or all below
-    /// `dir`.
+    /// Returns the paths of the network `name`, in the system's directories such as `/etc/adit/postgres`, or all under `dir`.
     ///
     /// # Errors
     /// Fails if the name has characters other than lower-case letters and digits, or more than 16, or `dir` is not a
@@ -77,7 +76,7 @@ impl Paths {
         &self.folders.config
     }
 
-    /// Returns the path of the node's settings, which contain no secrets.
+    /// Returns the path of the node's settings. They contain no secrets.
     pub fn settings_file(&self) -> PathBuf {
         self.folders.config.join(SETTINGS)
     }
@@ -113,7 +112,7 @@ impl Paths {
         self.folders.control_socket()
     }
 
-    /// Formats a command line for hints. `command("up")` returns `adit postgres up -n NAME --dir D`.
+    /// Formats a command line for advice. `command("up")` returns `adit postgres up -n NAME --dir D`.
     pub fn command(&self, verb: &str) -> String {
         self.folders.command(verb, Some("-n"))
     }

@@ -1,5 +1,5 @@
-//! Registers a node. Reserves it, creates keys, registers it, and writes the files, all before the transaction is
-//! committed. So there is never a node without its keys, and at worst a killed command leaves files without a node.
+//! Registers a node. Reserves it, creates keys, registers it, and writes the files, all before the transaction is committed. So there is
+//! never a node without its keys. At worst, a killed command leaves files without a node.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ impl Candidate<'_> {
         Ok(())
     }
 
-    /// Registers the node and writes its files, none of which may exist yet ([`Self::refuse_existing`]).
+    /// Registers the node and writes its files. None of them may exist yet ([`Self::refuse_existing`]).
     pub(super) async fn register(
         &self,
         transaction: &Transaction<'_>,
@@ -93,7 +93,7 @@ impl Candidate<'_> {
         Ok((settings, secrets))
     }
 
-    /// Checks that the key which the node's MAC uses is still the network's. No rekey begins after the reservation.
+    /// Checks that the key of the node's MAC is still the network's. No rekey begins after the reservation.
     async fn check_generation(&self, transaction: &Transaction<'_>) -> Result<(), Fault> {
         let generation = transaction.query_one("SELECT generation FROM adit.network", &[]).await;
         let generation: i32 =
@@ -106,7 +106,7 @@ impl Candidate<'_> {
         ))
     }
 
-    /// Checks that the addresses which the node's MAC covers are those that the network's own MAC allows.
+    /// Checks that the network's own MAC allows the addresses that the node's MAC covers.
     fn check_addresses(&self, v4: Option<Ipv4Net>, v6: Option<Ipv6Net>) -> Result<(), Fault> {
         let fits4 = match (self.network.network4, v4) {
             (None, None) => true,

@@ -1,4 +1,4 @@
-//! `adit postgres rekey`, which gives the network a new key.
+//! `adit postgres rekey`: gives the network a new key.
 //!
 //! The command is one transaction and writes nothing on this host. Its node takes the key from the database, like every
 //! other node. So if the command is killed, either the old key or the new one is in force.

@@ -20,8 +20,7 @@ use super::paths::Paths;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::write_whole;
 
-/// The parsed and checked `node.toml`, with the identity of a node and its settings for sending. It contains no
-/// secrets.
+/// The parsed and checked `node.toml`: the identity of a node and its settings for sending. It contains no secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The database, as a URL without user and password.
@@ -141,8 +140,8 @@ impl Settings {
         write_whole(&paths.settings_file(), 0o644, self.to_toml().as_bytes())
     }
 
-    /// Returns the maximum length of an IP packet that the node sends, from its own settings, or else those of the
-    /// `network`, or else the limit.
+    /// Returns the maximum length of an IP packet that the node sends: from its own settings, or else those of the `network`, or else the
+    /// limit.
     pub(super) fn packet_size(&self, network: Option<&NetworkSettings>) -> usize {
         let network = || usize::try_from(network?.packet_size).ok();
         self.packet_size.or_else(network).unwrap_or(limits::DEFAULT_PACKET)
@@ -191,7 +190,7 @@ impl Settings {
 pub struct Secrets {
     /// The password of the node's role.
     pub password: Zeroizing<String>,
-    /// The network's keys. The one with which the node joined is in this file, and later ones are in `network.keys`.
+    /// The network's keys. This file contains the one that the node got when it joined; later ones are in `network.keys`.
     pub ring: KeyRing,
     /// The node's own keys.
     pub keys: NodeKeys,
@@ -413,7 +412,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let fault = Secrets::load(&paths).unwrap_err().to_string();
         assert!(fault.contains("network.keys line 1") && !fault.contains("geheim"), "{fault}");
-        // A node that joins another network with this name begins without it.
+        // A node that joins another network of this name begins without it.
         secrets.store(&paths).unwrap();
         assert_eq!(Secrets::load(&paths).unwrap().ring.generation(), Generation::FIRST);
     }

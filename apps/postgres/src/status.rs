@@ -20,8 +20,7 @@ use adit_runtime::log::clean;
 
 /// The time limit for all queries to the database together.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The number of a sender's leaves that are searched for a stream's newest row, because the newest leaf may still be
-/// empty.
+/// How many of a sender's leaves are searched for a stream's newest row. The newest leaf may still be empty.
 const LEAVES: usize = 2;
 
 /// The status of a network from the perspective of this host's node.
@@ -50,7 +49,7 @@ pub struct NetworkStatus {
     pub database: Option<DatabaseStatus>,
 }
 
-/// The part of the report from the database that the network's key authenticates.
+/// The report from the database, as far as the network's key authenticates it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DatabaseStatus {
     /// The version of PostgreSQL.
@@ -75,7 +74,7 @@ pub struct DatabaseStatus {
     pub leaves: u64,
     /// The size of the leaf tables in bytes, including the records and wrapped keys of their epochs.
     pub bytes: u64,
-    /// The part of this size for records and wrapped keys, in bytes.
+    /// The part of this size that records and wrapped keys take, in bytes.
     pub key_bytes: u64,
     /// The maximum size of the leaf tables in bytes.
     pub retention_bytes: u64,
@@ -174,7 +173,7 @@ pub fn running(socket: &Path) -> Result<Option<StatusReport>, Fault> {
     }
 }
 
-/// Queries the database. Does not record pins of other nodes, which only the running node may do.
+/// Queries the database. Does not record pins of other nodes: only the running node may do this.
 async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseStatus, String> {
     let client = adit_postgres_client::open(target, "status")
         .await

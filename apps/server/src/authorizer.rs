@@ -12,10 +12,10 @@ use adit_runtime::authorize::{Authorizer, ResponseFuture};
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
 
-/// The reason why a disabled client is refused. The client keeps trying, slowly.
+/// The reason given to a disabled client. It keeps trying, but rarely.
 const DISABLED: &str = "the client is disabled";
 
-/// The registry on disk, which is read again when the file has changed.
+/// The registry on disk. It is read again when the file has changed.
 #[derive(Clone, Debug)]
 pub(super) struct RegistryAuthorizer {
     store: Store,

@@ -409,7 +409,7 @@ mod tests {
         let paths = Paths::new(Some(&dir.path().join("vpn"))).unwrap();
         let choices = NewServer {
             host: Some("vpn.example.net".into()),
-            // Without this, `init` would search for a free port, and another test might find the same one.
+            // Otherwise `init` would search for a free port, and another test might find the same one.
             listen: vec!["udp/1194".parse().unwrap()],
             network: Some("10.199.31.0/24".parse().unwrap()),
             ..NewServer::default()

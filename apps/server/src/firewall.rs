@@ -1,7 +1,6 @@
-//! The server's own nft table, which isolates clients from each other and masquerades their traffic.
+//! The server's own nft table. It isolates clients from each other and masquerades their traffic.
 //!
-//! Each instance has one `inet` table, which is replaced in a single transaction and removed at the end. Other tables
-//! are never changed.
+//! Each instance has one `inet` table, replaced in a single transaction and removed at the end. Other tables are never changed.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -14,7 +13,7 @@ use super::settings::Listen;
 use super::settings::{Nat, Settings};
 use adit_runtime::fault::Fault;
 
-/// The maximum length of nft's output that is quoted in a message.
+/// The maximum length of nft's output in a message.
 const MAX_QUOTED: usize = 400;
 
 /// Returns the name of an instance's table.
@@ -86,7 +85,7 @@ pub(super) fn removal(table: &str) -> String {
     format!("table inet {table} {{}}\ndelete table inet {table}\n")
 }
 
-/// The directories in which nft and the programs that it starts are searched for. The caller's `PATH` is never used.
+/// The directories with nft and the programs that it starts. The caller's `PATH` is never used.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// Returns a command for a program with its absolute path, without the caller's environment and directory.
@@ -145,8 +144,7 @@ pub(super) fn listing() -> Option<Value> {
     serde_json::from_slice(&output.stdout).ok()
 }
 
-/// Another program's chain, which drops packets that none of its own rules accepts. An `accept` in our table does not
-/// override it.
+/// Another program's chain that drops packets which none of its rules accepts. An `accept` in our table does not override it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ForeignDrop {
     family: String,
@@ -201,7 +199,7 @@ impl ForeignDrop {
         self.table == "firewalld"
     }
 
-    /// Returns the program that manages chains with this name, and would not notice rules that are added without it.
+    /// Returns the program that manages chains with this name. It would not notice rules added without it.
     fn iptables(&self) -> Option<&'static str> {
         let theirs = self.table == "filter" && matches!(&*self.chain, "FORWARD" | "INPUT");
         match &*self.family {

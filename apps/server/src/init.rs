@@ -1,4 +1,4 @@
-//! `adit server init`, which creates settings and keys once and does not change them later.
+//! `adit server init`: creates settings and keys once, and does not change them later.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -94,7 +94,7 @@ pub fn init(paths: &Paths, choices: &NewServer, dry_run: bool) -> Result<InitOut
     Ok(InitOutcome { settings, new_settings, new_pki, notes })
 }
 
-/// Completes the work of a killed command, and replaces a certificate that is about to expire.
+/// Completes the work of a killed command, and replaces a certificate that expires soon.
 fn renew(paths: &Paths) -> Result<bool, Fault> {
     let mut store = Store::open(&paths.data).map_err(pki_fault)?;
     let now = SystemTime::now();
@@ -259,7 +259,7 @@ pub(super) fn remote(settings: &Settings) -> Remote {
             .filter(move |l| l.transport == transport)
             .map(|l| (l.transport, l.port))
     };
-    // UDP comes first, whatever the order in the settings.
+    // UDP comes first, regardless of the order in the settings.
     let mut ends: Vec<Endpoint> = Vec::new();
     for (transport, port) in paths(Transport::Udp).chain(paths(Transport::Tcp)) {
         let proto = match transport {

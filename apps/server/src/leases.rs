@@ -1,4 +1,4 @@
-//! The leases, which record the last address of each client, so that it is kept across restarts.
+//! The leases: the last address of each client, to keep it across restarts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +10,13 @@ use std::time::Duration;
 use adit_runtime::helper::files;
 use adit_runtime::paths::Paths;
 
-/// The maximum number of recorded names. Further ones get any free address.
+/// The maximum number of recorded names. Other clients get any free address.
 const MAX_LEASES: usize = 65_536;
 
-/// The time for which changes are collected before they are written.
+/// How long changes are collected before they are written.
 const DELAY: Duration = Duration::from_secs(2);
 
-/// The file `leases.json`. Errors are only logged, because its loss merely gives clients new
-/// addresses.
+/// The file `leases.json`. Errors are only logged, because without it clients merely get new addresses.
 #[derive(Clone, Debug)]
 pub(super) struct Leases {
     path: PathBuf,
@@ -50,8 +49,7 @@ impl Leases {
         self.lock().addresses.clone()
     }
 
-    /// Records an address. Call it inside a tokio runtime, because the file is written a little
-    /// later.
+    /// Records an address. Call it inside a tokio runtime, because the file is written later.
     pub(super) fn remember(&self, name: &str, address: Ipv4Addr) {
         let mut state = self.lock();
         let known = state.addresses.contains_key(name);
@@ -60,7 +58,7 @@ impl Leases {
         {
             return;
         }
-        // An address has one owner, so remove the previous one.
+        // An address has one owner: remove the previous one.
         state.addresses.retain(|_, other| *other != address);
         state.addresses.insert(name.to_owned(), address);
         if !state.due {

@@ -26,7 +26,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-/// The parts of the undo file that are shown. The other parts are only needed to undo the changes.
+/// The parts of the undo file that are shown. The others are only needed to undo the changes.
 #[derive(Deserialize)]
 struct Undo {
     #[serde(default)]
@@ -37,7 +37,7 @@ struct Undo {
     sysctls: Vec<(String, String)>,
 }
 
-/// Returns the leftovers of a killed server with these paths. Returns none while a server runs, or after a reboot.
+/// Returns the leftovers of a killed server with these paths: none while a server runs, or after a reboot.
 pub(super) fn of(paths: &Paths) -> Vec<Leftover> {
     if running(paths).is_some() {
         return Vec::new();

@@ -1,6 +1,6 @@
 //! The commands for the managed server and its clients, `doctor` and `demo`.
 //!
-//! All functions return their results as values, which the `adit` binary prints.
+//! All functions return their results as values; the `adit` binary prints them.
 
 #![forbid(unsafe_code)]
 

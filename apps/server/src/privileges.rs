@@ -90,7 +90,7 @@ impl HostChanges {
     }
 }
 
-/// Takes the instance's lock for the process `server`, and logs it if there was something to undo.
+/// Takes the instance's lock for the process `server`. If there was something to undo, logs that.
 ///
 /// # Errors
 /// Fails if another server runs.
@@ -107,7 +107,7 @@ pub(crate) fn claim(paths: &Paths, server: u32) -> Result<HostState, Fault> {
 fn drop_all_but_needed(paths: &Paths) -> Result<(), Fault> {
     let mut keep = vec![Capability::CAP_NET_ADMIN];
     if !open_to_root(paths) {
-        // The directory is in a user's private home, to which even root has no access without this capability.
+        // The directory is in a user's private home. Without this capability, even root has no access to it.
         keep.push(Capability::CAP_DAC_OVERRIDE);
         say!(2, "the directories are accessible only to another user: CAP_DAC_OVERRIDE is kept");
     }

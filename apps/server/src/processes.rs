@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The maximum number of processes that are examined, so that a full process table does not delay a command.
+/// The maximum number of processes to examine, so that a full process table does not delay a command.
 const MAX_PROCESSES: usize = 65_536;
 
 /// A process that carries traffic.
@@ -17,7 +17,7 @@ pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) parent: u32,
     pub(super) user: String,
-    /// `server`, `client`, `bridge`, `postgres`, or `openvpn` if only the configuration determines the role.
+    /// `server`, `client`, `bridge`, `postgres`, or `openvpn` if the role depends on the configuration.
     pub(super) role: &'static str,
     /// The command line, shortened.
     pub(super) command: String,
@@ -39,15 +39,13 @@ pub(super) fn all() -> Vec<Process> {
     leaders(found)
 }
 
-/// Returns the process that can be queried in each group of related processes (a helper and the process that it
-/// serves).
+/// Of each group of related processes (a helper and the process that it serves), returns the one that can be queried.
 fn leaders(mut found: BTreeMap<u32, Process>) -> Vec<Process> {
     let pids: HashSet<u32> = found.keys().copied().collect();
     let with_socket = found.values().filter(|process| !process.sockets.is_empty());
     let served: HashSet<u32> = with_socket.map(|process| process.parent).collect();
     found.retain(|pid, process| {
-        // Keep a process without a socket only if it is neither the parent of one with a socket nor a child of another
-        // adit.
+        // A process without a socket counts only if it is neither the parent of one with a socket nor a child of another adit.
         !process.sockets.is_empty() || !(served.contains(pid) || pids.contains(&process.parent))
     });
     found.into_values().collect()
@@ -107,7 +105,7 @@ fn role(words: &[OsString], exe: impl Fn() -> Option<PathBuf>) -> Option<&'stati
     }
 }
 
-/// The maximum length of a command line that is shown.
+/// The maximum length of a command line in the output.
 const COMMAND_LIMIT: usize = 60;
 
 fn shortened(words: &[OsString]) -> String {

@@ -11,11 +11,11 @@ use adit_openvpn::wrap::{WrapConfig, Wrapper};
 
 use super::settings::Listen;
 
-/// The number of attempts, because the server may have just been started.
+/// The number of attempts. The server may have only just started.
 const ATTEMPTS: u32 = 10;
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// The size of a buffer that is larger than any reset.
+/// The size of the buffer: larger than any reset.
 const MAX_PACKET: usize = 2048;
 
 /// Sends a reset to every endpoint of a server. Returns the time until the first answer.
@@ -63,8 +63,7 @@ impl Line {
     fn ask(&mut self, packet: &[u8], answer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Datagrams(socket) => {
-                // The packet is refused while the server's socket is not open yet. In that case the
-                // receive timeout serves as a pause.
+                // The packet is refused while the server's socket is not open yet. The receive timeout then serves as a pause.
                 let _ = socket.send(packet);
                 socket.recv(answer)
             }
@@ -82,7 +81,7 @@ impl Line {
     }
 }
 
-/// Sends a reset and waits for the server's. No session begins, because no further packet follows.
+/// Sends a reset and waits for the server's. No further packet follows, so no session begins.
 fn probe_listener(
     to: SocketAddr,
     transport: Transport,

@@ -1,4 +1,4 @@
-//! `adit server run`, which prepares the host, runs the service, and undoes its changes to the host.
+//! `adit server run`: prepares the host, runs the service, and undoes its changes to the host.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub struct ReadyReport {
     pub device: String,
     /// The running settings.
     pub settings: Settings,
-    /// The result of the self-test over loopback, which is the time until the answer, or the error.
+    /// The result of the self-test over loopback: the time until the answer, or the error.
     pub self_test: Result<Duration, String>,
 }
 
@@ -133,7 +133,7 @@ fn applied(old: &Settings, fresh: &Settings) -> Vec<String> {
     changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key.to_owned()).collect()
 }
 
-/// Announces the server after the self-test, which runs on a separate thread because it needs the running service.
+/// Announces the server after the self-test, which needs the running service and therefore runs on a separate thread.
 fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnReady) {
     let settings = settings.clone();
     let key = clients::server_key(store);
@@ -232,7 +232,7 @@ impl Hooks for ServerHooks<'_> {
     }
 
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
-        // First end the sessions of clients that are no longer admitted, even if other files cannot be read.
+        // First end the sessions of clients that are no longer admitted, even if other files are unreadable.
         self.end_unwelcome(handle);
         self.host_state.reload()?;
         self.store = open_store(&self.paths)?;
@@ -314,7 +314,7 @@ impl ServerHooks<'_> {
         };
         let handle = handle.clone();
         tokio::spawn(async move {
-            // This fails only when the service ends, in which case it is not needed.
+            // This fails only when the service ends, and then it is not needed.
             let _ = handle.set_offer(offer).await;
         });
         Ok(())

@@ -13,9 +13,9 @@ use adit_runtime::helper::files;
 use adit_runtime::paths::shell_word;
 use adit_runtime::settings::checked_device;
 
-/// The maximum number of `listen` entries, because each needs a socket.
+/// The maximum number of `listen` entries. Each needs a socket.
 pub(crate) const MAX_LISTEN: usize = 16;
-/// The maximum number of `routes`, because each is a pushed option.
+/// The maximum number of `routes`. Each is a pushed option.
 pub(crate) const MAX_ROUTES: usize = 256;
 /// The maximum number of `dns` addresses.
 pub(crate) const MAX_DNS: usize = 8;
@@ -48,10 +48,9 @@ pub struct Settings {
     pub max_clients: u32,
     /// The size of the largest IP packet inside the tunnel, or `None` for 1500.
     pub mtu: Option<u16>,
-    /// The number of threads that move packets, or `None` to choose it by the number of cores.
+    /// The number of threads that move packets; `None`: depends on the number of cores.
     pub workers: Option<u16>,
-    /// The user as which the serving process runs, or `None` for `adit` if it exists, and for
-    /// `nobody` otherwise.
+    /// The user that the serving process runs as; `None`: `adit` if it exists, else `nobody`.
     pub user: Option<String>,
     /// The file with the rules for packets in the tunnel. A relative path is relative to
     /// `server.toml`.
@@ -78,8 +77,7 @@ pub enum Nat {
     Off,
 }
 
-/// An endpoint on which to listen, such as `udp/1194`, `tcp/443`, `udp/192.0.2.1:1194` or
-/// `tcp/[2001:db8::1]:443`.
+/// An endpoint to listen on, such as `udp/1194`, `tcp/443`, `udp/192.0.2.1:1194` or `tcp/[2001:db8::1]:443`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen {
@@ -288,7 +286,7 @@ fn checked_mtu(mtu: u16) -> Result<u16, String> {
     }
 }
 
-/// Checks the routes, because a network behind the server cannot be the one inside the tunnel.
+/// Checks the routes. A network behind the server cannot be the one inside the tunnel.
 fn check_routes(raw: &Raw) -> Result<(), String> {
     let inside: Vec<(&str, IpNet)> = [
         Some(("network", IpNet::V4(raw.network))),

@@ -1,4 +1,4 @@
-//! The table of the keys in `server.toml`, from which the file and the manual page are generated.
+//! The table of the keys in `server.toml`. The file and the manual page are generated from it.
 
 use std::fmt::{Display, Write};
 

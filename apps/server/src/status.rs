@@ -1,4 +1,4 @@
-//! `adit status`, `adit top`, `adit kick` and `adit reload`, which query running processes.
+//! `adit status`, `adit top`, `adit kick` and `adit reload`. They query running processes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,7 +17,7 @@ use adit_runtime::paths::Paths;
 /// The time limit for one process's status report.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time limit for all processes together, which are queried in parallel.
+/// The time limit for all processes together. They are queried in parallel.
 const ALL_PATIENCE: Duration = Duration::from_secs(3);
 
 /// An adit process with its status report.
@@ -36,8 +36,8 @@ pub struct Overview {
     pub left_behind: Vec<String>,
 }
 
-/// Returns all running instances. Without `--dir` these are all processes in this network namespace; with it, they are
-/// those whose control sockets are in that directory.
+/// Returns all running instances: all processes in this network namespace or, with `--dir`, those whose control sockets are in that
+/// directory.
 ///
 /// # Errors
 /// Fails if the directory of the sockets cannot be read.
@@ -74,7 +74,7 @@ fn instances(paths: &Paths) -> Result<Vec<Instance>, Fault> {
     Ok(instances)
 }
 
-/// Adds a process without visible sockets, which either may not be queried or has none.
+/// Adds a process without visible sockets: it has none, or may not be queried.
 fn adopt(instances: &mut Vec<Instance>, process: &Process) {
     let root = nix::unistd::geteuid().is_root();
     let denied = instances.iter_mut().find(|instance| {
@@ -217,12 +217,12 @@ pub struct ReloadOutcome {
     pub report: ReloadReport,
 }
 
-/// Makes a running process read its files again. It is the process with this name. Without a name it is the managed
-/// server or, if none runs, the only other process that supports this.
+/// Makes the running process with this name read its files again. Without a name this is the managed server or, if none runs, the only
+/// other process that supports it.
 ///
 /// # Errors
-/// Fails if there is no such process or more than one, it may not be queried, or it could not read its files. In the
-/// last case it continues with its old settings.
+/// Fails if there is no such process or more than one, it may not be queried, or it could not read its files. It then continues with its
+/// old settings.
 pub fn reload(paths: &Paths, name: Option<&str>) -> Result<ReloadOutcome, Fault> {
     let mut instances = instances(paths)?;
     let own = paths.control_socket();

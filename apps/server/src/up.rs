@@ -1,4 +1,4 @@
-//! `adit server up`, which creates and runs a server in one command.
+//! `adit server up`: creates and runs a server in one command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,10 +20,9 @@ pub struct UpOptions {
     pub client: Option<String>,
     /// The options for [`init`].
     pub choices: NewServer,
-    /// The path of this program. The code that reads the authority's key runs in a separate process, which never uses
-    /// the network.
+    /// The path of this program. The authority's key is only read by a separate process that never uses the network.
     pub program: PathBuf,
-    /// The same choices as arguments of `adit server init`.
+    /// The same options as arguments of `adit server init`.
     pub arguments: Vec<OsString>,
     /// The log level, as for [`serve::run`].
     pub verbose: u8,
@@ -34,7 +33,7 @@ pub struct UpOptions {
 pub enum Step {
     /// Settings and keys exist.
     Created(Box<InitOutcome>),
-    /// A client with this name was added, and this file is its profile.
+    /// A client with this name was added. This file is its profile.
     Client(String, PathBuf),
     /// The client already exists.
     ClientKept(String),
@@ -54,11 +53,10 @@ pub fn up(
     tell: &mut dyn FnMut(Step),
     on_ready: OnReady,
 ) -> Result<(), Fault> {
-    // A separate process creates and renews the keys, because this one will use the network and never reads the
-    // authority's key.
+    // A separate process creates and renews the keys: this one will use the network, so it never reads the authority's key.
     let planned = init(paths, &options.choices, true)?;
     if planned.new_settings {
-        // Check the ports before settings are written, because a second attempt would have to agree with them.
+        // Check the ports before the settings are written: a second attempt would have to agree with them.
         check_ports(&planned.settings)?;
     }
     child(options, "init", &options.arguments, paths)?;
@@ -95,7 +93,7 @@ fn client(paths: &Paths, options: &UpOptions, name: &str) -> Result<Step, Fault>
         return Ok(Step::ClientKept(name.to_owned()));
     }
     let file = PathBuf::from(format!("{name}.ovpn"));
-    // The issuer checks the name. This check only prevents a path in the file's name.
+    // The issuer checks the name too. This check only prevents a path in the file's name.
     if !name.contains('/') {
         check_target(&file)?;
     }

@@ -80,7 +80,7 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Starts to move frames with `workers` threads (1 to [`MAX_WORKERS`]), each of which calls `prepare` first.
+    /// Starts to move frames with `workers` threads (1 to [`MAX_WORKERS`]). Each calls `prepare` first.
     ///
     /// # Errors
     /// A port has too few queues, or the system refuses a thread.

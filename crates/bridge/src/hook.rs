@@ -58,8 +58,8 @@ pub(crate) enum Hook {
     Routed(RoutedHook),
 }
 
-/// A run of frames from one side, treated as arriving at the same time. It holds locks of the filter, so the worker
-/// must not block while it exists.
+/// A run of frames from one side, treated as arriving at the same time. It holds locks of the filter: the worker must not block while it
+/// exists.
 pub(crate) enum HookBurst<'a> {
     Relay,
     Filter(Burst<'a>, &'a mut FrameContext),

@@ -37,9 +37,8 @@ const PLAIN: [u8; VNET_LEN] = [0; VNET_LEN];
 /// The number of bursts from each port before the worker checks for commands.
 const ROUNDS: usize = 256;
 
-/// The time for which a burst may wait for space in the other port's queue before it is dropped. Meanwhile its own port
-/// is not read, so its queue slows the senders down, and brief congestion loses nothing. A port that is stuck for
-/// longer is broken.
+/// How long a burst may wait for space in the other port's queue before it is dropped. Meanwhile its own port is not read, so its queue
+/// slows the senders down, and brief congestion loses nothing. A port that is stuck for longer is broken.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The command queue's token; the tokens of the ports are their sides' indices.

@@ -117,7 +117,7 @@ impl CounterKey {
     /// Length of the key in bytes.
     pub const LEN: usize = 32;
 
-    /// Creates a key, which must not have been used before with any of the counters that follow.
+    /// Creates a key. It must not have been used before with any of the counters that follow.
     ///
     /// # Errors
     /// The crypto library failed.

@@ -69,8 +69,7 @@ impl fmt::Display for BlockCipher {
     }
 }
 
-/// The maximum number of bytes that an envelope adds to its payload, not counting the head. They are the longest HMAC,
-/// an IV and a block of padding.
+/// The maximum number of bytes that an envelope adds to its payload, not counting the head: the longest HMAC, an IV and a block of padding.
 pub const MAX_ADDED: usize = Digest::MAX_LEN + 2 * BlockCipher::BLOCK_LEN;
 
 const IV_LEN: usize = BlockCipher::BLOCK_LEN;

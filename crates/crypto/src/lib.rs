@@ -1,6 +1,6 @@
 //! The AEADs, key derivations and MACs of adit behind one small interface.
 //!
-//! The implementation is aws-lc-rs. Of the data path and the protocols, only this crate refers to it.
+//! The implementation is aws-lc-rs. Apart from this crate, neither the data path nor the protocols refer to it.
 
 #![forbid(unsafe_code)]
 

@@ -39,7 +39,7 @@ impl SigningKey {
         &self.seed
     }
 
-    /// Returns the SHA-256 of the public key, by which a mesh knows the key.
+    /// Returns the SHA-256 of the public key: the key's name in a mesh.
     pub fn public_hash(&self) -> [u8; 32] {
         sha256(&[&self.public()])
     }

@@ -16,10 +16,10 @@ use super::canonical;
 /// The longest datagram without EDNS (RFC 1035).
 const MAX_PLAIN: usize = 512;
 
-/// The longest datagram that is sent at all, which fits into every path (DNS flag day 2020).
+/// The longest datagram to send. It fits every path (DNS flag day 2020).
 const MAX_DATAGRAM: usize = 1232;
 
-/// The time for which an answer may be kept, in seconds. Members come and go.
+/// How long an answer may be kept, in seconds. Members come and go.
 const TTL: u32 = 10;
 
 /// A network whose addresses belong to a zone.
@@ -47,9 +47,9 @@ pub struct Zone {
 pub enum Reply {
     /// Send this answer.
     Answer(Vec<u8>),
-    /// Ask another server, because the name is not the zone's.
+    /// Ask another server: the name is not the zone's.
     Forward,
-    /// Send nothing, because it is not a query.
+    /// Send nothing: it is not a query.
     Ignore,
 }
 

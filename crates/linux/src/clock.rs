@@ -1,4 +1,4 @@
-//! The two clocks: one for timers, which includes the time in suspend, and one for certificates.
+//! The two clocks: one for timers that includes the time in suspend, and one for certificates.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -119,8 +119,8 @@ impl Control {
         Ok(request[3..].chunks_exact(NAME_WORDS).map(read).collect())
     }
 
-    /// Performs one request, which the kernel overwrites with its answer. The length of the request must match its
-    /// command and its count fields.
+    /// Performs one request. The kernel overwrites it with its answer. The length of the request must match its command and its count
+    /// fields.
     fn ask(&self, request: &mut [u32]) -> io::Result<()> {
         // SAFETY: ifreq is plain data for which all zeroes is a valid value.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -41,8 +41,8 @@ pub fn share_one_arena() {
 
 /// Returns the heap bytes in use by all threads, or `None` if the C library does not report them.
 ///
-/// For tests of memory that stays in use: no other thread may allocate meanwhile. The calling thread's cache is emptied
-/// first, since glibc counts cached blocks as used.
+/// For tests of memory that stays in use: no other thread may allocate meanwhile. The calling thread's cache is emptied first: glibc counts
+/// cached blocks as used.
 pub fn in_use() -> Option<usize> {
     #[cfg(target_env = "gnu")]
     {
@@ -56,7 +56,7 @@ pub fn in_use() -> Option<usize> {
     None
 }
 
-/// Moves the blocks that glibc caches for the calling thread to the cache of a thread that then ends, which frees them.
+/// Moves the blocks that glibc caches for the calling thread to the cache of a thread that then ends. This frees them.
 #[cfg(target_env = "gnu")]
 fn empty_thread_cache() {
     let blocks: Vec<Vec<u8>> = (0..CACHE_DEPTH)

@@ -18,14 +18,14 @@ use nix::sched::CloneFlags;
 
 use crate::net::Net;
 
-/// The directory in which `ip netns` looks up names.
+/// The directory where `ip netns` looks up names.
 const DIRECTORY: &str = "/run/netns";
 
 /// The calling thread's own namespace.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// Returns the cookie of the calling thread's network namespace. No other namespace has the same cookie until a reboot,
-/// unlike the inode of /proc/thread-self/ns/net, which the kernel reuses for another namespace once this one is gone.
+/// Returns the cookie of the calling thread's network namespace. No other namespace has the same cookie until a reboot. The kernel reuses
+/// the inode of /proc/thread-self/ns/net once the namespace is gone.
 ///
 /// # Errors
 ///
@@ -88,8 +88,7 @@ impl NetNs {
         Ok(this)
     }
 
-    /// Creates a namespace without a name, which only its holder and the processes inside can
-    /// reach.
+    /// Creates a namespace without a name. Only its holder and the processes inside can reach it.
     pub fn unnamed() -> io::Result<Self> {
         let file = thread::spawn(|| {
             nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;

@@ -1,4 +1,4 @@
-//! Socket options other than addresses that decide how packets are routed.
+//! Socket options, besides addresses, that decide how packets are routed.
 
 use std::io;
 

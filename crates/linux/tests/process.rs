@@ -1,5 +1,5 @@
-//! Tests of operations that change a whole process. Each scene runs in a separate process, which is this program with
-//! the scene's name in the environment. Needs root.
+//! Tests of operations that change a whole process. Each scene runs in a separate process: this program with the scene's name in the
+//! environment. Needs root.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;

@@ -77,7 +77,7 @@ pub enum Sealer<'k> {
     Block(block::BlockSealer<'k>),
 }
 
-/// Opens packets under one key; holds the lock of its replay window, so it must live for one run only.
+/// Opens packets under one key. Holds the lock of its replay window, so it must live for one run only.
 pub enum Opener<'k> {
     Aead(aead::AeadOpener<'k>),
     Epoch(epoch::EpochOpener<'k>),
@@ -214,9 +214,8 @@ impl FormatKey for Key {
         }
     }
 
-    /// Restarts the packet ids of a static key from 1, under a later time, on each new stream, because the other end
-    /// may have forgotten the ids of the last stream, and OpenVPN treats an id that does not follow its predecessor as
-    /// an attack.
+    /// Restarts the packet ids of a static key from 1, under a later time, on each new stream. The other end may have forgotten the ids of
+    /// the last stream, and to OpenVPN an id that does not follow its predecessor is an attack.
     fn begin_stream(&self, tx: &mut SenderState, stream: u64) {
         if let KeyFormat::Block(block) = &self.format
             && tx.stream.replace(stream) != Some(stream)

@@ -1,4 +1,4 @@
-//! OpenVPN's own log lines, word for word, because other programs parse them.
+//! OpenVPN's own log lines, word for word. Other programs parse them.
 
 use std::net::SocketAddr;
 
@@ -244,7 +244,7 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
         ServerEvent::HandshakeFailed(link, reason) => {
             let real = real(link.remote());
             match reason {
-                // Not logged as the client's failure, since programs that ban clients would treat it as one.
+                // Not logged as the client's failure: programs that ban clients would treat it as one.
                 Reason::Shutdown => return,
                 Reason::ConnectionReset => {
                     say!(1, "{real} Connection reset, restarting [0]");

@@ -6,7 +6,7 @@ use super::log_limits::is_logged;
 use adit_runtime::log::{LogLimiter, bytes};
 use adit_runtime::say;
 
-/// The log of a server that another process runs: its events in plain words, within the limits of their sources.
+/// The log of a server that another process runs: its events in plain words, limited by source.
 #[derive(Debug, Default)]
 pub struct EventLog {
     sessions: Sessions,

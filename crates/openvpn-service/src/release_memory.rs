@@ -1,7 +1,7 @@
 //! Decides when a server releases memory after clients have disconnected.
 
-/// The numbers of seconds after the last client disconnected at which memory is released again. By then, the workers
-/// have gone idle, the rate limiters have expired, and log deduplication has expired, in this order.
+/// How many seconds after the last client disconnected memory is released again. By then, in this order, the workers have gone idle, the
+/// rate limiters have expired, and log deduplication has expired.
 const AGAIN: [u32; 3] = [2, 15, 75];
 
 /// The peak of sessions and handshakes since memory was last released.

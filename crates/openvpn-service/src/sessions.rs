@@ -27,7 +27,7 @@ pub struct Session {
     pub number: u64,
     /// Traffic so far.
     pub counters: Counters,
-    /// The time since which the data key is in use.
+    /// Since when the data key is in use.
     pub key_since: Instant,
     /// When its counter of received packets last changed, in seconds since 1970.
     pub heard: u64,
@@ -66,7 +66,7 @@ impl Sessions {
         self.open.is_empty()
     }
 
-    /// Releases the memory of an empty table, because a tree keeps its root.
+    /// Releases the memory of an empty table. A tree would keep its root.
     pub(super) fn release_memory(&mut self) {
         if self.open.is_empty() {
             self.open = BTreeMap::new();

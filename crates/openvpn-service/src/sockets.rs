@@ -24,7 +24,7 @@ pub(super) fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSock
     let group = sockets::udp_group(&udp, options.workers)
         .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
     if let Err(e) = steer(&group, &SENDER) {
-        // If the kernel cannot do this, clients are spread only by chance.
+        // If the kernel cannot do this, chance spreads the clients.
         tracing::debug!("clients are spread over the workers by their addresses: {e}");
     }
     Ok(group)

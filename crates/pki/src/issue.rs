@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::PkiError;
 
-/// The time before their creation from which certificates are valid: one day, because clients' clocks may be slow.
+/// How long before their creation certificates become valid: one day, because clients' clocks may be slow.
 const BACKDATED: Duration = Duration::from_secs(86_400);
 const DAY: u64 = 86_400;
 /// Rounds of PBKDF2-HMAC-SHA256 over a profile's password.

@@ -71,7 +71,7 @@ pub struct NewProfile<'a> {
     pub options: &'a [&'a str],
 }
 
-/// A profile, and how its owner recognises the client.
+/// A profile, and what identifies its client.
 #[derive(Debug)]
 pub struct IssuedProfile {
     /// The profile, with the only copy of the private key.

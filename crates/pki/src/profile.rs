@@ -62,7 +62,7 @@ impl Default for Endpoint {
 }
 
 impl Remote {
-    /// Refuses a host that would not be a single word in a profile.
+    /// Refuses a host that is not a single word in a profile.
     pub(crate) fn check(&self) -> Result<(), PkiError> {
         let allowed =
             |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_' | '%');
@@ -118,8 +118,8 @@ impl Remote {
     }
 }
 
-/// How long a server may be silent before the client tries the next one, and thus how long users wait where a network
-/// blocks UDP. (openvpn's default is two minutes.)
+/// How long a server may be silent before the client tries the next one: how long users wait where a network blocks UDP. (openvpn's default
+/// is two minutes.)
 const PATIENCE: &str = "server-poll-timeout 10";
 
 fn remote_lines(remotes: &[Remote]) -> Vec<String> {

@@ -49,13 +49,13 @@ pub struct Client {
     /// The time of revocation, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<u64>,
-    /// The fixed IPv4 address of the client, if any.
+    /// The client's fixed IPv4 address, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address4: Option<Ipv4Addr>,
-    /// The fixed IPv6 address of the client, if any.
+    /// The client's fixed IPv6 address, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address6: Option<Ipv6Addr>,
-    /// The groups by which a packet filter refers to the client (`@group:NAME`).
+    /// The groups that contain the client in packet filters (`@group:NAME`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupName>,
     /// The server's address in its profile, or `None` if it is unknown because the profile is older than this field.

@@ -19,7 +19,7 @@ pub(crate) const CLIENT_DAYS: u32 = 825;
 /// The parameters of a new store.
 #[derive(Clone)]
 pub struct InitOptions {
-    /// Common name of the server's certificate, to which profiles are pinned; it follows the rules of [`ClientName`].
+    /// Common name of the server's certificate. Profiles pin it, and it follows the rules of [`ClientName`].
     pub server_name: ClientName,
     /// The server's address for clients.
     pub remote: Remote,
@@ -141,7 +141,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Returns whether [`Store::open`] would find a store below `dir`.
+    /// Returns whether [`Store::open`] would find a store in `dir`.
     pub fn exists(dir: &Path) -> bool {
         dir.join("pki/server.json").exists()
     }

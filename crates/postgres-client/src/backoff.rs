@@ -35,7 +35,7 @@ impl Backoff {
     }
 }
 
-/// A random number generator that is used only for pauses (xorshift64*). An attacker gains nothing by guessing them.
+/// A random number generator only for pauses (xorshift64*). An attacker gains nothing by guessing them.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 

@@ -1,4 +1,4 @@
-//! Opens a connection, by trying the hosts in order.
+//! Opens a connection: tries the hosts in order.
 
 use std::io;
 use std::pin::pin;
@@ -25,7 +25,7 @@ pub type Connection = tokio_postgres::Connection<
     LimitedStream<<MakeRustlsConnect as MakeTlsConnect<LimitedLine>>::Stream>,
 >;
 
-/// A new connection, which no task polls yet.
+/// A new connection. No task polls it yet.
 pub struct NewConnection {
     /// The client that sends queries to the database.
     pub client: Client,

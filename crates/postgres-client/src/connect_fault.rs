@@ -16,8 +16,7 @@ use adit_runtime::fault::Fault;
 pub struct ConnectFault {
     /// The error and its remedy, without secrets.
     pub fault: Fault,
-    /// Whether the failure may pass without an operator's action, because the database is starting, full, or
-    /// unreachable.
+    /// Whether the failure may pass without an operator: the database is starting, full, or unreachable.
     pub passing: bool,
     /// Whether the server requires a password and none is configured.
     pub asks_password: bool,
@@ -108,7 +107,7 @@ impl ConnectFault {
         Self::client(target, host, error)
     }
 
-    /// Converts an error of the client library itself, whose errors have texts but no kinds.
+    /// Converts an error of the client library itself. These errors have texts but no kinds.
     fn client(target: &Target, host: &Host, error: &tokio_postgres::Error) -> Self {
         let said = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         if said.contains("password missing") {
@@ -217,7 +216,7 @@ impl ConnectFault {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::temporary(format!(
                 "no database listens at {host}: {error}; is it running, and is the port right?"
             )),
-            // The server's answer was invalid, which is not the same as no answer.
+            // The server's answer was invalid. This differs from no answer.
             io::ErrorKind::InvalidData => {
                 Self::temporary(format!("the database at {host}: {error}"))
             }

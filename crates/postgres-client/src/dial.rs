@@ -1,5 +1,5 @@
-//! Dials a host, up to the first message. The client library would accept only connections that it dials itself, and
-//! does not limit their messages.
+//! Dials a host, up to the first message. The client library accepts only connections that it dials itself, and does not limit their
+//! messages.
 
 use std::io;
 use std::net::SocketAddr;

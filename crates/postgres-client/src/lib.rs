@@ -1,4 +1,4 @@
-//! Connections to PostgreSQL, with the address of the database, our role, and the protection of the connection.
+//! Connections to PostgreSQL: the address of the database, our role, and the protection of the connection.
 
 #![forbid(unsafe_code)]
 

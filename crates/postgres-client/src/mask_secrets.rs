@@ -1,4 +1,4 @@
-//! Overwrites secrets on the command line, which every user on the host can read (`ps`).
+//! Overwrites secrets on the command line. Every user on the host can read it (`ps`).
 
 use std::fs::{self, OpenOptions};
 use std::io;

@@ -1,11 +1,10 @@
-//! Limits the memory that a database can make us use, by checking the header of every message before its body is read.
+//! Limits the memory that a database can make us use: checks the header of every message before reading its body.
 //!
-//! The client library buffers a message until it is complete, whatever length the server announces, up to 4 GiB.
-//! Without TLS, any host on the path can send such a message, even before a password is requested. The library also
-//! keeps every notice that is sent before the login is complete, and every parameter that a server reports. So all
-//! input passes through [`LimitedStream`], which tracks the frames (one byte of type, four of length) and ends the
-//! connection at one that is too long. With TLS there are two such streams. One is inside TLS ([`LimitedTls`]) and
-//! checks the frames. The other is around the raw connection for the answer to the request for TLS, and checks the
+//! The client library buffers a message until it is complete, whatever length the server announces, up to 4 GiB. Without TLS, any host on
+//! the path can send such a message, even before a password is requested. The library also keeps every notice that is sent before the login
+//! is complete, and every parameter that a server reports. So all input passes through [`LimitedStream`], which tracks the frames (one byte
+//! of type, four of length) and ends the connection at one that is too long. With TLS there are two such streams. One is inside TLS
+//! ([`LimitedTls`]) and checks the frames. The other is around the raw connection, for the answer to the request for TLS. It checks the
 //! frames of a server that answers no, where that is allowed. Unix sockets and loopback connections are checked too.
 
 use std::fmt;

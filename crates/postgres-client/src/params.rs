@@ -36,7 +36,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("tcp_user_timeout", "-"),
 ];
 
-/// The environment variables and the home directory, which the caller passes so that tests can have their own.
+/// The environment variables and the home directory. The caller passes them, so that tests can have their own.
 #[derive(Clone, Default)]
 pub struct Environment {
     vars: BTreeMap<String, Zeroizing<String>>,
@@ -229,7 +229,7 @@ fn canonical_name(name: &str, at: &str) -> Result<&'static str, Fault> {
     })
 }
 
-/// Splits a host from its port, both of which may be empty. An IPv6 address is in brackets.
+/// Splits a host from its port. Both may be empty. An IPv6 address is in brackets.
 fn split_port(host: &str) -> Result<(&str, &str), Fault> {
     let wrong = || {
         Fault::operator(

@@ -1,4 +1,4 @@
-//! Detects a pooler in transaction mode, which runs a connection's transactions in sessions that others use too.
+//! Detects a pooler in transaction mode: it runs a connection's transactions in sessions that others use too.
 //!
 //! A server's process serves one connection until the connection ends. A pooler reuses the process of a finished
 //! transaction for the next transaction of any connection. To detect this, a second connection begins a transaction and

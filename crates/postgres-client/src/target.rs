@@ -182,7 +182,7 @@ impl Target {
         Self::resolve(text, env, false)
     }
 
-    /// Does the same as [`Self::of_operator`], for commands that do not write, for which a standby is sufficient.
+    /// Does the same as [`Self::of_operator`], for commands that do not write. For them a standby is sufficient.
     ///
     /// # Errors
     /// See [`Self::of_operator`].

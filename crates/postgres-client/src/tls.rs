@@ -1,4 +1,4 @@
-//! TLS to the database, and the servers that are trusted.
+//! TLS to the database, and which servers are trusted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use adit_runtime::helper::files;
 /// The check of the server's certificate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Check {
-    /// Verify nothing, which protects only against a passive attacker.
+    /// Verify nothing. This protects only against a passive attacker.
     Nothing,
     /// Verify that a trusted authority has signed the certificate.
     Chain,

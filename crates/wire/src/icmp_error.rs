@@ -121,8 +121,8 @@ pub fn is_host(address: IpAddr) -> bool {
     !(special || address.is_multicast() || address.is_loopback())
 }
 
-/// Returns whether a message of this type is an error or acts as one. Such a message is never answered with an error,
-/// since two hosts could otherwise exchange errors forever. An unknown type counts as an error.
+/// Returns whether a message of this type is an error or acts as one. It is never answered with an error; otherwise two hosts could
+/// exchange errors forever. An unknown type counts as an error.
 pub fn is_error(v4: bool, kind: u8) -> bool {
     if v4 {
         // Echo, router discovery, timestamp, information, address mask.

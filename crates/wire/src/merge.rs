@@ -79,7 +79,7 @@ struct Flow {
     verified: bool,
 }
 
-/// The way in which a packet can be merged.
+/// How a packet can be merged.
 enum Shape {
     /// May start or continue a run.
     Mergeable(Flow),

@@ -41,7 +41,7 @@ pub struct Segments<'a> {
     done: bool,
 }
 
-/// The way to split the packet; present only for super-packets.
+/// How to split the packet; only for super-packets.
 #[derive(Debug)]
 struct SplitState {
     header: [u8; MAX_HEADER],
@@ -165,7 +165,7 @@ impl SplitState {
         if size == 0 || l4 < ip_len || (!v6 && l4 != usize::from(get8(packet, 0)? & 15) << 2) {
             return None;
         }
-        // The device's `hdr_len` is only a hint: the headers themselves determine where they end.
+        // The device's `hdr_len` is only a hint: the headers themselves show where they end.
         let transport = packet.get(l4..)?;
         let (len, seq, tcp_flags) = if tcp {
             let tcp = Tcp::parse(transport)?;

@@ -1,4 +1,4 @@
-//! Packets for tests, and naive implementations against which the fast ones are checked.
+//! Packets for tests, and naive implementations to check the fast ones against.
 
 use crate::transport::flags;
 use crate::vnet::{Gso, VnetHeader};

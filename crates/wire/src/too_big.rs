@@ -7,9 +7,9 @@ use crate::ip::{self, ICMP, ICMPV6, Ip};
 
 /// The length of the longest answer: IPv6's smallest MTU.
 pub const MAX_ANSWER: usize = icmp_error::MAX_V6;
-/// The length up to which an IPv6 packet is never too big (RFC 8200).
+/// An IPv6 packet of up to this length is never too big (RFC 8200).
 pub const V6_MINIMUM: u16 = 1280;
-/// The length up to which an IPv4 packet is never reported as too big: hosts refuse a smaller path MTU anyway.
+/// An IPv4 packet of up to this length is never reported as too big: hosts refuse a smaller path MTU anyway.
 pub const V4_MINIMUM: u16 = 576;
 
 /// The longest answer over IPv4: it quotes 128 bytes of the packet, enough for all its headers.

@@ -6,7 +6,7 @@ use std::fmt;
 pub struct VnetHeader {
     /// The transport checksum is missing, and the field holds the pseudo-header's sum.
     pub needs_csum: bool,
-    /// The way to split the packet.
+    /// How to split the packet.
     pub gso: Gso,
     /// Whether the sender marked the flow for ECN; segments must treat CWR as RFC 3168 specifies.
     pub ecn: bool,

@@ -1,4 +1,4 @@
-//! A running client, which combines engine, data plane, device and routes, for `adit openvpn` and `adit connect`.
+//! A running client with its engine, data plane, device and routes, for `adit openvpn` and `adit connect`.
 
 mod engines;
 mod network;
@@ -52,7 +52,7 @@ pub(crate) struct Options {
     pub engine: Kind,
     /// The options of sockets.
     pub dial: DialSettings,
-    /// The socket on which to wait, if there is no server to dial.
+    /// The socket to wait on, if there is no server to dial.
     pub listen: Option<ListenSocket>,
     /// The device.
     pub device: Device,
@@ -64,7 +64,7 @@ pub(crate) struct Options {
     pub control: Option<std::path::PathBuf>,
     /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
     pub allow_recursive: bool,
-    /// The interval at which counters are read and [`Hooks::tick`] is called.
+    /// How often counters are read and [`Hooks::tick`] is called.
     pub tick: Duration,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct HostReport<'a> {
     pub capture: Capture,
 }
 
-/// The socket on which the peer is awaited.
+/// The socket that waits for the peer.
 #[derive(Debug)]
 pub(crate) enum ListenSocket {
     /// A socket that receives datagrams.
@@ -465,7 +465,7 @@ impl<E: DrivenEngine> Running<'_, E> {
             }
             // A client has one connection.
             Event::StreamOpened(..) => return Ok(None),
-            // Routes and hooks need the destination of the packets, not the local relay to the proxy.
+            // Routes and hooks need the packets' destination, not the local relay to the proxy.
             Event::Engine(ClientEvent::Up(mut tunnel)) => {
                 tunnel.remote = self.relay.or(tunnel.remote);
                 ClientEvent::Up(tunnel)

@@ -21,8 +21,8 @@ const PINGS: u8 = 3;
 /// A delay of a tick by more than this means that the machine or the process was suspended.
 const SLEPT: Duration = Duration::from_secs(3);
 
-/// The time within which a connection on a changed path must have its data acknowledged. After an outage the kernel
-/// waits longer, up to the length of the outage.
+/// The time limit for acknowledgements on a connection whose path has changed. After an outage the kernel waits longer, up to the length of
+/// the outage.
 const STALLED: Duration = Duration::from_secs(1);
 
 /// The minimum interval between logs of recursive routing.
@@ -72,7 +72,7 @@ impl Network {
         }
     }
 
-    /// Returns whether so much time has passed since the last tick that the machine must have been suspended.
+    /// Returns whether the time since the last tick shows that the machine was suspended.
     fn has_slept(&mut self, now: Instant, tick: Duration) -> bool {
         let passed = now.since(std::mem::replace(&mut self.ticked, now));
         passed > tick + SLEPT
@@ -98,8 +98,7 @@ impl Network {
         self.check.take().is_some_and(|(_, before)| unacknowledged && received == before)
     }
 
-    /// Returns whether the number of recursive packets justifies a log line, that is, whether it has grown and the last
-    /// line is old.
+    /// Returns whether the number of recursive packets justifies a log line: it has grown and the last line is old.
     fn log_recursion(&mut self, now: Instant, count: u64) -> bool {
         let (logged, at) = self.recursive;
         let due = at.is_none_or(|at| now.since(at) >= RECURSION_LOG);
@@ -164,7 +163,7 @@ impl<E: DrivenEngine> Running<'_, E> {
     pub(super) fn path_is_lost(&mut self, alternative: bool) {
         say!(1, "network: there is no path to the server");
         if alternative {
-            // The server may have an address of the other family.
+            // The server's address may be of the other family.
             self.driver.unreachable();
             self.driver.act(|engine, now, out| engine.restart(now, out));
         }

@@ -15,7 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::*;
 
-/// The variable that is set in the process which runs the test alone.
+/// The variable that is set in the process that runs only this test.
 const ALONE: &str = "ADIT_TEST_ALONE";
 
 fn tls() -> ClientTls {

@@ -1,4 +1,4 @@
-//! `adit connect --check`, which finds the stage that fails.
+//! `adit connect --check`: finds the stage that fails.
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,20 +24,20 @@ use adit_runtime::instance::EndReason;
 use adit_runtime::log;
 use adit_runtime::privileges::{self, PrivilegeOptions};
 
-/// The time after which a server that has not answered counts as silent.
+/// The time until a server that does not answer counts as silent.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// The time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(20);
 
-/// The interval at which the state is checked and an echo request is sent.
+/// How often the state is checked and an echo request is sent.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The time limit for each size of echo request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time limit for the tunnel's own MTU. Packets that the path does not carry whole are sent only after the search
-/// for the path's MTU has ended, which begins two seconds after the session.
+/// The time limit for the tunnel's own MTU. Packets that the path does not carry whole are sent only after the search for the path's MTU,
+/// which begins two seconds after the session.
 const PATIENCE_FOR_MTU: Duration = Duration::from_secs(5);
 
 /// Sizes of packets tried for the MTU stage, after the tunnel's own MTU.
@@ -203,12 +203,12 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
 struct Checker {
     findings: Vec<Finding>,
     talk: bool,
-    /// Whether the lines are for a person and may be wrapped.
+    /// Whether the lines are for people and may be wrapped.
     terminal: bool,
     remote: String,
     /// Whether `remote` was dialled over TCP.
     stream: bool,
-    /// `dev tap`, where an echo request reaches a station only after its address has been resolved.
+    /// `dev tap`: an echo request reaches a station only after its address has been resolved.
     ethernet: bool,
     probe: Option<Probe>,
     /// The reason of the last failed attempt, reported at the end.

@@ -1,4 +1,4 @@
-//! `adit connect`, a client with readable log lines.
+//! `adit connect`: a client with readable log lines.
 
 mod check;
 mod ping;
@@ -51,7 +51,7 @@ pub struct ConnectOptions {
     pub allow_lan: bool,
     /// Keep traffic from leaving outside the tunnel when the client ends.
     pub kill_switch: bool,
-    /// Keep this machine's DNS servers, whatever the server pushes.
+    /// Keep this machine's DNS servers, even if the server pushes others.
     pub keep_dns: bool,
     /// Name of the TUN device, overriding the profile's.
     pub device: Option<String>,
@@ -82,7 +82,7 @@ struct Profile {
 pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Options, Fault> {
     let path = wanted.profile.to_string_lossy().into_owned();
     let mut options = config::parse(&["--config".into(), path], files).map_err(|error| {
-        // The command line contains nothing but the profile.
+        // The command line contains only the profile.
         if error.file == "command line" && error.directive == "config" {
             Fault::operator(format!("{}; {}", error.problem, error.remedy))
         } else {

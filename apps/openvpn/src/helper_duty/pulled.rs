@@ -69,7 +69,7 @@ impl PullPolicy {
 
 impl PlanCheck for PullPolicy {
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
-        // Every field is named, so that a new field must be handled here to compile.
+        // All fields are named, so that a new one must be handled here to compile.
         let HostPlan {
             device,
             mtu,

@@ -40,8 +40,8 @@ fn kind(name: &str) -> Option<Kind> {
 /// Adds the directory's certificates to `ca`, and uses its revocation lists as `known_crl`, which need not cover every
 /// authority.
 ///
-/// All files are read at once, whereas openssl looks for a file when it needs one. By then, the process has dropped its
-/// privileges. Files with other names are ignored, as in openssl.
+/// All files are read at once. openssl looks for a file when it needs one; by then, the process has dropped its privileges. Files with
+/// other names are ignored, as in openssl.
 ///
 /// # Errors
 /// The directory or a file cannot be read, or the directory contains no certificate.

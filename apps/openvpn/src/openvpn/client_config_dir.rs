@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use adit_runtime::authorize::{Authorizer, ResponseFuture};
 use adit_runtime::helper::files;
 
-/// The maximum number of clients that wait for their files, which equals the number that may wait for any response.
+/// The maximum number of clients that wait for their files: as many as may wait for any response.
 const WAITING: usize = adit_runtime::driver::QUESTION_LIMIT;
 
 /// One byte more than a client's file may have, so that a larger file is refused when it is parsed.

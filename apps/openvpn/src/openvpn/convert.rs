@@ -302,8 +302,8 @@ struct PushedAddresses {
 }
 
 impl PushedAddresses {
-    /// Restricts the network of `ifconfig`, which is a route that `route-nopull` does not filter. With that directive,
-    /// neither the network nor the far end may be a public address.
+    /// Restricts the network of `ifconfig`. It is a route that `route-nopull` does not filter. With that directive, neither the network nor
+    /// the far end may be public.
     fn confine(tunnel: &TunnelConfig, nopull: bool, notes: &mut Vec<String>) -> Self {
         let mut pushed = Self { ipv4: tunnel.ipv4, far4: tunnel.far4, ipv6: tunnel.ipv6 };
         let mut note = |what: String, alone: IpAddr| {

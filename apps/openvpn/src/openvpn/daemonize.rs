@@ -1,5 +1,4 @@
-//! Daemonising, the pid file and privileges, which are the steps that a process performs once, however often it
-//! restarts.
+//! Daemonising, the pid file and privileges: the steps that a process performs only once, even if it restarts.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -24,7 +23,7 @@ pub(crate) struct Daemonizer {
     logging: bool,
     settled: bool,
     dropped: bool,
-    /// Whether the process runs as a user other than the one who started it.
+    /// Whether the process runs as another user than the one that started it.
     changed_user: bool,
     /// The helper process, which ends with this process.
     helper: Option<Running>,

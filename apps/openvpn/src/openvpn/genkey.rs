@@ -1,4 +1,4 @@
-//! `--genkey`, which generates the keys that wrap control channels.
+//! `--genkey`: generates the keys that wrap control channels.
 
 use std::fs::Permissions;
 use std::io::Write;

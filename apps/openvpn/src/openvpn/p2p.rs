@@ -1,4 +1,4 @@
-//! The point-to-point role, which the process treats as a client with configured addresses.
+//! The point-to-point role: a client with configured addresses.
 
 use std::net::SocketAddr;
 
@@ -87,7 +87,7 @@ pub(super) async fn run(
     client::run(prepared, options, role.dial.connect_retry_max, ground).await
 }
 
-/// Opens the socket on which an end without `remote` waits.
+/// Opens the socket of an end that waits because it has no `remote`.
 fn listen(options: &Options) -> Result<ListenSocket, Fault> {
     let listeners = convert::listeners(options)?;
     let [listener] = listeners.as_slice() else {

@@ -1,4 +1,4 @@
-//! `ifconfig-pool-persist`, which stores the last address of each client in OpenVPN's format.
+//! `ifconfig-pool-persist`: stores the last address of each client in OpenVPN's format.
 //!
 //! Lines are `name,ipv4[,ipv6]`. With `topology net30`, the IPv4 address is the first of the client's four, while the
 //! client's own is the third. OpenVPN writes it in this way, so files are interchangeable.

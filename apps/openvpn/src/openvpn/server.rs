@@ -177,7 +177,7 @@ fn forget_dead_sockets(folder: &Path) {
     }
 }
 
-/// Returns the authorizer for verified certificates, which accepts all or consults the per-client files.
+/// Returns the authorizer for verified certificates. It accepts all, or consults the per-client files.
 fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
     match &role.client_config_dir {
         Some(folder) => {
@@ -188,11 +188,11 @@ fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
     }
 }
 
-/// The maximum number of sessions for which the rows are refreshed every second, so that the last status file is up to
-/// date. With more sessions, they are refreshed only when the file is written.
+/// With at most this many sessions, the rows are refreshed every second, so that the last status file is up to date. With more, they are
+/// refreshed only when the file is written.
 const ROWS_EVERY_TICK: usize = 100;
 
-/// The interval between reads of counters if there is no status file.
+/// How often counters are read if there is no status file.
 const NO_STATUS: Duration = Duration::from_secs(10);
 
 struct ServerHooks<'a> {

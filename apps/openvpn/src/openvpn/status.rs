@@ -177,7 +177,7 @@ fn client(out: &mut String, totals: &Totals, now: u64) -> std::fmt::Result {
     writeln!(out, "TUN/TAP write bytes,{}", totals.tun_written)?;
     writeln!(out, "TCP/UDP read bytes,{}", totals.link_read)?;
     writeln!(out, "TCP/UDP write bytes,{}", totals.link_written)?;
-    // Payload that passed authentication, which is what is written to the TUN.
+    // Payload that passed authentication and is written to the TUN.
     writeln!(out, "Auth read bytes,{}\nEND", totals.tun_written)
 }
 
@@ -190,8 +190,7 @@ fn routes(client: &ClientRow) -> impl Iterator<Item = (&ClientRow, &str)> {
         .map(move |inside| (client, inside))
 }
 
-/// Escapes a name that would break the table, because to a parser, a separator or newline in a common name would forge
-/// a column or row.
+/// Escapes a name that would break the table. A separator or newline in a common name would forge a column or row for a parser.
 fn cell(text: &str, sep: char) -> String {
     adit_runtime::log::clean(text).replace(sep, "_")
 }

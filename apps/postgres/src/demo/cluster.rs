@@ -22,7 +22,7 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(30);
 
-/// A running cluster, which ends when it is dropped. The caller owns its directory.
+/// A running cluster. It ends when it is dropped. The caller owns its directory.
 #[derive(Debug)]
 pub(super) struct Cluster {
     folder: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Creates and starts a cluster in `folder`, which listens only on a socket there.
+    /// Creates and starts a cluster in `folder`. It listens only on a socket there.
     pub(super) fn start(folder: &Path, interrupt: &Interrupt) -> Result<Self, Fault> {
         let programs = programs()?;
         let user = [SUPERUSER, "nobody"].iter().find_map(|name| User::from_name(name).ok()?);
@@ -121,7 +121,7 @@ impl Cluster {
         command
     }
 
-    /// Returns a command for one of the server's programs, which runs as the server's user and ends with this process.
+    /// Returns a command for one of the server's programs. It runs as the server's user and ends with this process.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("setpriv");
         let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
@@ -142,7 +142,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let Some(server) = &mut self.server else { return };
         if let Ok(pid) = i32::try_from(server.id()) {
-            // Stop at once, without flushing data that will be deleted anyway.
+            // Stop at once, without flushing data that is deleted anyway.
             let _ = kill(Pid::from_raw(pid), Signal::SIGQUIT);
         }
         let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! `adit postgres demo`, which runs a temporary database and two machines that share nothing else, and shows real
-//! traffic, the resulting rows, and measurements.
+//! `adit postgres demo`: runs a temporary database and two machines that share nothing else, and shows real traffic, the resulting rows,
+//! and measurements.
 
 mod cluster;
 mod setup;
@@ -49,11 +49,11 @@ pub struct DemoEnvironment {
     pub namespaces: [String; 2],
     /// The tunnel's IPv4 addresses.
     pub addresses: [IpAddr; 2],
-    /// The directory of the database's socket, which is the host for `psql`.
+    /// The directory of the database's socket: the host for `psql`.
     pub socket: PathBuf,
     /// The database.
     pub database: &'static str,
-    /// The directory with all files of the demo, which contains a directory for each machine.
+    /// The directory with all files of the demo, and a directory for each machine.
     pub folder: PathBuf,
     /// The machines' names.
     pub names: [&'static str; 2],
@@ -207,7 +207,7 @@ fn query(world: &DemoSetup, sql: &str, tell: OnProgress<'_>) -> Result<(), Fault
     Ok(())
 }
 
-/// Shows the tables' totals, their check, and their size.
+/// Shows the totals of the tables, their verification, and their size.
 fn show_totals(world: &DemoSetup, report: &mut Report, tell: OnProgress<'_>) -> Result<(), Fault> {
     query(world, SUMS, tell)?;
     let told = world.adit(1, &["verify"])?;

@@ -1,5 +1,5 @@
-//! The environment of the postgres demo, which consists of a cluster and two network namespaces without any connection
-//! to each other or elsewhere. Dropping it removes everything. After `kill -9`, the next start cleans up.
+//! The environment of the postgres demo: a cluster, and two network namespaces that are connected neither to each other nor to anything
+//! else. Dropping it removes everything. After `kill -9`, the next start cleans up.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ use adit_runtime::demo::interrupt::Interrupt;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::make_folder;
 
-/// The prefix of the names of the demo's namespaces and directories. The process id follows it.
+/// The prefix of the demo's namespaces and directories. The process id follows it.
 const PREFIX: &str = "adit-pgdemo";
 /// The role that creates the network, and the name of its database.
 const ROLE: &str = "vpn";
@@ -35,7 +35,7 @@ pub(super) struct DemoSetup {
     _scrap: RemoveOnDrop,
 }
 
-/// A directory that is removed after all processes in it have ended.
+/// A directory. It is removed after all processes in it have ended.
 #[derive(Debug)]
 struct RemoveOnDrop(PathBuf);
 
@@ -50,7 +50,7 @@ impl DemoSetup {
     pub(super) fn new(program: &Path, interrupt: &Interrupt) -> Result<Self, Fault> {
         let root = std::env::temp_dir();
         sweep(PREFIX, &root);
-        // The name has a random part, because other users can write here and must not create it first.
+        // The name has a random part: other users can write here and must not create it first.
         let template = root.join(format!("{PREFIX}-{}-XXXXXX", std::process::id()));
         let folder = nix::unistd::mkdtemp(&template).map_err(|error| {
             Fault::environment(format!("cannot make {}: {error}", template.display()))

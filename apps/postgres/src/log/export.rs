@@ -17,12 +17,11 @@ use crate::admin::{block_on, statement_fault};
 use crate::fields::fields;
 use adit_runtime::fault::Fault;
 
-/// The maximum number of rows in memory from all streams, which take about 16 MB if they have the
-/// maximum length.
+/// The maximum number of rows in memory from all streams. At their maximum length they take about 16 MB.
 const ROWS: usize = 2048;
-/// The minimum number of rows in a page, whatever the number of streams.
+/// The minimum number of rows in a page, regardless of the number of streams.
 const LEAST_ROWS: usize = 8;
-/// The number of bytes that are collected before they are written.
+/// How many bytes are collected before they are written.
 const WRITE: usize = 256 * 1024;
 
 /// The packets to export.

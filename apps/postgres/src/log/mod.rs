@@ -1,4 +1,4 @@
-//! `adit postgres verify`, `export` and `tail`, which read past packets.
+//! `adit postgres verify`, `export` and `tail`. They read past packets.
 //!
 //! A node reads the packets addressed to it with its own keys. An auditor's role may read all streams, and the
 //! auditor's key opens their content.
@@ -88,7 +88,7 @@ impl LogAccess {
         Ok(Self { target, keys, from: None, to: None, stream: None })
     }
 
-    /// Restricts the log to streams from and to the nodes with these names, and to the stream with this number.
+    /// Restricts the log to streams from and to these nodes, and to the stream with this number.
     #[must_use]
     pub fn restricted_to(
         self,

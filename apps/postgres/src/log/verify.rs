@@ -21,7 +21,7 @@ use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::log::clean;
 
-/// The maximum number of rows in memory, which take about 4 MB if they have the maximum length.
+/// The maximum number of rows in memory. At their maximum length they take about 4 MB.
 const ROWS: i32 = 512;
 /// The maximum number of epochs in memory, each of about 2 kB.
 const EPOCHS: i32 = 64;
@@ -44,7 +44,7 @@ pub struct VerifyReport {
     pub streams: u64,
 }
 
-/// Verifies every readable row. Reports each finding in a line, followed by the totals.
+/// Verifies every readable row. Reports each finding in a line, and then the totals.
 ///
 /// # Errors
 /// Fails if the database cannot be queried.
@@ -99,7 +99,7 @@ struct LocalState<'e> {
 }
 
 impl<'e> LocalState<'e> {
-    /// Reads the node's files before the log, which can only grow in the meantime.
+    /// Reads the node's files before the log. The log can only grow in the meantime.
     fn of(access: &'e LogAccess) -> Result<Self, Fault> {
         let Keys::Node(node) = &access.keys else { return Ok(Self::default()) };
         let paths = &node.paths;
@@ -159,7 +159,7 @@ impl<'e> LocalState<'e> {
     }
 }
 
-/// Returns the retention that the network's owner has signed, by which rows may have expired.
+/// Returns the retention that the network's owner has signed. Rows may have expired by it.
 async fn retention(view: &View<'_>) -> Result<Option<Rc<Retention>>, Fault> {
     let Some(history) = &view.settings else { return Ok(None) };
     let used = view.client.query_one(USED, &[]).await.and_then(|row| row.try_get::<_, i64>(0));
@@ -276,7 +276,7 @@ impl StreamVerification<'_> {
         Ok(Some(leaf.no))
     }
 
-    /// Handles a missing table, which has just expired, or which another role dropped.
+    /// Handles a missing table. It has just expired, or another role dropped it.
     async fn check_missing_table(
         &mut self,
         view: &mut View<'_>,

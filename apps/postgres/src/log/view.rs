@@ -1,4 +1,4 @@
-//! The readable part of the log, with the network, its nodes, and the streams that this reader may open.
+//! The readable part of the log: the network, its nodes, and the streams that this reader may open.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -64,7 +64,7 @@ impl<'k> View<'k> {
     /// Connects, and reads the nodes, streams and keys.
     pub(super) async fn open(access: &'k LogAccess, purpose: &str) -> Result<Self, Fault> {
         let client = open(&access.target, purpose).await?;
-        // Use the same plan, with the index, for every leaf, whatever its size.
+        // Use the same plan, with the index, for every leaf, regardless of its size.
         let settings = "SET search_path = pg_catalog; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
         client.batch_execute(settings).await.map_err(|error| statement_fault(&error))?;
         let reader = match &access.keys {
@@ -244,8 +244,7 @@ async fn keys_of(
     }
 }
 
-/// Returns a unique name for each node. It is the node's name, or `NAME#NUMBER` if the node was removed and another
-/// node has the same name.
+/// Returns a unique name for each node: its name, or `NAME#NUMBER` if it was removed and another node has the same name.
 fn told_apart(names: BTreeMap<NodeId, (String, bool)>) -> BTreeMap<NodeId, String> {
     let mut count: BTreeMap<&str, u32> = BTreeMap::new();
     for (name, _) in names.values() {

@@ -1,5 +1,5 @@
-//! A connection of the running node. It has a time limit for everything that could hang, a separate task that polls it,
-//! and a collection of its notifications.
+//! A connection of the running node. It has time limits for everything that could hang, a separate task that polls it, and a collection of
+//! its notifications.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ use super::db_error::DbError;
 /// The time limit for connecting, including TLS and authentication.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The maximum number of streams whose wake-ups are distinguished. Further ones, which must be forged, are ignored.
+/// The maximum number of streams whose wake-ups are distinguished. Others must be forged, and are ignored.
 const STREAMS: usize = 4096;
 
-/// The session settings. No statement waits for long, and the database detects dead connections too, because a
-/// connection holds the locks that determine which session writes a stream.
+/// The session settings. No statement waits for long. The database detects dead connections too, because a connection holds the locks that
+/// determine which session writes a stream.
 const SESSION: &str = "SET statement_timeout = '5s'; SET lock_timeout = '2s'; \
     SET idle_in_transaction_session_timeout = '5s'; SET search_path = adit, pg_temp; \
     SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; \
@@ -91,7 +91,7 @@ impl NotifyListener {
     }
 }
 
-/// An open connection, which is closed when it is dropped.
+/// An open connection. It is closed when it is dropped.
 pub(super) struct Link {
     pub(super) client: Client,
     end: Rc<End>,
@@ -132,8 +132,7 @@ impl Link {
         DbError::closed()
     }
 
-    /// Returns the better explained of two causes, because a statement that fails with its connection does not know why
-    /// the connection ended.
+    /// Returns the more specific of two causes. A statement that fails with its connection does not know why the connection ended.
     pub(super) fn better_known_cause(&self, cause: DbError) -> DbError {
         let end = self.end.cause.borrow().clone();
         end.filter(|_| cause == DbError::closed()).unwrap_or(cause)

@@ -9,7 +9,7 @@ pub(crate) struct DbError {
     pub(crate) message: String,
     /// Whether the table in the query no longer exists.
     pub(super) no_table: bool,
-    /// The limit that was reached, if that is the cause.
+    /// The limit that was reached, if that is the reason.
     pub(super) bound: Option<StreamLimit>,
 }
 

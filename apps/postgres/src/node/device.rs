@@ -44,8 +44,7 @@ impl Device {
         Ok(Self { queue, watched, offloads })
     }
 
-    /// Waits for packets and passes up to [`READ_TURN`] of them to `take`, each with the offloaded work that the kernel
-    /// left to us.
+    /// Waits for packets and passes up to [`READ_TURN`] of them to `take`, each with the work that the kernel left to us.
     ///
     /// # Errors
     /// Fails if the device no longer exists.

@@ -1,4 +1,4 @@
-//! The nodes of the network, from rows of the database that the network's key authenticates.
+//! The nodes of the network, from rows of the database. The network's key authenticates them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 use super::db_error::DbError;
 pub(crate) use super::pins::Pins;
 
-/// The maximum number of rows that are read from a table, with room for forged rows.
+/// The maximum number of rows to read from a table, with room for forged rows.
 const ROWS: i64 = 4 * limits::PEERS as i64;
 
 pub(crate) const NETWORK: &str =
@@ -41,8 +41,8 @@ macro_rules! nodes {
     };
 }
 
-/// Queries all nodes, including removed ones, so that the others record the removal, which they keep when the row is
-/// gone. The owner and the current nodes come first.
+/// Queries all nodes, including removed ones, so that the others record the removal and keep it when the row is gone. The owner and the
+/// current nodes come first.
 const FIRST_NODES: &str = nodes!("ORDER BY id <> 1, removed IS NOT NULL, id LIMIT $1");
 
 /// Queries all nodes, including removed ones, whose packets still exist.
@@ -60,7 +60,7 @@ pub(crate) struct Directory {
     pub(crate) network: NetworkRecord,
     /// The settings that the network's owner has signed.
     pub(crate) settings: Rc<History>,
-    /// The reason why the settings in the database are not trusted. In this case `settings` are the previous ones.
+    /// The reason why the settings in the database are not trusted. `settings` are then the previous ones.
     pub(crate) unsettled: Option<String>,
     pub(crate) nodes: Vec<VerifiedNode>,
     /// The nodes that are left out, by name, with the reasons.

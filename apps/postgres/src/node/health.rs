@@ -1,4 +1,4 @@
-//! Reports the database's outages, with each cause once, and their end with the duration.
+//! Reports the database's outages: each cause once, and at the end the duration.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use adit_engine::Instant;
 
 use adit_runtime::say;
 
-/// The maximum number of causes that are reported for one outage.
+/// The maximum number of causes to report for one outage.
 const CAUSES: usize = 16;
 
-/// The time for which both connections must work before an outage is over.
+/// How long both connections must work before an outage is over.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// The two connections of a node.
@@ -34,9 +34,9 @@ impl Side {
 pub(super) struct Health {
     sides: [ConnectionHealth; 2],
     told: BTreeSet<String>,
-    /// The time since which reading or writing has failed, and the number of failed attempts.
+    /// Since when reading or writing has failed, and the number of failed attempts.
     outage: Option<(Instant, u64)>,
-    /// The time since which both connections work.
+    /// Since when both connections work.
     both: Instant,
 }
 

@@ -26,9 +26,9 @@ pub(crate) struct NodeDuty {
     pub(crate) dir: Option<PathBuf>,
     /// The network's name.
     pub(crate) name: String,
-    /// The name of the device, which overrides the settings.
+    /// The name of the device. Overrides the settings.
     pub(crate) device: Option<String>,
-    /// The longest IP packet, which overrides the settings.
+    /// The longest IP packet. Overrides the settings.
     pub(crate) packet_size: Option<usize>,
     /// Whether to add routes to other nodes' networks.
     pub(crate) routes: bool,
@@ -48,7 +48,7 @@ impl Duty for NodeDuty {
         let plan = without_routes(&settings);
         Ok(Policy {
             device: Some(plan.device.clone()),
-            // The files that are read for each connection.
+            // The files that each connection needs.
             readable: settings.database_files()?.into_iter().collect(),
             replaceable: [paths.pins_file(), paths.ring_file()].into(),
             control: [paths.control_socket()].into(),

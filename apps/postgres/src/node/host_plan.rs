@@ -26,8 +26,7 @@ pub(super) fn plan(settings: &Settings, directory: Option<&Directory>, routes: b
     HostPlan { routes: planned, mtu, ..without_routes(settings) }
 }
 
-/// Returns whether a network may belong to another node. It must not be this node's, and the prefixes of the node's
-/// addresses must not cover it.
+/// Returns whether a network may belong to another node: it is not this node's, and the prefixes of the node's addresses do not cover it.
 pub(super) fn is_elsewhere(settings: &Settings, net: &IpNet) -> bool {
     let own = settings.addresses.iter().map(IpNet::trunc).chain(settings.subnets.iter().copied());
     own.into_iter().all(|own| !own.contains(net) && !net.contains(&own))

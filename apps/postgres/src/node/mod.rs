@@ -1,4 +1,4 @@
-//! `adit postgres up`, which runs a node.
+//! `adit postgres up`: runs a node.
 //!
 //! ```text
 //!           drain (never waits)                     one connection each, opened again until it works
@@ -75,17 +75,17 @@ const WARNINGS_OF: Duration = Duration::from_secs(60);
 /// The options of `adit postgres up` that are not in the node's files.
 #[derive(Clone, Debug, Default)]
 pub struct UpOptions {
-    /// The name of the TUN device, which overrides the settings.
+    /// The name of the TUN device. Overrides the settings.
     pub device: Option<String>,
-    /// The durability, which overrides the settings.
+    /// The durability. Overrides the settings.
     pub durability: Option<Durability>,
-    /// The maximum length of an IP packet in bytes, which overrides the settings.
+    /// The maximum length of an IP packet in bytes. Overrides the settings.
     pub packet_size: Option<usize>,
     /// Whether to add no routes to other nodes' networks.
     pub no_routes: bool,
     /// The user to run as, or `None` for `adit` or `nobody`.
     pub user: Option<String>,
-    /// The number of levels by which the log is more verbose.
+    /// The number of additional log levels.
     pub verbose: u8,
 }
 
@@ -253,7 +253,7 @@ async fn serve(
 /// A running node.
 struct Node {
     shared: Rc<Shared>,
-    /// The tasks, which end with the node. The node ends with the first of them.
+    /// The tasks. They end with the node, and the node ends with the first of them.
     tasks: JoinSet<Result<Infallible, Fault>>,
     host: HostHandle,
     network: String,
@@ -382,7 +382,7 @@ impl Node {
     }
 }
 
-/// Limits warnings about refused rows, because a database can change a row as often as it likes.
+/// Limits warnings about refused rows, because a database can change a row at any rate.
 #[derive(Debug, Default)]
 struct Warnings {
     since: Option<Instant>,
@@ -390,8 +390,7 @@ struct Warnings {
 }
 
 impl Warnings {
-    /// Counts a warning. Returns whether it may be logged, that is, whether fewer than [`MOST_WARNINGS`] were logged
-    /// within [`WARNINGS_OF`].
+    /// Counts a warning. Returns whether it may be logged: fewer than [`MOST_WARNINGS`] were logged within [`WARNINGS_OF`].
     fn may(&mut self, now: Instant) -> bool {
         if self.since.is_none_or(|since| now.since(since) >= WARNINGS_OF) {
             (self.since, self.count) = (Some(now), 0);
@@ -426,7 +425,7 @@ async fn maintain_connection(shared: Rc<Shared>, side: Side) -> Result<Infallibl
     }
 }
 
-/// Treats work in flight on a lost connection as in doubt.
+/// Treats work in flight on a lost connection as uncertain.
 fn lost(shared: &Shared, side: Side) {
     match side {
         Side::Writer => {

@@ -106,8 +106,7 @@ impl Pins {
         }
     }
 
-    /// Checks that the node has its pinned keys. An unknown node is trusted only if there are no pins, because this
-    /// node has never run.
+    /// Checks that the node has its pinned keys. An unknown node is trusted only if there are no pins: this node has never run.
     pub(crate) fn trust(&self, node: &NodePublic) -> Result<(), String> {
         match self.keys(node.id) {
             Some(keys) if keys == node.fingerprint() => Ok(()),

@@ -2,10 +2,9 @@
 //! delivered twice and no number is used twice, and the next epoch's record refers to the data that this node has
 //! signed instead of the data in the database.
 //!
-//! The file has one line of fixed length per stream, which is written in place. Data that the kernel has accepted
-//! survives the process. The file is flushed for each new epoch, so that after a crash of the host no earlier epoch is
-//! trusted again. Numbers within the last epoch may be outdated in this case, so the numbers in the database are
-//! considered too.
+//! The file has one line of fixed length per stream, written in place. Data that the kernel has accepted survives the process. The file is
+//! flushed for each new epoch, so that after a crash of the host no earlier epoch is trusted again. Numbers within the last epoch may then
+//! be outdated, so the numbers in the database are considered too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +22,7 @@ const LINE: usize = 45 + 65;
 /// The filler in place of a chain's value.
 const NO_CHAIN: Fingerprint = Fingerprint([0; 32]);
 
-/// The maximum number of lines. Further streams are not recorded.
+/// The maximum number of lines. Other streams are not recorded.
 const LINES: usize = 8192;
 
 /// The kind of a position.
@@ -72,7 +71,7 @@ struct Slot {
 }
 
 impl Positions {
-    /// Opens the file, or creates it. Invalid lines are ignored, which at worst causes a repetition.
+    /// Opens the file, or creates it. Ignores invalid lines; the worst consequence is a repetition.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,

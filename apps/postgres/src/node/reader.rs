@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Row, Statement};
 use super::db_error::DbError;
 use crate::fields::{fields, value};
 
-/// The number of cached statements, which is a few for each sender that a node may know.
+/// The number of cached statements: a few for each sender that a node may know.
 const STATEMENTS: usize = 2048;
 
 const EPOCHS: &str = "SELECT s.stream, e.record, e.signature, e.enc, e.sealed, \
@@ -33,7 +33,7 @@ pub(super) fn aged_row(row: &Row) -> Option<AgedRow<'_>> {
     Some(AgedRow { row: decode::row(fields(row)).ok()?, age_ms: age_us / 1000 })
 }
 
-/// A connection for reading. Several queries may be in flight, because they are sent without waiting for answers.
+/// A connection for reading. Queries are sent without waiting for answers, so several may be in flight.
 pub(super) struct Reader<'a> {
     client: &'a Client,
     statements: RefCell<HashMap<(NodeId, LeafNo), Statement>>,

@@ -36,8 +36,8 @@ use adit_runtime::say;
 /// The time limit for a page.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The interval at which the nodes are read again without a notification. The constant below applies after a
-/// notification, which any role in the database may send.
+/// The interval at which the nodes are read again without a notification. The constant below applies after a notification. Any role in the
+/// database may send one.
 const NODES_AGAIN: Duration = Duration::from_secs(60);
 const NODES_PAUSE: Duration = Duration::from_millis(200);
 
@@ -210,7 +210,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns the time of the next query if no notification arrives earlier.
+    /// Returns the time of the next query unless a notification arrives earlier.
     fn deadline(&self) -> Option<Instant> {
         let receivers = self.shared.receivers.borrow();
         let full = self.pages >= PAGES;
@@ -336,8 +336,8 @@ fn take_over(shared: &Shared, tables: &Tables) -> Result<(), DbError> {
     Ok(())
 }
 
-/// Warns at a limited rate about forged rows, which mean that an unauthorized role writes to the database. The limit
-/// outlives the connection, so an attacker cannot cause more warnings by ending connections.
+/// Warns at a limited rate about forged rows. They mean that an unauthorized role writes to the database. The limit outlives the
+/// connection, so an attacker cannot cause more warnings by ending connections.
 fn warn_of_forgeries(shared: &Shared, stream: StreamId, forged: u64) {
     let at = now();
     let Forgeries { unreported, warned } = shared.forgeries.get();
@@ -396,7 +396,7 @@ fn epochs(shared: &Shared, streams: &[StreamId], rows: &[Row]) {
         };
         let sender = directory.as_ref().and_then(|d| Some((d, d.sender(*stream)?)));
         let (found, refused) = match sender {
-            // The node was just removed. Answer the query anyway, but not with "no epochs".
+            // The node has just been removed. Answer the query anyway, but not with "no epochs".
             None => (Vec::new(), 1),
             Some((directory, sender)) => {
                 let found: Vec<_> = of_stream()

@@ -29,7 +29,7 @@ use adit_runtime::say;
 /// The time limit for detecting whether sessions are shared.
 const PROBE: Duration = Duration::from_secs(15);
 
-/// The minimum and maximum time for which a leaf is open.
+/// The minimum and maximum time that a leaf is open.
 const LEAF_AGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 86_400));
 
 /// The state of a running node.
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) ring_file: PathBuf,
     /// The generation that seals, and the oldest accepted one, as last set in the engines.
     pub(super) generations: Cell<(Generation, Generation)>,
-    /// An id for this process, which distinguishes it from other processes of the same node as the holder of a lock.
+    /// An id that distinguishes this process as the holder of a lock from other processes of the same node.
     pub(super) instance: String,
     pub(super) device: Device,
     pub(super) random: RefCell<Random>,
@@ -134,8 +134,8 @@ impl Shared {
         directory.as_ref().map_or(0, |directory| directory.settings.current().serial)
     }
 
-    /// Applies a new state of the network. Nodes that have joined get streams, nodes that have left lose them, and
-    /// changed settings end the epochs.
+    /// Applies a new state of the network. Nodes that have joined get streams, nodes that have left lose theirs, and changed settings end
+    /// the epochs.
     pub(super) fn update_directory(&self, directory: Directory) {
         let (addresses, subnets): (Vec<_>, _) = (
             self.settings.addresses.iter().map(ipnet::IpNet::addr).collect(),

@@ -1,5 +1,4 @@
-//! `adit demo`, which runs a server and a client in two namespaces of this host, and measures real
-//! traffic between them.
+//! `adit demo`: runs a server and a client in two namespaces of this host, and measures real traffic between them.
 
 mod testbed;
 

@@ -1,5 +1,4 @@
-//! The demo's testbed, which consists of two namespaces joined by a veth pair, keys, a server and a
-//! client.
+//! The demo's testbed: two namespaces joined by a veth pair, keys, a server and a client.
 //!
 //! Dropping the testbed removes everything. If a demo was killed, the next start cleans up.
 
@@ -23,14 +22,14 @@ use adit_runtime::demo::interrupt::Interrupt;
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::{Paths, make_folder, write_whole};
 
-/// The prefix of the names of a demo's namespaces and directories. The process id follows it.
+/// The prefix of a demo's namespaces and directories. The process id follows it.
 const PREFIX: &str = "adit-demo";
 /// The directory of the demos. It belongs to root, so no other user can create the name beforehand.
 const ROOT: &str = "/run";
 
 const SERVER_OUTSIDE: &str = "192.0.2.1";
 const CLIENT_OUTSIDE: &str = "192.0.2.2";
-/// The name of the tunnel's device, which is the same in both namespaces.
+/// The name of the tunnel's device, in both namespaces.
 const DEVICE: &str = "adit0";
 
 #[derive(Debug)]

@@ -1,5 +1,4 @@
-//! `adit doctor`, which reports anything on this host that prevents a VPN from working, with a
-//! remedy for each problem.
+//! `adit doctor`: reports what prevents a VPN from working on this host, with a remedy for each problem.
 
 mod kernel;
 mod network;
@@ -110,7 +109,7 @@ impl Finding {
     }
 }
 
-/// Performs all checks. Those of a managed server are performed only if it has been created.
+/// Performs all checks. Leaves out those of a managed server if there is none.
 pub fn examine(paths: &Paths) -> Vec<Finding> {
     let mut findings = vec![
         kernel::tun(),
@@ -143,8 +142,8 @@ pub fn examine(paths: &Paths) -> Vec<Finding> {
     findings
 }
 
-/// Finds rules of other programs that drop what a mesh's node forwards through `device`, or what arrives at its UDP port.
-/// With `None`, it forwards nothing.
+/// Finds rules of other programs that drop what a mesh node forwards through `device`, or what arrives at its UDP port. `None`: the node
+/// forwards nothing.
 pub fn firewall_of_mesh(device: Option<&str>, port: u16) -> Vec<Finding> {
     network::foreign_rules(device, "the mesh's", &[Listen::udp(port)])
 }

@@ -8,8 +8,7 @@ use super::super::settings::Listen;
 use super::{Finding, Fix};
 use adit_runtime::host::Leftover;
 
-/// The maximum size of an IPv4 UDP packet with a full inner packet of OpenVPN. A path must carry
-/// 1500 bytes to carry it unfragmented.
+/// The maximum size of an IPv4 UDP packet with a full inner packet of OpenVPN. Only a path that carries 1500 bytes carries it unfragmented.
 const FULL_MTU: u32 = 1500;
 /// The minimum MTU for IPv6.
 const LEAST_MTU: u32 = 1280;
@@ -50,8 +49,7 @@ pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding for each chain of another program that drops what is forwarded for a device, or what comes in at a
-/// port.
+/// Returns a finding for each chain of another program that drops packets forwarded for a device, or packets that arrive at a port.
 pub(super) fn foreign_rules(device: Option<&str>, whose: &str, listen: &[Listen]) -> Vec<Finding> {
     let Some(listing) = firewall::listing() else {
         return vec![

@@ -85,8 +85,7 @@ pub(super) fn port(listen: Listen, runs: bool) -> Finding {
     }
 }
 
-/// The state of a listening TCP socket in /proc/net/tcp, because a connection may have the same
-/// port.
+/// The state of a listening TCP socket in /proc/net/tcp. A connection may have the same port.
 const LISTENS: &str = "0A";
 
 /// Finds the process that owns a port, through the socket's inode.
@@ -247,7 +246,7 @@ mod tests {
         let me = format!("(process {})", std::process::id());
         assert!(finding.what.contains(&me), "{}", finding.what);
         drop(taken);
-        // A program that another test is starting has a copy of the socket until its exec.
+        // A program that another test starts has a copy of the socket until its exec.
         adit_testbed::test_process::until("the port is free", || {
             port(listen, false).level == Level::Fine
         });

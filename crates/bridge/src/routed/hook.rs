@@ -1,4 +1,4 @@
-//! The workers' access to the router, under a lock that each burst takes once.
+//! The workers' access to the router, under a lock. Each burst takes it once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -88,7 +88,7 @@ pub struct Hop {
 pub enum EgressResult {
     /// The frame is ready to be sent on the port opposite the one on which it arrived.
     Send,
-    /// The router holds the frame, and [`Router::take`] returns it if its neighbour is found.
+    /// The router holds the frame. [`Router::take`] returns it if its neighbour is found.
     Consumed,
     /// The frame is dropped.
     Drop(RouterDrop),
@@ -223,7 +223,7 @@ impl Router {
         })
     }
 
-    /// Fixes the address of a neighbour, which is then not resolved, and ignores claims about it.
+    /// Fixes the address of a neighbour. It is then not resolved, and claims about it are ignored.
     ///
     /// # Errors
     /// No neighbour can have that address, or there are too many fixed ones.
@@ -248,7 +248,7 @@ impl Router {
         }
     }
 
-    /// Replaces a port, whose hardware address may differ, so all neighbours on it must be resolved again.
+    /// Replaces a port. Its hardware address may differ, so all neighbours on it must be resolved again.
     pub fn attach(&mut self, side: Side, mac: Mac, mtu: u32) {
         if let Some(port) = self.ports.get_mut(side.index()) {
             (port.mac, port.mtu) = (mac, mtu);
@@ -712,8 +712,8 @@ fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
     headers.saturating_add(packet.cut.size.into()).min(packet.length())
 }
 
-/// Returns whether an IPv4 packet has malformed options, which may hide a source route, which could bypass any filter
-/// (RFC 7126 4.3 and 4.4). A well-formed source route was refused when the packet was parsed.
+/// Returns whether an IPv4 packet has malformed options. They may hide a source route, which could bypass any filter (RFC 7126 4.3 and
+/// 4.4). A well-formed source route was refused when the packet was parsed.
 fn has_garbled_options(packet: &Packet<'_>, ip: &Ip) -> bool {
     if !ip.source.is_ipv4() {
         return false;

@@ -23,13 +23,13 @@ pub(super) const MAX_WAITING_BYTES: usize = 1 << 20;
 const TRIES: u8 = 3;
 /// The time between two requests.
 const RETRY: Duration = Duration::from_secs(1);
-/// The time for which an answer is valid. After that it is still used while it is being confirmed.
+/// How long an answer is valid. After that it is still used while it is being confirmed.
 const REACHABLE: Duration = Duration::from_secs(30);
 /// The time between two requests to a neighbour whose address another station claims. The owner answers at once, and if
 /// the address has moved, packets are lost until it is found.
 const CHALLENGE: Duration = Duration::from_millis(200);
-/// The time after its answer in which a neighbour is not probed because of another station's claim, as in Linux
-/// (`locktime`). Endless claims therefore cause one request a second.
+/// How long after its answer a neighbour is not probed because of another station's claim, as in Linux (`locktime`). Endless claims
+/// therefore cause one request a second.
 const LOCKED: Duration = Duration::from_secs(1);
 /// The maximum number of neighbours that the operator fixes.
 pub const MAX_FIXED: usize = 256;
@@ -54,7 +54,7 @@ pub(super) struct Solicitation {
 /// The kind of a neighbour's message.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum LearnedFrom {
-    /// A request to us, which needs an answer. The neighbour is entered.
+    /// A request to us. It needs an answer, and the neighbour is entered.
     Request,
     /// A reply, or an unsolicited announcement. The neighbour is entered only if it is being resolved.
     Reply,

@@ -6,7 +6,7 @@ use crate::compile::{Filter, FirstIndices};
 use crate::lang::rule_text;
 use crate::ruleset::{Count, Counter, CounterId, Family, Statement};
 
-/// The identity of a rule: its table, its chain and its text, with the values at which its counters start.
+/// The identity of a rule: its table, its chain and its text, with the initial values of its counters.
 type RuleKey<'a> = (Family, &'a str, &'a str, String);
 
 /// A rule's first counter and first limit, and its number of each.
@@ -18,10 +18,9 @@ struct RuleResources {
 }
 
 impl Filter {
-    /// Continues counters with their values in `before`, and limits with their remaining tokens, for rules with the
-    /// same text in the same chain of the same table, and continues named counters of the same name. Of several equal
-    /// rules, the first continues the first. A counter whose initial value in the file changes restarts at the new
-    /// value.
+    /// Continues counters with their values in `before`, and limits with their remaining tokens, for rules with the same text in the same
+    /// chain of the same table. Also continues named counters of the same name. Of several equal rules, the first continues the first. A
+    /// counter whose initial value in the file changes restarts at the new value.
     pub(crate) fn carry_on(&mut self, before: &Self) {
         let mut known: HashMap<RuleKey<'_>, Vec<RuleResources>> = HashMap::new();
         for (key, own) in before.countable() {

@@ -1,5 +1,5 @@
-//! The requirements that a packet must meet for a rule to matter: the matches before any other statement of the rule. A
-//! rule that first counts, limits or logs has none, since it must be visited.
+//! The requirements that a packet must meet for a rule to matter: the matches before any other statement of the rule. A rule that first
+//! counts, limits or logs has none, because it must be visited.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -23,10 +23,10 @@ const ALL_RANGES: usize = 1 << 18;
 /// The requirements of one rule, by field.
 type Demands = BTreeMap<Field, Rc<Vec<Range>>>;
 
-/// Returns whether the elements of a set change while the rules are in force, so that they may be anything.
+/// Returns whether the elements of a set change while the rules are in force: they may be anything.
 type SetIsDynamic<'a> = &'a dyn Fn(SetId) -> bool;
 
-/// The ranges of sets, computed once however many rules name them, or `None` if there are too many.
+/// The ranges of sets, computed once for all rules that name them, or `None` if there are too many.
 type RangeCache = HashMap<(SetId, usize), Option<Rc<Vec<Range>>>>;
 
 /// Builds the index of a chain's rules and the field of each dimension; `None` if there is no benefit.
@@ -101,7 +101,7 @@ fn demands(
             Statement::Match(one) => {
                 for (part, field) in one.key.iter().enumerate() {
                     let concatenated = one.key.len() > 1;
-                    // When a concatenation must not be a member, each of its parts on its own may have any value.
+                    // If a concatenation must not be a member, each of its parts on its own may have any value.
                     let any = match &one.test {
                         Test::Set(set) => changes(*set),
                         _ => false,

@@ -10,9 +10,9 @@
 //!   value ──tree──► interval ──► row: [ group 0: none | group 1: entries 3, 17 | group 2: bits... ]
 //! ```
 //!
-//! Sets are lists while they are short and bits with a summary (one for 64) when not; equal ones are
-//! kept once. Memory: at most [`BUDGET`] for the sets of a dimension, by longer lists first and then
-//! by giving up the dimension's ranges, so that only the value's presence is demanded.
+//! Sets are lists while they are short and bits with a summary (one for 64) when not; equal ones are kept once. Memory: at most [`BUDGET`]
+//! for the sets of a dimension. To stay within it, first lists may be longer, and then the dimension's ranges are given up, so that only
+//! the value's presence is required.
 
 use std::collections::HashMap;
 
@@ -120,7 +120,7 @@ struct Cursor<'a> {
 
 /// The maximum number of sets that a search intersects; more would only save visits of a few candidates.
 const CELLS: usize = 4;
-/// The number of groups with candidates that always have space; more are rare, and would mean clearing more memory.
+/// The number of groups with candidates that always have space. More are rare, and space for them would have to be cleared.
 const FEW: usize = 4;
 
 const UNKNOWN: u32 = u32::MAX;
@@ -448,7 +448,7 @@ struct Builder<'a> {
 struct ActiveEntries {
     bits: Vec<u64>,
     count: usize,
-    /// A hash of the entries, by which equal sets are found: the sum of a random number for each entry.
+    /// A hash of the entries, to find equal sets: the sum of a random number for each entry.
     hash: u128,
     cell: Cell,
     changed: bool,

@@ -143,8 +143,8 @@ impl LiveSets {
     }
 }
 
-/// The number of the rules and members in force. No two filters of a process share one, so that a
-/// flow's cached verdict of an earlier filter is never used for this one.
+/// The number of the rules and members in force. It is unique among the filters of a process, so that a flow's cached verdict of an earlier
+/// filter is never used for this one.
 #[derive(Debug)]
 pub(crate) struct Generation {
     now: AtomicU32,

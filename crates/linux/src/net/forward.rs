@@ -34,7 +34,7 @@ pub struct ForwardRules {
     pub dropped: Vec<IpNet>,
     /// Whether packets to anywhere else are forwarded.
     pub others: bool,
-    /// Packets from these networks leave with the address of the interface through which they leave.
+    /// Packets from these networks leave with the address of the interface that they leave through.
     pub masquerade: Vec<IpNet>,
 }
 
@@ -115,7 +115,7 @@ fn name(key: u32, relation: Relation, name: &str) -> [Expression; 2] {
     [load, compare(relation, &padded)]
 }
 
-/// Matches a packet of a connection, or about one, that was begun before.
+/// Matches a packet of an existing connection, or about one.
 fn answer() -> [Expression; 3] {
     let state = [number(1, REGISTER), number(2, CT_STATE)];
     let begun = (ESTABLISHED | RELATED).to_ne_bytes();

@@ -147,9 +147,9 @@ impl Net {
             .await
     }
 
-    /// Makes an interface send packets directly to its own queue, without a kernel queueing discipline. The queueing
-    /// discipline of a TUN device never holds a packet, since the device never asks the kernel to wait; a device with
-    /// several queues would have one for each of its 256 possible queues.
+    /// Makes an interface send packets directly to its own queue, without a kernel queueing discipline. The queueing discipline of a TUN
+    /// device never holds a packet, because the device never asks the kernel to wait. A device with several queues would have one for each
+    /// of its 256 possible queues.
     pub async fn set_no_qdisc(&self, index: u32) -> Result<(), NetError> {
         let mut change = TcMessage::with_index(i32::try_from(index).unwrap_or(0));
         change.header.parent = TcHandle::ROOT;

@@ -62,8 +62,7 @@ mod tests {
 
     const MARK: u32 = 0xad17;
 
-    /// Creates two namespaces, where `left` looks up unmarked packets in a table without routes and checks sources
-    /// strictly.
+    /// Creates two namespaces. `left` looks up unmarked packets in a table without routes and checks sources strictly.
     fn strict_pair() -> (NetNs, NetNs) {
         let (left, right) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
         left.connect("eth", &right, "eth").unwrap();

@@ -41,7 +41,7 @@ enum Mode {
     Dump,
     /// Change an existing object.
     Change,
-    /// Create an object, which must not exist.
+    /// Create an object that must not exist yet.
     Create,
     /// Create an object or replace an existing one.
     Replace,
@@ -60,7 +60,7 @@ impl Mode {
     }
 }
 
-/// A handle to the kernel's routing tables, cheap to clone.
+/// A handle to the kernel's routing tables. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Net {
     handle: rtnetlink::Handle,

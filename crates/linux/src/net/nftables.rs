@@ -28,7 +28,7 @@ pub(super) const PREROUTING: u32 = 0;
 pub(super) const FORWARD: u32 = 2;
 /// The hook before a packet leaves.
 pub(super) const POSTROUTING: u32 = 4;
-/// The register through which expressions pass a value.
+/// The register that passes values between expressions.
 pub(super) const REGISTER: u32 = 1;
 
 /// The packets that a table sees.

@@ -33,7 +33,7 @@ pub struct Route {
     pub to: IpNet,
     /// The next hop; `None` for a network on the link itself.
     pub via: Option<IpAddr>,
-    /// The interface; optional if there is a gateway, from which the kernel derives it.
+    /// The interface; optional if there is a gateway, because the kernel derives it from that.
     pub link: Option<u32>,
     /// The metric. Lower wins; `None` is 0 for IPv4 and 1024 for IPv6.
     pub metric: Option<u32>,
@@ -124,7 +124,7 @@ impl Route {
 
     fn removal(&self) -> RouteMessage {
         let mut message = self.message();
-        // "Any scope", because otherwise the kernel would compare it.
+        // "Any scope"; otherwise the kernel would compare it.
         message.header.scope = RouteScope::NoWhere;
         message
     }

@@ -27,7 +27,7 @@ pub struct Rule {
     pub table: u32,
 }
 
-/// The relevant fields of a listed rule, whatever its form.
+/// The relevant fields of a listed rule of any form.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RuleInUse {
     /// IPv6 rather than IPv4.

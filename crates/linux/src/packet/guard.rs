@@ -1,11 +1,10 @@
 //! Keeps an interface's frames from the host's own stack while a process lives.
 //!
-//! A packet socket gets a copy of each frame; the host's stack gets the frame itself, and would answer ARP for any of
-//! its addresses, refuse TCP connections to them, and forward packets. Therefore every frame that the interface
-//! receives is dropped after the packet sockets and before the stack, by a chain of nftables' `netdev` family at the
-//! hook `ingress` with the policy drop. The table belongs to the netlink socket that created it (`NFT_TABLE_F_OWNER`,
-//! Linux 5.12): the kernel removes it with the process, even after `kill -9`, and `nft flush ruleset` does not remove
-//! it.
+//! A packet socket gets a copy of each frame; the host's stack gets the frame itself, and would answer ARP for any of its addresses, refuse
+//! TCP connections to them, and forward packets. Therefore a chain drops every frame that the interface receives after the packet sockets
+//! and before the stack. It is of nftables' `netdev` family, at the hook `ingress`, with the policy drop. The table belongs to the netlink
+//! socket that created it (`NFT_TABLE_F_OWNER`, Linux 5.12): the kernel removes it with the process, even after `kill -9`, and `nft flush
+//! ruleset` does not remove it.
 //!
 //! Before Linux 6.16, such a chain requires its interface to exist. An interface that is removed and created again has
 //! no chain until it is added again. Therefore a second set of rules matches the interface's name and does not require
@@ -177,7 +176,7 @@ impl Guard {
         error.map_err(|error| GuardError { step: "making an nftables chain at ingress", error })
     }
 
-    /// Adds the second set of rules for an interface, which need not exist.
+    /// Adds the second set of rules for an interface. It need not exist.
     pub(super) fn add_by_name(&mut self, interface: &str) {
         if self.gap.is_some() {
             return;

@@ -1,9 +1,9 @@
 //! Ethernet frames of existing interfaces, through packet sockets (packet(7)).
 //!
-//! A socket sees every frame that its interface receives, whatever its destination and before the host's stack does,
-//! but no frame that the host or the socket itself sends. Frames are complete: the `virtio_net_hdr` describes the work
-//! that the kernel left undone (`PACKET_VNET_HDR`), so 64 KiB of one flow can form one frame, and each frame contains
-//! the VLAN tag that the kernel delivers separately (`PACKET_AUXDATA`).
+//! A socket sees every frame that its interface receives, to any destination and before the host's stack does, but no frame that the host
+//! or the socket itself sends. Frames are complete: the `virtio_net_hdr` describes the work that the kernel left undone
+//! (`PACKET_VNET_HDR`), so 64 KiB of one flow can form one frame, and each frame contains the VLAN tag that the kernel delivers separately
+//! (`PACKET_AUXDATA`).
 #![allow(unsafe_code)]
 
 mod batch;
@@ -153,7 +153,7 @@ impl PacketSocket {
         })
     }
 
-    /// Shares the interface's frames with the other sockets of a group, which the first socket creates.
+    /// Shares the interface's frames with the other sockets of a group. The first socket creates it.
     fn join_group(&self, group: Option<u16>) -> Result<u16, PacketError> {
         let step = |e| PacketError::Os("sharing the interface among workers", e);
         // The group has its own setting for outgoing frames, independent of its members' settings. Kernels before 6.7
@@ -169,7 +169,7 @@ impl PacketSocket {
         Ok(joined as u16)
     }
 
-    /// Returns whether the interface has been removed, in which case the kernel has detached the socket from it.
+    /// Returns whether the interface has been removed. The kernel has then detached the socket from it.
     pub fn is_lost(&self) -> bool {
         // SAFETY: sockaddr_ll is plain data for which all zeroes is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

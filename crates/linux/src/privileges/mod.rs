@@ -1,9 +1,8 @@
 //! Dropping privileges irrevocably: another user, few capabilities.
 //!
-//! The order of a daemon: open what needs root (TUN, low ports, key files), then call [`Privileges::drop`], then start
-//! threads. The kernel keeps capabilities and filters per thread, and only threads started afterwards inherit them, so
-//! `drop` refuses to run while there are others. Every error here must end the process, because otherwise it would run
-//! with privileges that the operator believes dropped.
+//! The order of a daemon: open what needs root (TUN, low ports, key files), then call [`Privileges::drop`], then start threads. The kernel
+//! keeps capabilities and filters per thread, and only threads started afterwards inherit them, so `drop` refuses to run while there are
+//! others. Every error here must end the process: otherwise it would run with privileges that the operator believes dropped.
 
 mod seccomp;
 
@@ -49,7 +48,7 @@ pub enum PrivilegeError {
     NoUser(String),
     /// No such group.
     NoGroup(String),
-    /// Other threads are running and would keep their privileges (a bug in adit: a wrong order during start-up).
+    /// Other threads are running and would keep their privileges (a bug in adit: a wrong order at start-up).
     Threads(usize),
     /// A capability that must be kept is not held by the process.
     Missing(Capability),
@@ -224,7 +223,7 @@ impl Privileges {
             return Err(PrivilegeError::StillThere("the user root"));
         }
         let mut sets = vec![CapSet::Permitted, CapSet::Effective, CapSet::Inheritable];
-        // Without CAP_SETPCAP, the bounding set could not be reduced; in that case no_new_privs makes it irrelevant.
+        // Without CAP_SETPCAP, the bounding set could not be reduced; no_new_privs then makes it irrelevant.
         if could_bound {
             sets.push(CapSet::Bounding);
         }

@@ -213,8 +213,8 @@ const LEGACY: [&[libc::c_long]; 3] = [
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: [&[libc::c_long]; 3] = [&[], &[], &[]];
 
-/// Installs a filter for the calling thread and for the threads and programs that it starts from now on. Also sets
-/// no_new_privs. Several filters add up, that is, each call must pass all of them.
+/// Installs a filter for the calling thread and for the threads and programs that it starts from now on. Also sets no_new_privs. Several
+/// filters add up: each call must pass all of them.
 pub fn apply(profile: Profile, violation: Violation) -> io::Result<()> {
     if profile != Profile::DataPlane {
         install(&without_clone3().map_err(io::Error::other)?)?;

@@ -1,9 +1,8 @@
 //! Fair queueing: several kernel queues of a device, read in turn as one.
 //!
-//! The kernel's queue of a TUN device is first in, first out, and bulk traffic fills it, so a ping would wait behind a
-//! mebibyte of super-packets. With several queues, the kernel distributes flows over them by a hash of addresses and
-//! ports. When the queues are read in turn, a flow waits only for its own packets and for flows with the same hash.
-//! Packets of a flow keep their order.
+//! The kernel's queue of a TUN device is first in, first out, and bulk traffic fills it, so a ping would wait behind a mebibyte of
+//! super-packets. With several queues, the kernel distributes flows over them by a hash of addresses and ports. Because the queues are read
+//! in turn, a flow waits only for its own packets and for flows with the same hash. Packets of a flow keep their order.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,7 +22,7 @@ pub(super) struct FlowQueues {
     /// Yields the readable queues in turn.
     poller: Poller,
     fds: Vec<OwnedFd>,
-    // Only the one thread that reads uses the two fields below.
+    // Only the thread that reads uses the two fields below.
     /// The queue whose turn it is.
     current: AtomicU32,
     /// The bytes left in this turn.

@@ -36,7 +36,7 @@ pub enum TunMode {
     Tap,
 }
 
-/// The offloads in use: work on packets that the kernel leaves to adit, and that adit leaves to the kernel.
+/// The offloads in use: work on packets that the kernel leaves to adit, and adit to the kernel.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TunOffloads {
     /// Checksums may be partial. The other offloads require this one.
@@ -278,7 +278,7 @@ impl TunQueue {
     }
 }
 
-/// Provides the descriptor to watch, which is readable when there is a packet.
+/// Provides the descriptor to watch. It is readable when there is a packet.
 impl AsFd for TunQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.flow_queues.as_ref().map_or(self.fd.as_fd(), FlowQueues::as_fd)
@@ -289,7 +289,7 @@ fn read(fd: &OwnedFd, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<u
     loop {
         let mut parts = [IoSliceMut::new(vnet), IoSliceMut::new(buf)];
         match rustix::io::readv(fd, &mut parts) {
-            // Shorter than the header, because the device is being removed. There is no packet to deliver.
+            // Shorter than the header: the device is being removed. There is no packet to deliver.
             Ok(n) => return Ok(n.saturating_sub(VNET_LEN)),
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),

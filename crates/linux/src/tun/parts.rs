@@ -1,4 +1,4 @@
-//! A device that one process opens on behalf of another.
+//! A device that one process opens for another.
 
 use std::io;
 use std::os::fd::OwnedFd;

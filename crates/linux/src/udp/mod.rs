@@ -1,9 +1,8 @@
 //! UDP sockets that send and receive trains: many datagrams of one peer in one buffer (`UDP_SEGMENT` for sending,
 //! `UDP_GRO` for receiving), and several buffers in one system call.
 //!
-//! Every received datagram carries the local address to which it was sent, and every reply can specify its source
-//! address (`IP_PKTINFO`, RFC 3542 `IPV6_PKTINFO`). A host with several addresses therefore replies from the one that
-//! the client used.
+//! Every received datagram carries the local address that it was sent to, and every reply can specify its source address (`IP_PKTINFO`, RFC
+//! 3542 `IPV6_PKTINFO`). A host with several addresses therefore replies from the one that the client used.
 
 mod message;
 mod path;
@@ -27,7 +26,7 @@ use crate::socket_opts::set_routing;
 /// Whether datagrams may be fragmented on the path.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fragmentation {
-    /// Fragmented by this host and by routers, because the DF bit is never set.
+    /// Fragmented by this host and by routers: the DF bit is never set.
     #[default]
     Allowed,
     /// Fragmented by this host where the path MTU is known to be smaller, but not by routers (DF). The kernel's
@@ -81,8 +80,7 @@ impl UdpOptions {
     }
 }
 
-/// A bound, unconnected, non-blocking socket. All calls take `&self`: the threads that send and the one that receives
-/// share it.
+/// A bound, unconnected, non-blocking socket. All calls take `&self`, because the threads that send and the one that receives share it.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,

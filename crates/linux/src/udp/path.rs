@@ -11,8 +11,8 @@ use super::send::set_option;
 use super::{Fragmentation, UdpSocket};
 
 impl UdpSocket {
-    /// Sends one datagram that neither this host nor a router may fragment, whatever path MTU the kernel has recorded;
-    /// only the first link's own limit applies (`EMSGSIZE`).
+    /// Sends one datagram that neither this host nor a router may fragment. The path MTU that the kernel has recorded does not matter; only
+    /// the first link's own limit applies (`EMSGSIZE`).
     ///
     /// Datagrams that other threads send on this socket at the same moment may be sent under the same rule: for the
     /// duration of a system call, a datagram too large for the path can be lost. Therefore call it rarely.

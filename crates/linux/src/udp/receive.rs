@@ -20,7 +20,7 @@ const MAX_SLOTS: usize = 256;
 pub struct Received<'a> {
     /// The sender's address; IPv4 even on a socket that serves both families.
     pub remote: SocketAddr,
-    /// The local address to which it was sent.
+    /// The local address that it was sent to.
     pub local: Option<IpAddr>,
     /// Length of each datagram except the last; never 0, and `data.len()` for a single datagram.
     pub segment: usize,

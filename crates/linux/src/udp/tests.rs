@@ -452,8 +452,7 @@ fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
     assert_eq!(receive(&lone[0], &mut RecvBatch::new(2)), 1);
 }
 
-/// The kernel does not deliver a packet to a socket that is bound to a device other than the one on
-/// which the packet arrives.
+/// The kernel does not deliver a packet to a socket that is bound to another device than the one that the packet arrives on.
 #[test]
 fn a_socket_of_a_device_takes_packets_of_that_device_alone() {
     let of = |device: &str| {

@@ -103,7 +103,7 @@ impl BlockKey {
         if let Some(current) = &self.time {
             time = current.load(Relaxed);
             if burst_usage.next_id >= ID_NEAR {
-                // Long before the ids end, because a burst is far shorter than the rest.
+                // Long before the ids end: a burst is far shorter than the rest.
                 time = unix_time().max(time.saturating_add(1));
                 current.store(time, Relaxed);
                 burst_usage.next_id = 1;

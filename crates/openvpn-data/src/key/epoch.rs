@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(id(&ours).0, 2);
         assert_eq!(open(&one, &ours), Ok(ReplayCheck::Newest));
         assert_eq!(id(&seal(&one).unwrap()).0, 2, "the peer follows");
-        // Without that, the receiver opens no packets at the end.
+        // Otherwise the receiver opens no packets at the end.
         let (one, other) = pair();
         epoch_of(&other).receive.lock().unwrap().current.failed = FAILED_LIMIT;
         assert_eq!(open(&other, &seal(&one).unwrap()), Err(DropReason::KeyExhausted));

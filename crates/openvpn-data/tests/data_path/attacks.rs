@@ -97,7 +97,7 @@ fn a_withheld_packet_under_a_former_key_moves_no_peer() {
     let floated = server.memory.plane().link(PeerId(2));
     assert_eq!(floated, Some(link(4, 4)), "a key that is not used yet changes nothing");
     client.apply(Command::InstallKey(PeerId(0), KeySlot::Primary, key(2, 1, false)));
-    // From yet another address: a packet under the new key moves its peer before the key is swapped in.
+    // A packet under the new key, from yet another address, moves its peer before the key is swapped in.
     let next = client.seal_one(&packet(2, SERVER, 3));
     assert_eq!(server.open(link(5, 5), &next).len(), 1);
     server.apply(Command::SwapKeys(PeerId(2)));
@@ -325,7 +325,7 @@ proptest! {
 #[test]
 fn a_source_that_one_peer_may_use_is_not_remembered_for_another() {
     let (mut server, [mut a, mut b]) = world(Relay::Kernel, [2, 3]);
-    // In one received buffer: the owner's packet, and a packet with the same source from another peer.
+    // One received buffer contains the owner's packet, and a packet with the same source from another peer.
     let mut both = a.seal_one(&packet(2, SERVER, 1));
     let len = both.len();
     both.extend(b.seal_one(&packet(2, SERVER, 2)));

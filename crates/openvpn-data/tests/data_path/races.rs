@@ -1,5 +1,5 @@
-//! Several workers in memory, on threads that are released at the same moment, again and again. These properties must
-//! hold however their steps interleave.
+//! Several workers in memory, on threads that are repeatedly released at the same moment. These properties must hold for every interleaving
+//! of their steps.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

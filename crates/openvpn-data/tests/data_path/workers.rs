@@ -23,8 +23,7 @@ use crate::common::{End, key, layout, link, spec};
 
 /// Long enough for the busiest machine; in a passing test it never expires.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The number of a client's packets in flight at a time: less than its peer's replay window, so none may be lost,
-/// whatever the order of arrival.
+/// The number of a client's packets in flight at a time: less than its peer's replay window, so none may be lost in any order of arrival.
 const WINDOW: u32 = 32;
 /// The ports of the programs on the server's host.
 const PORTS: [u16; 4] = [7000, 7001, 7002, 7003];
@@ -546,7 +545,7 @@ fn live(world: &World, n: u8, windows: u32, both: &Meeting) {
     world.plane.apply(Command::DelPeer(PeerId(u32::from(n))));
 }
 
-/// One sweep checks all peers, however many workers there are.
+/// One sweep checks all peers, regardless of the number of workers.
 #[test]
 fn a_peer_is_pinged_by_one_worker() {
     adit_testbed::needs_root!();
@@ -596,8 +595,8 @@ fn all_sockets_of_a_port_can_be_exchanged() {
     }
 }
 
-/// A client has one socket, from which the first worker receives. When it is full, all workers stop reading the device,
-/// and all continue when it has space, whichever worker filled it.
+/// A client has one socket, which the first worker reads. When it is full, all workers stop reading the device. When it has space, all
+/// continue, whichever worker filled it.
 #[test]
 fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
     adit_testbed::needs_root!();

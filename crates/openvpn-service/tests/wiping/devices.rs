@@ -21,7 +21,7 @@ use crate::workers::{Network, PATIENCE, Tunnel, boot_clock, connection, layout};
 const WORKERS: usize = 2;
 /// The number of flows in each direction: enough for each queue and each socket to have some.
 const FLOWS: usize = 16;
-/// The number of bytes in the flow that the device delivers as super-packets.
+/// The length of the flow that the device delivers as super-packets.
 const BULK: usize = 1 << 20;
 const PEER: PeerId = PeerId(7);
 

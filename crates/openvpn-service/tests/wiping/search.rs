@@ -10,7 +10,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// The mask under which the tests keep secrets; otherwise the search would find the tests' own copies.
 pub(crate) const MASK: u8 = 0xa5;
-/// The length of the part of a secret that counts as a find.
+/// How much of a secret counts as a find.
 const PART: usize = 16;
 /// A masked secret with its name.
 #[derive(Clone)]

@@ -33,7 +33,7 @@ const DAEMON_IOCTLS: [u64; 10] = [
     libc::TCGETS as u64,
 ];
 
-/// Injecting input into a terminal, which is forbidden to programs too, although their other requests are allowed.
+/// Injecting input into a terminal. This is forbidden to programs too, although their other requests are allowed.
 const TERMINAL_IOCTLS: [u64; 2] = [libc::TIOCSTI as u64, libc::TIOCLINUX as u64];
 
 /// `PR_GET_AUXV` (include/uapi/linux/prctl.h): the standard library asks for the processor's features.
