@@ -175,7 +175,7 @@ pub struct Flow {
     pub name: String,
     /// The bytes of payload that arrived inside the window.
     pub bytes: u64,
-    /// The time at which it started, in seconds after the common start.
+    /// The time when it started, in seconds after the common start.
     pub start: f64,
     /// The share of the window between its first and its last arrival in it, 0 to 1.
     pub coverage: f64,

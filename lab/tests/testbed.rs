@@ -187,7 +187,7 @@ fn reaches(from: &Namespace, to: SocketAddr) -> Result<bool> {
     answers(from, to, LIMIT)
 }
 
-/// The time for which an echo must stay silent, on a path on which the others have just answered.
+/// How long an echo must stay silent, on a path on which the others have just answered.
 const SILENCE: Duration = Duration::from_millis(800);
 
 fn star() -> Result<()> {

@@ -78,7 +78,7 @@ pub(crate) type OpenedPorts = Vec<OpenedDevice>;
 
 struct BridgeHelper {
     duty: BridgeDuty,
-    /// The opener, which opens the ports again.
+    /// The opener. It opens the ports again.
     opener: Option<PortOpener>,
 }
 
@@ -148,7 +148,7 @@ impl RequestCheck for PortCheck {
             PortRequest::OpenBoth | PortRequest::OpenAgain(_) => Ok(()),
             PortRequest::Switch { .. } if self.switches => Ok(()),
             PortRequest::Switch { .. } => {
-                Err("port: the configuration carries no state of links".into())
+                Err("port: the configuration does not carry the state of links".into())
             }
         }
     }
@@ -197,7 +197,10 @@ pub(crate) fn take_over(
     let OpenedDevice { name, index, offloads: [csum, tso, uso], flow_queues } = opened;
     let own: Vec<OwnedFd> = descriptors.take(flow_queues.len()).collect();
     if own.len() != flow_queues.len() || own.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a port with other descriptors"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the port's descriptors are not the expected ones",
+        ));
     }
     match spec {
         PortSpec::Existing(_) => {

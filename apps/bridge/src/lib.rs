@@ -96,8 +96,7 @@ impl BridgeOptions {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
             return Err(Fault::operator(format!(
-                "--name {name:?}: a control socket cannot be called so; use 1 to 64 letters, digits, \
-                 '-', '_' and '.'"
+                "--name {name:?}: a control socket cannot have this name; use 1 to 64 letters, digits, '-', '_' and '.'"
             )));
         }
         Ok(name)
@@ -383,7 +382,7 @@ impl Running {
     /// Reads the rules again. If that fails, the current rules stay in force.
     fn reload_rules(&mut self) -> Result<usize, Fault> {
         let Some(rules) = &mut self.rules else {
-            return Err(Fault::operator("there are no rules to read again: everything passes"));
+            return Err(Fault::operator("there are no rules to read again: all frames pass"));
         };
         ask_to_reload()?;
         let count = rules.reload()?;
@@ -421,7 +420,7 @@ impl Running {
                 let (to, [a, b]) =
                     (self.opener.spec(side.other()), Side::BOTH.map(|side| self.opener.spec(side)));
                 tracing::warn!(
-                    "{}: frames with VLAN tags dropped: too long for its MTU: make that of {} and {} larger by 8 bytes",
+                    "{}: frames with VLAN tags dropped: too long for its MTU; increase that of {} and {} by 8 bytes",
                     to.name(),
                     a.name(),
                     b.name()
@@ -507,7 +506,7 @@ impl Running {
             if lost && !*missing {
                 *missing = true;
                 tracing::warn!(
-                    "{} is gone: what would leave by it is dropped until it is back",
+                    "{} is gone: frames for it are dropped until it is back",
                     self.opener.spec(side)
                 );
             }

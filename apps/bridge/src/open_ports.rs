@@ -133,5 +133,5 @@ impl Ports {
 }
 
 fn unexpected() -> Fault {
-    Fault::ours("helper: answer not understood")
+    Fault::ours("helper: invalid answer")
 }

@@ -57,8 +57,8 @@ impl PortOpener {
         let other = link_a.as_ref().or(link_b.as_ref()).map(|link| link.mtu);
         if let Some((wanted, has)) = self.mtu.zip(other).filter(|(wanted, has)| wanted != has) {
             return Err(Fault::operator(format!(
-                "--mtu {wanted}, but the interface that exists has {has}: a frame that fits one port \
-                 must fit the other; leave --mtu out"
+                "--mtu {wanted}, but the existing interface has {has}: a frame that fits one port must fit the other; \
+                 omit --mtu"
             )));
         }
         self.mtu = self.mtu.or(other);
@@ -95,8 +95,7 @@ impl PortOpener {
         match self.net.link(name).await {
             Ok(link) => Ok(Some(link)),
             Err(e) if e.kind() == NetErrorKind::NotFound => Err(Fault::operator(format!(
-                "there is no interface {name}: see `ip link` for those that exist, or write \
-                 tap:{name} to have a TAP made"
+                "there is no interface {name}: list them with `ip link`, or write tap:{name} to create a TAP"
             ))),
             Err(e) => Err(Fault::environment(e.to_string())),
         }
@@ -112,8 +111,8 @@ impl PortOpener {
         }
         if link.master.is_some() {
             return Err(Fault::operator(format!(
-                "{name} is a port of another bridge or bond already: frames would go both ways; take \
-                 it out with `ip link set {name} nomaster`"
+                "{name} is already a port of another bridge or bond: frames would take both ways; remove it with `ip link \
+                 set {name} nomaster`"
             )));
         }
         let addresses = self.net.addresses().await;
@@ -134,8 +133,8 @@ impl PortOpener {
         }
         if !linklocal.is_empty() {
             tracing::warn!(
-                "the host has a link-local IPv6 address on {name} and announces it there: to have it \
-                 keep quiet, set `sysctl -w net.ipv6.conf.{}.disable_ipv6=1`",
+                "the host has a link-local IPv6 address on {name} and announces it there; to prevent that, set `sysctl -w \
+                 net.ipv6.conf.{}.disable_ipv6=1`",
                 name.replace('.', "/")
             );
         }
@@ -151,7 +150,7 @@ impl PortOpener {
                     guard.add(name).map_err(|e| unguarded(&e))?;
                     if let Some(error) = guard.take_gap() {
                         tracing::warn!(
-                            "{name}: when it vanishes and is back, the host sees it until the bridge has opened it: {error}"
+                            "{name}: when it disappears and returns, the host sees it until the bridge has opened it: {error}"
                         );
                     }
                 }
@@ -168,8 +167,7 @@ impl PortOpener {
     async fn make_tap(&self, name: &str) -> Result<Port, Fault> {
         if self.net.link(name).await.is_ok() {
             return Err(Fault::operator(format!(
-                "tap:{name}: there is an interface {name} already; write {name} to use it as it is, or \
-                 choose another name"
+                "tap:{name}: there is already an interface {name}; write {name} to use it as it is, or choose another name"
             )));
         }
         let offloads = plane_backend::tun_offloads();
@@ -204,22 +202,22 @@ pub(super) fn specs(duty: &BridgeDuty) -> Result<[PortSpec; 2], Fault> {
 }
 
 pub(super) fn open_net() -> Result<Net, Fault> {
-    Net::open().map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))
+    Net::open().map_err(|e| Fault::environment(format!("cannot query interfaces: {e}")))
 }
 
 /// Checks whether two interfaces can be joined.
 fn check_pair(a: &Link, b: &Link) -> Result<(), Fault> {
     if a.lower == Some(b.index) || b.lower == Some(a.index) {
         return Err(Fault::operator(format!(
-            "{} and {} are two ends of one cable, or one is a VLAN of the other: what left by one would \
-             come back by the other without end",
+            "{} and {} are two ends of one cable, or one is a VLAN of the other: frames that leave by one would return by \
+             the other endlessly",
             a.name, b.name
         )));
     }
     if a.macvlan && b.macvlan && a.lower.is_some() && a.lower == b.lower {
         return Err(Fault::operator(format!(
-            "{} and {} are macvlans of one interface, which joins them already: what left by one would come back by \
-             the other without end",
+            "{} and {} are macvlans of one interface, which already joins them: frames that leave by one would return by \
+             the other endlessly",
             a.name, b.name
         )));
     }
@@ -236,8 +234,8 @@ fn check_pair(a: &Link, b: &Link) -> Result<(), Fault> {
 
 fn unguarded(error: &dyn std::fmt::Display) -> Fault {
     Fault::environment(format!(
-        "cannot keep the host's own stack from answering what passes: {error}; or let it see everything \
-         with --share-with-host, if it has no addresses and forwards nothing"
+        "cannot keep the host's own stack from answering frames: {error}; or let it receive them with --share-with-host, \
+         if it has no addresses and forwards nothing"
     ))
 }
 

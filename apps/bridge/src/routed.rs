@@ -18,7 +18,7 @@ pub struct RoutedOptions {
     pub addresses: Vec<PortAddress>,
     /// The routes to networks that are not directly connected.
     pub routes: Vec<RouteArg>,
-    /// The neighbours with configured MAC addresses, which are not resolved.
+    /// The neighbours with configured MAC addresses. They are not resolved.
     pub neighbours: Vec<NeighbourArg>,
 }
 
@@ -56,7 +56,7 @@ impl FromStr for PortAddress {
             .ok_or("write the port's name and its address, like eth1=10.0.1.1/24")?;
         let port = port.parse::<PortSpec>()?.name().to_owned();
         if !address.contains('/') {
-            return Err(format!("{address:?} says no network: write it like 10.0.1.1/24"));
+            return Err(format!("{address:?} has no prefix length: write it like 10.0.1.1/24"));
         }
         Ok(Self { port, address: address.parse()? })
     }

@@ -91,8 +91,8 @@ impl Rules {
     pub(crate) fn warn_if_unreadable(&self) {
         if let Err(error) = adit_runtime::helper::files::open(&self.file) {
             tracing::warn!(
-                "{} cannot be read any more without the rights that were given up ({error}): for a \
-                 reload make it readable, or send the rules by `adit filter reload FILE`",
+                "{} can no longer be read without the dropped privileges ({error}): for a reload make it readable, or \
+                 send the rules with `adit filter reload FILE`",
                 self.file.display()
             );
         }

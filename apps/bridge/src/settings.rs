@@ -44,30 +44,29 @@ struct Raw {
 pub const BRIDGE_KEYS: [Key; 12] = [
     Key {
         name: "ports",
-        comment: "The two ports: an interface that exists, or `tap:NAME` for a TAP device to be made.",
+        comment: "The two ports: an interface that exists, or `tap:NAME` to create a TAP device.",
         example: r#"["eth1", "eth2"]"#,
         default: None,
         restart: true,
     },
     Key {
         name: "rules",
-        comment: "Let pass what the rules in this file accept. A relative path starts at the settings' folder. Either this or `relay` \
-                  must be there.",
+        comment: "The file with the rules. A relative path starts at the settings' folder. Either this or `relay` is required.",
         example: r#""fw.nft""#,
         default: Some("no rules"),
         restart: true,
     },
     Key {
         name: "relay",
-        comment: "true: let everything pass, without rules.",
+        comment: "true: let all frames pass, without rules.",
         example: "true",
         default: Some("false"),
         restart: true,
     },
     Key {
         name: "routed",
-        comment: "true: forward packets from one network to the other, as a router does, instead of frames. `addresses` must be \
-                  there.",
+        comment: "true: forward packets from one network to the other, as a router does, instead of frames. `addresses` \
+                  is required.",
         example: "true",
         default: Some("false"),
         restart: true,
@@ -81,43 +80,43 @@ pub const BRIDGE_KEYS: [Key; 12] = [
     },
     Key {
         name: "routes",
-        comment: "Ways to networks behind other routers.",
+        comment: "Routes to networks behind other routers.",
         example: r#"["default via 10.0.2.254"]"#,
         default: Some("[]"),
         restart: true,
     },
     Key {
         name: "neighbours",
-        comment: "Neighbours that are never asked for, and that no one else can claim to be.",
+        comment: "Neighbours with fixed MAC addresses. They are not resolved, and other stations cannot claim their addresses.",
         example: r#"["10.0.1.5=02:00:00:00:00:05"]"#,
         default: Some("[]"),
         restart: true,
     },
     Key {
         name: "workers",
-        comment: "Threads that move frames.",
+        comment: "The number of threads that move frames.",
         example: "2",
-        default: Some("as many as cores, one up to 2 cores, 16 at most"),
+        default: Some("one per core up to 16; one with up to 2 cores"),
         restart: true,
     },
     Key {
         name: "mtu",
-        comment: "MTU of TAPs that are made.",
+        comment: "The MTU of new TAPs.",
         example: "9000",
         default: Some("that of the other port, 1500 for two TAPs"),
         restart: true,
     },
     Key {
         name: "share-with-host",
-        comment: "true: let the host's own stack see what the ports receive, and answer it.",
+        comment: "true: let the host's own stack receive and answer the ports' frames.",
         example: "true",
         default: Some("false"),
         restart: true,
     },
     Key {
         name: "link-state",
-        comment: "\"carry\": where one port loses its link, the other one is switched off until the link is back, so that both \
-                  ends notice at once. \"ignore\": nothing is done.",
+        comment: "\"carry\": if one port loses its link, the other is switched off until the link is back, so that both \
+                  ends notice at once. \"ignore\": do nothing.",
         example: r#""carry""#,
         default: Some("\"ignore\""),
         restart: true,
@@ -126,7 +125,7 @@ pub const BRIDGE_KEYS: [Key; 12] = [
         name: "user",
         comment: "Run as this user once everything is open.",
         example: r#""adit""#,
-        default: Some("`adit`, or `nobody` where there is none"),
+        default: Some("`adit`, or `nobody` if there is no such user"),
         restart: true,
     },
 ];
@@ -169,7 +168,7 @@ impl Raw {
         match (&self.rules, self.relay) {
             (None, false) => {
                 return Err(
-                    "write rules = \"fw.nft\", or relay = true to let everything pass".into()
+                    "write rules = \"fw.nft\", or relay = true to let all frames pass".into()
                 );
             }
             (Some(_), true) => return Err("rules and relay = true: write one of them".into()),
@@ -186,7 +185,7 @@ impl Raw {
             return Err("addresses, routes and neighbours are for routed = true".into());
         }
         if self.routed && self.link_state == LinkState::Carry {
-            return Err("link-state = \"carry\" is not for routed = true: a router's networks have links of their own".into());
+            return Err("link-state = \"carry\" is not for routed = true: a router's networks have separate links".into());
         }
         if let Some(mtu) = self.mtu.filter(|mtu| !(68..=65_521).contains(mtu)) {
             return Err(format!("mtu {mtu}: write a number from 68 to 65521"));
@@ -252,7 +251,7 @@ mod tests {
         let base = "ports = [\"eth1\", \"eth2\"]\n";
         for (text, said) in [
             ("", "line 1: missing field `ports`"),
-            (base, "relay = true to let everything pass"),
+            (base, "relay = true to let all frames pass"),
             ("ports = [\"eth1\"]\nrelay = true\n", "line 1"),
             ("ports = [\"a/b\", \"eth2\"]\nrelay = true\n", "tap:private"),
             ("ports = [\"a\", \"b\"]\nrelay = true\nrule = 1\n", "line 3: unknown field `rule`"),

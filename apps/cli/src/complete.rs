@@ -17,7 +17,7 @@ use clap_complete::env::Shells;
 use crate::args::Cli;
 use crate::print;
 
-/// The environment variable with the name of the calling shell, which the scripts of `adit completions` set.
+/// The environment variable with the name of the calling shell. The scripts of `adit completions` set it.
 const VARIABLE: &str = "ADIT_COMPLETE";
 
 /// The maximum number of names that are offered for one word.

@@ -268,7 +268,7 @@ fn members(filter: &adit_filter::Filter, options: &Explain) -> Result<(), Fault>
         let who = if client { Members::Client } else { Members::Group }(name.to_owned());
         if !filter.set_members(&who, &ranges) {
             let at = if client { "client" } else { "group" };
-            return Err(Fault::operator(format!("no rule asks for @{at}:{name}")));
+            return Err(Fault::operator(format!("no rule refers to @{at}:{name}")));
         }
     }
     Ok(())

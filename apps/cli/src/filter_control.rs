@@ -173,9 +173,9 @@ pub(crate) fn element(verb: &Element) -> Result<ExitCode, Fault> {
 pub(crate) fn full_table(flows: &FlowTotals, shares: u64) -> Vec<String> {
     let counts = [
         (flows.evicted, "made room for others"),
-        (shares, "of them of sources with more than their share"),
-        (flows.refused_full, "refused for lack of room"),
-        (flows.refused_source, "refused of sources with too many that have no answer"),
+        (shares, "of these, from sources with more than their share"),
+        (flows.refused_full, "refused for lack of space"),
+        (flows.refused_source, "refused from sources with too many unanswered ones"),
     ];
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     counts.map(|(count, what)| format!("{count} {what}")).collect()
@@ -248,7 +248,7 @@ fn page(report: &FilterReport, now: u64) -> String {
     let added = &report.elements;
     if added.now > 0 || added.expired > 0 || added.refused > 0 {
         text.push_str(&format!(
-            "# elements added to sets: {} of {}; {} expired, {} refused for lack of room\n",
+            "# elements added to sets: {} of {}; {} expired, {} refused for lack of space\n",
             added.now, added.limit, added.expired, added.refused
         ));
     }
@@ -359,7 +359,7 @@ mod tests {
             "# @group:staff: nobody\n",
             "# tcp",
             "10.8.0.2:4000 vlan 10.20",
-            "# full table: 12 made room for others, 7 of them of sources with more than their share",
+            "# full table: 12 made room for others, 7 of these, from sources with more than their share",
             "# ended by other rules or clients, or on request: 3\n",
         ] {
             assert!(page.contains(said), "{said} is missing in:\n{page}");

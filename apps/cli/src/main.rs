@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 fn report_mask(masked: io::Result<()>) {
     if let Err(error) = masked {
         note(&format!(
-            "adit: note: this command line stays to be seen in ps ({error}); give secrets on stdin: -\n"
+            "adit: note: this command line stays visible in ps ({error}); give secrets on stdin: -\n"
         ));
     }
 }

@@ -250,7 +250,7 @@ fn paragraph(key: &Key) -> String {
     }
     let default = match key.default {
         Some(default) => format!("Default: {}.", escaped(default)),
-        None => "There is no default: the key must be there.".to_owned(),
+        None => "There is no default: the key is required.".to_owned(),
     };
     let restart = match (key.restart, key.name) {
         (false, _) => "",

@@ -47,7 +47,7 @@ fn client(verb: Client) -> Result<ExitCode, Fault> {
         Client::Remotes(options) => remotes(&options),
         Client::Revoke(who) => {
             let ended = clients::revoke(&paths(&who.location)?, &who.name)?;
-            said(&who.name, "is revoked, for good", ended)
+            said(&who.name, "is revoked permanently", ended)
         }
         Client::Disable(who) => {
             let ended = clients::disable(&paths(&who.location)?, &who.name)?;
@@ -76,7 +76,7 @@ fn remotes(options: &ClientRemotes) -> Result<ExitCode, Fault> {
     let remotes = clients::remotes(&paths, &options.done)?;
     remotes.lines.iter().for_each(|line| print(&format!("{line}\n")));
     let hint = if remotes.outdated.is_empty() {
-        "every profile names this host and these ports, as far as is known\n".to_owned()
+        "all profiles, as far as is known, contain this host and these ports\n".to_owned()
     } else {
         let names = remotes.outdated.join(", ");
         wrapped("out of date: ", &names)
@@ -215,7 +215,7 @@ fn facts(settings: &Settings) -> Vec<Vec<String>> {
         rows.push(row(["dns", &join(settings.dns.iter().map(ToString::to_string).collect())]));
     }
     let nat = match settings.nat {
-        Nat::Auto => "what clients send beyond the tunnel gets this machine's address",
+        Nat::Auto => "clients' packets to other networks get this machine's address",
         Nat::Off => "off",
     };
     rows.push(row(["nat", nat]));
@@ -265,7 +265,7 @@ fn print_step(step: &Step, paths: &Paths) {
             paths.command(&format!("server client renew {name}"))
         )),
         Step::RunsAlready(pid) => print(&format!(
-            "\nThe server runs already (process {pid}). Look: {}\n",
+            "\nThe server is already running (process {pid}). Show it: {}\n",
             paths.command("status")
         )),
         Step::InTheWay(finding) => print(&format!("\n{}", doctor::paragraph(finding))),
@@ -316,7 +316,7 @@ fn renew(options: ClientRenew) -> Result<ExitCode, Fault> {
     };
     let (issued, ended) = clients::renew(&paths, &wanted)?;
     if ended > 0 {
-        crate::note("its session under the old certificate ended\n");
+        crate::note("its session with the old certificate ended\n");
     }
     deliver(&issued, target)
 }
@@ -361,10 +361,10 @@ fn ask_password(wanted: bool) -> Result<Option<Zeroizing<String>>, Fault> {
     };
     let password = ask("Password for the private key: ")?;
     if password.is_empty() {
-        return Err(Fault::operator("an empty password protects nothing; leave --password away"));
+        return Err(Fault::operator("an empty password protects nothing; omit --password"));
     }
     if *ask("The same again: ")? != *password {
-        return Err(Fault::operator("the two passwords differ; nothing was made"));
+        return Err(Fault::operator("the two passwords differ; nothing was created"));
     }
     Ok(Some(password))
 }
@@ -388,7 +388,7 @@ fn list(options: &ClientList) -> Result<ExitCode, Fault> {
     }
     if known.is_empty() {
         let hint = paths.command("server client add laptop");
-        print(&format!("No clients yet. Make one: {hint}\n"));
+        print(&format!("No clients yet. Add one: {hint}\n"));
         return Ok(ExitCode::SUCCESS);
     }
     // Print complete names for programs, and lines that fit a terminal for users.
@@ -454,7 +454,7 @@ fn for_people(known: &[ClientOverview]) -> String {
     text
 }
 
-/// The number of seconds before its expiry from which a certificate is marked.
+/// A certificate is marked from this many seconds before its expiry.
 const SOON: u64 = 30 * 86_400;
 
 /// Formats the expiry of a client's certificate, with a mark if it is soon.

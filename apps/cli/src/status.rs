@@ -29,7 +29,7 @@ pub(crate) use top::top;
 /// The maximum length of a client's name in a line about its certificate.
 const LONGEST_OWNER: usize = 18;
 
-/// The number of days before its expiry from which a certificate is mentioned.
+/// A certificate is mentioned from this many days before its expiry.
 const SOON_DAYS: i64 = 30;
 
 /// The drop reason for packets that IPv6 sends on every interface and whose loss has no effect.
@@ -76,7 +76,7 @@ fn page(machine: &Overview, paths: &Paths) -> String {
     let left = left_behind(machine, paths);
     if machine.reports.is_empty() {
         return format!(
-            "Nothing runs here. Start a server with: {}\n{left}",
+            "Nothing is running here. Start a server with: {}\n{left}",
             paths.command("server up")
         );
     }
@@ -191,8 +191,7 @@ fn shared(profile: &SharedProfile) -> String {
     wrapped(
         "  warning: ",
         &format!(
-            "{} is used from two addresses, {one} and {other} ({}, last {ago} ago): give each device \
-             a profile of its own",
+            "{} is used from two addresses, {one} and {other} ({}, last {ago} ago): give each device its own profile",
             profile.name,
             count(profile.count as usize, "time")
         ),

@@ -101,7 +101,7 @@ fn clients_are_listed_shown_and_revoked() {
     let shown = out(&adit(dir.path(), "server client show laptop --dir vpn"));
     assert!(shown.contains("active") && shown.contains("serial"), "{shown}");
     let revoked = out(&adit(dir.path(), "server client revoke laptop --dir vpn"));
-    assert_eq!(revoked, "laptop is revoked, for good\n");
+    assert_eq!(revoked, "laptop is revoked permanently\n");
     assert!(out(&adit(dir.path(), "server client list --dir vpn")).contains("revoked"));
     let unknown = adit(dir.path(), "server client revoke nobody --dir vpn");
     assert_eq!(code(&unknown), 2);
@@ -296,7 +296,7 @@ fn a_server_is_not_set_up_with_rules_that_it_would_not_start_with() {
         let refused = init();
         assert_eq!(code(&refused), 2, "{bad:?}: {}", out(&refused));
         assert!(err(&refused).contains("fw.nft:1:"), "{}", err(&refused));
-        assert!(!dir.path().join("vpn/server.toml").exists(), "nothing was made");
+        assert!(!dir.path().join("vpn/server.toml").exists(), "nothing was created");
     }
     fs::remove_file(dir.path().join("fw.nft")).unwrap();
     let made = init();
@@ -407,7 +407,7 @@ fn a_packet_is_explained() {
     let alice = explain("tcp 10.8.0.2:4000 > 10.9.0.1:22 --client alice=10.8.0.2");
     assert_eq!(code(&alice), 0, "{}{}", out(&alice), err(&alice));
     let nobody = explain("tcp 10.8.0.2:4000 > 10.9.0.1:22 --client bob=10.8.0.2");
-    assert_eq!((code(&nobody), err(&nobody)), (2, "adit: no rule asks for @client:bob\n".into()));
+    assert_eq!((code(&nobody), err(&nobody)), (2, "adit: no rule refers to @client:bob\n".into()));
 
     let wrong = explain("tcp 10.8.0.2:4000 > 10.9.0.1:22 sny");
     assert_eq!(code(&wrong), 2);

@@ -63,7 +63,7 @@ impl AdminKeys {
         };
         if self.next.as_ref().is_some_and(|next| is_signed(changes, &next.public_hash())) {
             return Err(Fault::operator(
-                "this machine's key is being replaced already, which waits for the approval of other admins",
+                "this machine's key is already being replaced: other admins must approve it",
             ));
         }
         let next = self.next.take().unwrap_or(new);
@@ -197,7 +197,7 @@ mod tests {
         assert!(keys.advance(&Roster::evaluate(&changes)).unwrap().is_none(), "unapproved");
         assert_eq!(in_file(&path), [hash(OLD), hash(NEW)]);
         let refused = keys.prepare(key(9), &changes).unwrap_err().to_string();
-        assert!(refused.contains("being replaced already"), "{refused}");
+        assert!(refused.contains("already being replaced"), "{refused}");
         sign(&mut changes, OTHER, Action::Approve(change));
         let advanced = keys.advance(&Roster::evaluate(&changes)).unwrap();
         assert_eq!(advanced.map(|key| key.public_hash()), Some(hash(NEW)));

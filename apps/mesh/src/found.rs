@@ -110,7 +110,7 @@ fn range(wanted: Option<Ipv4Net>, taken: &[IpNet]) -> Result<Ipv4Net, Fault> {
     if let Some(range) = wanted {
         return overlapped(&range).map_or(Ok(range), |other| {
             Err(Fault::operator(format!(
-                "{range} overlaps {other}, which this machine has already; choose another one: --range"
+                "{range} overlaps {other}, which this machine already has; choose another one: --range"
             )))
         });
     }
@@ -135,7 +135,7 @@ pub(crate) fn node_name(given: Option<&str>) -> Result<Label, Fault> {
     }
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     from_host(host.trim()).ok_or_else(|| {
-        Fault::operator("the machine's name cannot be the node's; give one with --name NAME")
+        Fault::operator("the machine's name cannot be the node's; choose one with --name NAME")
     })
 }
 

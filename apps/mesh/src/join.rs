@@ -160,7 +160,7 @@ fn check_room(folder: &Path) -> Result<(), Fault> {
     let _ = fs::remove_file(&path);
     written.map_err(|error| {
         Fault::environment(format!(
-            "this machine cannot keep the files of a node in {}: {error}; mend that, and join again with the same token",
+            "this machine cannot keep the files of a node in {}: {error}; correct this, and join again with the same token",
             exists.display()
         ))
     })
@@ -174,7 +174,7 @@ fn fill(mut file: File) -> io::Result<()> {
 
 fn taken(mesh: &str) -> Fault {
     Fault::operator(format!(
-        "this machine is in a mesh of the name {mesh} already; join the other one under another name with --mesh NAME"
+        "this machine is already in a mesh named {mesh}; join the other one under another name with --mesh NAME"
     ))
 }
 

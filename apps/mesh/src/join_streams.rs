@@ -1,4 +1,4 @@
-//! The TCP connections of a joining node, which has no data plane. As in a data plane, its length precedes each packet.
+//! The TCP connections of a joining node. It has no data plane. As in a data plane, its length precedes each packet.
 
 use std::collections::HashMap;
 use std::io;

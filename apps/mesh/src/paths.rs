@@ -163,7 +163,7 @@ fn folder(dir: Option<&Path>) -> Result<PathBuf, Fault> {
 
 fn missing(folder: &Path) -> Fault {
     Fault::operator(format!(
-        "this machine is not in a mesh (nothing in {}); begin one with: adit mesh up; or join one with: adit mesh join",
+        "this machine is not in a mesh (nothing in {}); create one with: adit mesh up; or join one with: adit mesh join",
         folder.display()
     ))
 }

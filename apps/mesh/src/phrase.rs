@@ -40,7 +40,7 @@ pub(crate) fn key_of(phrase: &str) -> Result<SigningKey, Fault> {
     let wrong = |reason: String| Fault::operator(format!("the phrase: {reason}"));
     let words = text.split(' ').filter(|word| !word.is_empty()).count();
     if words != WORDS {
-        return Err(wrong(format!("it has {words} words in place of {WORDS}")));
+        return Err(wrong(format!("it has {words} words instead of {WORDS}")));
     }
     let mnemonic = Mnemonic::parse_in_normalized(Language::English, &text).map_err(|error| {
         wrong(match error {
@@ -51,7 +51,7 @@ pub(crate) fn key_of(phrase: &str) -> Result<SigningKey, Fault> {
                     at.saturating_add(1)
                 )
             }
-            Error::InvalidChecksum => "a word is another one, or two are exchanged".into(),
+            Error::InvalidChecksum => "a word is wrong, or two are exchanged".into(),
             error => error.to_string(),
         })
     })?;
@@ -88,10 +88,10 @@ mod tests {
     #[test]
     fn each_mistake_is_told_and_the_word_is_not() {
         let phrase = phrase_of(&key(0)).unwrap();
-        assert!(refused("").contains("0 words in place of 24"));
+        assert!(refused("").contains("0 words instead of 24"));
         assert!(refused(&phrase.replacen("abandon ", "", 1)).contains("23 words"));
         let misspelt = refused(&phrase.replacen(" abandon", " abandom", 1));
         assert!(misspelt.contains("word 2 ") && !misspelt.contains("abandom"), "{misspelt}");
-        assert!(refused(&phrase.replace("art", "zoo")).contains("another one"));
+        assert!(refused(&phrase.replace("art", "zoo")).contains("a word is wrong"));
     }
 }

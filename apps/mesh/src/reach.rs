@@ -1,5 +1,5 @@
-//! The file with which a node reaches the others after a restart: their endpoints, and the addresses of its invitation. It also contains
-//! the times of the last roster comparisons.
+//! The file that lets a node reach the others after a restart: their endpoints, and the addresses of its invitation. It also contains the
+//! times of the last roster comparisons.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ pub(crate) struct Reach {
     /// Signed endpoints, in base64.
     #[serde(default)]
     endpoints: Vec<String>,
-    /// The times at which the roster was last compared, by the hash of the member's key, in base64.
+    /// The times when the roster was last compared, by the hash of the member's key, in base64.
     #[serde(default)]
     compared: BTreeMap<String, u64>,
 }

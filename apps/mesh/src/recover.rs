@@ -48,7 +48,7 @@ pub fn recover(paths: &Paths, phrase: &str) -> Result<String, Fault> {
     }
     if others.iter().any(is_admin) {
         return Err(Fault::operator(format!(
-            "this machine has the key of another admin: move {} away first",
+            "this machine has the key of another admin; first move {} away",
             file.display()
         )));
     }

@@ -43,7 +43,7 @@ impl RosterFile {
         let mut file = open.map_err(|error| file_fault("cannot open", path, &error))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             Fault::operator(format!(
-                "another process uses {}: this node runs already; show it with: adit mesh status",
+                "another process uses {}: this node is already running; show it with: adit mesh status",
                 path.display()
             ))
         })?;
@@ -164,7 +164,7 @@ mod tests {
         let (two, three) = (admit(&mut changes, &key, 2), admit(&mut changes, &key, 3));
         file.append(&[&two, &three]).unwrap();
         let refused = RosterFile::open(&path).unwrap_err().to_string();
-        assert!(refused.contains("runs already"), "{refused}");
+        assert!(refused.contains("is already running"), "{refused}");
         drop(file);
         assert_eq!(RosterFile::open(&path).unwrap().1.digest(), changes.digest());
     }

@@ -182,7 +182,7 @@ fn load_invitations(path: &Path, mesh: MeshId) -> Result<Invitations, Fault> {
     };
     let damaged = || {
         Fault::environment(format!(
-            "{}: damaged; remove it (open invitations are over then)",
+            "{}: damaged; remove it (open invitations then end)",
             path.display()
         ))
     };

@@ -41,21 +41,21 @@ pub(super) async fn network(
         Some(sql::VERSION) => {}
         Some(other) => {
             return Err(Fault::operator(format!(
-                "the network in the database is of version {other}, and this adit knows {}; use the adit that its other nodes \
-                 use",
+                "the network in the database has version {other}, and this adit supports {}; use the adit that its other \
+                 nodes use",
                 sql::VERSION
             )));
         }
         None => {
             return Err(Fault::operator(
-                "the database has no network; make one with: adit postgres init URL --network CIDR",
+                "the database has no network; create one with: adit postgres init URL --network CIDR",
             ));
         }
     }
     let row =
         client.query_one(directory::NETWORK, &[]).await.map_err(|error| statement_fault(&error))?;
     directory::network_record(&row)
-        .ok_or_else(|| Fault::operator("the network's row in the database makes no sense"))
+        .ok_or_else(|| Fault::operator("the network's row in the database is not valid"))
 }
 
 /// Returns the given name, or the valid part of the host name.
@@ -77,7 +77,7 @@ pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
     if name.chars().any(|c| c.is_ascii_alphanumeric()) {
         Ok(name)
     } else {
-        Err(Fault::operator("this machine's name will not do as a node's; name it: --name NAME"))
+        Err(Fault::operator("this machine's name cannot be a node's; choose one: --name NAME"))
     }
 }
 

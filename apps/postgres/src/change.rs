@@ -49,7 +49,7 @@ impl SettingsChange {
         if let Some(size) = self.packet_size {
             if !limits::PACKET_RANGE.contains(&size) {
                 return Err(Fault::operator(format!(
-                    "--packet-size must lie between {} and {}",
+                    "--packet-size must be between {} and {}",
                     limits::PACKET_RANGE.start(),
                     limits::PACKET_RANGE.end()
                 )));
@@ -58,13 +58,13 @@ impl SettingsChange {
         }
         if let Some(bytes) = self.retention_bytes {
             if bytes < LEAST_RETENTION {
-                return Err(Fault::operator("--retention must be 64 MiB at least"));
+                return Err(Fault::operator("--retention must be at least 64 MiB"));
             }
             settings.retention_bytes = bytes;
         }
         if let Some(age) = self.retention_age {
             if age < LEAST_AGE {
-                return Err(Fault::operator("--retention-age must be 10 minutes at least"));
+                return Err(Fault::operator("--retention-age must be at least 10 minutes"));
             }
             settings.retention_age = age;
         }
@@ -104,9 +104,10 @@ pub(super) fn defaults() -> NetworkSettings {
 
 /// Formats settings in one line.
 pub(super) fn in_words(settings: &NetworkSettings) -> String {
-    let auditor = if settings.auditor_key.is_some() { "; an auditor can read all" } else { "" };
+    let auditor =
+        if settings.auditor_key.is_some() { "; an auditor can read everything" } else { "" };
     format!(
-        "audit {}, durability {}, packets of up to {} bytes; kept: {} for {} at most{auditor}",
+        "audit {}, durability {}, packets of up to {} bytes; kept: at most {} for {}{auditor}",
         settings.audit,
         settings.durability,
         settings.packet_size,
@@ -155,7 +156,7 @@ pub fn add_auditor(paths: &Paths, file: &Path) -> Result<SettingsChanged, Fault>
     let added = store_change(paths, "auditor", |now, network| {
         if now.auditor_key.is_some() {
             return Err(Fault::operator(
-                "the network has an auditor; to have another one: adit postgres auditor remove, then this command again",
+                "the network has an auditor; to replace it: adit postgres auditor remove, then this command again",
             ));
         }
         let key = new_auditor(file, network, &mut random()?)?;
@@ -210,7 +211,7 @@ fn store_change(
     let settings = &member.settings;
     if settings.node != NodeId::OWNER {
         return Err(Fault::operator(format!(
-            "this machine is the node {} (number {}): only node {}, which made the network, may change its settings",
+            "this machine is the node {} (number {}): only node {}, which created the network, may change its settings",
             settings.name,
             settings.node,
             NodeId::OWNER
@@ -304,7 +305,7 @@ mod tests {
         assert_eq!(change.first_difference(&to), None);
         assert_eq!(
             in_words(&to),
-            "audit none, durability strict, packets of up to 7900 bytes; kept: 2000 MB for 30 days at most"
+            "audit none, durability strict, packets of up to 7900 bytes; kept: at most 2000 MB for 30 days"
         );
     }
 

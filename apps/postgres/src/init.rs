@@ -98,14 +98,14 @@ pub fn init(
 fn plain_record(options: &InitOptions) -> Result<NetworkRecord, Fault> {
     if options.network4.is_none() && options.network6.is_none() {
         return Err(Fault::operator(
-            "name the network that the nodes have addresses of: --network 10.9.0.0/24 (or --network6 fd09::/64, or both)",
+            "choose a network for the nodes' addresses: --network 10.9.0.0/24 (or --network6 fd09::/64, or both)",
         ));
     }
     if options.network4.is_some_and(|net| !(8..=30).contains(&net.prefix_len())) {
-        return Err(Fault::operator("--network: the prefix length must lie between 8 and 30"));
+        return Err(Fault::operator("--network: the prefix length must be between 8 and 30"));
     }
     if options.network6.is_some_and(|net| !(16..=126).contains(&net.prefix_len())) {
-        return Err(Fault::operator("--network6: the prefix length must lie between 16 and 126"));
+        return Err(Fault::operator("--network6: the prefix length must be between 16 and 126"));
     }
     Ok(NetworkRecord {
         version: sql::VERSION,
@@ -193,15 +193,15 @@ async fn already_initialised(
     let own = paths.settings_file().exists().then(|| Settings::load(&paths)).transpose()?;
     let Some(settings) = own else {
         return Err(Fault::operator(format!(
-            "the database {:?} has a network already, {tag}, that this machine is not in; on one of its nodes: adit postgres \
-             invite; then here what that prints. Another network needs a database of its own",
+            "the database {:?} already has a network, {tag}, that this machine is not in; on one of its nodes: adit \
+             postgres invite; then run here what that prints. Another network needs its own database",
             target.database()
         )));
     };
     let (network, _) = admin::network(client).await?;
     let rows = directory::settings_rows(client).await.map_err(|error| statement_fault(&error))?;
     let newest = rows.last().and_then(directory::settings_record);
-    let newest = newest.ok_or_else(|| Fault::peer("the network's settings make no sense"))?;
+    let newest = newest.ok_or_else(|| Fault::peer("the network's settings are not valid"))?;
     refuse_difference(&network, &newest.settings, options)?;
     let notes = target.warnings().to_vec();
     Ok(InitOutcome::There { paths: Box::new(paths), settings: Box::new(settings), notes })
@@ -221,7 +221,7 @@ fn refuse_difference(
     }
     if options.auditor.is_some() {
         return Err(Fault::operator(format!(
-            "--auditor: the network {} is there already; add an auditor with: adit postgres auditor add NEWKEYFILE",
+            "--auditor: the network {} already exists; add an auditor with: adit postgres auditor add NEWKEYFILE",
             network.tag
         )));
     }
@@ -233,7 +233,7 @@ fn refuse_difference(
     match differs.iter().find(|(_, differs)| *differs) {
         None => Ok(()),
         Some((option, _)) => Err(Fault::operator(format!(
-            "{option} differs from what the network {} was made with, and that stays; another network needs a database of its own",
+            "{option} differs from the network {}, and cannot be changed; another network needs its own database",
             network.tag
         ))),
     }
@@ -288,12 +288,12 @@ impl Server {
         }
         if !self.superuser && !self.may_make_roles {
             return Err(Fault::operator(format!(
-                "{user:?} may not make roles, and each node gets one; as a superuser: ALTER ROLE \"{user}\" CREATEROLE"
+                "{user:?} may not create roles, and each node needs one; as a superuser: ALTER ROLE \"{user}\" CREATEROLE"
             )));
         }
         if !self.may_make_schema {
             return Err(Fault::operator(format!(
-                "{user:?} may not make a schema in {database:?}; as its owner: GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\""
+                "{user:?} may not create a schema in {database:?}; as its owner: GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\""
             )));
         }
         Ok(())
@@ -330,8 +330,8 @@ async fn choose_tag(
         }
         if options.network_name.is_some() {
             return Err(Fault::operator(format!(
-                "--network-name {wanted}: the server has the role {} already, from a network in another database or one whose \
-                 schema was dropped; choose another name",
+                "--network-name {wanted}: the server already has the role {}, from a network in another database or one \
+                 whose schema was dropped; choose another name",
                 sql::owner(&tag)
             )));
         }
@@ -500,7 +500,7 @@ fn done(
     ];
     if let Some(file) = auditor {
         done.push(format!(
-            "an auditor's key in {}: its holder reads everything; take it off this machine",
+            "an auditor's key in {}: its holder can read everything; move it off this machine",
             file.display()
         ));
     }

@@ -69,7 +69,7 @@ pub(super) async fn new(
     (valid, offline): (Duration, bool),
     random: &mut Random,
 ) -> Result<Invitation, Fault> {
-    let failed = |_| Fault::ours("making keys: the cryptographic library failed");
+    let failed = |_| Fault::ours("cannot create keys: the cryptographic library failed");
     let secret = JoinSecret::generate(random);
     let key = secret.key().map_err(failed)?;
     let until = UnixTime(unix_time().0.saturating_add(valid.as_secs()));
@@ -91,18 +91,18 @@ pub(super) async fn new(
         .await
         .map_err(|error| statement_fault(&error))?;
     let role: String =
-        row.try_get(0).map_err(|_| Fault::peer("the database has made no invitation"))?;
+        row.try_get(0).map_err(|_| Fault::peer("the database has created no invitation"))?;
     let token = Token { role, secret };
     let mut notes = Vec::new();
     if target.is_local() {
         notes.push(
-            "the database's address is this machine itself: on another machine write the name under which it reaches the \
-             database instead"
+            "the database's address is this machine itself: on another machine, use the name that it reaches the database \
+             by"
                 .to_owned(),
         );
     }
     for file in target.files() {
-        notes.push(format!("the next machine needs {} too, at the same place", file.display()));
+        notes.push(format!("the next machine needs {} too, at the same path", file.display()));
     }
     let url = Zeroizing::new(format!("{}#{token}", target.to_url()));
     Ok(Invitation { url, valid, offline, notes })

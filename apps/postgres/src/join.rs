@@ -67,8 +67,8 @@ pub fn join(
 ) -> Result<JoinOutcome, Fault> {
     let Some((url, token)) = invitation.trim().rsplit_once('#') else {
         return Err(Fault::operator(
-            "that is no invitation: it ends in #adit1-...; run `adit postgres join -` and paste what init or invite printed; \
-             make another with: adit postgres invite",
+            "that is not an invitation, which ends in #adit1-...; run `adit postgres join -` and paste what init or \
+             invite printed; create another with: adit postgres invite",
         ));
     };
     let token: Token = token.parse().map_err(|error| Fault::operator(format!("{error}")))?;
@@ -136,8 +136,8 @@ async fn connect_as_invited(target: &Target, tell: &mut dyn FnMut(&str)) -> Resu
             Err(fault) if fault.is_full => fault,
             Err(fault) if fault.refuses_role => {
                 return Err(Fault::operator(
-                    "the database does not know this invitation: it was used, is too old, or is for another database; make \
-                     another with: adit postgres invite",
+                    "the database does not know this invitation: it was used, is too old, or is for another database; \
+                     create another with: adit postgres invite",
                 ));
             }
             Err(fault) => return Err(fault.into()),
@@ -147,7 +147,7 @@ async fn connect_as_invited(target: &Target, tell: &mut dyn FnMut(&str)) -> Resu
         }
         if !told {
             tell(
-                "the invitation's sessions are in use, perhaps by an attempt before: waiting until they have ended",
+                "the invitation's sessions are in use, perhaps by an earlier attempt; waiting until they have ended",
             );
             told = true;
         }
@@ -163,7 +163,7 @@ async fn receive_network_key(
     random: &mut Random,
     tell: &mut dyn FnMut(&str),
 ) -> Result<NetworkKey, Fault> {
-    let failed = |_| Fault::ours("making keys: the cryptographic library failed");
+    let failed = |_| Fault::ours("cannot create keys: the cryptographic library failed");
     let key = token.secret.key().map_err(failed)?;
     let altered = || Fault::peer("the invitation in the database was altered: do not trust it");
     // The key exists only during this command. Afterwards no wrap to it can be opened.
@@ -195,12 +195,12 @@ async fn receive_network_key(
         let waited = now().since(began);
         if waited > ANSWER_LIMIT {
             return Err(Fault::environment(
-                "no node of the network has answered: start one (adit postgres up) and run this command again; the invitation is \
-                 still good",
+                "no node of the network has answered: start one (adit postgres up) and run this command again; the \
+                 invitation is still valid",
             ));
         }
         if waited > TELL_AFTER && !told {
-            tell("waiting for a running node of the network to let this one in");
+            tell("waiting for a running node of the network to admit this one");
             told = true;
         }
         sleep(ANSWER_PAUSE).await;

@@ -64,13 +64,13 @@ impl KeyFollower<'_> {
         for row in &found.rows {
             let next = ring.generation().0.saturating_add(1);
             self.one(row, ring, trust).map_err(|reason| {
-                format!("the network's key of generation {next} is not taken: {reason}")
+                format!("the network's key of generation {next} is not accepted: {reason}")
             })?;
         }
         let (newest, own) = (found.generation, ring.generation());
         if newest > own {
             return Err(format!(
-                "the network has a key of generation {newest} and this node has {own}: the database shows no record that leads there"
+                "the network has a key of generation {newest} and this node has {own}: the database has no record that leads there"
             ));
         }
         Ok(())
@@ -83,7 +83,7 @@ impl KeyFollower<'_> {
         trust: &dyn Fn(&NodePublic) -> Result<(), String>,
     ) -> Result<(), String> {
         let read = KeyRow::read(row).map_err(|error| error.to_string())?;
-        let owner = read.owner().ok_or("the keys of the network's owner make no sense")?;
+        let owner = read.owner().ok_or("the keys of the network's owner are not valid")?;
         trust(&owner)?;
         let wrap = read.wrap(self.reader.id());
         let signed = (&read.record[..], &read.signature[..]);

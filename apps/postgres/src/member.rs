@@ -89,7 +89,7 @@ impl Member {
         let (record, mac) = admin::network(client).await?;
         let ring = self.ring(client, &record.tag).await?;
         record.verify(ring.newest(), &mac).map_err(|error| {
-            Fault::peer(format!("the network's row in the database is not believed: {error}"))
+            Fault::peer(format!("the network's row in the database is not trusted: {error}"))
         })?;
         Ok((record, ring))
     }
@@ -106,6 +106,6 @@ impl Member {
         let rows =
             directory::settings_rows(client).await.map_err(|error| statement_fault(&error))?;
         let history = directory::history(network, Some(&self.public), &rows, self.pins.settings());
-        history.map_err(|reason| Fault::peer(format!("network settings: not believed: {reason}")))
+        history.map_err(|reason| Fault::peer(format!("network settings: not trusted: {reason}")))
     }
 }

@@ -31,7 +31,7 @@ impl Candidate<'_> {
         for file in [paths.settings_file(), paths.secrets_file()] {
             if file.exists() {
                 return Err(Fault::operator(format!(
-                    "there is {} already: this machine is in a network of that name; choose another name for this one \
+                    "{} already exists: this machine is in a network of that name; choose another name for this one \
                      (--network-name NAME), or remove {}",
                     file.display(),
                     paths.config().display()
@@ -54,9 +54,8 @@ impl Candidate<'_> {
             )
             .await
             .map_err(|error| statement_fault(&error))?;
-        let reserved = read_reserved(&row).ok_or_else(|| {
-            Fault::peer("the database has reserved something that makes no sense")
-        })?;
+        let reserved = read_reserved(&row)
+            .ok_or_else(|| Fault::peer("the database's reservation is not valid"))?;
         let (id, role, address4, address6) = reserved;
         self.check_addresses(address4, address6)?;
         self.check_generation(transaction).await?;

@@ -40,7 +40,7 @@ pub fn rekey(paths: &Paths) -> Result<RekeyReport, Fault> {
     let mut member = Member::load(paths)?;
     if member.settings.node != NodeId::OWNER {
         return Err(Fault::operator(
-            "only the node that made the network may give it a new key: run rekey on the machine that ran init",
+            "only the node that created the network may give it a new key: run rekey on the machine that ran init",
         ));
     }
     let target = member.target()?;
@@ -110,7 +110,7 @@ async fn nodes(
         let removed: bool = row.try_get(7).map_err(|error| statement_fault(&error))?;
         let name = clean(row.try_get::<_, &str>(1).unwrap_or_default());
         let believed = directory::node_record(row)
-            .ok_or_else(|| "its row makes no sense".to_owned())
+            .ok_or_else(|| "its row is not valid".to_owned())
             .and_then(|(record, mac)| {
                 let public = record.verify(ring.newest(), &mac);
                 let public = public.map_err(|error| error.to_string())?;
@@ -136,7 +136,7 @@ async fn nodes(
             }
             Err(reason) => {
                 return Err(Fault::peer(format!(
-                    "node {name} is not believed: {reason}; the network keeps its key. Remove the node ({} {name}) or clear \
+                    "node {name} is not trusted: {reason}; the network keeps its key. Remove the node ({} {name}) or clear \
                      that up first",
                     paths.command("remove --keep-key")
                 )));
@@ -159,7 +159,7 @@ async fn store(
     network: &NetworkRecord,
     nodes: &Nodes,
 ) -> Result<(), Fault> {
-    let failed = |_| Fault::ours("making keys: the cryptographic library failed");
+    let failed = |_| Fault::ours("cannot create keys: the cryptographic library failed");
     let readers: Vec<i32> = made.wraps.iter().map(|wrap| wrap.reader.0).collect();
     let encs: Vec<&[u8]> = made.wraps.iter().map(|wrap| wrap.enc.as_slice()).collect();
     let sealed: Vec<&[u8]> = made.wraps.iter().map(|wrap| wrap.sealed.as_slice()).collect();

@@ -26,7 +26,7 @@ pub fn remove(paths: &Paths, name: &str) -> Result<(), Fault> {
         let row = client.query_opt(directory::NODE_CALLED, &[&name]).await;
         let row = row.map_err(|error| statement_fault(&error))?.ok_or_else(unknown)?;
         let (record, mac) = directory::node_record(&row)
-            .ok_or_else(|| Fault::peer("the node's row in the database makes no sense"))?;
+            .ok_or_else(|| Fault::peer("the node's row in the database is not valid"))?;
         // A row without a valid MAC stays without one, and no node trusts it.
         let (network, _) = network(&client).await?;
         let ring = member.ring(&client, &network.tag).await?;

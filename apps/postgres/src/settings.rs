@@ -288,7 +288,7 @@ fn private(path: &Path) -> Result<(), Fault> {
         return Ok(());
     }
     Err(Fault::operator(format!(
-        "{} can be read by others; take that away: chmod 600 {0}",
+        "{} can be read by others; correct this: chmod 600 {0}",
         path.display()
     )))
 }

@@ -134,7 +134,7 @@ fn prepare(paths: &Paths, wanted: &ClientRequest) -> Result<(Store, NewClient), 
             .find(|peer| peer.name != wanted.name && peer.tunnel.contains(&address.to_string()));
         if let Some(peer) = taken {
             return Err(Fault::operator(format!(
-                "{} has the address {address} at the moment; choose another",
+                "{} currently has the address {address}; choose another",
                 peer.name
             )));
         }
@@ -191,7 +191,7 @@ fn done(response: Response) -> Result<usize, Fault> {
     match response {
         Response::Done { count } => Ok(count),
         Response::Error { message } => Err(Fault::environment(message)),
-        _ => Err(Fault::ours("the control socket answers another question")),
+        _ => Err(Fault::ours("the control socket's answer is of another kind")),
     }
 }
 
@@ -208,7 +208,7 @@ fn check_address(address: Ipv4Addr, settings: &Settings) -> Result<(), Fault> {
     let first = hosts.next().unwrap_or(network.addr());
     let last = hosts.last().unwrap_or(first);
     Err(Fault::operator(format!(
-        "{address} is no client's address in {network}; choose one from {first} to {last}"
+        "{address} is not a client's address in {network}; choose one from {first} to {last}"
     )))
 }
 
@@ -367,7 +367,7 @@ pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
     open_store(paths)?.client(name).map_err(pki_fault)?;
     if super::host_state::running(paths).is_none() {
         return Err(Fault::environment(format!(
-            "no server runs here; start it with: {}",
+            "no server is running here; start it with: {}",
             paths.command("server run")
         )));
     }
@@ -396,7 +396,7 @@ fn notify_server(paths: &Paths, kick: &Request) -> Result<usize, Fault> {
 
 fn not_yet(fault: Fault) -> Fault {
     Fault::environment(format!(
-        "it is registered, but the running server did not take it over: {fault}; restart it"
+        "it is registered, but the running server did not apply it: {fault}; restart it"
     ))
 }
 

@@ -41,7 +41,7 @@ pub(crate) enum ServerRequest {
 
 struct ServerHelper {
     dir: Option<PathBuf>,
-    /// The changes to the host, which are undone when they are dropped, and the running settings.
+    /// The changes to the host and the running settings. The changes are undone when this is dropped.
     running: Option<(HostState, Settings)>,
 }
 

@@ -219,7 +219,7 @@ fn parse_undo(text: &str, path: &Path) -> Result<Undo, Fault> {
         return Ok(undo);
     }
     Err(Fault::environment(format!(
-        "{} names what no server of ours changes; look at it and remove it",
+        "{} names things that our servers do not change; check it and remove it",
         path.display()
     )))
 }
@@ -239,7 +239,7 @@ fn lock(paths: &Paths, server: u32) -> Result<Flock<File>, Fault> {
     let _ = file.read_to_string(&mut holder);
     let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
         Fault::environment(format!(
-            "the server runs already (process {}); look with: {}",
+            "the server is already running (process {}); show it with: {}",
             holder.trim(),
             paths.command("status")
         ))

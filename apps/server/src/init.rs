@@ -22,7 +22,7 @@ use adit_runtime::paths::{Paths, write_whole};
 const RENEW_BEFORE_DAYS: u64 = 60;
 const SERVER_DAYS: u32 = 3650;
 
-/// The common name of the server's certificate, which profiles pin.
+/// The common name of the server's certificate. Profiles pin it.
 const SERVER_NAME: &str = "adit-server";
 
 /// The options of a new server. Defaults are chosen for the others.
@@ -127,9 +127,7 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
     let network6 = match choices.network6 {
         Some(network) => Some(checked_network6(network).map_err(Fault::operator)?),
         None if !netinfo::has_ipv6() => {
-            notes.push(
-                "no IPv6 inside the tunnel: this machine's kernel has it switched off".into(),
-            );
+            notes.push("no IPv6 inside the tunnel: it is disabled in this machine's kernel".into());
             None
         }
         None => netinfo::free_network6(&taken, &mut random),
@@ -138,8 +136,8 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
     for wanted in wanted.into_iter().flatten() {
         if let Some(other) = taken.iter().find(|other| netinfo::overlap(other, &wanted)) {
             return Err(Fault::operator(format!(
-                "{wanted} overlaps {other}, which this machine has already; choose another, or \
-                 leave --network away and a free one is found"
+                "{wanted} overlaps {other}, which this machine already has; choose another, or omit --network to get a \
+                 free one"
             )));
         }
     }
@@ -204,8 +202,8 @@ const PORTS: RangeInclusive<u16> = 1194..=1294;
 fn guess_host(notes: &mut Vec<String>) -> Result<String, Fault> {
     let Some(address) = netinfo::outside_address() else {
         return Err(Fault::operator(
-            "this machine has no default route, so the address that clients dial cannot be \
-             guessed; name it: --host vpn.example.net",
+            "this machine has no default route, so the address that clients dial cannot be guessed; give it: --host \
+             vpn.example.net",
         ));
     };
     if netinfo::is_private(address) {
@@ -215,8 +213,7 @@ fn guess_host(notes: &mut Vec<String>) -> Result<String, Fault> {
         ));
     } else {
         notes.push(format!(
-            "clients will dial {address}, the address of this machine's default route; \
-             --host NAME names another"
+            "clients will dial {address}, the address of this machine's default route; --host NAME chooses another"
         ));
     }
     Ok(address.to_string())

@@ -27,7 +27,7 @@ pub(super) fn protect_secrets() {
 pub(super) enum HostChanges {
     /// This process. The changes are undone when it is dropped.
     Own(Box<HostState>),
-    /// The helper, which undoes the changes when this process ends.
+    /// The helper. It undoes the changes when this process ends.
     Helper(Running),
 }
 

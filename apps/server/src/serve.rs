@@ -146,7 +146,7 @@ fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnRead
     });
 }
 
-/// The hooks of the running service, which also read files again on `adit reload`.
+/// The hooks of the running service. They also read files again on `adit reload`.
 struct ServerHooks<'a> {
     paths: Paths,
     /// The current settings.

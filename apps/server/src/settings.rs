@@ -99,7 +99,7 @@ impl FromStr for Listen {
         let transport = match protocol {
             "udp" => Transport::Udp,
             "tcp" => Transport::Tcp,
-            _ => return Err(format!("{protocol:?} is no protocol; write udp/1194 or tcp/443")),
+            _ => return Err(format!("{protocol:?} is not a protocol; write udp/1194 or tcp/443")),
         };
         let listen = if let Ok(socket) = place.parse::<SocketAddr>() {
             Self { address: Some(socket.ip()), port: socket.port(), transport }
@@ -331,10 +331,10 @@ pub(super) fn checked_host(host: &str) -> Result<String, String> {
 fn checked_user(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > MAX_USER_NAME || !name.chars().all(allowed) {
-        return Err(format!("user {name:?} is no user's name; write user = \"adit\""));
+        return Err(format!("user {name:?} is not a user's name; write user = \"adit\""));
     }
     if matches!(name, "root" | "0") {
-        return Err("user = \"root\" would give a client that breaks in this machine; write user = \"adit\""
+        return Err("user = \"root\" would give this machine to a client that breaks in; write user = \"adit\""
             .into());
     }
     Ok(name.to_owned())
@@ -344,7 +344,7 @@ fn checked_user(name: &str) -> Result<String, String> {
 pub(super) fn checked_filter(path: &str) -> Result<PathBuf, String> {
     if path.is_empty() || path.chars().any(|c| c.is_control() || "\"\\".contains(c)) {
         return Err(format!(
-            "filter {path:?} is no path to a file; write filter = \"/etc/adit/rules.nft\""
+            "filter {path:?} is not a path to a file; write filter = \"/etc/adit/rules.nft\""
         ));
     }
     Ok(path.into())
@@ -469,11 +469,11 @@ mod tests {
             ("workers = 0", "choose 1 to 64"),
             ("mtu = 1200", "between 1280 and 1500"),
             ("routes = [\"10.9.9.0/25\"]", "overlaps network 10.9.9.0/24"),
-            ("filter = \"\"", "no path"),
+            ("filter = \"\"", "not a path"),
             ("user = \"\"", "write user = \"adit\""),
             ("user = \"a b\"", "write user = \"adit\""),
             ("user = \"root\"", "write user = \"adit\""),
-            ("filter = 'a\"b'", "no path"),
+            ("filter = 'a\"b'", "not a path"),
         ] {
             let failure = parse(&format!("{base}{line}\n")).unwrap_err();
             assert_eq!(failure.blame(), adit_runtime::fault::Blame::Operator);

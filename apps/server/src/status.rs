@@ -88,7 +88,7 @@ fn adopt(instances: &mut Vec<Instance>, process: &Process) {
         return;
     }
     let problem = if root {
-        "has no control socket to be asked by".to_owned()
+        "has no control socket for queries".to_owned()
     } else {
         "permission denied: run as root".to_owned()
     };
@@ -166,7 +166,7 @@ fn ask(socket: &Path) -> Option<StatusReport> {
     Some(match control::exchange(stream, &Request::Status, PATIENCE) {
         Ok(Response::Status(report)) => *report,
         Ok(Response::Error { message }) => problem(socket, pid, message),
-        Ok(_) => problem(socket, pid, "the control socket answers another question".into()),
+        Ok(_) => problem(socket, pid, "the control socket's answer is of another kind".into()),
         Err(error) => match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 problem(socket, pid, does_not_answer(pid))
@@ -239,19 +239,19 @@ pub fn reload(paths: &Paths, name: Option<&str>) -> Result<ReloadOutcome, Fault>
         (Some(instance), 1, _) => instance,
         (None, _, Some(name)) => {
             return Err(Fault::environment(format!(
-                "nothing called {name} runs here; look with: {}",
+                "nothing named {name} is running here; list all with: {}",
                 paths.command("status")
             )));
         }
         (None, ..) => {
             return Err(Fault::environment(format!(
-                "no server runs here; start it with: {}",
+                "no server is running here; start it with: {}",
                 paths.command("server run")
             )));
         }
         (Some(_), ..) => {
             return Err(Fault::operator(format!(
-                "several processes run here; name one of: {}",
+                "several processes are running here; choose one of: {}",
                 names.join(", ")
             )));
         }
@@ -261,7 +261,7 @@ pub fn reload(paths: &Paths, name: Option<&str>) -> Result<ReloadOutcome, Fault>
         Response::Reloaded(report) => *report,
         Response::Done { .. } => ReloadReport::default(),
         Response::Error { message } => return Err(Fault::operator(message)),
-        _ => return Err(Fault::ours("the control socket answers another question")),
+        _ => return Err(Fault::ours("the control socket's answer is of another kind")),
     };
     Ok(ReloadOutcome { role: chosen.report.role, instance: chosen.report.instance, report })
 }
@@ -293,7 +293,7 @@ pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
         .filter(|i| matches!(i.report.role.as_str(), "server" | "openvpn"))
         .collect();
     if servers.is_empty() {
-        return Err(Fault::environment("no server runs here"));
+        return Err(Fault::environment("no server is running here"));
     }
     let mut ended = 0;
     for server in &servers {
@@ -301,11 +301,11 @@ pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
         match control::request(control_socket(server)?, &request)? {
             Response::Done { count } => ended += count,
             Response::Error { message } => return Err(Fault::environment(message)),
-            _ => return Err(Fault::ours("the control socket answers another question")),
+            _ => return Err(Fault::ours("the control socket's answer is of another kind")),
         }
     }
     match ended {
-        0 => Err(Fault::environment(format!("no session of {name} on the servers that run here"))),
+        0 => Err(Fault::environment(format!("no session of {name} on the servers running here"))),
         _ => Ok(ended),
     }
 }
@@ -348,7 +348,9 @@ mod tests {
     fn nothing_runs_in_an_empty_folder() {
         let (_dir, paths) = paths();
         assert!(status(&paths).unwrap().reports.is_empty());
-        assert!(reload(&paths, None).unwrap_err().to_string().contains("no server runs here"));
-        assert!(kick(&paths, "a").unwrap_err().to_string().contains("no server runs here"));
+        assert!(
+            reload(&paths, None).unwrap_err().to_string().contains("no server is running here")
+        );
+        assert!(kick(&paths, "a").unwrap_err().to_string().contains("no server is running here"));
     }
 }

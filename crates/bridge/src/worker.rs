@@ -404,7 +404,7 @@ impl Worker {
 }
 
 impl FrameError {
-    /// Returns the reason under which a frame that was not accepted is counted.
+    /// Returns the counted reason why a frame was not accepted.
     #[cold]
     fn counted(self, frame: &[u8]) -> Drop {
         const VLAN: &[u8] = &[0x81, 0x00];

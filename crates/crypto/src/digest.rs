@@ -101,8 +101,7 @@ pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     out
 }
 
-/// Computes a digest of the concatenated `parts`. The result is wiped on drop, since HTTP authentication hashes
-/// passwords.
+/// Computes a digest of the concatenated `parts`. The result is wiped on drop, because HTTP authentication hashes passwords.
 pub fn hash(digest: Digest, parts: &[&[u8]]) -> Mac {
     let algorithm = match digest {
         Digest::Md5 => {

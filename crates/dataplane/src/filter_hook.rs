@@ -96,7 +96,7 @@ impl FilterHook {
         }
     }
 
-    /// Begins a burst. The caller must not block until it is dropped, since it holds locks.
+    /// Begins a burst. The caller must not block until it is dropped, because it holds locks.
     pub(crate) fn burst(&mut self, now: Instant) -> FilterBurst<'_> {
         let Self { worker, device, host, layer, whole, injected } = self;
         let need_payload = worker.firewall().logs().has_readers();

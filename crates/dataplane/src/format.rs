@@ -15,7 +15,7 @@ use crate::stats::DropReason;
 /// The data format of a protocol: headers, encapsulation and in-band messages. Its keys ([`FormatKey`]) do the
 /// cryptography.
 pub trait Format: Copy + Debug + Default + Send + Sync + 'static {
-    /// The plain types, which the protocol defines.
+    /// The plain types that the protocol defines.
     type Types: DataFormat;
     /// A key in use.
     type Key: FormatKey<Types = Self::Types, Tx = Self::Tx>;
@@ -125,7 +125,7 @@ pub enum Kind {
 pub enum InBand {
     /// A keepalive ping.
     Ping,
-    /// A request for the sizes of datagrams, which the plane answers.
+    /// A request for the sizes of datagrams. The plane answers it.
     SizeRequest,
     /// A message for the control plane.
     Message,
@@ -175,7 +175,7 @@ pub trait FormatKey: Debug + Send + Sync + Sized {
     /// Prepares a key for use; `None` if the crypto library refuses it.
     fn new(key: &<Self::Types as DataFormat>::Key, replay_window: u32) -> Option<Self>;
 
-    /// Returns the id by which packets name the key.
+    /// Returns the id of the key in packets.
     fn id(&self) -> u8;
 
     /// Returns whether packets under this key have no header, so every datagram from the peer's address is a data packet.

@@ -543,9 +543,8 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
     }
 }
 
-/// Returns whether packets under the peer's keys may come from another path. A stream never floats, since it is one
-/// client's connection alone. But without a session, as with a static key, a new connection has no other way to prove
-/// which peer it belongs to.
+/// Returns whether packets under the peer's keys may come from another path. A stream never floats, because it is one client's connection
+/// alone. But without a session, as with a static key, a new connection has no other way to prove which peer it belongs to.
 fn may_float<F: Format>(spec: &PeerSpec<F::Types>, link: &Link, key: &Key<F>) -> bool {
     match spec.float {
         Float::Refuse => false,

@@ -51,7 +51,7 @@ impl ReplayWindow {
         self.blocks.fill(0);
     }
 
-    /// Returns the position of an id, or `None` if it was seen or is too old. Does not mark it, since the packet is not yet
+    /// Returns the position of an id, or `None` if it was seen or is too old. Does not mark it, because the packet is not yet
     /// authenticated.
     #[inline]
     pub fn check(&self, id: u64) -> Option<ReplayCheck> {

@@ -10,7 +10,7 @@ use adit_linux::udp::UdpSocket;
 /// All sockets of the plane.
 pub(crate) type Sockets = Vec<Group>;
 
-/// The sockets of one id, which share an address.
+/// The sockets of one id. They share an address.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub id: SocketId,

@@ -18,7 +18,7 @@ use crate::splice::Splices;
 use crate::stream::Streams;
 use crossbeam_utils::CachePadded;
 
-/// The highest peer id, which bounds the table of peers.
+/// The highest peer id. It bounds the table of peers.
 pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
 
 /// The number of peers in a page, so a table of a thousand peers has about as many pages.

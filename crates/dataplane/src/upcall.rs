@@ -28,7 +28,7 @@ const MAX_UNAUTHENTICATED_STREAMS: usize = 2 * MAX_UNAUTHENTICATED;
 const MAX_UNAUTHENTICATED_OF_STREAM: usize = 8;
 /// The maximum number of queued in-band messages. A peer with none queued may always queue one.
 const MAX_IN_BAND: usize = 1024;
-/// The maximum number of queued in-band messages of one peer, which can send any number of them.
+/// The maximum number of queued in-band messages of one peer. A peer can send any number of them.
 const MAX_IN_BAND_OF_PEER: usize = 16;
 /// The maximum number of queued socket errors: anyone on the path can cause them.
 const MAX_UNREACHABLE: usize = 256;
@@ -107,7 +107,7 @@ pub struct Upcalls<T: DataFormat>(Arc<Queues<T>>);
 #[derive(Clone, Debug)]
 pub(crate) struct UpcallSender<T: DataFormat>(Arc<Queues<T>>);
 
-/// An input on a link. The end of a stream follows the packets before it, hence one queue for both.
+/// An input on a link. The end of a stream follows the packets before it, so both use one queue.
 #[derive(Debug)]
 enum LinkInput {
     Packet(Vec<u8>),
@@ -217,7 +217,7 @@ impl<K: Eq + Hash> ItemCounts<K> {
 #[derive(Debug)]
 struct Notices<T: DataFormat> {
     items: VecDeque<Notice<T>>,
-    /// The number of notices taken so far, which is the number of the first item.
+    /// The number of notices taken so far, and thereby the number of the first item.
     taken: u64,
     /// The number of the queued move of each peer.
     moves: HashMap<PeerId, u64>,

@@ -83,7 +83,7 @@ pub struct ClientParams {
     pub inactive: Option<Inactive>,
     /// `session-timeout`: a time that replaces the time for all peers; zero disables it.
     pub session_timeout: Option<Duration>,
-    /// The groups by which a packet filter refers to it (`@group:NAME`).
+    /// The groups that contain it in packet filters (`@group:NAME`).
     pub groups: Vec<String>,
     /// Warnings about settings for this peer that have no effect.
     pub warnings: Box<[String]>,

@@ -1,4 +1,4 @@
-//! The commands by which the control plane changes the data plane, and the notices that the data plane returns.
+//! The commands of the control plane that change the data plane, and the data plane's notices.
 //!
 //! The commands are those of the kernel's own `ovpn` offload plus a few more, so that the kernel can serve as a data
 //! plane one day.
@@ -29,7 +29,7 @@ pub trait DataFormat: Copy + Debug + Eq + 'static {
     /// A violation of the agreed layout inside the encryption.
     type Violation: Copy + Debug + Eq + Send;
 
-    /// Returns the id by which packets and notices name a key.
+    /// Returns the id of a key in packets and notices.
     fn key_id(key: &Self::Key) -> u8;
 }
 

@@ -10,7 +10,7 @@ pub enum Network {
     V4([u8; 4]),
     /// The first 64 bits of an IPv6 address.
     V6Link([u8; 8]),
-    /// The first 56 bits of an IPv6 address, which many providers delegate to a household.
+    /// The first 56 bits of an IPv6 address. Many providers delegate such a network to a household.
     V6Delegated([u8; 7]),
     /// The first 48 bits of an IPv6 address.
     V6Site([u8; 6]),

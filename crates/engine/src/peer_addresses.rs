@@ -2,7 +2,7 @@ use ipnet::IpNet;
 
 use crate::PeerId;
 
-/// The tunnel addresses of a peer, with the names by which rules refer to them.
+/// The tunnel addresses of a peer, with their names in rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerAddresses {
     /// Its id in the data plane.

@@ -57,8 +57,8 @@ impl Rate {
 
 /// A token bucket that any number of threads can share. It starts full.
 ///
-/// This is the generic cell rate algorithm: instead of a count of tokens the bucket stores the time at which all tokens
-/// taken so far have been paid back.
+/// This is the generic cell rate algorithm: instead of a count of tokens the bucket stores the time when all tokens taken so far have been
+/// paid back.
 ///
 /// ```
 /// use std::time::Duration;

@@ -4,7 +4,7 @@
 /// The maximum number of interfaces that a capture distinguishes; packets of further interfaces are assigned to the
 /// last.
 pub const MAX_INTERFACES: usize = 1024;
-/// The maximum length of an option's text in bytes, which bounds a block's length.
+/// The maximum length of an option's text in bytes. It bounds a block's length.
 const MAX_TEXT: usize = 1024;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;

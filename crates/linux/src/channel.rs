@@ -27,7 +27,7 @@ pub struct Channel {
 /// The result of receiving.
 #[derive(Debug)]
 pub enum Received {
-    /// A message with its descriptors, which are closed when another program is executed.
+    /// A message with its descriptors. They are closed when another program is executed.
     Message(Vec<u8>, Vec<OwnedFd>),
     /// The other end is closed.
     End,

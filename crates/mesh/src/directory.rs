@@ -145,11 +145,11 @@ struct Row {
 /// A change that the directory has not shown.
 #[derive(Copy, Clone, Debug)]
 struct Lacking {
-    /// The time from which this is the directory's fault.
+    /// Since when this is the directory's fault.
     due: Instant,
     /// Whether it was counted.
     is_counted: bool,
-    /// The time at which it may be appended.
+    /// The time when it may be appended.
     append_at: Instant,
 }
 

@@ -2,8 +2,8 @@
 
 pub use super::framing::Compression;
 
-/// Decompresses a packet into `into`, whose memory is reused. Returns `None` if the input is malformed or expands to
-/// more than `most` bytes, since a few bytes can expand to megabytes.
+/// Decompresses a packet into `into`, whose memory is reused. Returns `None` if the input is malformed or expands to more than `most`
+/// bytes, because a few bytes can expand to megabytes.
 pub fn decompress<'o>(
     compression: Compression,
     text: &[u8],

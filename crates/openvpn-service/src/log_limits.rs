@@ -66,8 +66,7 @@ mod tests {
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
     const PEER: PeerId = PeerId(3);
-    /// The maximum number of lines of one event in OpenVPN's style, which occurs at a session's start, with the peer
-    /// information.
+    /// The maximum number of lines of one event in OpenVPN's style: a session's start with the peer information.
     const LINES_PER_EVENT: usize = 16;
 
     /// Counts lines.

@@ -30,9 +30,8 @@ const MAX_RECENT_ACKS: usize = 8;
 /// The maximum number of acknowledgements in a packet with a message; a bare acknowledgement
 /// carries up to 8.
 const ACKS_WITH_MESSAGE: usize = 4;
-/// The time for which a few acknowledgements may wait for a message to carry them during a
-/// handshake. The rest of the peer's flight usually arrives in this time, and our answer to it can
-/// carry them.
+/// How long a few acknowledgements may wait for a message to carry them during a handshake. The rest of the peer's flight usually arrives
+/// in this time, and our answer to it can carry them.
 const ACK_PATIENCE: Duration = Duration::from_millis(10);
 /// The number of acknowledgements that may wait: less than any peer's send window.
 const PATIENT_ACKS: usize = 2;

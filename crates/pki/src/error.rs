@@ -32,7 +32,7 @@ pub enum PkiError {
     )]
     Revoked(String),
     /// The address belongs to another client.
-    #[error("address {0} belongs to client {1} already; choose another")]
+    #[error("address {0} already belongs to client {1}; choose another")]
     AddressTaken(std::net::IpAddr, String),
     /// The registry is full.
     #[error("{0} clients are the most that one server keeps")]

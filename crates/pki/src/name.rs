@@ -16,7 +16,7 @@ const MAX_NAME: usize = 64;
 #[serde(try_from = "String", into = "String")]
 pub struct ClientName(String);
 
-/// A group's name, which follows the rules of a client's name.
+/// A group's name. It follows the rules of a client's name.
 pub type GroupName = ClientName;
 
 impl ClientName {

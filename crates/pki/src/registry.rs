@@ -40,7 +40,7 @@ pub struct Client {
     pub name: ClientName,
     /// Serial number of the current certificate, lower-case hex.
     pub serial: String,
-    /// The time at which the client was added, in seconds since 1970.
+    /// The time when the client was added, in seconds since 1970.
     pub created: u64,
     /// End of the current certificate's validity, seconds since 1970.
     pub expires: u64,

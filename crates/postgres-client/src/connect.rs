@@ -16,7 +16,7 @@ use super::message_limit::{LimitedStream, LimitedTls};
 use super::target::{Host, Session, Target};
 use super::tls;
 
-/// The stream of a connection, which checks the length of each message before storing it.
+/// The stream of a connection. It checks the length of each message before storing it.
 type LimitedLine = LimitedStream<Box<dyn Line>>;
 
 /// The future that must be polled to drive a connection. Its messages are the notifications.
@@ -29,7 +29,7 @@ pub type Connection = tokio_postgres::Connection<
 pub struct NewConnection {
     /// The client that sends queries to the database.
     pub client: Client,
-    /// The connection, which must be polled (`poll_message`) until it ends.
+    /// The connection. It must be polled (`poll_message`) until it ends.
     pub connection: Connection,
 }
 

@@ -53,7 +53,7 @@ pub(super) fn all_hosts(mut faults: Vec<ConnectFault>) -> ConnectFault {
     faults.push(last);
     let passing = faults.iter().any(|fault| fault.passing);
     let all: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    let text = format!("none of {} hosts will do. {}", all.len(), all.join(". "));
+    let text = format!("none of {} hosts is usable. {}", all.len(), all.join(". "));
     ConnectFault { passing, ..ConnectFault::temporary(text) }
 }
 
@@ -112,7 +112,7 @@ impl ConnectFault {
         let said = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         if said.contains("password missing") {
             let text = format!(
-                "the database at {host} asks for the password of {:?}, and there is none; put it into ~/.pgpass, a \
+                "the database at {host} requires the password of {:?}, and there is none; put it into ~/.pgpass, a \
                  service file, or PGPASSWORD",
                 target.user
             );
@@ -120,15 +120,15 @@ impl ConnectFault {
         }
         if said.contains("channel binding") {
             return Self::misconfigured(format!(
-                "the database at {host} does not prove that it is the end of the TLS line: it asks for no password by \
-                 SCRAM, or an attacker is in between; check its certificate instead (sslmode=verify-full with \
-                 sslrootcert=FILE), or do without (channel_binding=prefer)"
+                "the database at {host} does not prove that it is the end of the TLS connection: it requests no SCRAM \
+                 password, or an attacker is in between; check its certificate instead (sslmode=verify-full with \
+                 sslrootcert=FILE), or give up the proof (channel_binding=prefer)"
             ));
         }
         if said.contains("does not support TLS") {
             return Self::misconfigured(format!(
-                "the database at {host} speaks no TLS; switch it on there (ssl = on in postgresql.conf), or do \
-                 without: sslmode=disable"
+                "the database at {host} does not support TLS; enable it there (ssl = on in postgresql.conf), or use none: \
+                 sslmode=disable"
             ));
         }
         Self::temporary(format!("the database at {host}: {error}: {said}"))
@@ -140,7 +140,7 @@ impl ConnectFault {
         match *error.code() {
             SqlState::INVALID_PASSWORD => {
                 let text = format!(
-                    "the database at {host} does not take this password for {user:?} (or it was valid for a time that is over)"
+                    "the database at {host} does not accept this password for {user:?} (or it has expired)"
                 );
                 Self { refuses_role: true, ..Self::misconfigured(text) }
             }
@@ -158,17 +158,17 @@ impl ConnectFault {
                  hostssl {database} all THIS-ADDRESS/32 scram-sha-256"
             )),
             SqlState::INVALID_CATALOG_NAME => Self::misconfigured(format!(
-                "there is no database {database:?} at {host}; create it there: createdb {database}"
+                "{host} has no database {database:?}; create it there: createdb {database}"
             )),
             SqlState::INSUFFICIENT_PRIVILEGE => Self::misconfigured(format!(
                 "{user:?} may not connect to {database:?} at {host}: {said}"
             )),
             SqlState::CANNOT_CONNECT_NOW => {
-                Self::temporary(format!("the database at {host} is starting or ending: {said}"))
+                Self::temporary(format!("the database at {host} is starting or stopping: {said}"))
             }
             SqlState::TOO_MANY_CONNECTIONS => {
                 let text = format!(
-                    "the database at {host} has no connection left for {user:?}: {said}; each node takes three (max_connections)"
+                    "the database at {host} has no free connection for {user:?}: {said}; each node needs three (max_connections)"
                 );
                 Self { is_full: true, ..Self::temporary(text) }
             }
@@ -186,12 +186,12 @@ impl ConnectFault {
         Self::misconfigured(match why {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 format!(
-                    "the certificate of the database at {host} is not for {name}: {why}. Name it as its certificate does, or \
-                     have the chain alone checked: sslmode=verify-ca"
+                    "the certificate of the database at {host} is not for {name}: {why}. Use the certificate's name, or \
+                     check only the chain: sslmode=verify-ca"
                 )
             }
             CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
-                "the certificate of the database at {host} is from an authority that is not known here; name it: \
+                "the certificate of the database at {host} is from an authority that is not known here; give it: \
                  sslrootcert=FILE"
             ),
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
@@ -199,7 +199,7 @@ impl ConnectFault {
                     "the certificate of the database at {host} has expired: {why}; renew it there"
                 )
             }
-            _ => format!("the certificate of the database at {host} will not do: {why}"),
+            _ => format!("the certificate of the database at {host} is not valid: {why}"),
         })
     }
 
@@ -210,11 +210,11 @@ impl ConnectFault {
                 if error.to_string().contains("does not allow writes") =>
             {
                 Self::temporary(format!(
-                    "the database at {host} is a standby, which takes no writes"
+                    "the database at {host} is a standby and accepts no writes"
                 ))
             }
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::temporary(format!(
-                "no database listens at {host}: {error}; is it running, and is the port right?"
+                "no database listens at {host}: {error}; is it running, and is the port correct?"
             )),
             // The server's answer was invalid. This differs from no answer.
             io::ErrorKind::InvalidData => {

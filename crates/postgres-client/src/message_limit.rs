@@ -30,7 +30,7 @@ const MAX_REPORTS: u32 = 1 << 20;
 /// The length of a message's type and length fields.
 const HEADER: usize = 5;
 
-/// The length of the length field, which it includes.
+/// The length of the length field. The field includes it.
 const LENGTH: u32 = 4;
 
 /// A server's positive answer to the request for TLS.
@@ -57,15 +57,15 @@ impl fmt::Display for LimitError {
         match self {
             Self::Message(len) => write!(
                 f,
-                "it announced a message of {len} bytes, where {MAX_MESSAGE} are the most that is taken; the connection was ended"
+                "it announced a message of {len} bytes, and at most {MAX_MESSAGE} are accepted; the connection was ended"
             ),
             Self::Short(len) => write!(
                 f,
-                "it announced a message of {len} bytes, which is less than its own length takes; the connection was ended"
+                "it announced a message of {len} bytes, which is too short; the connection was ended"
             ),
             Self::Login => write!(
                 f,
-                "it sent more than {MAX_LOGIN} bytes before the login was done; the connection was ended"
+                "it sent more than {MAX_LOGIN} bytes before the login was complete; the connection was ended"
             ),
             Self::Reports => write!(
                 f,

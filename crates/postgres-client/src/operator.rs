@@ -55,7 +55,7 @@ pub async fn open_typed(target: &Target, purpose: &str) -> Result<(Client, Targe
         Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
             let prompt = format!("Password of {} for the database: ", target.user());
             let typed = terminal::ask_hidden(&prompt).map_err(|error| {
-                Fault::environment(format!("cannot ask for the password: {error}"))
+                Fault::environment(format!("cannot read the password: {error}"))
             })?;
             let target = target.clone().with_password(&typed);
             Ok((connect::open(&target, purpose).await?, target))

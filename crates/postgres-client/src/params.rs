@@ -119,15 +119,15 @@ impl Params {
     pub(super) fn parse(text: &str) -> Result<Self, Fault> {
         if text.contains("#adit1-") {
             return Err(Fault::operator(
-                "that is an invitation; it is for another machine: adit postgres join",
+                "that is an invitation for another machine: adit postgres join",
             ));
         }
         let rest = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
         match rest {
             Some(rest) => Self::from_url(rest),
-            None if text.contains("://") => Err(Fault::operator(
-                "the database's URL begins with something else; write postgres://HOST/DATABASE",
-            )),
+            None if text.contains("://") => {
+                Err(Fault::operator("the database's URL must begin with postgres://HOST/DATABASE"))
+            }
             None => Self::from_words(text),
         }
     }
@@ -135,7 +135,7 @@ impl Params {
     fn set(&mut self, name: &str, value: Zeroizing<String>) -> Result<(), Fault> {
         let name = canonical_name(name, "the database's URL")?;
         if self.0.insert(name, value).is_some() {
-            return Err(Fault::operator(format!("the database's URL says {name} twice")));
+            return Err(Fault::operator(format!("the database's URL has {name} twice")));
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Params {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let Some((name, value)) = pair.split_once('=') else {
                 return Err(Fault::operator(
-                    "the database's URL has a parameter without a value behind the question mark",
+                    "the database's URL has a parameter without a value after the question mark",
                 ));
             };
             params.set(&decode(name, "a parameter's name")?, decode(value, name)?)?;
@@ -192,8 +192,7 @@ impl Params {
             if chars.next() != Some('=') {
                 // The text here may be a misplaced password, so do not repeat it.
                 return Err(Fault::operator(
-                    "that is no database; write postgres://HOST/DATABASE, or words like host=HOST \
-                     dbname=DATABASE",
+                    "that is not a database; write postgres://HOST/DATABASE, or words like host=HOST dbname=DATABASE",
                 ));
             }
             while chars.next_if(|c| c.is_whitespace()).is_some() {}
@@ -223,7 +222,7 @@ fn canonical_name(name: &str, at: &str) -> Result<&'static str, Fault> {
         let all: Vec<&str> = KNOWN.iter().map(|(known, _)| *known).collect();
         let name: String = name.chars().take(32).collect();
         Fault::operator(format!(
-            "{at} has the parameter {name:?}, which is not known here; known are {}",
+            "{at} has the parameter {name:?}, which is not supported; supported are {}",
             all.join(", ")
         ))
     })
@@ -233,8 +232,8 @@ fn canonical_name(name: &str, at: &str) -> Result<&'static str, Fault> {
 fn split_port(host: &str) -> Result<(&str, &str), Fault> {
     let wrong = || {
         Fault::operator(
-            "a host in the database's URL is none; write HOST, HOST:PORT, [IPV6]:PORT, or the folder of a \
-             socket with %2F for each slash",
+            "a host in the database's URL is not valid; write HOST, HOST:PORT, [IPV6]:PORT, or the folder of a socket \
+             with %2F for each slash",
         )
     };
     let (name, rest) = match host.strip_prefix('[') {
@@ -258,7 +257,7 @@ pub(super) mod percent {
     pub(in super::super) fn decode(text: &str, what: &str) -> Result<Zeroizing<String>, Fault> {
         let wrong = || {
             Fault::operator(format!(
-                "{what} in the database's URL has a % that no two hexadecimal digits follow; write %25 for a %"
+                "{what} in the database's URL has a % without two hexadecimal digits after it; write %25 for a %"
             ))
         };
         let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));

@@ -14,9 +14,9 @@ use super::connect_fault::ConnectFault;
 use super::target::Target;
 
 /// The message about a pooler.
-pub const WORDS: &str = "the database is behind a pooler that gives each transaction another session, and adit needs \
-    sessions of its own (LISTEN, locks, prepared statements): set pool_mode = session in PgBouncer for this database and its nodes' \
-    roles, or connect to PostgreSQL itself";
+pub const WORDS: &str = "the database is behind a pooler that gives each transaction another session, but adit needs its \
+                         own sessions (LISTEN, locks, prepared statements): set pool_mode = session in PgBouncer for this \
+                         database and its nodes' roles, or connect to PostgreSQL itself";
 
 /// If a pooler's only process is busy with the other connection's transaction, this connection must wait.
 const WAIT: Duration = Duration::from_secs(2);

@@ -42,7 +42,7 @@ pub(super) fn find(name: &str, env: &Environment) -> Result<Lines, Fault> {
     }
     let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     Err(Fault::operator(format!(
-        "there is no service {name:?}; looked into {}. Write [{name}] and lines like host=... into one of them",
+        "there is no service {name:?}; searched {}. Write [{name}] and lines like host=... into one of them",
         files.join(", ")
     )))
 }
@@ -95,7 +95,7 @@ impl Passwords {
         }
         if meta.permissions().mode() & 0o077 != 0 {
             let warning = format!(
-                "{} can be read by others, so it is not used; take that away: chmod 600 {0}",
+                "{} can be read by others, so it is not used; correct this: chmod 600 {0}",
                 path.display()
             );
             return (Self::default(), Some(warning));

@@ -65,7 +65,7 @@ impl Session {
             Some("read-write" | "primary") => Ok(Self::ReadWrite),
             None if !reads_only => Ok(Self::ReadWrite),
             Some(word) if !reads_only => Err(Fault::operator(format!(
-                "target_session_attrs={word:?}: everything here writes; leave it away, or write read-write"
+                "target_session_attrs={word:?}: all commands here write; omit it, or write read-write"
             ))),
             None | Some("any") => Ok(Self::Any),
             Some("read-only") => Ok(Self::ReadOnly),
@@ -300,7 +300,7 @@ impl Target {
         let Some(host) = self.hosts.iter().find(open) else { return };
         let warning = format!(
             "sslmode={} to {host}: an attacker on the path can read what is not sealed, and change everything; write \
-             sslmode=verify-full with sslrootcert=FILE, or leave sslmode away",
+             sslmode=verify-full with sslrootcert=FILE, or omit sslmode",
             self.mode(host).as_str()
         );
         self.warnings.push(warning);
@@ -442,13 +442,13 @@ fn hosts(params: &Params) -> Result<Vec<Host>, Fault> {
     let count = names.len().max(addresses.len()).max(1);
     if count > MAX_HOSTS {
         return Err(Fault::operator(format!(
-            "{count} hosts are too many; name {MAX_HOSTS} at most"
+            "{count} hosts are too many; at most {MAX_HOSTS} are allowed"
         )));
     }
     for (what, len) in [("host", names.len()), ("hostaddr", addresses.len()), ("port", ports.len())]
     {
         if len > 1 && len != count || (len == 1 && count > 1 && what != "port") {
-            return Err(Fault::operator(format!("{len} of {what} do not fit to {count} hosts")));
+            return Err(Fault::operator(format!("{len} of {what} do not match {count} hosts")));
         }
     }
     let text = |list: &[String], at: usize| {
@@ -460,7 +460,7 @@ fn hosts(params: &Params) -> Result<Vec<Host>, Fault> {
             let address = text(&addresses, at).map(|address| {
                 address.parse::<IpAddr>().map_err(|_| {
                     Fault::operator(format!(
-                        "hostaddr {address:?} is no address; names go into host"
+                        "hostaddr {address:?} is not an address; put names into host"
                     ))
                 })
             });
@@ -472,8 +472,8 @@ fn hosts(params: &Params) -> Result<Vec<Host>, Fault> {
             let port = text(&ports, at).map(|port| {
                 port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| {
                     Fault::operator(
-                        "a port in the database's URL is none; write a number from 1 to 65535, and USER:PASSWORD@ before the \
-                         host",
+                        "a port in the database's URL is not valid; write a number from 1 to 65535, and USER:PASSWORD@ \
+                         before the host",
                     )
                 })
             });
@@ -512,8 +512,7 @@ fn ssl(params: &Params, env: &Environment) -> Result<Ssl, Fault> {
         && ssl.mode.is_some_and(|mode| mode != SslMode::VerifyFull)
     {
         return Err(Fault::operator(
-            "sslrootcert=system believes in everybody's authorities, so the name must be checked: write \
-             sslmode=verify-full",
+            "sslrootcert=system trusts public authorities, so the name must be checked: write sslmode=verify-full",
         ));
     }
     Ok(ssl)
@@ -798,7 +797,7 @@ mod tests {
             ("mysql://h/d", "postgres://HOST/DATABASE"),
             ("postgres://h/d#adit1-geheim", "adit postgres join"),
             ("h", "postgres://HOST/DATABASE"),
-            ("postgres://h/d?sslmod=require", "\"sslmod\", which is not known"),
+            ("postgres://h/d?sslmod=require", "\"sslmod\", which is not supported"),
             ("postgres://h/d?host=x", "host twice"),
             ("postgres://h/d?sslmode", "without a value"),
             ("postgres://h/d?sslmode=allow", "disable, prefer, require, verify-ca, verify-full"),
@@ -809,10 +808,10 @@ mod tests {
             ("postgres://u:%4@h/d", "%25"),
             ("postgres://u:%00@h/d", "%25"),
             ("host='h", "not closed"),
-            ("postgres://h/d?hostaddr=h", "names go into host"),
-            ("postgres://a,b,c/d?port=1,2", "2 of port do not fit to 3 hosts"),
-            ("postgres://a,b/d?hostaddr=192.0.2.1", "1 of hostaddr do not fit to 2 hosts"),
-            ("postgres://h/d?target_session_attrs=standby", "everything here writes"),
+            ("postgres://h/d?hostaddr=h", "put names into host"),
+            ("postgres://a,b,c/d?port=1,2", "2 of port do not match 3 hosts"),
+            ("postgres://a,b/d?hostaddr=192.0.2.1", "1 of hostaddr do not match 2 hosts"),
+            ("postgres://h/d?target_session_attrs=standby", "all commands here write"),
             ("postgres://h/d?channel_binding=yes", "disable, prefer, require"),
             ("postgres://h/d?connect_timeout=soon", "no number"),
             ("postgres://h/d?sslrootcert=system&sslmode=require", "sslmode=verify-full"),

@@ -85,8 +85,8 @@ fn roots(ssl: &Ssl) -> Result<RootCertStore, Fault> {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if roots.is_empty() {
             return Err(Fault::environment(
-                "this machine has no certificate authorities; install them (apt install ca-certificates), or name \
-                 yours: sslrootcert=FILE",
+                "this machine has no certificate authorities; install them (apt install ca-certificates), or give your \
+                 own: sslrootcert=FILE",
             ));
         }
         return Ok(roots);
@@ -131,10 +131,10 @@ fn identity(ssl: &Ssl) -> Result<Option<Identity>, Fault> {
             Ok(Some((chain, key)))
         }
         (Some(_), None) => {
-            Err(Fault::operator("there is a sslcert and no sslkey; name both, or neither"))
+            Err(Fault::operator("there is an sslcert but no sslkey; give both or neither"))
         }
         (None, Some(_)) => {
-            Err(Fault::operator("there is a sslkey and no sslcert; name both, or neither"))
+            Err(Fault::operator("there is an sslkey but no sslcert; give both or neither"))
         }
     }
 }

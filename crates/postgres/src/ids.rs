@@ -21,8 +21,8 @@ id! {
     NodeId(i32)
 }
 id! {
-    /// The number of a stream, which consists of the packets from one node to another. It is positive and contains the
-    /// sender's number and, in the lower 16 bits, the receiver's.
+    /// The number of a stream: the packets from one node to another. It is positive and contains the sender's number and, in the lower 16
+    /// bits, the receiver's.
     StreamId(i32)
 }
 id! {

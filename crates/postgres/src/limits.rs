@@ -34,7 +34,7 @@ pub const EPOCH_PACKETS: u64 = 1 << 32;
 /// packets.
 pub const QUEUE_BYTES: usize = 8 << 20;
 
-/// The maximum length of a super-packet in a queue, which IPv4's length field determines.
+/// The maximum length of a super-packet in a queue. IPv4's length field determines it.
 pub const SUPER_PACKET: usize = 65535;
 
 /// The maximum number of other nodes that a node knows at the same time.
@@ -65,7 +65,7 @@ pub const FORGED_PAGES: u32 = 16;
 /// records.
 pub const GENERATIONS: usize = 256;
 
-/// The time for which a running node still accepts new rows under the network's former key.
+/// How long a running node still accepts new rows under the network's former key.
 pub const KEY_GRACE: Duration = Duration::from_secs(120);
 
 /// The delay between a new key and the first epoch under it. By then every running node has the key.

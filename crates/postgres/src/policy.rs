@@ -1,5 +1,4 @@
-//! The audit and durability policies, which define the data that is stored in the clear, and the guarantee for a stored
-//! packet.
+//! The audit and durability policies. They define the data that is stored in the clear, and the guarantee for a stored packet.
 
 use std::fmt;
 use std::str::FromStr;

@@ -16,7 +16,7 @@ pub fn unix_time_nanos() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The number of nanoseconds by which a test has set [`now`] forward; otherwise 0.
+/// How many nanoseconds a test has set [`now`] forward; otherwise 0.
 static ADVANCED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the current time on the boot clock.

@@ -53,7 +53,7 @@ pub struct PortShare {
 #[derive(Debug)]
 struct Slots(Mutex<AddressQuota>);
 
-/// A slot, which is returned when it is dropped.
+/// A slot. It is returned when it is dropped.
 struct Slot<'a>(&'a Slots, IpAddr);
 
 impl Slots {

@@ -221,7 +221,7 @@ fn row_test(series: &Series<'_>, unsteady: &BaselineMovement) -> Option<Test> {
 }
 
 fn located(series: &Series<'_>, test: Test) -> Test {
-    // The compared value, which is the ratio if there is one.
+    // The compared value: the ratio if there is one.
     let relative = |cell: &&Cell| {
         let ratio = cell.ratio.as_ref().filter(|_| series.relative_to.is_some());
         ratio.and_then(|ratio| ratio.sdd_percent).or(cell.sdd_percent)

@@ -28,7 +28,7 @@ pub struct Hosts {
     pub server: SocketAddr,
 }
 
-/// A pool of clients on a separate thread, which ends when the pool is dropped.
+/// A pool of clients on a separate thread. It ends when the pool is dropped.
 #[derive(Debug)]
 pub struct ClientPool {
     work: Option<Sender<PoolCommand>>,

@@ -60,7 +60,7 @@ impl AppliedConfig {
 /// The configuration that each client should receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected {
-    /// The server's IPv4 address and the network; clients have any other host address of it.
+    /// The server's IPv4 address and the network. Clients have other host addresses in it.
     pub server4: Ipv4Net,
     /// The same for IPv6.
     pub server6: Ipv6Net,

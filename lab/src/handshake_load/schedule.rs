@@ -1,5 +1,4 @@
-//! The times at which clients start, relative to the start of a run. They do not depend on the
-//! server.
+//! The times when clients start, relative to the start of a run. They do not depend on the server.
 
 use std::time::Duration;
 

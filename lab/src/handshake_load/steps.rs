@@ -90,7 +90,7 @@ impl Plan {
             }
         }
         let best = good.and_then(|best| steps.get(best)).map(|step| step.offered);
-        // The number of refinements so far, which are the rates tried after the first that failed.
+        // The number of refinements so far: the rates tried after the first failure.
         let refined = match bad {
             None => 0,
             Some(_) => self.refined(steps),

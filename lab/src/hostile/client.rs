@@ -1,5 +1,5 @@
 //! An authenticated client without restraint: it renegotiates without a pause, floats, packs many control messages into a record, and
-//! repeats its push request. It is built from parts of the protocol, since none of adit's engines would do this.
+//! repeats its push request. It is built from parts of the protocol, because none of adit's engines would do this.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};

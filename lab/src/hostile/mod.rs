@@ -84,7 +84,7 @@ pub trait Attack {
     fn listen(&mut self, wait: Duration, counts: &mut Counts) -> Result<()>;
 }
 
-/// A running adversary, which stops when this is dropped.
+/// A running adversary. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Adversary {
     stop: Arc<AtomicBool>,

@@ -42,7 +42,7 @@ pub(super) struct Ticks {
 pub(super) struct Scheduled {
     /// Nanoseconds in which it was ready to run but had no CPU.
     pub(super) wait: u64,
-    /// The number of times that it was scheduled, that is, its context switches, voluntary or not.
+    /// The number of times that it was scheduled: its context switches, voluntary or not.
     pub(super) switches: u64,
 }
 

@@ -216,7 +216,7 @@ impl Watch {
             .collect()
     }
 
-    /// Reads the counters of some hosts. The server's host, which is the first, is always among them.
+    /// Reads the counters of some hosts. The first one, the server's host, is always among them.
     fn look_at_hosts(&mut self, most: usize) -> Result<()> {
         let Some(counters) = &self.counters else { return Ok(()) };
         let chosen = turn(self.ticks, most, self.drops.len());

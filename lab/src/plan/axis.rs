@@ -44,9 +44,9 @@ macro_rules! axes {
         #[derive(Debug, Clone, PartialEq, Serialize)]
         pub struct Settings {
             $($(#[$doc])* pub $field: $type,)+
-            /// The time for which flows run before they are measured.
+            /// How long flows run before they are measured.
             pub warmup: Duration,
-            /// The time for which they are measured.
+            /// How long they are measured.
             pub length: Duration,
         }
 
@@ -113,7 +113,7 @@ axes! {
     Outer outer: Outer = Outer::Ipv4, "outer" = "ipv4, ipv6";
     /// Sizes of the datagrams.
     Packet packet: Packet = Packet::Bytes(1400), "packet" = "64 to 65000 bytes, imix, jumbo, super";
-    /// The pattern by which packets are lost.
+    /// The pattern of packet loss.
     Pattern pattern: Pattern = Pattern::Random, "pattern" = "random, bursts, reorder";
     /// The share of lost packets, in percent.
     Loss loss: f64 = 0.0, "loss" = "0 to 100 percent" in 0.0..=100.0;
@@ -184,7 +184,7 @@ words! {
 }
 
 words! {
-    /// The pattern by which packets are lost.
+    /// The pattern of packet loss.
     Pattern {
         /// Each packet independently.
         Random = "random",

@@ -20,7 +20,7 @@ pub struct Description {
 /// Defines the kinds: the name of each in plans, its description in `adit-lab list`, and its axes.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal: $what:literal, [$($axis:ident),*];)+) => {
-        /// The kind of a scenario, which determines what its trials do.
+        /// The kind of a scenario. It determines what its trials do.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Kind {

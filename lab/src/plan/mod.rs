@@ -68,7 +68,7 @@ pub struct AA {
 /// One scenario of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// The name, which is unique in its plan.
+    /// The name. It is unique in its plan.
     pub name: String,
     /// The kind of its trials.
     pub kind: Kind,

@@ -1,4 +1,4 @@
-//! The purpose of each kind of scenario, and the figures by which its subjects are compared.
+//! The purpose of each kind of scenario, and the figures that compare its subjects.
 
 use super::tables::better;
 use crate::metric::Better;
@@ -57,8 +57,7 @@ pub(super) fn intro(kind: &str) -> &'static str {
     }
 }
 
-/// Returns the figures by which the subjects of a scenario of this kind are compared; the first
-/// that is present is the most important.
+/// Returns the figures that compare the subjects of a scenario of this kind; the first that is present is the most important.
 pub(super) fn judged_by(kind: &str) -> &'static [&'static str] {
     match kind {
         "udp" => &["rate_at_no_loss_pps", "rate_at_half_percent_pps"],
@@ -74,7 +73,7 @@ pub(super) fn judged_by(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// Returns the figure by which the subjects of a scenario of this kind are compared.
+/// Returns the figure that compares the subjects of a scenario of this kind.
 pub(super) fn primary<'a>(kind: &str, present: &[&'a str]) -> Option<&'a str> {
     let wanted = judged_by(kind);
     let found = wanted.iter().find_map(|name| present.iter().find(|other| *other == name));

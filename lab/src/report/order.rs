@@ -45,7 +45,7 @@ pub(super) fn points(a: &Point, b: &Point) -> Ordering {
     a.0.len().cmp(&b.0.len())
 }
 
-/// Returns the number with which a value begins: 0.1 of `0.1%`.
+/// Returns the number that a value begins with: 0.1 of `0.1%`.
 pub(super) fn leading_number(value: &str) -> Option<f64> {
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     value.get(..end)?.parse().ok()
@@ -54,7 +54,7 @@ pub(super) fn leading_number(value: &str) -> Option<f64> {
 /// The number of colours that the page has for subjects.
 pub(super) const STYLES: usize = 12;
 
-/// The colour of a bound, which belongs to no subject.
+/// The colour of a bound. It belongs to no subject.
 pub(super) const BOUND: usize = STYLES;
 
 /// The subjects with fixed colours, so that two reports look alike.

@@ -66,7 +66,7 @@ fn far_apart(series: &[Line]) -> bool {
     highest.iter().any(|own| *own > 0.0 && most > 20.0 * own)
 }
 
-/// Computes the percentage over three samples, since the kernel counts CPU time in ticks.
+/// Computes the percentage over three samples, because the kernel counts CPU time in ticks.
 fn cpu_percent(measurement: &Measurement, role: &str) -> Vec<(f64, f64)> {
     let totals: Vec<(f64, f64)> = measurement
         .samples

@@ -36,7 +36,7 @@ pub const TRIGGER: &str = "\
     BEGIN PERFORM pg_notify('raw_packet_ready', NEW.id::text); RETURN NEW; END $$;
     CREATE TRIGGER raw_packet_came AFTER INSERT ON raw_packet FOR EACH ROW EXECUTE FUNCTION raw_packet_came()";
 
-/// The form of the notification, which determines who sends it and whether it contains the packet.
+/// The form of the notification. It determines who sends it and whether it contains the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     /// For each packet, the program inserts a row and then sends a notification with its number. The peer selects the

@@ -31,7 +31,7 @@ pub struct ConnectionsSpec {
     pub sessions: usize,
     /// The arrival pattern.
     pub pattern: Pattern,
-    /// The time for which each rate is offered.
+    /// How long each rate is offered.
     pub step: Duration,
     /// The parameters of the search, including the conditions under which a rate is not sustained.
     pub plan: Plan,
@@ -150,7 +150,7 @@ fn step_up(
 }
 
 fn describe(plan: &Plan, step: &Step) -> String {
-    // An unsustained step has no other figures, since it ended early.
+    // An unsustained step has no other figures, because it ended early.
     let Step { offered, achieved, p99_ms, .. } = *step;
     if plan.sustains(step) {
         format!("{offered:.0} sustained ({achieved:.0} up a second, p99 {p99_ms:.0} ms)")

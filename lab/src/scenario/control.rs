@@ -136,7 +136,7 @@ struct Tunnel {
 }
 
 enum Kind {
-    /// A managed server, which reports the length of its trains.
+    /// A managed server. It reports the length of its trains.
     Managed(Box<Managed>),
     Other(Box<Tunnels>),
 }

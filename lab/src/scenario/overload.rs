@@ -50,7 +50,7 @@ impl OverloadSpec {
 const BEFORE: Duration = Duration::from_secs(2);
 /// The server counts as recovered when all clients of a window of this length connect in time.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The time limit for the last clients, which keep trying meanwhile.
+/// The time limit for the last clients. They keep trying until then.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// A p99 below this counts as that of an idle server, because pauses of the machine itself are of this size.
 const FLOOR: Duration = Duration::from_millis(10);

@@ -22,7 +22,7 @@ use crate::testbed::Testbed;
 
 /// The time limit for the last client.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The interval at which the clients' logs are read, which is the resolution of their times.
+/// How often the clients' logs are read, which is the resolution of their times.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Starts `sessions` processes of `openvpn` on each host of `testbed`. Measures `handshakes_per_s` until all were

@@ -24,8 +24,7 @@ pub struct Runner {
     toolchain: Toolchain,
     /// The database server, started by the first trial that needs one.
     database: Option<Database>,
-    /// The stars of hosts, which are kept because making and removing a hundred hosts takes longer than measuring with
-    /// them.
+    /// The stars of hosts. They are kept because making and removing a hundred hosts takes longer than measuring with them.
     stars: BTreeMap<(u16, LinkMode), Rc<Testbed>>,
     /// The shapes of testbeds whose largest frame has been checked.
     looked: BTreeSet<(u16, LinkMode)>,
@@ -114,8 +113,8 @@ impl Runner {
         self.configs.entry(subject.to_string()).or_insert(configs);
     }
 
-    /// Returns the testbed for these settings: a new pair, or the run's star with this many clients. The first testbed
-    /// of each shape is checked, since its label must be true.
+    /// Returns the testbed for these settings: a new pair, or the run's star with this many clients. The first testbed of each shape is
+    /// checked, because its label must be true.
     ///
     /// # Errors
     /// The testbed could not be made, or its label is not true.

@@ -18,7 +18,7 @@ use crate::testbed::Database;
 
 /// The retention of the network.
 const RETENTION: &[&str] = &["--retention", "1GB"];
-/// The interval at which the disk is read.
+/// How often the disk is read.
 const EVERY: Duration = Duration::from_secs(5);
 /// The time that iperf3 may take beyond its `--time`.
 const GRACE: Duration = Duration::from_secs(30);

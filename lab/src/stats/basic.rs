@@ -40,8 +40,7 @@ pub fn sd(figures: &[f64]) -> Option<f64> {
     variance(figures).map(f64::sqrt)
 }
 
-/// Returns the natural logarithms; `None` if a figure is not positive or not finite, since a ratio to it is
-/// meaningless.
+/// Returns the natural logarithms; `None` if a figure is not positive or not finite, because a ratio to it is meaningless.
 pub fn logs(figures: &[f64]) -> Option<Vec<f64>> {
     figures.iter().map(|x| (*x > 0.0 && x.is_finite()).then(|| x.ln())).collect()
 }

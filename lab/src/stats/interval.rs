@@ -40,11 +40,11 @@ pub const RESAMPLES: u32 = 10_000;
 /// on logarithms if all figures are positive (so that the interval of the inverse ratio is the inverse of the
 /// interval). `None` for fewer than two figures.
 ///
-/// Both are needed. The percentile bootstrap of the median of five figures is exactly their range, since the smallest
-/// figure is the median of 5.8 % of all resamples; whatever the distribution, that range contains the true median in
-/// 1 - 2/2^5 = 93.75 % of all runs. With three figures it is only 75 %, with seven 87.5 % (the second smallest to the
-/// second largest). A bootstrap of so few figures cannot do better: it never goes beyond the figures that it has.
-/// Student's interval does, but assumes the shape of the noise. At each end the wider of the two is used.
+/// Both are needed. The percentile bootstrap of the median of five figures is exactly their range, because the smallest figure is the
+/// median of 5.8 % of all resamples; whatever the distribution, that range contains the true median in 1 - 2/2^5 = 93.75 % of all runs.
+/// With three figures it is only 75 %, with seven 87.5 % (the second smallest to the second largest). A bootstrap of so few figures cannot
+/// do better: it never goes beyond the figures that it has. Student's interval does, but assumes the shape of the noise. At each end the
+/// wider of the two is used.
 pub fn interval_of_median(figures: &[f64]) -> Option<Interval> {
     let both = |figures: &[f64]| Some(bootstrap_median(figures)?.hull(student(figures)?));
     match logs(figures) {

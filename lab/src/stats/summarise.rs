@@ -233,8 +233,8 @@ fn paired(first: &BTreeMap<u32, f64>, second: &BTreeMap<u32, f64>) -> Vec<f64> {
     second.iter().filter_map(|(round, figure)| Some(figure / first.get(round)?)).collect()
 }
 
-/// Returns whether a ratio is beyond the noise, that is, whether its interval excludes 1 and it is off by more than the
-/// SDD. A ratio of 0.5 is off by as much as a ratio of 2. Without an SDD there is no verdict.
+/// Returns whether a ratio is beyond the noise: its interval excludes 1 and it is off by more than the SDD. A ratio of 0.5 is off by as
+/// much as a ratio of 2. Without an SDD there is no verdict.
 fn differs(ratio: f64, interval: super::Interval, sdd_percent: Option<f64>) -> bool {
     let Some(sdd) = sdd_percent else { return false };
     !interval.contains(1.0) && ratio.ln().abs() > (sdd / 100.0).ln_1p()

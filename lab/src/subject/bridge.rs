@@ -15,8 +15,8 @@ use crate::testbed::Testbed;
 /// A way to join two TAP devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bridging {
-    /// A plain relay with a blocking thread for each direction, which reads and writes each frame with one system call
-    /// each. It is the faster of the two plain relays, and comes first as the reference of ratios.
+    /// A plain relay with a blocking thread for each direction. It reads and writes each frame with one system call each. It is the faster
+    /// of the two plain relays, and comes first as the reference of ratios.
     PlainThreads,
     /// A plain relay with one thread that polls both devices.
     Plain,

@@ -15,7 +15,7 @@ use crate::testbed::Testbed;
 
 const PORT: u16 = 5000;
 
-/// Returns the lab's own version, since it is a part of the lab.
+/// Returns the lab's own version, because it is a part of the lab.
 pub(super) fn version() -> std::result::Result<String, String> {
     program().map(|_| concat!("adit-lab ", env!("CARGO_PKG_VERSION")).to_owned())
 }

@@ -1,4 +1,4 @@
-//! The subjects of measurements: VPNs, and the bounds with which they are compared.
+//! The subjects of measurements: VPNs, and bounds to compare them with.
 
 use std::fmt;
 use std::str::FromStr;

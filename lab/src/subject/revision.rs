@@ -137,7 +137,7 @@ fn build(root: &Path, sha: &str, revision: &str) -> Result<()> {
     let finished = side.join("target/release/adit");
     std::fs::copy(&finished, side.join("adit.new")).context(finished.display())?;
     std::fs::rename(side.join("adit.new"), binary(root, sha)).context("the finished binary")?;
-    // This frees most of a gigabyte that is not needed again, since a revision does not change.
+    // This frees most of a gigabyte that is not needed again, because a revision does not change.
     std::fs::remove_dir_all(side.join("target")).context("removing what the build left")
 }
 

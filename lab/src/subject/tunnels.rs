@@ -78,7 +78,7 @@ pub struct Tunnels {
     pub configs: Vec<(String, String)>,
     /// Notes for the reader: the MTU inside, the cipher if it is not the requested one, an old version.
     pub notes: Vec<String>,
-    /// The config files and keys, which are removed after the processes have ended.
+    /// The config files and keys. They are removed after the processes have ended.
     pub(super) folder: Option<TempDir>,
     /// A host between the others, if there is one.
     pub(super) between: Option<BridgeHost>,

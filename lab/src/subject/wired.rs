@@ -124,8 +124,8 @@ pub(super) struct BridgeHost(Namespace);
 
 impl Drop for BridgeHost {
     fn drop(&mut self) {
-        // The kernel removes a namespace's devices some time after the namespace; the hosts' ends must be removed now,
-        // since the next subject gives its devices the same names.
+        // The kernel removes a namespace's devices some time after the namespace; the hosts' ends must be removed now, because the next
+        // subject gives its devices the same names.
         let cables = PORTS.iter().map(|port| format!("link del {port}"));
         let _ = ip(Some(&self.0), cables);
     }

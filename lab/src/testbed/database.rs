@@ -15,9 +15,9 @@ use crate::stats::median;
 
 /// The maximum number of idle nodes besides a busy pair.
 pub const MOST_IDLE: u16 = 10;
-/// The role with which the subjects begin. It may create roles and owns the trial's database.
+/// The role that the subjects begin with. It may create roles and owns the trial's database.
 pub const ROLE: &str = "lab";
-/// The role's password, which the server requires on TCP.
+/// The role's password. The server requires it on TCP.
 pub(super) const PASSWORD: &str = "lab";
 /// The directory of the cluster unless `ADIT_LAB_DISK` names another. It is on disk, because `/tmp` may be in memory.
 const PLACE: &str = "/var/tmp";

@@ -204,9 +204,9 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Creates one client, the server and a [`Relay`] between them that impairs packets; the addresses are those of
-    /// [`Testbed::pair`]. `impairment` is that from the client, then that from the server; the same seed gives the same
-    /// impairment. The mode is [`LinkMode::Wire`], since the relay moves single packets.
+    /// Creates one client, the server and a [`Relay`] between them that impairs packets; the addresses are those of [`Testbed::pair`].
+    /// `impairment` is that from the client, then that from the server; the same seed gives the same impairment. The mode is
+    /// [`LinkMode::Wire`], because the relay moves single packets.
     ///
     /// # Errors
     /// As [`Testbed::pair`], or there is no TUN driver.

@@ -65,7 +65,7 @@ struct Side<'a> {
 /// The state of one connection.
 struct ConnectionState {
     turn: Turn,
-    /// The time at which it began to send, until the response is complete.
+    /// The time when it began to send, until the response is complete.
     began: Option<u64>,
     interest: Interest,
 }

@@ -16,7 +16,7 @@ pub struct Search {
     pub first_pps: f64,
     /// The duration of a probe.
     pub probe: Duration,
-    /// The duration of the last probe, which must confirm the result.
+    /// The duration of the last probe. It must confirm the result.
     pub confirm: Duration,
 }
 

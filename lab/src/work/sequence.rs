@@ -2,8 +2,7 @@
 
 use super::window::Frame;
 
-/// The time at which each datagram must leave. It is fixed in advance, with all flows in turn at
-/// equal intervals.
+/// The time when each datagram must leave. It is fixed in advance, with all flows in turn at equal intervals.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
     start: u64,
@@ -109,12 +108,12 @@ impl ReceivedSet {
 pub(super) struct Header {
     /// The number within the flow, from 0.
     pub number: u64,
-    /// The time at which it was to be sent, by the boot clock.
+    /// The time when it was to be sent, by the boot clock.
     pub intended: u64,
 }
 
 impl Header {
-    /// The length on the wire, which is that of two big-endian numbers.
+    /// The length on the wire: that of two big-endian numbers.
     pub(super) const LENGTH: usize = 16;
 
     /// Encodes the header as it is sent.

@@ -20,8 +20,7 @@ pub enum Sizes {
     Jumbo,
 }
 
-/// The minimum size, which has room for the headers, the number and the intended time. In IPv6, 64 bytes leave 16 for
-/// them.
+/// The minimum size. It has room for the headers, the number and the intended time. In IPv6, 64 bytes leave 16 for them.
 const SMALLEST: u16 = 64;
 const LARGEST: u16 = 65_000;
 const IMIX: [usize; 12] = [64, 576, 64, 64, 576, 64, 1400, 64, 576, 64, 576, 64];

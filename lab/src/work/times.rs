@@ -9,7 +9,7 @@ use crate::record::Latency;
 /// The longest time that is distinguished from longer ones.
 const LONGEST: Duration = Duration::from_secs(100);
 
-/// A histogram from which a [`Latency`] is made, with three significant digits from 1 µs to 100 s.
+/// A histogram that yields a [`Latency`], with three significant digits from 1 µs to 100 s.
 #[derive(Debug, Clone)]
 pub struct Times {
     nanos: Histogram<u64>,

@@ -1,7 +1,7 @@
 //! The accounting, without any I/O: the window that all flows share, the arrivals in it, and whether the trial counts.
 //!
-//! All times are nanoseconds of the boot clock, which both ends share. Arrivals are attributed by the receiver's time
-//! stamp right after the read, never by the time at which a counter was read.
+//! All times are nanoseconds of the boot clock, which both ends share. Arrivals are attributed by the receiver's time stamp right after the
+//! read, never by the time when a counter was read.
 
 use crate::record::Flow;
 
@@ -50,7 +50,7 @@ pub fn seconds(nanos: u64) -> f64 {
 pub struct FlowResult {
     /// The flow's name.
     pub name: String,
-    /// The time at which it started, if it did.
+    /// The time when it started, if it did.
     pub started: Option<u64>,
     /// The bytes that arrived inside the frame.
     pub bytes: u64,

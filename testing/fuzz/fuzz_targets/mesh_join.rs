@@ -1,4 +1,4 @@
-//! Fuzzes the exchange by which a node joins a mesh. A decoded record encodes to the same bytes again. Whatever arrives, an inviter admits
+//! Fuzzes the exchange that joins a node to a mesh. A decoded record encodes to the same bytes again. Whatever arrives, an inviter admits
 //! no node without the secret, and a node joins only its token's mesh.
 #![cfg_attr(fuzzing, no_main)]
 

@@ -15,7 +15,7 @@ pub struct Conditions {
     pub compiler: String,
     /// The target, such as `x86_64-unknown-linux-gnu`.
     pub target: String,
-    /// The version of valgrind, which emulates a CPU and thereby decides which code the crypto library selects.
+    /// The version of valgrind. It emulates a CPU and thereby decides which code the crypto library selects.
     pub valgrind: String,
     /// The version of the C library, whose `memcpy` is part of every benchmark.
     pub libc: String,

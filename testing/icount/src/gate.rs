@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::count::Conditions;
 use crate::piece;
 
-/// The tolerated difference in percent, which reordering of functions may cause.
+/// The tolerated difference in percent. Reordering of functions may cause it.
 pub const TOLERANCE_PERCENT: u64 = 2;
 
 /// Returns whether `more` exceeds `count` by more than the tolerance.

@@ -114,7 +114,7 @@ pub fn run(piece: &'static Piece, times: u32) -> Result<(), String> {
     thread.join().map_err(|_| format!("{} panicked", piece.name))?
 }
 
-/// The name by which callgrind finds the function to count.
+/// The name of the function to count, for callgrind.
 pub(crate) const COUNTED: &str = "counted_piece";
 
 #[inline(never)]

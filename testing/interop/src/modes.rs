@@ -18,7 +18,7 @@ pub enum Transport {
     Tcp,
 }
 
-/// The credentials by which the ends authenticate each other.
+/// The credentials that the ends authenticate each other with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credentials {
     /// Certificates of one authority.

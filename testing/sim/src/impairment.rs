@@ -15,7 +15,7 @@ pub struct Impairment {
     pub reorder_by: Duration,
     /// The one-way delay.
     pub delay: Duration,
-    /// The maximum additional delay, which is evenly distributed from zero; the order is kept.
+    /// The maximum additional delay. It is evenly distributed from zero; the order is kept.
     pub jitter: Duration,
 }
 
@@ -56,9 +56,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct PacketOutcome {
     pub(crate) lost: bool,
     pub(crate) duplicated: bool,
-    /// The time for which it is held back, out of order.
+    /// How long it is held back, out of order.
     pub(crate) held: Duration,
-    /// The time by which it is delayed, in order.
+    /// How long it is delayed, in order.
     pub(crate) delay: Duration,
 }
 

@@ -164,7 +164,7 @@ impl Internet {
         }
     }
 
-    /// Returns the time at which the next datagram arrives.
+    /// Returns when the next datagram arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.links.values().filter_map(|link| link.pipe.next_arrival()).min()
     }

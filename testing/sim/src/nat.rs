@@ -26,7 +26,7 @@ pub enum Mapping {
     AddressAndPortDependent,
 }
 
-/// The strategy by which an external port is chosen.
+/// How an external port is chosen.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PortChoice {
     /// The next free port.
@@ -51,7 +51,7 @@ pub enum Filtering {
 pub struct NatBehaviour {
     /// The packets that share an external port.
     pub mapping: Mapping,
-    /// The strategy by which that port is chosen.
+    /// How that port is chosen.
     pub ports: PortChoice,
     /// The packets that may enter.
     pub filtering: Filtering,
@@ -78,10 +78,10 @@ impl NatBehaviour {
     /// A NAT with endpoint-independent mapping that filters by address and port.
     pub const PORT_RESTRICTED: Self =
         Self { filtering: Filtering::AddressAndPort, ..Self::FULL_CONE };
-    /// A NAT with a random port for each destination, which filters by address and port.
+    /// A NAT with a random port for each destination. It filters by address and port.
     pub const SYMMETRIC_RANDOM: Self =
         Self { mapping: Mapping::AddressAndPortDependent, ..Self::PORT_RESTRICTED };
-    /// A NAT with the next port for each destination, which filters by address and port.
+    /// A NAT with the next port for each destination. It filters by address and port.
     pub const SYMMETRIC_SEQUENTIAL: Self =
         Self { ports: PortChoice::Sequential, ..Self::SYMMETRIC_RANDOM };
     /// A firewall without NAT that lets responses enter.

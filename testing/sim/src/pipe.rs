@@ -115,7 +115,7 @@ impl<P: Clone> Pipe<P> {
         self.in_flight.push(Reverse(InFlight { arrival, sequence: self.sequence, packet }));
     }
 
-    /// Returns the time at which the next packet arrives.
+    /// Returns when the next packet arrives.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.in_flight.peek().map(|Reverse(first)| first.arrival)
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Result};
 
-/// The interval at which the number of runnable tasks is read.
+/// How often the number of runnable tasks is read.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// The time between two samples in excess of this is not counted, because this process or the machine was stopped.
 const LONGEST_SAMPLE: Duration = Duration::from_millis(300);

@@ -13,7 +13,7 @@ enum Block {
     Code,
     /// Lines that begin with four spaces.
     Indented,
-    /// The head of a table, which a line of dashes and the rows follow.
+    /// The head of a table. A line of dashes and the rows follow.
     TableHead,
     TableRows,
 }

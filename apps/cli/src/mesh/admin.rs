@@ -18,7 +18,7 @@ use crate::{print, print_json};
 /// The words of a phrase in one line of 80 columns.
 const WORDS_PER_LINE: usize = 6;
 
-/// The number of characters of a hash by which people tell keys apart.
+/// How many characters of a hash people see to tell keys apart.
 const SHORT: usize = 8;
 
 #[derive(Debug, Subcommand)]
@@ -48,15 +48,15 @@ This machine must be a node of the mesh.")]
   sudo adit mesh admin grant desk --admin
   sudo adit mesh admin grant web1 --inviter --group web --count 20 --valid 30d
 
-The node itself signs with its own key then.")]
+The node then signs with its own key.")]
     Grant(Grant),
 
     /// Set how many admins must approve important changes
     #[command(after_help = "Example:
   sudo adit mesh admin threshold 2
 
-They are those of rights, of the policy and of this number, and the removal of
-admins. To admit or remove a node takes one admin.")]
+Important changes are those to rights, to the policy and to this number, and
+removals of admins. One admin is enough to admit or remove a node.")]
     Threshold(Threshold),
 
     /// Approve a change of another admin
@@ -70,14 +70,15 @@ admins. To admit or remove a node takes one admin.")]
     #[command(after_help = "Example:
   sudo adit mesh admin revoke 7f3ac210
 
-What the key has signed before remains. `adit mesh remove` ends that of a node.")]
+What the key has signed before remains valid. For the key of a node, use
+`adit mesh remove`.")]
     Revoke(One),
 
     /// Replace this machine's admin key with a new one
     #[command(after_help = "Example:
   sudo adit mesh admin rotate
 
-The former phrase is worthless afterwards.")]
+The previous phrase is then useless.")]
     Rotate(show::Show),
 }
 
@@ -120,7 +121,7 @@ pub(crate) struct Grant {
     #[arg(long, value_name = "N", requires = "inviter", default_value_t = 100)]
     count: u32,
 
-    /// The time for which it may invite [default: unlimited]
+    /// How long it may invite [default: unlimited]
     #[arg(long, value_name = "TIME", requires = "inviter", value_parser = crate::args::time)]
     valid: Option<Duration>,
 
@@ -247,9 +248,7 @@ fn phrase(options: &show::Show) -> Result<ExitCode, Fault> {
     }
     phrases.iter().for_each(|phrase| print(&on_paper(phrase)));
     if phrases.len() > 1 {
-        print(
-            "The second key takes the place of the first one when other admins have approved it.\n",
-        );
+        print("The second key replaces the first one once other admins have approved it.\n");
     }
     Ok(ExitCode::SUCCESS)
 }

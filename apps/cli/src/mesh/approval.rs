@@ -14,7 +14,7 @@ use super::{MeshSelector, show, unexpected};
 use crate::text::span;
 use crate::{note, print, print_json};
 
-/// The interval at which to check whether a node waits.
+/// How often to check whether a node waits.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -89,7 +89,7 @@ pub(super) fn at_the_prompt(
     token: &MeshToken,
     uses: u32,
 ) -> Result<ExitCode, Fault> {
-    print("Waiting for it to ask; Ctrl-C ends this, and adit mesh approve goes on later\n");
+    print("Waiting for its request. After Ctrl-C, use adit mesh approve\n");
     let mut left = uses;
     let mut asked = BTreeSet::new();
     while left > 0 && crate::text::now() <= token.until {

@@ -48,16 +48,16 @@ pub(crate) struct Postgres {
     #[arg(value_name = "URL")]
     url: String,
 
-    /// As the owner of the database: make the directory if there is none, put all changes of this node into it, and make the
+    /// As the owner of the database: create the directory if there is none, put all changes of this node into it, and create the
     /// node's role
     #[arg(long)]
     init: bool,
 
-    /// Make the role for this member instead of for this machine
+    /// Create the role for this member instead of this machine
     #[arg(long, value_name = "NAME", requires = "init", requires = "passfile")]
     node: Option<String>,
 
-    /// The file for the role's password, to be given to that member
+    /// The file for the role's password, for that member
     #[arg(long, value_name = "FILE", requires = "node", value_hint = ValueHint::FilePath)]
     passfile: Option<PathBuf>,
 
@@ -124,10 +124,10 @@ impl Postgres {
         text.push_str(&format!("appended   {}\n", count(*appended, "change")));
         if *removed > 0 {
             let rows = if *removed == 1 { "entry" } else { "entries" };
-            text.push_str(&format!("removed    {removed} {rows}: no valid changes\n"));
+            text.push_str(&format!("removed    {removed} {rows}: not valid changes\n"));
         }
         for role in retired {
-            text.push_str(&format!("retired    {role}: its node is not a member any more\n"));
+            text.push_str(&format!("retired    {role}: its node is no longer a member\n"));
         }
         match (&self.node, &self.passfile) {
             (Some(node), Some(file)) => text.push_str(&format!(
@@ -204,9 +204,9 @@ fn page(directory: Option<&MeshDirectory>) -> String {
         directory.invalid
     ));
     for (number, what) in [
-        (directory.mismatches, "times the directory had other entries than it had shown"),
+        (directory.mismatches, "times the directory had other entries than before"),
         (directory.conflicts as u64, "changes cannot be stored: another entry has the number"),
-        (directory.invalid_entries as u64, "entries are no valid changes"),
+        (directory.invalid_entries as u64, "entries are not valid changes"),
     ] {
         if number > 0 {
             text.push_str(&format!("warning    {number} {what}\n"));

@@ -48,11 +48,11 @@ fn of_node(report: &MeshReport, paths: &Paths) -> Vec<Finding> {
             .remedy(format!("invite others: sudo {}", paths.command("invite"))),
         (members, 0) => Finding::problem(
             CHECK,
-            format!("{mesh}: none of {members} other members is reached"),
+            format!("{mesh}: cannot reach any of {members} other members"),
         )
-        .remedy("UDP, or TCP to port 443, must be able to leave this machine, and one member that both reach must run")
+        .remedy("this machine must be able to send UDP, or TCP to port 443; and a member that both can reach must be running")
         .remedy(format!(
-            "at a member with a public address, UDP port {} must be open in its firewall and at its provider",
+            "on a member with a public address, open UDP port {} in its firewall and at its provider",
             port(report)
         ))
         .remedy(format!("why: sudo {}", paths.command("path NAME"))),
@@ -64,16 +64,13 @@ fn of_node(report: &MeshReport, paths: &Paths) -> Vec<Finding> {
     let relays = peers.iter().filter(|peer| peer.relay).count() + usize::from(report.relay);
     if relays == 0 && !peers.is_empty() {
         let what =
-            format!("{mesh}: no member relays: members behind NATs may not reach each other");
-        findings.push(
-            Finding::warning(CHECK, what).remedy(
-                "join a machine with a public address by a token of adit mesh invite --relay",
-            ),
-        );
+            format!("{mesh}: no member is a relay: members behind NATs may not reach each other");
+        findings.push(Finding::warning(CHECK, what).remedy(
+            "join a machine with a public address, with a token of adit mesh invite --relay",
+        ));
     }
     if report.relay && report.nat.starts_with("symmetric") {
-        let what =
-            format!("{mesh}: this node relays for others, and is itself behind a {}", report.nat);
+        let what = format!("{mesh}: this node relays for others, but is behind a {}", report.nat);
         findings.push(
             Finding::warning(CHECK, what)
                 .remedy(format!("forward UDP port {} at the router to this machine", port(report))),

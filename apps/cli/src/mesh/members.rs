@@ -40,7 +40,7 @@ pub(crate) struct Invite {
     #[arg(long, conflicts_with = "openvpn")]
     approve: bool,
 
-    /// Make a profile for an OpenVPN app, such as a phone's, instead of a token; this node becomes its gateway
+    /// Create a profile for an OpenVPN app, such as a phone's, instead of a token; this node becomes its gateway
     #[arg(long, conflicts_with_all = ["subnet", "relay", "gateway", "uses", "valid"])]
     openvpn: bool,
 
@@ -60,7 +60,7 @@ pub(crate) struct Invite {
     #[arg(long, value_name = "CIDR")]
     subnet: Vec<IpNet>,
 
-    /// Let the node relay for others, for which it needs a public address
+    /// Let the node relay for others; it needs a public address
     #[arg(long)]
     relay: bool,
 
@@ -72,7 +72,7 @@ pub(crate) struct Invite {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     uses: u32,
 
-    /// The time for which the token is valid
+    /// How long the token is valid
     #[arg(long, value_name = "TIME", value_parser = crate::args::time, default_value = "1d")]
     valid: Duration,
 
@@ -174,7 +174,7 @@ pub(super) fn invite(options: &Invite) -> Result<ExitCode, Fault> {
             return approval::at_the_prompt(&options.here, &token, options.uses);
         }
         if options.approve {
-            print("The machine waits then until you approve it: sudo adit mesh approve\n");
+            print("The machine then waits until you approve it: sudo adit mesh approve\n");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -269,7 +269,7 @@ pub(super) fn set(options: &Set) -> Result<ExitCode, Fault> {
         return Err(unexpected());
     };
     let done = format!(
-        "{} is changed: nodes that are connected know it within seconds, the others when they connect\n",
+        "{} is changed: connected nodes learn of it within seconds, the others when they connect\n",
         options.node
     );
     admin::tell(&signed, options.json, &done)
@@ -287,7 +287,7 @@ pub(super) fn remove(options: &Remove) -> Result<ExitCode, Fault> {
         return Err(unexpected());
     };
     let done = format!(
-        "{} is removed: nodes that are connected know it within seconds, the others when they connect\n",
+        "{} is removed: connected nodes learn of it within seconds, the others when they connect\n",
         options.name
     );
     admin::tell(&signed, options.json, &done)

@@ -28,8 +28,8 @@ pub(crate) enum Mesh {
   sudo adit mesh up
   sudo adit mesh up --mesh office --range 10.77.0.0/16
 
-On a machine that is in no mesh, this makes the keys of a new one, and prints a
-token with which the next machine joins. It runs until it is stopped.")]
+On a machine that is in no mesh, this creates the keys of a new one, and prints
+a token for the next machine. It runs until it is stopped.")]
     Up(up::Up),
 
     /// Join a mesh with a token that `up` or `invite` printed on another machine, and run the node
@@ -39,7 +39,7 @@ token with which the next machine joins. It runs until it is stopped.")]
   sudo adit mesh join --name web1 --no-up - < token")]
     Join(up::Join),
 
-    /// Make a token with which further machines join, or a profile for an OpenVPN app
+    /// Create a token for further machines, or a profile for an OpenVPN app
     #[command(after_help = "Examples:
   sudo adit mesh invite
   sudo adit mesh invite --group web --subnet 192.168.7.0/24 --valid 1h
@@ -87,7 +87,7 @@ not the policy.")]
   sudo adit mesh set hub --openvpn-gateway on
   sudo adit mesh set old --no-groups --relay off
 
-What is given replaces all of its kind; the rest stays. Needs a machine with the
+Each option replaces all earlier values of its kind. Needs a machine with the
 key of an admin.")]
     Set(members::Set),
 
@@ -95,7 +95,7 @@ key of an admin.")]
     #[command(after_help = "Example:
   sudo adit mesh remove laptop
 
-Needs a machine with the key of an admin: the first one has it.")]
+Needs a machine with the key of an admin, such as the first one.")]
     Remove(members::Remove),
 
     /// Decide which members may reach each other
@@ -116,7 +116,7 @@ Needs a machine with the key of an admin: the first one has it.")]
     )]
     Admin(admin::Admin),
 
-    /// Keep the signed changes of the mesh in a database as well, which all nodes read
+    /// Keep the signed changes of the mesh in a database too, where all nodes read them
     #[command(
         subcommand,
         after_help = "Examples:
@@ -129,7 +129,7 @@ Needs a machine with the key of an admin: the first one has it.")]
     #[command(after_help = "Example:
   sudo adit mesh status --json
 
-The exit code is 1 if the node does not run.")]
+The exit code is 1 if the node is not running.")]
     Status(show::Show),
 }
 

@@ -18,7 +18,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// The time limit for each answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The interval at which to check whether an answer has arrived. The node itself measures the time.
+/// How often to check whether an answer has arrived. The node itself measures the time.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The pause between two pings.

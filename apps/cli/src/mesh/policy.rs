@@ -54,7 +54,7 @@ Needs a machine with the key of an admin. Connections that the new rules do not
 accept end.")]
     Set(PolicyFile),
 
-    /// Edit the policy with $VISUAL or $EDITOR, and make the result the mesh's
+    /// Edit the policy with $VISUAL or $EDITOR, and make the result the mesh's policy
     #[command(after_help = "Example:
   sudo adit mesh policy edit")]
     Edit(Plain),
@@ -100,7 +100,7 @@ pub(crate) struct Plain {
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// The packet as for `adit filter explain`, with names of members in place of addresses
+    /// The packet as for `adit filter explain`, with names of members instead of addresses
     #[arg(required = true)]
     packet: Vec<String>,
 
@@ -142,7 +142,7 @@ fn show(options: &show::Show) -> Result<ExitCode, Fault> {
     match (&policy.text, &policy.hash) {
         (Some(text), _) => print(text),
         (None, None) => note("adit: the mesh has no policy: members reach each other\n"),
-        (None, Some(_)) => note("adit: nothing is in force but that no packets pass\n"),
+        (None, Some(_)) => note("adit: no rules are in force yet, so no packets pass\n"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -185,7 +185,7 @@ fn set(options: &PolicyFile) -> Result<ExitCode, Fault> {
     admin::tell(&signed, options.json, IN_FORCE)
 }
 
-const IN_FORCE: &str = "the policy is in force: nodes that are connected have it within seconds, the others when they \
+const IN_FORCE: &str = "the policy is in force: connected nodes have it within seconds, the others when they \
                         connect\n";
 
 /// Checks a text, and makes it the policy of the mesh.
@@ -206,7 +206,7 @@ fn clear(options: &Plain) -> Result<ExitCode, Fault> {
     admin::tell(
         &signed,
         options.json,
-        "the mesh has no policy any more: members reach each other\n",
+        "the mesh no longer has a policy: members reach each other\n",
     )
 }
 
@@ -240,7 +240,7 @@ fn edit(options: &Plain) -> Result<ExitCode, Fault> {
         Err(fault) => {
             let (_, path) = file.keep().map_err(|error| cannot(error.error))?;
             Err(Fault::operator(format!(
-                "{fault}\nthe former policy stays in force; your text is in {}: correct it and use adit mesh policy set",
+                "{fault}\nthe previous policy stays in force; your text is in {}: correct it and use adit mesh policy set",
                 path.display()
             )))
         }
@@ -351,7 +351,7 @@ fn set_members(filter: &Filter, members: &[Member<'_>]) {
     }
 }
 
-/// Writes addresses in place of names. A TCP or UDP packet without a source port gets one.
+/// Writes addresses instead of names. A TCP or UDP packet without a source port gets one.
 fn with_addresses(packet: &str, members: &[Member<'_>]) -> String {
     let ports = packet.starts_with("tcp ") || packet.starts_with("udp ");
     let mut words = Vec::new();

@@ -18,7 +18,7 @@ use crate::{note, print, print_json};
 /// The time limit for reaching a node.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The interval at which to check whether it is reached.
+/// How often to check whether it is reached.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The options of the commands that show the mesh.
@@ -78,7 +78,7 @@ pub(super) fn path(options: &Path) -> Result<ExitCode, Fault> {
     Ok(end(&path.peer))
 }
 
-/// Returns the exit code, by which a script knows whether the node was reached.
+/// Returns the exit code. It tells scripts whether the node was reached.
 fn end(peer: &MeshPeer) -> ExitCode {
     if is_reached(peer) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

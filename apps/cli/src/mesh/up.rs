@@ -18,7 +18,7 @@ use super::{MeshSelector, admin};
 use crate::args::{Switch, network};
 use crate::{note, print, print_json};
 
-/// The time for which the first invitation is valid.
+/// How long the first invitation is valid.
 const VALID: Duration = Duration::from_secs(24 * 3600);
 
 /// The options of a running node.
@@ -65,7 +65,7 @@ pub(crate) struct Up {
     #[arg(long)]
     no_relay: bool,
 
-    /// In a new mesh, be a gateway through which others may reach the internet
+    /// In a new mesh, be a gateway to the internet for others
     #[arg(long)]
     gateway: bool,
 

@@ -162,8 +162,8 @@ pub(super) fn export(options: Export) -> Result<ExitCode, Fault> {
 fn summary(done: ExportReport) -> String {
     let mut words = format!("{} packets", done.proven + done.claimed + done.headers);
     for (count, what) in [
-        (done.claimed, "not proven for want of a key"),
-        (done.headers, "as headers only, as their packets are sealed"),
+        (done.claimed, "not proven, because a key is missing"),
+        (done.headers, "only headers, because their packets are sealed"),
     ] {
         if count > 0 {
             words.push_str(&format!(", {count} of them {what}"));
@@ -215,7 +215,7 @@ mod tests {
         let done = ExportReport { headers: 2, sealed: 4, forged: 1, ..ExportReport::default() };
         assert_eq!(
             summary(done),
-            "2 packets, 2 of them as headers only, as their packets are sealed; left out: 4 sealed; left out: 1 not as sent (see \
+            "2 packets, 2 of them only headers, because their packets are sealed; left out: 4 sealed; left out: 1 not as sent (see \
              adit postgres verify)."
         );
     }

@@ -50,7 +50,7 @@ pub(crate) struct Init {
     #[arg(long, value_name = "CIDR")]
     pub route: Vec<IpNet>,
 
-    /// The time for which the invitation for the next node is valid
+    /// How long the invitation for the next node is valid
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub valid: Option<Duration>,
 
@@ -96,7 +96,7 @@ pub(crate) struct Join {
 
 #[derive(Debug, Args)]
 pub(crate) struct Invite {
-    /// The time for which the invitation is valid
+    /// How long the invitation is valid
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1d")]
     pub valid: Duration,
 
@@ -210,7 +210,7 @@ pub(super) fn init(options: Init) -> Result<ExitCode, Fault> {
         InitOutcome::There { paths, settings, notes } => {
             warn(&notes);
             print(&format!(
-                "This machine is {} in the network {} already; nothing was changed.\nStart it: {}\nAnother node: {}\n",
+                "This machine is already {} in the network {}; nothing was changed.\nStart it: {}\nAnother node: {}\n",
                 settings.name,
                 paths.name(),
                 paths.command("up"),
@@ -290,7 +290,7 @@ pub(super) fn remove(options: &Remove) -> Result<ExitCode, Fault> {
     }
     let renewed = adit_app_postgres::rekey(&paths).inspect_err(|_| {
         note(&format!(
-            "adit: {} is removed, but the network still has the key that it knows. When this is mended: {}\n",
+            "adit: {} is removed, but the network still has the key that it knows. Once this is corrected: {}\n",
             options.name,
             paths.command("rekey")
         ));
@@ -323,7 +323,7 @@ fn confirmed(node: &str, network: &str) -> Result<bool, Fault> {
     if !io::stdin().is_terminal() {
         return Ok(true);
     }
-    note(&format!("Remove {node} from the network {network} for good? [y/N] "));
+    note(&format!("Remove {node} from the network {network} permanently? [y/N] "));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| {
         Fault::operator(format!("cannot read the answer: {error}; or use --yes"))

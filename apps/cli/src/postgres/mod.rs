@@ -78,7 +78,7 @@ they start. Open invitations become invalid. `remove` also gives a new key.")]
   sudo adit postgres set --retention 20GB --retention-age 90d
   sudo adit postgres set --audit none
 
-The node that made the network signs the settings; running nodes apply them
+The node that created the network signs the settings; running nodes apply them
 without a restart.")]
     Set(settings::Set),
 

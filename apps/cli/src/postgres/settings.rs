@@ -29,7 +29,7 @@ pub(crate) struct NetworkSettings {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub retention: Option<i64>,
 
-    /// The time for which packets are kept [default of init: 30d]
+    /// How long packets are kept [default of init: 30d]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub retention_age: Option<Duration>,
 
@@ -98,7 +98,7 @@ pub(super) fn set(options: &Set) -> Result<ExitCode, Fault> {
     let change = options.settings.change();
     if change == SettingsChange::default() {
         return Err(Fault::operator(
-            "say what to set: --retention, --retention-age, --audit, --durability or --packet-size; what is set: adit postgres status",
+            "choose a setting: --retention, --retention-age, --audit, --durability or --packet-size; adit postgres status shows them",
         ));
     }
     print_changes(paths.name(), &adit_app_postgres::set(&paths, &change)?);
@@ -121,7 +121,7 @@ pub(super) fn auditor(verb: &Auditor) -> Result<ExitCode, Fault> {
             let paths = options.here.paths()?;
             print_changes(paths.name(), &adit_app_postgres::remove_auditor(&paths)?);
             print(&format!(
-                "The auditor's file still holds the network's key; to give the network a new one: {}\n",
+                "The auditor's file still contains the network's key; to give the network a new one: {}\n",
                 paths.command("rekey")
             ));
         }
@@ -137,7 +137,7 @@ fn print_changes(network: &str, changed: &SettingsChanged) {
     for (what, from, to) in &changed.changes {
         print(&format!("  {what}: {from} -> {to}\n"));
     }
-    print("Nodes that are up use them within a minute.\n");
+    print("Running nodes use them within a minute.\n");
 }
 
 /// Parses a size such as `64MB`, `1GB` or `512MiB` into bytes.

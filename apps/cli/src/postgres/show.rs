@@ -56,7 +56,7 @@ pub(crate) fn peers(options: &Show) -> Result<ExitCode, Fault> {
     Ok(end(&status))
 }
 
-/// Returns the exit code, by which a script knows whether packets can pass.
+/// Returns the exit code. It tells scripts whether packets can pass.
 fn end(status: &NetworkStatus) -> ExitCode {
     if status.running.is_some() && status.database.is_some() {
         ExitCode::SUCCESS
@@ -126,8 +126,8 @@ fn page(status: &NetworkStatus) -> String {
     match (&status.database, &status.trouble) {
         (Some(database), _) => text.push_str(&database_lines(database)),
         (None, trouble) => {
-            let trouble = trouble.as_deref().unwrap_or("it was not asked");
-            text.push_str(&format!("    cannot be asked: {trouble}\n"));
+            let trouble = trouble.as_deref().unwrap_or("it was not queried");
+            text.push_str(&format!("    cannot be queried: {trouble}\n"));
         }
     }
     match &status.running {
@@ -255,7 +255,7 @@ fn short_table(status: &NetworkStatus) -> String {
             drops.filter(|drops| !drops.is_empty()).unwrap_or_else(|| "-".into()),
         ]);
     }
-    let refused = |(name, why): (&String, &String)| format!("  {name} is not believed: {why}\n");
+    let refused = |(name, why): (&String, &String)| format!("  {name} is not trusted: {why}\n");
     table(&rows) + &database.refused.iter().map(refused).collect::<String>()
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn in_status(postgres: &PostgresReport) -> String {
 fn peers_page(status: &NetworkStatus, rates: &BTreeMap<i32, Rates>) -> String {
     let Some(database) = &status.database else {
         let trouble = status.trouble.as_deref().unwrap_or_default();
-        return format!("the database cannot be asked: {trouble}\n");
+        return format!("the database cannot be queried: {trouble}\n");
     };
     if database.nodes.is_empty() && database.refused.is_empty() {
         return "no other node has joined\n".into();
@@ -305,7 +305,7 @@ fn peers_page(status: &NetworkStatus, rates: &BTreeMap<i32, Rates>) -> String {
     let peer = |node: &NodeStatus| peer(status, node, rates(node.id));
     let mut text: String = database.nodes.iter().map(peer).collect::<Vec<_>>().join("\n");
     for (name, why) in &database.refused {
-        text.push_str(&format!("\n{name}: not believed, nothing is sent there: {why}\n"));
+        text.push_str(&format!("\n{name}: not trusted, nothing is sent there: {why}\n"));
     }
     text
 }
@@ -473,7 +473,7 @@ mod tests {
                 "spoke",
                 "1.5 s ago",
                 "forged 2",
-                "mallory is not believed: its MAC is wrong",
+                "mallory is not trusted: its MAC is wrong",
             ],
         );
         holds(&page(&status(false)), &["not running; start it with: adit postgres up", "spoke"]);
@@ -484,7 +484,7 @@ mod tests {
         let mut status = status(true);
         status.database = None;
         status.trouble = Some("db:5432: connection refused".into());
-        holds(&page(&status), &["cannot be asked: db:5432: connection refused", "spoke"]);
+        holds(&page(&status), &["cannot be queried: db:5432: connection refused", "spoke"]);
         holds(&peers_page(&status, &BTreeMap::new()), &["connection refused"]);
         assert_eq!(end(&status), ExitCode::FAILURE);
     }
@@ -504,7 +504,7 @@ mod tests {
                 "80 in the database, the last 1.5 s ago\n",
                 "read up to 70; 60 kB in 60 packets, 25 packets/s, 200 kb/s\n",
                 "dropped:  forged 2\n",
-                "mallory: not believed",
+                "mallory: not trusted",
             ],
         );
         let json = json(&now, &rates);

@@ -49,7 +49,7 @@ fn a_bridges_ports_are_shown_with_what_they_dropped() {
     for words in [
         "joins tap:ta, tap:tb",
         "fw.nft, rules: 4 ",
-        "connections: 9 of 9, 4 made room for others, 3 refused for lack of room",
+        "connections: 9 of 9, 4 made room for others, 3 refused for lack of space",
         "rules 2",
     ] {
         assert!(one_line.contains(words), "{words}: {text}");

@@ -181,15 +181,15 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
     assert_eq!(line.good(&[], "postgres://vpn:geheimnis@127.0.0.1/vpn").matches("note").count(), 0);
 
     // Tests of our identity.
-    line.bad(&[], "postgres://vpn:falsch@192.0.2.1/vpn", "does not take this password");
-    line.bad(&[], "postgres://vpn@192.0.2.1/vpn", "asks for the password of \"vpn\"");
+    line.bad(&[], "postgres://vpn:falsch@192.0.2.1/vpn", "does not accept this password");
+    line.bad(&[], "postgres://vpn@192.0.2.1/vpn", "requires the password of \"vpn\"");
     line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1/nosuch", "createdb nosuch");
     let bare = "postgres://vpn@192.0.2.1/vpn";
     line.good(&[("PGPASSWORD", "geheimnis")], bare);
     let passwords = line.file("pass", "192.0.2.1:5432:vpn:vpn:geheimnis\n", 0o600);
     line.good(&[("PGPASSFILE", &passwords)], bare);
     let open = line.file("open", "192.0.2.1:5432:vpn:vpn:geheimnis\n", 0o644);
-    line.bad(&[("PGPASSFILE", &open)], bare, "asks for the password");
+    line.bad(&[("PGPASSFILE", &open)], bare, "requires the password");
     let service = line.file(
         "service",
         "[vpn]\nhost=192.0.2.1\nuser=vpn\npassword=geheimnis\ndbname=vpn\n",
@@ -211,18 +211,18 @@ fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
         line.reload(&[]);
     };
     set("local all all trust\nhost all all 0.0.0.0/0 trust\n");
-    line.bad(&[], one, "does not prove that it is the end of the TLS line");
+    line.bad(&[], one, "does not prove that it is the end of the TLS connection");
     line.good(&[], &format!("{one}?channel_binding=prefer"));
     line.good(&[], &format!("{one}?{full}"));
     // A server that requests the password in the clear proves nothing either, and an eavesdropper could read the
     // password.
     set("local all all trust\nhost all all 0.0.0.0/0 password\n");
-    line.bad(&[], one, "does not prove that it is the end of the TLS line");
+    line.bad(&[], one, "does not prove that it is the end of the TLS connection");
     set("local all all trust\n");
     line.bad(&[], one, "pg_hba.conf needs a line");
     set(&scram);
     line.reload(&[("ssl", "off")]);
-    line.bad(&[], one, "speaks no TLS");
+    line.bad(&[], one, "does not support TLS");
 
     // Every statement was logged. They contain verifiers, but never a password.
     let log = line.cluster.log().unwrap();
@@ -302,7 +302,7 @@ fn a_node_is_removed_on_a_terminal_only_after_a_yes() {
         line.cluster.sql("vpn", sql).unwrap().trim() == "1"
     };
     let command = format!("postgres remove a --dir {}", dir("hub"));
-    let question = "Remove a from the network vpn for good? [y/N] ";
+    let question = "Remove a from the network vpn permanently? [y/N] ";
     for answer in ["", "n", "remove"] {
         let (shown, success) = on_a_terminal(&line, &command, question, answer);
         assert!(!success && shown.contains("Nothing was changed."), "{shown}");

@@ -25,7 +25,7 @@ const TABLES: [&str; 10] = [
     "rekey_wrap",
 ];
 
-/// A rekey with values of the right lengths, which a node may not perform.
+/// A rekey with values of the right lengths. A node may not perform it.
 const REKEY: &str = "adit.rekey(2, 'r', 's', '{1}', '{e}', '{s}', '{1}', ARRAY[repeat('m', 32)::bytea], repeat('m', 32)::bytea)";
 const CHANGE: &str = "SELECT adit.change_settings(2, 1, 1400, 'full', 'strict', 1, 1, NULL, repeat('a', 32)::bytea, repeat('b', 64)::bytea)";
 
@@ -510,7 +510,7 @@ fn an_invitation_lets_one_node_in_and_does_nothing_else() {
     // A damaged token, and no token.
     let cut = &other[..other.len() - 1];
     assert!(text(&join(cut, &[])).contains("damaged"));
-    assert!(text(&join(other.split('#').next().unwrap(), &[])).contains("no invitation"));
+    assert!(text(&join(other.split('#').next().unwrap(), &[])).contains("not an invitation"));
     // The invitation has expired.
     net.sql("UPDATE adit.invitation SET until = now() - interval '1 s' WHERE node IS NULL");
     let said = text(&join(&other, &["--name", "d", "--dir", &net.path("d")]));
@@ -597,7 +597,7 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     // The network is from another version.
     cluster.sql("vpn", "UPDATE adit.network SET version = 99").unwrap();
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
-    assert!(said.contains("of version 99, and this adit knows 2"), "{said}");
+    assert!(said.contains("has version 99, and this adit supports 2"), "{said}");
     // A schema with this name belongs to another user.
     cluster.sql("other", "CREATE SCHEMA adit").unwrap();
     let said = text(&run("other", "other", &["--dir", &dir("z")]));
@@ -958,7 +958,7 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     let hub = net.path("hub");
     let macs = || net.sql("SELECT mac FROM adit.network UNION ALL SELECT mac FROM adit.node");
     let (before, open) = (macs(), invitation(&net.done(&["invite", "--dir", &hub])));
-    net.refused(&["rekey", "--dir", &net.path("a")], "only the node that made the network");
+    net.refused(&["rekey", "--dir", &net.path("a")], "only the node that created the network");
     let said = net.done(&["rekey", "--dir", &hub]);
     assert!(said.contains("generation 2, for: hub, a, b, and the auditor."), "{said}");
     assert!(macs().lines().zip(before.lines()).all(|(now, before)| now != before));
@@ -992,7 +992,7 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     net.sql("ALTER ROLE adit_vpn_node_b LOGIN; GRANT adit_vpn_nodes TO adit_vpn_node_b");
     let output = adit(&["status", "--json", "--dir", &net.path("b")]);
     assert!(text(&output).contains("made without this node"), "{}", text(&output));
-    net.refused(&["rekey", "--dir", &hub], "node b is not believed");
+    net.refused(&["rekey", "--dir", &hub], "node b is not trusted");
     net.sql("UPDATE adit.node SET removed = now() WHERE name = 'b'");
 
     // Rows that were restored from before a rekey, and a record that the database has altered, are rejected.
@@ -1000,7 +1000,7 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     net.sql(altered);
     net.refused(
         &["rekey", "--dir", &hub],
-        "generation 2 is not taken: the network's owner has not signed it",
+        "generation 2 is not accepted: the network's owner has not signed it",
     );
     net.sql(altered);
     net.sql("UPDATE adit.rekey_wrap SET sealed = set_byte(sealed, 3, get_byte(sealed, 3) # 1) WHERE reader = 1");
@@ -1008,7 +1008,7 @@ fn a_rekey_reaches_each_member_and_no_one_else() {
     net.sql("UPDATE adit.rekey_wrap SET sealed = set_byte(sealed, 3, get_byte(sealed, 3) # 1) WHERE reader = 1");
     net.sql("CREATE TABLE public.kept AS SELECT * FROM adit.rekey_wrap WHERE generation = 3");
     net.sql("CREATE TABLE public.kept_record AS SELECT * FROM adit.rekey WHERE generation = 3; DELETE FROM adit.rekey WHERE generation = 3");
-    net.refused(&["rekey", "--dir", &hub], "the database shows no record that leads there");
+    net.refused(&["rekey", "--dir", &hub], "the database has no record that leads there");
     net.sql("INSERT INTO adit.rekey SELECT * FROM public.kept_record; INSERT INTO adit.rekey_wrap SELECT * FROM public.kept");
     let said = net.done(&["rekey", "--dir", &hub]);
     assert!(said.contains("generation 4"), "{said}");

@@ -78,7 +78,7 @@ fn the_owner_changes_the_settings_and_the_database_does_not() {
     assert!(net.status("a").contains("settings 2: durability strict, audit none"));
     assert!(net.status("a").contains("of at most 2 GB"));
     assert!(net.done("hub", &["set", "--retention", "2GB"]).contains("Nothing was changed"));
-    net.refused("hub", &["set"], "say what to set");
+    net.refused("hub", &["set"], "choose a setting");
     net.refused("hub", &["set", "--packet-size", "100"], "between 1280 and 7900");
     net.refused("a", &["set", "--retention", "3GB"], "only node 1");
     // If a node's files are changed so that it appears to be the owner, the database and the signature contradict this.
@@ -166,12 +166,12 @@ fn a_removed_node_stays_away_and_its_name_and_address_are_free() {
     net.done("hub", &["remove", "b", "--yes", "--keep-key"]);
     let flip = "UPDATE adit.node SET removed = NULL WHERE id = 3";
     net.sql(flip);
-    assert!(net.status("a").contains("b is not believed: its MAC is wrong"), "{}", net.status("a"));
+    assert!(net.status("a").contains("b is not trusted: its MAC is wrong"), "{}", net.status("a"));
     net.sql("UPDATE adit.node SET removed = now() WHERE id = 3");
-    assert!(!net.status("a").contains("b is not believed"), "{}", net.status("a"));
+    assert!(!net.status("a").contains("b is not trusted"), "{}", net.status("a"));
     // The database cannot present a current node as removed either.
     net.sql("UPDATE adit.node SET removed = now() WHERE id = 2");
-    assert!(net.status("hub").contains("a is not believed"), "{}", net.status("hub"));
+    assert!(net.status("hub").contains("a is not trusted"), "{}", net.status("hub"));
     net.sql("UPDATE adit.node SET removed = NULL WHERE id = 2");
 
     // The node gets the same name and address, with a new number, role and keys.

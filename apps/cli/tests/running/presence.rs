@@ -162,7 +162,9 @@ fn a_server_of_another_folder_is_seen_too() {
         server.dir.path(),
         "second.log",
     );
-    until("it is refused", || second.log().contains(&format!("runs already (process {pid})")));
+    until("it is refused", || {
+        second.log().contains(&format!("is already running (process {pid})"))
+    });
 }
 
 #[test]

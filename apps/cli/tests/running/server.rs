@@ -33,7 +33,7 @@ fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
     let mut first = server.run();
     assert_running();
     let (second, said) = server.adit("server run");
-    assert!(!second && said.contains("runs already"), "{said}");
+    assert!(!second && said.contains("is already running"), "{said}");
     assert_eq!(first.end(), Some(0), "{}", first.log());
     assert_undone();
 
@@ -263,7 +263,7 @@ fn an_address_in_use_is_not_given_away() {
     server.await_connected(&["first"]);
     // The pool begins here.
     let (added, said) = server.adit("server client add second --ip 10.73.0.2 -o second.ovpn");
-    assert!(!added && said.contains("first has the address"), "{said}");
+    assert!(!added && said.contains("first currently has the address"), "{said}");
     let (added, said) = server.adit("server client add second --ip 10.73.0.3 -o second.ovpn");
     assert!(added, "{said}");
     let other = server.client("third", "");
@@ -285,7 +285,7 @@ fn up_goes_the_whole_way_and_is_safe_to_repeat() {
     let mut again = up();
     until("the second ends", || again.child.try_wait().unwrap().is_some());
     assert!(again.child.wait().unwrap().success());
-    assert!(first.log().contains("runs already"), "{}", first.log());
+    assert!(first.log().contains("is already running"), "{}", first.log());
     assert_eq!(first.end(), Some(0));
 }
 

@@ -36,11 +36,11 @@ pub struct DirectoryInit {
     pub is_new: bool,
     /// The database, and the role of the node.
     pub chosen: DirectoryChosen,
-    /// The number of appended changes, which the directory lacked.
+    /// The number of changes that the directory lacked and that were appended.
     pub appended: usize,
-    /// The number of removed rows, which were not valid changes.
+    /// The number of removed rows that were not valid changes.
     pub removed: usize,
-    /// The roles of former members, which can no longer log in.
+    /// The roles of former members. They can no longer log in.
     pub retired: Vec<String>,
 }
 
@@ -202,12 +202,12 @@ impl Init<'_> {
         }
         if !is_superuser && !makes_roles {
             return Err(Fault::operator(format!(
-                "{user:?} may not make roles, and each node gets one; as a superuser: ALTER ROLE \"{user}\" CREATEROLE"
+                "{user:?} may not create roles, and each node needs one; as a superuser: ALTER ROLE \"{user}\" CREATEROLE"
             )));
         }
         if !flag(3)? {
             return Err(Fault::operator(format!(
-                "{user:?} may not make a schema in {database:?}; as its owner: GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\""
+                "{user:?} may not create a schema in {database:?}; as its owner: GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\""
             )));
         }
         self.execute(&sql::roles(tag, !is_superuser)).await?;

@@ -168,7 +168,7 @@ fn name_of(paths: &Paths) -> Result<String, Fault> {
     Ok(name.map_or_else(|| super::short(&own), ToString::to_string))
 }
 
-/// Returns the keys with which this machine signs.
+/// Returns the keys that this machine signs with.
 fn own_signers(paths: &Paths) -> Result<Vec<KeyHash>, Fault> {
     let mut signers = vec![load_key(&paths.node_key_file())?.public_hash()];
     let admin = admin_keys::read(&paths.admin_key_file())?;

@@ -104,7 +104,7 @@ pub(crate) async fn check_identity(client: &Client, mesh: &MeshId) -> Result<(),
     match identity(client).await? {
         Some(found) => is_of(&found, mesh),
         None => Err(Fault::operator(
-            "the database has no directory of a mesh; make it with: adit mesh directory postgres URL --init",
+            "the database has no directory of a mesh; create it with: adit mesh directory postgres URL --init",
         )),
     }
 }
@@ -113,13 +113,13 @@ pub(crate) async fn check_identity(client: &Client, mesh: &MeshId) -> Result<(),
 pub(super) fn is_of((version, id): &(i32, Vec<u8>), mesh: &MeshId) -> Result<(), Fault> {
     if *version != VERSION {
         return Err(Fault::operator(format!(
-            "the directory in the database is of version {version}, and this adit knows {VERSION}: use the adit that the other \
+            "the directory in the database has version {version}, and this adit supports {VERSION}: use the adit that the other \
              nodes use"
         )));
     }
     if id != mesh {
         return Err(Fault::operator(format!(
-            "the database has the directory of another mesh ({}): each mesh needs a database of its own",
+            "the database has the directory of another mesh ({}): each mesh needs its own database",
             crate::short(id)
         )));
     }

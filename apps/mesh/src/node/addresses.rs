@@ -6,7 +6,7 @@ use std::time::Duration;
 use adit_engine::Instant;
 use adit_runtime::clock::now;
 
-/// The interval at which the interfaces are read.
+/// How often the interfaces are read.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Watches the addresses at which others may reach this node.

@@ -189,7 +189,7 @@ impl Running {
             Action::SetNames { key, node } => {
                 format!("changes {} to {}", self.name(key), node.name)
             }
-            Action::SetThreshold(count) => format!("asks for {count} admins"),
+            Action::SetThreshold(count) => format!("requires {count} admins"),
             Action::Rotate(rotation) => {
                 format!("replaces the key {}", self.name(&rotation.old))
             }

@@ -168,7 +168,7 @@ impl Running {
         } else if let Some(socket) = self.driver.act(|node, now, out| node.stop_apps(now, out)) {
             self.close_unused();
             self.apps.unused = Some((socket, now() + LAST_PACKETS));
-            say!(1, "OpenVPN apps are not served any more");
+            say!(1, "OpenVPN apps are no longer served");
         }
     }
 
@@ -324,7 +324,7 @@ impl Running {
         let hosts = hosts(&known.iter().map(SocketAddr::ip).collect::<Vec<_>>());
         if hosts.is_empty() {
             return Err(Fault::environment(
-                "this machine has no address that an app could reach: name one with openvpn-host in mesh.toml",
+                "this machine has no address that an app can reach: set one with openvpn-host in mesh.toml",
             ));
         }
         Ok(hosts.into_iter().map(|ip| remote(ip.to_string())).collect())

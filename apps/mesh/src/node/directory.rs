@@ -154,7 +154,7 @@ impl NodeDirectory {
     fn disconnected(&mut self, reason: &str) {
         let reason = clean(reason);
         if self.problem.as_ref() != Some(&reason) {
-            tracing::warn!("directory: {reason}; the node goes on with its own file");
+            tracing::warn!("directory: {reason}; the node continues with its own file");
         }
         self.set_state(None, Some(reason));
         self.sync.disconnected();
@@ -172,14 +172,12 @@ impl NodeDirectory {
     fn warn(&mut self, node: &Node) {
         let mismatches = self.sync.counters().mismatches;
         if mismatches != std::mem::replace(&mut self.mismatches, mismatches) {
-            tracing::warn!(
-                "directory: entries that it had shown are gone or replaced: everything is read again"
-            );
+            tracing::warn!("directory: entries are gone or replaced; everything is read again");
         }
         match (self.sync.lacks(now(), node.changes()), self.warned) {
             (None, _) | (Some(0), None) => {}
             (Some(0), Some(_)) => {
-                say!(1, "directory: it has all changes again");
+                say!(1, "directory: complete again");
                 self.warned = None;
             }
             (Some(lacks), warned) => {
@@ -312,8 +310,8 @@ impl Running {
         }
         if report.invalid_entries > 0 {
             warnings.push(format!(
-                "the directory has {} entries that are no valid changes; its owner removes them: adit mesh directory postgres \
-                 URL --init",
+                "the directory has {} entries that are not valid changes; its owner removes them: adit mesh directory \
+                 postgres URL --init",
                 report.invalid_entries
             ));
         }
@@ -323,7 +321,7 @@ impl Running {
 
 fn lacks_text(lacks: usize) -> String {
     format!(
-        "the directory lacks {lacks} changes that neighbours have; this node appends its own again, and for the others: adit mesh \
+        "the directory lacks {lacks} changes that neighbours have; this node appends its own again; for the others, use: adit mesh \
          directory postgres URL --init"
     )
 }
@@ -480,7 +478,7 @@ fn is_refusal(error: &tokio_postgres::Error) -> bool {
 }
 
 fn nonsense() -> Fault {
-    Fault::peer("the database answers something that makes no sense")
+    Fault::peer("the database's answer is not valid")
 }
 
 fn key_hash(row: &Row, column: usize) -> Result<KeyHash, Fault> {

@@ -36,11 +36,11 @@ pub(crate) struct MeshDuty {
     pub(crate) dir: Option<PathBuf>,
     /// The mesh's name on this machine.
     pub(crate) name: String,
-    /// The UDP port, which overrides the settings.
+    /// The UDP port. Overrides the settings.
     pub(crate) port: Option<u16>,
     /// Whether the machine's DNS settings may change.
     pub(crate) names: bool,
-    /// The gateway for the internet, which overrides the settings.
+    /// The gateway for the internet. Overrides the settings.
     pub(crate) exit: Option<String>,
 }
 

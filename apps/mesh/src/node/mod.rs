@@ -80,7 +80,7 @@ struct Running {
     apps: AppServer,
     /// The last plan's changes that the kernel refused, as logged.
     refused: Vec<String>,
-    /// The time at which these are tried again.
+    /// The time when these are tried again.
     retry_at: Option<Instant>,
     /// The logged problems with comparisons.
     trust_problems: Vec<String>,
@@ -173,7 +173,7 @@ impl Instance for Running {
     }
 
     fn reload(&mut self) {
-        say!(1, "nothing is read again but by a restart");
+        say!(1, "only a restart reads files again");
     }
 
     fn request(&mut self, request: Request) -> Response {

@@ -1,4 +1,4 @@
-//! A DNS server on the node's own addresses, which resolves the mesh's names for programs on this machine.
+//! A DNS server on the node's own addresses. It resolves the mesh's names for programs on this machine.
 //!
 //! It answers for `NAME.MESH.internal` and for the addresses of the mesh. If the machine cannot send it only queries for these names, it
 //! receives all queries and forwards the others to the machine's previous servers. It forwards only for this machine and the OpenVPN apps
@@ -56,7 +56,7 @@ struct Resolver {
     foreign: Arc<Semaphore>,
 }
 
-/// The running server, which ends when it is dropped.
+/// The running server. It ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Names {
     resolver: Arc<Resolver>,

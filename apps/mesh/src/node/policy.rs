@@ -181,7 +181,7 @@ impl NodePolicy {
 
     fn kept(&self) -> &'static str {
         match (&self.text, &self.filter) {
-            (Some(_), _) => "the former one stays in force",
+            (Some(_), _) => "the previous one stays in force",
             (None, None) => "members reach each other until then",
             (None, Some(_)) => "no packets pass",
         }
@@ -342,7 +342,7 @@ mod tests {
         let former = policy(23);
         let mut started = machine.starts(Some(&former), &machine.node(Some(&former), None));
         assert!(rules(&mut started).contains("tcp dport 23"));
-        assert!(started.problem().unwrap().contains("former one stays"));
+        assert!(started.problem().unwrap().contains("previous one stays"));
         let arrived = machine.node(Some(&policy(22)), None);
         started.update(&arrived).unwrap();
         assert!(rules(&mut started).contains("tcp dport 22") && started.problem().is_none());

@@ -175,7 +175,7 @@ impl Running {
             let parts: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
             (!parts.is_empty()).then(|| {
                 format!(
-                    "{} sends too much, and was limited: {} were dropped",
+                    "{} sends too much and is limited: {} dropped",
                     self.name(&key),
                     parts.join(", ")
                 )

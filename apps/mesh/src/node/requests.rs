@@ -43,7 +43,7 @@ impl Running {
                 Ok(Response::MeshDirectory(self.directory_report().map(Box::new)))
             }
             Request::MeshSetPolicy { text } => self.set_policy(text),
-            _ => Err(Fault::operator("a node of a mesh does not know this request")),
+            _ => Err(Fault::operator("a mesh node does not support this request")),
         };
         result.unwrap_or_else(|fault| Response::Error { message: fault.to_string() })
     }
@@ -53,7 +53,7 @@ impl Running {
         let name = invitation.name.as_deref().map(node_name).transpose()?;
         if name.is_some() && invitation.uses > 1 {
             return Err(Fault::operator(
-                "a token with a name is for one node: leave out --uses, or the name",
+                "a token with a name is for one node: omit --uses or the name",
             ));
         }
         let terms = Terms {

@@ -15,7 +15,7 @@ use crate::reach::Reach;
 use crate::roster_file::RosterFile;
 use crate::state::encode_invitations;
 
-/// The minimum time between two writes of endpoints, which are needed only after a restart.
+/// The minimum time between two writes of endpoints. Endpoints are needed only after a restart.
 const ENDPOINTS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The files of a running node.
@@ -26,7 +26,7 @@ pub(super) struct Store {
     reach_file: PathBuf,
     invitations_file: PathBuf,
     state: PathBuf,
-    /// The time at which changed endpoints are written.
+    /// The time when changed endpoints are written.
     endpoints_at: Option<Instant>,
     endpoints_written: Option<Instant>,
 }

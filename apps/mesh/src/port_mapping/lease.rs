@@ -19,7 +19,7 @@ pub(super) struct Lease {
     mapping: PortMapping,
     /// The address at which others reach the port.
     pub(super) external: SocketAddr,
-    /// The time at which the mapping ends unless it is renewed.
+    /// The time when the mapping ends unless it is renewed.
     pub(super) expires: Instant,
 }
 

@@ -43,7 +43,7 @@ enum Answer {
     None,
 }
 
-/// The gateway's behaviour, which a test may change.
+/// The gateway's behaviour. A test may change it.
 #[derive(Clone, Copy)]
 struct Behaviour {
     pcp: Answer,

@@ -409,9 +409,7 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
     }
 
     fn request(&mut self, _: Request) -> Response {
-        Response::Error {
-            message: "this is a client: it can be asked for its status, or to stop".into(),
-        }
+        Response::Error { message: "this is a client: it supports only status and stop".into() }
     }
 
     fn report(&mut self, report: &mut StatusReport) {

@@ -38,7 +38,7 @@ pub(super) struct Network {
     pings_left: u8,
     /// Whether a session was up when the machine was suspended. If it ends now, the next one begins without a wait.
     woke: bool,
-    /// The time at which the connection is checked, and the number of packets received before the path changed.
+    /// The time when the connection is checked, and the number of packets received before the path changed.
     check: Option<(tokio::time::Instant, u64)>,
     ticked: Instant,
     /// The number of recursive packets at the last log line, and the time of that line.
@@ -184,7 +184,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.peer.and_then(|peer| plane.counters(peer)).map_or(0, |counters| counters.rx_packets)
     }
 
-    /// Returns the time at which [`Self::check_stream`] is due.
+    /// Returns when [`Self::check_stream`] is due.
     pub(super) fn check_due(&self) -> Option<tokio::time::Instant> {
         self.network.check.map(|(at, _)| at)
     }

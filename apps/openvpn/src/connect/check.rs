@@ -46,7 +46,7 @@ const SIZES: [usize; 4] = [1400, 1300, 1200, 1000];
 /// The first port that does not require root.
 const FIRST_FREE_PORT: u16 = 1024;
 
-/// The size of a small packet, which passes if any packet does.
+/// The size of a packet that passes if any packet does.
 const SMALL: usize = 64;
 
 /// The stages, in order.
@@ -146,7 +146,7 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
     }
     // DNS settings left behind by a killed client would mislead the check.
     host::clean_up_dns()
-        .map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))?;
+        .map_err(|e| Fault::environment(format!("cannot query interfaces: {e}")))?;
     let socket = &profile.options.socket;
     // A mark that the profile requests, or that bypasses a kill switch.
     let keeps_in = |left: &Leftover| matches!(left, Leftover::KillSwitch | Leftover::Unclaimed);
@@ -306,7 +306,7 @@ impl Checker {
             let names: Vec<&str> = self.not_tried.iter().map(|stage| stage.name()).collect();
             println!(
                 "--    not tried: {}\n      This server would end another session of this profile, on any device.\n      \
-                 To try them all the same: adit connect --check --full PROFILE",
+                 To try them anyway: adit connect --check --full PROFILE",
                 names.join(", ")
             );
         }
@@ -334,9 +334,8 @@ impl Checker {
         let reason = &self.last_reason;
         match self.next_stage() {
             Stage::Reply => format!(
-                "{} does not answer ({reason}): is the server running, is {} to this port let \
-                 through, and is the wrapping key (tls-crypt, tls-auth) the server's? A server says \
-                 nothing to a wrong key",
+                "{} does not answer ({reason}): is the server running, is {} to this port let through, and is the \
+                 wrapping key (tls-crypt, tls-auth) the server's? A server does not answer a wrong key",
                 self.remote,
                 if self.stream { "TCP" } else { "UDP" }
             ),

@@ -195,10 +195,10 @@ fn conclude(ended: EndReason<Reason>, with_password: bool) -> Result<ExitCode, F
 /// Explains why a client ended, with a remedy.
 fn explain(reason: &Reason, with_password: bool) -> Fault {
     match reason {
-        Reason::EndRequested | Reason::Checked => Fault::ours("it was asked to end"),
+        Reason::EndRequested | Reason::Checked => Fault::ours("it was stopped by request"),
         Reason::AuthFailed(words) if words.is_empty() && with_password => Fault::peer(
-            "the server refused this client (AUTH_FAILED): check user name and password, or ask \
-             whether the certificate was revoked",
+            "the server refused this client (AUTH_FAILED): check user name and password, or find out whether the \
+             certificate was revoked",
         ),
         Reason::AuthFailed(words) if words.is_empty() => Fault::peer(
             "the server refused this client (AUTH_FAILED): its certificate was revoked or replaced; ask \
@@ -209,20 +209,18 @@ fn explain(reason: &Reason, with_password: bool) -> Fault {
             log::clean(words)
         )),
         Reason::Halted(words) => {
-            Fault::peer(format!("the server sent this client away: {}", log::clean(words)))
+            Fault::peer(format!("the server ended the session: {}", log::clean(words)))
         }
         Reason::RetriesExhausted => Fault::peer(
             "no server could be reached ('connect-retry-max'): try `adit connect --check PROFILE`",
         ),
         Reason::SessionTimeout => {
-            Fault::peer("the time for this session is over (session-timeout)")
+            Fault::peer("the session has reached its time limit (session-timeout)")
         }
         Reason::PingExit => {
-            Fault::peer("the server fell silent, and its clients are to end then (ping-exit)")
+            Fault::peer("the server is silent, and the configuration says to end then (ping-exit)")
         }
-        Reason::Inactive => Fault::peer(
-            "too little passed through the tunnel, and clients are to end then (inactive)",
-        ),
+        Reason::Inactive => Fault::peer("too little traffic passed through the tunnel (inactive)"),
         Reason::TlsExit(reason) => Fault::peer(format!(
             "the handshake failed (tls-exit): {}",
             log::clean(&reason.to_string())
@@ -302,8 +300,8 @@ fn overlaps(tunnel: &TunnelConfig, local: &[IpNet]) -> Vec<String> {
             local.iter().filter(is_network).find(same).filter(|_| is_network(&&net))
         {
             notes.push(format!(
-                "the tunnel's network {net} overlaps {other}, which this machine is in already: hosts in \
-                 both may not be reached; the server's operator or this network has to use another range"
+                "the tunnel's network {net} overlaps {other}, which this machine is already in: hosts in both may be \
+                 unreachable; the server or this network must use another range"
             ));
         }
     }

@@ -121,7 +121,7 @@ impl PlanCheck for PullPolicy {
         }
         if let Some(dns) = dns {
             if self.own.apply_dns != Some(true) {
-                return Err("plan: DNS settings, which the configuration does not ask for".into());
+                return Err("plan: DNS settings, which the configuration does not request".into());
             }
             dns.check().map_err(|why| format!("plan: DNS: {why}"))?;
         }
@@ -136,7 +136,7 @@ impl PlanCheck for PullPolicy {
             && !configured(&self.own.redirect_gateway)
             && !configured(&self.own.redirect_private)
         {
-            return Err("plan: all traffic, which the configuration does not ask for".into());
+            return Err("plan: all traffic, which the configuration does not request".into());
         }
         match routes.iter().find(|route| !self.is_own(route, plan)) {
             Some(route) => Err(format!("plan: the route {} is not the configuration's", route.net)),

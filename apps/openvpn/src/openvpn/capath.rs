@@ -49,8 +49,8 @@ pub(super) fn add(common: &mut CommonTlsOptions, path: &Path) -> Result<(), Faul
     let shown = path.display();
     let problem = |e: std::io::Error| {
         Fault::operator(format!(
-            "--capath fails with '{shown}': {e}: name a directory with authorities' certificates that \
-             `openssl rehash` went through"
+            "--capath fails with '{shown}': {e}: name a directory of authorities' certificates, prepared with `openssl \
+             rehash`"
         ))
     };
     let mut names = Vec::new();

@@ -317,8 +317,8 @@ impl Hooks for ClientHooks<'_> {
             }
             Signal::Hangup if self.ground.has_dropped() => {
                 tracing::warn!(
-                    "the rights to open the device again were given up ('user'): connecting again with \
-                     the configuration as it was; restart the program to read it again"
+                    "the privileges to open the device again were dropped ('user'): connecting again with the previous \
+                     configuration; restart the program to read it again"
                 );
                 Reaction::Reload
             }

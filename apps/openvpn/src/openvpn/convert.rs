@@ -222,7 +222,7 @@ fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
         Family::V6 => ip.is_ipv6(),
     };
     addresses.map(|address| address.ip()).find(fits).ok_or_else(|| {
-        Fault::operator(format!("local {host}: no address of the family that 'proto' asks for"))
+        Fault::operator(format!("local {host}: no address of the family of 'proto'"))
     })
 }
 
@@ -416,7 +416,9 @@ pub(crate) fn add_configured(
         match spec.resolve(context) {
             Some(route) => plan.routes.push(planned(&route, context.gateway4)),
             None => {
-                notes.push(format!("a 'route' is left out, its words mean nothing here: {spec:?}"));
+                notes.push(format!(
+                    "a 'route' is left out, because its arguments are not valid: {spec:?}"
+                ));
             }
         }
     }
@@ -428,7 +430,7 @@ pub(crate) fn add_configured(
             }
             None => {
                 notes.push(format!(
-                    "a 'route-ipv6' is left out, its words mean nothing here: {spec:?}"
+                    "a 'route-ipv6' is left out, because its arguments are not valid: {spec:?}"
                 ));
             }
         }

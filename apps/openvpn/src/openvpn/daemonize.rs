@@ -25,7 +25,7 @@ pub(crate) struct Daemonizer {
     dropped: bool,
     /// Whether the process runs as another user than the one that started it.
     changed_user: bool,
-    /// The helper process, which ends with this process.
+    /// The helper process. It ends with this process.
     helper: Option<Running>,
     notifier: Option<Notifier>,
     /// Whether the service manager has been notified (`READY=1`).

@@ -38,7 +38,7 @@ pub(crate) struct TlsMaterial {
     common: CommonTlsOptions,
     require_client_cert: bool,
     password_from: Option<AskPass>,
-    /// The warnings logged so far, which are not repeated when a revocation list is read again.
+    /// The warnings logged so far. They are not repeated when a revocation list is read again.
     warned: Vec<String>,
 }
 
@@ -371,8 +371,8 @@ fn prompt_name(question: &str) -> Result<String, Fault> {
 
 fn no_terminal(question: &str, e: &io::Error) -> Fault {
     Fault::operator(format!(
-        "'{}' cannot be asked without a terminal ({e}): put user name and password on two lines of \
-         a file and name it behind 'auth-user-pass', or the key's password behind 'askpass'",
+        "'{}' cannot be asked without a terminal ({e}): put user name and password on two lines of a file and name it in \
+         'auth-user-pass', or the key's password in 'askpass'",
         question.trim_end_matches(": ")
     ))
 }

@@ -91,7 +91,7 @@ pub(super) async fn run(
 fn listen(options: &Options) -> Result<ListenSocket, Fault> {
     let listeners = convert::listeners(options)?;
     let [listener] = listeners.as_slice() else {
-        return Err(Fault::operator("local: one of two points has one address: keep one line"));
+        return Err(Fault::operator("local: a point-to-point end has one address; keep one line"));
     };
     if listener.transport == Transport::Tcp {
         return adit_openvpn_service::listen(listener, &convert::socket_tuning(options))

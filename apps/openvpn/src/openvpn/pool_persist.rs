@@ -17,7 +17,7 @@ use adit_runtime::helper::files::{self, WriteMode};
 
 type Leases = Vec<(String, Vec<IpNet>)>;
 
-/// The lease file, which is written at intervals.
+/// The lease file. It is written at intervals.
 ///
 /// It is replaced as a whole, so that it is never half written. If the directory does not permit that, it is written in
 /// place, through a descriptor opened earlier.

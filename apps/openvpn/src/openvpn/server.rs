@@ -56,7 +56,7 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
         && let Err(e) = files::open(folder)
     {
         return Err(Fault::operator(format!(
-            "client-config-dir: cannot read '{}': {e}: make the directory, or remove the line",
+            "client-config-dir: cannot read '{}': {e}: create the directory, or remove the line",
             folder.display()
         )));
     }
@@ -144,8 +144,8 @@ pub(super) async fn run(
 /// The directory of control sockets.
 const RUN: &str = "/run/adit";
 
-/// Returns the control socket for `adit status`, `kick`, `reload` and `filter`, named after the process, since a
-/// configuration has no name.
+/// Returns the control socket for `adit status`, `kick`, `reload` and `filter`, named after the process, because a configuration has no
+/// name.
 pub(crate) fn control_socket(pid: u32) -> PathBuf {
     Path::new(RUN).join(format!("openvpn-{pid}.sock"))
 }
@@ -229,8 +229,8 @@ impl Hooks for ServerHooks<'_> {
             Signal::Terminate | Signal::Interrupt => Reaction::Stop,
             Signal::Hangup | Signal::User1 if self.ground.has_dropped() => {
                 tracing::warn!(
-                    "the rights to open device and port again were given up ('user'): only \
-                     certificates are read again; restart the service for the rest"
+                    "the privileges to open device and port again were dropped ('user'): only certificates are read \
+                     again; restart the service for the rest"
                 );
                 Reaction::Reload
             }
@@ -353,7 +353,7 @@ impl CrlFile {
             Err(fault) => {
                 let reason = fault.to_string();
                 if self.failure.as_ref() != Some(&reason) {
-                    tracing::error!("CRL: the former list stays in force: {reason}");
+                    tracing::error!("CRL: the previous list stays in force: {reason}");
                     self.failure = Some(reason);
                 }
                 None

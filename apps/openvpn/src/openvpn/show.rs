@@ -49,8 +49,9 @@ fn digests() -> String {
 
 fn suites() -> String {
     let (new, old) = tls::suite_names();
-    let mut text =
-        String::from("TLS ciphers, most wanted first.\n\nFor TLS 1.3 (--tls-ciphersuites):\n\n");
+    let mut text = String::from(
+        "TLS ciphers, in order of preference.\n\nFor TLS 1.3 (--tls-ciphersuites):\n\n",
+    );
     new.iter().for_each(|name| text.extend([name.as_str(), "\n"]));
     text.push_str("\nFor TLS 1.2 (--tls-cipher):\n\n");
     old.iter().for_each(|name| text.extend([name.as_str(), "\n"]));

@@ -168,7 +168,7 @@ pub(super) fn programs() -> Result<PathBuf, Fault> {
     };
     debian.into_iter().chain(std::env::split_paths(&path)).find(complete).ok_or_else(|| {
         Fault::environment(format!(
-            "the demo makes a database of its own and finds no PostgreSQL {OLDEST} or newer: apt install postgresql"
+            "the demo creates its own database, and found no PostgreSQL {OLDEST} or newer: apt install postgresql"
         ))
     })
 }

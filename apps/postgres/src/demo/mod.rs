@@ -104,7 +104,7 @@ type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 pub fn run(options: &DemoOptions, tell: OnProgress<'_>) -> Result<(), Fault> {
     cluster::programs()?;
     let interrupt = Interrupt::catch()?;
-    stage(tell, "a database in a temporary folder, two machines without a cable");
+    stage(tell, "a database in a temporary folder, two machines without a connection");
     let mut world = DemoSetup::new(&options.program, &interrupt)?;
     let mut report = Report { database: world.cluster.version()?, ..Report::default() };
     done(tell, &report.database);
@@ -115,7 +115,7 @@ pub fn run(options: &DemoOptions, tell: OnProgress<'_>) -> Result<(), Fault> {
     let [east, west] = &world.ends;
     done(tell, &format!("{}: {}, {}: {}", NAMES[0], list(east), NAMES[1], list(west)));
     pings(&world, &interrupt, tell)?;
-    stage(tell, "round trips, nothing else under way");
+    stage(tell, "round trips, no other traffic");
     let [east, west] = &world.ends;
     let (p50, p99, count) = round_trips(east, west, &interrupt)?;
     (report.round_trip_p50, report.round_trip_p99, report.round_trips) = (p50, p99, count);

@@ -135,7 +135,7 @@ impl<'a, 'k> Export<'a, 'k> {
             OpenOutcome::Proven => (whole, ""),
             OpenOutcome::Claimed => (whole, "not proven: exported without a key"),
             OpenOutcome::Headers { length } => {
-                (length, "headers as the log's columns tell them; the packet is sealed")
+                (length, "headers from the log's columns; the packet is sealed")
             }
             OpenOutcome::Sealed | OpenOutcome::Forged => (0, ""),
         };

@@ -21,7 +21,7 @@ const EPOCH: &str = "SELECT e.record, e.signature, w.enc, w.sealed FROM adit.epo
 /// The result of opening a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum OpenOutcome {
-    /// The whole packet, which the sender provably wrote.
+    /// The whole packet. The sender provably wrote it.
     Proven,
     /// The whole packet, according to the database.
     Claimed,

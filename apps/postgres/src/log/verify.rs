@@ -74,7 +74,7 @@ pub fn verify(access: &LogAccess, say: &mut dyn FnMut(&str)) -> Result<VerifyRep
         }
         if verified.all.unsigned > 0 {
             say(
-                "(A sender signs within a second; what was in doubt when a connection was lost stays unsigned. Who can read such a row could have written it too.)",
+                "(A sender signs within a second; rows that were uncertain when a connection was lost stay unsigned. Readers of such a row could also have written it.)",
             );
         }
         Ok(verified)
@@ -291,7 +291,7 @@ impl StreamVerification<'_> {
         let standby = snapshot.query_one(standby, &[]).await.and_then(|row| row.try_get(0));
         if !leaf.durable && standby.map_err(|error| statement_fault(&error))? {
             say(&format!(
-                "{}: leaf {no} is not on a standby (durability volatile): not looked at",
+                "{}: leaf {no} is not on a standby (durability volatile): not checked",
                 self.log_stream.name()
             ));
         } else if let (None, Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
@@ -318,7 +318,7 @@ impl StreamVerification<'_> {
         }
         if let (Some(dropped), Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
             say(&format!(
-                "{}: leaf {} with the rows from {first_seq} on has expired ({}): not looked at",
+                "{}: leaf {} with the rows from {first_seq} on has expired ({}): not checked",
                 self.log_stream.name(),
                 leaf.no,
                 super::tail::time(dropped)

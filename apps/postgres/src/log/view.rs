@@ -103,7 +103,7 @@ impl<'k> View<'k> {
         view.settings(access).await?;
         if matches!(access.keys, Keys::None) {
             view.notes.push(
-                "Without the auditor's key (--key FILE) nodes, records and packets are what the database says they are."
+                "Without the auditor's key (--key FILE) nodes, records and packets are as the database shows them, without proof."
                     .into(),
             );
         }
@@ -122,7 +122,7 @@ impl<'k> View<'k> {
         match verified {
             Some(Ok(())) => {}
             Some(Err(error)) => self.doubts.push(format!("the network's row: {error}")),
-            None => self.doubts.push("the network's row makes no sense".into()),
+            None => self.doubts.push("the network's row is not valid".into()),
         }
     }
 
@@ -169,7 +169,7 @@ impl<'k> View<'k> {
         for row in &rows {
             let Some((record, mac)) = directory::node_record(row) else {
                 let name: String = row.try_get(1).unwrap_or_default();
-                self.doubts.push(format!("node {}: its row makes no sense", clean(&name)));
+                self.doubts.push(format!("node {}: its row is not valid", clean(&name)));
                 continue;
             };
             let public = match self.key() {
@@ -211,7 +211,7 @@ impl<'k> View<'k> {
         let picky = access.from.is_some() || access.to.is_some() || access.stream.is_some();
         if self.log_streams.is_empty() && picky {
             return Err(Fault::operator(if me.is_some() {
-                "no such stream is addressed to this node, and a node reads no other: the auditor's role does (--url)"
+                "no such stream is addressed to this node, and a node can read no other; the auditor's role can (--url)"
             } else {
                 "there is no such stream"
             }));
@@ -287,7 +287,7 @@ fn missing(error: &tokio_postgres::Error) -> Fault {
     match error.code().map(|code| code.code()) {
         Some("42P01" | "3F000") => no_network(),
         Some("42501") => Fault::operator(
-            "this role may not read the network: as an administrator, GRANT adit_TAG_auditors TO it",
+            "this role may not read the network; as an administrator: GRANT adit_TAG_auditors TO it",
         ),
         _ => statement_fault(error),
     }

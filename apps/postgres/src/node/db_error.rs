@@ -79,7 +79,7 @@ fn advice(code: &SqlState) -> Option<&'static str> {
         }
         SqlState::CANNOT_CONNECT_NOW => "the database is starting up or shutting down",
         SqlState::TOO_MANY_CONNECTIONS => {
-            "the database has no connection left: raise max_connections"
+            "the database has no free connection: raise max_connections"
         }
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
             "the database does not accept this node's password or role: was it removed, or the password changed?"

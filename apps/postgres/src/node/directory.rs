@@ -158,9 +158,9 @@ pub(crate) fn history(
     rows: &[Row],
     seen: Option<SettingsPin>,
 ) -> Result<History, String> {
-    let owner = owner.ok_or("the row of the node that made the network is not believed")?;
+    let owner = owner.ok_or("the row of the node that created the network is not trusted")?;
     let rows: Option<Vec<_>> = rows.iter().map(settings_record).collect();
-    let rows = rows.ok_or("a row makes no sense")?;
+    let rows = rows.ok_or("a row is not valid")?;
     History::verify(tag, owner, &rows, seen).map_err(|error| match error {
         SettingsError::Older { .. } | SettingsError::Changed { .. } => format!(
             "{error}; if the database was restored from a backup, remove the line \"settings\" from the file `pins` of each node"
@@ -181,9 +181,9 @@ pub(crate) fn verify(
 ) -> Result<Directory, DbError> {
     let (me, key) = (own.id, ring.newest());
     let (network, mac) = network_record(&tables.network)
-        .ok_or_else(|| DbError::new("the network's row in the database makes no sense"))?;
+        .ok_or_else(|| DbError::new("the network's row in the database is not valid"))?;
     network.verify(key, &mac).map_err(|error| {
-        DbError::new(format!("the network's row in the database is not believed: {error}"))
+        DbError::new(format!("the network's row in the database is not trusted: {error}"))
     })?;
     let records: Vec<_> = tables.nodes.iter().filter_map(node_record).collect();
     let owner = owner(&records, own, key, pins);
@@ -191,7 +191,7 @@ pub(crate) fn verify(
         match history(&network.tag, owner.as_ref(), &tables.settings, pins.settings()) {
             Ok(history) => (pins.update_settings(history, former), None),
             Err(reason) => {
-                let words = format!("network settings: not believed: {reason}");
+                let words = format!("network settings: not trusted: {reason}");
                 let Some(former) = former else { return Err(DbError::new(words)) };
                 (Rc::clone(former), Some(words))
             }
@@ -238,7 +238,7 @@ pub(crate) fn verify(
                     .insert(name, format!("there are more than {} nodes", limits::PEERS));
             }
             _ => {
-                directory.refused.insert(name, "no streams lead to and from it".into());
+                directory.refused.insert(name, "it has no streams".into());
             }
         }
     }
@@ -293,7 +293,7 @@ impl ClaimedSubnets {
         let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
         let subnet = subnets.iter().find(|a| self.0.iter().any(|b| overlap(a, b)))?;
         Some(format!(
-            "{subnet} behind it is also another's: the node with the lower number keeps it"
+            "{subnet} behind it also belongs to another node: the one with the lower number keeps it"
         ))
     }
 }

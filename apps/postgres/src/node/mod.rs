@@ -158,7 +158,7 @@ fn only_one(paths: &Paths) -> Result<File, Fault> {
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(_) => Err(Fault::environment(format!(
-            "this node is up already: another process holds {}",
+            "this node is already running: another process holds {}",
             path.display()
         ))),
     }
@@ -310,12 +310,12 @@ impl Instance for Node {
     }
 
     fn reload(&mut self) {
-        say!(1, "nothing is read again but by a restart");
+        say!(1, "only a restart reads files again");
     }
 
     fn request(&mut self, _: Request) -> Response {
         Response::Error {
-            message: "a node of a network in a database knows only status and stop".into(),
+            message: "a node of a network in a database supports only status and stop".into(),
         }
     }
 
@@ -365,7 +365,7 @@ impl Node {
         }
         for (name, reason) in &directory.refused {
             if self.refused.get(name) != Some(reason) && self.warnings.may(now()) {
-                tracing::warn!("node {name} is not talked to: {reason}");
+                tracing::warn!("node {name} is not contacted: {reason}");
             }
         }
         self.refused.clone_from(&directory.refused);

@@ -135,7 +135,7 @@ impl Pins {
                 self.path.display()
             )),
             Some(pin) if pin.removed && !removed => {
-                Err("it was removed from the network, and the database shows it as it was before"
+                Err("it was removed from the network, but the database shows it as it was before"
                     .into())
             }
             Some(pin) => {

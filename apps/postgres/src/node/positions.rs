@@ -148,7 +148,7 @@ impl Positions {
         let letter = kind.flag();
         let text = format!("{letter} {:>10} {:>10} {:>20} {chain}\n", stream.0, epoch.0, seq.0);
         if text.len() != LINE {
-            return Err(io::Error::other("a number that is none"));
+            return Err(io::Error::other("an invalid number"));
         }
         self.file.write_all_at(text.as_bytes(), (line * LINE) as u64)?;
         self.lines = self.lines.max(line + 1);

@@ -36,8 +36,8 @@ use adit_runtime::say;
 /// The time limit for a page.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The interval at which the nodes are read again without a notification. The constant below applies after a notification. Any role in the
-/// database may send one.
+/// How often the nodes are read again without a notification. The constant below applies after a notification. Any role in the database may
+/// send one.
 const NODES_AGAIN: Duration = Duration::from_secs(60);
 const NODES_PAUSE: Duration = Duration::from_millis(200);
 
@@ -374,7 +374,7 @@ fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Deliv
         if !shared.remember(PositionKind::Received, stream, receiver.position()) {
             if counters.unwritten.get() == 0 {
                 tracing::warn!(
-                    "the file of positions cannot be written: nothing is delivered until it can"
+                    "the file of positions cannot be written: nothing is delivered until then"
                 );
             }
             add(&counters.unwritten, delivery.len() as u64);
@@ -446,7 +446,7 @@ fn take(
     };
     if epoch.audit != settings.audit {
         return Err(format!(
-            "its audit policy is {}, and settings {} have another",
+            "its audit policy is {}, but settings {} have another",
             epoch.audit, epoch.settings
         ));
     }

@@ -218,7 +218,7 @@ impl Shared {
                 sender.renew();
             }
             self.work.notify_one();
-            say!(1, "network key: generation {sealing} seals what is sent");
+            say!(1, "network key: generation {sealing} seals sent packets");
         }
         if before.1 != oldest {
             self.receivers.borrow_mut().values_mut().for_each(|receiver| receiver.retire(oldest));

@@ -28,7 +28,9 @@ pub(super) fn tun() -> Finding {
         }
         Err(error) => Finding::problem("tun", format!("{TUN}: {error}"))
             .remedy("modprobe tun")
-            .remedy("if that fails: reboot into the installed kernel, its modules match no other")
+            .remedy(
+                "if that fails: reboot into the installed kernel; its modules match no other one",
+            )
             .fix(load),
     }
 }
@@ -109,13 +111,13 @@ pub(super) fn clock() -> Finding {
     if now.checked_add(Duration::from_secs(86_400)).is_some_and(|soon| soon < built) {
         return Finding::problem("clock", "the clock is earlier than this program's own file")
             .remedy("set it: timedatectl set-ntp true")
-            .remedy("certificates seem not yet valid otherwise");
+            .remedy("otherwise certificates seem not yet valid");
     }
     // timesyncd creates its directory when it starts, and the file when it first sets the clock.
     let folder = Path::new("/run/systemd/timesync");
     if folder.exists() && !folder.join("synchronized").exists() {
         return Finding::warning("clock", "the clock was not synchronised since boot")
-            .remedy("timedatectl set-ntp true, and let UDP port 123 out");
+            .remedy("timedatectl set-ntp true, and allow outgoing UDP to port 123");
     }
     Finding::ok("clock", "the clock is plausible")
 }

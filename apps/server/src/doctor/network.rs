@@ -44,7 +44,7 @@ fn read_only(mount: &str) -> bool {
 pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
     let mut findings = foreign_rules(Some(device), "clients'", listen);
     if findings.is_empty() {
-        findings.push(Finding::ok("firewall", "no foreign rule set is in the way"));
+        findings.push(Finding::ok("firewall", "no other program's rules are in the way"));
     }
     findings
 }
@@ -53,8 +53,11 @@ pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
 pub(super) fn foreign_rules(device: Option<&str>, whose: &str, listen: &[Listen]) -> Vec<Finding> {
     let Some(listing) = firewall::listing() else {
         return vec![
-            Finding::warning("firewall", "the rules cannot be read: nft is missing or may not")
-                .remedy("apt-get install nftables, and run as root"),
+            Finding::warning(
+                "firewall",
+                "the rules cannot be read: nft is missing or lacks permission",
+            )
+            .remedy("apt-get install nftables, and run as root"),
         ];
     };
     let mut findings = Vec::new();
@@ -62,7 +65,7 @@ pub(super) fn foreign_rules(device: Option<&str>, whose: &str, listen: &[Listen]
         firewall::drops_forwarded(&listing, device).into_iter().map(move |drop| (drop, device))
     });
     for (drop, device) in forwards {
-        let what = format!("the chain {drop} drops what is forwarded, {whose} packets too");
+        let what = format!("the chain {drop} drops forwarded packets, including {whose} packets");
         findings.push(
             drop.let_device(device)
                 .into_iter()
@@ -73,7 +76,7 @@ pub(super) fn foreign_rules(device: Option<&str>, whose: &str, listen: &[Listen]
         for drop in firewall::drops_port(&listing, *listen) {
             let (protocol, port) = (listen.protocol(), listen.port);
             let what = format!(
-                "the chain {drop} drops what comes in, and has no rule for {protocol}/{port}"
+                "the chain {drop} drops incoming packets, and has no rule for {protocol}/{port}"
             );
             let finding = Finding::warning("firewall", what);
             findings.push(drop.let_port(*listen).into_iter().fold(finding, Finding::remedy));
@@ -84,8 +87,8 @@ pub(super) fn foreign_rules(device: Option<&str>, whose: &str, listen: &[Listen]
 
 pub(super) fn mtu() -> Finding {
     let Some(device) = outside_device() else {
-        return Finding::warning("mtu", "there is no default route, so no path to look at")
-            .remedy("connect this machine to a network, or name --host when you create a server");
+        return Finding::warning("mtu", "there is no default route, so there is no path to check")
+            .remedy("connect this machine to a network, or give --host when you create a server");
     };
     let path = Path::new("/sys/class/net").join(&device).join("mtu");
     let mtu: Option<u32> = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
@@ -99,7 +102,7 @@ pub(super) fn mtu() -> Finding {
             "mtu",
             format!("{device} carries {mtu} bytes: full packets cross the tunnel in two pieces"),
         )
-        .remedy("works, slower for UDP; where the path allows it: ip link set DEVICE mtu 1500"),
+        .remedy("works, but UDP is slower; if the path allows it: ip link set DEVICE mtu 1500"),
         Some(mtu) => Finding::ok("mtu", format!("{device} carries {mtu} bytes")),
     }
 }
@@ -136,8 +139,8 @@ fn left_by_clients(found: &[Leftover]) -> Finding {
     let what = if found.contains(&Leftover::KillSwitch) {
         "the kill switch of a client that has ended keeps all traffic in"
     } else if found.contains(&Leftover::Unclaimed) {
-        "the rules of a full tunnel keep traffic in, and no client that can be seen here has written \
-         them down: a kill switch, or a client in a container"
+        "the rules of a full tunnel keep traffic in, and no client visible here has recorded them: a kill switch, or a \
+         client in a container"
     } else if !found.is_empty() {
         "a client that was killed left routes, rules or DNS settings"
     } else {
@@ -176,7 +179,7 @@ pub(super) fn dns() -> Finding {
         .filter(|words| words.first() == Some(&"nameserver"))
         .count();
     if servers == 0 {
-        return Finding::warning("dns", "/etc/resolv.conf names no name server")
+        return Finding::warning("dns", "/etc/resolv.conf has no name server")
             .remedy("add a line such as: nameserver 9.9.9.9");
     }
     Finding::ok(
@@ -198,7 +201,7 @@ mod tests {
         use Leftover::{KillSwitch, Killed, Unclaimed};
         for (found, words) in [
             (&[Killed, Unclaimed, KillSwitch][..], "the kill switch of a client that has ended"),
-            (&[Killed, Unclaimed], "no client that can be seen here"),
+            (&[Killed, Unclaimed], "no client visible here"),
             (&[Killed], "a client that was killed"),
         ] {
             let finding = left_by_clients(found);

@@ -44,7 +44,7 @@ pub(super) fn shared_profiles(paths: &Paths) -> Vec<Finding> {
         let [one, other] = &profile.addresses;
         let what = format!("two devices use the profile of {}: {one} and {other}", profile.name);
         Finding::warning("profiles", what).remedy(format!(
-            "give each device a profile of its own: {}",
+            "give each device its own profile: {}",
             paths.command("server client add NAME")
         ))
     };
@@ -53,7 +53,7 @@ pub(super) fn shared_profiles(paths: &Paths) -> Vec<Finding> {
 
 pub(super) fn port(listen: Listen, runs: bool) -> Finding {
     if runs {
-        return Finding::ok("port", format!("{listen} is ours: the server runs"));
+        return Finding::ok("port", format!("{listen} is ours: the server is running"));
     }
     let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
     let bind = |address: IpAddr| match listen.transport {
@@ -72,15 +72,15 @@ pub(super) fn port(listen: Listen, runs: bool) -> Finding {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let by = owner(listen).unwrap_or_else(|| "another program".into());
             Finding::problem("port", format!("{listen} is taken by {by}"))
-                .remedy("stop that program, or write another port into `listen` in server.toml")
+                .remedy("stop that program, or set another port in `listen` in server.toml")
         }
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
             Finding::problem("port", format!("{listen}: this machine has no such address")).remedy(
-                "write an address of this machine into `listen` in server.toml, or only the port",
+                "set an address of this machine in `listen` in server.toml, or only the port",
             )
         }
         Err(error) => Finding::problem("port", format!("{listen}: {error}")).remedy(
-            "write another port into `listen` in server.toml, or run as root for ports below 1024",
+            "set another port in `listen` in server.toml, or run as root for ports below 1024",
         ),
     }
 }
@@ -149,7 +149,7 @@ fn host(settings: &Settings) -> Finding {
             ),
         )
         .remedy(format!("on the router: forward {name} port {port} to {inside}"))
-        .remedy("and write the router's outside name or address into `host` in server.toml");
+        .remedy("and set `host` in server.toml to the router's public name or address");
     }
     if addresses.iter().any(|address| ours.contains(address)) {
         return Finding::ok("host", format!("{host} leads to this machine"));
@@ -169,7 +169,7 @@ fn network(settings: &Settings) -> Finding {
                 "network",
                 format!("the tunnel's network {network} overlaps {other}, which this machine has"),
             )
-            .remedy("write another network into `network` or `network6` in server.toml");
+            .remedy("set another network in `network` or `network6` in server.toml");
         }
     }
     Finding::ok("network", "the tunnel's networks are free on this machine")
@@ -210,9 +210,12 @@ fn permissions(paths: &Paths) -> Option<Finding> {
     let shown = paths.data.display();
     if meta.permissions().mode() & 0o077 != 0 {
         return Some(
-            Finding::problem("keys", format!("{shown} holds keys and is open to other users"))
-                .remedy(format!("chmod 700 {shown}"))
-                .fix(Fix::Mode(paths.data.clone(), 0o700)),
+            Finding::problem(
+                "keys",
+                format!("{shown} contains keys and is accessible to other users"),
+            )
+            .remedy(format!("chmod 700 {shown}"))
+            .fix(Fix::Mode(paths.data.clone(), 0o700)),
         );
     }
     if meta.uid() != 0 && nix::unistd::geteuid().is_root() {
@@ -221,7 +224,7 @@ fn permissions(paths: &Paths) -> Option<Finding> {
                 .remedy(format!("chown -R root: {shown}")),
         );
     }
-    Some(Finding::ok("keys", format!("{shown} is closed to other users")))
+    Some(Finding::ok("keys", format!("{shown} is not accessible to other users")))
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ pub enum IngressResult {
 /// The next hop of a frame.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Hop {
-    /// The port, which may be the one on which the frame arrived.
+    /// The port. The frame may have arrived on the same one.
     pub to: Side,
     neighbour: IpAddr,
 }

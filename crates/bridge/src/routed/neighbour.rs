@@ -58,7 +58,7 @@ pub(super) enum LearnedFrom {
     Request,
     /// A reply, or an unsolicited announcement. The neighbour is entered only if it is being resolved.
     Reply,
-    /// An announcement without override, which does not change a known address.
+    /// An announcement without override. It does not change a known address.
     WeakReply,
 }
 

@@ -1,4 +1,4 @@
-//! The table of stations, which maps each to the peer in front of it.
+//! The table of stations. It maps each to the peer in front of it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

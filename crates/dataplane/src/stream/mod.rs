@@ -80,7 +80,7 @@ const NOTSENT: u32 = 64 << 10;
 /// Packets of up to this many bytes (pings, names, acknowledgements) may use a reserve beyond the queue's limit. Bulk
 /// traffic fills the queue with every super-packet, and they would otherwise be dropped with it.
 const SMALL: usize = 576;
-/// The number of packets in the reserve, which is more than a super-packet is split into.
+/// The number of packets in the reserve: more than a super-packet is split into.
 pub(crate) const RESERVE: usize = 128;
 
 /// The maximum number of control packets from an unauthenticated peer: far more than a TLS handshake needs.
@@ -150,7 +150,7 @@ pub(crate) struct Stream {
     /// Packets queued because the socket is full: a copy of [`Pending::packets`].
     backlog: AtomicUsize,
     ended: AtomicBool,
-    /// The receiving side, which only the owner locks.
+    /// The receiving side. Only the owner locks it.
     pub rx: Mutex<Rx>,
 }
 

@@ -173,7 +173,7 @@ pub(crate) fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
     packet
 }
 
-/// The last byte of the server's tunnel address, which no client's address has.
+/// The last byte of the server's tunnel address. No client's address has it.
 pub(crate) const SERVER: u8 = 1;
 
 /// Creates a server with clients, client `n` with peer-id `n` and at 192.0.2.n:1000.

@@ -57,8 +57,8 @@ fn a_super_packet_arrives_as_one() {
     assert_eq!((totals.received.packets, totals.received.batches), (43, 1));
 }
 
-/// One end rekeys while packets flow both ways, with the commands in any order that the protocol allows, that is, both
-/// ends install the new key for receiving before either sends under it.
+/// One end rekeys while packets flow both ways, with the commands in any order that the protocol allows: both ends install the new key for
+/// receiving before either sends under it.
 #[test]
 fn a_rekey_under_traffic_loses_nothing() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);

@@ -13,7 +13,7 @@ use crate::compile::IpRange;
 /// A client's number; 0 is none.
 pub(crate) type Client = u16;
 
-/// The last number, which all further clients share; they count as one client.
+/// The last number. All further clients share it and count as one client.
 const SHARED: Client = Client::MAX;
 
 /// The number of peers in a page of [`Peers`].

@@ -112,11 +112,11 @@ impl FlowTuple {
 /// The role of an ICMP type in connection tracking.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum IcmpRole {
-    /// A query, which may start a flow.
+    /// A query. It may start a flow.
     Query,
     /// A reply to a query of this type.
     Reply(u8),
-    /// An error, which carries the head of a packet.
+    /// An error. It carries the head of a packet.
     Error,
     /// IPv6 neighbour discovery and multicast listener discovery: never tracked.
     Neighbour,

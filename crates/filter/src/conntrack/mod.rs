@@ -164,7 +164,7 @@ impl Tracker {
     /// Removes expired flows, at most a thousand of each shard per call; returns true if more are left. Bursts do this
     /// too; this method is for times without packets.
     pub fn sweep(&self, now: Nanos) -> bool {
-        // Sweeps every shard, whatever the previous one returned.
+        // Sweeps every shard, regardless of the result for the previous one.
         self.shards.iter().filter(|shard| lock(shard).sweep(now, SWEEP)).count() > 0
     }
 }
@@ -247,8 +247,8 @@ pub struct Burst<'a> {
 }
 
 impl Burst<'_> {
-    /// Looks up a packet. A known flow is updated here, whatever the verdict on the packet, as in the kernel; a new
-    /// flow is entered only by [`Self::confirm`].
+    /// Looks up a packet. A known flow is updated here regardless of the verdict on the packet, as in the kernel; a new flow is entered
+    /// only by [`Self::confirm`].
     ///
     /// `path` and VLAN tags distinguish flows with the same addresses: an answer must take the opposite path.
     ///

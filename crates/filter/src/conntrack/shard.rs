@@ -19,14 +19,14 @@ const SWEEP: u32 = 64;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The maximum number of seconds until a flow is checked again.
 const LOOK_AGAIN: u16 = 300;
-/// The number of longest-queued flows of which the one that was silent for longest is evicted.
+/// The flow that was silent for longest among this many of the longest-queued flows is evicted.
 const CANDIDATES: usize = 8;
 /// The number of slots, including free ones, that are sampled to find a flow of a source that exceeds its share.
 const SAMPLE: u32 = 64;
 const SAMPLE_SLOTS: u32 = 512;
 /// The distance between samples, modulo the number of slots: a prime, so that a full round visits every slot.
 const STRIDE: u64 = 2_654_435_761;
-/// The time for which a full table refuses flows without searching for space.
+/// How long a full table refuses flows without searching for space.
 const FULL_FOR: Duration = Duration::from_millis(1);
 /// UDP: a flow that still has packets after this many sixteenths of a second is a stream.
 const STREAM_AGE: u32 = 2 * 16;

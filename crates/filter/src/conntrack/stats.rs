@@ -58,7 +58,7 @@ impl TrackStats {
     }
 }
 
-/// The state of a flow, which determines its timeout.
+/// The state of a flow. It determines its timeout.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 #[allow(missing_docs, reason = "TCP's are named as in RFC 9293 and the kernel's list")]
 pub enum FlowState {

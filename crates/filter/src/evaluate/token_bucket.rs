@@ -1,7 +1,6 @@
 //! `limit rate`: a lock-free token bucket whose tokens are nanoseconds.
 //!
-//! The stored value is the time at which the bucket was empty. The present tokens are the time
-//! since then, up to the bucket's size.
+//! The stored value is the time when the bucket was empty. The present tokens are the time since then, up to the bucket's size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,4 +1,4 @@
-//! The explanation of a verdict, which `adit filter explain` prints.
+//! The explanation of a verdict. `adit filter explain` prints it.
 
 use crate::evaluate::Verdict;
 use crate::ruleset::{ChainId, Field, Policy, Reject, RuleVerdict};

@@ -8,7 +8,7 @@ use super::{FragmentDrop, PIECE_COST};
 
 /// The maximum length of an IPv4 packet and of the payload of an IPv6 packet.
 const LONGEST: usize = 65_535;
-/// The length of the IPv6 header, which its length field excludes.
+/// The length of the IPv6 header. Its length field excludes it.
 const V6_LEN: usize = adit_wire::ip::V6_LEN;
 
 /// One fragment.
@@ -78,7 +78,7 @@ fn unfragmentable(at: usize, data: usize) -> usize {
 pub(super) struct PartialPacket {
     /// Its number in order of age.
     pub(super) number: u64,
-    /// The time at which it expires.
+    /// The time when it expires.
     pub(super) deadline: Nanos,
     /// No further fragments of it are accepted.
     pub(super) refused: bool,

@@ -449,8 +449,8 @@ proptest! {
     fn nothing_comes_of_overlaps(
         (packet, cut) in shuffled(), at in 0usize..300, len in 1usize..40, place in any::<prop::sample::Index>(),
     ) {
-        // One extra fragment somewhere, which overlaps an existing one. It must not be able to replace others, because
-        // the filter cannot decide which are right, and those that arrived first are complete.
+        // One extra fragment somewhere. It overlaps an existing one. It must not be able to replace others, because the filter cannot
+        // decide which are right, and those that arrived first are complete.
         let body = packet.len() - body_at(&packet);
         let start = 8 * (at % (body / 8)).max(3);
         let end = (start + len * 8).min(body);
@@ -464,7 +464,7 @@ proptest! {
         let bounds: Vec<usize> = cut.iter().flat_map(bounds).collect();
         prop_assume!(!bounds.contains(&start) || !bounds.contains(&end));
         let extra = piece(&packet, 77, start, &vec![0xee; end - start], end < body);
-        // It must not replace some of them exactly, since it could complete the packet before they arrive.
+        // It must not replace some of them exactly, because it could complete the packet before they arrive.
         let bound = |offset: usize| {
             cut.iter().any(|bytes| {
                 let parsed = Packet::parse(bytes, Layer::Ip, None, &NONE).unwrap();

@@ -7,7 +7,7 @@ use super::lex::{Span, SyntaxError};
 use super::raw_ruleset::RawRuleset;
 use crate::ruleset::{Members, RuleVerdict, Ruleset, Statement, Table};
 
-/// The definition by which a file asks to be accepted although some chains, or all, are not reachable from a hook.
+/// The definition in a file that asks for acceptance although some or all chains are not reachable from a hook.
 pub const ALLOW_UNHOOKED: &str = "adit_allow_unhooked";
 
 const HINT: &str = "`type filter hook forward priority filter;` in the chain, or a jump to it; if it is meant, \

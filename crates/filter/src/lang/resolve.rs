@@ -160,7 +160,7 @@ fn jumps(draft: &RawRuleset, errors: &mut Vec<SyntaxError>) {
     depths(draft, &edges, errors);
 }
 
-/// Walks the graph of jumps without recursion, since a file may nest them arbitrarily.
+/// Walks the graph of jumps without recursion, because a file may nest them arbitrarily.
 fn depths(draft: &RawRuleset, edges: &[Vec<(usize, Span)>], errors: &mut Vec<SyntaxError>) {
     #[derive(Copy, Clone)]
     enum State {

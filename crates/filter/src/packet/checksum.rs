@@ -65,10 +65,9 @@ impl Packet<'_> {
 
     /// Returns whether the transport checksum is correct.
     ///
-    /// Also returns `true` if this cannot be determined: the device guarantees the checksum
-    /// ([`super::OffloadState::checksum_known`]), the packet is a fragment, or the protocol's checksum is not
-    /// implemented here. UDP may omit it over IPv4 (RFC 768), not over IPv6 (RFC 8200 8.1). A packet with remaining
-    /// hops in a routing header counts as incorrect, since its checksum covers another destination.
+    /// Also returns `true` if this cannot be determined: the device guarantees the checksum ([`super::OffloadState::checksum_known`]), the
+    /// packet is a fragment, or the protocol's checksum is not implemented here. UDP may omit it over IPv4 (RFC 768), not over IPv6 (RFC
+    /// 8200 8.1). A packet with remaining hops in a routing header counts as incorrect, because its checksum covers another destination.
     #[inline]
     pub fn checksum_ok(&self) -> bool {
         let Network::Ip(ip) = &self.network else { return true };

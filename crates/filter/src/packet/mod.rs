@@ -3,8 +3,7 @@
 //! A parsed packet has offsets into the frame and the few values that are used most. For bounds see [`MAX_EXTENSIONS`];
 //! no code here reads beyond the bytes that the headers account for.
 //!
-//! A packet that is refused here is dropped whatever the rules are, because no rule could evaluate it correctly: see
-//! [`Malformed`].
+//! A packet that is refused here is dropped regardless of the rules, because no rule could evaluate it correctly: see [`Malformed`].
 
 mod checksum;
 mod parse;
@@ -158,7 +157,7 @@ pub struct OffloadState {
     pub checksum_known: bool,
 }
 
-/// The reason why a packet cannot be evaluated. It is dropped and counted, whatever the rules are.
+/// The reason why a packet cannot be evaluated. It is dropped and counted, regardless of the rules.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum Malformed {
     /// Shorter than its link header.

@@ -108,7 +108,7 @@ fields! {
     }
 }
 
-/// The kind of a field's value, which determines its syntax and width.
+/// The kind of a field's value. It determines its syntax and width.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 #[allow(missing_docs, reason = "named as nftables' manual names them")]
 pub enum Kind {

@@ -175,10 +175,10 @@ pub struct Element {
     pub comment: Option<String>,
 }
 
-/// The time for which an element is a member.
+/// How long an element is a member.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Lifetime {
-    /// Nanoseconds from the time at which it was added, or `None` for the set's timeout.
+    /// Nanoseconds from the time when it was added, or `None` for the set's timeout.
     pub timeout: Option<u64>,
     /// The remaining nanoseconds, if fewer than the timeout.
     pub expires: Option<u64>,

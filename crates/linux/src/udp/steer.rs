@@ -22,10 +22,9 @@ pub struct SenderField {
 /// The index of a socket that no group has: the kernel falls back to the hash of the addresses.
 const BY_ADDRESS: u32 = u32::MAX;
 
-/// Makes the kernel deliver datagrams that contain a sender's number to the socket with that number, modulo the size of
-/// a group that [`UdpSocket::bind_group`] created. Consecutive numbers are thus spread evenly, and a sender keeps its
-/// socket when its address changes. All other datagrams are distributed by address, as without this call. A group of
-/// one socket is left unchanged.
+/// Makes the kernel deliver datagrams that contain a sender's number to the socket with that number, modulo the size of a group that
+/// [`UdpSocket::bind_group`] created. So consecutive numbers are spread evenly, and a sender keeps its socket when its address changes. All
+/// other datagrams are distributed by address, as without this call. A group of one socket is left unchanged.
 ///
 /// # Errors
 /// The kernel's: `ENOPROTOOPT` before Linux 4.5. The group works nevertheless.

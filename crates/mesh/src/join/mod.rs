@@ -1,4 +1,4 @@
-//! The exchange with which a node joins a mesh, in a session of [`Protocol::Join`](crate::session::Protocol::Join):
+//! The exchange that joins a node to a mesh, in a session of [`Protocol::Join`](crate::session::Protocol::Join):
 //!
 //! ```text
 //! joiner                                                    inviter

@@ -29,7 +29,7 @@ pub struct Responder {
     unsent: VecDeque<ChangeHash>,
 }
 
-/// The state with which an inviter admits nodes.
+/// The state of an inviter that admits nodes.
 #[derive(Debug)]
 pub struct Admission<'a> {
     /// The signing key.
@@ -42,7 +42,7 @@ pub struct Admission<'a> {
     pub invitations: &'a mut Invitations,
     /// Counts requests.
     pub counters: &'a mut JoinCounters,
-    /// The name of this node, which is sent to a waiting joiner.
+    /// The name of this node. It is sent to a waiting joiner.
     pub inviter: Option<Label>,
     /// The time.
     pub now: UnixTime,
@@ -97,7 +97,7 @@ pub enum JoinRefusal {
     #[error("too many nodes wait for approval: approve or refuse some with adit mesh approve")]
     Crowded,
     /// No joiner with this key waits for an approval.
-    #[error("the node asks no longer: start adit mesh join on it again")]
+    #[error("the node no longer asks: start adit mesh join on it again")]
     NotWaiting,
 }
 

@@ -10,7 +10,7 @@ use crate::session::KeyHash;
 use crate::token::{Invitation, InvitationError, Invitations, JoinSecret, Terms, Token};
 use crate::wire::DecodeError;
 
-/// The key of the inviter's node, which the token names; another key signs.
+/// The token names the key of the inviter's node; another key signs.
 const NODE: KeyHash = [8; 32];
 const JOINER: KeyHash = [9; 32];
 

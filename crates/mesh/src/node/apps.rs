@@ -67,7 +67,7 @@ pub struct NewLeaf {
     pub range: Option<Ipv4Net>,
     /// The SHA-256 of its certificate, in lower-case hex.
     pub fingerprint: String,
-    /// The time at which its certificate expires.
+    /// The time when its certificate expires.
     pub not_after: UnixTime,
 }
 

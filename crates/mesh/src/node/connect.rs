@@ -18,7 +18,7 @@ use crate::path::{
 use crate::roster::Layer;
 use crate::session::KeyHash;
 
-/// The time for which a node keeps trying to connect to a member after a packet for it.
+/// How long a node keeps trying to connect to a member after a packet for it.
 pub(super) const WANTED: Duration = Duration::from_secs(30);
 
 /// The time after which a node tries another way if the peer does not answer.

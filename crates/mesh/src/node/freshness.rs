@@ -137,7 +137,7 @@ impl Freshness {
         Trust { is_open: !waits && !is_expired, is_stale, is_expired }
     }
 
-    /// Returns the time at which the check ends without answers.
+    /// Returns when the check ends without answers.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.check {
             Check::Waiting { until, .. } => Some(until),

@@ -20,13 +20,13 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The first interval at which a node that waits for an approval asks again.
 const ASK_SOON: Duration = Duration::from_secs(3);
 
-/// The time for which it asks at that interval.
+/// How long it asks at that interval.
 const SOON: Duration = Duration::from_secs(120);
 
-/// The interval at which it asks again later.
+/// How often it asks again later.
 const ASK_LATER: Duration = Duration::from_secs(15);
 
-/// The time for which a node waits for an approval.
+/// How long a node waits for an approval.
 const APPROVAL_LIMIT: Duration = Duration::from_secs(3600);
 
 /// The result of joining.
@@ -76,11 +76,11 @@ pub struct Joining {
     attempts: Vec<SessionNumber>,
     joiner: Option<(SessionNumber, Joiner)>,
     until: Instant,
-    /// The time at which streams are opened, unless a datagram was answered.
+    /// The time when streams are opened, unless a datagram was answered.
     streams_at: Option<Instant>,
-    /// The time at which the inviter answered that an operator must approve this node.
+    /// The time when the inviter answered that an operator must approve this node.
     waits_since: Option<Instant>,
-    /// The time at which this node asks again.
+    /// The time when this node asks again.
     ask_at: Option<Instant>,
     is_over: bool,
 }

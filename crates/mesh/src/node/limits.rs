@@ -15,7 +15,7 @@ const RECORDS: Rate = Rate::new(8000, Duration::from_secs(8));
 /// The budget for endpoints that one member signs: one in 10 s on average, and a burst that covers two quick restarts.
 const ENDPOINTS: Rate = Rate::one_in(Duration::from_secs(10), 3);
 
-/// The time for which a member is reported after it exceeded a limit.
+/// How long a member is reported after it exceeded a limit.
 const NAMED: Duration = Duration::from_secs(600);
 
 /// The number of members with an entry. Items of members without one are dropped: see [`Limits::untracked`].

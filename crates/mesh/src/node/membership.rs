@@ -30,7 +30,7 @@ pub struct Signed {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
     /// This node has no key that may sign it.
-    #[error("this node has no right to it: sign on a machine with the key of an admin")]
+    #[error("this node has no right to do this: sign on a machine with the key of an admin")]
     NoRight,
     /// The change would not be valid.
     #[error("the change would not count: {0}")]
@@ -39,7 +39,7 @@ pub enum SignError {
     #[error(transparent)]
     Draft(#[from] DraftError),
     /// The policy is longer than [`super::MAX_POLICY`].
-    #[error("a policy of {0} bytes is too long: at most {max}", max = super::MAX_POLICY)]
+    #[error("a policy of {0} bytes is too long; at most {max} are allowed", max = super::MAX_POLICY)]
     PolicyTooLong(usize),
     /// The change exceeds the limits of an object.
     #[error(transparent)]
@@ -67,7 +67,7 @@ pub enum InviteError {
 }
 
 impl Node {
-    /// Invites nodes. Returns a token with which they can join until `until`.
+    /// Invites nodes. Returns a token for them that is valid until `until`.
     ///
     /// # Errors
     /// See [`InviteError`].
@@ -139,7 +139,7 @@ impl Node {
         self.roster.admins().contains(&self.signing_key().public_hash())
     }
 
-    /// Returns the hash of the key with which this node signs.
+    /// Returns the hash of the key that this node signs with.
     pub fn signer(&self) -> KeyHash {
         self.signing_key().public_hash()
     }

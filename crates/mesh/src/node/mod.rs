@@ -85,7 +85,7 @@ type Out = Outbox<NodeEvent>;
 /// The interval of work without exact timing: attempts, traffic, neighbours.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The interval at which neighbours compare digests of their rosters even if nothing changed.
+/// How often neighbours compare digests of their rosters even if nothing changed.
 const COMPARE: Duration = Duration::from_secs(300);
 
 /// The time after which records that did not fit are sent again.

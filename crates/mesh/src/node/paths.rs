@@ -90,7 +90,7 @@ impl Node {
         }
     }
 
-    /// Returns the relays with which this node has a direct session and at which either end is registered. The path to a relay is always
+    /// Returns the relays that this node has a direct session with, and where either end is registered. The path to a relay is always
     /// direct.
     pub(super) fn legs_to(&self, key: &KeyHash) -> Vec<RelayLeg> {
         if self.is_relay(key) || self.is_relay(&self.own) {

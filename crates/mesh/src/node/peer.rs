@@ -6,7 +6,7 @@ use super::freshness::Trust;
 use crate::path::{PathFinder, Tag};
 use crate::session::SessionNumber;
 
-/// A member with which this node has a session, or tries to establish one.
+/// A member that this node has a session with, or tries to establish one with.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) session: Option<Live>,
@@ -53,7 +53,7 @@ pub(super) struct Attempt {
     pub(super) ways: Vec<Way>,
     /// The stream being opened.
     pub(super) dials: Option<SocketAddr>,
-    /// The time at which the next step is due.
+    /// The time when the next step is due.
     pub(super) until: Instant,
     /// The rounds in which no way worked.
     pub(super) failures: u32,

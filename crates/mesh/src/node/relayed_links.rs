@@ -7,7 +7,7 @@ use adit_engine::{Link, SocketId};
 
 use crate::session::KeyHash;
 
-/// The socket of relayed links, which exists in no driver.
+/// The socket of relayed links. It exists in no driver.
 const SOCKET: SocketId = SocketId(u16::MAX);
 
 /// The number of relayed paths after which those that no session uses are forgotten. Sessions have fewer, because each

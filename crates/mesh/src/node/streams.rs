@@ -20,7 +20,7 @@ use crate::session::KeyHash;
 /// The time without an answer over UDP from any relay after which streams are tried.
 pub(crate) const NO_UDP: Duration = Duration::from_secs(3);
 
-/// The interval at which UDP is tried while a session is on a stream.
+/// How often UDP is tried while a session is on a stream.
 pub(super) const UDP_RETRY: Duration = Duration::from_secs(30);
 
 /// The time limit for opening a stream.

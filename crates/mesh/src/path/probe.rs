@@ -70,7 +70,7 @@ pub enum ProbeKind {
 pub struct Probe {
     /// The receiver's tag.
     pub tag: Tag,
-    /// The probe's nonce, which its echo repeats.
+    /// The probe's nonce. Its echo repeats it.
     pub nonce: Nonce,
     /// The content.
     pub kind: ProbeKind,

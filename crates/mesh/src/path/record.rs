@@ -18,7 +18,7 @@ pub const MAX_RECORD: usize = 1024;
 /// A path message in a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The sender's addresses, and the time at which to probe.
+    /// The sender's addresses, and when to probe.
     Offer(Box<Offer>),
     /// The address at which the sender sees the receiver.
     Observed(SocketAddr),
@@ -29,7 +29,7 @@ pub enum Record {
 /// The sender's addresses and the secret of its probes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// The number of the offer, which increases with each offer under one [`Tag`].
+    /// The number of the offer. It increases with each offer under one [`Tag`].
     pub sequence: u64,
     /// The tag of probes to the sender. A restarted node chooses a new one.
     pub tag: Tag,

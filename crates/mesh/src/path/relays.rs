@@ -1,13 +1,13 @@
-//! The choice of relays and standing neighbours, which each node computes for itself and for others.
+//! The choice of relays and standing neighbours. Each node computes it for itself and for others.
 
 use adit_crypto::sha256;
 
 use super::KeyHash;
 
-/// The number of relays with which a node registers its addresses.
+/// How many relays a node registers its addresses with.
 pub const RELAYS_PER_NODE: usize = 2;
 
-/// The number of neighbours with which a node keeps a session at all times.
+/// How many neighbours a node always keeps a session with.
 pub const STANDING_NEIGHBOURS: usize = 4;
 
 /// Returns the relays of a node: the given members with the highest hashes, at most [`RELAYS_PER_NODE`].
@@ -20,9 +20,9 @@ pub fn relays_of(mesh: &[u8; 16], node: &KeyHash, relays: &[KeyHash]) -> Vec<Key
     })
 }
 
-/// Returns the members with which a node keeps a session at all times: its relays, and others by rendezvous hashing up to
-/// [`STANDING_NEIGHBOURS`]. The last of these changes each hour, so that changes spread from any part of a large mesh to any other; `hour`
-/// is the number of hours since 1970.
+/// Returns the members that a node always keeps a session with: its relays, and others by rendezvous hashing up to [`STANDING_NEIGHBOURS`].
+/// The last of these changes each hour, so that changes spread from any part of a large mesh to any other; `hour` is the number of hours
+/// since 1970.
 pub fn standing_neighbours(
     mesh: &[u8; 16],
     node: &KeyHash,

@@ -34,7 +34,7 @@ pub struct SessionConfig {
     pub key: SigningKey,
     /// The mesh.
     pub mesh: MeshId,
-    /// The times at which sessions are renewed and end.
+    /// The times when sessions are renewed and end.
     pub policy: Policy,
     /// The ids that data channels may have in our data plane, whose tables extend to the highest id.
     pub ids: RangeInclusive<u32>,

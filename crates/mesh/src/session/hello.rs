@@ -16,7 +16,7 @@ pub const MAX_CHANNELS: usize = adit_engine::command::MAX_CHANNELS;
 /// The maximum id of a channel. Ids have 24 bits, and all ones means none.
 pub(super) const MAX_ID: u32 = 0x00ff_fffe;
 
-/// The ids of a node's data channels, which the other end writes into its packets.
+/// The ids of a node's data channels. The other end writes them into its packets.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Hello {
     /// The ids in the order of the channels, at most [`MAX_CHANNELS`]; none in a joining session.

@@ -31,5 +31,5 @@ pub use policy::Policy;
 pub use reason::Reason;
 pub use state::Protocol;
 
-/// The first bytes of the SHA-256 of a mesh's genesis, which identify the mesh.
+/// The first bytes of the SHA-256 of a mesh's genesis. They identify the mesh.
 pub type MeshId = [u8; 16];

@@ -4,7 +4,7 @@ use adit_crypto::Cipher;
 use adit_engine::command::Keepalive;
 use adit_openvpn::records::RecordSettings;
 
-/// The times at which sessions are renewed and end, and their number of data channels.
+/// The times when sessions are renewed and end, and their number of data channels.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The number of data channels that this node offers, 1 to [`MAX_CHANNELS`](super::MAX_CHANNELS).

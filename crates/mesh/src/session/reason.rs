@@ -33,7 +33,7 @@ pub enum Reason {
     #[error("the peer ended the session")]
     Closed,
     /// No packet arrived within the keepalive timeout.
-    #[error("nothing was heard from the peer")]
+    #[error("the peer is silent")]
     Silent,
     /// No traffic passed for the idle time.
     #[error("no traffic")]
@@ -58,7 +58,7 @@ impl Reason {
         self.entry().0
     }
 
-    /// The name for programs, which stays the same when the text changes.
+    /// The name for programs. It stays the same when the text changes.
     pub fn name(&self) -> &'static str {
         self.entry().1
     }

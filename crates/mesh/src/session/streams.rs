@@ -24,7 +24,7 @@ pub(super) const FIRST_PACKET: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Streams {
     by_link: HashMap<Link, State>,
-    /// The streams on which no packet has arrived, by the time at which they are closed.
+    /// The streams on which no packet has arrived, by the time of their closing.
     silent: BTreeSet<(Instant, Link)>,
     pending: AddressQuota,
 }
@@ -48,7 +48,7 @@ impl Streams {
         }
     }
 
-    /// Returns the time at which the next silent stream is closed.
+    /// Returns when the next silent stream is closed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.silent.first().map(|(until, _)| *until)
     }

@@ -82,7 +82,7 @@ pub(crate) struct World {
     next_data: Option<Instant>,
 }
 
-/// A message over a relay, which preserves the order.
+/// A message over a relay. It preserves the order.
 #[derive(Clone, Debug)]
 enum Message {
     Record { to: usize, via: KeyHash, bytes: Vec<u8> },
@@ -211,7 +211,7 @@ impl World {
         self.nodes.iter().all(|node| matches!(node.finder.current(), Some(Route::Direct { .. })))
     }
 
-    /// Returns the time at which the later of the two nodes first used a direct path.
+    /// Returns when the later of the two nodes first used a direct path.
     pub(crate) fn direct_after(&self) -> Option<Duration> {
         let first = |node: &Node| {
             let mut switches = node.switches.iter();

@@ -11,7 +11,7 @@ use crate::NODES;
 use crate::signers::{Signers, revoke};
 use crate::world::{SECOND, World, admit, node_key, pick};
 
-/// The time in which all nodes agree once the directory is back: a read by each node, and two more while changes are appended.
+/// How long until all nodes agree once the directory is back: a read by each node, and two more while changes are appended.
 const CATCH_UP: u32 = 120;
 
 /// The directory, and each node's exchange with it.
@@ -20,7 +20,7 @@ struct Shared {
     syncs: Vec<DirectorySync>,
     /// The number of changes that each exchange knows of.
     seen: Vec<usize>,
-    /// The keys with which each node signs.
+    /// The keys that each node signs with.
     signers: Vec<BTreeSet<KeyHash>>,
 }
 

@@ -39,7 +39,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The interval at which nodes compare digests and choose their neighbours again.
+/// How often nodes compare digests and choose their neighbours again.
 const COMPARE: Duration = Duration::from_secs(300);
 
 /// The time after which a session that is not a standing one ends.

@@ -31,8 +31,7 @@ pub(super) struct BlockKey {
     seal: SealBlock,
     open: OpenBlock,
     replay: Mutex<TimedWindow>,
-    /// For static keys, the time with which packet ids are counted now, in seconds since 1970.
-    /// Written under the peer's TX lock.
+    /// For static keys, the time that packet ids are counted under now, in seconds since 1970. Written under the peer's TX lock.
     time: Option<AtomicU32>,
 }
 

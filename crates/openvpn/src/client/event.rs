@@ -92,7 +92,7 @@ pub struct TunnelConfig {
     pub mtu: Option<u16>,
     /// The cipher of the data channel.
     pub cipher: Option<DataCipher>,
-    /// The server's address, which must stay reachable outside the tunnel.
+    /// The server's address. It must stay reachable outside the tunnel.
     pub remote: Option<std::net::SocketAddr>,
 }
 

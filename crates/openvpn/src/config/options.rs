@@ -275,7 +275,7 @@ impl Default for ServerOptions {
 pub struct PoolPersist {
     /// The file.
     pub path: PathBuf,
-    /// The interval at which the file is written (default 600 s); zero: it is only read.
+    /// How often the file is written (default 600 s); zero: it is only read.
     pub every: Duration,
 }
 
@@ -365,7 +365,7 @@ pub struct Listen {
 /// A file named in the configuration, or its content in the configuration itself.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A path, which the caller reads.
+    /// A path. The caller reads the file.
     File(PathBuf),
     /// `<name> ... </name>`.
     Inline {

@@ -81,7 +81,7 @@ pub enum WrapKeyError {
     Crypto(#[from] CryptoError),
 }
 
-/// A server's tls-crypt-v2 key, which wraps and unwraps client keys.
+/// A server's tls-crypt-v2 key. It wraps and unwraps client keys.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct ServerKey(DirectionKey);
 
@@ -217,7 +217,7 @@ impl fmt::Debug for ServerKey {
 pub struct ClientKey {
     /// The key itself (Kc).
     pub kc: StaticKey,
-    /// The key wrapped for the server, which is sent in clear.
+    /// The key wrapped for the server. It is sent in clear.
     pub wkc: Vec<u8>,
 }
 

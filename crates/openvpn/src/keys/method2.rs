@@ -37,7 +37,7 @@ impl fmt::Debug for Randoms {
 /// The key method 2 message of one end.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyMethod2 {
-    /// The pre-master secret, which only the client sends.
+    /// The pre-master secret. Only the client sends it.
     pub pre_master: Option<Zeroizing<[u8; 48]>>,
     /// The random bytes.
     pub randoms: Randoms,

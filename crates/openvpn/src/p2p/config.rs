@@ -113,7 +113,7 @@ impl PeerTls {
 pub struct PeerConfig {
     /// The common settings.
     pub settings: Settings,
-    /// The certificates and their verification, which also determine the role.
+    /// The certificates and their verification. They also determine the role.
     pub tls: PeerTls,
     /// `tls-crypt-v2 ... force-cookie`: refuse clients that cannot resend their key.
     pub force_cookie: bool,

@@ -1,5 +1,5 @@
-//! The options strings of point-to-point tunnels, which contain the addresses inside the tunnel.
-//! Peers compare them with their own and warn about differences.
+//! The options strings of point-to-point tunnels. They contain the addresses inside the tunnel. Peers compare them with their own and warn
+//! about differences.
 
 use std::fmt::Write as _;
 

@@ -12,8 +12,7 @@ use adit_engine::{Instant, Link};
 
 /// The maximum number of waiting connections.
 const MAX_WAITING: usize = 16;
-/// The maximum number of waiting connections from one address or /64, which leaves room for the
-/// other end's earlier attempts.
+/// The maximum number of waiting connections from one address or /64, with room for the other end's earlier attempts.
 const MAX_OF_ONE: usize = 4;
 /// The share of one /48, as a multiple of an address's share.
 const SITE: usize = 2;
@@ -148,7 +147,7 @@ impl PendingStreams {
         if *since + self.patience > now { None } else { self.pop() }
     }
 
-    /// Returns the time at which the next connection will have waited too long.
+    /// Returns when the next connection will have waited too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.front().map(|(_, since)| *since + self.patience)
     }

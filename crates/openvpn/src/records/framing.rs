@@ -24,7 +24,7 @@ const VERSION: u8 = 1;
 /// The length of the version and the length field.
 pub(crate) const HEADER: usize = 4;
 
-/// A received record, which is wiped when it is dropped.
+/// A received record. It is wiped when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record(Zeroizing<Vec<u8>>);
 

@@ -64,7 +64,7 @@ pub struct Dial<'a> {
     pub link: Link,
     /// The server's tls-crypt key.
     pub wrap: StaticKey,
-    /// The TLS configuration, which accepts only the server's key.
+    /// The TLS configuration. It accepts only the server's key.
     pub tls: RecordTls,
     /// The client's hello.
     pub hello: &'a [u8],
@@ -84,7 +84,7 @@ pub struct RemoteEnd {
 /// The agreed parameters of one data channel of a session.
 #[derive(Debug)]
 pub struct DataTerms {
-    /// The peer's id in our data plane, which the other end writes into its packets.
+    /// The peer's id in our data plane. The other end writes it into its packets.
     pub peer: PeerId,
     /// The id that we write into packets to the other end.
     pub wire_id: u32,

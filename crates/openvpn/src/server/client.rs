@@ -15,7 +15,7 @@ use crate::tls::PeerIdentity;
 /// A peer that has proved its address.
 pub(super) struct Client {
     pub(super) control_channel: ControlChannel,
-    /// The peer's session id, which together with its address identifies its packets.
+    /// The peer's session id. Together with its address, it identifies its packets.
     pub(super) session: SessionId,
     pub(super) stage: Stage,
     /// Its time in the timer table.
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Returns the time at which the client's next timer expires.
+    /// Returns when the client's next timer expires.
     pub(super) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let stage = match &self.stage {
             Stage::Negotiating => None,

@@ -10,8 +10,7 @@
 //!    forged is delayed but not locked out.
 //! 2. An authentic reset charges the budget of answers. Without a wrapping every well-formed reset
 //!    is authentic, so a forger can delay the answer to a reset.
-//! 3. A valid cookie, which proves the address, charges the budget of starts. A forged packet never
-//!    does.
+//! 3. A valid cookie proves the address, and charges the budget of starts. A forged packet never does.
 
 use std::net::IpAddr;
 

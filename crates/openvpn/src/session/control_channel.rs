@@ -1,5 +1,4 @@
-//! The control channel of one session, which unwraps packets, passes them to their negotiations, and sends the
-//! negotiations' output.
+//! The control channel of one session. It unwraps packets, passes them to their negotiations, and sends the negotiations' output.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -38,8 +37,7 @@ pub(crate) struct ControlChannel {
     /// Whether negotiations exchange records instead of key method 2 and control messages.
     records: bool,
     newest: KeyNegotiation,
-    /// The previous negotiation, which answers retransmissions and carries messages until the
-    /// newest is complete.
+    /// The previous negotiation. It answers retransmissions and carries messages until the newest is complete.
     former: Option<KeyNegotiation>,
     /// The rate at which both ends together may renegotiate.
     pace: TokenBucket,
@@ -56,8 +54,9 @@ pub(crate) struct ControlChannel {
 }
 
 impl ControlChannel {
-    /// Creates a control channel that begins with a reset to the peer. It is either a client's reset, or the server's reset by which a
-    /// point-to-point end invites the other. From the latter, a client with an older session learns that this end has lost that session.
+    /// Creates a control channel that begins with a reset to the peer. It is either a client's reset, or the server's reset of a
+    /// point-to-point end that invites the other. From the latter, a client with an older session learns that this end has lost that
+    /// session.
     pub(crate) fn open(
         now: Instant,
         link: Link,

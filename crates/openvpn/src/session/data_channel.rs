@@ -210,7 +210,7 @@ impl DataChannel {
         self.sizes.moved(now, link);
     }
 
-    /// Returns the time at which work is due next, and its name.
+    /// Returns when work is due next, and its name.
     pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let ends = self.ends.map(|at| (at, "session-timeout"));
         let idle = self.idle.as_ref().map(Idle::deadline);

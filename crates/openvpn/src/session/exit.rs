@@ -8,7 +8,7 @@ use super::common::exit_notice;
 use crate::data_format::{Command, Outbox};
 use crate::reason::Reason;
 
-/// The interval at which exit notices on the data channel are repeated.
+/// How often exit notices on the data channel are repeated.
 const EVERY: Duration = Duration::from_millis(200);
 /// The time to wait for the acknowledgement of EXIT on the control channel, for each attempt.
 const PATIENCE: Duration = Duration::from_secs(1);

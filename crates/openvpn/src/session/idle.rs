@@ -85,13 +85,12 @@ impl Idle {
     }
 }
 
-/// Returns the time at which `session-timeout` ends a session that begins now.
+/// Returns when `session-timeout` ends a session that begins now.
 pub(crate) fn session_end(now: Instant, limit: Option<Duration>) -> Option<Instant> {
     limit.filter(|limit| !limit.is_zero()).map(|limit| now + limit)
 }
 
-/// Returns the time at which `ping-exit` ends a program that has no session and so receives no
-/// pings, unless an earlier event intervenes.
+/// Returns when `ping-exit` ends a program that has no session and so receives no pings, unless an earlier event intervenes.
 pub(crate) fn silence_end(now: Instant, limits: &Limits, keepalive: Keepalive) -> Option<Instant> {
     let wanted = limits.exit_when_silent && !keepalive.timeout.is_zero();
     wanted.then(|| now + keepalive.timeout)

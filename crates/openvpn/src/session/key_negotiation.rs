@@ -1,5 +1,4 @@
-//! One key negotiation, which consists of resets, a TLS handshake over the reliability layer, and
-//! key method 2.
+//! One key negotiation: resets, a TLS handshake over the reliability layer, and key method 2.
 //!
 //! The first negotiation of a session and each renegotiation have their own message ids and TLS
 //! session. After the key exchange, control messages use the same TLS session until the next
@@ -50,14 +49,14 @@ pub(crate) struct KeyNegotiation {
     role: Role,
     pub(crate) reliable: Reliable,
     tls: TlsSession,
-    /// The time at which an incomplete negotiation is abandoned.
+    /// The time when an incomplete negotiation is abandoned.
     pub(crate) give_up: Instant,
     peer_was_reset: bool,
     announced_tls: bool,
     sent_keys: bool,
     /// The local secrets, until the data keys are derived.
     local: Option<Secrets>,
-    /// The peer's message, which is kept without its secrets after the data keys are derived.
+    /// The peer's message. It is kept without its secrets after the data keys are derived.
     remote: Option<KeyMethod2>,
     /// The state of a session with records.
     records: Option<Records>,

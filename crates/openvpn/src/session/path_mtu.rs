@@ -35,10 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MANY_TRIES: u8 = 4;
 /// The number of times that other probes are sent.
 const FEW_TRIES: u8 = 2;
-/// The interval at which the size that was found is probed again.
+/// How often the size that was found is probed again.
 const CONFIRM: Duration = Duration::from_secs(120);
-/// The interval at which larger sizes are probed after a search that did not reach the ceiling, and at which a peer
-/// that does not answer is probed.
+/// How often larger sizes are probed after a search that did not reach the ceiling, and at which a peer that does not answer is probed.
 const RAISE: Duration = Duration::from_secs(600);
 
 /// The common link MTUs, tried before other sizes.
@@ -52,7 +51,7 @@ pub(crate) struct PathMtu {
     found: Option<u16>,
     /// Whether the last search got no answer.
     mute: bool,
-    /// The time at which the ceiling is tried again.
+    /// The time when the ceiling is tried again.
     raise: Instant,
     /// The packets in the tunnel so far, if they are counted.
     packets: Option<u64>,
@@ -111,7 +110,7 @@ impl PathMtu {
         self.found.is_none() && !self.mute || matches!(self.state, State::Searching(_))
     }
 
-    /// Returns the time at which to call [`PathMtu::tick`].
+    /// Returns when to call [`PathMtu::tick`].
     pub(crate) fn deadline(&self) -> Instant {
         match &self.state {
             State::Resting { until } => *until,

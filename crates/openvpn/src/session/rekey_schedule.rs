@@ -24,10 +24,9 @@ pub(crate) struct RekeySchedule {
     hand_window: Duration,
     tran_window: Duration,
     primary: u8,
-    /// The newer key, which is installed but not yet used for sending, and the time at which its
-    /// use begins.
+    /// The newer key, installed but not yet used for sending, and the time when its use begins.
     coming: Option<(u8, Instant)>,
-    /// The time at which the previous key is erased.
+    /// The time when the previous key is erased.
     retire: Option<Instant>,
     /// The time of the next negotiation.
     rekey: Option<Instant>,
@@ -121,9 +120,8 @@ impl RekeySchedule {
         }
     }
 
-    /// Performs the steps that are due, like [`RekeySchedule::tick`]. Returns true only if this end
-    /// must begin a negotiation on `control_channel` now, that is, if the peer has not begun one
-    /// already and the budget for renegotiations allows another one.
+    /// Performs the steps that are due, like [`RekeySchedule::tick`]. Returns true only if this end must begin a negotiation on
+    /// `control_channel` now: the peer has not begun one already and the budget for renegotiations allows another one.
     pub(crate) fn wants_key<E>(
         &mut self,
         now: Instant,

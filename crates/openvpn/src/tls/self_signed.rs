@@ -48,7 +48,7 @@ const BEFORE_KEY: &[u8] = b"\x30\x81\xcb\x30\x7f\xa0\x03\x02\x01\x02\x02\x01\x01
     \x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 /// The bytes between the public key and the signature.
 const BEFORE_SIGNATURE: &[u8] = b"\x30\x05\x06\x03\x2b\x65\x70\x03\x41\x00";
-/// The length of the certificate's outer header, which the signature does not cover.
+/// The length of the certificate's outer header. The signature does not cover it.
 const OUTER_HEADER: usize = 3;
 /// The PKCS#8 form of an Ed25519 key up to its seed.
 const PKCS8: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
@@ -229,7 +229,7 @@ fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered))
 }
 
-/// A client's verifier, which accepts one key.
+/// A client's verifier. It accepts one key.
 #[derive(Debug)]
 struct ExpectedKey(KeyHash);
 
@@ -274,7 +274,7 @@ impl ServerCertVerifier for ExpectedKey {
     }
 }
 
-/// A server's verifier, which accepts any key whose owner signs the handshake.
+/// A server's verifier. It accepts any key whose owner signs the handshake.
 #[derive(Debug)]
 struct AnyKey;
 

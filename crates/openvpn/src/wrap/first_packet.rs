@@ -12,8 +12,7 @@ use crate::packet::{Control, Header, Opcode, PacketError, split_front};
 
 /// Unwraps a server's packets from unauthenticated senders, without keeping state about them.
 pub struct WrapServer {
-    /// The wrapping for all clients, which may be none; absent if every client must bring its own
-    /// key.
+    /// The wrapping for all clients, possibly none; absent if every client must bring its own key.
     shared: Option<Mode>,
     /// Unwraps the keys of clients that bring their own.
     wrapped: Option<TlsCryptV2Server>,
@@ -32,8 +31,7 @@ pub struct FirstPacket<'a> {
     /// Whether the client can resend its wrapped key and so take part in the stateless handshake
     /// (opcode 10 of tls-crypt-v2 clients of version 2.6 and later).
     pub early_negotiation: bool,
-    /// The wrapper for this client, which contains the client's key and has recorded this packet as
-    /// seen.
+    /// The wrapper for this client. It contains the client's key and has recorded this packet as seen.
     pub wrapper: Wrapper,
     /// The metadata of the wrapped key.
     pub metadata: Option<Metadata>,

@@ -8,7 +8,7 @@ use super::WrapError;
 use crate::keys::{Direction, Role, StaticKey};
 use crate::packet::{Control, PacketError};
 
-/// A packet id and time stamp, which every wrapping that authenticates packets has.
+/// A packet id and time stamp. Every wrapping that authenticates packets has them.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Stamp {
     pub id: u32,

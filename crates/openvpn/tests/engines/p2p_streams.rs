@@ -144,8 +144,7 @@ fn a_stranger_that_came_first_does_not_keep_the_peer_out() {
     }
 }
 
-/// Both ends wait for the other's first packet. The peer's connection, which waits behind an
-/// unauthenticated one, still gets its turn.
+/// Both ends wait for the other's first packet. The peer's connection waits behind an unauthenticated one, and still gets its turn.
 #[test]
 fn a_silent_stranger_holds_a_silent_peer_up_for_a_minute_at_most() {
     let mut config = listener();

@@ -98,7 +98,7 @@ pub(crate) struct Data {
     pub wire_id: Option<u32>,
     key_id: u8,
     key: [u8; 64],
-    /// The time at which the sender started its count, and the count.
+    /// The time when the sender started its count, and the count.
     pub id: (u64, u64),
     pub message: Vec<u8>,
 }
@@ -137,7 +137,7 @@ pub(crate) enum Taken {
     Elsewhere,
 }
 
-/// A data plane for one peer at a time, which manages keys, counts packets, and sends pings.
+/// A data plane for one peer at a time. It manages keys, counts packets, and sends pings.
 #[derive(Default)]
 pub(crate) struct Plane {
     peers: BTreeMap<PeerId, Peer>,

@@ -75,7 +75,7 @@ pub struct PreviousEpoch {
     /// The chain's value at that packet, or [`EpochRecord::hash`] if no batch had been acknowledged. It is `None` if
     /// the sender was restarted and had not signed any part of that epoch, so that `last_seq` comes from the database.
     pub chain: Option<[u8; 32]>,
-    /// The time at which that epoch was opened, if the sender still knows it.
+    /// The time when that epoch was opened, if the sender still knows it.
     pub opened: Option<UnixTime>,
 }
 
@@ -130,7 +130,7 @@ pub enum EpochOpenError {
     Readers,
     /// A field has no canonical form.
     #[error(
-        "a number of the epoch is out of range, its tag is none, or the key is of another generation"
+        "a number of the epoch is out of range, its tag is not valid, or the key is of another generation"
     )]
     Field,
     /// The cryptographic library failed.
@@ -142,7 +142,7 @@ pub enum EpochOpenError {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EpochError {
     /// The bytes are not a record.
-    #[error("the record is not one")]
+    #[error("the record is not valid")]
     Malformed,
     /// The signature does not match, because another key signed the record or it was changed.
     #[error("the sender has not signed the record")]
@@ -166,7 +166,7 @@ pub enum EpochError {
     #[error("the wrapped secret is not the one that was signed")]
     Wrap,
     /// The network's key of this generation is not available or no longer accepted.
-    #[error("the epoch is under a key of the network that this reader does not have")]
+    #[error("the epoch uses a key of the network that this reader does not have")]
     Generation,
     /// The wrap does not open, because it was made with another key or for another network.
     #[error("the wrapped secret does not open with this key")]

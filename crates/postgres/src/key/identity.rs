@@ -42,7 +42,7 @@ impl SealSecret {
         &self.0
     }
 
-    /// Returns the public key with which others wrap secrets.
+    /// Returns the public key that others wrap secrets with.
     ///
     /// # Errors
     /// Fails if the cryptographic library fails.
@@ -143,7 +143,7 @@ impl NodeKeys {
         out
     }
 
-    /// Returns the public keys by which other nodes identify this one.
+    /// Returns the public keys that identify this node to others.
     ///
     /// # Errors
     /// Fails if the cryptographic library fails.
@@ -169,7 +169,7 @@ pub struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the number under which the reader's wraps are stored.
+    /// Returns the number that the reader's wraps are stored under.
     pub fn id(&self) -> NodeId {
         self.id
     }
@@ -230,7 +230,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// The secrets of an auditor, which reads every stream and authenticates the nodes with the network's key.
+/// The secrets of an auditor. An auditor reads every stream and authenticates the nodes with the network's key.
 ///
 /// The holder could also admit a node, as any node can, so keep it where no one else can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]

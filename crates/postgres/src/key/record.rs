@@ -1,4 +1,4 @@
-//! The canonical encodings of the rows of the network and its nodes, which MACs with the network's key authenticate.
+//! The canonical encodings of the rows of the network and its nodes. MACs with the network's key authenticate them.
 //!
 //! The database may withhold a row or present an old one, but it can neither invent nor change one.
 
@@ -34,14 +34,14 @@ pub enum RecordError {
     #[error("a node has an address")]
     Address,
     /// A key is not valid.
-    #[error("a key in it is none")]
+    #[error("a key in it is not valid")]
     Key,
     /// The cryptographic library failed.
     #[error(transparent)]
     Crypto(#[from] CryptoError),
 }
 
-/// A node's row, which the network's key authenticates.
+/// A node's row. The network's key authenticates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRecord {
     /// The node's number.

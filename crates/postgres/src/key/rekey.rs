@@ -90,7 +90,7 @@ pub enum RekeyError {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RekeyRejection {
     /// The bytes are not a record.
-    #[error("its record is not one")]
+    #[error("its record is not valid")]
     Malformed,
     /// The signature does not match, because another key signed the record or it was changed.
     #[error("the network's owner has not signed it")]

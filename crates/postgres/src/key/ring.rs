@@ -40,7 +40,7 @@ pub struct KeyRing {
 struct AcceptedKey {
     generation: Generation,
     at: Instant,
-    /// The time from which epochs are opened under the key.
+    /// The time when epochs begin to use the key.
     seals: Instant,
 }
 
@@ -155,7 +155,7 @@ impl KeyRing {
         generation
     }
 
-    /// Returns the time at which [`Self::sealing`] or [`Self::oldest_accepted`] changes next.
+    /// Returns when [`Self::sealing`] or [`Self::oldest_accepted`] changes next.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let ends = |taken: &AcceptedKey| [taken.seals, later(taken.at, KEY_GRACE)];
         self.taken.iter().flat_map(ends).filter(|at| *at > now).min()
@@ -225,8 +225,7 @@ impl KeyRing {
             })
         };
         let found = ring.filter(forgotten);
-        found
-            .ok_or(RingError { line: lines, why: "the key that the node joined with is not there" })
+        found.ok_or(RingError { line: lines, why: "the key that the node joined with is missing" })
     }
 }
 

@@ -31,7 +31,7 @@ pub const MAX_SETTINGS: usize = 1024;
 pub struct NetworkSettings {
     /// The serial number, counted from 1.
     pub serial: i64,
-    /// The time at which the owner signed the row, by the owner's clock.
+    /// The time when the owner signed the row, by the owner's clock.
     pub made: UnixTime,
     /// The maximum length of an IP packet in a row in bytes.
     pub packet_size: i32,
@@ -83,7 +83,7 @@ pub enum SettingsError {
         serial: i64,
     },
     /// A row was altered.
-    #[error("row {serial} is not the one that the row after it names")]
+    #[error("row {serial} is not the one that the next row names")]
     Chain {
         /// Its serial number.
         serial: i64,

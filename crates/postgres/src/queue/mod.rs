@@ -53,7 +53,7 @@ pub(crate) struct Waiting {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The buffers, which waiting packets use or which are kept for later ones.
+/// The buffers of waiting packets, and those kept for later ones.
 #[derive(Debug)]
 struct Pool {
     free: [Vec<Vec<u8>>; CLASSES.len()],
@@ -129,7 +129,7 @@ impl CodelParams {
 /// The state of CoDel (RFC 8289, section 5).
 #[derive(Debug, Default)]
 struct Codel {
-    /// The time at which the queue will have been above target for an interval.
+    /// The time when the queue will have been above target for an interval.
     first_above: Option<Instant>,
     dropping: bool,
     drop_next: Instant,

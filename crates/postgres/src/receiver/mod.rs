@@ -1,4 +1,4 @@
-//! The receiving side, which reads one incoming stream from its leaves in order and never twice.
+//! The receiving side. It reads one incoming stream from its leaves in order and never twice.
 //!
 //! ```text
 //!   wake (notification), look (Watch) ─► query: Epochs, Page, Skip ─► epochs | page | skipped ─► packets
@@ -29,7 +29,7 @@ use crate::{EpochNo, Generation, LeafNo, Seq, StreamId};
 pub struct Receiver {
     stream: StreamId,
     position: Position,
-    /// The oldest key of the network under which new rows are accepted.
+    /// The oldest key of the network that is accepted in new rows.
     oldest_key: Generation,
     /// The epoch that is being read, whose number is that of the position; `None` until one is known.
     reading: Option<Epoch>,
@@ -51,7 +51,7 @@ pub struct Receiver {
     woken: bool,
     wants: WantedQueries,
     asked: Option<Query>,
-    /// The time at which the stream is polled without a notification.
+    /// The time when the stream is polled without a notification.
     poll: Instant,
     /// The time before which epochs are not queried again, because the last query found none.
     no_epochs_before: Instant,
@@ -106,7 +106,7 @@ const QUIET: Duration = Duration::from_secs(3600);
 /// The interval between two queries for epochs if the first found none.
 const EPOCHS_PAUSE: Duration = Duration::from_millis(5);
 
-/// The number of rows among which a starting reader searches for the newest authentic one.
+/// How many rows a starting reader searches for the newest authentic one.
 const NEWEST_ROWS: u32 = 64;
 
 impl Receiver {

@@ -16,7 +16,7 @@ pub struct Epoch {
     pub leaf: LeafNo,
     /// The number of the epoch's first packet.
     pub first_seq: Seq,
-    /// The generation of the network's key under which it was opened.
+    /// The generation of the network's key that it was opened under.
     pub generation: Generation,
     /// The time since it was opened, by the database's clock.
     pub age_ms: u64,

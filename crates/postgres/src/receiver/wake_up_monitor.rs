@@ -16,7 +16,7 @@ const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 /// The minimum interval between two checks of all streams because of a lost wake-up.
 const ALL_PAUSE: Duration = Duration::from_millis(500);
 
-/// The interval at which all streams are checked without any other reason.
+/// How often all streams are checked without any other reason.
 const ALL_AGAIN: Duration = Duration::from_secs(600);
 
 /// The streams that a reader must check.
@@ -80,7 +80,7 @@ impl WakeUpMonitor {
         ask
     }
 
-    /// Returns the time at which to call [`Self::ask`] again, or `None` while a query is outstanding.
+    /// Returns when to call [`Self::ask`] again, or `None` while a query is outstanding.
     pub fn deadline(&self) -> Option<Instant> {
         (!self.asked).then_some(self.due)
     }

@@ -48,7 +48,7 @@ pub struct Row<'a> {
     pub stream: StreamId,
     /// The columns in the clear.
     pub columns: Columns,
-    /// The AEAD's tag, which may have any length.
+    /// The AEAD's tag. It may have any length.
     pub tag: &'a [u8],
     /// The chain's value, on the last row of a batch, which may have any length.
     pub chain: Option<&'a [u8]>,

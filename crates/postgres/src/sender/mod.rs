@@ -37,8 +37,7 @@ use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 /// The maximum memory of buffers kept for batches.
 const SPARE_BYTES: usize = 4 * BATCH_BYTES;
 
-/// The time for which the first committed row waits before rows are signed. Together with the time for signing, this is
-/// less than a second.
+/// How long the first committed row waits before rows are signed. Together with the time for signing, this is less than a second.
 const SIGN_AFTER: Duration = Duration::from_millis(750);
 
 /// The outgoing streams of a node.
@@ -177,7 +176,7 @@ impl Sender {
         if batch { Action::Batch } else { Action::Wait(until) }
     }
 
-    /// Returns the time at which the first committed row must be signed.
+    /// Returns when the first committed row must be signed.
     fn unsigned_until(&self) -> Option<Instant> {
         let since = self.streams.values().filter_map(|stream| stream.unsigned).min();
         since.filter(|_| !self.signing).map(|since| later(since, SIGN_AFTER))

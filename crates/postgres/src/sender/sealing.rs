@@ -46,7 +46,7 @@ impl BatchSealer<'_> {
                     stats.bytes = stats.bytes.saturating_add(segment.len() as u64);
                 }
                 Err(SealError::TooLong | SealError::NotIp) => count(&mut dropped.malformed),
-                // A new epoch, which has another key, is needed.
+                // A new epoch with another key is needed.
                 Err(SealError::OutOfOrder | SealError::Exhausted | SealError::Library) => {
                     *self.used_up = true;
                     return count(&mut dropped.closed);

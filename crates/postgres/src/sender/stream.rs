@@ -80,7 +80,7 @@ pub(super) enum State {
 pub(super) struct Leaf {
     pub(super) no: LeafNo,
     pub(super) bytes: u64,
-    /// The time at which the leaf is too old.
+    /// The time when the leaf is too old.
     pub(super) due: Instant,
     /// Whether the database refused further rows in the leaf.
     pub(super) unfit: bool,

@@ -92,7 +92,7 @@ pub struct PreviousEpoch {
     pub last_seq: Seq,
     /// The last value of its chain, if this sender itself knows it. A value from the database must not be signed.
     pub chain: Option<ChainValue>,
-    /// The time at which it was opened, if known.
+    /// The time when it was opened, if known.
     pub opened: Option<UnixTime>,
 }
 
@@ -136,7 +136,7 @@ pub struct BatchPart {
     pub stream: StreamId,
     /// The receiver of the stream, to be notified.
     pub receiver: NodeId,
-    /// The leaf, which determines the table together with the stream.
+    /// The leaf. It determines the table together with the stream.
     pub leaf: LeafNo,
     /// The number of rows.
     pub rows: usize,

@@ -19,11 +19,11 @@ CREATE TABLE network (
     network6        cidr,
     leaf_space      name,                   -- a tablespace for the leaves
     mac             bytea   NOT NULL,
-    generation      integer NOT NULL DEFAULT 1  -- of the key that `mac` is under; says where to look, and is not believed
+    generation      integer NOT NULL DEFAULT 1  -- of the key that `mac` is under; says where to look, and is not trusted
 );
 
 -- The network's settings, a row for each change; the newest is in force. Node 1 has signed each (key/settings.rs): others' rows are
--- not believed. Rows are never removed: `verify` judges an epoch by the settings that it names.
+-- not trusted. Rows are never removed: `verify` judges an epoch by the settings that it names.
 CREATE TABLE settings (
     serial          bigint  PRIMARY KEY CHECK (serial BETWEEN 1 AND 1024),
     made            bigint  NOT NULL,       -- Unix time, by the owner's clock
@@ -428,7 +428,7 @@ CREATE FUNCTION change_settings(new_serial bigint, new_made bigint, size integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 BEGIN
     IF me() IS DISTINCT FROM 1 AND NOT rules(false) THEN
-        RAISE insufficient_privilege USING MESSAGE = 'only the node that made the network may change its settings';
+        RAISE insufficient_privilege USING MESSAGE = 'only the node that created the network may change its settings';
     END IF;
     IF octet_length(before) <> 32 OR octet_length(signed) <> 64 OR octet_length(auditor) <> 1216 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'keys of other lengths than theirs';
@@ -479,7 +479,7 @@ CREATE FUNCTION begin_rekey() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 BEGIN
     IF me() IS DISTINCT FROM 1 THEN
-        RAISE insufficient_privilege USING MESSAGE = 'only the node that made the network may give it a new key: run rekey on the machine that ran init';
+        RAISE insufficient_privilege USING MESSAGE = 'only the node that created the network may give it a new key: run rekey on the machine that ran init';
     END IF;
     LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE;
     RETURN (SELECT generation FROM network);

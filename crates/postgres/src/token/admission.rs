@@ -56,7 +56,7 @@ pub struct Admission {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// The invitation was created without the network's key, or for another network.
-    #[error("no node has made this invitation")]
+    #[error("no node created this invitation")]
     Invitation,
     /// The invitation is too old according to this node's clock.
     #[error("the invitation is too old")]

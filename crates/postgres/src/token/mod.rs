@@ -82,7 +82,7 @@ pub enum TokenError {
     #[error("the token is damaged: copy all of it, to its last character")]
     Damaged,
     /// A later version of adit created the token.
-    #[error("the token is of a version that this adit does not know")]
+    #[error("the token's version is not supported by this adit")]
     Version,
     /// The role's name is invalid.
     #[error("the token names no invitation")]

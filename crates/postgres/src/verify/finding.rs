@@ -22,7 +22,7 @@ pub enum GapPosition {
     Given,
 }
 
-/// The record by which a sender signs the end of an epoch.
+/// The record that contains a sender's signature of an epoch's end.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Signed {
     /// A checkpoint of the epoch itself.
@@ -103,7 +103,7 @@ pub enum Finding {
         epoch: EpochNo,
         /// The epoch to which it refers.
         named: Option<EpochNo>,
-        /// The time at which the dropped epoch was opened, according to its sender.
+        /// The time when the dropped epoch was opened, according to its sender.
         opened: UnixTime,
     },
     /// An epoch has been dropped although an older one has not.
@@ -244,14 +244,11 @@ impl fmt::Display for Finding {
             Self::Predecessor { epoch, named: Some(named), found } => {
                 write!(
                     f,
-                    "epoch {epoch}: it says that it follows epoch {named}, and epoch {found} with rows lies between"
+                    "epoch {epoch}: it claims to follow epoch {named}, but epoch {found} with rows is between them"
                 )
             }
             Self::Predecessor { epoch, named: None, found } => {
-                write!(
-                    f,
-                    "epoch {epoch}: it says that it is the first, and epoch {found} stands before it"
-                )
+                write!(f, "epoch {epoch}: it claims to be the first, but epoch {found} precedes it")
             }
             Self::Missing { epoch, from, to, place } => {
                 let place = match place {
@@ -260,14 +257,13 @@ impl fmt::Display for Finding {
                     GapPosition::Between => "between batches".to_owned(),
                     GapPosition::End(by) => format!("the last of the epoch, as {by} says"),
                     GapPosition::Given => {
-                        "before the next epoch: more than were on their way when it began"
-                            .to_owned()
+                        "before the next epoch: more than were in flight when it began".to_owned()
                     }
                 };
                 write!(f, "epoch {epoch}: {} missing ({place})", Rows(*from, *to, "is", "are"))
             }
             Self::Twice { epoch, seq } => {
-                write!(f, "epoch {epoch}: row {seq} stands there more than once")
+                write!(f, "epoch {epoch}: row {seq} exists more than once")
             }
             Self::Stray { seq } => write!(f, "row {seq} belongs to no epoch of this stream"),
             Self::Altered { epoch, seq } => {

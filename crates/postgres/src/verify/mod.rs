@@ -39,8 +39,7 @@ use crate::{Durability, EpochNo, NodeId, Seq};
 /// in flight at a time.
 const ENDS: usize = 8;
 
-/// The time for which a younger leaf may have been dropped although an older one exists, because the older one was
-/// being read.
+/// How long a younger leaf may have been dropped although an older one exists, because the older one was being read.
 const OUT_OF_TURN: Duration = Duration::from_secs(3 * 3600);
 
 /// The maximum delay before a node applies new settings. While it is connected, it reads them within a minute.

@@ -28,9 +28,9 @@ pub struct Retention {
 /// The limits in the network's settings for a period.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RetentionPeriod {
-    /// The time at which they came into force, by the owner's clock.
+    /// The time when they came into force, by the owner's clock.
     pub since: UnixTime,
-    /// The time for which packets were kept.
+    /// How long packets were kept.
     pub age: Duration,
     /// The maximum total size of all leaves in bytes.
     pub bytes: u64,

@@ -116,7 +116,7 @@ struct Log {
     /// The network's settings, and the number of those under which epochs are opened.
     settings: Option<History>,
     serial: i64,
-    /// The auditor to whose key epochs are wrapped.
+    /// The auditor. Epochs are wrapped to its key.
     auditor: AuditorKey,
 }
 
@@ -476,7 +476,7 @@ fn an_added_row_is_named() {
     let mut log = log();
     let copy = log.at(2).clone();
     log.rows.push(copy);
-    assert_eq!(log.findings(), ["epoch 1: row 2 stands there more than once"]);
+    assert_eq!(log.findings(), ["epoch 1: row 2 exists more than once"]);
     // Forged rows at the end of the log.
     let mut log = self::log();
     let made_up = Stored { seq: 14, ..log.at(13).clone() };
@@ -658,7 +658,7 @@ fn what_was_cut_off_before_a_restart_is_noticed_by_the_numbers() {
     assert_eq!(
         restarted(BATCH_ROWS + 1).findings(),
         [
-            "epoch 1: rows 6 to 16390 are missing (before the next epoch: more than were on their way when it began)"
+            "epoch 1: rows 6 to 16390 are missing (before the next epoch: more than were in flight when it began)"
         ]
     );
     // Missing rows are not reported twice.
@@ -739,15 +739,12 @@ fn epochs_out_of_their_order_are_named() {
     log = log.epoch(3, &[1], 0);
     assert_eq!(
         log.findings(),
-        ["epoch 3: it says that it follows epoch 1, and epoch 2 with rows lies between"]
+        ["epoch 3: it claims to follow epoch 1, but epoch 2 with rows is between them"]
     );
     let mut log = Log::new(Audit::Headers).epoch(1, &[1], 0);
     log.previous = None;
     log = log.epoch(2, &[1], 0);
-    assert_eq!(
-        log.findings(),
-        ["epoch 2: it says that it is the first, and epoch 1 stands before it"]
-    );
+    assert_eq!(log.findings(), ["epoch 2: it claims to be the first, but epoch 1 precedes it"]);
 }
 
 /// Creates a log whose first leaf was opened this long ago and has been dropped.
@@ -1000,6 +997,6 @@ fn a_log_across_a_rekey_is_proven_with_both_keys() {
     log.ring = network().into();
     let (said, summary) = log.verified(true);
     assert_eq!(summary.proven, 5);
-    let words = "under a key of the network that this reader does not have";
+    let words = "uses a key of the network that this reader does not have";
     assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
 }

@@ -57,7 +57,7 @@ pub struct EpochRow<'a> {
     pub checkpoint: Option<CheckpointRow<'a>>,
     /// The column `record` of the stream's next epoch, which states at which row the chain's value is needed.
     pub next: Option<&'a [u8]>,
-    /// The time at which its leaf was dropped, according to the database. In this case there are no rows or wraps.
+    /// The time when its leaf was dropped, according to the database. In this case there are no rows or wraps.
     pub expired: Option<UnixTime>,
 }
 
@@ -74,7 +74,7 @@ pub struct Summary {
     pub proven: u64,
     /// The number of rows that were opened, and that follow the last signature in the chain.
     pub unsigned: u64,
-    /// The number of volatile epochs without rows, which a crash may have emptied.
+    /// The number of volatile epochs without rows. A crash may have emptied them.
     pub emptied: u64,
     /// The number of findings.
     pub findings: u64,

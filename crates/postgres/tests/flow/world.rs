@@ -70,7 +70,7 @@ pub(crate) struct World {
     pub next_id: u64,
     /// The numbers of the packets that arrived, in order.
     pub came: Vec<u64>,
-    /// The time at which each of those arrived, in milliseconds after it was sent.
+    /// The time when each of those arrived, in milliseconds after it was sent.
     pub waits: Vec<u64>,
     pub liar: Option<Liar>,
     random: Random,

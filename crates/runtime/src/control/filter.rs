@@ -21,7 +21,7 @@ pub struct FilterReport {
     pub instance: String,
     /// The file that contains the rules.
     pub file: String,
-    /// The time at which the rules came into force, in seconds since 1970.
+    /// The time when the rules came into force, in seconds since 1970.
     pub since: u64,
     /// The number of replacements since the start.
     pub reloads: u64,

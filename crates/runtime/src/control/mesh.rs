@@ -144,7 +144,7 @@ pub struct MeshPeer {
     pub rtt_ms: Option<f64>,
     /// The age of the session in seconds.
     pub connected_s: Option<u64>,
-    /// The time at which its membership ends, in seconds since 1970.
+    /// When its membership ends, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<u64>,
     /// Whether too few other members have confirmed the roster since this node was away.
@@ -184,7 +184,7 @@ pub struct MeshJoiner {
     pub fingerprint: String,
     /// The invitation that it uses: [`MeshToken::invitation`].
     pub invitation: String,
-    /// The time for which it has waited, in seconds.
+    /// How long it has waited, in seconds.
     pub waits_s: u64,
 }
 
@@ -250,7 +250,7 @@ pub struct MeshInvitation {
     pub gateway: bool,
     /// The number of nodes that may join.
     pub uses: u32,
-    /// The time for which the invitation is valid, in seconds.
+    /// How long the invitation is valid, in seconds.
     pub valid_s: u64,
 }
 
@@ -278,7 +278,7 @@ pub struct MeshProfile {
     pub gateway: String,
     /// The addresses at which it reaches the gateway.
     pub remotes: Vec<String>,
-    /// The time at which its membership ends, in seconds since 1970.
+    /// When its membership ends, in seconds since 1970.
     pub not_after: u64,
     /// The profile. It has the app's private key, and is a secret.
     pub profile: String,
@@ -316,7 +316,7 @@ pub struct MeshToken {
     pub token: String,
     /// The time after which it is worthless, in seconds since 1970.
     pub until: u64,
-    /// The id of the invitation, which is not a secret.
+    /// The id of the invitation. It is not a secret.
     #[serde(default)]
     pub invitation: String,
 }
@@ -328,7 +328,7 @@ impl std::fmt::Debug for MeshToken {
     }
 }
 
-/// A change to the rights in a mesh, which this node signs.
+/// A change to the rights in a mesh. This node signs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeshAdminRequest {

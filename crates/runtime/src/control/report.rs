@@ -55,7 +55,7 @@ pub enum Request {
     /// End the connections of a client, of an address or network, or all connections. Answered with [`Response::Done`].
     #[serde(rename = "filter.flush")]
     FilterFlush {
-        /// The name of a client, which need not be connected.
+        /// The name of a client. The client need not be connected.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<String>,
         /// An address, or a network with its length.
@@ -223,7 +223,7 @@ pub struct SharedProfile {
     pub addresses: [String; 2],
     /// The number of times that one of them took the other's session.
     pub count: u32,
-    /// The time at which this last happened, in seconds since 1970.
+    /// The time when this last happened, in seconds since 1970.
     pub last: u64,
 }
 
@@ -372,7 +372,7 @@ pub struct PeerReport {
     pub tls: String,
     /// The program and version that the peer reports.
     pub program: Option<String>,
-    /// The time at which the session began, in seconds since 1970.
+    /// The time when the session began, in seconds since 1970.
     pub since: u64,
     /// The age of the data key in seconds.
     pub key_age_s: u64,

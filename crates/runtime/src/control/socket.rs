@@ -99,7 +99,7 @@ pub fn bind(path: &Path) -> Result<BlockingListener, Fault> {
     };
     if let Some(folder) = path.parent() {
         let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
-        made.map_err(|e| problem("its folder cannot be made", &e))?;
+        made.map_err(|e| problem("its folder cannot be created", &e))?;
     }
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
@@ -139,7 +139,7 @@ fn in_use(path: &Path, holder: Option<u32>) -> Fault {
         None => (String::new(), "end it".into()),
     };
     Fault::operator(format!(
-        "another adit{who} runs already with the control socket {path}: {way_out}; or give this one \
+        "another adit{who} is already running with the control socket {path}: {way_out}; or give this one \
          another folder with --dir"
     ))
 }
@@ -374,7 +374,7 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let live = Server::open(&path).unwrap();
         let refused = Server::open(&path).unwrap_err();
-        let me = format!("another adit (process {}) runs already", std::process::id());
+        let me = format!("another adit (process {}) is already running", std::process::id());
         assert!(refused.to_string().starts_with(&me), "{refused}");
         drop(live);
     }

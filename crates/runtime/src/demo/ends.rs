@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use super::interrupt::Interrupt;
 use crate::fault::{Fault, file_fault};
 
-/// The environment variable with the parent's process id, which [`end_with_parent`] reads.
+/// The environment variable with the parent's process id. [`end_with_parent`] reads it.
 const PARENT: &str = "ADIT_END_WITH_PARENT";
 
 const START_PATIENCE: Duration = Duration::from_secs(20);

@@ -22,7 +22,7 @@ use traffic::Meter;
 pub const PING_ATTEMPTS: u16 = 5;
 /// The duration of the round-trip measurement.
 const ROUND_TRIP_TIME: Duration = Duration::from_secs(1);
-/// The interval at which progress is shown.
+/// How often progress is shown.
 pub const TELL_EVERY: Duration = Duration::from_millis(250);
 /// The time at the start of a transfer that is not measured, because of TCP's slow start.
 const WARM_UP: Duration = Duration::from_millis(300);

@@ -23,8 +23,8 @@ const TCP_CHUNK: usize = 128 << 10;
 const UDP_PAYLOAD: usize = 1400;
 /// The number of datagrams per send call.
 const UDP_TRAIN: usize = 44;
-/// The maximum number of trains in flight, which is about 1 MB. The sender waits for the receiver
-/// instead of overflowing queues, as a real-time application adapts its rate.
+/// The maximum number of trains in flight: about 1 MB. The sender waits for the receiver instead of overflowing queues, as a real-time
+/// application adapts its rate.
 const UDP_WINDOW: u64 = 16;
 /// The time without arrivals after which packets still in flight count as lost.
 const UDP_LOST_AFTER: Duration = Duration::from_millis(100);

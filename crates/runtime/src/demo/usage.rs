@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-/// The clock ticks per second in /proc/PID/stat, which the kernel's interface fixes (`USER_HZ`).
+/// The clock ticks per second in /proc/PID/stat, fixed by the kernel's interface (`USER_HZ`).
 const TICKS: u64 = 100;
 
 /// Returns the user and system time of a process so far.

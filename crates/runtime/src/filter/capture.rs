@@ -59,11 +59,11 @@ impl Capture {
         moment: Nanos,
     ) -> Result<CaptureBatch, String> {
         if id.is_none() && self.running.is_some() {
-            return Err("a capture runs already: end that one first".into());
+            return Err("a capture is already running: end that one first".into());
         }
         let Some(id) = id else { return Ok(self.begin(firewall, moment)) };
         let Some(running) = self.running.as_mut().filter(|running| running.id == id) else {
-            return Err("this capture has ended: it was not asked about for too long".into());
+            return Err("this capture has ended: nothing asked about it for too long".into());
         };
         running.asked = moment;
         running.bytes = 0;

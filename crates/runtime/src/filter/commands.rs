@@ -13,7 +13,7 @@ use crate::clock::unix_time_nanos;
 use crate::control::{self, CaptureBatch, FilterReport, Request, Response};
 use crate::fault::Fault;
 
-/// The interval at which a capture requests packets.
+/// How often a capture requests packets.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// Queries the filter's state. `name` is that of a control socket. Without one, there must be exactly one process with
@@ -231,7 +231,7 @@ fn find(
         1 => Ok(found.remove(0)),
         _ => {
             let names: Vec<String> = found.iter().map(|(socket, _)| stem(socket)).collect();
-            Err(Fault::operator(format!("there are several; name one of: {}", names.join(", "))))
+            Err(Fault::operator(format!("there are several; choose one of: {}", names.join(", "))))
         }
     }
 }
@@ -241,5 +241,5 @@ fn stem(socket: &Path) -> String {
 }
 
 fn another() -> Fault {
-    Fault::ours("the control socket answers another question")
+    Fault::ours("the control socket's answer is of another kind")
 }

@@ -41,9 +41,9 @@ impl TableFullLog {
             format!("filter: flow table full: {} of {} connections:", stats.flows, stats.limit)
         };
         let counts = [
-            (full, "new ones refused for lack of room"),
-            (source, "of sources with too many that have no answer"),
-            (share, "ended of sources with more than their share"),
+            (full, "new ones refused for lack of space"),
+            (source, "from sources with too many unanswered ones"),
+            (share, "ended from sources with more than their share"),
         ];
         let parts = counts.iter().filter(|(count, _)| *count > 0);
         let parts: Vec<String> = parts.map(|(count, what)| format!(" {count} {what}")).collect();
@@ -66,15 +66,15 @@ mod tests {
         let said = full.line(&stats, at(2)).unwrap();
         assert_eq!(
             said,
-            "filter: flow table full: 10 of 10 connections: 3 new ones refused for lack of room, \
-             7 ended of sources with more than their share"
+            "filter: flow table full: 10 of 10 connections: 3 new ones refused for lack of space, \
+             7 ended from sources with more than their share"
         );
         stats.refused_source = 5;
         assert_eq!(full.line(&stats, at(61)), None, "not within a minute");
         let said = full.line(&stats, at(62)).unwrap();
         assert_eq!(
             said,
-            "filter: new connections refused: 5 of sources with too many that have no answer"
+            "filter: new connections refused: 5 from sources with too many unanswered ones"
         );
         assert_eq!(full.line(&stats, at(600)), None);
     }

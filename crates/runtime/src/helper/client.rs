@@ -23,17 +23,17 @@ const PENDING_LIMIT: usize = 1024;
 /// The maximum number of unread events. Beyond it, the oldest are dropped.
 const EVENTS: usize = 16;
 
-/// The time for which a call waits for its answer.
+/// How long a call waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The time for which an orderly shutdown waits for the helper to exit.
+/// How long an orderly shutdown waits for the helper to exit.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The connection to the helper.
 #[derive(Debug)]
 pub struct Helper {
     channel: Channel,
-    /// The control thread, which started the helper and receives its messages.
+    /// The control thread. It started the helper and receives its messages.
     control: ThreadId,
     next: AtomicU64,
     pending: Mutex<HashMap<u64, Waiter>>,

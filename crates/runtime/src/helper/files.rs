@@ -122,5 +122,5 @@ fn one(outcome: Result<(Answer, Vec<OwnedFd>), Problem>) -> io::Result<File> {
 }
 
 fn unexpected() -> io::Error {
-    io::Error::other("helper: answer not understood")
+    io::Error::other("helper: invalid answer")
 }

@@ -123,7 +123,7 @@ fn spawn() -> io::Result<Channel> {
     Ok(ours)
 }
 
-/// Runs the helper if this process was started as one, with the kinds of all commands that have one.
+/// Runs the helper if this process was started as one. `kinds` are the helpers of all commands.
 pub fn main(arguments: &[OsString], kinds: &[DutyKind]) -> Option<ExitCode> {
     let name = arguments.first().map(Path::new)?;
     (name == Path::new(NAME)).then(|| serve::main(kinds))

@@ -18,7 +18,7 @@ pub(super) const MESSAGE_LIMIT: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NumberedRequest {
-    /// The number, which the network process chooses.
+    /// The number. The network process chooses it.
     pub id: u64,
     /// The request.
     pub request: Request,
@@ -195,7 +195,7 @@ fn to_value(message: &impl Serialize) -> Result<Value, Fault> {
 
 /// Returns the fault for an answer of the wrong kind.
 fn unexpected() -> Fault {
-    Fault::ours("helper: answer not understood")
+    Fault::ours("helper: invalid answer")
 }
 
 /// A device without its descriptors, like [`adit_linux::tun::TunParts`].

@@ -452,7 +452,7 @@ async fn reply(sender: &MessageSender, id: u64, done: Result<AnswerWithFds, Prob
     }
 }
 
-/// A file operation, which runs on a separate thread because a file system may block it.
+/// A file operation. It runs on a separate thread because a file system may block it.
 type FileWork = Box<dyn FnOnce() -> Result<AnswerWithFds, Problem> + Send>;
 
 /// Returns the file operation of a request, if it is a file request.

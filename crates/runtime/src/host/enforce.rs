@@ -36,7 +36,7 @@ pub(super) struct PolicyRouting {
     rules: Vec<Rule>,
     routes: Vec<Route>,
     pub(super) capture: Capture,
-    /// The current plan, which is kept while the tunnel reconnects.
+    /// The current plan. It is kept while the tunnel reconnects.
     pub(super) plan: HostPlan,
 }
 

@@ -218,5 +218,5 @@ impl Remote {
 }
 
 fn unexpected() -> Fault {
-    Fault::ours("helper: answer not understood")
+    Fault::ours("helper: invalid answer")
 }

@@ -35,7 +35,7 @@ pub struct HostPlan {
     pub routes: Vec<PlannedRoute>,
     /// `redirect-gateway`.
     pub redirect: Option<Redirect>,
-    /// The server's address outside the tunnel, which must stay reachable through the old gateway.
+    /// The server's address outside the tunnel. It must stay reachable through the old gateway.
     pub remote: Option<SocketAddr>,
     /// Whether a separate routing table implements `redirect-gateway`, instead of routes in the main one.
     pub policy: bool,

@@ -17,7 +17,7 @@ pub struct OutsideRoutes {
     pub default6: Option<NextHop>,
     /// The route to the server.
     pub remote: Option<NextHop>,
-    /// The networks on the interface of the default route, which `block-local` needs.
+    /// The networks on the interface of the default route, for `block-local`.
     pub local: Vec<IpNet>,
 }
 
@@ -37,8 +37,7 @@ pub struct KernelRoute {
     pub net: IpNet,
     /// The gateway, if any.
     pub gateway: Option<IpAddr>,
-    /// The interface, which is the tunnel's, another, or the one through which the gateway is
-    /// reached.
+    /// The interface: the tunnel's, another, or the one through which the gateway is reached.
     pub through: RouteInterface,
     /// The priority, or `None` for the kernel's default.
     pub metric: Option<u32>,

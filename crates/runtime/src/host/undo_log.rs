@@ -355,7 +355,7 @@ fn pages(folder: &Path, namespace: u64) -> Vec<LoadedLog> {
             Some(Ok(page)) => page,
             // The log is useless once its process has ended.
             None => Changes { namespace, ..Changes::default() },
-            // The log's process, which may be in another namespace, is writing it.
+            // The log's process is writing it. It may be in another namespace.
             Some(Err(_)) => continue,
         };
         if page.namespace != namespace {

@@ -46,11 +46,11 @@ pub(super) struct ServerPath {
     alternative: bool,
 }
 
-/// Waits for changes, and holds the state with which they are compared.
+/// Waits for changes, and holds the state to compare them with.
 #[derive(Debug, Default)]
 pub(super) struct NetworkWatcher {
     watch: Option<NetWatch>,
-    /// The time at which the pending changes will be processed.
+    /// The time when the pending changes will be processed.
     settled: Option<Instant>,
     /// The destination of the transport's packets.
     remote: Option<IpAddr>,

@@ -62,7 +62,7 @@ pub enum Target {
     Stdout,
     /// Standard error.
     Stderr,
-    /// A file, which is truncated at startup.
+    /// A file. It is truncated at startup.
     File(PathBuf),
     /// A file to which lines are appended.
     Append(PathBuf),

@@ -47,7 +47,7 @@ impl Sink {
     }
 }
 
-/// A connection to the system log, which is opened when it is needed, and again after the log daemon restarts.
+/// A connection to the system log. It is opened when it is needed, and again after the log daemon restarts.
 pub(super) struct Syslog {
     name: String,
     socket: Option<UnixDatagram>,

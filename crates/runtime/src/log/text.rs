@@ -74,7 +74,7 @@ pub fn stamp(unix: u64) -> String {
     date(unix, offset)
 }
 
-/// A cache for [`stamp`], which formats the time once for all lines of a second.
+/// A cache for [`stamp`]. It formats the time once for all lines of a second.
 #[derive(Debug, Default)]
 pub(super) struct TimestampCache {
     of: u64,

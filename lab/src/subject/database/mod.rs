@@ -105,7 +105,7 @@ pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
     Ok(format!("{program}; {server}"))
 }
 
-/// The running nodes, which end when this is dropped.
+/// The running nodes. They end when this is dropped.
 #[derive(Debug)]
 pub struct Nodes {
     scheme: Scheme,

@@ -25,8 +25,8 @@ const TRANSFER: usize = 1_000_000;
 const BEAT: Duration = Duration::from_secs(3);
 /// By this time every client has connected and left once, so that the process has made all its permanent allocations.
 const WARM: Duration = Duration::from_secs(60);
-/// The time for which a server is given to settle after the last client has left. It then releases memory, the last
-/// time within this period, and the memory that its start needed within another such period.
+/// How long a server is given to settle after the last client has left. It then releases memory, the last time within this period, and the
+/// memory that its start needed within another such period.
 const SETTLE: Duration = Duration::from_secs(18);
 /// The lives of clients in seconds, in rotation.
 const LIVES: [u64; 5] = [5, 40, 15, 70, 25];

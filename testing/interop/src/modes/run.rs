@@ -23,7 +23,7 @@ use crate::wait::ScaledInstant;
 /// after which openvpn waits for up to a few seconds before it dials.
 const RECOVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE: &str = "keepalive 1 5";
-/// The addresses with a static key, which are configured by hand.
+/// The addresses with a static key. They are configured by hand.
 const SERVER_V4: &str = "10.88.0.1";
 const CLIENT_V4: &str = "10.88.0.2";
 

@@ -43,7 +43,7 @@ pub struct Adit {
 }
 
 /// The reason why a reset did not end its connection, although it belongs to one.
-pub const RESET_IGNORED: &str = "a reset that is not believed";
+pub const RESET_IGNORED: &str = "a reset that is not accepted";
 
 /// The time between two packets. A whole case takes less than the shortest timeout, and the rate of notifications stays
 /// below adit's limit.

@@ -383,7 +383,7 @@ fn tagged_super_packet() -> ([u8; 10], Vec<u8>) {
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     header[10..12].copy_from_slice(&sum.to_be_bytes());
     bytes.extend(header);
-    // Ports 9 and 9, sequence 1, ACK; the checksum is arbitrary, since the segments are not checked.
+    // Ports 9 and 9, sequence 1, ACK; the checksum is arbitrary, because the segments are not checked.
     bytes.extend([0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
     bytes.extend(payload);
     // NEEDS_CSUM, TCP over IPv4, 58 bytes of headers, segments of 1448, checksum from 38 on, at its 16th byte.
@@ -557,7 +557,7 @@ fn refusals(scenario: &Scenario<'_>) -> Result<String> {
         (["mid0", "addressed"], "ip addr flush dev addressed"),
         (["mid0", "narrow"], "ip link set mid0 mtu 1400"),
         (["mid0", "lo"], "no Ethernet frames"),
-        (["mid0", "tap:mid1"], "there is an interface mid1 already"),
+        (["mid0", "tap:mid1"], "there is already an interface mid1"),
     ] {
         let command = place.command(&[ports[0], ports[1], "--relay"])?;
         let mut refused = Daemon::spawn("bridge", command)?;

@@ -16,7 +16,7 @@ use crate::net::{End, Namespace, Pair};
 use crate::process::Daemon;
 use crate::wait::{ScaledInstant, until};
 
-/// The server's address, which only the proxy's host can reach.
+/// The server's address. Only the proxy's host can reach it.
 const HIDDEN: &str = "198.18.0.1";
 /// Another address of the proxy's host, which is behind a router.
 const PROXY: Ipv4Addr = Ipv4Addr::new(198, 18, 7, 1);
@@ -401,7 +401,7 @@ fn needs(tunnel: &Tunnel, proxy: Daemon) -> Result<String> {
 
 /// Kills a proxy.
 fn end(host: &Namespace, mut proxy: Daemon) -> Result<()> {
-    // Its helpers are killed first, since they would continue without it. Not all proxies have helpers.
+    // Its helpers are killed first, because they would continue without it. Not all proxies have helpers.
     let _ = host.run("pkill", &["-KILL", "-P", &proxy.pid().to_string()]);
     proxy.signal(nix::sys::signal::Signal::SIGKILL)?;
     proxy.wait_exit(Duration::from_secs(5)).map(drop)

@@ -36,7 +36,7 @@ use crate::net::{Namespace, ip, wait_for_carriers};
 use crate::process::{output, run_with_input};
 use services::{Log, Service};
 
-/// The VPN server's address, which is also the source address of its clients' traffic.
+/// The VPN server's address. It is also the source address of its clients' traffic.
 pub const VPS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 /// The VPN server's IPv6 address.
 pub const VPS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 7, 0, 0, 0, 0, 7);
@@ -44,7 +44,7 @@ pub const VPS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 7, 0, 0, 0, 0, 7);
 pub const WEB: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 /// The IPv6 address of the host outside.
 pub const WEB6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 4, 0, 0, 0, 0, 0x80);
-/// A resolver outside the local networks, which both access networks may assign.
+/// A resolver outside the local networks. Both access networks may assign it.
 pub const PUBLIC_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
 /// The resolver that the VPN server pushes.
 pub const VPN_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 54);
@@ -103,7 +103,7 @@ pub const LAPTOP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x30, 0, 0, 0, 0, 0x5
 /// The resolver that the access networks assign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolver {
-    /// The router's own resolver, which forwards to [`PUBLIC_RESOLVER`].
+    /// The router's own resolver. It forwards to [`PUBLIC_RESOLVER`].
     Router,
     /// [`PUBLIC_RESOLVER`] itself.
     Outside,

@@ -15,7 +15,7 @@ use crate::net::Namespace;
 /// The port at which a host answers `you are ADDRESS`, over UDP and TCP.
 pub(super) const PORT: u16 = 8007;
 const DNS: u16 = 53;
-/// The interval at which a service checks whether it must end.
+/// How often a service checks whether it must end.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest DNS message over UDP that is read.
 const LONGEST: usize = 1232;

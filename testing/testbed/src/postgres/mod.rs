@@ -260,7 +260,7 @@ impl Cluster {
     /// # Errors
     /// The server does not start; the error includes its log.
     pub fn resume_service(&mut self) -> Result<()> {
-        ensure(self.running.is_none(), || "the cluster runs already".to_owned())?;
+        ensure(self.running.is_none(), || "the cluster is already running".to_owned())?;
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data());
         let (started, daemon) = std::sync::mpsc::channel();

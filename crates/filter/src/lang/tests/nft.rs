@@ -23,7 +23,7 @@ fn refusal(text: &str) -> Option<String> {
     (!output.status.success()).then_some(told)
 }
 
-/// Returns whether nft can be called here, that is, whether it exists and namespaces can be created.
+/// Returns whether nft can be called here: it exists and namespaces can be created.
 fn can_ask(test: &str) -> bool {
     let asked = Command::new("unshare").args(["-n", "nft", "--version"]).output();
     let can = asked.is_ok_and(|output| output.status.success());

@@ -9,7 +9,7 @@ use super::mtu::SAFE_MTU;
 use super::path_state::{CHECK_INTERVAL, PathState};
 use super::{Output, PathFinder, Route};
 
-/// The time for which a path must be better without interruption before it takes over.
+/// How long a path must be better without interruption before it takes over.
 const HYSTERESIS: Duration = Duration::from_secs(30);
 
 /// The time after the first direct path in which a better one takes over at once. The path that answers first has the shortest round trip,
@@ -65,7 +65,7 @@ impl PathFinder {
         }
     }
 
-    /// Returns a sort key by which the best path comes first.
+    /// Returns a sort key that puts the best path first.
     fn rank(&self, path: &PathState) -> (Reverse<u8>, Duration) {
         (Reverse(self.class(path)), cost(path))
     }

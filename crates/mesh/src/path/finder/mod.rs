@@ -286,7 +286,7 @@ pub struct PathFinder {
     echoes: TokenBucket,
     paths: Vec<PathState>,
     current: Option<Route>,
-    /// The time at which it was chosen.
+    /// The time when it was chosen.
     current_since: Instant,
     /// Until this time a better path takes over at once.
     settle_until: Instant,

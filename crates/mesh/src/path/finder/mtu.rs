@@ -35,7 +35,7 @@ pub(super) struct MtuSearch {
 }
 
 impl PathFinder {
-    /// Returns the time at which the search on a path continues.
+    /// Returns when the search on a path continues.
     pub(super) fn mtu_due(&self, path: &PathState) -> Option<Instant> {
         let next = path.mtu_search.next;
         let active = self.data_sent_at.is_some_and(|at| next < at + ACTIVE);

@@ -39,7 +39,7 @@ const OFFER_RATE: Rate = Rate::one_in(Duration::from_secs(1), 8);
 /// The maximum number of old tags of the peer that are remembered.
 const MAX_FORMER_TAGS: usize = 8;
 
-/// The maximum time from an offer to the first probes, whatever the peer proposes.
+/// The maximum time from an offer to the first probes, even if the peer proposes more.
 const MAX_PUNCH_DELAY: Duration = Duration::from_secs(2);
 
 /// The state of the current round.

@@ -14,7 +14,7 @@ pub(super) const LOST_PROBES: u32 = 3;
 /// The interval of probes on the path that carries data. Three of them and the last echo fit into 3 s.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(700);
 
-/// The interval of probes on all other paths, which is less than the 30 s after which some NATs drop a mapping.
+/// The interval of probes on all other paths: less than the 30 s after which some NATs drop a mapping.
 const KEEP_INTERVAL: Duration = Duration::from_secs(25);
 
 /// The interval of probes through a relay while no data flows. They keep no mapping open, because the session with the
@@ -61,7 +61,7 @@ pub(super) enum Origin {
     Reflexive,
     /// A port search.
     PortSearch,
-    /// The session with the peer, which was established over it.
+    /// The session with the peer that was established over it.
     Session,
     Relay,
 }
@@ -115,8 +115,8 @@ impl PathState {
         self.lost.or(unanswered).filter(|_| !self.alive)
     }
 
-    /// Returns the time at which the path is lost unless an echo arrives. A quick series of probes does not count as lost before the echoes
-    /// have had time to arrive.
+    /// Returns when the path is lost unless an echo arrives. A quick series of probes does not count as lost before the echoes have had
+    /// time to arrive.
     fn lost_at(&self) -> Option<Instant> {
         let enough = self.alive && self.unanswered >= LOST_PROBES;
         enough.then(|| self.unanswered_since + CHECK_INTERVAL * LOST_PROBES)
@@ -136,7 +136,7 @@ impl PathState {
 }
 
 impl PathFinder {
-    /// Returns the time at which a path needs a probe or must be declared lost.
+    /// Returns when a path needs a probe or must be declared lost.
     pub(super) fn path_due(&self, path: &PathState) -> Option<Instant> {
         self.remote.as_ref()?;
         let checked = path.alive || !path.is_direct();

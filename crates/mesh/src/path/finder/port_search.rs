@@ -47,7 +47,7 @@ const REPEAT: Duration = Duration::from_secs(600);
 /// The limit on a node's searches with all peers.
 const SEARCH_RATE: Rate = Rate::new(4, Duration::from_secs(60));
 
-/// The budget of a node for port searches, which all of its peers share.
+/// The budget of a node for port searches. All of its peers share it.
 #[derive(Debug, Default)]
 pub struct PunchBudget(TokenBucket);
 

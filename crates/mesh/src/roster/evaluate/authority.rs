@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub(super) admin: Option<Rank>,
     /// The grant of the right to invite, and the seniority.
     pub(super) inviter: Option<(usize, Rank)>,
-    /// The granting change and its signer's seniority, which decide between two grants to invite.
+    /// The granting change and its signer's seniority. They decide between two grants to invite.
     granter: Option<(usize, Rank)>,
 }
 

@@ -10,7 +10,7 @@ use crate::roster::change::{Action, ChangeHash, Inviter, Revocation, Right, Rota
 use crate::roster::node::NodeInfo;
 use crate::session::KeyHash;
 
-/// The right with which a change was signed.
+/// The right that a change was signed with.
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     /// The signer's seniority.
@@ -120,7 +120,7 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// Determines the right with which a change was signed.
+/// Determines the right that a change was signed with.
 pub(super) fn authorize(
     authority: &Authority<'_, '_>,
     view: &View,

@@ -26,7 +26,7 @@ struct Candidate<'a> {
     info: Claim,
     node: &'a NodeInfo,
     by_admin: bool,
-    /// The changes from which on it has had its name and its IPv4 address without interruption.
+    /// The changes since which it has had its name and its IPv4 address without interruption.
     named: Claim,
     addressed: Claim,
 }
@@ -209,7 +209,7 @@ fn refuse_collisions(order: &Order<'_>, candidates: &mut Vec<Candidate<'_>>, ros
     });
 }
 
-/// Returns the members that may have leaves, by all keys that they have had.
+/// Returns the members that may have leaves, by their current and former keys.
 fn gateways_for_apps(candidates: &[Candidate<'_>]) -> BTreeMap<KeyHash, KeyHash> {
     let gateways = candidates.iter().filter(|candidate| candidate.node.openvpn);
     gateways.flat_map(|gateway| gateway.keys.iter().map(|key| (*key, gateway.key))).collect()

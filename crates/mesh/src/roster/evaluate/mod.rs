@@ -75,7 +75,7 @@ pub struct Roster {
 pub struct Member {
     /// The hash of the node's key.
     pub key: KeyHash,
-    /// The hash of the key with which it was admitted.
+    /// The hash of the key that it was admitted with.
     pub first_key: KeyHash,
     /// The signer that admitted it.
     pub admitted_by: KeyHash,
@@ -158,7 +158,7 @@ pub enum Warning {
     },
 }
 
-/// The time before a member's `not_after` from which [`Roster::expiring`] reports it, in seconds.
+/// How long before a member's `not_after` [`Roster::expiring`] reports it, in seconds.
 pub const EXPIRY_WARNING: u64 = 30 * 24 * 3600;
 
 impl Roster {

@@ -163,7 +163,7 @@ pub(super) struct Rank {
     pub(super) depth: u32,
     /// The signer's place in the genesis, if the genesis names it.
     pub(super) place: usize,
-    /// The first key, which remains the same when keys are replaced.
+    /// The first key. It remains the same when keys are replaced.
     pub(super) origin: KeyHash,
 }
 

@@ -23,7 +23,7 @@ use crate::tls::{ClientTls, TlsSession};
 
 type Out = Outbox<ClientEvent>;
 
-/// The interval at which PUSH_REQUEST is repeated, as OpenVPN's servers expect.
+/// How often PUSH_REQUEST is repeated, as OpenVPN's servers expect.
 const PUSH_REQUEST_EVERY: Duration = Duration::from_secs(5);
 
 /// The time to wait for a late alert. In TLS 1.3 a server reads the client's certificate only after

@@ -20,9 +20,8 @@ impl ClientEngine {
         self.lost(now, Reason::RestartRequested, out);
     }
 
-    /// Processes a change of the path to the server, or its recovery after an outage. During a wait
-    /// or an attempt the client restarts at once. A session continues and searches for the path's
-    /// MTU again. A session over a stream ends if the stream is `stale`, that is, if its local
+    /// Processes a change of the path to the server, or its recovery after an outage. During a wait or an attempt the client restarts at
+    /// once. A session continues and searches for the path's MTU again. A session over a stream ends if the stream is `stale`: its local
     /// address is gone.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {

@@ -28,7 +28,7 @@ use super::options::Source;
 use super::raw_config::{RawConfig, Remote};
 use super::reader::Directive;
 
-/// A row of the table, which defines one directive.
+/// A row of the table. It defines one directive.
 #[derive(Clone)]
 pub(super) struct Spec {
     pub(super) name: &'static str,

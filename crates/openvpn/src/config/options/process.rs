@@ -67,8 +67,7 @@ pub enum LogTo {
 pub struct Status {
     /// The file.
     pub path: PathBuf,
-    /// The interval at which the file is written; default 60 s. Zero: the file is only read at
-    /// startup.
+    /// How often the file is written; default 60 s. Zero: the file is only read at startup.
     pub every: Duration,
     /// `status-version`, 1 to 3.
     pub version: u8,

@@ -10,7 +10,7 @@ use crate::p2p::negotiate::agree;
 use crate::reason::Reason;
 use crate::session::{Agreement, ControlChannel, DataChannel, PeerTerms, all_routes};
 
-/// The TLS exporter label of the peer-id, which both ends write into their packets.
+/// The TLS exporter label of the peer-id. Both ends write the peer-id into their packets.
 const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
 /// The peer-id without an exporter: "vpn".
 const FIXED_PEER_ID: u32 = 0x0076_706e;

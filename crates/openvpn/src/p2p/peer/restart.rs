@@ -15,9 +15,8 @@ impl PeerEngine {
         self.lost(now, Reason::RestartRequested, out);
     }
 
-    /// Processes a change of the path to the other end, or its recovery after an outage. During a
-    /// wait or an attempt this end restarts at once. A session continues and searches for the
-    /// path's MTU again. A connection ends if it is `stale`, that is, if its local address is gone.
+    /// Processes a change of the path to the other end, or its recovery after an outage. During a wait or an attempt this end restarts at
+    /// once. A session continues and searches for the path's MTU again. A connection ends if it is `stale`: its local address is gone.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match (&mut self.state, &mut self.session) {
             (State::Waiting { until }, _) => *until = now,

@@ -51,8 +51,7 @@ pub struct StaticEngine {
     ends: Option<Instant>,
     /// `inactive`, once the data plane has the peer.
     idle: Option<Idle>,
-    /// The number of control packets, which this mode does not have, and of connections that were
-    /// not the peer's.
+    /// The number of control packets (this mode has none), and of connections that were not the peer's.
     dropped: u64,
     /// The amount of work that the peer may still cause.
     budget: Budget,
@@ -118,9 +117,8 @@ impl StaticEngine {
         self.begin_again(now, Reason::RestartRequested, out);
     }
 
-    /// Processes a change of the path to the other end, or its recovery after an outage. During a
-    /// wait or an attempt this end restarts at once. A connection ends if it is `stale`, that is,
-    /// if its local address is gone.
+    /// Processes a change of the path to the other end, or its recovery after an outage. During a wait or an attempt this end restarts at
+    /// once. A connection ends if it is `stale`: its local address is gone.
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {
             State::Waiting { until } => *until = now,

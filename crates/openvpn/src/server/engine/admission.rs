@@ -389,7 +389,7 @@ fn without_own(grant: auth::ClientParams) -> auth::ClientParams {
 /// The time after which a client that cannot be accepted now should try again.
 const LATER: Duration = Duration::from_secs(20);
 
-/// The time for which a client should avoid this server if the server is full.
+/// How long a client should avoid this server if the server is full.
 const BACKOFF: Duration = Duration::from_secs(30);
 
 /// Returns the AUTH_FAILED message for a refusal. An older client only understands a permanent one.
@@ -429,7 +429,7 @@ pub(super) fn our_keys(
     }
 }
 
-/// Returns the warning about a client for which a server without a pool has no IPv4 address.
+/// Returns a warning if a server without a pool has no IPv4 address for a client.
 fn no_address(config: &ServerConfig, lease: Lease) -> Option<String> {
     let without_pool = config.network4.as_ref().is_some_and(|network| network.pool.is_none());
     (without_pool && lease.ipv4.is_none()).then(|| {

@@ -1,4 +1,4 @@
-//! The control channels of clients, which turn packets into messages and messages into packets.
+//! The control channels of clients. They turn packets into messages and messages into packets.
 
 use adit_engine::{Instant, Link, PeerId};
 

@@ -23,7 +23,7 @@ const FIRST_PACKET: Duration = Duration::from_secs(10);
 /// All streams of a server.
 pub(super) struct Streams {
     by_link: HashMap<Link, State>,
-    /// The streams on which no packet has arrived, by the time at which they will be closed.
+    /// The streams on which no packet has arrived, by the time of their closing.
     silent: BTreeSet<(Instant, Link)>,
     /// The streams without a session. Their number is limited in total and per network, like that
     /// of handshakes.
@@ -57,12 +57,12 @@ impl Streams {
         self.pending.total()
     }
 
-    /// Returns the time at which the next silent stream will be closed.
+    /// Returns when the next silent stream will be closed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.silent.first().map(|&(until, _)| until)
     }
 
-    /// Returns the time at which a stream was accepted, if it is still silent.
+    /// Returns when a stream was accepted, if it is still silent.
     pub(super) fn accepted(&self, link: Link) -> Option<Instant> {
         match self.by_link.get(&link)? {
             State::Silent { accepted, .. } => Some(*accepted),

@@ -14,8 +14,7 @@ use super::options::{CertProfile, NameType, Pem, RemoteCertTls, VerifyOptions};
 use super::trust::{Trust, parse};
 use super::{key, pem, weak_rsa};
 
-/// The authority, which signed certificates for [`NAMES`] and for "revoked". Its key no longer
-/// exists.
+/// The authority. It signed certificates for [`NAMES`] and for "revoked". Its key no longer exists.
 const CA: &[u8] = include_bytes!("ca.der");
 /// All names for which the authority signed certificates, except the revoked one.
 const NAMES: [&str; 5] =

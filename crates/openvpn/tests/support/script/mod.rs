@@ -32,7 +32,7 @@ const MAX_OUTPUTS: usize = 128;
 const MAX_UNDER_WAY: usize = 1024;
 /// The number of times that an engine may be due at one moment before it must be idle.
 const MAX_TICKS: usize = 8;
-/// The steps by which the time advances.
+/// How far the time advances in one step.
 const TIMES: [Duration; 8] = [
     Duration::from_millis(1),
     Duration::from_millis(10),

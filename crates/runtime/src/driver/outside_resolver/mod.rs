@@ -39,11 +39,11 @@ const BUFFER: usize = 64 * 1024;
 /// Resolves the server's name while a tunnel may capture DNS.
 #[derive(Clone, Debug)]
 pub struct OutsideResolver {
-    /// The root directory, which differs from `/` only in tests.
+    /// The root directory. It differs from `/` only in tests.
     root: PathBuf,
     /// Whether a tunnel's routes or DNS settings are in force. If so, only the access network's servers are queried.
     pub redirected: bool,
-    /// The tunnel's DNS servers, which are never queried.
+    /// The tunnel's DNS servers. They are never queried.
     pub tunnel: Vec<IpAddr>,
     /// The DNS servers from before the tunnel.
     former: Vec<SocketAddr>,

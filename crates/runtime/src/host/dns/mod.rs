@@ -35,7 +35,7 @@ const PERIOD: Duration = Duration::from_secs(120);
 /// The DNS settings that a tunnel has made.
 #[derive(Debug)]
 pub(super) struct Dns {
-    /// The root directory, which differs from `/` only in tests.
+    /// The root directory. It differs from `/` only in tests.
     root: PathBuf,
     made: Option<AppliedSettings>,
     in_use: DnsInUse,

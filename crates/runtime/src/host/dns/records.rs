@@ -1,4 +1,4 @@
-//! Records of DNS settings, with which the settings of killed processes are undone.
+//! Records of DNS settings, to undo the settings of killed processes.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,7 +24,7 @@ const SUFFIX: &str = ".dns";
 struct DnsChanges {
     /// The inode of the network namespace.
     namespace: u64,
-    /// The time at which the process started.
+    /// The time when the process started.
     began: u64,
     back_end: BackEnd,
     device: String,

@@ -6,7 +6,7 @@ use crate::nftdiff::case::SentFrame;
 use crate::nftdiff::frame::{self, Ip, Piece, to_router};
 use crate::nftdiff::random::Random;
 
-/// The difference for fragments of which one is contained in another.
+/// The difference for a fragment within another.
 pub const WITHIN: &str = "a piece within another";
 
 /// The difference for datagrams whose checksum is zero.

@@ -32,7 +32,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 pub(super) const LINK: &str = "loses its host route with the link";
 pub(super) const OLD_NETWORK: &str = "keeps a host route by the network that was left";
 
-/// The time for which the link is down.
+/// How long the link is down.
 const FLAP: Duration = Duration::from_secs(3);
 /// The share of one core that a client without a network may use; it should use next to none.
 const IDLE: f64 = 0.2;

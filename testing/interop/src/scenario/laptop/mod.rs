@@ -186,7 +186,7 @@ struct ConnectedLaptop<'a> {
 /// The time limit for an expected answer. Recovery takes well under 3 s on an idle machine; the limit is for a busy
 /// one.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The time for which a scenario waits to see that no answer arrives.
+/// How long a scenario waits to see that no answer arrives.
 const NO_REPLY_WAIT: Duration = Duration::from_millis(700);
 
 impl<'a> Laptop<'a> {
@@ -457,7 +457,7 @@ impl ConnectedLaptop<'_> {
     }
 }
 
-/// Returns whether a process is running, that is, whether it has neither ended nor become a zombie.
+/// Returns whether a process is running: it has neither ended nor become a zombie.
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, after)| after.chars().next());

@@ -17,7 +17,7 @@ const ARRIVAL: Duration = Duration::from_millis(300);
 /// The number of attempts to send a datagram that must arrive. The first one may be lost while the next hop's address is resolved.
 const ATTEMPTS: u32 = 5;
 
-/// The ports of hosts to which a machine behind a NAT sends, and other ports from which it may get packets.
+/// The ports of hosts that a machine behind a NAT sends to, and other ports that it may get packets from.
 const CONTACTED: u16 = 7001;
 const OTHER: u16 = 7002;
 

@@ -22,10 +22,10 @@ const SUSPENDED: usize = 2;
 const BAD_LINE: usize = 3;
 const MOVING: usize = 4;
 
-/// The time for which a machine is suspended: longer than every timeout of a session.
+/// How long a machine is suspended: longer than every timeout of a session.
 const SUSPENSION: Duration = Duration::from_secs(18);
 
-/// The time for which a link is down.
+/// How long a link is down.
 const DOWN: Duration = Duration::from_secs(3);
 
 const BAD: Conditions =

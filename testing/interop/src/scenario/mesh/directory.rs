@@ -146,7 +146,7 @@ pub(super) fn directory(scenario: &Scenario<'_>) -> Result<String> {
     (1..3).try_for_each(|at| all.wait_for_group(at, "web"))?;
     // During an outage, each node continues with its own file. Afterwards the directory gets the changes that it missed.
     all.cluster.stop_service(StopMode::Fast)?;
-    all.bed.wait_for_line(1, "the node goes on with its own file")?;
+    all.bed.wait_for_line(1, "the node continues with its own file")?;
     all.set_group("db")?;
     ensure(all.knows(0, "db")? && !all.knows(2, "db")?, || "no outage".into())?;
     all.cluster.resume_service()?;
@@ -259,7 +259,7 @@ pub(super) fn withholds(scenario: &Scenario<'_>) -> Result<String> {
     all.wait_for(1, "a missing entry is noticed", |status| {
         status["mismatches"] == 1 && status["withheld"] == 1
     })?;
-    all.bed.wait_for_line(1, "entries that it had shown are gone or replaced")?;
+    all.bed.wait_for_line(1, "entries are gone or replaced")?;
     all.bed.wait_for_line(1, "the directory lacks 1 changes that neighbours have")?;
     all.bed.up(0)?;
     (0..2).try_for_each(|at| all.wait_until_complete(at))?;
@@ -298,7 +298,7 @@ pub(super) fn withholds(scenario: &Scenario<'_>) -> Result<String> {
             Ok(status["invalid_entries"] == 1 && status["conflicts"] == 1)
         })?;
         let warnings = all.machine(at).json(&["status"])?["warnings"].to_string();
-        ensure(warnings.contains("1 entries that are no valid changes"), || warnings.clone())?;
+        ensure(warnings.contains("1 entries that are not valid changes"), || warnings.clone())?;
     }
     let url = all.url();
     let done = all.machine(0).json(&["directory", "postgres", &url, "--init"])?;

@@ -73,7 +73,7 @@ pub(super) fn hundred(scenario: &Scenario<'_>) -> Result<String> {
 
 /// Returns a member's IPv4 address. The hub is busy while all others connect to it.
 fn address(bed: &MeshTestbed, at: usize) -> Result<IpAddr> {
-    let mut found = Err("it was not asked".into());
+    let mut found = Err("it was not queried".into());
     until("a node answers", LIMIT, || {
         found = bed.ipv4(at);
         Ok(found.is_ok())

@@ -46,7 +46,7 @@ pub(super) enum Nat {
     NoUdp,
     /// A NAT with the next port for each destination.
     SymmetricSequential,
-    /// A NAT with this machine and the next one behind it, which reach each other only by its outer address.
+    /// A NAT with this machine and the next one behind it. They reach each other only by its outer address.
     Hairpin,
     /// The NAT of the previous machine.
     SameBox,

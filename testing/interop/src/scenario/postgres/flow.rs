@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The time limit for missing datagrams.
 const TIMEOUT: Duration = Duration::from_secs(8);
 const BEGIN: Duration = Duration::from_secs(20);
-/// The number of datagrams in flight, which is less than a device's queue (500).
+/// The number of datagrams in flight: less than a device's queue (500).
 const WINDOW: u32 = 200;
 
 /// Sends `count` datagrams of all sizes up to `largest`, in bursts of eight, and returns those that arrived, in order.

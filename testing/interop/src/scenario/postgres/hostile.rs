@@ -266,7 +266,7 @@ fn swapped_keys(scenario: &Scenario<'_>) -> Result<String> {
             let Ok(status) = bed.node(1)?.status() else { return Ok(false) };
             // The first node has created the network. Without its keys a node that starts cannot check the settings.
             let status = status.to_string();
-            Ok(status.contains("\"refused\":\"") || status.contains("not believed"))
+            Ok(status.contains("\"refused\":\"") || status.contains("not trusted"))
         }))?;
         bed.sql("UPDATE adit.node n SET sign_key = k.sign_key, seal_key = k.seal_key, subnets = k.subnets, \
                  address4 = k.address4 FROM public.kept k WHERE k.id = n.id; NOTIFY adit_nodes")?;
@@ -295,11 +295,11 @@ fn forged_policy(scenario: &Scenario<'_>) -> Result<String> {
         "UPDATE adit.settings SET audit = 'full', durability = 'volatile'; NOTIFY adit_nodes";
     bed.sql(forge)?;
     // Neither a running node nor a starting one accepts it.
-    let told = bed.node_mut(0)?.running()?.wait_for_any(&["not believed"], LIMIT)?;
+    let told = bed.node_mut(0)?.running()?.wait_for_any(&["not trusted"], LIMIT)?;
     let node = bed.node_mut(1)?;
     node.kill()?;
     node.spawn()?;
-    node.running()?.wait_for_any(&["not believed"], LIMIT)?;
+    node.running()?.wait_for_any(&["not trusted"], LIMIT)?;
     let mut pings = bed.node(0)?.space.command("ping");
     pings.args(["-c", "3", "-i", "0.2", "-W", "1", &bed.node(1)?.v4()?.to_string()]);
     let _ = pings.output()?;

@@ -112,7 +112,7 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
         ),
         (
             format!("INSERT INTO {leaf} SELECT * FROM {leaf} WHERE seq = {row}"),
-            format!("row {row} stands there more than once"),
+            format!("row {row} exists more than once"),
         ),
         (
             format!(

@@ -119,7 +119,7 @@ fn node_down(scenario: &Scenario<'_>) -> Result<String> {
     bed.sql("UPDATE adit.node SET removed = NULL WHERE name = 'n3'; ALTER ROLE adit_admin_node_n3 LOGIN; \
              GRANT adit_admin_nodes TO adit_admin_node_n3; NOTIFY adit_nodes")?;
     // The removal is covered by its row's MAC.
-    let told = bed.node_mut(0)?.running()?.wait_for("node n3 is not talked to", LIMIT)?;
+    let told = bed.node_mut(0)?.running()?.wait_for("node n3 is not contacted", LIMIT)?;
     let keys = fs::read_to_string(bed.node(2)?.file("network.keys")?).context("network.keys")?;
     let count = keys.lines().filter(|line| line.starts_with("key ")).count();
     ensure(count == 3, || format!("the removed node has {count} keys"))?;
@@ -148,13 +148,13 @@ fn put_back(scenario: &Scenario<'_>) -> Result<String> {
     save("new")?;
     bed.sql(&show("old"))?;
     for at in [0, 1] {
-        let told = bed.node_mut(at)?.running()?.wait_for("not believed", LIMIT);
+        let told = bed.node_mut(at)?.running()?.wait_for("not trusted", LIMIT);
         bed.blame(told)?;
     }
     // After a restart, a node has the new key in its file.
     bed.node_mut(1)?.kill()?;
     bed.node_mut(1)?.spawn()?;
-    let told = bed.node_mut(1)?.running()?.wait_for("not believed", LIMIT)?;
+    let told = bed.node_mut(1)?.running()?.wait_for("not trusted", LIMIT)?;
     bed.sql(&show("new"))?;
     bed.reach(0, 1)?;
     bed.reach(1, 0)?;

@@ -19,7 +19,7 @@ const NODES: u8 = 40;
 /// The delay of each answer of the database.
 const DELAY_MS: u64 = 20;
 const WAY: u16 = 6432;
-/// The time for which queries are counted.
+/// How long queries are counted.
 const COUNTED: Duration = Duration::from_secs(20);
 /// The maximum number of queries a second of an idle node; 100 nodes together stay below 200.
 const MOST: f64 = 2.0;

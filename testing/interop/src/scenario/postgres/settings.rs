@@ -59,13 +59,13 @@ fn settings(scenario: &Scenario<'_>) -> Result<String> {
         ("DELETE FROM adit.settings WHERE serial = 2", "row 2 was seen before"),
         (
             "UPDATE adit.settings SET audit = 'full' WHERE serial = 1",
-            "row 1 is not the one that the row after it names",
+            "row 1 is not the one that the next row names",
         ),
         ("DELETE FROM adit.settings", "there are none"),
         (
             "INSERT INTO adit.settings SELECT 3, made, packet_size, 'full', durability, retention_bytes, retention_age, \
              auditor_key, previous, signature FROM adit.settings WHERE serial = 2",
-            "row 2 is not the one that the row after it names",
+            "row 2 is not the one that the next row names",
         ),
     ];
     for (forgery, reason) in forgeries {
@@ -164,7 +164,7 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
         |what: &str| format!("UPDATE adit.node SET {what} WHERE id = 3; NOTIFY adit_nodes");
     bed.sql(&change("removed = NULL"))?;
     for at in 0..2 {
-        let said = "node n3 is not talked to: its MAC is wrong";
+        let said = "node n3 is not contacted: its MAC is wrong";
         bed.node_mut(at)?.running()?.wait_for(said, LIMIT)?;
     }
     // Try this repeatedly.
@@ -174,7 +174,7 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
             std::thread::sleep(std::time::Duration::from_millis(250));
         }
     }
-    let warnings = bed.node_mut(0)?.running()?.log().matches("n3 is not talked to").count();
+    let warnings = bed.node_mut(0)?.running()?.log().matches("n3 is not contacted").count();
     ensure(warnings <= 8, || format!("{warnings} warnings"))?;
     // The state before the removal is restored, including the MAC, at a node that saw the removal, before and after a
     // restart.
@@ -182,7 +182,7 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
     let node = bed.node_mut(1)?;
     node.kill()?;
     node.spawn()?;
-    node.running()?.wait_for("node n3 is not talked to: it was removed", LIMIT)?;
+    node.running()?.wait_for("node n3 is not contacted: it was removed", LIMIT)?;
     bed.sql(&change(
         "(removed, mac) = (SELECT a.removed, a.mac FROM public.after a WHERE a.id = 3)",
     ))?;

@@ -20,7 +20,7 @@ use crate::traffic::ping;
 use crate::wait::ScaledInstant;
 pub(super) use crate::wait::until;
 
-/// The time limit of every wait, as long as a user would wait, since many tests run at once.
+/// The time limit of every wait, as long as a user would wait, because many tests run at once.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// A node's log line when its packets can pass.
 const READY: &str = "packets of up to";
