@@ -50,7 +50,7 @@ impl Paths {
             [name] => Self::new(dir, name),
             [] => Err(missing(&folder(dir)?)),
             several => Err(Fault::operator(format!(
-                "this machine is in several meshes ({}); say which: --mesh NAME",
+                "this machine is in several meshes ({}); choose one: --mesh NAME",
                 several.join(", ")
             ))),
         }

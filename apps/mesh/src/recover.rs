@@ -36,7 +36,7 @@ pub fn recover(paths: &Paths, phrase: &str) -> Result<String, Fault> {
     let is_admin = |key: &SigningKey| roster.admins().contains(&key.public_hash());
     if !is_admin(&key) {
         return Err(Fault::operator(format!(
-            "this phrase is of no admin's key of the mesh {}: it is another mesh's, or the key was replaced or revoked",
+            "this phrase belongs to no admin of the mesh {}: it is another mesh's, or the key was replaced or revoked",
             paths.name()
         )));
     }

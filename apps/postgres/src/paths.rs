@@ -55,12 +55,12 @@ impl Paths {
         match &paths::folders_with(&folder, SETTINGS)?[..] {
             [name] => Self::new(dir, name),
             [] => Err(Fault::operator(format!(
-                "this machine is in no network (nothing in {}); make one with: adit postgres init URL --network CIDR; or \
-                 join one with: adit postgres join URL",
+                "this machine is in no network (nothing in {}); create one with: adit postgres init URL --network CIDR; \
+                 or join one with: adit postgres join URL",
                 folder.display()
             ))),
             several => Err(Fault::operator(format!(
-                "this machine is in several networks ({}); say which: --network-name NAME",
+                "this machine is in several networks ({}); choose one: --network-name NAME",
                 several.join(", ")
             ))),
         }

@@ -20,12 +20,12 @@ fn of_mesh(paths: &Paths) -> Vec<Finding> {
     let status = control::request(&paths.control_socket(), &Request::Status);
     let Ok(Response::Status(status)) = status else {
         return vec![
-            Finding::warning(CHECK, format!("the node of the mesh {} does not run", paths.name()))
-                .remedy(format!("sudo {}", paths.command("up")))
-                .remedy(format!(
-                    "or as a service: systemctl enable --now adit-mesh@{}",
-                    paths.name()
-                )),
+            Finding::warning(
+                CHECK,
+                format!("the node of the mesh {} is not running", paths.name()),
+            )
+            .remedy(format!("sudo {}", paths.command("up")))
+            .remedy(format!("or as a service: systemctl enable --now adit-mesh@{}", paths.name())),
         ];
     };
     match status.mesh {

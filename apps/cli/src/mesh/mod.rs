@@ -157,7 +157,7 @@ impl MeshSelector {
         let socket = paths.control_socket();
         if !socket.exists() {
             return Err(Fault::environment(format!(
-                "the node of the mesh {} does not run; start it with: sudo {}",
+                "the node of the mesh {} is not running; start it with: sudo {}",
                 paths.name(),
                 paths.command("up")
             )));

@@ -133,7 +133,7 @@ impl Up {
             found(&paths, &choices)?;
         } else if let Some(option) = self.of_a_new_mesh() {
             return Err(Fault::operator(format!(
-                "this machine is in the mesh {} already, and {option} is for a new one",
+                "this machine is already in the mesh {}, and {option} is for a new one",
                 paths.name()
             )));
         }

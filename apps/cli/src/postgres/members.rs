@@ -310,8 +310,8 @@ fn tell_of(paths: &Paths, renewed: &adit_app_postgres::RekeyReport) {
     warn(&renewed.notes);
     let auditor = if renewed.auditor { ", and the auditor" } else { "" };
     print(&format!(
-        "The network {} has a new key, generation {}, for: {}{auditor}.\nNodes that run take it within seconds, others when they \
-         start. Invitations made before are over.\n",
+        "The network {} has a new key, generation {}, for: {}{auditor}.\nNodes that run take it within seconds, others \
+         when they start. Earlier invitations are no longer valid.\n",
         paths.name(),
         renewed.generation,
         renewed.nodes.join(", ")

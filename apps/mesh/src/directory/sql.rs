@@ -92,7 +92,7 @@ pub(super) async fn identity(client: &impl GenericClient) -> Result<Option<(i32,
     let row = client.query_one(IDENTITY, &[]).await.map_err(|error| statement_fault(&error))?;
     match (row.try_get(0), row.try_get(1)) {
         (Ok(version), Ok(id)) => Ok(Some((version, id))),
-        _ => Err(Fault::operator("the directory in the database makes no sense")),
+        _ => Err(Fault::operator("the directory in the database is not valid")),
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn host_event(event: &HostEvent) {
         HostEvent::Routing(None) => say!(1, "routes: complete again"),
         HostEvent::Dns(event) => match event.change {
             DnsChange::AppliedAgain => tracing::warn!(
-                "DNS: another program replaced /etc/resolv.conf: the names of the mesh are put back"
+                "DNS: another program replaced /etc/resolv.conf; the names of the mesh are restored"
             ),
             DnsChange::Lost => tracing::warn!("DNS: now {}", event.in_use),
             DnsChange::Back => say!(1, "DNS: now {}", event.in_use),

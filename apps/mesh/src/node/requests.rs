@@ -76,7 +76,7 @@ impl Running {
         Ok(MeshToken { token: token.to_string(), until: until.0, invitation: hex(&hash) })
     }
 
-    /// Admits or refuses a node that waits for an approval.
+    /// Admits or refuses a waiting node.
     fn approve(&mut self, name: &str, refuse: bool) -> Result<Response, Fault> {
         let joiner = self.joiner(name)?;
         let key = self

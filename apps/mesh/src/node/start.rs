@@ -52,11 +52,11 @@ use crate::{Paths, Settings};
 /// The options of `adit mesh up` that are not stored in the node's files.
 #[derive(Clone, Debug, Default)]
 pub struct UpOptions {
-    /// The UDP port, which overrides the settings.
+    /// The UDP port. Overrides the settings.
     pub port: Option<u16>,
     /// Whether to resolve the mesh's names, and change the machine's DNS settings accordingly.
     pub names: bool,
-    /// The gateway for the internet, which overrides the settings.
+    /// The gateway for the internet. Overrides the settings.
     pub exit: Option<String>,
     /// The user to run as, or `None` for `adit`, or `nobody` if that user does not exist.
     pub user: Option<String>,

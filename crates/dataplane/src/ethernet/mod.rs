@@ -7,9 +7,8 @@
 //! In a mesh, every node's plane is a switch, and sends what its device delivers to the other nodes. Frames of peers go
 //! only to the device, so no frame goes around in a circle, and [`SourceGuard`] checks their addresses.
 //!
-//! As in the reference implementation, a station moves to the peer that last sent a frame from it, since stations do
-//! roam. A client can therefore take over the frames for another client's station, as it could at any switch; it cannot
-//! take over the device's own address.
+//! As in the reference implementation, a station moves to the peer that last sent a frame from it, because stations do roam. A client can
+//! therefore take over the frames for another client's station, as it could at any switch; it cannot take over the device's own address.
 
 mod flood;
 mod guard;

@@ -108,7 +108,7 @@ pub struct NodeConfig {
     pub hints: Vec<(KeyHash, Vec<SocketAddr>)>,
     /// Addresses at which members may accept streams, such as those of the token.
     pub stream_hints: Vec<(KeyHash, Vec<SocketAddr>)>,
-    /// The times at which sessions are renewed and end. The genesis decides what they carry.
+    /// The times when sessions are renewed and end. The genesis decides what they carry.
     pub policy: Policy,
     /// The limits of the data that this node relays.
     pub relay_limits: RelayLimits,

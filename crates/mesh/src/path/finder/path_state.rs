@@ -21,7 +21,7 @@ const KEEP_INTERVAL: Duration = Duration::from_secs(25);
 /// relay does, and each probe takes four packets of sessions there and back. When data flows again, it is probed at once.
 const KEEP_RELAY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The time for which a lost direct path carries no data even if it answers again.
+/// How long a lost direct path carries no data even if it answers again.
 const PROBATION: Duration = Duration::from_secs(30);
 
 /// One path to the peer.

@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 #[derive(Copy, Clone)]
 pub(super) struct NegotiationFailures {
     since: Instant,
-    /// The time at which to begin another negotiation.
+    /// When to begin another negotiation.
     again: Instant,
 }
 
@@ -98,7 +98,7 @@ impl ControlChannel {
         Ok(reason)
     }
 
-    /// Returns the time at which to negotiate again after the newest negotiation has failed.
+    /// Returns when to negotiate again after the newest negotiation has failed.
     pub(crate) fn recovers_at(&self) -> Option<Instant> {
         self.failing.filter(|_| self.newest.failed).map(|failing| failing.again)
     }
