@@ -11,7 +11,7 @@ pub(crate) fn found_mesh(dir: &Path, gateway: bool) -> Paths {
     found_layer(dir, gateway, Layer::Ip)
 }
 
-/// Makes a mesh of this layer.
+/// Creates a mesh of this layer.
 pub(crate) fn found_layer(dir: &Path, gateway: bool, layer: Layer) -> Paths {
     let paths = Paths::new(Some(dir), "home").unwrap();
     let choices = NewMesh {

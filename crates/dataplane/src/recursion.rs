@@ -18,13 +18,13 @@ pub struct OwnTransport {
     pub stream: bool,
 }
 
-/// The UDP port from which this host sends the packets of a tunnel to many others, as they look on the wire. No other
-/// program of the host can use the port.
+/// The UDP port that this host sends a tunnel's packets to many others from, as seen on the wire. No other program of the host can use the
+/// port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPort {
     /// The port.
     pub port: u16,
-    /// All addresses of this host, inside the tunnel as well: a route into the tunnel chooses one of those.
+    /// All addresses of this host, including those inside the tunnel: a route into the tunnel chooses one of these.
     pub hosts: Vec<IpAddr>,
 }
 
@@ -69,8 +69,8 @@ impl OwnPort {
     }
 }
 
-/// Returns the ports of a packet of this protocol. A later fragment has none, and passes, since it may belong to other
-/// traffic. This creates no loop: once sealed, it is a new packet with ports, and that packet's last fragment is shorter.
+/// Returns the ports of a packet of this protocol. A later fragment has none, and passes, because it may belong to other traffic. This
+/// creates no loop: once sealed, it is a new packet with ports, and that packet's last fragment is shorter.
 fn ports(header: &Ip, packet: &[u8], wanted: u8) -> Option<(u16, u16)> {
     let mut payload = packet.get(header.header_len..)?;
     let mut protocol = header.protocol;

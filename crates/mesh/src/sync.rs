@@ -196,7 +196,7 @@ struct Neighbour {
     awaits_heads: bool,
     /// The pages of the neighbour's heads so far.
     heads: Page,
-    /// The changes that the neighbour has or is about to get, and their order of arrival, since both had the same.
+    /// The changes that the neighbour has or is about to get, with their order of arrival, since both had the same.
     has: BTreeSet<ChangeHash>,
     remembered: VecDeque<ChangeHash>,
     /// Our digest and the neighbour's when heads were last exchanged. The same two digests would lead to the same

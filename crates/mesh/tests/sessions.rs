@@ -297,7 +297,7 @@ fn sessions_for_joining_of_one_address_are_bounded_until_they_end() {
         w.nodes[1].engine.len()
     };
     let open = (0..200).map(|_| join(&mut w)).max();
-    // An address may have one place for seven free ones of 1,024.
+    // An address may take one place for every seven free ones of 1,024.
     assert_eq!(open, Some(128));
     w.run(policy().join_lasts, |_| false);
     assert!(w.nodes[1].engine.is_empty());

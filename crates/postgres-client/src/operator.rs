@@ -87,8 +87,7 @@ pub fn refuse_pooler(shares: Result<bool, ProbeError>) -> Result<(), Fault> {
     }
 }
 
-/// Returns whether a database has a schema of ours, which has a table of this name. `what` names it in errors, such as
-/// "a mesh's directory".
+/// Returns whether a database has our schema of this name, with this table. `what` describes it in errors, such as "a mesh's directory".
 ///
 /// # Errors
 /// The database refuses, or has another schema of this name.

@@ -72,7 +72,7 @@ impl Paths {
         self.run.join("server.sock")
     }
 
-    /// Formats a command line for hints. `command("server run")` returns `adit server run --dir D`.
+    /// Formats a command line for advice. `command("server run")` returns `adit server run --dir D`.
     pub fn command(&self, verb: &str) -> String {
         match &self.dir {
             Some(dir) => format!("adit {verb} --dir {}", shell_word(dir)),
@@ -132,8 +132,8 @@ impl NodePaths {
         self.run.join(format!("{}-{}.sock", self.kind, self.name))
     }
 
-    /// Formats a command line for hints. `command("up", Some("-n"))` returns `adit KIND up -n NAME --dir D`. Without an
-    /// option, the command finds the network itself.
+    /// Formats a command line for advice. `command("up", Some("-n"))` returns `adit KIND up -n NAME --dir D`. Without an option, the
+    /// command finds the network itself.
     pub fn command(&self, verb: &str, name_option: Option<&str>) -> String {
         let mut command = format!("adit {} {verb}", self.kind);
         if let Some(option) = name_option {

@@ -456,8 +456,8 @@ async fn perform(client: &Client, request: Request) -> Result<DirectoryEvent, Fa
     Ok(DirectoryEvent::Answer(answer))
 }
 
-/// Returns the rows of a statement, whose last parameter is their greatest number. A false database may send more: rows
-/// are converted as they arrive, and no more of them are kept.
+/// Returns the rows of a statement. Its last parameter is their maximum number. A hostile database may send more, so rows are converted as
+/// they arrive, and surplus ones are dropped.
 async fn rows<T>(
     client: &Client,
     statement: &str,

@@ -24,8 +24,8 @@ pub(super) fn check_settings(settings: &Settings, changes: &Changes) -> Result<(
     }
 }
 
-/// Returns the treatment of what a member sends. A frame goes to the device only: each node sends its frames to all
-/// others, so a frame that another member passed on would go around in a circle.
+/// Returns the treatment of what a member sends. A frame goes to the device only: each node sends its frames to all others, so forwarding a
+/// frame of another member would send it around in a circle.
 pub(super) fn relay(layer: Layer) -> Relay {
     match layer {
         Layer::Ip => Relay::Clients(FIRST_APP),
@@ -45,7 +45,7 @@ impl Running {
         check_roles(self.driver.engine().changes().genesis().layer, gateway, openvpn)
     }
 
-    /// Keeps packets of the node's own port out of the mesh, at whatever addresses this machine has now.
+    /// Keeps packets of the node's own port out of the mesh, for all current addresses of this machine.
     pub(super) fn keep_out_own_packets(&mut self) {
         if let Some(hosts) = self.addresses.take_hosts() {
             let own = OwnPort { port: self.addresses.port(), hosts };

@@ -1,4 +1,4 @@
-//! What the node and its machine report: the log, the files, and the sockets that the node asks for.
+//! Handles the reports of the node and its machine: the log, the files, and the sockets that the node requests.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -97,7 +97,7 @@ impl Running {
         Ok(())
     }
 
-    /// Logs that a node could not join, unless that happens often: anyone with an old token can cause it.
+    /// Logs that a node could not join, unless that happens often. Anyone with an old token can cause it.
     fn refused_joiner(&mut self, reason: &JoinRefusal) {
         let line = format!("a node could not join: {reason}");
         let decision = self.log_limiter.count(now(), &Source::Pending, Kind::Refused, &line);

@@ -59,7 +59,7 @@ pub(super) fn plan(
     HostPlan { forward: Some(forward), ..plan }
 }
 
-/// Returns the address of a member to which frames with packets for a network behind it are sent.
+/// Returns the address of a member for frames with packets to a network behind it.
 fn station(net: IpNet, member: &Member) -> Option<IpAddr> {
     match net {
         IpNet::V4(_) => member.ipv4.map(IpAddr::from),

@@ -1,10 +1,10 @@
 //! Decides when a node releases memory.
 
-/// The seconds with few packets in the tunnel after which memory is released, and the interval at which it is released
-/// again: handshakes and changes of the roster need memory although no packets pass.
+/// After this many seconds with few packets in the tunnel, memory is released, and released again at this interval: handshakes and changes
+/// of the roster need memory even without packets.
 const CALM: u32 = 30;
 
-/// The number of packets in a second that are few. Releasing memory costs less than they do.
+/// How many packets in a second count as few. Releasing memory costs less than they do.
 const FEW: u64 = 100;
 
 /// The time with few packets in the tunnel.

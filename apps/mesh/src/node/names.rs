@@ -30,7 +30,7 @@ const DOMAIN: &str = "internal";
 /// The maximum number of simultaneous forwarded queries, and of TCP connections of this machine and its apps.
 const MAX_PENDING: usize = 64;
 
-/// The maximum number of TCP connections of other members, which thus cannot take the places of this machine.
+/// The maximum number of TCP connections of other members. They cannot take the places of this machine.
 const MAX_FOREIGN: usize = 16;
 
 /// The time limit for another server's answer, and for an idle TCP connection.

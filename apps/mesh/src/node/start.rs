@@ -66,7 +66,7 @@ pub struct UpOptions {
     pub invite: Option<MeshInvitation>,
 }
 
-/// The information about a node once it runs.
+/// The information about a running node.
 #[derive(Clone, Debug)]
 pub struct UpReport {
     /// The node.
@@ -78,7 +78,7 @@ pub struct UpReport {
 /// The maximum number of workers that share the control thread's allocation arena, as for a server.
 const ONE_ARENA: u16 = 2;
 
-/// Called once the node runs.
+/// Called once the node is running.
 pub type OnUp<'a> = &'a mut dyn FnMut(&UpReport);
 
 /// Runs a node until it is asked to stop.
@@ -150,13 +150,13 @@ fn bind(port: u16, workers: u16, mark: Option<u32>) -> Result<Vec<UdpSocket>, Fa
     Ok(group)
 }
 
-/// What a node is started with, other than its state.
+/// The parameters of a node's start, besides its state.
 struct Start<'a> {
     paths: &'a Paths,
     options: &'a UpOptions,
     settings: Settings,
     directory: Option<DirectoryConfig>,
-    /// Whether a helper does what needs privileges.
+    /// Whether a helper performs privileged operations.
     is_helped: bool,
 }
 
@@ -284,7 +284,7 @@ struct Files {
     admin: AdminKeys,
 }
 
-/// Makes the node of its state.
+/// Creates the node from its state.
 fn make_node(
     state: State,
     settings: &Settings,

@@ -18,7 +18,7 @@ impl SourceGuard {
         Self { networks }
     }
 
-    /// Returns whether a peer may send a frame: every guarded address that the frame claims for its sender is the peer's.
+    /// Returns whether a peer may send a frame: the peer owns every guarded address that the frame claims for its sender.
     pub(crate) fn permits(
         &self,
         routes: &Routes,

@@ -93,7 +93,7 @@ pub(crate) fn outward<F: Format>(
     Ok(EgressFrame { peer, l2 })
 }
 
-/// Returns the channel to a peer's end that the packet of a frame takes.
+/// Returns the channel to a peer's end for the packet of a frame.
 pub(crate) fn channel<F: Format>(
     peers: &PeerTable<F>,
     peer: Arc<Peer<F>>,

@@ -44,7 +44,7 @@ const BYTES_PER_TURN: usize = 190 << 10;
 /// The number of consecutive trains refused with EINVAL after which GSO is switched off. A single refusal may mean that
 /// the path MTU is exceeded (older kernels), or that a source address no longer exists.
 const EINVAL_TRAINS: u32 = 16;
-/// A Linux errno value, the same on every architecture we build for.
+/// A Linux error number, the same on every architecture that we build for.
 const EIO: i32 = 5;
 
 /// Seals packets into an arena and sends from it.

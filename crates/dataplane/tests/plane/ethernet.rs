@@ -239,7 +239,7 @@ fn a_guarded_address_is_accepted_from_its_owner_alone() {
         (from(0x86dd, advertisement("fd08::2", "fd08::2")), true),
         (from(0x86dd, advertisement("fd08::3", "fd08::2")), false),
         (from(0x86dd, advertisement("fe80::2", "fd08::3")), false),
-        // Other addresses, and what is no IP, are not guarded.
+        // Other addresses, and frames without IP, are not guarded.
         (from(0x86dd, advertisement("fe80::2", "fe80::3")), true),
         (from(0x88cc, vec![7; 60]), true),
     ];

@@ -31,8 +31,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const WANTED_PAUSE: Duration = Duration::from_secs(5);
 const UNWANTED_PAUSE: Duration = Duration::from_secs(60);
 
-/// The most members of a mesh of Ethernet frames that all keep sessions with each other, so that a broadcast reaches all of
-/// them. In a larger one, it reaches those with which there is a session.
+/// The maximum size of a mesh of Ethernet frames whose members all keep sessions with each other, so that a broadcast reaches all of them.
+/// In a larger mesh, it reaches only members with a session.
 pub const MAX_BROADCAST_DOMAIN: usize = 64;
 
 /// The number of neighbours that a node asks for the endpoint of another node.
@@ -69,7 +69,7 @@ impl Node {
         }
     }
 
-    /// Makes a member a peer, unless it is one.
+    /// Makes a member a peer, unless it is one already.
     pub(super) fn add_peer(&mut self, now: Instant, key: KeyHash, out: &mut Out) {
         if self.peers.contains_key(&key) {
             return;

@@ -98,8 +98,8 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Stores an endpoint in place of the known one. If there is no room, the oldest one of a node that is not `needed`
-    /// makes room. Returns whether it was kept.
+    /// Stores an endpoint in place of the known one. If there is no room, evicts the oldest one of a node that is not `needed`. Returns
+    /// whether it was stored.
     pub(super) fn put(&mut self, endpoint: Endpoint, needed: impl Fn(&KeyHash) -> bool) -> bool {
         let is_known = self.by_node.contains_key(&endpoint.node);
         if !is_known && self.by_node.len() >= MAX_ENDPOINTS {

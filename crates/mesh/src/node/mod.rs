@@ -231,7 +231,7 @@ pub struct Node {
     punch_budget: Arc<PunchBudget>,
     next_tick: Instant,
     next_compare: Instant,
-    /// The time at which the next membership of a node or an app ends.
+    /// When the next membership of a node or an app ends.
     next_expiry: Option<UnixTime>,
     /// The hour for which the current neighbours were chosen.
     neighbours_of: Option<u64>,
@@ -375,7 +375,7 @@ impl Node {
         self.set_apps_unix_time(now, unix);
         self.freshness.clock_set(unix);
         self.next_compare = now;
-        // Checks all members in the next tick, since the clock may have passed several ends in either direction.
+        // Checks all members in the next tick, because the clock may have passed several ends in either direction.
         self.next_expiry = Some(UnixTime(0));
     }
 

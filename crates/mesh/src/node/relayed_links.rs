@@ -10,8 +10,7 @@ use crate::session::KeyHash;
 /// The socket of relayed links. It exists in no driver.
 const SOCKET: SocketId = SocketId(u16::MAX);
 
-/// The number of relayed paths after which those that no session uses are forgotten. Sessions have fewer, because each
-/// has a channel.
+/// With more relayed paths than this, those that no session uses are forgotten. Sessions have fewer, because each has a channel.
 const MAX_LINKS: usize = 65_536;
 
 /// A path through a relay.
@@ -30,7 +29,7 @@ pub(super) struct RelayedLinks {
 }
 
 impl RelayedLinks {
-    /// Returns the link that represents a path through a relay. `is_used` tells which links must keep their meaning.
+    /// Returns the link that represents a path through a relay. `is_used` returns which links must keep their meaning.
     pub(super) fn link(&mut self, way: Relayed, is_used: impl Fn(Link) -> bool) -> Link {
         if let Some(link) = self.links.get(&way) {
             return *link;

@@ -8,14 +8,14 @@ use adit_engine::Instant;
 
 use super::KeyHash;
 
-/// The maximum number of observers that are remembered. The one that was confirmed the longest ago makes room, but not
-/// within [`CONFIRMED`]. Otherwise the known addresses of a node with more peers would change all the time.
+/// The maximum number of recorded observers. The one that was confirmed longest ago is evicted, but not within [`CONFIRMED`]. Otherwise the
+/// known addresses of a node with more peers would change all the time.
 pub const MAX_OBSERVERS: usize = 8;
 
 /// The time after which an observation expires. Many NATs drop a mapping earlier.
 const OBSERVATION_LIFETIME: Duration = Duration::from_secs(600);
 
-/// The time for which an observation counts as confirmed: two intervals of the probes that keep a path open.
+/// How long an observation counts as confirmed: two intervals of the probes that keep a path open.
 const CONFIRMED: Duration = Duration::from_secs(60);
 
 /// Ports of one NAT that are at most this far apart count as sequential.
@@ -46,7 +46,7 @@ pub enum NatKind {
 pub struct NatInfo {
     /// The mapping behaviour.
     pub kind: NatKind,
-    /// The addresses at which other nodes see the node, in the order in which they were new.
+    /// The addresses where other nodes see the node, in the order of their first appearance.
     pub seen: Vec<SocketAddr>,
 }
 
@@ -55,7 +55,7 @@ pub struct NatInfo {
 pub struct NatObserver {
     /// The addresses that the socket has on its own machine.
     own: Vec<SocketAddr>,
-    /// The latest observation of each observer, in the order in which they were new.
+    /// The latest observation of each observer, in the order of their first appearance.
     observations: Vec<Observation>,
     udp_blocked: bool,
 }

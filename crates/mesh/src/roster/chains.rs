@@ -315,7 +315,7 @@ impl Changes {
         chain.len = chain.len.saturating_add(1);
         chain.tips.remove(&body.previous);
         chain.tips.insert(hash);
-        // Nearly always the only one.
+        // Almost always the only one.
         self.next.entry(after).or_insert_with(|| Vec::with_capacity(1)).push(hash);
         if let Action::Grant { key, .. } | Action::Rotate(Rotation { new: key, .. }) = &body.action
         {

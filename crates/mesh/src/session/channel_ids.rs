@@ -12,7 +12,7 @@ use super::SessionNumber;
 pub(super) struct ChannelIds {
     /// The ids that further channels may have.
     allowed: RangeInclusive<u32>,
-    /// The number of workers, of which each gets the packets of the ids that modulo this number are its own.
+    /// The number of workers. Each gets the packets of the ids that equal its index modulo this number.
     workers: usize,
     /// The sessions of the ids in use; `None` until the data plane has removed the channel.
     in_use: HashMap<PeerId, Option<SessionNumber>>,
@@ -28,7 +28,7 @@ impl ChannelIds {
         self.allowed = ids;
     }
 
-    /// Returns whether half of the ids or more are in use.
+    /// Returns whether at least half of the ids are in use.
     pub(super) fn are_scarce(&self) -> bool {
         self.in_use.len() >= self.count() / 2
     }

@@ -11,14 +11,14 @@ use adit_mesh::token::Terms;
 
 use crate::world::{SECOND, World};
 
-/// The nodes that run throughout. The first one signs all changes.
+/// The nodes that run the whole time. The first one signs all changes.
 const NODES: usize = 3;
 
 /// The machine that joins and is removed, each time with a new key.
 const GUEST: usize = NODES;
 
-/// The bytes that a change takes: the change itself, its places in the set's tables, and the hash of the removed key. A
-/// neighbour that has it is remembered to have it until both compare their rosters.
+/// The bytes that a change takes: the change itself, its places in the set's tables, and the hash of the removed key. The node records
+/// which neighbours have it until both compare their rosters.
 const PER_CHANGE: usize = 1024;
 
 /// Lets guests come and go. Returns the bytes of memory of each node.

@@ -158,7 +158,7 @@ pub(crate) struct World {
     pub(crate) policy: Policy,
     /// What the nodes of the mesh send to each other.
     pub(crate) layer: Layer,
-    /// Whether data planes send pings, as they do where nothing else is sent.
+    /// Whether data planes send pings, as they do if nothing else is sent.
     pub(crate) pings: bool,
 }
 
@@ -237,7 +237,7 @@ impl World {
         self.machines.len() - 1
     }
 
-    /// Makes a machine the first node of a mesh, with an admin's key. It is a relay.
+    /// Makes a machine the first node of a mesh, a relay with an admin's key.
     pub(crate) fn found(&mut self, machine: usize) {
         self.found_as(machine, true);
     }
@@ -313,7 +313,7 @@ impl World {
     }
 
     #[allow(dead_code, reason = "only the test of the memory needs it")]
-    /// Makes a machine without a node another one, with the key of this seed.
+    /// Replaces a machine without a node by another one, with the key of this seed.
     pub(crate) fn renew(&mut self, machine: usize, seed: u8) {
         let it = &mut self.machines[machine];
         assert!(it.node.is_none(), "a node runs");
@@ -544,7 +544,7 @@ impl World {
 
     /// Returns when the next ping of a machine is due.
     fn ping_due(&self, machine: &Machine) -> Option<Instant> {
-        // A channel without a time has just been made.
+        // A channel without a time has just been created.
         let due = machine.plane.channels.values().map(|it| it.next_ping.unwrap_or(self.now));
         due.min().filter(|_| self.pings)
     }

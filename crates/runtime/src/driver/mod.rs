@@ -49,8 +49,8 @@ pub const QUESTION_LIMIT: usize = 1024;
 /// The number of times that the driver polls the data plane's queues before all other inputs have their turn.
 const LOOKS: u32 = 4;
 
-/// The time for which the engine gets one input after the other. Then the caller's other inputs and other tasks, such as
-/// those of the control socket, have their turn, however many packets wait and however long each one takes.
+/// How long the engine gets one input after the other. Then the caller's other inputs and other tasks, such as those of the control socket,
+/// have their turn, even if many packets wait or each takes long.
 const TURN: Duration = Duration::from_millis(5);
 
 /// The result of [`Driver::next`].
@@ -99,7 +99,7 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     /// the driver is about to sleep.
     called: bool,
     looks: u32,
-    /// The time at which the current turn began: see [`TURN`].
+    /// When the current turn began: see [`TURN`].
     turn_began: Instant,
     events: VecDeque<Event<E::Event>>,
     send_errors: SendErrors,
@@ -313,7 +313,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                 return Err(fault);
             }
             if now().since(self.turn_began) >= TURN {
-                // The next turn begins here, so that the engine gets on even if the caller drops this future each time.
+                // The next turn begins here, so that the engine makes progress even if the caller drops this future each time.
                 self.turn_began = now();
                 tokio::task::yield_now().await;
             }

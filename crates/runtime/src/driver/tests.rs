@@ -507,7 +507,7 @@ async fn a_request_on_the_control_socket_is_answered_while_many_slow_packets_wai
     fake.wakeup.signal();
     let script = Script { slow: Duration::from_millis(1), ..Script::default() };
     let mut busy = Busy(driver(script, &fake));
-    // A task on the same thread, so that it gets on only when the program lets it.
+    // A task on the same thread. It runs only when the program lets it.
     let asked = tokio::spawn(async move {
         let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
         let mut requests = serde_json::to_vec(&Request::Status).unwrap();

@@ -1,4 +1,4 @@
-//! A gateway and an OpenVPN app with a session, on virtual time, without a network and a data plane.
+//! A gateway and an OpenVPN app with a session, in virtual time, without a network or a data plane.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};

@@ -32,7 +32,7 @@ fn change(place: i64) -> Vec<u8> {
     message(b'D', &row)
 }
 
-/// A database that answers the first statement with this many rows, whatever was asked for.
+/// A database that answers the first statement with this many rows, regardless of the request.
 async fn false_database(mut stream: DuplexStream, count: i64) {
     let ready = message(b'Z', b"I");
     let len = stream.read_u32().await.unwrap();

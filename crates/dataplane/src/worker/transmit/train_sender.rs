@@ -22,7 +22,7 @@ const EMSGSIZE: i32 = 90;
 pub(super) struct TrainSender<'o> {
     socket: &'o UdpSocket,
     scratch: &'o mut SendScratch,
-    /// A train without packets, which has the addresses of all.
+    /// A train without packets, with the addresses of all of them.
     empty: Train<'static>,
 }
 

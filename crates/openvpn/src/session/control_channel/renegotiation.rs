@@ -131,7 +131,7 @@ impl ControlChannel {
         self.postponed = Some(PostponedRenegotiation { until, session, remote, key_id, message });
     }
 
-    /// Returns the time at which the peer's delayed request is due.
+    /// Returns when the peer's delayed request is due.
     pub(super) fn postponed_until(&self) -> Option<Instant> {
         self.postponed.as_ref().map(|postponed| postponed.until)
     }

@@ -292,7 +292,7 @@ pub(super) fn withholds(scenario: &Scenario<'_>) -> Result<String> {
     all.set_group("three")?;
     all.wait_for_group(1, "three")?;
     for at in 0..2 {
-        // A node that did not read everything again after the copy was restored compares the entries first.
+        // A node that has not read everything again since the copy was restored compares the entries first.
         until("the invalid entry is noticed", LIMIT + REREAD, || {
             let status = all.status(at)?;
             Ok(status["invalid_entries"] == 1 && status["conflicts"] == 1)

@@ -45,7 +45,7 @@ pub(super) fn tap(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("the first answer after at most {} ms", longest.as_millis()))
 }
 
-/// Makes the machines members. What does not go together with frames is refused by name.
+/// Makes the machines members. Options that do not fit frames are refused by name.
 fn refusals(bed: &mut MeshTestbed) -> Result<()> {
     let refuses = |bed: &MeshTestbed, at: usize, words: &[&str], part: &str| {
         let refused = bed.machines[at].refused(words)?;
@@ -66,7 +66,7 @@ fn refusals(bed: &mut MeshTestbed) -> Result<()> {
     ensure(status.contains("carries    Ethernet frames"), || status.clone())
 }
 
-/// A broadcast of another protocol than IP reaches all other members, and each of them once.
+/// A broadcast of a protocol other than IP reaches each other member exactly once.
 fn frames_cross(bed: &MeshTestbed) -> Result<()> {
     let sockets = sockets(bed)?;
     let mut broadcast = frame(&[]);
