@@ -52,7 +52,7 @@ fn rekey(scenario: &Scenario<'_>) -> Result<String> {
     ensure(said.contains("generation 2, for: n1, n2."), || said.clone())?;
     have(&bed, &[0, 1], 2)?;
     for at in [0, 1] {
-        bed.node_mut(at)?.running()?.wait_for("generation 2 seals what is sent", LIMIT)?;
+        bed.node_mut(at)?.running()?.wait_for("generation 2 seals sent packets", LIMIT)?;
     }
     flows(&bed)?;
     let both = both.finish(&bed, u32::MAX)?;
