@@ -51,13 +51,13 @@ impl Spliced<'_> {
         self.packets.len().div_ceil(self.segment.max(1))
     }
 
-    /// Returns whether the train can go on, because its last packet is as long as the others.
+    /// Returns whether the train can continue: its last packet is as long as the others.
     fn is_even(&self) -> bool {
         self.packets.len().is_multiple_of(self.segment.max(1))
     }
 }
 
-/// Returns how many trains, from the first, can be sent as one.
+/// Returns how many trains, counted from the first, can be sent as one.
 pub(crate) fn joinable(trains: &[Spliced<'_>]) -> usize {
     let Some(first) = trains.first() else { return 0 };
     let (mut segments, mut bytes) = (first.count(), first.packets.len());
@@ -131,7 +131,7 @@ impl Splices {
 mod tests {
     use super::*;
 
-    /// Returns the number of trains that are sent as one, of trains with these segments and lengths.
+    /// Returns how many of the trains with these segments and lengths are sent as one.
     fn joined(trains: &[(usize, usize)]) -> usize {
         let bytes = vec![0; 70_000];
         let train = |&(segment, len)| Spliced { to: PeerId(1), segment, packets: &bytes[..len] };

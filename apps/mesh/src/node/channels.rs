@@ -1,4 +1,4 @@
-//! The ports from which the further channels of sessions are sent.
+//! The source ports of the further channels of sessions.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,7 +6,7 @@ use super::Running;
 use super::start::socket_options;
 
 impl Running {
-    /// Opens a socket for each channel after the first. If that fails, all channels are sent from the node's port.
+    /// Opens a socket for each channel after the first. If that fails, the node's port sends all channels.
     pub(super) fn open_channel_sockets(&mut self, workers: u16) {
         let wanted = self.settings.channels_of(workers).saturating_sub(1);
         // The first one serves IPv4 as well.

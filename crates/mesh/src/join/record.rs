@@ -55,7 +55,7 @@ pub enum Record {
 /// The reason for a refusal, as sent to the joiner.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The invitation is unknown, expired or used up. A stranger does not learn which of these it is.
+    /// The invitation is unknown, expired or used up. An unknown sender does not learn which of these it is.
     #[error("the inviter does not accept this invitation: it may be used up or too old")]
     Invitation,
     /// Another member has the name.

@@ -27,7 +27,7 @@ const WAY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// The time limit for a handshake with a peer that has answered.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest pause between two rounds in which no way worked, if there are packets for the member, and if not.
+/// The longest pause between two failed rounds, with and without packets for the member.
 const WANTED_PAUSE: Duration = Duration::from_secs(5);
 const UNWANTED_PAUSE: Duration = Duration::from_secs(60);
 

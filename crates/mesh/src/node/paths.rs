@@ -209,8 +209,8 @@ impl Node {
         self.finder_input(now, peer, path::Input::SocketsOpened(sockets), out);
     }
 
-    /// Sets the sockets from which the further channels of sessions that follow may be sent, one for each, each with a port
-    /// of its own. Nothing but the echoes of this node's probes is accepted there.
+    /// Sets the sockets for the further channels of later sessions, one for each, each with its own port. They accept only the echoes of
+    /// this node's probes.
     pub fn set_channel_sockets(&mut self, sockets: Vec<SocketId>) {
         self.channel_sockets = sockets;
     }

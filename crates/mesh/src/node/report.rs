@@ -62,7 +62,7 @@ pub struct NodeCounters {
     pub relay_unavailable: u64,
     /// Forwarded items from a member that is not a relay, or whose original sender is not a member.
     pub not_relayed: u64,
-    /// Probes that belong to no peer, and other packets to a port from which this node only sends a channel.
+    /// Probes that belong to no peer, and other packets to a port that this node only sends a channel from.
     pub unknown_probes: u64,
     /// The counters of sessions.
     pub sessions: SessionCounters,

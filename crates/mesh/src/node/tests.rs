@@ -180,7 +180,7 @@ fn a_long_pause_between_attempts_ends_with_the_first_packet() {
         let attempt = it.node.peers.get(&member).unwrap().attempt.as_ref().unwrap();
         (attempt.until, attempt.until.since(now))
     };
-    // A standing neighbour that is down is tried again and again, but rarely.
+    // A standing neighbour that is down is tried repeatedly, but rarely.
     let mut now = NOW + connect::WANTED;
     for _ in 0..10 {
         now = next(&mut it, now).0;

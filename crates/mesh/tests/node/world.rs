@@ -106,9 +106,9 @@ pub(crate) struct Machine {
     pub(crate) invitations: Option<Invitations>,
     /// The data packets that arrived, by their number.
     pub(crate) received: Vec<u64>,
-    /// The addresses from which they arrived.
+    /// The addresses that they arrived from.
     pub(crate) sources: BTreeSet<SocketAddr>,
-    /// Whether a firewall in front of it drops what does not come from [`PORT`].
+    /// Whether a firewall in front of it drops packets that are not from [`PORT`].
     pub(crate) one_source_port: bool,
     /// Packets that this machine relayed.
     pub(crate) relayed: u64,
@@ -347,7 +347,7 @@ impl World {
         self.act(machine, |node, now, out| node.invite(now, terms, uses, until, out)).unwrap()
     }
 
-    /// Lets a machine know only another port of another one.
+    /// Makes a machine know only another port of another machine.
     pub(crate) fn hint_port(&mut self, machine: usize, of: usize, port: u16) {
         let (key, (ip, _)) = (self.machines[of].key, self.machines[of].addresses[0]);
         self.machines[machine].hints = vec![(key, vec![SocketAddr::new(ip, port)])];

@@ -46,8 +46,8 @@ impl<'o> TrainSender<'o> {
         self.send_all(trains.get(..spans.len().min(TRAINS)).unwrap_or(&[]))
     }
 
-    /// Sends trains of sealed packets, and counts those that cannot be sent. Packets that arrived one by one leave as one
-    /// train, for which they are copied to `joined`: sending a train costs little more than sending one packet.
+    /// Sends trains of sealed packets, and counts those that cannot be sent. Packets that arrived one by one are copied to `joined` and
+    /// leave as one train: sending a train costs little more than sending one packet.
     pub(super) fn splice(
         &mut self,
         stats: &Stats,

@@ -1,10 +1,9 @@
 //! The source ports of the channels after the first.
 //!
-//! Networks, and receive queues of network cards, spread packets by the addresses and ports of each packet. So that they
-//! spread the channels of a session as well, a further channel is sent from a port of its own, to the same port of the
-//! peer as the first channel. The peer accepts its packets from every address. It uses this port only while probes from
-//! there are answered, and otherwise the port of the first channel: a firewall or a NAT at the peer may let only that one
-//! pass.
+//! Networks, and receive queues of network cards, spread packets by the addresses and ports of each packet. So that they spread the
+//! channels of a session too, each further channel has its own source port. It goes to the same port of the peer as the first channel. The
+//! peer accepts its packets from every address. This port is used only while probes from there are answered, and otherwise the port of the
+//! first channel: a firewall or a NAT at the peer may let only that one pass.
 //!
 //! The probes are MTU probes without padding, because the peer answers those and adds no path for their source.
 
@@ -17,7 +16,7 @@ use super::super::probe::ProbeKind;
 use super::path_state::{CHECK_INTERVAL, LOST_PROBES};
 use super::{ACTIVE, MAIN_SOCKET, Output, PathFinder, Route};
 
-/// The time after which a port that got no answer is tried again.
+/// When to try a port again after it got no answer.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// The ports of the further channels to the peer.
@@ -32,7 +31,7 @@ pub(super) struct ChannelPorts {
 #[derive(Debug)]
 struct Port {
     socket: SocketId,
-    /// Whether the channel is sent from it.
+    /// Whether it sends the channel.
     is_used: bool,
     /// Probes since the last echo, and the time of the first of them.
     unanswered: u32,
@@ -45,7 +44,7 @@ impl Port {
         Self { socket, is_used: false, unanswered: 0, unanswered_since: now, probe_at: now }
     }
 
-    /// Returns whether the probes had the time to be answered.
+    /// Returns whether there was enough time for answers to the probes.
     fn is_lost(&self, now: Instant) -> bool {
         self.unanswered >= LOST_PROBES
             && now >= self.unanswered_since + CHECK_INTERVAL * LOST_PROBES
@@ -94,7 +93,7 @@ impl PathFinder {
         }
     }
 
-    /// Probes the ports that are due, and gives up those that no longer answer.
+    /// Probes the ports that are due, and gives up ports without answers.
     pub(super) fn advance_channel_ports(&mut self, now: Instant, out: &mut Vec<Output>) {
         let to = self.shared_path();
         if self.channel_ports.to != to {
@@ -131,7 +130,7 @@ impl PathFinder {
         }
     }
 
-    /// Takes the echo of a probe from one of the ports. Returns false if the route begins at none of them.
+    /// Processes the echo of a probe from one of the ports. Returns false if the route begins at none of them.
     pub(super) fn on_channel_port_echo(
         &mut self,
         now: Instant,

@@ -156,7 +156,7 @@ pub enum Input<'a> {
     },
     /// The connection with this id ended.
     StreamDown(u64),
-    /// The sockets of the further channels of the session that was just established, each with a port of its own.
+    /// The sockets of the further channels of the session that was just established, each with its own port.
     ChannelPorts(Vec<SocketId>),
 }
 

@@ -43,8 +43,8 @@ pub(super) fn channels(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("both channels, through the relay {} ms after a cut", gap.as_millis()))
 }
 
-/// Two machines that reach each other's port send each channel from a port of its own. A firewall at one of them that lets
-/// only the first port pass sends the other's packets back to that one, and no session ends.
+/// Two machines that reach each other's port send each channel from its own port. If a firewall at one of them lets only the first port
+/// pass, the other one returns to that port, and no session ends.
 pub(super) fn channel_ports(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
     bed.machines[0].set("workers = 2\nchannels = 1\n")?;
@@ -75,7 +75,7 @@ pub(super) fn channel_ports(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("two ports, then one; an answer {} ms after the firewall", gap.as_millis()))
 }
 
-/// Transfers bytes until data arrives at a machine from this many ports of the other one.
+/// Transfers bytes until data from this many ports of the other machine arrives at a machine.
 fn wait_for_ports(bed: &MeshTestbed, at: usize, count: usize) -> Result<()> {
     until(&format!("{count} ports send to machine {at}"), LIMIT, || {
         bed.machines[at].space.run("nft", &["flush", "set", "inet", "ports", "seen"])?;
@@ -84,7 +84,7 @@ fn wait_for_ports(bed: &MeshTestbed, at: usize, count: usize) -> Result<()> {
     })
 }
 
-/// Notes the senders of data. Probes and pings are shorter.
+/// Records the senders of data. Probes and pings are shorter.
 fn count_ports(space: &Namespace) -> Result<()> {
     nft(
         space,
@@ -104,7 +104,7 @@ fn nft(space: &Namespace, rules: &str) -> Result<()> {
     run_with_input(command, rules).map(drop)
 }
 
-/// Returns the number of ports that were noted at one of the two machines, 11.0.0.2 and 11.0.0.3, of the other one.
+/// Returns the number of ports of the other machine that were recorded at one of the two, 11.0.0.2 and 11.0.0.3.
 fn seen_ports(bed: &MeshTestbed, at: usize) -> Result<usize> {
     let listed = bed.machines[at].space.run("nft", &["list", "set", "inet", "ports", "seen"])?;
     let other = if at == 1 { "11.0.0.3 . " } else { "11.0.0.2 . " };

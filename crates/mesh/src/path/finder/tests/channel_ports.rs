@@ -97,7 +97,7 @@ fn a_new_path_begins_at_the_first_port() {
     let all: Vec<Route> = probes(&out).iter().map(|(route, _)| *route).collect();
     let to = address("192.0.2.3:1194");
     assert_eq!(all, PORTS.map(|socket| Route::Direct { socket, to }));
-    // The echo of a probe to the former address changes nothing, and one of these does.
+    // The echo of a probe to the previous address changes nothing; the echo of one of these does.
     for (to, changes) in [(address(PEER), false), (to, true)] {
         let mut out = Vec::new();
         let route = Route::Direct { socket: PORTS[0], to };
