@@ -70,10 +70,11 @@ roots:
 interop-postgres: interop-build
 	@scripts/postgres-roots.sh
 	target/debug/adit-interop run --jobs $(JOBS) postgres/
-	for version in 17 18; do \
-	    echo "PostgreSQL $$version"; \
-	    ADIT_POSTGRES_ROOT=target/roots/postgres-$$version target/debug/adit-interop run --jobs $(JOBS) postgres/ || exit 1; \
-	done
+	target/debug/adit-interop run --jobs $(JOBS) mesh/directory
+	for version in 17 18; do for cases in postgres/ mesh/directory; do \
+	    echo "PostgreSQL $$version: $$cases"; \
+	    ADIT_POSTGRES_ROOT=target/roots/postgres-$$version target/debug/adit-interop run --jobs $(JOBS) $$cases || exit 1; \
+	done; done
 
 # Fails if the data path takes more instructions than the accepted baseline. The counts are exactly reproducible.
 gate:

@@ -56,6 +56,7 @@ const SCENARIOS: &[(&str, ScenarioFn)] = &[
     ("two-admins", admin::two_admins),
     ("directory", directory::directory),
     ("directory-withholds", directory::withholds),
+    ("directory-tls", directory::tls),
     ("demo", demo::demo),
 ];
 

@@ -1,6 +1,7 @@
 //! Certificates for a database, created by OpenSSL under the authority of a run's PKI, or under a separate one.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +18,37 @@ pub struct Certificate {
     pub key: PathBuf,
     /// The authority, for clients: `sslrootcert`.
     pub authority: PathBuf,
+}
+
+/// The certificate of a database, and two that its clients must refuse.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    /// The right one.
+    pub right: Certificate,
+    /// One of the same authority, for another host.
+    pub other: Certificate,
+    /// One for the same host, of another authority.
+    pub stranger: Certificate,
+}
+
+impl Certificates {
+    /// Creates certificates in folders below `folder` for a database at this address.
+    ///
+    /// # Errors
+    /// `openssl` failed, or the folders exist.
+    pub fn new(folder: &Path, pki: &Pki, address: IpAddr) -> Result<Self> {
+        let make = |name: &str| -> Result<PathBuf> {
+            let path = folder.join(name);
+            fs::create_dir(&path)?;
+            Ok(path)
+        };
+        let name = format!("IP:{address}");
+        Ok(Self {
+            right: Certificate::new(&make("right")?, pki, &[&name])?,
+            other: Certificate::new(&make("other")?, pki, &["DNS:elsewhere.example"])?,
+            stranger: Certificate::alone(&make("stranger")?, &[&name])?,
+        })
+    }
 }
 
 impl Certificate {

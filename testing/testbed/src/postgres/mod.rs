@@ -27,7 +27,7 @@ use crate::process::{Daemon, output, run_with_input};
 use crate::sandbox::text;
 use crate::wait::ScaledInstant;
 
-pub use certificate::Certificate;
+pub use certificate::{Certificate, Certificates};
 pub use programs::{ROOT, programs};
 
 /// The port, on TCP and in the socket's name: a cluster shares its namespace with no other cluster.

@@ -1,6 +1,8 @@
 //! Tests of a database as the directory: nodes that share only the database, outages, the rights of a node's role, and a database that
 //! withholds changes.
 
+mod tls;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +15,8 @@ use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
 use crate::postgres::{Cluster, Options, StopMode};
 use crate::wait::until;
+
+pub(super) use tls::tls;
 
 /// The role that owns the database, and the database's name.
 const OWNER: &str = "admin";
@@ -30,21 +34,30 @@ struct DirectoryTestbed {
     cluster: Cluster,
     _database: Namespace,
     address: IpAddr,
+    /// The parameters of its URL.
+    parameters: String,
     folder: PathBuf,
 }
 
 impl DirectoryTestbed {
-    /// Starts a hub, another node, and a database that no node uses yet.
+    /// Starts a hub, two other nodes, and a database that no node uses yet.
     fn new(scenario: &Scenario<'_>) -> Result<Self> {
+        // TLS has a separate test.
+        Self::with(scenario, Options::default(), "sslmode=disable")
+    }
+
+    /// Does the same as [`Self::new`], with these options of the database and parameters of its URL.
+    fn with(scenario: &Scenario<'_>, options: Options<'_>, parameters: &str) -> Result<Self> {
         let mut bed = MeshTestbed::new(scenario, &[Nat::None, Nat::None])?;
         bed.join_all()?;
         let database = Namespace::new("database")?;
         let address = add_to_internet(&bed, &database, 99)?;
         let folder = scenario.folder().to_owned();
-        let options = Options { namespace: Some(&database), ..Options::default() };
+        let options = Options { namespace: Some(&database), ..options };
         let cluster = Cluster::start(&folder.join("pg"), &options)?;
         cluster.create(OWNER, PASSWORD, "CREATEROLE")?;
-        Ok(Self { bed, cluster, _database: database, address, folder })
+        let parameters = parameters.to_owned();
+        Ok(Self { bed, cluster, _database: database, address, parameters, folder })
     }
 
     fn machine(&self, at: usize) -> &Machine {
@@ -53,7 +66,11 @@ impl DirectoryTestbed {
 
     /// Returns the URL of the owner.
     fn url(&self) -> String {
-        format!("postgres://{OWNER}:{PASSWORD}@{}/{OWNER}?sslmode=disable", self.address)
+        self.url_with(&self.parameters)
+    }
+
+    fn url_with(&self, parameters: &str) -> String {
+        format!("postgres://{OWNER}:{PASSWORD}@{}/{OWNER}?{parameters}", self.address)
     }
 
     /// Makes the database a machine's directory, with the owner's role, and restarts the node.
@@ -62,6 +79,37 @@ impl DirectoryTestbed {
         let done = self.machine(at).json(&["directory", "postgres", &url, "--init"])?;
         self.restart(at)?;
         Ok(done["role"].as_str().context("a role")?.to_owned())
+    }
+
+    /// Makes the role of a machine by the owner's, with the password in a file. Returns it, and the URL with both.
+    fn make_role(&self, at: usize) -> Result<(String, String)> {
+        let (name, url) = (&self.machine(at).name, self.url());
+        let file = self.passfile().to_string_lossy().into_owned();
+        let words = ["directory", "postgres", &url, "--init", "--node", name, "--passfile", &file];
+        let done = self.machine(0).json(&words)?;
+        let role = done["role"].as_str().context("a role")?.to_owned();
+        let (address, parameters) = (self.address, &self.parameters);
+        let url = format!("postgres://{role}@{address}/{OWNER}?{parameters}&passfile={file}");
+        Ok((role, url))
+    }
+
+    /// Makes the database the directory of a machine by the URL of its role, and restarts its node.
+    fn use_role(&mut self, at: usize, url: &str) -> Result<()> {
+        self.machine(at).mesh(&["directory", "postgres", url])?;
+        std::fs::remove_file(self.passfile())?;
+        self.restart(at)
+    }
+
+    fn passfile(&self) -> PathBuf {
+        self.folder.join("node.pass")
+    }
+
+    /// Keeps a machine's node from having sessions, over UDP and over TCP.
+    fn cut_off(&self, at: usize) -> Result<()> {
+        let rules = "table inet cut { \
+            chain input { type filter hook input priority -300; udp dport 1194 drop; tcp dport 443 drop; }; \
+            chain output { type filter hook output priority -300; udp sport 1194 drop; tcp dport 443 drop; }; }";
+        self.machine(at).space.run("nft", &[rules]).map(drop)
     }
 
     fn restart(&mut self, at: usize) -> Result<()> {
@@ -121,27 +169,20 @@ impl DirectoryTestbed {
 /// Nodes without sessions learn of changes from the database, even after an outage. A node's role can only append its own changes.
 pub(super) fn directory(scenario: &Scenario<'_>) -> Result<String> {
     let mut all = DirectoryTestbed::new(scenario)?;
+    all.sql("CREATE SCHEMA adit_mesh")?;
+    let foreign = all.machine(0).refused(&["directory", "postgres", &all.url(), "--init"])?;
+    ensure(foreign.contains("is not a mesh's directory"), || foreign.clone())?;
+    all.sql("DROP SCHEMA adit_mesh")?;
     let hub_role = all.init(0)?;
     let shown = all.machine(0).mesh(&["status"])?;
     ensure(shown.contains("directory  postgres://11.0.0.99:5432/admin"), || shown.clone())?;
     // The owner creates the second machine's role. The third machine creates its own.
-    let (name, passfile) = (all.machine(1).name.clone(), all.folder.join("node.pass"));
-    let (url, file) = (all.url(), passfile.to_string_lossy().into_owned());
-    let words = ["directory", "postgres", &url, "--init", "--node", &name, "--passfile", &file];
-    let done = all.machine(0).json(&words)?;
-    let role = done["role"].as_str().context("a role")?.to_owned();
-    let own = format!("postgres://{role}@11.0.0.99/{OWNER}?sslmode=disable&passfile={file}");
+    let (role, own) = all.make_role(1)?;
     let foreign = all.machine(2).refused(&["directory", "postgres", &own])?;
     ensure(foreign.contains("is not made for this node"), || foreign.clone())?;
-    all.machine(1).mesh(&["directory", "postgres", &own])?;
-    std::fs::remove_file(&passfile)?;
-    all.restart(1)?;
+    all.use_role(1, &own)?;
     all.init(2)?;
-    for at in 0..3 {
-        let rules = "table inet cut { chain input { type filter hook input priority -300; udp dport 1194 drop; }; \
-            chain output { type filter hook output priority -300; udp sport 1194 drop; }; }";
-        all.machine(at).space.run("nft", &[rules])?;
-    }
+    (0..3).try_for_each(|at| all.cut_off(at))?;
     all.set_group("web")?;
     (1..3).try_for_each(|at| all.wait_for_group(at, "web"))?;
     // During an outage, each node continues with its own file. Afterwards the directory gets the changes that it missed.

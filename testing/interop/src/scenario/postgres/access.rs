@@ -9,23 +9,15 @@ use super::testbed::{
     ADMIN, DATABASE, LIMIT, Node, PASSWORD, Plan, PostgresTestbed, invitation, until,
 };
 use crate::failure::{Context, Result, ensure};
-use crate::postgres::{Certificate, Options, PORT};
+use crate::postgres::{Certificates, Options, PORT};
 
 pub(super) const SCENARIOS: &[(&str, ScenarioFn)] =
     &[("tls", tls), ("join", join), ("secrets", secrets), ("up-twice", up_twice)];
 
 /// Certificates are checked against an authority and a name, by every command.
 fn tls(scenario: &Scenario<'_>) -> Result<String> {
-    let folder = |name: &str| -> Result<std::path::PathBuf> {
-        let path = scenario.folder().join(name);
-        fs::create_dir(&path)?;
-        Ok(path)
-    };
-    let pki = &scenario.env.pki;
-    let right = Certificate::new(&folder("right")?, pki, &["IP:192.0.2.1"])?;
-    let other =
-        Certificate::new(&folder("other")?, pki, &["IP:192.0.2.99", "DNS:elsewhere.example"])?;
-    let stranger = Certificate::alone(&folder("stranger")?, &["IP:192.0.2.1"])?;
+    let Certificates { right, other, stranger } =
+        Certificates::new(scenario.folder(), &scenario.env.pki, DATABASE)?;
     let options = Options { certificate: Some(&right), only_tls: true, ..Options::default() };
     let mut bed = PostgresTestbed::bare(scenario, 2, &options)?;
     let parameters = format!("sslmode=verify-full&sslrootcert={}", right.authority.display());
@@ -74,6 +66,10 @@ fn join(scenario: &Scenario<'_>) -> Result<String> {
     let said = bed.node(1)?.refused(&["up"])?;
     ensure(said.contains("adit postgres"), || format!("no remedy in: {said}"))?;
     let init = ["init", &whole, "--network", "10.9.0.0/24", "--name", "n1", "--offline"];
+    bed.sql("CREATE SCHEMA adit")?;
+    let said = bed.node(0)?.refused(&init)?;
+    ensure(said.contains("is not a network's"), || format!("another schema: {said}"))?;
+    bed.sql("DROP SCHEMA adit")?;
     let told = bed.node(0)?.adit(&init)?;
     let url = invitation(&told)?;
     let again = bed.node(0)?.adit(&["init", &whole, "--network", "10.9.0.0/24", "--name", "n1"])?;
