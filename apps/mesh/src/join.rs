@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use adit_crypto::sign::SigningKey;
 use adit_engine::{Engine, Link};
-use adit_mesh::join::Joined;
+use adit_mesh::join::{Joined, Waits};
 use adit_mesh::node::{JoinEvent, Joining};
 use adit_mesh::path::MAIN_SOCKET;
 use adit_mesh::roster::Changes;
 use adit_mesh::session::KeyHash;
 use adit_mesh::token::Token;
-use adit_openvpn::data_format::{Input, Outbox};
+use adit_openvpn::data_format::{Input, Outbox, Output};
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::{self, write_whole};
@@ -190,34 +190,17 @@ async fn exchange(
     let socket = UdpSocket::bind(&any[..])
         .await
         .map_err(|error| Fault::environment(format!("cannot open a UDP socket: {error}")))?;
-    let is_ipv6 = socket.local_addr().is_ok_and(|local| local.is_ipv6());
+    let mut on_waiting = |waits: Waits| {
+        let inviter = waits.inviter.map(|name| name.to_string());
+        on_waiting(&Waiting { inviter, fingerprint: fingerprint(&own) });
+    };
     let mut streams = Streams::new();
     let mut out = Outbox::<JoinEvent>::new();
     joining.handle(now(), Input::Tick, &mut out);
     let mut packet = [0; MAX_DATAGRAM];
     loop {
-        while let Some(output) = out.pop() {
-            match output {
-                adit_engine::Output::Send(link, packet) if link.is_stream() => {
-                    streams.send(link, &packet);
-                }
-                adit_engine::Output::Send(link, packet) => {
-                    let to = as_family(link.remote(), is_ipv6);
-                    // Ignore an unreachable address: it is one of several.
-                    let _ = socket.send_to(&packet, to).await;
-                }
-                adit_engine::Output::Hangup(link) => streams.close(link),
-                adit_engine::Output::Event(JoinEvent::OpenStream(to)) => streams.open(to),
-                adit_engine::Output::Event(JoinEvent::Joined(joined)) => return Ok(joined),
-                adit_engine::Output::Event(JoinEvent::Waiting(waits)) => {
-                    let inviter = waits.inviter.map(|name| name.to_string());
-                    on_waiting(&Waiting { inviter, fingerprint: fingerprint(&own) });
-                }
-                adit_engine::Output::Event(JoinEvent::Failed(failure)) => {
-                    return Err(Fault::environment(failure.to_string()));
-                }
-                _ => {}
-            }
+        if let Some(result) = perform(&mut out, &socket, &mut streams, &mut on_waiting).await {
+            return result;
         }
         let wait = joining.due().map_or(Duration::from_secs(1), |due| due.since(now()));
         tokio::select! {
@@ -244,6 +227,37 @@ async fn exchange(
     }
 }
 
+/// Performs all outputs. Returns the result, if there is one. The packets that follow it end the session at the inviter,
+/// which otherwise keeps it, with a copy of the roster, for a minute.
+async fn perform(
+    out: &mut Outbox<JoinEvent>,
+    socket: &UdpSocket,
+    streams: &mut Streams,
+    on_waiting: &mut impl FnMut(Waits),
+) -> Option<Result<Box<Joined>, Fault>> {
+    let is_ipv6 = socket.local_addr().is_ok_and(|local| local.is_ipv6());
+    let mut result = None;
+    while let Some(output) = out.pop() {
+        match output {
+            Output::Send(link, packet) if link.is_stream() => streams.send(link, &packet),
+            Output::Send(link, packet) => {
+                let to = as_family(link.remote(), is_ipv6);
+                // Ignore an unreachable address: it is one of several.
+                let _ = socket.send_to(&packet, to).await;
+            }
+            Output::Hangup(link) => streams.close(link),
+            Output::Event(JoinEvent::OpenStream(to)) => streams.open(to),
+            Output::Event(JoinEvent::Joined(joined)) => result = Some(Ok(joined)),
+            Output::Event(JoinEvent::Waiting(waits)) => on_waiting(waits),
+            Output::Event(JoinEvent::Failed(failure)) => {
+                result = Some(Err(Fault::environment(failure.to_string())));
+            }
+            _ => {}
+        }
+    }
+    result
+}
+
 /// Returns an address in the form that a socket of this family accepts.
 fn as_family(address: SocketAddr, ipv6: bool) -> SocketAddr {
     match address.ip() {
@@ -254,6 +268,7 @@ fn as_family(address: SocketAddr, ipv6: bool) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
+    use adit_mesh::node::JoinFailure;
     use adit_mesh::roster::{Genesis, Label, Layer};
 
     use super::*;
@@ -267,6 +282,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         check_room(&dir.path().join("data/mesh")).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[tokio::test]
+    async fn the_packets_after_the_result_reach_the_inviter() {
+        let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        let (socket, inviter) = (bind().await.unwrap(), bind().await.unwrap());
+        let mut out = Outbox::new();
+        out.event(JoinEvent::Failed(JoinFailure::NotApproved));
+        let link = Link::datagram(MAIN_SOCKET, None, inviter.local_addr().unwrap());
+        out.send(link, b"the end".to_vec());
+        let result = perform(&mut out, &socket, &mut Streams::new(), &mut |_| {}).await;
+        assert!(result.unwrap().unwrap_err().to_string().contains("did not approve"));
+        let mut packet = [0; 16];
+        let len = inviter.recv(&mut packet).await.unwrap();
+        assert_eq!(&packet[..len], b"the end");
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(super) struct NodePolicy {
     problem: Option<String>,
     /// The numbers of members in the filter.
     ids: BTreeMap<KeyHash, PeerId>,
+    /// The id of the next new member. Ids are never used again.
+    next_id: u32,
 }
 
 /// Reads the policy's text from an earlier run.
@@ -90,6 +92,7 @@ impl NodePolicy {
             text: None,
             problem: None,
             ids: BTreeMap::new(),
+            next_id: FIRST_ID,
         };
         if node.policy() != PolicyState::None {
             let former = stored.and_then(|text| Some((policy.compile(&text).ok()?, text)));
@@ -190,12 +193,13 @@ impl NodePolicy {
     /// Passes the names, groups and addresses of all members to the filter.
     pub(super) fn members_changed(&mut self, node: &Node) {
         let Some(filter) = &mut self.filter else { return };
-        let mut next = FIRST_ID.saturating_add(u32::try_from(self.ids.len()).unwrap_or_default());
+        self.ids.retain(|key, _| node.roster().member(key).is_some());
+        let next = &mut self.next_id;
         let mut nodes = Vec::new();
         for member in node.roster().members() {
             let id = *self.ids.entry(member.key).or_insert_with(|| {
-                let id = PeerId(next);
-                next = next.saturating_add(1);
+                let id = PeerId(*next);
+                *next = next.saturating_add(1);
                 id
             });
             nodes.push(in_filter(id, member));
@@ -252,8 +256,11 @@ fn in_filter(peer: PeerId, member: &Member) -> PeerAddresses {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use adit_engine::{Instant, UnixTime};
     use adit_mesh::node::{NodeConfig, RelayLimits};
+    use adit_mesh::roster::{Action, Label, NodeInfo, Revocation};
     use adit_openvpn::data_format::Outbox;
 
     use super::*;
@@ -372,5 +379,25 @@ mod tests {
         let reload = started.answer(&Request::FilterReload { files: None });
         let Some(Response::Error { message }) = reload else { panic!("{reload:?}") };
         assert!(message.contains("adit mesh policy"));
+    }
+
+    #[test]
+    fn the_number_of_a_removed_member_is_forgotten_and_never_used_again() {
+        let machine = Machine::new();
+        let mut node = machine.node(None, Some(&policy(22)));
+        let mut started = machine.starts(Some(&policy(22)), &node);
+        let mut numbers = BTreeSet::new();
+        for key in [[1; 32], [2; 32]] {
+            let info = NodeInfo::named(Label::new("guest").unwrap());
+            let out = &mut Outbox::new();
+            node.sign(NOW, Action::Admit { key, node: info }, out).unwrap();
+            started.members_changed(&node);
+            numbers.extend(started.ids.values().copied());
+            let revocation = Revocation { key, last: None, with_invited: false };
+            node.sign(NOW, Action::Revoke(revocation), out).unwrap();
+            started.members_changed(&node);
+            assert_eq!(started.ids.keys().collect::<Vec<_>>(), [&node.key_hash()]);
+        }
+        assert_eq!(numbers.len(), 3, "the hub's and one for each guest");
     }
 }

@@ -91,8 +91,8 @@ pub(super) fn soak(scenario: &Scenario<'_>) -> Result<String> {
 }
 
 fn observe(bed: &mut MeshTestbed) -> Result<Vec<(Resources, HostState)>> {
-    // By then, sessions with a node that has left, and their memory, are released.
-    std::thread::sleep(Duration::from_secs(20));
+    // By then, sessions with a node that has left are gone, and nodes have released memory, as they do every 30 s.
+    std::thread::sleep(Duration::from_secs(40));
     let resources = |bed: &mut MeshTestbed, at| -> Result<_> {
         Ok((
             resources(bed.pid(at)?, &bed.machines[at].dir)?,
