@@ -29,10 +29,9 @@ const SAMPLES: u32 = 8;
 /// The permitted growth of a node's memory in KiB: partially used pages, and deeper stacks.
 const MORE: u64 = 512;
 
-/// The permitted memory in KiB, and bytes in the roster file, for each change of the mesh. The hub signs all changes and admits the guest,
-/// so it takes more than the others.
-const MEMORY_PER_CHANGE: u64 = 16;
-const FILE_PER_CHANGE: u64 = 1024;
+/// The permitted memory in KiB, and bytes in the roster file, for each change of the mesh.
+const MEMORY_PER_CHANGE: u64 = 4;
+const FILE_PER_CHANGE: u64 = 512;
 
 /// The resources that a node uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
