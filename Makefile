@@ -11,7 +11,7 @@ INTEROP ?= target/debug
 # The seed of the first generated case of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run nft-diff interop-old interop-postgres filter-diff roots gate gate-accept deny sanitize msrv cross doc build release demo demo-postgres demo-mesh lab lab-smoke lab-build hooks
 
 test:
 	@scripts/test.sh
@@ -41,14 +41,16 @@ lint:
 unit:
 	$(CARGO) test --workspace --locked --quiet
 
-# Uses the same profile as the unit tests, so that nothing is compiled twice.
-interop: interop-build interop-run
+# Uses the profile and the features of the unit tests, so that nothing is compiled twice.
+interop: interop-build interop-run nft-diff
 
 interop-build:
 	$(CARGO) build --locked --quiet -p adit-cli -p adit-interop
 
 interop-run:
 	$(INTEROP)/adit-interop run --jobs $(JOBS)
+
+nft-diff:
 	$(INTEROP)/adit-interop nft-diff
 
 # Compares the filter with the kernel's nftables: more than 100,000 packets over more than 200 rule sets, in about two
