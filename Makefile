@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 CARGO ?= cargo
 # The number of interoperability tests that run at once. They mostly wait for timers, so there are more of them than cores.
-JOBS ?= 6
+JOBS ?= 8
 # The folder that contains the programs for make interop-run.
 INTEROP ?= target/debug
 # The seed of the first generated case of make filter-diff.

@@ -84,7 +84,7 @@ enum Verb {
 #[derive(clap::Args)]
 struct Run {
     /// Number of tests that run at once.
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 8)]
     jobs: usize,
     /// The tests against other versions of openvpn, from the roots of scripts/roots.sh.
     #[arg(long, value_enum, default_value_t = OldVersions::WhereFetched)]
@@ -229,6 +229,7 @@ fn tests(adit: &Program, old: OldVersions, roots: &Path) -> Result<Vec<Test>> {
         tests.push(mode_test(mode, adit, &Program::OpenVpn));
     }
     tests.extend(scenario::all(adit, &Program::OpenVpn));
+    // The last one: it compares round trips, and its limit grows with the work of other tests.
     tests.push(many_clients_test(adit));
     if old != OldVersions::Skip {
         for suite in SUITES {
