@@ -6,6 +6,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 CARGO ?= cargo
 # The number of interoperability tests that run at once. They mostly wait for timers, so there are more of them than cores.
 JOBS ?= 8
+# The number of unit tests that run at once in each program: at least four, because some of them wait as well.
+RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
 # The folder that contains the programs for make interop-run.
 INTEROP ?= target/debug
 # The seed of the first generated case of make filter-diff.
@@ -39,7 +41,7 @@ lint:
 	! $(CARGO) tree -p adit-cli --no-default-features --edges normal --prefix none --locked | grep -E '^(adit-app-bridge|adit-app-mesh|adit-app-postgres|adit-bridge|adit-mesh|adit-postgres|tokio-postgres) '
 
 unit:
-	$(CARGO) test --workspace --locked --quiet
+	RUST_TEST_THREADS=$(RUST_TEST_THREADS) $(CARGO) test --workspace --locked --quiet
 
 # Uses the profile and the features of the unit tests, so that nothing is compiled twice.
 interop: interop-build interop-run nft-diff
