@@ -116,7 +116,7 @@ fn verify(scenario: &Scenario<'_>) -> Result<String> {
         ),
         (
             format!(
-                "UPDATE {leaf} SET chain = set_byte(chain, 0, 1 # get_byte(chain, 0)) WHERE chain IS NOT NULL AND seq < {next}"
+                "UPDATE {leaf} SET chain = set_byte(chain, 0, 1 # get_byte(chain, 0)) WHERE seq = (SELECT min(seq) FROM {leaf} WHERE chain IS NOT NULL)"
             ),
             "the chain is broken".to_owned(),
         ),
