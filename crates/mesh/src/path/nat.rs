@@ -8,7 +8,7 @@ use adit_engine::Instant;
 
 use super::KeyHash;
 
-/// The maximum number of recorded observers. The one that was confirmed longest ago is evicted, but not within [`CONFIRMED`]. Otherwise the
+/// The maximum number of recorded observers. The one that was confirmed longest ago is evicted, but not within `CONFIRMED`. Otherwise the
 /// known addresses of a node with more peers would change all the time.
 pub const MAX_OBSERVERS: usize = 8;
 
