@@ -1,4 +1,4 @@
-//! Handles changes of a bridge's interfaces at run time, such as another MTU, or the loss or return of a link.
+//! Handles changes of a bridge's interfaces at run time, such as a changed MTU, or the loss or return of a link.
 
 use std::time::Duration;
 

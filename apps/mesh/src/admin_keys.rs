@@ -26,7 +26,7 @@ impl AdminKeys {
     /// Reads the file, which most machines do not have. If there are two keys, the current one is in the roster.
     ///
     /// # Errors
-    /// The file cannot be read, or contains something else.
+    /// The file cannot be read, or its content is not valid.
     pub(crate) fn load(path: &Path, changes: &Changes) -> Result<Self, Fault> {
         let mut keys = read(path)?.into_iter();
         let (current, next) = (keys.next(), keys.next());
@@ -99,7 +99,7 @@ impl AdminKeys {
 /// Reads the keys in a file, or none if the file does not exist.
 ///
 /// # Errors
-/// The file cannot be read, or contains something else.
+/// The file cannot be read, or its content is not valid.
 pub(crate) fn read(path: &Path) -> Result<Vec<SigningKey>, Fault> {
     let text = match fs::read_to_string(path) {
         Ok(text) => Zeroizing::new(text),

@@ -1,4 +1,5 @@
-//! The TCP connections of a joining node. It has no data plane. As in a data plane, its length precedes each packet.
+//! The TCP connections of a joining node. It has no data plane. As in a data plane, each packet is preceded by its
+//! length.
 
 use std::collections::HashMap;
 use std::io;

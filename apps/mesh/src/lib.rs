@@ -44,7 +44,7 @@ pub fn fingerprint(hash: &[u8]) -> String {
     groups.collect::<Vec<String>>().join(" ")
 }
 
-/// The beginning of a key's hash in hex. People tell keys apart by it.
+/// The beginning of a key's hash in hex, by which people tell keys apart.
 pub fn short(hash: &[u8]) -> String {
     hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -24,8 +24,8 @@ impl Paths {
     /// Returns the paths of the mesh `name`: below `/etc/adit/mesh` and `/var/lib/adit/mesh`, or everything below `dir`.
     ///
     /// # Errors
-    /// The name is longer than 10 characters, or contains others than lower-case letters, digits and inner hyphens; or `dir` is not a valid
-    /// path.
+    /// The name is longer than 10 characters, or contains characters other than lower-case letters, digits and inner
+    /// hyphens; or `dir` is not a valid path.
     pub fn new(dir: Option<&Path>, name: &str) -> Result<Self, Fault> {
         let is_label = adit_mesh::roster::Label::new(name).is_some();
         if !is_label || name.len() > MAX_NAME {

@@ -25,7 +25,7 @@ pub(super) struct RegistryAuthorizer {
 #[derive(Debug, Default)]
 struct CachedRegistry {
     /// The file's inode, size and modification time. The inode alone is almost sufficient, because every change
-    /// replaces the file by a rename.
+    /// replaces the file with a rename.
     version: Option<(u64, u64, i64, i64)>,
     clients: Arc<HashMap<String, Client>>,
 }

@@ -324,7 +324,7 @@ pub fn show(paths: &Paths, name: &str) -> Result<ClientOverview, Fault> {
     Ok(ClientOverview { client, sessions })
 }
 
-/// Returns the sessions of the running server, or none if it does not run or may not be queried.
+/// Returns the sessions of the running server, or none if it does not run or refuses the query.
 fn peers(paths: &Paths) -> Vec<PeerReport> {
     match control::request(&paths.control_socket(), &Request::Status) {
         Ok(Response::Status(report)) => report.peers,

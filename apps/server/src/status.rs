@@ -74,7 +74,7 @@ fn instances(paths: &Paths) -> Result<Vec<Instance>, Fault> {
     Ok(instances)
 }
 
-/// Adds a process without visible sockets: it has none, or may not be queried.
+/// Adds a process without visible sockets: it has none, or this user may not query it.
 fn adopt(instances: &mut Vec<Instance>, process: &Process) {
     let root = nix::unistd::geteuid().is_root();
     let denied = instances.iter_mut().find(|instance| {
@@ -221,8 +221,8 @@ pub struct ReloadOutcome {
 /// other process that supports it.
 ///
 /// # Errors
-/// Fails if there is no such process or more than one, it may not be queried, or it could not read its files. It then continues with its
-/// old settings.
+/// Fails if there is no such process or more than one, this user may not query it, or it could not read its files. It
+/// then continues with its old settings.
 pub fn reload(paths: &Paths, name: Option<&str>) -> Result<ReloadOutcome, Fault> {
     let mut instances = instances(paths)?;
     let own = paths.control_socket();
@@ -286,7 +286,7 @@ fn control_socket(instance: &Instance) -> Result<&Path, Fault> {
 /// Ends the sessions of a client on every server on this host. Returns the number of sessions.
 ///
 /// # Errors
-/// Fails if no server runs, one may not be queried, or none has a session with this name.
+/// Fails if no server runs, this user may not query one of them, or none has a session with this name.
 pub fn kick(paths: &Paths, name: &str) -> Result<usize, Fault> {
     let servers: Vec<Instance> = instances(paths)?
         .into_iter()

@@ -127,8 +127,8 @@ pub struct Port {
     pub name: String,
     /// The interface's index.
     pub index: u32,
-    /// The work that the kernel leaves undone in the frames of a TAP device. For a packet socket this is all of it, because the socket gets
-    /// frames in the form that the interface has them.
+    /// The work that the kernel leaves undone in the frames of a TAP device. For a packet socket this is all of it,
+    /// because the socket gets frames in the form in which the interface has them.
     pub offloads: TunOffloads,
     /// The queues.
     pub queues: Vec<Arc<Queue>>,

@@ -94,7 +94,7 @@ type IdlePlane<F> = (Plane<F>, Arc<Shared<F>>, Upcalls<<F as Format>::Types>);
 pub struct Plane<F: Format> {
     shared: Arc<Shared<F>>,
     workers: Vec<JoinHandle<()>>,
-    /// The arena in which control seals its own messages.
+    /// The arena in which the control plane seals its own messages.
     arena: Mutex<Arena>,
 }
 

@@ -37,7 +37,7 @@ pub struct TrainSpan {
     pub count: usize,
 }
 
-/// Whether a super-packet was sealed to its end.
+/// Whether all of a super-packet was sealed.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum SealProgress {
     /// The whole super-packet was sealed.

@@ -28,7 +28,7 @@ use crate::stream::{MAX_UNAUTHENTICATED_FRAMES, StreamEnd};
 use crate::tables::PeerTable;
 use crate::upcall::MAX_CONTROL;
 
-/// The longest in-band message that is passed to control.
+/// The longest in-band message that is passed to the control plane.
 const MAX_IN_BAND: usize = 512;
 /// The rate at which one peer may move to another address.
 const MOVES: Rate = Rate::per_second(100);
@@ -438,7 +438,8 @@ impl<'a, 's, F: Format> Ingress<'a, 's, F> {
     }
 
     /// Removes the encapsulation that the peer added before sealing. Returns `None` if the text holds no packet or only
-    /// a fragment of an incomplete one. Counts violations of the negotiated format, and notifies control of the first.
+    /// a fragment of an incomplete one. Counts violations of the negotiated format, and notifies the control plane of
+    /// the first.
     fn decapsulate(
         &mut self,
         run: &Run<'_, F>,

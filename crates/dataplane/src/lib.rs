@@ -59,7 +59,7 @@ mod unrouted;
 mod upcall;
 mod worker;
 
-// The trivial format names this crate as the tests in `tests/` do.
+// The trivial format refers to this crate by name, as the tests in `tests/` do.
 #[cfg(test)]
 extern crate self as adit_dataplane;
 #[cfg(test)]

@@ -18,8 +18,8 @@ pub struct OwnTransport {
     pub stream: bool,
 }
 
-/// The UDP port that this host sends a tunnel's packets to many others from, as seen on the wire. No other program of the host can use the
-/// port.
+/// The UDP port from which this host sends a tunnel's packets to many others, as seen on the wire. No other program of
+/// the host can use the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPort {
     /// The port.

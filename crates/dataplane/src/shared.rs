@@ -118,8 +118,8 @@ impl<F: Format> Shared<F> {
         reason
     }
 
-    /// Reports the address that the sender of a flooded frame of the device wants to reach, unless a peer has a route to
-    /// it. So a control plane that connects on demand connects while the sender looks for the station.
+    /// Reports the address that the sender of a flooded frame from the device wants to reach, unless a peer has a route
+    /// to it. So a control plane that connects on demand connects while the sender looks for the station.
     #[cold]
     pub(crate) fn report_wanted(&self, routes: &Routes, frame: &[u8]) {
         if self.unrouted.get().is_some()
@@ -166,7 +166,7 @@ impl<F: Format> Shared<F> {
         poller.cloned().ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// Reports to control that the plane has failed.
+    /// Reports to the control plane that the data plane has failed.
     pub(crate) fn fail(&self, failure: Failure) {
         if self.failure.set(failure).is_ok() {
             self.upcalls.raise();
@@ -206,7 +206,7 @@ impl<F: Format> Shared<F> {
         Ok(())
     }
 
-    /// Notifies control, once, that a key is close to a limit.
+    /// Notifies the control plane, once, that a key is close to a limit.
     pub(crate) fn notify_near_limit(&self, peer: &Peer<F>, key: &Key<F>) {
         if key.near_limit() {
             self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id()));

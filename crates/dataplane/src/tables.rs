@@ -1,4 +1,4 @@
-//! The snapshots that control publishes and workers read.
+//! The snapshots that the control plane publishes and workers read.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -139,7 +139,8 @@ pub(crate) struct Tables<F: Format> {
     addresses: CachePadded<RwLock<Addresses>>,
     /// Links whose address is proven. Read per control packet only.
     admitted: CachePadded<RwLock<HashSet<Link>>>,
-    /// Whether a key without headers was ever installed; then the first byte of a datagram may mean nothing. Read per received buffer.
+    /// Whether a key without headers was ever installed. If so, the first byte of a datagram need not be an opcode.
+    /// Read once per received buffer.
     pub has_headerless_keys: AtomicBool,
 }
 
@@ -319,7 +320,7 @@ impl<F: Format> Tables<F> {
         self.is_admitted(link) || self.by_address(link).is_some()
     }
 
-    /// Returns whether control admitted this link: it has a handshake, if not a session.
+    /// Returns whether the control plane admitted this link, which then has at least a handshake.
     pub(crate) fn is_admitted(&self, link: &Link) -> bool {
         read(&self.admitted).contains(link)
     }
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(tables.current().0, tables.version());
     }
 
-    // A worker may still hold a peer that control has removed.
+    // A worker may still hold a peer that the control plane has removed.
     #[test]
     fn a_removed_peer_takes_no_address() {
         let tables = Tables::<Trivial>::default();

@@ -1,5 +1,5 @@
-//! Measures the cost of evaluating one packet, by the number of rules and by the rule that decides; and compares
-//! the compiled rules with the written ones at length.
+//! Measures the cost of evaluating one packet, by the number of rules and by the rule that decides; and compares the
+//! compiled rules with the rules as written, for many packets.
 //!
 //!     cargo run --release -p adit-filter --features oracle --example evaluate
 //!     cargo run --release -p adit-filter --features oracle --example evaluate -- compare 100000

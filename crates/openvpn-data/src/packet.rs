@@ -16,8 +16,9 @@ pub const DATA_V2: u8 = 9;
 /// The peer-id that means "none".
 pub const NO_PEER_ID: u32 = 0x00ff_ffff;
 
-/// The position of the peer-id in DATA_V2 packets. The kernel can pass packets to the right worker by it. It is not authenticated at that
-/// point: a forger chooses the worker that refuses the packets, but could also do so with the source port.
+/// The position of the peer-id in DATA_V2 packets. With it, the kernel can pass packets to the right worker. It is not
+/// authenticated at that point: a forger chooses the worker that refuses the packets, but could also do so with the
+/// source port.
 pub const SENDER: SenderField =
     SenderField { lead: 0xf800_0000, value: (DATA_V2 as u32) << 27, sender: NO_PEER_ID };
 

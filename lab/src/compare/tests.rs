@@ -314,7 +314,7 @@ fn counts_are_worse_where_all_of_b_is_worse_than_a_steady_a() {
     assert_eq!(outcome("stuck", &[1.0, 2.0, 1.0, 3.0, 1.0], &[0.0; 5]), Outcome::Better);
     assert_eq!(outcome("survived", &[1.0; 3], &[0.0; 3]), Outcome::Worse);
     assert_eq!(outcome("survived", &[1.0; 3], &[1.0; 3]), Outcome::Same);
-    // Times with a zero among them have no logarithm, and a difference does not make them slower.
+    // If one of the times is zero, they have no logarithms, and a difference between them is not reported as slower.
     assert_eq!(outcome("recovery_s", &[0.0, 0.2, 0.1], &[0.2, 0.1, 0.3]), Outcome::Same);
 }
 
@@ -345,7 +345,7 @@ fn a_missing_figure_moves_no_average() {
     assert_eq!(speed.rounds, (4, 4));
 }
 
-/// Covers the way from the trials of two folders to the exit code.
+/// Covers the whole path from the trials in two folders to the exit code.
 #[test]
 fn two_folders() {
     let folder = |adit: f64| {

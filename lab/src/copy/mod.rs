@@ -73,7 +73,7 @@ impl FromStr for Peer {
 /// Runs one end until it is killed.
 ///
 /// # Errors
-/// The process may not make a TUN device, an address is in use, or peers cannot be distinguished.
+/// The process is not permitted to create a TUN device, an address is in use, or peers cannot be distinguished.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let peers = Peers::new(&arguments.peers)?;
     let options = TunOptions { name: Some(arguments.tun.clone()), ..TunOptions::default() };

@@ -60,7 +60,7 @@ impl Recording {
     /// Starts to sample this process, and every thread and process that it starts from now on, into the file `out`.
     ///
     /// # Errors
-    /// perf is not installed or may not sample.
+    /// perf is not installed or not permitted to sample.
     pub fn start(out: &Path) -> Result<Self> {
         let log = out.with_extension("log");
         let control = Control::new(out)?;

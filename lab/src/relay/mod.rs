@@ -32,7 +32,7 @@ pub struct Arguments {
 /// Relays until it is killed.
 ///
 /// # Errors
-/// The process may not make a TAP device, or a device is gone.
+/// The process is not permitted to create a TAP device, or a device is gone.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let taps = [&arguments.a, &arguments.b].map(|name| plain_tap(name).context(name));
     let [a, b] = taps;

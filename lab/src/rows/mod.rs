@@ -101,8 +101,8 @@ fn said(error: tokio_postgres::Error) -> Failure {
 /// Runs one end until it is stopped; on SIGUSR1 it prints its counters.
 ///
 /// # Errors
-/// The process may not make a TUN device, the database is unreachable, or a statement failed. In these cases the
-/// original ends too.
+/// The process is not permitted to create a TUN device, the database is unreachable, or a statement failed. In these
+/// cases the original ends too.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(both(arguments))

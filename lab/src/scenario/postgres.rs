@@ -14,8 +14,8 @@ use crate::subject::database::Nodes;
 use crate::testbed::Database;
 use crate::work::{Measured, Window, echo_latency, iperf3};
 
-/// The number of round trips a second. Each takes two or more transactions in the well-known scheme, so many more would
-/// be a load.
+/// The number of round trips a second. Each takes two or more transactions in the well-known scheme, so a much higher
+/// rate would itself be a load.
 const RATE: f64 = 50.0;
 /// The window of the idle round trips: long enough for a few hundred, and so for a 99th percentile.
 const IDLE: Window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(6) };

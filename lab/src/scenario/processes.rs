@@ -117,7 +117,7 @@ fn client_file(
     Ok(path)
 }
 
-/// Records when each client is ready, until all are ready or the time is over.
+/// Records when each client is ready, until all are ready or the time limit has passed.
 fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
     while started.elapsed() < TIMEOUT {
         let mut missing = false;

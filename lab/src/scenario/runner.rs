@@ -153,7 +153,7 @@ impl Runner {
         self.start_as(testbed, subject, &spec)
     }
 
-    /// Starts a mesh whose clients reach each other by this path.
+    /// Starts a mesh whose clients reach each other over this path.
     pub(super) fn start_members(
         &mut self,
         testbed: Rc<Testbed>,

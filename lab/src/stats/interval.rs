@@ -153,7 +153,8 @@ mod tests {
         assert!((share(7) - 0.0102).abs() < 0.003, "{}", share(7));
     }
 
-    /// Therefore: of five the range, of seven the second smallest and the second largest.
+    /// Therefore the interval of five figures is their range, and that of seven ends at the second smallest and the
+    /// second largest.
     #[test]
     fn the_bootstrap_of_few_is_made_of_order_statistics() {
         let of = |figures: &[f64]| bootstrap_median(figures).unwrap();

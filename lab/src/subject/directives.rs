@@ -43,7 +43,7 @@ impl End {
     }
 }
 
-/// Starts a server and a client at every host, and returns when all of them reach the server.
+/// Starts a server, and a client on every host, and returns when all of them reach the server.
 ///
 /// `ends` are the programs at the server and at the clients.
 pub(super) fn start(

@@ -76,7 +76,7 @@ impl Nodes<'_> {
         command
     }
 
-    /// Waits until the first two clients send to each other by this path.
+    /// Waits until the first two clients send to each other over this path.
     fn wait_for_path(&self, testbed: &Testbed, path: MemberPath) -> Result<()> {
         let last = Instant::now() + SETUP_LIMIT;
         let ends = testbed.clients.iter().zip([(1, "client2"), (2, "client1")]);

@@ -28,7 +28,7 @@ pub(super) fn version() -> std::result::Result<String, String> {
     Ok(format!("nebula {}", line.trim_start_matches("Version: ")))
 }
 
-/// Starts a node at every host; the clients have tunnels to the server.
+/// Starts a node on every host; the clients have tunnels to the server.
 pub(super) fn start(
     toolchain: &Toolchain,
     testbed: &Testbed,

@@ -53,7 +53,7 @@ impl Tinc {
         Err(format!("{line}: the lab writes the files of 1.0, which are others: {INSTALL}"))
     }
 
-    /// Starts a daemon at every host; the clients connect to the server.
+    /// Starts a daemon on every host; the clients connect to the server.
     pub(super) fn start(
         self,
         toolchain: &Toolchain,

@@ -45,7 +45,7 @@ fn is_old(version: &str) -> bool {
     year.is_some_and(|year| year < 23)
 }
 
-/// Starts a daemon at every host, configured by `wg setconf`.
+/// Starts a daemon on every host, configured by `wg setconf`.
 pub(super) fn start(
     toolchain: &Toolchain,
     testbed: &Testbed,

@@ -33,7 +33,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::record::{Latency, Measurement};
 
-/// The length of the sender's queue while the relay is busy, as for a network card.
+/// The length of the sender's queue while the relay is busy, in packets, as is usual for a network card.
 const QUEUE: u32 = 1000;
 
 /// The number of packets that are moved in one direction before the other direction, the timers and other threads have
@@ -308,7 +308,7 @@ fn run(ends: &[TunQueue; 2], state: &Mutex<State>, stop: &EventFd) -> io::Result
     }
 }
 
-/// Sleeps until a packet can be read or the time is over; returns whether the relay must end.
+/// Sleeps until a packet can be read or the time has passed; returns whether the relay must end.
 fn wait(
     ends: &[TunQueue; 2],
     stop: &EventFd,

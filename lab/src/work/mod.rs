@@ -53,7 +53,8 @@ pub struct Route<'a> {
     pub to_address: IpAddr,
 }
 
-/// The measured window, in which all data counts that arrives in `length`, after `warmup` from the common start.
+/// The measured window, which begins `warmup` after the common start and lasts for `length`. All data that arrives in
+/// it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The time from the common start whose arrivals do not count.

@@ -20,8 +20,8 @@ use crate::record::Latency;
 const GRACE: Duration = Duration::from_secs(1);
 /// The share of the intended rate below which the generator has not kept its schedule.
 const KEPT: f64 = 0.98;
-/// The median lateness, in milliseconds, above which a generator has measured itself, if that is also more than half of
-/// the latency.
+/// The limit on the median lateness, in milliseconds. A generator that exceeds both this and half of the latency has
+/// measured itself.
 const LATE: f64 = 1.0;
 /// The sender's shortest sleep in nanoseconds. Above 20,000 datagrams a second it sends a few at a time, because
 /// otherwise sleeping would take more CPU time than sending, and the subject would lack it.
@@ -53,7 +53,7 @@ pub struct UdpMeasured {
     pub duplicated: u64,
     /// The number of these that arrived after a datagram that was sent later on the same flow.
     pub reordered: u64,
-    /// The one-way time from the intended time of sending to the arrival.
+    /// The one-way delay, from the intended time of sending to the arrival.
     pub latency: Latency,
     /// The lateness of the generator itself, from the intended time to the system call.
     pub lateness: Latency,

@@ -98,8 +98,7 @@ enum Step {
 
 /// The interval is narrow enough when its ends differ by this factor.
 const NARROW: f64 = 1.05;
-/// The factor by which a rate that was not confirmed is lowered, and which is squared each time that this does not
-/// suffice.
+/// The factor by which a rate that was not confirmed is lowered, and which is squared each time this does not suffice.
 const LOWER: f64 = 0.95;
 /// The range of rates that are tried.
 const RATES: std::ops::RangeInclusive<f64> = 50.0..=20e6;

@@ -1,4 +1,4 @@
-//! Fuzzes path messages of the mesh: input that decodes encodes to the same bytes again.
+//! Fuzzes path messages of the mesh: input that can be decoded is encoded to the same bytes again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_mesh::path::{Probe, Record};

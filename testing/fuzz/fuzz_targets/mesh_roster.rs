@@ -1,5 +1,6 @@
-//! Fuzzes the roster of a mesh: objects, logs and tokens that decode encode to the same bytes again. Other input is a script by which
-//! signers add changes to two sets; the merged roster must not depend on the order of merging.
+//! Fuzzes the roster of a mesh: objects, logs and tokens that can be decoded are encoded to the same bytes again. Other
+//! input is a script by which signers add changes to two sets; the merged roster must not depend on the order of
+//! merging.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_crypto::sha256;

@@ -1,5 +1,4 @@
-//! Fuzzes the record of an epoch from any sender: input that parses encodes to the same bytes
-//! again.
+//! Fuzzes the record of an epoch from any sender: input that parses is encoded to the same bytes again.
 #![cfg_attr(fuzzing, no_main)]
 
 use adit_postgres::key::epoch::EpochRecord;

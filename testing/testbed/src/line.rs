@@ -65,7 +65,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Connects two namespaces by an interface with this name in each. Both are down, and frames cross without delay at first.
+    /// Connects two namespaces with an interface of this name in each. Both are down, and frames cross without delay at
+    /// first.
     ///
     /// # Errors
     /// The kernel refused an interface.

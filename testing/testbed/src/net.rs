@@ -107,7 +107,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a program inside to its end and returns its output.
+    /// Runs a program inside to completion and returns its output.
     ///
     /// # Errors
     /// The program failed; the error includes its output.
@@ -236,8 +236,8 @@ pub fn wait_for_carriers(namespaces: &[&Namespace]) -> Result<()> {
 pub type Host = (String, Vec<IpNet>);
 
 /// Creates hosts at one switch (a bridge), each with a veth pair to it; returns the switch's namespace and the hosts'.
-/// Only the first host and each of the others can reach each other; a switch that forwards every host's multicast to all
-/// others would be busy with nothing else.
+/// The first host can reach all others, and they can reach only it; a switch that forwards every host's multicast to
+/// all others would be busy with nothing else.
 ///
 /// # Errors
 /// `ip` or the kernel refused.

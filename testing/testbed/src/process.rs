@@ -1,4 +1,4 @@
-//! Running programs: short ones to their end, and daemons whose logs are watched.
+//! Runs programs: short ones to completion, and daemons whose logs are watched.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::failure::{Context, Failure, Result};
 use crate::wait::ScaledInstant;
 
-/// Runs a program to its end and returns its output.
+/// Runs a program to completion and returns its output.
 ///
 /// # Errors
 /// The program could not be started, or it failed; then the error includes its output.
@@ -23,7 +23,7 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     output(command)
 }
 
-/// Runs a prepared command to its end and returns its standard output.
+/// Runs a prepared command to completion and returns its standard output.
 ///
 /// # Errors
 /// As [`run`].
@@ -236,7 +236,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the process by SIGTERM and checks that it ended in order.
+    /// Ends the process with SIGTERM and checks that it ended in an orderly way.
     ///
     /// # Errors
     /// It does not end, or does not end by exit 0 or SIGTERM.

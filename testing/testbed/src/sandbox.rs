@@ -88,7 +88,7 @@ fn inside(dir: PathBuf) -> Result<Sandbox> {
 }
 
 impl Sandbox {
-    /// Creates a folder of the sandbox, in memory. One of the same name is removed: that of a first attempt.
+    /// Creates a folder of the sandbox, in memory. A folder of the same name, left by a first attempt, is removed.
     ///
     /// # Errors
     /// The file system refuses.

@@ -20,7 +20,7 @@ fn secrets_on_the_command_line_are_not_to_be_seen_while_it_runs() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // By the first byte on the connection, the whole startup is complete.
+    // By the time of the first byte on the connection, start-up is complete.
     let (mut line, _) = silent.accept().unwrap();
     line.read_exact(&mut [0; 8]).unwrap();
     let seen = std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();

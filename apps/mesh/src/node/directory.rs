@@ -38,7 +38,8 @@ use crate::directory::{
 /// reads find everything that they announce.
 const MAX_EVENTS: usize = 8;
 
-/// The number of requests that wait for the task: one, and one for a connection that has ended since.
+/// The maximum number of requests that wait for the task: the current one, and one that was meant for a connection that
+/// has since ended.
 const MAX_REQUESTS: usize = 2;
 
 /// The time limit for connecting, including TLS and authentication.

@@ -4,14 +4,14 @@
 /// of the roster need memory even without packets.
 const CALM: u32 = 30;
 
-/// How many packets in a second count as few. Releasing memory costs less than they do.
+/// The maximum number of packets in a second that count as few. Processing them costs more than releasing memory.
 const FEW: u64 = 100;
 
 /// The time with few packets in the tunnel.
 #[derive(Debug, Default)]
 pub(super) struct MemoryRelease {
     packets: u64,
-    /// Seconds with few packets, since many passed or memory was released.
+    /// The number of seconds with few packets, counted from the last busy second or the last release of memory.
     calm: u32,
 }
 

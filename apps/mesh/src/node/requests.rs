@@ -97,7 +97,7 @@ impl Running {
         Ok(Response::MeshJoiner(joiner))
     }
 
-    /// Returns the waiting node with this name, or whose key's hash begins like this.
+    /// Returns the waiting node that has this name, or whose key's hash begins with this text.
     fn joiner(&self, name: &str) -> Result<MeshJoiner, Fault> {
         let all = self.joiners();
         let is_named = |joiner: &&MeshJoiner| {
@@ -204,7 +204,7 @@ impl Running {
         Ok(Response::MeshPath(Box::new(path)))
     }
 
-    /// Returns the member with this name, or whose key's hash begins like this.
+    /// Returns the member that has this name, or whose key's hash begins with this text.
     pub(super) fn member(&self, name: &str) -> Result<&Member, Fault> {
         let roster = self.driver.engine().roster();
         if let Some(member) = Label::new(name).and_then(|label| roster.by_name(&label)) {
@@ -257,7 +257,7 @@ fn subnets(networks: &[IpNet]) -> Result<BTreeSet<IpNet>, Fault> {
     }
 }
 
-/// Returns the item whose hash begins like this in hex; `missing` is the error if there is none.
+/// Returns the item whose hash in hex begins with this text; `missing` is the error if there is none.
 pub(super) fn with_prefix<T>(
     items: impl Iterator<Item = T>,
     hash: impl Fn(&T) -> &[u8; 32],

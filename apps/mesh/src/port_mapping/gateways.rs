@@ -60,7 +60,7 @@ impl DefaultGateways {
         Self { watch: watch.ok(), listed: false }
     }
 
-    /// Returns the gateways: the first time at once, then after a change.
+    /// Returns the gateways. The first call returns at once, later calls after a change.
     pub(super) async fn next(&mut self) -> BTreeSet<Gateway> {
         loop {
             if self.listed {

@@ -69,7 +69,7 @@ impl PullPolicy {
 
 impl PlanCheck for PullPolicy {
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
-        // All fields are named, so that a new one must be handled here to compile.
+        // All fields are named, so this does not compile until a new field is handled.
         let HostPlan {
             device,
             mtu,

@@ -177,7 +177,7 @@ fn client(out: &mut String, totals: &Totals, now: u64) -> std::fmt::Result {
     writeln!(out, "TUN/TAP write bytes,{}", totals.tun_written)?;
     writeln!(out, "TCP/UDP read bytes,{}", totals.link_read)?;
     writeln!(out, "TCP/UDP write bytes,{}", totals.link_written)?;
-    // Payload that passed authentication and is written to the TUN.
+    // Payload that passed authentication and is written to the TUN device.
     writeln!(out, "Auth read bytes,{}\nEND", totals.tun_written)
 }
 

@@ -159,7 +159,7 @@ impl<'e> LocalState<'e> {
     }
 }
 
-/// Returns the retention that the network's owner has signed. Rows may have expired by it.
+/// Returns the retention that the network's owner has signed, under which rows may have expired.
 async fn retention(view: &View<'_>) -> Result<Option<Rc<Retention>>, Fault> {
     let Some(history) = &view.settings else { return Ok(None) };
     let used = view.client.query_one(USED, &[]).await.and_then(|row| row.try_get::<_, i64>(0));

@@ -31,7 +31,8 @@ use super::writer::Writer;
 use adit_runtime::clock::{now, unix_time};
 use adit_runtime::fault::Fault;
 
-/// The time limit of a commit. The connection is closed after it. Long before, the packets are too old to be delivered.
+/// The time limit of a commit. The connection is closed after it. By then, the packets have long been too old to be
+/// delivered.
 const COMMIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// The time limit of any other query on this connection.

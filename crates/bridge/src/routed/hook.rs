@@ -67,7 +67,7 @@ pub(crate) struct RoutedBurst<'a> {
     burst: Option<Burst<'a>>,
     router: MutexGuard<'a, Router>,
     frame_context: FrameContext,
-    /// The name of the port that the frames arrived by, for packets that leave by it again.
+    /// The name of the port on which the frames arrived, for packets that leave through it again.
     back: IfName,
     from: Side,
     now: Nanos,

@@ -223,10 +223,10 @@ impl Router {
         })
     }
 
-    /// Fixes the address of a neighbour. It is then not resolved, and claims about it are ignored.
+    /// Adds a static neighbour. Its address is not resolved, and claims about it are ignored.
     ///
     /// # Errors
-    /// No neighbour can have that address, or there are too many fixed ones.
+    /// No neighbour can have that address, or there are too many static neighbours.
     pub fn fix_neighbour(&mut self, address: IpAddr, mac: Mac) -> Result<(), SettingsError> {
         let on = |side: &Side| {
             let own = mac == self.port(*side).mac;
@@ -511,7 +511,7 @@ impl Router {
         Err(RouterDrop::Local)
     }
 
-    /// Sends an error to a packet's sender, by the port that the packet arrived by. `rest` is an MTU or 0.
+    /// Sends an error to a packet's sender, through the port on which the packet arrived. `rest` is an MTU or 0.
     fn error(
         &mut self,
         packet: &Packet<'_>,

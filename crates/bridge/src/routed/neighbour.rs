@@ -31,7 +31,7 @@ const CHALLENGE: Duration = Duration::from_millis(200);
 /// How long after its answer a neighbour is not probed because of another station's claim, as in Linux (`locktime`). Endless claims
 /// therefore cause one request a second.
 const LOCKED: Duration = Duration::from_secs(1);
-/// The maximum number of neighbours that the operator fixes.
+/// The maximum number of static neighbours.
 pub const MAX_FIXED: usize = 256;
 
 /// A queued packet, unchanged.
@@ -218,7 +218,7 @@ impl Table {
         (waiting, None)
     }
 
-    /// Fixes the address of a neighbour on behalf of the operator.
+    /// Adds a static neighbour that the operator has configured.
     pub(super) fn fix(&mut self, side: Side, address: IpAddr, mac: Mac) -> bool {
         if self.fixed >= MAX_FIXED {
             return false;
@@ -288,7 +288,7 @@ impl Table {
         }
     }
 
-    /// Removes all neighbours on one port except those that the operator fixed.
+    /// Removes all neighbours on one port except the static ones.
     pub(super) fn forget(&mut self, side: Side) {
         let learnt = self.entries.iter().filter(|((index, _), entry)| {
             *index == side.index() && !matches!(entry, Entry::Fixed(_))

@@ -106,8 +106,8 @@ impl Macs {
     }
 
     /// Records that a peer has sent a frame from this station, which is behind it from now on. `alive` returns whether
-    /// the peer is still in the table of peers and may send frames: control changes that before it removes the peer from
-    /// this table.
+    /// the peer is still in the table of peers and may send frames: the control plane changes that before it removes
+    /// the peer from this table.
     pub(crate) fn claim(
         &self,
         mac: Mac,

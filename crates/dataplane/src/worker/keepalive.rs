@@ -20,14 +20,15 @@ impl<F: Format> Worker<F> {
         let now = (self.shared.clock)();
         if now >= due {
             self.plan_sweep(None);
-            // A peer added meanwhile may be missed: control sees that no sweep is planned, and wakes this worker.
+            // A peer added meanwhile may be missed. In that case the control plane sees that no sweep is planned, and
+            // wakes this worker.
             fence(Ordering::SeqCst);
             let next = self.sweep(now);
             self.plan_sweep(next);
         }
     }
 
-    /// Records the time of the next sweep, for control too.
+    /// Records the time of the next sweep, which the control plane reads too.
     pub(super) fn plan_sweep(&mut self, at: Option<Instant>) {
         self.next_sweep = at;
         if self.index == 0 {

@@ -182,7 +182,7 @@ impl<F: Format> Worker<F> {
         Some(due.since((self.shared.clock)()))
     }
 
-    /// Handles a wake-up by control.
+    /// Handles a wake-up by the control plane.
     fn woken(&mut self) {
         if let Some(wake) = self.shared.wake.get(self.index) {
             wake.drain();
@@ -219,7 +219,7 @@ impl<F: Format> Worker<F> {
         adit_linux::memory::trim();
     }
 
-    /// Receives from this worker's share of the sockets that control published last.
+    /// Receives from this worker's share of the sockets that the control plane published last.
     fn watch_sockets(&mut self) {
         let new = self.shared.tables.sockets.load_full();
         if Arc::ptr_eq(&self.published, &new) {
@@ -298,7 +298,7 @@ impl<F: Format> Worker<F> {
         } else if let Some(id) = blocked
             && let Some(socket) = find_socket(&self.published, id, self.index).cloned()
         {
-            // If the socket is missing, control has removed it and has woken this thread to notice.
+            // If the socket is missing, the control plane has removed it and has woken this thread to notice.
             self.watch_for_room(&socket, true);
             self.full = Some(socket);
         }
@@ -334,7 +334,7 @@ impl Tun {
     }
 }
 
-/// Reports a panic of the thread that holds it to control.
+/// Reports a panic of the thread that holds it to the control plane.
 struct PanicGuard<F: Format>(Arc<Shared<F>>);
 
 impl<F: Format> Drop for PanicGuard<F> {

@@ -224,7 +224,7 @@ impl<F: Format> Worker<F> {
     fn end_stream(&mut self, stream: &Stream, why: StreamEnd) {
         let Shared { tables, upcalls, .. } = &*self.shared;
         stream.end();
-        // Otherwise control has closed it at the same moment.
+        // Otherwise the control plane has closed it at the same moment.
         if tables.streams.remove(stream.id).is_some() {
             let known = stream.rx.lock().unwrap_or_else(PoisonError::into_inner).known;
             tables.dismiss(&stream.link);

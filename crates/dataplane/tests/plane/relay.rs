@@ -136,7 +136,7 @@ fn peers_behind_one_relay_share_its_address() {
     let (len, sealed) = train(&mut client);
     assert_eq!(server.open_buffer(link(77, 1194), len, &sealed).0.len(), 3);
     assert_eq!(server.notices().len(), 1, "the first use of the key; it has not moved");
-    // The address is still the relay's: by it, this end recognises relayed packets.
+    // The address is still the relay's, by which this end recognises relayed packets.
     server.apply(Command::AddPeer(TO, spec(link(100, 1194))));
     server.apply(Command::DelPeer(PeerId(2)));
     let id = SpliceId { from: through, peer_id: 2 };

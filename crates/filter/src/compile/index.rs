@@ -485,7 +485,7 @@ impl<'a> Builder<'a> {
     fn build(&self, pool: &mut Pool) -> Dimension {
         let mut list = LIST;
         let (lists, words) = (pool.lists.len(), pool.words.len());
-        // The last attempt allows lists of any length: the smallest form.
+        // The last attempt allows lists of any length, which gives the smallest form.
         while list <= 1 << 20 {
             if let Some(dim) = self.sweep(list, pool) {
                 return dim;

@@ -31,7 +31,7 @@ const LOW_IS_DOWN: u64 = 8;
 /// The direction in which a packet crosses between two ports. An answer crosses in the opposite one.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Crossing {
-    /// The packet leaves by the port that it arrived by, or ports are not distinguished.
+    /// The packet leaves through the port on which it arrived, or ports are not distinguished.
     #[default]
     Nowhere,
     /// The packet crosses to the port with the higher name.
@@ -41,7 +41,7 @@ pub enum Crossing {
 }
 
 impl Crossing {
-    /// Returns the crossing of a packet that arrives by `iif` and leaves by `oif`.
+    /// Returns the crossing of a packet that arrives on `iif` and leaves through `oif`.
     #[inline]
     pub fn between(iif: IfName, oif: IfName) -> Self {
         match iif.0.cmp(&oif.0) {

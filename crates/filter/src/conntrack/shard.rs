@@ -19,7 +19,7 @@ const SWEEP: u32 = 64;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The maximum number of seconds until a flow is checked again.
 const LOOK_AGAIN: u16 = 300;
-/// The flow that was silent for longest among this many of the longest-queued flows is evicted.
+/// The flow that has been silent longest among this many of the longest-queued flows is evicted.
 const CANDIDATES: usize = 8;
 /// The number of slots, including free ones, that are sampled to find a flow of a source that exceeds its share.
 const SAMPLE: u32 = 64;
@@ -372,8 +372,8 @@ impl Shard {
         })
     }
 
-    /// Returns a flow of `own`, or of the source that has the most flows, if it has more than `least`: the flow in a
-    /// sample that was silent for longest. A source with a large part of the table is in each sample.
+    /// Returns a flow of `own`, or of the source that has the most flows, if it has more than `least`: the one in a
+    /// sample that has been silent longest. A source with a large part of the table is in each sample.
     fn heaviest(&mut self, own: Option<u64>, least: u32) -> Option<u32> {
         let others = self.others();
         let mut best: Option<(u32, std::cmp::Reverse<u64>, u32)> = None;
@@ -400,7 +400,7 @@ impl Shard {
         best.map(|(.., slot)| slot)
     }
 
-    /// Returns the flow that was silent for longest among the longest-queued flows of a class.
+    /// Returns the flow that has been silent longest among the longest-queued flows of a class.
     fn silent_longest(&self, class: Class) -> Option<u32> {
         let mut best: Option<(u32, Nanos)> = None;
         let mut slot = self.table.oldest(class)?;

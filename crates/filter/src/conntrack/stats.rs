@@ -134,7 +134,7 @@ pub struct FlowInfo {
     pub clients: [Option<Arc<str>>; 2],
     /// Its state.
     pub state: FlowState,
-    /// Whether it is past its handshake and is not evicted for others.
+    /// Whether its handshake is complete, so that it is not evicted to make room for other flows.
     pub assured: bool,
     /// The time since its first packet.
     pub age: Duration,

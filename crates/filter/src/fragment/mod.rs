@@ -141,7 +141,7 @@ pub struct FragmentStats {
     pub full: u64,
     /// See [`FragmentDrop::Offload`].
     pub offload: u64,
-    /// The number of packets that did not become complete in time.
+    /// The number of packets that were not completed in time.
     pub late: u64,
     /// The number of packets that were evicted for newer ones.
     pub evicted: u64,

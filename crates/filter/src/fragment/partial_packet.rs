@@ -129,8 +129,8 @@ impl PartialPacket {
         self.pieces.last().is_some_and(|last| !last.more)
     }
 
-    /// Writes the packet as it was before fragmentation; returns `None` if it would be too long, which longer headers
-    /// of the first fragment can cause.
+    /// Writes the packet as it was before fragmentation; returns `None` if it would be too long, which is possible if
+    /// the first fragment has longer headers than the others.
     pub(super) fn whole(&self, out: &mut Vec<u8>) -> Option<()> {
         let first = self.pieces.first()?;
         let headers = first.frame.get(..first.data)?;

@@ -22,8 +22,8 @@ const RELATED: u32 = 4;
 const VERDICT_REGISTER: u32 = 0;
 const NAME_LEN: usize = 16;
 
-/// Rules for packets that the kernel forwards from or to a tunnel's device. Towards the tunnel, answers pass, and packets
-/// from the accepted networks.
+/// Rules for packets that the kernel forwards from or to a tunnel's device. Towards the tunnel, only replies and
+/// packets from the accepted networks pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForwardRules {
     /// The tunnel's device.

@@ -139,9 +139,9 @@ impl UdpSocket {
     }
 
     /// Binds several sockets to one port, one for each receiving thread; the kernel delivers all datagrams of one
-    /// sender to the same socket. Fails as [`UdpSocket::bind`] does, also if another process shares its port. The first
-    /// socket is bound exclusively and permits the others afterwards, so no other process can join the group, not even
-    /// one that starts at the same time. `reuse_port` has no effect.
+    /// sender to the same socket. Fails as [`UdpSocket::bind`] does, and if another process has the port, even one that
+    /// shares it (`SO_REUSEPORT`). The first socket is bound exclusively and permits the others afterwards, so no other
+    /// process can join the group, not even one that starts at the same time. `reuse_port` has no effect.
     pub fn bind_group(options: &UdpOptions, count: usize) -> io::Result<Vec<Self>> {
         let first = Self::bind(&UdpOptions { reuse_port: false, ..options.clone() })?;
         let mut bind = options.bind;

@@ -114,7 +114,7 @@ pub(super) fn empty_message() -> libc::mmsghdr {
 }
 
 /// Builds one message header for a train. Its pointers refer to the arguments, which must all live until the system
-/// call is over. Returns `None` if the addresses do not match the socket's family or each other.
+/// call returns. Returns `None` if the addresses do not match the socket's family or each other.
 fn describe(
     train: &Train<'_>,
     v6_socket: bool,

@@ -226,7 +226,7 @@ impl Node {
         }
     }
 
-    /// Leaves an attempt alone for longer after each failure, in addition to the time limit of the last way.
+    /// Pauses an attempt, in addition to the time limit of its last step. The pause grows with each failure.
     fn pause(&mut self, now: Instant, timeout: Duration, key: KeyHash) {
         let random = Duration::from_millis(u64::from(self.random.below(500)));
         let Some(peer) = self.peers.get_mut(&key) else { return };

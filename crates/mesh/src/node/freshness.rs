@@ -45,7 +45,7 @@ enum Check {
     None,
     /// The node waits for answers.
     Waiting { since: UnixTime, until: Instant },
-    /// The time for answers is over.
+    /// The time limit for answers has passed.
     Over { since: UnixTime },
 }
 
@@ -101,8 +101,8 @@ impl Freshness {
         }
     }
 
-    /// Ends the check if its time is over, or if it has compared its roster with enough of `others`, which are all
-    /// members except this node.
+    /// Ends the check if its time limit has passed, or if it has compared its roster with enough of `others`, which are
+    /// all members except this node.
     fn advance(&mut self, now: Instant, others: usize) {
         let (Check::Waiting { since, .. } | Check::Over { since }) = self.check else { return };
         if self.since(since, None) >= others.min(MAX_COMPARED) {

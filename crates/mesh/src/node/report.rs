@@ -47,7 +47,7 @@ pub struct PeerReport {
     pub is_open: bool,
     /// Whether too few other members have confirmed the roster since this node was away.
     pub is_stale: bool,
-    /// Whether it has no routes because the roster was compared with no other member for too long.
+    /// Whether it has no routes because the roster has not been compared with any other member for too long.
     pub is_expired: bool,
     /// Its items that were dropped in the last minutes because it exceeded a limit.
     pub excess: Excess,

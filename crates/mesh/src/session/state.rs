@@ -50,7 +50,7 @@ pub(super) struct Session {
     pub(super) established: Option<Instant>,
     /// Whether it counts as one of the listener's handshakes; one for joining does so until it ends.
     pub(super) is_handshake: bool,
-    /// The peer's session id. Its packets are found by it.
+    /// The peer's session id, with which its packets are looked up.
     pub(super) filed: Option<SessionId>,
     /// Its time in the timer table.
     pub(super) scheduled: Option<Instant>,

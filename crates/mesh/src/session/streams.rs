@@ -24,7 +24,7 @@ pub(super) const FIRST_PACKET: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Streams {
     by_link: HashMap<Link, State>,
-    /// The streams on which no packet has arrived, by the time of their closing.
+    /// The streams on which no packet has arrived, ordered by the time at which they will be closed.
     silent: BTreeSet<(Instant, Link)>,
     pending: AddressQuota,
 }

@@ -370,7 +370,8 @@ fn the_only_relay_moves_and_its_peers_follow() {
     w.move_to(0, "198.51.100.77", None);
     let again = w.ping(public, 0, SECOND * 60);
     assert!(again.is_some_and(|it| it < SECOND * 4), "{again:?}");
-    // Nothing from the new address passes the NAT in front of this one, which asks another peer where the relay is.
+    // The NAT in front of this node drops all packets from the new address, so the node asks another peer where the
+    // relay is.
     let again = w.ping(1, 0, SECOND * 60);
     assert!(again.is_some_and(|it| it < SECOND * 20), "{again:?}");
 }
@@ -469,7 +470,7 @@ fn all_members_of_a_small_mesh_of_frames_keep_sessions_so_that_a_broadcast_reach
         // Sessions without packets end after ten minutes, unless they are standing ones.
         w.run_for(SECOND * 1_500);
         assert_eq!(all(w), layer == Layer::Ethernet);
-        // One that was away is reached again without a packet for it.
+        // A member that was away gets its sessions again even without a packet for it.
         let changes = w.kill(3);
         w.run_for(SECOND * 120);
         w.start(3, changes);

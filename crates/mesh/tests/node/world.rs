@@ -347,7 +347,7 @@ impl World {
         self.act(machine, |node, now, out| node.invite(now, terms, uses, until, out)).unwrap()
     }
 
-    /// Makes a machine know only another port of another machine.
+    /// Makes a machine know only a different port of another machine.
     pub(crate) fn hint_port(&mut self, machine: usize, of: usize, port: u16) {
         let (key, (ip, _)) = (self.machines[of].key, self.machines[of].addresses[0]);
         self.machines[machine].hints = vec![(key, vec![SocketAddr::new(ip, port)])];

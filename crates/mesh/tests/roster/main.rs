@@ -24,7 +24,7 @@ enum Fate {
     Honest,
     /// The first admin revokes it, but it continues to sign.
     Revoked,
-    /// A thief signs with it at another node.
+    /// A thief signs with it on another node.
     Stolen,
 }
 

@@ -419,7 +419,7 @@ impl World {
         self.push(self.delay(from, to), What::Packet { from, to, connection });
     }
 
-    /// Makes a signer sign a change at a node. Returns whether it could.
+    /// Makes a signer sign a change on a node. Returns whether it could.
     pub(crate) fn write(&mut self, at: usize, signer: &Signer, action: Action) -> bool {
         let node = &mut self.nodes[at];
         let Some(hash) = signer.write(&mut node.changes, action) else { return false };

@@ -5,7 +5,7 @@
 //! Static:                              HMAC | IV | encrypted: packet id 4 | time 4 | packet
 //! ```
 //!
-//! A static key outlives its packet ids and the process: ids count within a time, and a later time
+//! A static key outlives its packet ids and the process: ids count up within a time stamp, and a later time stamp
 //! restarts the count (`openvpn-wire-protocol`, data channel, CBC mode).
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -273,7 +273,7 @@ mod tests {
         at_time(&restarted, 1001);
         let first = seal(&restarted).unwrap();
         assert_eq!(open(&receiver, &first), Ok(ReplayCheck::Newest));
-        // The packet is in the window of its time, but that time is over.
+        // The packet is in the window of its own time stamp, but a later time stamp has replaced that window.
         assert_eq!(open(&receiver, &sealed[1]), Err(DropReason::Replayed));
         assert_eq!(open(&receiver, &first), Err(DropReason::Replayed));
     }

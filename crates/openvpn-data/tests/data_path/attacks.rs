@@ -71,8 +71,8 @@ fn the_newest_authentic_packet_moves_its_peer() {
     assert!(server.notices().contains(&Notice::Floated(PeerId(2), link(66, 4242))));
 }
 
-/// With each packet from another address, the lock that all workers share is taken a bounded number of times, all
-/// packets are delivered, and control receives only the last move.
+/// If each packet comes from another address, the lock that all workers share is taken a bounded number of times, all
+/// packets are delivered, and the control plane receives only the last move.
 #[test]
 fn a_peer_that_moves_with_each_packet_is_followed_so_often_and_no_further() {
     let (mut server, [mut client]) = world_of(End::frozen, Relay::Kernel, [2]);
@@ -315,7 +315,7 @@ proptest! {
         }
         server.open_buffer(link(2, 1000), segment, &bytes);
         client.open_buffer(link(2, 1000), segment, &bytes);
-        // The same as an inner packet, which is authentic.
+        // The same bytes as an inner packet, which is authentic.
         for datagram in client.seal(&bytes) {
             server.open(link(2, 1000), &datagram);
         }

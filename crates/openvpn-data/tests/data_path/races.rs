@@ -72,7 +72,7 @@ fn race(
     mut prepare: impl FnMut(usize) -> [(Link, Vec<u8>); 2],
     mut look: impl FnMut(usize, [usize; 2]),
 ) -> usize {
-    // Each race needs the cores for itself.
+    // Each race needs the cores to itself.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let end = Instant::now() + ENOUGH;
@@ -235,8 +235,8 @@ const SEALED: [(Protection, usize); 4] = [
     (Protection::Epoch(Cipher::ChaCha20Poly1305), 12),
 ];
 
-/// While workers seal for one peer and control changes its key, no packet id is used twice, none is lost, and no packet
-/// is sealed under a key that the other end does not have.
+/// While workers seal for one peer and the control plane changes its key, no packet id is used twice, none is lost, and
+/// no packet is sealed under a key that the other end does not have.
 #[test]
 fn packet_ids_are_given_once_by_all_workers() {
     for (protection, nonce) in SEALED {

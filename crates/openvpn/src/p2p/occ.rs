@@ -48,9 +48,9 @@ pub(super) fn with_inside(options: &str, tunnel_addrs: &TunnelAddrs) -> String {
 
 /// Returns the options string of a static key.
 pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
-    /// The length of the packet id and the time in bytes.
+    /// The length in bytes of the packet id and the time.
     const LONG_ID: u32 = 8;
-    /// The length of the IV and the padding of CBC in bytes.
+    /// The length in bytes of the IV and the padding of CBC.
     const CBC: u32 = 32;
     let suite = &config.suite;
     let digest = suite.digest.map_or(0, |digest| u32::try_from(digest.output_len()).unwrap_or(0));

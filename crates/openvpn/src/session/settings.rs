@@ -70,7 +70,7 @@ pub struct Settings {
     pub tun_mtu: u16,
     /// `tun-mtu-max`: the maximum that a server may push.
     pub tun_mtu_max: u16,
-    /// The second argument of `tun-mtu`. It replaces it in the options string.
+    /// The second argument of `tun-mtu`, which replaces the first one in the options string.
     pub occ_mtu: Option<u16>,
     /// `fragment`: over datagrams only.
     pub fragment: Option<Fragment>,

@@ -1,7 +1,7 @@
-//! Verification of signatures by RSA keys of 1024 to 2047 bits, and with SHA-1, for
-//! `tls-cert-profile legacy` and `insecure`.
+//! Verification of signatures made with RSA keys of 1024 to 2047 bits, or with SHA-1, for `tls-cert-profile legacy` and
+//! `insecure`.
 //!
-//! The TLS library refuses both. Its own algorithms still verify signatures by longer keys.
+//! The TLS library refuses both. Signatures made with longer keys are still verified by its own algorithms.
 
 #![deny(
     clippy::indexing_slicing,

@@ -298,7 +298,7 @@ fn handshakes_complete_in_many_bad_networks_whichever_end_knows_the_other() {
         let (a, b) = match seed % 3 {
             0 => (remote_policy(), remote_policy()),
             1 => (any_remote(), remote_policy()),
-            // Only the server knows the other end's address, so the server's invitation begins.
+            // Only the server knows the other end's address, so the server begins with an invitation.
             _ => (remote_policy(), any_remote()),
         };
         let configs = [tls(true, settings(), a), tls(false, settings(), b)];

@@ -469,7 +469,7 @@ impl World {
         }
     }
 
-    /// Returns the link of a client at the client.
+    /// Returns a client's link as the client itself sees it.
     pub(crate) fn client_link(&self, n: usize) -> Link {
         match self.clients[n].stream {
             Some(id) => Link::stream(id, server_address()),

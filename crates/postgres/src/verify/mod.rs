@@ -87,7 +87,7 @@ struct CurrentEpoch {
     /// The number of rows of any kind.
     rows: u64,
     ends: VecDeque<BatchEnd>,
-    /// The rows whose batch ends are kept, however many follow.
+    /// The rows whose batch ends are kept, however many batches follow.
     asked: [Option<Seq>; 2],
     remembered: Vec<BatchEnd>,
     checkpoint: Option<Checkpoint>,

@@ -1,4 +1,4 @@
-//! A sender, a receiver, and a model of the database between them, in memory and on virtual time. The tests simulate
+//! A sender, a receiver, and a model of the database between them, in memory and in virtual time. The tests simulate
 //! hours of outages in milliseconds, and a malicious database.
 
 mod hostile_database;

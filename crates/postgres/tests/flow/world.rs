@@ -419,7 +419,7 @@ impl World {
     pub(crate) fn restart_sender(&mut self, outcome: CommitOutcome, kept: bool) {
         self.cut_sender(outcome);
         let given = self.sender.given(STREAM).filter(|_| kept).unwrap_or_default();
-        // Restart in another second of the clock.
+        // Restart within a different second of the clock.
         self.now += 1000;
         self.sender = Sender::new(config(self.leaf_bytes));
         let signed = self.signed.filter(|_| kept);

@@ -49,8 +49,8 @@ pub const QUESTION_LIMIT: usize = 1024;
 /// The number of times that the driver polls the data plane's queues before all other inputs have their turn.
 const LOOKS: u32 = 4;
 
-/// How long the engine gets one input after the other. Then the caller's other inputs and other tasks, such as those of the control socket,
-/// have their turn, even if many packets wait or each takes long.
+/// How long the engine processes inputs without a break. Then the caller's other inputs and other tasks, such as those
+/// of the control socket, have their turn, even if many packets wait or each takes long.
 const TURN: Duration = Duration::from_millis(5);
 
 /// The result of [`Driver::next`].

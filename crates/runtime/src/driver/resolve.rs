@@ -20,8 +20,8 @@ const ADDRESS_LIMIT: usize = 16;
 /// The wait between two attempts at the same name (OpenVPN: 5 s).
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The time limit of a look-up if there are known addresses and the last session worked. The two constants below apply
-/// if there are known addresses, and if there are none.
+/// The time limit of a look-up if there are known addresses and the last session worked. Otherwise one of the next two
+/// constants applies, depending on whether there are known addresses.
 const WITH_WORKING: Duration = Duration::from_secs(1);
 const WITH_ADDRESSES: Duration = Duration::from_secs(6);
 const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);

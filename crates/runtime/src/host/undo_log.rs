@@ -20,7 +20,7 @@ use super::owner::{StateFile, began, files, namespace};
 use super::sysctl;
 use entry::{RouteEntry, RuleEntry};
 
-/// The directory of undo logs. It is in a memory file system, because a reboot removes the changes too.
+/// The directory of undo logs. It is in an in-memory file system, because a reboot removes the changes too.
 const FOLDER: &str = "/run/adit";
 
 /// The maximum number of undo logs that are read for one network namespace, so that a full directory does not delay

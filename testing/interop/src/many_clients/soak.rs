@@ -25,8 +25,8 @@ const TRANSFER: usize = 1_000_000;
 const BEAT: Duration = Duration::from_secs(3);
 /// By this time every client has connected and left once, so that the process has made all its permanent allocations.
 const WARM: Duration = Duration::from_secs(60);
-/// How long a server is given to settle after the last client has left. It then releases memory, the last time within this period, and the
-/// memory that its start needed within another such period.
+/// How long a server is given to settle after the last client has left. In this period it releases memory for the last
+/// time, except for the memory that its start needed, which it releases within another such period.
 const SETTLE: Duration = Duration::from_secs(18);
 /// The lives of clients in seconds, in rotation.
 const LIVES: [u64; 5] = [5, 40, 15, 70, 25];
@@ -47,8 +47,8 @@ struct Resources {
     memory: u64,
 }
 
-/// Runs for `length`, while clients connect over both transports, transfer, rekey every 30 s, leave in order or are
-/// killed, and return.
+/// Runs for `length`, while clients connect over both transports, transfer, rekey every 30 s, disconnect properly or
+/// are killed, and return.
 ///
 /// # Errors
 /// A client could not connect, or the server's resources did not return to their initial values.

@@ -70,7 +70,8 @@ struct Tally {
 /// Compares, and reports how much was compared.
 ///
 /// # Errors
-/// A difference that is not intended, which is saved as a fixture. Or no root, or a kernel without nftables.
+/// There is a difference that is not intended, which is saved as a fixture; the process does not run as root; or the
+/// kernel has no nftables.
 pub fn run(options: &Options) -> Result<String> {
     let started = Instant::now();
     let kept = fixture::kept()?;

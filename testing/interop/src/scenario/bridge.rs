@@ -79,7 +79,7 @@ impl<'a> BridgeSetup<'a> {
         )
     }
 
-    /// Adds addresses of 10.5.0.0/24 and fd05::/64 at both sides, 1 at the left and 2 at the right.
+    /// Adds addresses of 10.5.0.0/24 and fd05::/64 on both sides, 1 on the left and 2 on the right.
     fn address(&self, left: &str, right: &str) -> Result<()> {
         for (host, port, number) in [(&self.left, left, 1), (&self.right, right, 2)] {
             let lines = [
@@ -92,7 +92,7 @@ impl<'a> BridgeSetup<'a> {
         Ok(())
     }
 
-    /// Gives the host in the middle an address in another network, because Linux answers for it at any interface.
+    /// Gives the host in the middle an address in another network, because Linux answers for it on any interface.
     fn answer_in_the_middle(&self) -> Result<()> {
         let lines = ["addr add 10.5.0.9/32 dev lo", "route replace 10.5.0.0/24 dev mid0"];
         ip(Some(&self.middle), lines.iter().map(|line| (*line).to_owned()))
@@ -190,7 +190,7 @@ fn arrived_at(host: &Namespace, interface: &str) -> Result<u64> {
 }
 
 /// Checks that super-packets pass whole, however busy the machine is. The first port receives them whole, and as many
-/// frames leave by the other one. Segments would be tens of times as many.
+/// frames leave through the other one. Segments would be tens of times as many.
 fn passed_whole(place: &BridgeSetup<'_>, interface: &str) -> Result<String> {
     let out = arrived_at(&place.right, interface)?;
     let report = place.status()?;

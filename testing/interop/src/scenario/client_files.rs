@@ -60,7 +60,7 @@ pub(super) fn lines_without_effect(scenario: &Scenario<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Files that change while the server runs without its privileges. A client's file and the list of revoked certificates
+/// Changes files while the server runs without its privileges. A client's file and the list of revoked certificates
 /// take effect for the next connection, and leases are written.
 pub(super) fn files_after_the_drop(scenario: &Scenario<'_>) -> Result<String> {
     let folder = scenario.folder();

@@ -52,7 +52,7 @@ pub(super) fn server_killed(scenario: &Scenario<'_>) -> Result<String> {
     back(scenario, tunnel, &configs)
 }
 
-/// The server ends in order and notifies its clients, which reconnect at once.
+/// The server ends in an orderly way and notifies its clients, which reconnect at once.
 pub(super) fn server_exit_notice(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     configs.server("explicit-exit-notify 1");

@@ -303,7 +303,7 @@ pub(super) fn no_descriptors(scenario: &Scenario<'_>) -> Result<String> {
     Ok(format!("{spent:.2} s of CPU without descriptors"))
 }
 
-/// A client of another protocol, and invalid lengths, at the port of a tunnel that continues.
+/// A client of another protocol, and invalid lengths, at the port of a tunnel. The tunnel continues.
 pub(super) fn other_protocols(scenario: &Scenario<'_>) -> Result<String> {
     let tunnel = scenario.tunnel(&configs(scenario, Wrapping::TlsCrypt, false))?;
     let noise: [&[u8]; 4] = [

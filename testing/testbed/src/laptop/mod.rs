@@ -281,7 +281,7 @@ impl Internet {
     /// # Errors
     /// It cannot be read.
     pub fn resolv_conf(&self) -> Result<String> {
-        // Read inside the laptop, because a program may have replaced it by a link into the laptop's /run.
+        // Read inside the laptop, because a program may have replaced it with a link into the laptop's /run.
         self.laptop.run("cat", &["/etc/resolv.conf"])
     }
 

@@ -26,7 +26,8 @@ pub(super) struct Frames<F: Format> {
 type FramePeer<F> = (Arc<Peer<F>>, usize);
 
 impl<F: Format> Reader<'_, F> {
-    /// Finds the peer of a frame. A frame to flood is kept for the end of the turn, because a peer's lock may be held.
+    /// Finds the peer of a frame. A frame to flood is kept until the end of the turn, because a peer's lock may be
+    /// held.
     pub(super) fn route_frame(
         &mut self,
         switch: &Switch,

@@ -244,8 +244,8 @@ proptest! {
                 Event::Attack { back, flags, seq, ack, len } => {
                     let established =
                         view(&world).is_some_and(|(state, _)| state == FlowState::Established);
-                    // A random number is inside the window once in thousands of times; such a segment has the same
-                    // effect as one of the real sender, except for resets and SYNs.
+                    // A random number is inside the window about once in several thousand attempts; such a segment has
+                    // the same effect as one of the real sender, except for resets and SYNs.
                     let from = &ends[usize::from(back)];
                     let (offset, to) =
                         (seq.wrapping_sub(from.start), &ends[usize::from(!back)]);

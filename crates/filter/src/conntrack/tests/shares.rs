@@ -34,7 +34,7 @@ fn a_source_that_fills_the_table_with_established_flows_makes_room_itself() {
         assert!(open(&world, source(1), port));
         world.wait(Duration::from_secs(1));
     }
-    // The flow that was silent for longest is evicted, not the first one, which is in use.
+    // The flow that has been silent longest is evicted, not the first one, which is in use.
     assert!(is_open(&world, source(1), 1));
     for other in 2..=6 {
         assert!(open(&world, source(other), 1), "{other}");
@@ -107,7 +107,7 @@ fn a_client_is_one_source_with_all_its_addresses() {
         assert!(open(&world, IpAddr::from([172, 16, 1, host]), 1));
         world.wait(Duration::from_secs(1));
     }
-    // Alice's flows are evicted for flows of others, and then only for her own.
+    // Alice's flows are evicted to make room for flows of others, and afterwards only for her own.
     for host in 0..9 {
         assert!(open(&world, IpAddr::from([172, 16, 2, host]), 1));
     }

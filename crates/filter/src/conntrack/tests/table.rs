@@ -269,8 +269,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The table behaves as a map with keys in both directions: growth, removal and sweeping
-    /// neither lose flows nor mix them up.
+    /// The table behaves like a map with keys in both directions: growth, removal and sweeping neither lose flows nor
+    /// mix them up.
     #[test]
     fn it_is_a_map(steps in prop::collection::vec(step(), 1..300), v6: bool, seed: [u8; 16]) {
         type Ends = [(u8, u8); 2];

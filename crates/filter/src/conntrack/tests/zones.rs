@@ -60,7 +60,7 @@ fn other_protocols_know_their_ports_too() {
         assert_eq!(world.enter_by(&icmp(a, b, ask, 7 << 16, &[]), Up), (NEW, true));
         assert_eq!(world.enter_by(&icmp(b, a, answer, 7 << 16, &[]), Up), (BAD, true));
         assert_eq!(world.enter_by(&icmp(b, a, answer, 7 << 16, &[]), Down), (COMES, true));
-        // An error about the flow arrives by the other port, from any address.
+        // An error about the flow arrives on the other port, from any address.
         let world = World::new();
         assert_eq!(world.enter_by(&there, Up), (NEW, true));
         let error = if v6 { (1, 4) } else { (3, 3) };

@@ -179,7 +179,7 @@ pub enum Output {
         /// The probe.
         bytes: Vec<u8>,
     },
-    /// Send data to the peer by this route from now on.
+    /// Send data to the peer over this route from now on.
     UsePath(Route),
     /// The largest IP packet that a route carries has changed.
     SetMtu {

@@ -24,10 +24,10 @@ const ROUND: Duration = Duration::from_secs(1);
 /// The time after which an offer without an answer goes through another relay.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest wait between two offers without an answer, and between two rounds that found no path.
+/// The maximum wait between two offers without an answer, and after a round that found no path.
 const MAX_BACKOFF: Duration = Duration::from_secs(600);
 
-/// The first wait between two rounds that found no path.
+/// The initial wait after a round that found no path.
 const ROUND_BACKOFF: Duration = Duration::from_secs(30);
 
 /// The minimum time between two offers that are caused by changes of the network.

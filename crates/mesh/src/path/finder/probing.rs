@@ -47,7 +47,7 @@ impl PathFinder {
         self.schedule_probe(now, route);
     }
 
-    /// Sends a probe by a route. Returns false, without sending one, if the peer's key is not known.
+    /// Sends a probe over a route. Returns false, without sending one, if the peer's key is not known.
     pub(super) fn send_probe(
         &mut self,
         now: Instant,

@@ -26,7 +26,7 @@ struct Candidate<'a> {
     info: Claim,
     node: &'a NodeInfo,
     by_admin: bool,
-    /// The changes since which it has had its name and its IPv4 address without interruption.
+    /// The changes that gave it its name and its IPv4 address, which it has kept without interruption.
     named: Claim,
     addressed: Claim,
 }

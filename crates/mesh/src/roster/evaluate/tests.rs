@@ -68,7 +68,7 @@ fn grant_inviter(to: &Signer, limits: Inviter) -> Action {
     Action::Grant { key: to.hash, right: Right::Inviter(limits) }
 }
 
-/// Evaluates a set, and checks what is true of every roster.
+/// Evaluates a set, and checks the properties that every roster has.
 fn roster(changes: &Changes) -> Roster {
     let roster = Roster::evaluate(changes);
     for member in roster.members() {
@@ -404,7 +404,7 @@ fn an_approval_after_the_end_of_a_chain_does_not_count() {
 
 #[test]
 fn the_older_and_the_newer_threshold_both_count() {
-    // Raised: the older threshold is not enough for the raise itself.
+    // When the threshold is raised, the older one is not enough for the raise itself.
     let (admins, mut changes) = mesh(3, 1);
     let raise = write(&mut changes, &admins[0], Action::SetThreshold(2));
     assert_eq!(reason(&changes, raise), Some(Refusal::Unapproved));
@@ -413,7 +413,7 @@ fn the_older_and_the_newer_threshold_both_count() {
     write(&mut changes, &admins[1], Action::Approve(raise));
     assert_eq!(roster(&changes).threshold(), 2);
     assert_eq!(reason(&changes, old), None, "signed before the raise");
-    // Lowered: the newer threshold is not enough for changes signed before.
+    // When the threshold is lowered, the newer one is not enough for changes signed before.
     let (_, mut changes) = mesh(3, 3);
     let old = write(&mut changes, &admins[0], Action::SetPolicy([5; 32]));
     let lower = write(&mut changes, &admins[0], Action::SetThreshold(2));
@@ -424,7 +424,7 @@ fn the_older_and_the_newer_threshold_both_count() {
     assert_eq!(reason(&changes, old), Some(Refusal::Unapproved));
     write(&mut changes, &admins[2], Action::Approve(old));
     assert_eq!(reason(&changes, old), None);
-    // Raised between the change and its approval.
+    // The threshold is raised between the change and its approval.
     let (_, mut changes) = mesh(3, 2);
     let old = write(&mut changes, &admins[0], Action::SetPolicy([5; 32]));
     let raise = write(&mut changes, &admins[0], Action::SetThreshold(3));

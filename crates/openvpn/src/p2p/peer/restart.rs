@@ -69,7 +69,7 @@ impl PeerEngine {
         }
     }
 
-    /// Stops the engine after its exit notices.
+    /// Stops the engine once its exit notices have been sent.
     pub(super) fn gone(&mut self, out: &mut Out) {
         let why = match &self.state {
             State::Exiting(notices) => notices.reason.clone(),

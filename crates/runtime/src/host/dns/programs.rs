@@ -31,7 +31,7 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| executable(path))
 }
 
-/// Runs a program to its end and returns its standard output.
+/// Runs a program to completion and returns its standard output.
 ///
 /// # Errors
 /// Returns one sentence with the program and its output.

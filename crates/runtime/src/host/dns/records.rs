@@ -10,7 +10,7 @@ use super::back_ends::{self, Link};
 use super::plan::BackEnd;
 use crate::host::owner::{StateFile, began, files, namespace};
 
-/// The directory of the records. It is in a memory file system, because a reboot removes the settings too.
+/// The directory of the records. It is in an in-memory file system, because a reboot removes the settings too.
 const FOLDER: &str = "run/adit";
 
 /// The maximum number of records that are read for one network namespace, so that a directory full of them does not

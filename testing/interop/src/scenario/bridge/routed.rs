@@ -18,7 +18,7 @@ table inet fw {
 }
 ";
 
-/// Sets addresses and default routes of the hosts: 10.5.1.2 at the left and 10.5.2.2 at the right, through .1.
+/// Sets addresses and default routes of the hosts: 10.5.1.2 on the left and 10.5.2.2 on the right, through .1.
 fn address(place: &BridgeSetup<'_>, left: &str, right: &str) -> Result<()> {
     for (host, port, net) in [(&place.left, left, 1), (&place.right, right, 2)] {
         let lines = [

@@ -25,7 +25,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("kill-switch", CONNECT, Fails("has none"), kill_switch),
 ];
 
-/// The access interface accepts only packets whose source is routed by it (`rp_filter` 1).
+/// The access interface accepts only packets whose source is routed through it (`rp_filter` 1).
 fn strict_reverse_path(laptop: &Laptop<'_>) -> Result<String> {
     let setup = Setup { access: Access::Cafe, ..Setup::default() };
     let laptop = laptop.connect_after(setup, |internet| {

@@ -340,7 +340,7 @@ impl<'a> Laptop<'a> {
         Daemon::spawn(self.client.name(), command)
     }
 
-    /// Returns the log line that the client writes each time that it is connected.
+    /// Returns the log line that the client writes each time it connects.
     fn connected_line(&self) -> &'static str {
         match self.client {
             // "connection failed: ..." is another line.
@@ -405,7 +405,7 @@ impl ConnectedLaptop<'_> {
         }
     }
 
-    /// Checks that no traffic has reached the host outside around the tunnel since the client was connected.
+    /// Checks that no traffic to the host outside has bypassed the tunnel since the client was connected.
     fn ensure_no_leak(&self) -> Result<()> {
         let outside = [IpAddr::V4(WEB), IpAddr::V6(WEB6)];
         let through = [IpAddr::V4(VPS), IpAddr::V6(VPS6)];
@@ -425,7 +425,7 @@ impl ConnectedLaptop<'_> {
         })
     }
 
-    /// Ends the client in order; afterwards the laptop is in its former state.
+    /// Ends the client in an orderly way; afterwards the laptop is in its former state.
     fn end(mut self) -> Result<()> {
         self.client.stop().map_err(|failure| self.with_server(failure))?;
         let when = "after the client's end";

@@ -58,7 +58,8 @@ fn behind_a_node(scenario: &Scenario<'_>, options: &[&str]) -> Result<String> {
     Ok("reached, and undone".into())
 }
 
-/// A machine behind NAT reaches the internet only through a gateway; after its node stops, as before.
+/// A machine behind NAT reaches the internet only through a gateway. After its node has stopped, it reaches the
+/// internet as before.
 pub(super) fn exit(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::PortRestricted, Nat::None])?;
     bed.found()?;

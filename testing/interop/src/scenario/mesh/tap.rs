@@ -19,8 +19,8 @@ const DEVICE: &str = "mesh-home";
 /// How often a frame is sent again until it arrives.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// Three machines are one network of Ethernet, and so is a network that is bridged behind one of them. Roles for IP packets
-/// are refused, the policy filters, and no member can pose as another one.
+/// Three machines form one Ethernet network together with a network that is bridged behind one of them. Roles for IP
+/// packets are refused, the policy filters, and no member can pose as another one.
 pub(super) fn tap(scenario: &Scenario<'_>) -> Result<String> {
     let mut bed = MeshTestbed::new(scenario, &[Nat::PortRestricted, Nat::PortRestricted])?;
     refusals(&mut bed)?;

@@ -44,9 +44,9 @@ pub(super) enum Nat {
     Symmetric,
     /// A NAT that keeps the port and drops UDP.
     NoUdp,
-    /// A NAT with the next port for each destination.
+    /// A NAT that uses the next port for each destination.
     SymmetricSequential,
-    /// A NAT with this machine and the next one behind it. They reach each other only by its outer address.
+    /// A NAT with this machine and the next one behind it. They reach each other only through its outer address.
     Hairpin,
     /// The NAT of the previous machine.
     SameBox,
@@ -400,12 +400,12 @@ impl Machine {
         self.command(&["join", token, "--no-up", "--name", &self.name])
     }
 
-    /// Runs a verb to its end. Returns its output.
+    /// Runs a verb to completion. Returns its output.
     pub(super) fn mesh(&self, words: &[&str]) -> Result<String> {
         output(self.command(words))
     }
 
-    /// Runs a command other than `adit mesh` to its end, with this machine's files. Returns its output.
+    /// Runs a command other than `adit mesh` to completion, with this machine's files. Returns its output.
     pub(super) fn adit(&self, words: &[&str]) -> Result<String> {
         let mut command = self.space.command(&self.program.to_string_lossy());
         command.args(words).arg("--dir").arg(&self.dir);
@@ -435,7 +435,7 @@ impl Machine {
         }
     }
 
-    /// Runs a verb to its end with this input. Returns its output.
+    /// Runs a verb to completion with this input. Returns its output.
     pub(super) fn mesh_with_input(&self, words: &[&str], input: &str) -> Result<String> {
         run_with_input(self.command(words), input)
     }

@@ -244,7 +244,7 @@ fn policies(scenario: &Scenario<'_>) -> Result<String> {
     Ok("six of them".into())
 }
 
-/// Checks that the columns that are never null are those shown, and that all others that may be null always are.
+/// Checks that each of the columns in `shown` has a value in some row, and that the others are always null.
 fn columns(bed: &PostgresTestbed, what: &str, shown: &str) -> Result<()> {
     for column in ["len", "sport", "dport", "proto", "src", "dst"] {
         let filled =

@@ -176,7 +176,7 @@ fn removed(scenario: &Scenario<'_>) -> Result<String> {
     }
     let warnings = bed.node_mut(0)?.running()?.log().matches("n3 is not contacted").count();
     ensure(warnings <= 8, || format!("{warnings} warnings"))?;
-    // The state before the removal is restored, including the MAC, at a node that saw the removal, before and after a
+    // The state before the removal is restored, including the MAC, on a node that saw the removal, before and after a
     // restart.
     bed.sql(&change("removed = NULL, mac = (SELECT mac FROM public.before b WHERE b.id = 3)"))?;
     let node = bed.node_mut(1)?;

@@ -256,7 +256,7 @@ impl PostgresTestbed {
 }
 
 impl Node {
-    /// Runs `adit postgres` with these arguments and this node's files to its end.
+    /// Runs `adit postgres` to completion, with these arguments and this node's files.
     pub(super) fn adit(&self, words: &[&str]) -> Result<String> {
         output(self.command(words))
     }
@@ -304,7 +304,7 @@ impl Node {
         daemon.wait_exit(LIMIT).map(drop)
     }
 
-    /// Stops the node in order.
+    /// Stops the node in an orderly way.
     pub(super) fn stop(&mut self) -> Result<()> {
         self.daemon.take().context("the node does not run")?.stop()
     }

@@ -9,7 +9,7 @@ use crate::roster::Change;
 const ADMINS: u8 = 3;
 const SIGNERS: usize = 6;
 
-/// Signers that write in several copies of the set, which are merged now and then.
+/// Signers that write to several copies of the set, which are merged now and then.
 struct Scenario {
     random: Random,
     signers: Vec<Signer>,
@@ -71,7 +71,7 @@ impl Scenario {
         }
     }
 
-    /// One signer writes, or two copies are merged. Signers that write in several copies fork their chains.
+    /// One signer writes, or two copies are merged. Signers that write to several copies fork their chains.
     fn step(&mut self) {
         let (one, other) = (self.below(3), self.below(3));
         if self.below(4) == 0 {
