@@ -7,6 +7,7 @@ use super::testbed::{MeshTestbed, Nat};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, ip};
 use crate::process::run_with_input;
+use crate::traffic::when_free;
 
 /// The range of ports that a NAT with sequential ports uses.
 const SEQUENTIAL_PORTS: std::ops::Range<u32> = 20_000..21_000;
@@ -218,7 +219,9 @@ fn expected(nat: Nat) -> Behaviour {
 pub(super) fn check(bed: &MeshTestbed, at: usize, nat: Nat, observers: [usize; 2]) -> Result<()> {
     let bind = |at: usize, port: u16| -> Result<UdpSocket> {
         let space = bed.machines[at].space.handle()?;
-        let socket = space.run(|| UdpSocket::bind(("0.0.0.0", port)))??;
+        let any = SocketAddr::from(([0; 4], port));
+        // The ports are bound again for each machine.
+        let socket = space.run(|| when_free(any, || UdpSocket::bind(any)))??;
         socket.set_read_timeout(Some(ARRIVAL))?;
         Ok(socket)
     };
