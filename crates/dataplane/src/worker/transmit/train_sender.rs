@@ -117,9 +117,13 @@ impl<'o> TrainSender<'o> {
                 Some(error) if error.raw_os_error() == Some(EMSGSIZE) => {
                     // The last packet of a train may be shorter than the others, and fit.
                     let tail = first.packets.chunks_exact(first.segment.max(1)).remainder();
+                    let long = first.count().saturating_sub(usize::from(!tail.is_empty()));
+                    // Counted first, so that who receives the last packet finds the others counted.
+                    stats.drop_many(DropReason::RelayTooLong, long);
                     let (sent, _) = self.singles(tail, tail.len());
                     (0..sent).for_each(|_| stats.own().spliced.record(1));
-                    stats.drop_many(DropReason::RelayTooLong, first.count().saturating_sub(sent));
+                    let rest = first.count().saturating_sub(long).saturating_sub(sent);
+                    stats.drop_many(DropReason::RelayTooLong, rest);
                 }
                 Some(_) if first.count() == 1 => stats.drop(DropReason::SendFailed),
                 failure => {
