@@ -153,6 +153,7 @@ mod tests {
 
     use super::*;
     use crate::state::State;
+    use crate::testing::hub;
 
     #[test]
     fn a_new_mesh_has_this_node_as_its_member() {
@@ -193,14 +194,7 @@ mod tests {
         assert!(refused(false, true).contains("leave out --openvpn and --openvpn-gateway"));
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(Some(dir.path()), "home").unwrap();
-        let choices = NewMesh {
-            node: Some("hub".into()),
-            range: Some("100.87.0.0/16".parse().unwrap()),
-            relay: true,
-            gateway: true,
-            openvpn: false,
-            layer: Layer::Ethernet,
-        };
+        let choices = NewMesh { gateway: true, layer: Layer::Ethernet, ..hub() };
         found(&paths, &choices).unwrap_err();
         assert!(!paths.exists(), "nothing is written");
         found(&paths, &NewMesh { gateway: false, ..choices }).unwrap();

@@ -259,13 +259,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use adit_engine::{Instant, UnixTime};
-    use adit_mesh::node::{NodeConfig, RelayLimits};
     use adit_mesh::roster::{Action, Label, NodeInfo, Revocation};
     use adit_openvpn::data_format::Outbox;
 
     use super::*;
-    use crate::state::State;
-    use crate::testing::found_mesh;
+    use crate::testing::{found_mesh, open_node};
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
@@ -288,23 +286,8 @@ mod tests {
 
         /// Returns a node with this text from its last run, whose mesh has the policy `set`.
         fn node(&self, policy_text: Option<&str>, set: Option<&str>) -> Node {
-            let State { key, admin, mut roster, changes, invitations, .. } =
-                State::open(&self.paths).unwrap();
-            let config = NodeConfig {
-                compared: Vec::new(),
-                max_age: None,
-                key,
-                admin: admin.current().unwrap(),
-                changes,
-                invitations,
-                endpoints: Vec::new(),
-                hints: Vec::new(),
-                stream_hints: Vec::new(),
-                policy: adit_mesh::session::Policy::default(),
-                relay_limits: RelayLimits::default(),
-                policy_text: policy_text.map(str::to_owned),
-            };
-            let mut node = Node::new(config, [7; 32], NOW, UnixTime(1_800_000_000)).unwrap();
+            let unix = UnixTime(1_800_000_000);
+            let (mut node, mut roster) = open_node(&self.paths, policy_text, NOW, unix);
             if let Some(text) = set {
                 let set = node.set_policy(NOW, text.to_owned(), &mut Outbox::new()).unwrap();
                 roster.append(&[node.changes().get(&set.change).unwrap()]).unwrap();

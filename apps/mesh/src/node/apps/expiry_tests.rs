@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
-use adit_crypto::sign::SigningKey;
 use adit_engine::{Engine, Instant, Link, PeerId, SocketId, Target, UnixTime};
-use adit_mesh::node::{AppsConfig, NewLeaf, Node, NodeConfig, NodeEvent, RelayLimits};
-use adit_mesh::roster::{Label, Layer};
+use adit_mesh::node::{AppsConfig, NewLeaf, Node, NodeEvent};
+use adit_mesh::roster::Label;
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote as Server};
 use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
 use adit_openvpn::keys::StaticKey;
@@ -18,7 +17,7 @@ use adit_pki::{NewProfile, Proto, Remote};
 use adit_runtime::clock::unix_time;
 
 use super::{AppServer, in_certificate, server_key};
-use crate::state::State;
+use crate::testing::{hub, open_node};
 use crate::{NewMesh, Paths, found};
 
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -57,18 +56,9 @@ impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(Some(dir.path()), "home").unwrap();
-        let choices = NewMesh {
-            node: Some("hub".into()),
-            range: Some("100.87.0.0/16".parse().unwrap()),
-            relay: false,
-            gateway: false,
-            openvpn: true,
-            layer: Layer::Ip,
-        };
-        found(&paths, &choices).unwrap();
-        let State { key, admin, changes, invitations, .. } = State::open(&paths).unwrap();
+        found(&paths, &NewMesh { relay: false, openvpn: true, ..hub() }).unwrap();
         let unix = unix_time();
-        let mut gateway = gateway(key, admin.current().unwrap(), changes, invitations, unix);
+        let (mut gateway, _) = open_node(&paths, None, START, unix);
         let mut apps = AppServer::open(&paths).unwrap();
         let (tls, wrap) = apps.tls().unwrap();
         let config =
@@ -144,30 +134,6 @@ impl World {
             }
         }
     }
-}
-
-fn gateway(
-    key: SigningKey,
-    admin: Option<SigningKey>,
-    changes: adit_mesh::roster::Changes,
-    invitations: adit_mesh::token::Invitations,
-    unix: UnixTime,
-) -> Node {
-    let config = NodeConfig {
-        key,
-        admin,
-        changes,
-        invitations,
-        endpoints: Vec::new(),
-        hints: Vec::new(),
-        stream_hints: Vec::new(),
-        policy: adit_mesh::session::Policy::default(),
-        relay_limits: RelayLimits::default(),
-        policy_text: None,
-        compared: Vec::new(),
-        max_age: None,
-    };
-    Node::new(config, [7; 32], START, unix).unwrap()
 }
 
 /// Makes an app a leaf of the gateway until this time.
