@@ -1,10 +1,10 @@
 //! The parts of the Linux kernel's interface that adit uses: TUN devices and UDP sockets with their offloads, epoll,
 //! clocks, namespaces, interfaces and routes, privileges.
 //!
-//! This is the only crate of the workspace with `unsafe`, which is confined to twelve files: [`tun`] (including flow
+//! This is the only crate of the workspace with `unsafe`, which is confined to a few files: [`tun`] (including flow
 //! queues), [`ethtool`], [`packet`] (sockets and bursts), [`udp`] (sending, receiving, paths and steering: system calls
-//! that no crate wraps), [`netns`] (between fork and exec), [`clock`] (the time zone) and [`memory`] (releasing it).
-//! The crate implements no protocol.
+//! that no crate wraps), [`netns`] (between fork and exec), [`clock`] (the time zone), [`memory`] (releasing it) and
+//! [`plugin`] (shared objects with openvpn's plugin interface). The crate implements no protocol.
 
 pub mod channel;
 pub mod clock;
@@ -15,6 +15,7 @@ pub mod net;
 pub mod netns;
 pub mod notify;
 pub mod packet;
+pub mod plugin;
 pub mod poll;
 pub mod privileges;
 pub mod process;

@@ -2,7 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
 
 /// Clock ticks per second in /proc, fixed for user space on every architecture of Rust's std.
 const USER_HZ: u64 = 100;
@@ -59,6 +64,31 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/proc has no readable {what}"))
 }
 
+/// Opens a descriptor of a process, which becomes readable when the process ends. Call it before the process can have been waited for.
+///
+/// # Errors
+/// There is no such process, or the kernel is older than Linux 5.3.
+pub fn open_process(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Waits until the process of a descriptor from [`open_process`] has ended, but no longer than `patience`. Returns whether it has.
+///
+/// # Errors
+/// The descriptor cannot be watched.
+pub fn wait_for_end(process: &OwnedFd, patience: Duration) -> io::Result<bool> {
+    let limit = Timespec {
+        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: patience.subsec_nanos().into(),
+    };
+    match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Sets the scheduling priority (-20 highest, 19 lowest) of the calling thread and of the threads
 /// that it starts later.
 pub fn set_nice(nice: i32) -> io::Result<()> {
@@ -100,6 +130,18 @@ mod tests {
         let total = |u: Usage| u.user + u.system;
         assert!(total(other) + Duration::from_millis(100) >= total(mine));
         assert!(total(other) > Duration::ZERO);
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_noticed() {
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let process = open_process(child.id()).unwrap();
+        assert!(!wait_for_end(&process, Duration::from_millis(1)).unwrap());
+        drop(child.stdin.take());
+        assert!(wait_for_end(&process, Duration::from_secs(60)).unwrap());
+        child.wait().unwrap();
+        assert!(open_process(0).is_err());
     }
 
     #[test]

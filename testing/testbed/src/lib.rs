@@ -6,7 +6,8 @@
 //! OpenSSL and Easy-RSA create certificates. [`peer`] names the programs under test, [`tunnel`] knows their log lines.
 //! [`traffic`] and [`echo`] send and count, [`wait`] has limits that hold on a busy machine, [`skip`] reports the checks
 //! that do not run. [`laptop`] provides a laptop's surroundings: access networks behind NAT and a host outside.
-//! [`postgres`] creates throw-away database clusters.
+//! [`postgres`] creates throw-away database clusters. [`plugin`] compiles a plugin for openvpn whose arguments say what it
+//! does.
 //!
 //! The crate depends on `adit-linux` and on none of the crates under test, so that a defect of theirs cannot hide a
 //! failure.
@@ -19,6 +20,7 @@ pub mod line;
 pub mod net;
 pub mod peer;
 pub mod pki;
+pub mod plugin;
 pub mod postgres;
 pub mod process;
 pub mod sandbox;
