@@ -44,6 +44,7 @@ mod peer;
 mod probe;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod recursion;
+mod relay;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod replay;
 mod routes;
@@ -67,11 +68,12 @@ extern crate self as adit_dataplane;
 mod trivial;
 
 pub use adit_linux::udp::SenderField;
-pub use control::{Plane, PlaneConfig, Relay};
+pub use control::{Plane, PlaneConfig};
 pub use egress::MAX_PACKET;
 pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
 pub use filter_hook::{FilterConfig, HOST};
 pub use recursion::{OwnPort, OwnTransport};
+pub use relay::Relay;
 pub use replay::{ReplayCheck, ReplayWindow};
 pub use routes::Routes;
 pub use scratch::Scratch;

@@ -12,13 +12,14 @@ use adit_wire::ip::Ip;
 use adit_wire::merge::{Merger, Write};
 use adit_wire::split::Segments;
 
-use crate::control::{Plane, Relay};
+use crate::control::Plane;
 use crate::egress::{Arena, PacketShape, SealProgress};
 use crate::ethernet::{EgressFrame, channel, outward};
 use crate::filter_hook::{self, Direction, FilterConfig, FilterHook, HookVerdict, Relayed};
 use crate::format::Format;
 use crate::ingress::Ingress;
 use crate::peer::Peer;
+use crate::relay::Relay;
 use crate::shared::Shared;
 use crate::stats::{DropReason, Offloads};
 use crate::stream::{Rx, StreamEnd};

@@ -12,7 +12,6 @@ use adit_wire::ethernet::Ethernet;
 use adit_wire::neighbour;
 use arc_swap::ArcSwapOption;
 
-use crate::control::Relay;
 use crate::egress::{Arena, PacketShape};
 use crate::ethernet::Switch;
 use crate::filter_hook::{FilterConfig, FilterHook};
@@ -20,6 +19,7 @@ use crate::format::Format;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::recursion::Own;
+use crate::relay::Relay;
 use crate::routes::Routes;
 use crate::sockets::find_socket;
 use crate::stats::{DropReason, Stats};

@@ -4,10 +4,10 @@ use adit_wire::ethernet::{Ethernet, Mac};
 use adit_wire::mss;
 
 use super::{Ingress, Run};
-use crate::control::Relay;
 use crate::ethernet::Switch;
 use crate::filter_hook::Relayed;
 use crate::format::Format;
+use crate::relay::Relay;
 use crate::stats::DropReason;
 
 /// Whether a frame is flooded to the other peers, in addition to the device.

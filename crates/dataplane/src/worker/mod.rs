@@ -348,7 +348,8 @@ impl<F: Format> Drop for PanicGuard<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Plane, Relay};
+    use crate::control::Plane;
+    use crate::relay::Relay;
     use crate::stats::Offloads;
     use crate::trivial::Trivial;
     use adit_engine::command::{Keepalive, PeerSpec};

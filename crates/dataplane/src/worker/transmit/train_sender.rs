@@ -118,26 +118,36 @@ impl<'o> TrainSender<'o> {
                     // The last packet of a train may be shorter than the others, and fit.
                     let tail = first.packets.chunks_exact(first.segment.max(1)).remainder();
                     let long = first.count().saturating_sub(usize::from(!tail.is_empty()));
-                    // Counted first, so that who receives the last packet finds the others counted.
+                    // Count them first, because the receiver of the last packet may read the counter at once.
                     stats.drop_many(DropReason::RelayTooLong, long);
-                    let (sent, _) = self.singles(tail, tail.len());
-                    (0..sent).for_each(|_| stats.own().spliced.record(1));
-                    let rest = first.count().saturating_sub(long).saturating_sub(sent);
-                    stats.drop_many(DropReason::RelayTooLong, rest);
+                    self.splice_singly(stats, tail, tail.len(), DropReason::RelayTooLong);
                 }
                 Some(_) if first.count() == 1 => stats.drop(DropReason::SendFailed),
                 failure => {
-                    let (sent, full) = self.singles(first.packets, first.segment);
-                    (0..sent).for_each(|_| stats.own().spliced.record(1));
+                    let (packets, segment) = (first.packets, first.segment);
+                    let sent = self.splice_singly(stats, packets, segment, DropReason::SendFailed);
                     let device = failure.is_some_and(|error| error.raw_os_error() == Some(EIO));
                     if device && sent > 0 {
                         stats.gates.udp_gso.store(false, Relaxed);
                     }
-                    let reason = if full { DropReason::SocketFull } else { DropReason::SendFailed };
-                    stats.drop_many(reason, first.count().saturating_sub(sent));
                 }
             }
         }
+    }
+
+    /// Sends spliced datagrams one by one, and returns how many were sent. The others are counted under `reason`, unless the socket is full.
+    fn splice_singly(
+        &mut self,
+        stats: &Stats,
+        bytes: &[u8],
+        segment: usize,
+        reason: DropReason,
+    ) -> usize {
+        let (sent, full) = self.singles(bytes, segment);
+        (0..sent).for_each(|_| stats.own().spliced.record(1));
+        let lost = bytes.len().div_ceil(segment.max(1)).saturating_sub(sent);
+        stats.drop_many(if full { DropReason::SocketFull } else { reason }, lost);
+        sent
     }
 
     /// Sends the datagrams of one train one by one; returns how many were sent, and whether the socket was full.
