@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use adit_engine::{Instant, UnixTime};
-use adit_mesh::node::{Node, NodeConfig, RelayLimits};
+use adit_mesh::node::{Node, NodeConfig};
 use adit_mesh::roster::Layer;
-use adit_mesh::session::Policy;
 
 use crate::roster_file::RosterFile;
 use crate::state::State;
@@ -44,18 +43,10 @@ pub(crate) fn open_node(
 ) -> (Node, RosterFile) {
     let State { key, admin, roster, changes, invitations, .. } = State::open(paths).unwrap();
     let config = NodeConfig {
-        key,
         admin: admin.current().unwrap(),
-        changes,
         invitations,
-        endpoints: Vec::new(),
-        hints: Vec::new(),
-        stream_hints: Vec::new(),
-        policy: Policy::default(),
-        relay_limits: RelayLimits::default(),
         policy_text: policy_text.map(str::to_owned),
-        compared: Vec::new(),
-        max_age: None,
+        ..NodeConfig::new(key, changes)
     };
     (Node::new(config, [7; 32], now, unix).unwrap(), roster)
 }

@@ -356,11 +356,9 @@ mod tests {
     use adit_crypto::sign::SigningKey;
 
     use super::*;
-    use crate::node::{NodeConfig, RelayLimits, RouteKind, destinations};
+    use crate::node::{NodeConfig, RouteKind, destinations};
     use crate::roster::testing::{NOW as UNIX, Signer, genesis, name, write};
     use crate::roster::{Changes, Revocation};
-    use crate::session::Policy;
-    use crate::token::Invitations;
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
     const PHONE: &str = "a1";
@@ -407,20 +405,8 @@ mod tests {
     /// Returns the node of the first gateway, which signs with an admin's key or with its own.
     fn node(changes: Changes, is_admin: bool) -> Node {
         let key = |seed| SigningKey::from_seed(&[seed; 32]).unwrap();
-        let config = NodeConfig {
-            key: key(GATEWAY),
-            admin: is_admin.then(|| key(1)),
-            invitations: Invitations::new(*changes.mesh()),
-            changes,
-            endpoints: Vec::new(),
-            hints: Vec::new(),
-            stream_hints: Vec::new(),
-            policy: Policy::default(),
-            relay_limits: RelayLimits::default(),
-            policy_text: None,
-            compared: Vec::new(),
-            max_age: None,
-        };
+        let admin = is_admin.then(|| key(1));
+        let config = NodeConfig { admin, ..NodeConfig::new(key(GATEWAY), changes) };
         Node::new(config, [7; 32], NOW, UNIX).unwrap()
     }
 

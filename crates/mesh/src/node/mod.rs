@@ -120,6 +120,27 @@ pub struct NodeConfig {
     pub max_age: Option<Duration>,
 }
 
+impl NodeConfig {
+    /// Creates the configuration of a node that knows its roster and nothing of an earlier run.
+    #[must_use]
+    pub fn new(key: SigningKey, changes: Changes) -> Self {
+        Self {
+            key,
+            admin: None,
+            invitations: Invitations::new(*changes.mesh()),
+            changes,
+            endpoints: Vec::new(),
+            hints: Vec::new(),
+            stream_hints: Vec::new(),
+            policy: Policy::default(),
+            relay_limits: RelayLimits::default(),
+            policy_text: None,
+            compared: Vec::new(),
+            max_age: None,
+        }
+    }
+}
+
 /// An event of a node.
 #[derive(Debug)]
 pub enum NodeEvent {

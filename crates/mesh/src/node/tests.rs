@@ -33,21 +33,7 @@ impl Fixture {
             let action = Action::Admit { key: key(seed).public_hash(), node };
             write(&mut changes, &signer, action);
         }
-        let config = NodeConfig {
-            key: key(50),
-            admin: None,
-            invitations: Invitations::new(*changes.mesh()),
-            changes,
-            endpoints: Vec::new(),
-            hints: Vec::new(),
-            stream_hints: Vec::new(),
-            policy: Policy::default(),
-            relay_limits: RelayLimits::default(),
-            policy_text: None,
-            compared: Vec::new(),
-            max_age: None,
-        };
-        let node = Node::new(config, [7; 32], NOW, UNIX).unwrap();
+        let node = Node::new(NodeConfig::new(key(50), changes), [7; 32], NOW, UNIX).unwrap();
         let mut it = Self { node, member: key(51), signer, out: Out::new() };
         it.connect(FIRST);
         it

@@ -8,7 +8,7 @@ use adit_crypto::sign::SigningKey;
 use adit_engine::command::{Keepalive, SpliceId, Traffic};
 use adit_engine::{Engine, Instant, Link, PeerId, SocketId, UnixTime};
 use adit_mesh::join::Waits;
-use adit_mesh::node::{JoinEvent, Joining, Node, NodeConfig, NodeEvent, RelayLimits, RouteKind};
+use adit_mesh::node::{JoinEvent, Joining, Node, NodeConfig, NodeEvent, RouteKind};
 use adit_mesh::path::MAIN_SOCKET;
 use adit_mesh::roster::{Action, Change, Changes, Genesis, Label, Layer, NodeInfo, ipv6_of};
 use adit_mesh::session::{KeyHash, Policy};
@@ -267,20 +267,18 @@ impl World {
     pub(crate) fn start(&mut self, machine: usize, changes: Changes) {
         let unix = self.unix();
         let it = &mut self.machines[machine];
-        let config = NodeConfig {
-            key: signing_key(it.seed),
+        let mut config = NodeConfig {
             admin: it.admin.then(admin_key),
-            invitations: it.invitations.take().unwrap_or_else(|| Invitations::new(*changes.mesh())),
-            changes,
-            endpoints: Vec::new(),
             hints: it.hints.clone(),
             stream_hints: it.stream_hints.clone(),
             policy: self.policy.clone(),
-            relay_limits: RelayLimits::default(),
-            policy_text: None,
             compared: it.compared.clone(),
             max_age: it.max_age,
+            ..NodeConfig::new(signing_key(it.seed), changes)
         };
+        if let Some(kept) = it.invitations.take() {
+            config.invitations = kept;
+        }
         let mut seed = [it.seed; 32];
         seed[..8].copy_from_slice(&self.now.as_nanos().to_be_bytes());
         let unix = UnixTime(unix.0 + it.clock);
