@@ -592,6 +592,7 @@ fn attempts_are_bounded_and_leave_nothing_behind() {
     let engine = &mut w.nodes[0].engine;
     let begun = (0..300).filter(|n| engine.join(now, key(*n), link(1), &mut out).is_ok()).count();
     assert_eq!(begun, 256);
+    assert_eq!(engine.counters().attempts_refused, 44);
     w.perform(0, out);
     w.run(15 * SECOND, |_| false);
     assert!(w.nodes[0].engine.is_empty() && w.nodes[0].engine.due().is_none());

@@ -187,9 +187,11 @@ impl Instance for Running {
     fn report(&mut self, report: &mut StatusReport) {
         fill_totals(report, self.driver.backend().plane());
         self.policy.report(report);
-        if let Some(counters) = self.driver.engine().app_counters() {
-            let drops = server_drops(&counters).into_iter().filter(|(_, count)| *count > 0);
-            report.drops.extend(drops.map(|(name, count)| (name.to_owned(), count)));
+        let node = self.driver.engine();
+        let apps = node.app_counters().map(|counters| server_drops(&counters));
+        let drops = node.counters().drops().into_iter().chain(apps.into_iter().flatten());
+        for (name, count) in drops.filter(|(_, count)| *count > 0) {
+            *report.drops.entry(name.to_owned()).or_default() += count;
         }
         report.mesh = Some(self.mesh_report());
     }

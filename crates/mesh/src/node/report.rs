@@ -82,6 +82,38 @@ pub struct NodeCounters {
     pub relayed_directions: usize,
 }
 
+impl NodeCounters {
+    /// Returns what was refused or dropped, with a stable name for each reason.
+    #[must_use]
+    pub fn drops(&self) -> [(&'static str, u64); 22] {
+        let Self { sessions, sync, joins, invitations, excess, relay, .. } = self;
+        [
+            ("record-malformed", self.malformed),
+            ("relay-unavailable", self.relay_unavailable),
+            ("forward-unexpected", self.not_relayed),
+            ("probe-unknown", self.unknown_probes),
+            ("member-records", excess.records),
+            ("member-endpoints", excess.endpoints),
+            ("member-changes", excess.changes),
+            ("member-untracked", self.untracked),
+            ("change-invalid", sync.invalid),
+            ("change-limited", sync.limited),
+            ("join-malformed", joins.malformed),
+            ("join-refused", joins.refused),
+            ("invitation-unknown", invitations.unknown),
+            ("invitation-over", invitations.over),
+            ("relay-pair-limit", relay.over_pair),
+            ("relay-limit", relay.over_all),
+            ("relay-no-room", relay.no_room),
+            ("session-refused", sessions.refused),
+            ("session-bad", sessions.dropped),
+            ("handshake-failed", sessions.handshakes_failed),
+            ("attempt-refused", sessions.attempts_refused),
+            ("stream-refused", sessions.streams_refused.saturating_add(sessions.streams_silent)),
+        ]
+    }
+}
+
 impl Node {
     /// Shrinks the tables to their contents. Otherwise a nearly empty table keeps its peak allocation.
     pub fn release_memory(&mut self, now: Instant) {
@@ -163,6 +195,21 @@ impl Node {
             relay: self.relaying.counters(),
             relayed_directions: self.relaying.directions(),
             ..self.counters
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_name_of_its_own_and_is_documented() {
+        let drops = NodeCounters::default().drops();
+        let manual = include_str!("../../../../docs/mesh.md");
+        for (at, (name, _)) in drops.iter().enumerate() {
+            assert!(drops.iter().take(at).all(|(other, _)| other != name), "{name}");
+            assert!(manual.contains(&format!("`{name}`")), "{name} is not in docs/mesh.md");
         }
     }
 }

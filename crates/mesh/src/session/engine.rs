@@ -79,6 +79,8 @@ pub struct SessionCounters {
     pub streams_refused: u64,
     /// Streams that were closed because no packet arrived in time.
     pub streams_silent: u64,
+    /// Sessions that this node did not begin, because too many attempts were under way.
+    pub attempts_refused: u64,
 }
 
 /// The sessions of one node, as a sans-IO engine.
@@ -249,6 +251,7 @@ impl SessionEngine {
     ) -> Result<SessionNumber, Reason> {
         let attempts = self.sessions.values().filter(|session| session.established.is_none());
         if attempts.count() >= MAX_ATTEMPTS {
+            self.counters.attempts_refused = self.counters.attempts_refused.saturating_add(1);
             return Err(Reason::TooManyAttempts);
         }
         let wrap = wrap_key(&self.mesh, &peer).map_err(adit_openvpn::Reason::from)?;
