@@ -27,8 +27,30 @@ pub fn local_offset(unix: u64) -> i64 {
     if filled.is_null() { 0 } else { broken_down.tm_gmtoff }
 }
 
+/// The flag of a clock that no time service has synchronised (`STA_UNSYNC` in adjtimex(2)).
+const UNSYNCHRONISED: libc::c_int = 0x40;
+
+/// Returns whether a time service has synchronised the wall clock, or `None` if the kernel does not say.
+#[allow(unsafe_code)]
+pub fn is_synchronised() -> Option<bool> {
+    // SAFETY: `timex` is plain data for which all zeroes is a valid value; it makes the call a query.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live value of the right type, which the kernel does not keep.
+    let result = unsafe { libc::adjtimex(&raw mut state) };
+    (result >= 0).then_some(state.status & UNSYNCHRONISED == 0)
+}
+
 #[cfg(test)]
 mod tests {
+    /// The call may be forbidden in a container, but it changes nothing.
+    #[test]
+    fn a_query_of_the_clocks_state_leaves_the_clock_alone() {
+        let before = super::unix_time();
+        let first = super::is_synchronised();
+        assert!(super::unix_time().abs_diff(before) <= 5);
+        assert_eq!(first.is_some(), super::is_synchronised().is_some());
+    }
+
     #[test]
     fn boottime_advances_and_agrees_with_proc_uptime() {
         let before = super::boottime();
