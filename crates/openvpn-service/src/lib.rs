@@ -28,7 +28,7 @@ pub use sessions::{Session, Sessions};
 pub use sockets::{listen, unbound};
 
 use adit_runtime::authorize::Authorizer;
-use adit_runtime::control::{CertificateReport, ReloadReport};
+use adit_runtime::control::{CertificateReport, LoginReport, ReloadReport};
 use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::{KnownNames, LiveFilter};
@@ -235,6 +235,11 @@ pub trait Hooks {
     /// Returns the settings that the last [`Hooks::reload`] applied, and those that need a restart.
     fn reloaded(&mut self) -> ReloadReport {
         ReloadReport::default()
+    }
+
+    /// Returns the counters of users' logins, for `adit status`.
+    fn logins(&self) -> Option<LoginReport> {
+        None
     }
 
     /// Returns the client certificate that expires first, for `adit status`.

@@ -273,6 +273,7 @@ impl Instance for Running<'_> {
         report.certificate = self.hooks.certificate();
         report.client_certificate = self.hooks.client_certificate();
         report.shared = self.shared.values().cloned().collect();
+        report.logins = self.hooks.logins();
         report.filter = self.filter.as_ref().map(|filter| filter.file().to_owned());
         report.connections = self.filter.as_ref().map(filter::LiveFilter::connections);
         fill_totals(report, self.driver.backend().plane());

@@ -19,8 +19,8 @@ pub use mesh::{
 };
 pub use postgres::{LinkReport, NodeReport, PostgresReport, StreamReport};
 pub use report::{
-    BridgeReport, CertificateReport, Endpoints, PeerReport, PortReport, ReloadReport, Request,
-    Response, SharedProfile, StatusReport, TrainReport, TunReport,
+    BridgeReport, CertificateReport, Endpoints, LoginReport, PeerReport, PortReport, ReloadReport,
+    Request, Response, SharedProfile, StatusReport, TrainReport, TunReport,
 };
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};
 pub use socket::{ControlRequest, Server, bind, exchange, is_stopped, listener_of, silent};

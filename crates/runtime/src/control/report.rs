@@ -227,6 +227,22 @@ pub struct SharedProfile {
     pub last: u64,
 }
 
+/// The logins with user names and passwords since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoginReport {
+    /// The number of successful logins.
+    pub accepted: u64,
+    /// The number of failed logins.
+    pub failed: u64,
+    /// The number of logins that were refused during a pause after failed ones.
+    pub paused: u64,
+    /// The number of logins that were not verified, because too many waited or the users could not be read.
+    pub busy: u64,
+    /// The number of addresses and names whose failures were forgotten to make room for others.
+    pub limits_dropped: u64,
+}
+
 /// The state of a running tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
@@ -273,6 +289,9 @@ pub struct StatusReport {
     /// The profiles that two devices use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedProfile>,
+    /// The logins of users; only for a managed server whose users log in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logins: Option<LoginReport>,
     /// The reason why the process could not be queried. In this case all fields except the role, instance and process
     /// id are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
