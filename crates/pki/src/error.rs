@@ -37,6 +37,23 @@ pub enum PkiError {
     /// The registry is full.
     #[error("{0} clients are the most that one server keeps")]
     Full(usize),
+    /// A user's name has a character that is not allowed, or is too long or too short.
+    #[error(
+        "user name {0:?}: {1}; use 1 to 64 of A-Z a-z 0-9 . _ @ - and begin with a letter or digit"
+    )]
+    BadUserName(String, &'static str),
+    /// A password cannot be used.
+    #[error("the password cannot be used: {0}; choose another")]
+    BadPassword(&'static str),
+    /// A user with that name already exists.
+    #[error("there is a user {0} already; change the password with: adit server user passwd {0}")]
+    UserExists(String),
+    /// No user has that name.
+    #[error("there is no user {0}; list them with: adit server user list")]
+    UnknownUser(String),
+    /// The file of users is full.
+    #[error("{0} users are the most that one server keeps")]
+    UsersFull(usize),
     /// A file could not be read or written.
     #[error("{path}: cannot {action}: {error}{}", hint(error))]
     Io {

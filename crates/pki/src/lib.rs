@@ -1,4 +1,4 @@
-//! Certificate authority, client registry and profiles of a managed server.
+//! Certificate authority, registry of clients and users, and profiles of a managed server.
 //!
 //! A [`Store`] is a directory. Its `private/` folder holds the authority's key, which is read only by the commands that
 //! issue or revoke certificates. The network-facing process reads the files named by [`Store::files`] and watches
@@ -7,19 +7,29 @@
 
 #![forbid(unsafe_code)]
 
+mod credentials;
 mod disk;
 mod error;
 mod issue;
 mod issuer;
 mod name;
+mod password;
 mod profile;
+mod recovery;
 mod registry;
 mod store;
+mod totp;
+mod users;
 
+pub use credentials::{BadCredentials, Credentials};
 pub use disk::{OpenFile, write_private};
 pub use error::PkiError;
 pub use issuer::{IssuedProfile, Issuer, NewProfile};
 pub use name::{ClientName, GroupName};
+pub use password::PasswordHash;
 pub use profile::{Endpoint, Profile, Proto, Remote};
+pub use recovery::RecoveryHash;
 pub use registry::{CertificateStatus, Client, ClientState, FormerCertificate, MAX_GROUPS};
 pub use store::{Files, InitOptions, IssuedClient, NewClient, ServerInfo, Store};
+pub use totp::{CodeCheck, TotpSecret};
+pub use users::{NewCodes, NewUser, User, UserName, UserState, fuzz, user_name};

@@ -80,6 +80,8 @@ pub struct Files {
     pub tls_crypt_v2: PathBuf,
     /// The registry. A changed modification time means that it must be read again.
     pub clients: PathBuf,
+    /// The users, mode 0600. Absent until the first user is added.
+    pub users: PathBuf,
 }
 
 /// A client to be added or renewed.
@@ -99,6 +101,8 @@ pub struct NewClient {
     pub groups: Vec<GroupName>,
     /// The `OpenVPN tls-crypt-v2 client key` in PEM, made for this client from [`Store::tls_crypt_v2_server_key`].
     pub tls_crypt_v2_client_key: Zeroizing<String>,
+    /// Further lines of the profile.
+    pub options: Vec<&'static str>,
 }
 
 impl NewClient {
@@ -112,6 +116,7 @@ impl NewClient {
             address6: None,
             groups: Vec::new(),
             tls_crypt_v2_client_key,
+            options: Vec::new(),
         }
     }
 }
@@ -137,7 +142,7 @@ pub struct IssuedClient {
 pub struct Store {
     dir: PathBuf,
     server: ServerInfo,
-    open: OpenFile,
+    pub(crate) open: OpenFile,
 }
 
 impl Store {
@@ -237,6 +242,7 @@ impl Store {
             crl: self.path("crl.pem"),
             tls_crypt_v2: self.path("tls-crypt-v2.key"),
             clients: self.path("clients.json"),
+            users: self.path("users.json"),
         }
     }
 
@@ -393,7 +399,7 @@ impl Store {
         Registry::read(&self.path("clients.json"), self.open)
     }
 
-    fn lock(&self) -> Result<Lock, PkiError> {
+    pub(crate) fn lock(&self) -> Result<Lock, PkiError> {
         Lock::take(&self.path("private/lock"))
     }
 
@@ -504,13 +510,13 @@ impl Store {
             cert: &issued.cert,
             key: &key,
             tls_crypt_v2: &new.tls_crypt_v2_client_key,
-            options: &[],
+            options: &new.options,
         });
         Ok(IssuedClient { client, profile })
     }
 }
 
-fn unique_groups(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
+pub(crate) fn unique_groups(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
     let mut all: Vec<GroupName> = Vec::new();
     for group in groups {
         if !all.contains(group) {
