@@ -1,38 +1,95 @@
-//! Authorizes clients against the registry.
+//! Authorizes clients against the registry, and their users against the users' passwords.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use adit_engine::{Identity, auth};
-use adit_pki::{Client, ClientState, Store};
+use adit_pki::{Client, ClientState, GroupName, Store, User, UserState};
 
 use super::init::pki_fault;
+use super::login::{Attempt, LoginError, Logins, Users, shown};
+use super::settings::Login;
 use adit_runtime::authorize::{Authorizer, ResponseFuture};
+use adit_runtime::control::LoginReport;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
+use adit_runtime::paths::Paths;
 
 /// The reason given to a disabled client. It keeps trying, but rarely.
 const DISABLED: &str = "the client is disabled";
 
-/// The registry on disk. It is read again when the file has changed.
+/// The reason for refusing a client whose profile does not ask for a password.
+const NO_PASSWORD: &str = "no user name and password: the profile lacks auth-user-pass; make a new \
+                           one with: adit server client renew";
+
+/// The registry and the users on disk. They are read again when the files have changed.
 #[derive(Clone, Debug)]
 pub(super) struct RegistryAuthorizer {
     store: Store,
-    cached: Arc<Mutex<CachedRegistry>>,
+    clients: Arc<Mutex<CachedFile<HashMap<String, Client>>>>,
+    users: Arc<Mutex<CachedFile<HashMap<String, User>>>>,
+    /// The factors that a client needs.
+    login: Arc<Mutex<Login>>,
+    logins: Arc<Logins>,
 }
 
+/// The content of a file.
 #[derive(Debug, Default)]
-struct CachedRegistry {
-    /// The file's inode, size and modification time. The inode alone is almost sufficient, because every change
-    /// replaces the file with a rename.
-    version: Option<(u64, u64, i64, i64)>,
-    clients: Arc<HashMap<String, Client>>,
+struct CachedFile<T> {
+    version: Option<FileVersion>,
+    content: Arc<T>,
+}
+
+/// A file's inode, size and modification time. The inode alone is almost sufficient, because every change replaces the file
+/// with a rename.
+type FileVersion = (u64, u64, i64, i64);
+
+/// The owner of a session: a certificate, possibly with a user.
+#[derive(Clone, Debug)]
+pub(super) struct SessionOwner {
+    /// The name in the certificate.
+    pub(super) name: String,
+    /// The serial number of the certificate.
+    pub(super) serial: String,
+    /// The user, if users log in.
+    pub(super) user: Option<SessionUser>,
+}
+
+/// The user of a session.
+#[derive(Clone, Debug)]
+pub(super) struct SessionUser {
+    /// The name.
+    pub(super) name: String,
+    /// The revision of the user's password and codes when the session began.
+    pub(super) revision: Option<u32>,
 }
 
 impl RegistryAuthorizer {
-    pub(super) fn new(store: Store) -> Self {
-        Self { store, cached: Arc::default() }
+    pub(super) fn new(store: Store, paths: &Paths, login: Login) -> Result<Self, Fault> {
+        Ok(Self {
+            store,
+            clients: Arc::default(),
+            users: Arc::default(),
+            login: Arc::new(Mutex::new(login)),
+            logins: Arc::new(Logins::open(paths)?),
+        })
+    }
+
+    /// Returns the factors that a client needs now.
+    pub(super) fn login(&self) -> Login {
+        *self.login.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the factors that a client needs.
+    pub(super) fn set_login(&self, login: Login) {
+        *self.login.lock().unwrap_or_else(PoisonError::into_inner) = login;
+    }
+
+    /// Returns the counters of logins, if users log in.
+    pub(super) fn login_report(&self) -> Option<LoginReport> {
+        self.login().asks_password().then(|| self.logins.report())
     }
 
     /// Decides whether the owner of this certificate may have a session. Returns the reason if not.
@@ -68,12 +125,55 @@ impl RegistryAuthorizer {
         })
     }
 
-    /// Returns the current groups of a client, or none if it is not registered or the registry cannot be read.
-    pub(super) fn groups(&self, name: &str) -> Vec<String> {
-        match self.clients() {
-            Ok(clients) => clients.get(name).map(groups).unwrap_or_default(),
-            Err(_) => Vec::new(),
+    /// Decides whether a session may continue. Returns the reason if not.
+    ///
+    /// # Errors
+    /// Fails if the registry or the users cannot be read.
+    pub(super) fn decide_session(&self, owner: &SessionOwner) -> Result<Result<(), String>, Fault> {
+        if let Err(reason) = self.decide(&owner.name, &owner.serial)? {
+            return Ok(Err(reason));
         }
+        if !self.login().asks_password() {
+            return Ok(Ok(()));
+        }
+        let Some(session) = &owner.user else {
+            return Ok(Err("the server asks for a user name and password now".into()));
+        };
+        let users = self.users()?;
+        let Some(user) = users.get(&session.name) else {
+            return Ok(Err(format!("user {}: the user was deleted", shown(&session.name))));
+        };
+        let reason = if user.state == UserState::Disabled {
+            "the user is disabled"
+        } else if session.revision.is_some_and(|revision| revision != user.revision) {
+            "the user's password or codes were changed"
+        } else if !user.may_use(&owner.name) {
+            "the user may not use this client's certificate"
+        } else if self.login().requires_code() && user.totp.is_none() {
+            "a one-time code is required, and the user has none set up"
+        } else {
+            return Ok(Ok(()));
+        };
+        Ok(Err(format!("user {}: {reason}", user.name)))
+    }
+
+    /// Returns the user of a session that has just begun.
+    pub(super) fn session_user(&self, name: &str) -> SessionUser {
+        // The login has just read the file, so it need not be read again here on the control thread.
+        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let revision = users.content.get(name).map(|user| user.revision);
+        SessionUser { name: name.to_owned(), revision }
+    }
+
+    /// Returns the current groups of a client and of its user, or none if it is not registered or the registry cannot be
+    /// read.
+    pub(super) fn groups(&self, name: &str, user: Option<&str>) -> Vec<String> {
+        let Ok(clients) = self.clients() else { return Vec::new() };
+        let mut all = clients.get(name).map(groups).unwrap_or_default();
+        let users = user.and_then(|_| self.users().ok());
+        let user = user.and_then(|user| users.as_ref()?.get(user));
+        join_groups(&mut all, user.map(|user| user.groups.as_slice()).unwrap_or_default());
+        all
     }
 
     /// Returns the active client whose certificate expires first, and the time. Returns `None` if there is none or the
@@ -86,50 +186,106 @@ impl RegistryAuthorizer {
     }
 
     /// Returns the current registry.
-    ///
-    /// No lock is held while files are opened. The helper may have to open them, and its answers arrive on the control
-    /// thread, which also needs the registry.
     fn clients(&self) -> Result<Arc<HashMap<String, Client>>, Fault> {
-        let path = self.store.files().clients;
-        let version = files::metadata(&path)
-            .ok()
-            .map(|meta| (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()));
-        {
-            let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-            if version.is_some() && version == cached.version {
-                return Ok(Arc::clone(&cached.clients));
-            }
-        }
-        let clients = self.store.clients().map_err(pki_fault)?;
-        let clients = clients.into_iter().map(|client| (client.name.to_string(), client)).collect();
-        let clients = Arc::new(clients);
-        let fresh = CachedRegistry { version, clients: Arc::clone(&clients) };
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
-        Ok(clients)
+        current(&self.clients, &self.store.files().clients, || {
+            let clients = self.store.clients().map_err(pki_fault)?;
+            Ok(clients.into_iter().map(|client| (client.name.to_string(), client)).collect())
+        })
     }
+
+    /// Returns the current users.
+    fn users(&self) -> Result<Users, Fault> {
+        current(&self.users, &self.store.files().users, || {
+            let users = self.store.users().map_err(pki_fault)?;
+            Ok(users.into_iter().map(|user| (user.name.to_string(), user)).collect())
+        })
+    }
+
+    /// Checks the certificate, and then the user if users log in.
+    async fn respond(self, identity: Identity) -> auth::Response {
+        let this = self.clone();
+        let (name, serial) = (identity.common_name.clone(), identity.serial);
+        let decided = tokio::task::spawn_blocking(move || this.decide(&name, &serial));
+        let mut params = match decided.await {
+            Ok(Ok(Ok(params))) => params,
+            Ok(Ok(Err(reason))) if reason == DISABLED => return auth::Response::Later(reason),
+            Ok(Ok(Err(reason))) => return auth::Response::Reject(reason),
+            Ok(Err(fault)) => {
+                return auth::Response::Reject(format!("the registry cannot be read: {fault}"));
+            }
+            Err(error) => {
+                return auth::Response::Reject(format!("the registry check failed: {error}"));
+            }
+        };
+        let login = self.login();
+        if !login.asks_password() {
+            return auth::Response::Accept(params);
+        }
+        let (Some(user), Some(password)) = (identity.username, identity.password) else {
+            return auth::Response::Reject(NO_PASSWORD.into());
+        };
+        let name = shown(&user);
+        let attempt = Attempt {
+            user,
+            password,
+            client: identity.common_name,
+            address: identity.address,
+            code_required: login.requires_code(),
+        };
+        let reader = self.clone();
+        match self.logins.check(attempt, move || reader.users()).await {
+            Ok(user) => {
+                join_groups(&mut params.groups, &user.groups);
+                auth::Response::Accept(params)
+            }
+            Err(error @ (LoginError::Paused(_) | LoginError::Busy)) => {
+                auth::Response::Later(error.to_string())
+            }
+            Err(error) => auth::Response::Reject(format!("user {name}: {error}")),
+        }
+    }
+}
+
+/// Returns a file's current content, which `read` parses.
+///
+/// No lock is held while files are opened. The helper may have to open them, and its answers arrive on the control thread,
+/// which also needs the content.
+fn current<T>(
+    cache: &Mutex<CachedFile<T>>,
+    path: &Path,
+    read: impl FnOnce() -> Result<T, Fault>,
+) -> Result<Arc<T>, Fault> {
+    let version = files::metadata(path)
+        .ok()
+        .map(|meta| (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()));
+    {
+        let cached = cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if version.is_some() && version == cached.version {
+            return Ok(Arc::clone(&cached.content));
+        }
+    }
+    let content = Arc::new(read()?);
+    let fresh = CachedFile { version, content: Arc::clone(&content) };
+    *cache.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+    Ok(content)
 }
 
 fn groups(client: &Client) -> Vec<String> {
     client.groups.iter().map(ToString::to_string).collect()
 }
 
+/// Adds a user's groups to those of the client, up to the maximum of a session.
+fn join_groups(all: &mut Vec<String>, more: &[GroupName]) {
+    for group in more {
+        if all.len() < auth::MAX_GROUPS && !all.iter().any(|known| known == group.as_str()) {
+            all.push(group.to_string());
+        }
+    }
+}
+
 impl Authorizer for RegistryAuthorizer {
     fn authorize(&self, identity: Identity) -> ResponseFuture {
-        let this = self.clone();
-        Box::pin(async move {
-            let judged = tokio::task::spawn_blocking(move || {
-                this.decide(&identity.common_name, &identity.serial)
-            });
-            match judged.await {
-                Ok(Ok(Ok(grant))) => auth::Response::Accept(grant),
-                Ok(Ok(Err(reason))) if reason == DISABLED => auth::Response::Later(reason),
-                Ok(Ok(Err(reason))) => auth::Response::Reject(reason),
-                Ok(Err(fault)) => {
-                    auth::Response::Reject(format!("the registry cannot be read: {fault}"))
-                }
-                Err(error) => auth::Response::Reject(format!("the registry check failed: {error}")),
-            }
-        })
+        Box::pin(self.clone().respond(identity))
     }
 }
 
@@ -137,7 +293,7 @@ impl Authorizer for RegistryAuthorizer {
 mod tests {
     use super::super::clients::{ClientRequest, add, disable, enable, open_store, renew, revoke};
     use super::super::init::{NewServer, init};
-    use adit_runtime::paths::Paths;
+    use super::super::users::{self, UserRequest};
     use std::fs;
 
     use super::*;
@@ -159,7 +315,8 @@ mod tests {
             ..ClientRequest::default()
         };
         let serial = add(&paths, &wanted).unwrap().client.serial;
-        let authority = RegistryAuthorizer::new(open_store(&paths).unwrap());
+        let store = open_store(&paths).unwrap();
+        let authority = RegistryAuthorizer::new(store, &paths, Login::Certificate).unwrap();
         let decide = |name: &str, serial: &str| authority.decide(name, serial).unwrap();
 
         assert_eq!(decide("a", &serial).unwrap().ipv4, wanted.address);
@@ -181,5 +338,139 @@ mod tests {
         assert!(authority.decide("a", &serial).is_err());
         fs::remove_file(authority.store.files().clients).unwrap();
         assert!(authority.decide("a", &serial).is_err());
+    }
+    fn server(dir: &tempfile::TempDir) -> Paths {
+        let paths = Paths::new(Some(dir.path())).unwrap();
+        let choices = NewServer {
+            host: Some("h".into()),
+            listen: vec!["udp/1194".parse().unwrap()],
+            network: Some("10.199.31.0/24".parse().unwrap()),
+            ..NewServer::default()
+        };
+        init(&paths, &choices, false).unwrap();
+        paths
+    }
+
+    fn identity(serial: &str, user: Option<(&str, &str)>) -> Identity {
+        Identity {
+            common_name: "laptop".into(),
+            serial: serial.into(),
+            username: user.map(|(name, _)| name.to_owned()),
+            password: user.map(|(_, password)| password.to_owned().into()),
+            address: Some("192.0.2.1".parse().unwrap()),
+            ..Identity::default()
+        }
+    }
+
+    /// Each refusal has one reason, and everything else is right.
+    #[tokio::test]
+    async fn a_user_and_a_certificate_are_both_needed_and_their_groups_add_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let laptop = ClientRequest {
+            name: "laptop".into(),
+            groups: vec!["devices".into()],
+            ..ClientRequest::default()
+        };
+        let serial = add(&paths, &laptop).unwrap().client.serial;
+        let alice = UserRequest { groups: vec!["staff".into()], ..UserRequest::new("alice") };
+        users::add(&paths, &alice, "correct horse").unwrap();
+        let store = open_store(&paths).unwrap();
+        let login = Login::CertificatePassword;
+        let authority = RegistryAuthorizer::new(store, &paths, login).unwrap();
+        let ask = async |serial: &str, user| match authority.authorize(identity(serial, user)).await
+        {
+            auth::Response::Accept(params) => Ok(params.groups),
+            auth::Response::Reject(reason) | auth::Response::Later(reason) => Err(reason),
+        };
+        let right = Some(("alice", "correct horse"));
+        assert_eq!(ask(&serial, right).await.unwrap(), ["devices", "staff"]);
+        for (serial, user, why) in [
+            ("00", right, "not the registered one"),
+            (serial.as_str(), None, "auth-user-pass"),
+            (serial.as_str(), Some(("alice", "wrong horse")), "user alice: wrong password"),
+            (serial.as_str(), Some(("mallory", "correct horse")), "user mallory: no such user"),
+        ] {
+            let reason = ask(serial, user).await.unwrap_err();
+            assert!(reason.contains(why), "{reason}");
+        }
+        authority.set_login(Login::CertificatePasswordCode);
+        let reason = ask(&serial, right).await.unwrap_err();
+        assert!(reason.contains("has none set up"), "{reason}");
+        authority.set_login(Login::Certificate);
+        assert_eq!(ask(&serial, None).await.unwrap(), ["devices"]);
+        authority.set_login(login);
+        assert_eq!(authority.groups("laptop", Some("alice")), ["devices", "staff"]);
+        assert_eq!(authority.groups("laptop", Some("mallory")), ["devices"]);
+
+        fs::write(authority.store.files().users, "{").unwrap();
+        let reason = ask(&serial, right).await.unwrap_err();
+        assert!(reason.contains("cannot be read"), "{reason}");
+    }
+
+    #[test]
+    fn a_session_ends_with_each_right_of_its_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = server(&dir);
+        let client = |name: &str| {
+            let wanted = ClientRequest { name: name.into(), ..ClientRequest::default() };
+            add(&paths, &wanted).unwrap().client.serial
+        };
+        let (serial, _) = (client("laptop"), client("phone"));
+        users::add(&paths, &UserRequest::new("alice"), "correct horse").unwrap();
+        let store = open_store(&paths).unwrap();
+        let authority = RegistryAuthorizer::new(store, &paths, Login::Certificate).unwrap();
+        let owner = |user: Option<SessionUser>| SessionOwner {
+            name: "laptop".into(),
+            serial: serial.clone(),
+            user,
+        };
+        let decide = |owner: &SessionOwner| authority.decide_session(owner).unwrap();
+        let ends = |owner: &SessionOwner, why: &str| {
+            let reason = decide(owner).unwrap_err();
+            assert!(reason.contains(why), "{reason}");
+        };
+        assert_eq!(decide(&owner(None)), Ok(()));
+        authority.set_login(Login::CertificatePassword);
+        ends(&owner(None), "asks for a user name");
+        authority.users().unwrap();
+        let alice = owner(Some(authority.session_user("alice")));
+        assert_eq!(decide(&alice), Ok(()));
+
+        users::disable(&paths, "alice").unwrap();
+        ends(&alice, "disabled");
+        users::enable(&paths, "alice").unwrap();
+        users::bind(&paths, "alice", &["phone".into()]).unwrap();
+        ends(&alice, "may not use");
+        users::bind(&paths, "alice", &["laptop".into()]).unwrap();
+        assert_eq!(decide(&alice), Ok(()));
+        authority.set_login(Login::CertificatePasswordCode);
+        ends(&alice, "has none set up");
+        authority.set_login(Login::CertificatePassword);
+        disable(&paths, "laptop").unwrap();
+        ends(&alice, "the client is disabled");
+        enable(&paths, "laptop").unwrap();
+        users::set_password(&paths, "alice", "battery staple").unwrap();
+        ends(&alice, "changed");
+        authority.users().unwrap();
+        let alice = owner(Some(authority.session_user("alice")));
+        assert_eq!(decide(&alice), Ok(()));
+        users::set_codes(&paths, "alice").unwrap();
+        ends(&alice, "changed");
+        users::delete(&paths, "alice").unwrap();
+        ends(&alice, "deleted");
+    }
+
+    #[test]
+    fn a_session_has_no_more_groups_than_the_filter_takes() {
+        let names = |prefix: &str| (0..10).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>();
+        let mut all = names("a");
+        let more: Vec<GroupName> = names("b").iter().map(|name| name.parse().unwrap()).collect();
+        join_groups(&mut all, &more);
+        join_groups(&mut all, &more);
+        assert_eq!(all.len(), auth::MAX_GROUPS);
+        let mut all = vec!["b1".to_owned()];
+        join_groups(&mut all, &more);
+        assert_eq!(all.len(), 10);
     }
 }

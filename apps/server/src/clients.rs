@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use super::init::{pki_fault, remote};
 use super::settings::Settings;
+use super::users;
 use adit_runtime::control::{self, PeerReport, Request, Response};
 use adit_runtime::fault::Fault;
 use adit_runtime::filter;
@@ -147,10 +148,11 @@ fn prepare(paths: &Paths, wanted: &ClientRequest) -> Result<(Store, NewClient), 
     new.password = wanted.password.clone();
     new.address4 = wanted.address;
     new.groups = group_names(&wanted.groups)?;
+    new.options = users::profile_lines(settings.login, &store, &wanted.name)?;
     Ok((store, new))
 }
 
-fn group_names(names: &[String]) -> Result<Vec<GroupName>, Fault> {
+pub(super) fn group_names(names: &[String]) -> Result<Vec<GroupName>, Fault> {
     names.iter().map(|name| name.parse().map_err(pki_fault)).collect()
 }
 
@@ -175,7 +177,7 @@ fn reread(paths: &Paths) -> Result<(), Fault> {
 }
 
 /// Requests a running server to read its files again.
-fn read_again(paths: &Paths) -> Result<usize, Fault> {
+pub(super) fn read_again(paths: &Paths) -> Result<usize, Fault> {
     let ask = |request| control::request(&paths.control_socket(), &request);
     let answer = match ask(Request::ReloadClients)? {
         // The server was started before the program was upgraded.
@@ -254,6 +256,9 @@ pub(super) fn known(store: &Store) -> Result<filter::KnownNames, Fault> {
         known.clients.push(client.name.to_string());
         known.groups.extend(client.groups.iter().map(ToString::to_string));
     }
+    for user in store.users().map_err(pki_fault)? {
+        known.groups.extend(user.groups.iter().map(ToString::to_string));
+    }
     Ok(known)
 }
 
@@ -325,7 +330,7 @@ pub fn show(paths: &Paths, name: &str) -> Result<ClientOverview, Fault> {
 }
 
 /// Returns the sessions of the running server, or none if it does not run or refuses the query.
-fn peers(paths: &Paths) -> Vec<PeerReport> {
+pub(super) fn peers(paths: &Paths) -> Vec<PeerReport> {
     match control::request(&paths.control_socket(), &Request::Status) {
         Ok(Response::Status(report)) => report.peers,
         _ => Vec::new(),
@@ -402,7 +407,9 @@ fn not_yet(fault: Fault) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use super::super::authorizer::RegistryAuthorizer;
     use super::super::init::{NewServer, init};
+    use super::super::settings::Login;
     use super::*;
 
     fn server(dir: &tempfile::TempDir) -> Paths {
@@ -456,12 +463,12 @@ mod tests {
         assert_eq!(groups(), ["staff", "ops"]);
         set_groups(&paths, "laptop", &["guests".into()]).unwrap();
         assert_eq!(groups(), ["guests"]);
-        let authority =
-            super::super::authorizer::RegistryAuthorizer::new(open_store(&paths).unwrap());
-        assert_eq!(authority.groups("laptop"), ["guests"]);
-        assert!(authority.groups("nobody").is_empty());
+        let store = open_store(&paths).unwrap();
+        let authority = RegistryAuthorizer::new(store, &paths, Login::Certificate).unwrap();
+        assert_eq!(authority.groups("laptop", None), ["guests"]);
+        assert!(authority.groups("nobody", None).is_empty());
         set_groups(&paths, "laptop", &[]).unwrap();
-        assert!(groups().is_empty() && authority.groups("laptop").is_empty());
+        assert!(groups().is_empty() && authority.groups("laptop", None).is_empty());
         for bad in ["", "a b", "../x", "@x"] {
             assert!(set_groups(&paths, "laptop", &[bad.into()]).is_err(), "{bad:?}");
         }

@@ -16,6 +16,7 @@ use crate::clients::open_store;
 use crate::engine_config;
 use crate::host_state::HostState;
 use crate::leases::Leases;
+use crate::login::UsedCodes;
 use crate::privileges::claim;
 use crate::serve::filter_file;
 use crate::settings::{Nat, Settings};
@@ -93,9 +94,10 @@ impl Duty for ServerHelper {
                 files.crl,
                 files.tls_crypt_v2,
                 files.clients,
+                files.users,
             ]
             .into(),
-            replaceable: [Leases::file(&paths)].into(),
+            replaceable: [Leases::file(&paths), UsedCodes::file(&paths)].into(),
             control: [paths.control_socket()].into(),
             own: Some(Box::new(NatCheck(settings.nat))),
             ..Policy::default()

@@ -12,7 +12,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::doctor;
 use super::settings::{
-    Listen, Nat, Reach, Settings, checked_filter, checked_host, checked_network, checked_network6,
+    Listen, Login, Nat, Reach, Settings, checked_filter, checked_host, checked_network,
+    checked_network6,
 };
 use adit_runtime::fault::Fault;
 use adit_runtime::netinfo;
@@ -156,6 +157,7 @@ fn choose(choices: &NewServer, notes: &mut Vec<String>) -> Result<Settings, Faul
         dns: choices.dns.clone(),
         nat: choices.nat.unwrap_or_default(),
         client_to_client: false,
+        login: Login::default(),
         max_clients: 250,
         mtu: None,
         workers: choices.workers,

@@ -1,4 +1,4 @@
-//! The commands for the managed server and its clients, `doctor` and `demo`.
+//! The commands for the managed server, its clients and users, `doctor` and `demo`.
 //!
 //! All functions return their results as values; the `adit` binary prints them.
 
@@ -15,6 +15,7 @@ mod host_state;
 mod init;
 mod leases;
 mod leftover;
+mod login;
 mod privileges;
 mod processes;
 mod selftest;
@@ -23,12 +24,13 @@ mod settings;
 mod settings_keys;
 mod status;
 mod up;
+pub mod users;
 
 pub use helper_duty::SERVER;
 pub use host_state::running;
 pub use init::{InitOutcome, NewServer, init};
 pub use serve::{OnReady, ReadyReport, run};
-pub use settings::{Listen, Nat, Reach, Settings};
+pub use settings::{Listen, Login, Nat, Reach, Settings};
 pub use settings_keys::KEYS;
 pub use status::{Overview, ReloadOutcome, kick, reload, status};
 pub use up::{Step, UpOptions, up};

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use adit_engine::PeerId;
 use adit_linux::notify::Notifier;
-use adit_openvpn::server::ServerEvent;
+use adit_openvpn::server::{ClientInfo, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use adit_pki::Store;
 
-use super::authorizer::RegistryAuthorizer;
+use super::authorizer::{RegistryAuthorizer, SessionOwner};
 use super::clients::{self, open_store};
 use super::engine_config;
 use super::leases::Leases;
@@ -20,7 +20,7 @@ use super::selftest;
 use super::settings::Settings;
 use adit_openvpn_service::{Handle, Hooks, MacLimits, Options, Selector, Service, SocketTuning};
 use adit_runtime::clock::unix_time;
-use adit_runtime::control::{CertificateReport, ReloadReport};
+use adit_runtime::control::{CertificateReport, LoginReport, ReloadReport};
 use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::{KnownNames, LiveFilter};
@@ -78,7 +78,7 @@ async fn serve(
     on_ready: Option<OnReady>,
 ) -> Result<(), Fault> {
     let leases = Leases::open(paths);
-    let authority = RegistryAuthorizer::new(store.clone());
+    let authority = RegistryAuthorizer::new(store.clone(), paths, settings.login)?;
     let options = Options {
         engine: engine_config::config(&settings, &store, &leases.all())?,
         listeners: engine_config::listeners(&settings.listen, netinfo::has_ipv6()),
@@ -104,6 +104,7 @@ async fn serve(
         authority,
         leases: leases.clone(),
         sessions: HashMap::new(),
+        users: HashMap::new(),
         host_state,
         on_ready,
         notifier,
@@ -127,6 +128,7 @@ fn applied(old: &Settings, fresh: &Settings) -> Vec<String> {
         ("full-tunnel or routes", old.reach != fresh.reach),
         ("dns", old.dns != fresh.dns),
         ("nat", old.nat != fresh.nat),
+        ("login", old.login != fresh.login),
         ("max-clients", old.max_clients != fresh.max_clients),
         ("filter", filter),
     ];
@@ -154,8 +156,10 @@ struct ServerHooks<'a> {
     store: Store,
     authority: RegistryAuthorizer,
     leases: Leases,
-    /// The name and serial number of each session.
-    sessions: HashMap<PeerId, (String, String)>,
+    /// The owner of each session.
+    sessions: HashMap<PeerId, SessionOwner>,
+    /// For each client whose user has logged in, the session and the user.
+    users: HashMap<String, (PeerId, String)>,
     host_state: &'a mut HostChanges,
     on_ready: Option<OnReady>,
     /// The service manager, if one started us.
@@ -169,14 +173,17 @@ impl Hooks for ServerHooks<'_> {
         match event {
             ServerEvent::ClientUp(client) => {
                 let identity = &client.identity;
-                let bearer = (identity.common_name.clone(), identity.serial.clone());
-                self.sessions.insert(client.peer, bearer);
+                self.began(client);
                 if let Some(address) = client.ipv4.filter(|_| !client.check) {
                     self.leases.remember(&identity.common_name, address);
                 }
             }
             ServerEvent::ClientDown(peer, ..) => {
-                self.sessions.remove(peer);
+                let owner = self.sessions.remove(peer);
+                let name = owner.map(|owner| owner.name).unwrap_or_default();
+                if self.users.get(&name).is_some_and(|(session, _)| session == peer) {
+                    self.users.remove(&name);
+                }
             }
             _ => {}
         }
@@ -220,7 +227,12 @@ impl Hooks for ServerHooks<'_> {
     }
 
     fn groups(&self, name: &str) -> Option<Vec<String>> {
-        Some(self.authority.groups(name))
+        let user = self.users.get(name).map(|(_, user)| user.as_str());
+        Some(self.authority.groups(name, user))
+    }
+
+    fn logins(&self) -> Option<LoginReport> {
+        self.authority.login_report()
     }
 
     fn known(&self) -> Option<KnownNames> {
@@ -243,12 +255,28 @@ impl Hooks for ServerHooks<'_> {
 }
 
 impl ServerHooks<'_> {
+    /// Records a session with its owner.
+    fn began(&mut self, client: &ClientInfo) {
+        let identity = &client.identity;
+        let name = identity.common_name.clone();
+        // Without passwords, what the client sent as a user name has no meaning.
+        let user = client.username.as_deref().filter(|_| self.authority.login().asks_password());
+        if let Some(user) = user
+            && !(client.check && self.users.contains_key(&name))
+        {
+            self.users.insert(name.clone(), (client.peer, user.to_owned()));
+        }
+        let user = user.map(|user| self.authority.session_user(user));
+        let owner = SessionOwner { name, serial: identity.serial.clone(), user };
+        self.sessions.insert(client.peer, owner);
+    }
+
     /// Ends the sessions that the registry no longer admits.
     fn end_unwelcome(&self, handle: &Handle) {
         let mut ends = Vec::new();
-        for (peer, (name, serial)) in &self.sessions {
-            match self.authority.decide(name, serial) {
-                Ok(Ok(_)) => {}
+        for (peer, owner) in &self.sessions {
+            match self.authority.decide_session(owner) {
+                Ok(Ok(())) => {}
                 Ok(Err(reason)) => ends.push((peer.0, reason)),
                 Err(fault) => {
                     // New clients are refused now. Ending all sessions because of an unreadable file would be worse.
@@ -302,10 +330,15 @@ impl ServerHooks<'_> {
         if fresh.nat != old.nat {
             self.host_state.masquerade(old, fresh.nat)?;
         }
+        if fresh.login != old.login {
+            self.authority.set_login(fresh.login);
+            self.end_unwelcome(handle);
+        }
         self.running = Settings {
             reach: fresh.reach,
             dns: fresh.dns,
             nat: fresh.nat,
+            login: fresh.login,
             max_clients: fresh.max_clients,
             host: fresh.host,
             // A different file is applied at once. Adding or removing the filter needs a restart.

@@ -44,6 +44,8 @@ pub struct Settings {
     pub nat: Nat,
     /// Whether clients may communicate with each other.
     pub client_to_client: bool,
+    /// The factors that a client needs.
+    pub login: Login,
     /// The maximum number of connected clients.
     pub max_clients: u32,
     /// The size of the largest IP packet inside the tunnel, or `None` for 1500.
@@ -75,6 +77,42 @@ pub enum Nat {
     Auto,
     /// Do not masquerade. The network behind this host has a route to the clients.
     Off,
+}
+
+/// `login`: the factors that a client needs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+pub enum Login {
+    /// The certificate in its profile.
+    #[default]
+    #[serde(rename = "certificate")]
+    Certificate,
+    /// Also a user's name and password, and a one-time code if the user has codes.
+    #[serde(rename = "certificate+password")]
+    CertificatePassword,
+    /// Also a user's name, password and one-time code.
+    #[serde(rename = "certificate+password+code")]
+    CertificatePasswordCode,
+}
+
+impl Login {
+    /// Returns the value in `server.toml`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Certificate => "certificate",
+            Self::CertificatePassword => "certificate+password",
+            Self::CertificatePasswordCode => "certificate+password+code",
+        }
+    }
+
+    /// Returns whether users log in.
+    pub fn asks_password(self) -> bool {
+        self != Self::Certificate
+    }
+
+    /// Returns whether every user needs a one-time code.
+    pub fn requires_code(self) -> bool {
+        self == Self::CertificatePasswordCode
+    }
 }
 
 /// An endpoint to listen on, such as `udp/1194`, `tcp/443`, `udp/192.0.2.1:1194` or `tcp/[2001:db8::1]:443`.
@@ -177,6 +215,8 @@ struct Raw {
     nat: Nat,
     #[serde(default)]
     client_to_client: bool,
+    #[serde(default)]
+    login: Login,
     #[serde(default = "default_max_clients")]
     max_clients: u32,
     #[serde(default)]
@@ -232,6 +272,7 @@ impl TryFrom<Raw> for Settings {
             dns: raw.dns,
             nat: raw.nat,
             client_to_client: raw.client_to_client,
+            login: raw.login,
             max_clients: raw.max_clients,
             mtu: raw.mtu.map(checked_mtu).transpose()?,
             workers: raw.workers.map(adit_runtime::worker_count::checked).transpose()?,
@@ -258,6 +299,7 @@ impl From<Settings> for Raw {
             dns: settings.dns,
             nat: settings.nat,
             client_to_client: settings.client_to_client,
+            login: settings.login,
             max_clients: settings.max_clients,
             mtu: settings.mtu,
             workers: settings.workers,
@@ -413,6 +455,7 @@ mod tests {
             dns: vec!["9.9.9.9".parse().unwrap()],
             nat: Nat::Auto,
             client_to_client: false,
+            login: Login::Certificate,
             max_clients: 250,
             mtu: None,
             workers: None,
@@ -435,6 +478,7 @@ mod tests {
         full.workers = Some(4);
         full.user = Some("vpn-user".into());
         full.mtu = Some(1400);
+        full.login = Login::CertificatePasswordCode;
         full.filter = Some("/etc/adit/rules of mine.nft".into());
         full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
         full.listen.push("tcp/443".parse().unwrap());
@@ -462,6 +506,7 @@ mod tests {
             ("device = \"a b\"", "device = \"adit0\""),
             ("device = \"../../x\"", "device = \"adit0\""),
             ("nat = \"yes\"", "auto"),
+            ("login = \"password\"", "certificate+password"),
             ("ntework = 1", "unknown field"),
             ("network6 = \"fd00::/128\"", "between 48 and 112"),
             ("full-tunnel = true\nroutes = [\"10.0.0.0/8\"]", "remove routes"),

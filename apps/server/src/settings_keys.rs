@@ -40,6 +40,7 @@ fn value(settings: &Settings, key: &str) -> Option<String> {
             Nat::Off => "off",
         }),
         "client-to-client" => settings.client_to_client.to_string(),
+        "login" => quoted(settings.login.name()),
         "max-clients" => settings.max_clients.to_string(),
         "mtu" => settings.mtu?.to_string(),
         "workers" => settings.workers?.to_string(),
@@ -69,7 +70,7 @@ const HEAD: &str = "\
 ";
 
 /// All keys, in the order of the file.
-pub const KEYS: [Key; 15] = [
+pub const KEYS: [Key; 16] = [
     Key {
         name: "listen",
         comment: "\
@@ -150,6 +151,17 @@ Whether clients may talk to each other.",
         example: "true",
         default: Some("false"),
         restart: true,
+    },
+    Key {
+        name: "login",
+        comment: "\
+What a client needs. \"certificate\": its profile. \"certificate+password\": also the name and
+password of a user (adit server user add), and a one-time code if the user has codes.
+\"certificate+password+code\": every user needs a one-time code. After a change, give the
+clients new profiles, which ask for the password.",
+        example: r#""certificate+password""#,
+        default: Some(r#""certificate""#),
+        restart: false,
     },
     Key {
         name: "max-clients",

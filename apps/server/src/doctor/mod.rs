@@ -3,6 +3,7 @@
 mod kernel;
 mod network;
 mod server;
+mod users;
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -130,7 +131,10 @@ pub fn examine(paths: &Paths) -> Vec<Finding> {
     findings.extend(left_behind(paths));
     findings.extend(server::shared_profiles(paths));
     match settings {
-        Ok(settings) => findings.extend(server::examine(paths, &settings)),
+        Ok(settings) => {
+            findings.extend(server::examine(paths, &settings));
+            findings.extend(users::examine(paths, &settings));
+        }
         Err(fault) if settings_exist => {
             findings.push(
                 Finding::problem("settings", fault.to_string())
@@ -176,6 +180,7 @@ pub(super) fn in_the_way(paths: &Paths, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![kernel::tun(), kernel::rights(), kernel::clock()];
     findings.extend(network::firewall(&settings.device, &settings.listen));
     findings.extend(server::examine(paths, settings));
+    findings.extend(users::examine(paths, settings));
     findings.retain(|finding| finding.level != Level::Fine);
     findings
 }

@@ -182,6 +182,7 @@ fn a_servers_files_are_each_for_their_purpose_and_its_authoritys_key_for_none() 
         data.join("pki/server.pem"),
         data.join("pki/crl.pem"),
         data.join("pki/tls-crypt-v2.key"),
+        data.join("pki/users.json"),
         dir.join("rules.nft"),
         dir.join("more.nft"),
     ];
@@ -191,6 +192,9 @@ fn a_servers_files_are_each_for_their_purpose_and_its_authoritys_key_for_none() 
     let (leases, control) = (data.join("leases.json"), setup.paths.control_socket());
     policy.check(&Request::Replace(leases.clone())).unwrap();
     policy.check(&Request::Commit(leases.clone())).unwrap();
+    let used = data.join("used-codes.json");
+    policy.check(&Request::Replace(used.clone())).unwrap();
+    policy.check(&Request::Commit(used.clone())).unwrap();
     policy.check(&Request::Control(control.clone())).unwrap();
     policy.check(&Request::Remove(control.clone())).unwrap();
 
@@ -200,7 +204,7 @@ fn a_servers_files_are_each_for_their_purpose_and_its_authoritys_key_for_none() 
     for path in [key.as_path(), Path::new("/etc/shadow"), &dir.join("vpn"), &control] {
         assert!(policy.check(&Request::Read(path.to_owned())).is_err(), "{path:?}");
     }
-    for path in readable.iter().chain([&leases, &key]) {
+    for path in readable.iter().chain([&leases, &used, &key]) {
         assert!(policy.check(&write(path)).is_err(), "{path:?}");
         assert!(policy.check(&Request::Remove(path.clone())).is_err(), "{path:?}");
         assert!(policy.check(&Request::Control(path.clone())).is_err(), "{path:?}");
