@@ -1,6 +1,7 @@
 //! The command line as a clap definition, from which help, completions and man pages are generated.
 
 mod clients;
+mod users;
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub(crate) use clients::{
     Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
 };
+pub(crate) use users::{User, UserAdd, UserBind, UserGroup, UserPassword, UserTotp};
 
 use crate::complete;
 
@@ -242,6 +244,14 @@ Safe to repeat: existing files are kept, and a running server keeps running.")]
   sudo adit server client add laptop"
     )]
     Client(Client),
+
+    /// Add, list and manage users, who log in with a password and possibly a one-time code
+    #[command(
+        subcommand,
+        after_help = "Example:
+  sudo adit server user add alice --totp"
+    )]
+    User(User),
 }
 
 /// Parses a network with its prefix length. Since users often forget the length, the error explains it.
@@ -618,6 +628,11 @@ mod tests {
             "adit server init --network 10.3.0.0/24 --network6 fd00::/64 --route 10.9.0.0/16",
             "adit server run --dir /tmp/x",
             "adit server client add a --days 30 --password --ip 10.3.0.9 -o -",
+            "adit server user add alice --totp --group staff --client laptop",
+            "adit server user add alice --password-stdin",
+            "adit server user list --json",
+            "adit server user totp alice --off",
+            "adit server user bind alice",
             "adit server client list --json",
             "adit server client add a --group staff --group ops",
             "adit server client group a staff ops",

@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use adit_app_server::clients;
-use adit_pki::{Client, ClientState};
+use adit_app_server::{clients, users};
+use adit_pki::{Client, ClientState, UserState};
 use adit_runtime::fault::Fault;
 use adit_runtime::paths::Paths;
 use clap::CommandFactory;
@@ -103,6 +103,26 @@ pub(crate) fn client() -> ArgValueCandidates {
 /// Completes clients that `enable` admits again.
 pub(crate) fn disabled_client() -> ArgValueCandidates {
     ArgValueCandidates::new(|| of_registry(|client| client.state == ClientState::Disabled))
+}
+
+fn of_users(wanted: fn(UserState) -> bool) -> Vec<CompletionCandidate> {
+    let known = paths().and_then(|paths| users::names(&paths).ok()).unwrap_or_default();
+    let wanted = known.iter().filter(|(_, state)| wanted(*state)).take(MAX_NAMES);
+    let state = |state| match state {
+        UserState::Active => "active",
+        UserState::Disabled => "disabled",
+    };
+    wanted.map(|(name, of)| candidate(name, state(*of))).collect()
+}
+
+/// Completes users.
+pub(crate) fn user() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| of_users(|_| true))
+}
+
+/// Completes users that `enable` admits again.
+pub(crate) fn disabled_user() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| of_users(|state| state == UserState::Disabled))
 }
 
 /// Completes the groups of the registry.

@@ -18,6 +18,7 @@ mod postgres;
 mod server;
 mod status;
 mod text;
+mod users;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};

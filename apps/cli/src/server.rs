@@ -34,6 +34,7 @@ pub(crate) fn run(verb: Server) -> Result<ExitCode, Fault> {
             Ok(ExitCode::SUCCESS)
         }
         Server::Client(verb) => client(verb),
+        Server::User(verb) => crate::users::run(verb),
     }
 }
 
@@ -46,16 +47,16 @@ fn client(verb: Client) -> Result<ExitCode, Fault> {
         Client::Group(options) => group(&options),
         Client::Remotes(options) => remotes(&options),
         Client::Revoke(who) => {
-            let ended = clients::revoke(&paths(&who.location)?, &who.name)?;
-            said(&who.name, "is revoked permanently", ended)
+            let count = clients::revoke(&paths(&who.location)?, &who.name)?;
+            ended(&who.name, "is revoked permanently", count)
         }
         Client::Disable(who) => {
-            let ended = clients::disable(&paths(&who.location)?, &who.name)?;
-            said(&who.name, "is locked out until it is enabled", ended)
+            let count = clients::disable(&paths(&who.location)?, &who.name)?;
+            ended(&who.name, "is locked out until it is enabled", count)
         }
         Client::Enable(who) => {
             clients::enable(&paths(&who.location)?, &who.name)?;
-            said(&who.name, "may connect again", 0)
+            ended(&who.name, "may connect again", 0)
         }
         Client::Kick(who) => {
             let text = match clients::kick(&paths(&who.location)?, &who.name)? {
@@ -96,11 +97,12 @@ fn group(options: &ClientGroup) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn said(name: &str, what: &str, ended: usize) -> Result<ExitCode, Fault> {
-    let sessions = match ended {
+/// Prints a change of a client or user, and the number of sessions that it ended.
+pub(crate) fn ended(name: &str, what: &str, count: usize) -> Result<ExitCode, Fault> {
+    let sessions = match count {
         0 => String::new(),
         1 => "; its session ended".to_owned(),
-        _ => format!("; its {ended} sessions ended"),
+        _ => format!("; its {count} sessions ended"),
     };
     print(&wrapped("", &format!("{name} {what}{sessions}")));
     Ok(ExitCode::SUCCESS)
@@ -221,6 +223,9 @@ fn facts(settings: &Settings) -> Vec<Vec<String>> {
     rows.push(row(["nat", nat]));
     if let Some(filter) = &settings.filter {
         rows.push(row(["filter", &filter.display().to_string()]));
+    }
+    if settings.login.asks_password() {
+        rows.push(row(["login", settings.login.name()]));
     }
     rows
 }
@@ -474,7 +479,7 @@ fn groups(client: &adit_pki::Client) -> String {
 }
 
 /// Formats a line with two columns, and wraps the second if it is too long.
-fn pair(row: &[String]) -> String {
+pub(crate) fn pair(row: &[String]) -> String {
     let [name, value] = row else { return String::new() };
     wrapped(&format!("{name:<15}"), value)
 }

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use adit_app_server::Overview;
 use adit_runtime::control::{
-    BridgeReport, CertificateReport, FlowTotals, PeerReport, SharedProfile, StatusReport,
+    BridgeReport, CertificateReport, FlowTotals, LoginReport, PeerReport, SharedProfile,
+    StatusReport,
 };
 use adit_runtime::fault::Fault;
 use adit_runtime::host::{self, Leftover};
@@ -139,6 +140,9 @@ fn report(report: &StatusReport) -> String {
         text.push_str(&wrapped("  WARNING: routing incomplete, tried again: ", why));
     }
     text.push_str(&expiries(report));
+    if let Some(logins) = &report.logins {
+        text.push_str(&wrapped("  logins: ", &login_counts(logins)));
+    }
     if let Some(file) = &report.filter {
         text.push_str(&format!("  filter: {file}\n"));
     }
@@ -183,6 +187,22 @@ fn expiries(report: &StatusReport) -> String {
         text.push_str(&format!("  first client to renew: {whose}, until {until}{warning}\n"));
     }
     text
+}
+
+/// Describes the logins of users; only those that occurred, except for the successful ones.
+fn login_counts(logins: &LoginReport) -> String {
+    let mut parts = vec![format!("{} accepted", logins.accepted)];
+    for (count, what) in [
+        (logins.failed, "failed"),
+        (logins.paused, "refused during a pause after failures"),
+        (logins.busy, "not verified"),
+        (logins.limits_dropped, "limits dropped for lack of space"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    parts.join(", ")
 }
 
 fn shared(profile: &SharedProfile) -> String {
@@ -322,6 +342,8 @@ fn details(peer: &PeerReport) -> String {
     } else {
         vec![format!("from {} by {}", peer.address, peer.transport)]
     };
+    let user = peer.username.as_ref().filter(|user| **user != peer.name);
+    parts.extend(user.map(|user| format!("user {user}")));
     parts.extend(peer.tunnel.iter().skip(1).map(|address| format!("inside {address}")));
     parts.push(format!("{}, key {} old", peer.cipher, span(peer.key_age_s)));
     parts.extend(path(peer));

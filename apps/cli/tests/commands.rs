@@ -1,9 +1,10 @@
 //! Tests of the program as a user sees it: its output and exit codes.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
@@ -461,6 +462,63 @@ fn a_client_is_put_into_groups() {
     assert!(!out(&adit(dir.path(), "server client list --dir vpn")).contains("GROUPS"));
     let odd = adit(dir.path(), "server client group laptop a/b --dir vpn");
     assert_eq!(code(&odd), 2);
+}
+
+/// Runs a command with a line on stdin.
+fn with_line(dir: &Path, line: &str, stdin: &str) -> Output {
+    let mut command = Command::new(ADIT);
+    command.args(line.split_whitespace()).current_dir(dir).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The command may end without reading it.
+    let _ = writeln!(child.stdin.take().unwrap(), "{stdin}");
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn users_are_added_listed_and_deleted() {
+    let dir = server();
+    let path = dir.path();
+    assert!(out(&adit(path, "server user list --dir vpn")).contains("No users yet"));
+    let add = "server user add alice --password-stdin --totp --group staff --dir vpn";
+    let added = with_line(path, add, "correct horse");
+    assert_eq!(code(&added), 0, "{}", err(&added));
+    let said = out(&added);
+    assert!(said.starts_with("alice is added\n"), "{said}");
+    assert!(said.contains("otpauth://totp/vpn.example.net:alice?secret="), "{said}");
+    // Without a terminal there is no QR code.
+    assert!(!said.contains('\u{2580}') && said.contains("Recovery codes"), "{said}");
+    assert!(err(&added).contains("certificate+password"), "{}", err(&added));
+
+    for (line, stdin, why) in [
+        ("server user add alice --password-stdin --dir vpn", "correct horse", "user passwd"),
+        ("server user add bob --password-stdin --dir vpn", "short", "fewer than 8"),
+        ("server user add bob --password-stdin --dir vpn", "", "is empty"),
+        ("server user passwd bob --password-stdin --dir vpn", "correct horse", "user list"),
+        ("server user add a/b --password-stdin --dir vpn", "correct horse", "user name"),
+    ] {
+        let refused = with_line(path, line, stdin);
+        assert_eq!(code(&refused), 2, "{line}");
+        assert!(err(&refused).contains(why), "{line}: {}", err(&refused));
+    }
+    let listed = out(&adit(path, "server user list --dir vpn"));
+    assert!(listed.contains("alice") && listed.contains("on, 8 recovery"), "{listed}");
+    assert!(!listed.contains("bob"), "{listed}");
+    let shown = out(&adit(path, "server user show alice --json --dir vpn"));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["groups"][0], "staff");
+    assert!(out(&adit(path, "server user totp alice --off --dir vpn")).contains("without"));
+    let passwd = "server user passwd alice --password-stdin --dir vpn";
+    assert_eq!(code(&with_line(path, passwd, "battery staple")), 0);
+    for (line, said) in [
+        ("server user disable alice --dir vpn", "alice may not log in until enabled\n"),
+        ("server user enable alice --dir vpn", "alice may log in again\n"),
+        ("server user group alice --dir vpn", "alice is in no group\n"),
+        ("server user group alice a b --dir vpn", "alice is in: a, b\n"),
+        ("server user delete alice --dir vpn", "alice is deleted\n"),
+    ] {
+        assert_eq!(out(&adit(path, line)), said, "{line}");
+    }
+    assert!(out(&adit(path, "server user list --dir vpn")).contains("No users yet"));
 }
 
 #[test]

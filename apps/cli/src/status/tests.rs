@@ -270,3 +270,25 @@ fn routes_that_the_kernel_refuses_are_told_in_text_and_json() {
     assert!(!text(&report).contains("routing"));
     assert!(serde_json::to_value(&report).unwrap().get("routing").is_none_or(|r| r.is_null()));
 }
+
+#[test]
+fn logins_are_counted_and_users_are_named() {
+    let peer = PeerReport {
+        name: "laptop".into(),
+        username: Some("alice".into()),
+        ..PeerReport::default()
+    };
+    let report = StatusReport {
+        role: "server".into(),
+        instance: "server".into(),
+        peers: vec![peer],
+        logins: Some(LoginReport { accepted: 12, failed: 3, paused: 2, ..LoginReport::default() }),
+        ..StatusReport::default()
+    };
+    let machine = Overview { reports: vec![report], left_behind: Vec::new() };
+    let text = page(&machine, &Paths::new(None).unwrap());
+    assert!(fits(&text), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let logins = "logins: 12 accepted, 3 failed, 2 refused during a pause after failures";
+    assert!(words.contains(logins) && words.contains("; user alice;"), "{text}");
+}

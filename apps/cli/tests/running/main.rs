@@ -9,4 +9,5 @@ mod openvpn;
 mod presence;
 mod privileges;
 mod server;
+mod users;
 mod world;

@@ -1,0 +1,251 @@
+//! Tests of users who log in to a managed server with passwords and one-time codes, with openvpn as their client.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use adit_linux::netns::NetNs;
+use adit_pki::TotpSecret;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::world::{ADIT, Server, TestProcess, answers, until};
+
+const UP: &str = "Initialization Sequence Completed";
+
+/// Creates a server whose users log in.
+fn server(login: &str, options: &str) -> Server {
+    if Command::new("openvpn").arg("--version").output().is_err() {
+        panic!("openvpn is missing: apt-get install openvpn");
+    }
+    let server = Server::new(options);
+    let file = server.dir.path().join("vpn/server.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("login = \"certificate\""), "{text}");
+    let line = format!("login = \"{login}\"");
+    fs::write(&file, text.replace("login = \"certificate\"", &line)).unwrap();
+    server
+}
+
+/// Runs a command that reads a password.
+fn with_password(server: &Server, line: &str, password: &str) -> String {
+    let mut command = server.ns.command(ADIT).unwrap();
+    command.args(line.split_whitespace()).args(["--password-stdin", "--dir", "vpn"]);
+    command.current_dir(&server.dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    writeln!(child.stdin.take().unwrap(), "{password}").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+fn credentials(server: &Server, user: &str, password: &str) {
+    fs::write(server.dir.path().join("login.txt"), format!("{user}\n{password}\n")).unwrap();
+}
+
+/// Starts openvpn with the credentials of [`credentials`].
+fn openvpn(server: &Server, ns: &NetNs, name: &str, log: &str) -> TestProcess {
+    let profile = format!("{name}.ovpn");
+    let arguments = [
+        "--config",
+        &profile,
+        "--dev",
+        "vpn0",
+        "--dev-type",
+        "tun",
+        "--auth-user-pass",
+        "login.txt",
+    ];
+    TestProcess::program(ns, "openvpn", &arguments, server.dir.path(), log)
+}
+
+fn ends_refused(client: &mut TestProcess) {
+    until("the client is refused", || client.child.try_wait().unwrap().is_some());
+    assert!(client.log().contains("AUTH_FAILED"), "{}", client.log());
+    assert!(!client.log().contains(UP), "{}", client.log());
+}
+
+/// Returns the status of the server.
+fn status(server: &Server) -> serde_json::Value {
+    let (_, text) = server.adit("status --json");
+    let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
+    reports[0].clone()
+}
+
+#[test]
+fn an_openvpn_client_logs_in_with_a_password_file() {
+    adit_testbed::needs_root!();
+    let mut server = server("certificate+password", "");
+    with_password(&server, "server user add alice", "correct horse");
+    let ns = server.client("laptop", "");
+    let running = server.run();
+
+    credentials(&server, "alice", "wrong horse");
+    ends_refused(&mut openvpn(&server, &ns, "laptop", "wrong.log"));
+    credentials(&server, "mallory", "correct horse");
+    ends_refused(&mut openvpn(&server, &ns, "laptop", "unknown.log"));
+    for line in ["user alice: wrong password", "user mallory: no such user"] {
+        let line = format!("laptop (203.0.113.2): authentication failed: {line}");
+        assert_eq!(running.log().matches(&line).count(), 1, "{line}: {}", running.log());
+    }
+    assert!(!running.log().contains("horse"), "a password is in the log: {}", running.log());
+
+    credentials(&server, "alice", "correct horse");
+    let mut client = openvpn(&server, &ns, "laptop", "right.log");
+    until("the client is up", || client.log().contains(UP));
+    until("the server answers", || answers(&ns, "10.73.0.1"));
+    let report = status(&server);
+    assert_eq!(report["peers"][0]["username"], "alice", "{report}");
+    assert_eq!(report["logins"]["accepted"], 1, "{report}");
+    assert_eq!(report["logins"]["failed"], 2, "{report}");
+    assert!(server.adit("server user show alice").1.contains("connected"));
+
+    let (disabled, said) = server.adit("server user disable alice");
+    assert!(disabled && said.contains("its session ended"), "{said}");
+    until("it is refused", || client.child.try_wait().unwrap().is_some());
+    assert!(client.log().contains("AUTH_FAILED"), "{}", client.log());
+    assert_eq!(server.connected(), Vec::<String>::new());
+    assert!(running.log().contains("user alice: the user is disabled"), "{}", running.log());
+
+    assert!(server.adit("server user enable alice").0);
+    let again = openvpn(&server, &ns, "laptop", "again.log");
+    until("the client is up again", || again.log().contains(UP));
+    // A new password ends the session, and the old one is of no use any more.
+    with_password(&server, "server user passwd alice", "battery staple");
+    until("the session has ended", || server.connected().is_empty());
+    until("the old password is refused", || again.log().contains("AUTH_FAILED"));
+}
+
+#[test]
+fn a_user_may_be_bound_to_clients_and_has_groups() {
+    adit_testbed::needs_root!();
+    let mut server = server("certificate+password", "--filter rules.nft");
+    let rules = "table inet vpn {
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        ip saddr @group:staff accept
+    }
+}
+";
+    fs::write(server.dir.path().join("rules.nft"), rules).unwrap();
+    let (laptop, phone) = (server.client("laptop", ""), server.client("phone", ""));
+    let add = "server user add alice --client laptop --group staff";
+    with_password(&server, add, "correct horse");
+    let running = server.run();
+    credentials(&server, "alice", "correct horse");
+    ends_refused(&mut openvpn(&server, &phone, "phone", "phone.log"));
+    let line = "user alice: the user may not use this client's certificate";
+    assert!(running.log().contains(line), "{}", running.log());
+
+    let client = openvpn(&server, &laptop, "laptop", "laptop.log");
+    until("the client is up", || client.log().contains(UP));
+    until("staff reach the server", || answers(&laptop, "10.73.0.1"));
+    assert!(server.adit("server user group alice").0);
+    assert!(!answers(&laptop, "10.73.0.1"));
+    assert!(server.adit("server user group alice ops staff").0);
+    assert!(answers(&laptop, "10.73.0.1"));
+    assert_eq!(client.log().matches(UP).count(), 1, "the session ended: {}", client.log());
+}
+
+/// A connection to openvpn's management interface.
+struct Management {
+    stream: UnixStream,
+    seen: String,
+}
+
+impl Management {
+    fn connect(server: &Server) -> Self {
+        let path = server.dir.path().join("management");
+        let mut stream = None;
+        until("the management interface accepts", || {
+            stream = UnixStream::connect(&path).ok();
+            stream.is_some()
+        });
+        let stream = stream.unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        Self { stream, seen: String::new() }
+    }
+
+    /// Waits for a text, and forgets everything up to its end.
+    fn expect(&mut self, text: &str) {
+        until(text, || {
+            let mut bytes = [0; 4096];
+            if let Ok(count) = self.stream.read(&mut bytes) {
+                self.seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+            self.seen.contains(text)
+        });
+        let end = self.seen.find(text).unwrap() + text.len();
+        self.seen.drain(..end);
+    }
+
+    /// Makes the client connect again with what it has.
+    fn reconnect(&mut self) {
+        writeln!(self.stream, "signal SIGUSR1").unwrap();
+    }
+
+    /// Answers the request for the password and the code.
+    fn log_in(&mut self, password: &str, code: &str) {
+        self.expect(">PASSWORD:Need 'Auth' username/password SC:1,One-time code");
+        let answer = format!("SCRV1:{}:{}", STANDARD.encode(password), STANDARD.encode(code));
+        write!(self.stream, "username \"Auth\" alice\npassword \"Auth\" \"{answer}\"\n").unwrap();
+    }
+}
+
+#[test]
+fn an_openvpn_client_answers_the_challenge_through_its_management_interface() {
+    adit_testbed::needs_root!();
+    let mut server = server("certificate+password+code", "");
+    let said = with_password(&server, "server user add alice --totp", "correct horse");
+    let secret = said.lines().find_map(|line| line.strip_prefix("secret:")).unwrap();
+    let secret = TotpSecret::try_from(secret.trim().to_owned()).unwrap();
+    let recovery = said
+        .lines()
+        .find_map(|line| line.trim().get(..19).filter(|word| word.matches('-').count() == 3));
+    let recovery = recovery.unwrap().to_owned();
+    // The step of each code is greater than that of the one before, within the tolerance.
+    let code = |ahead: u64| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        secret.code_at(now + ahead)
+    };
+    let ns = server.client("laptop", "");
+    let profile = fs::read_to_string(server.dir.path().join("laptop.ovpn")).unwrap();
+    assert!(profile.contains("\nstatic-challenge \"One-time code\" 1\n"), "{profile}");
+    let running = server.run();
+    let arguments = [
+        "--config",
+        "laptop.ovpn",
+        "--dev",
+        "vpn0",
+        "--dev-type",
+        "tun",
+        "--auth-retry",
+        "interact",
+        "--management",
+        "management",
+        "unix",
+        "--management-query-passwords",
+    ];
+    let client = TestProcess::program(&ns, "openvpn", &arguments, server.dir.path(), "laptop.log");
+    let mut management = Management::connect(&server);
+    management.log_in("correct horse", "000");
+    management.expect(">PASSWORD:Verification Failed: 'Auth'");
+    assert!(running.log().contains("user alice: wrong one-time code"), "{}", running.log());
+    management.log_in("wrong horse", &code(0));
+    management.expect(">PASSWORD:Verification Failed: 'Auth'");
+    management.log_in("correct horse", &code(0));
+    until("the client is up", || client.log().contains(UP));
+    until("the server answers", || answers(&ns, "10.73.0.1"));
+
+    // openvpn repeats the answer when it reconnects, and a code works once.
+    management.reconnect();
+    management.expect(">PASSWORD:Verification Failed: 'Auth'");
+    assert!(running.log().contains("the one-time code was used before"), "{}", running.log());
+    management.log_in("correct horse", &recovery);
+    until("the client is up again", || client.log().matches(UP).count() == 2);
+    assert!(server.adit("server user show alice").1.contains("on, 7 recovery"));
+}
