@@ -5,6 +5,7 @@
 //! (SIGHUP) changes it in place.
 
 pub mod limiter;
+mod observer;
 mod sink;
 mod text;
 mod traffic;
@@ -20,6 +21,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
 pub use limiter::{Kind, LogDecision, LogLimiter, Source};
+pub use observer::observe;
 use sink::Sink;
 pub use text::clean_lines;
 pub use text::{LINE_LIMIT, bytes, clean, rate, stamp};
@@ -140,6 +142,33 @@ pub fn start(settings: Settings) -> std::io::Result<()> {
     }
     VERB.store(verb, Ordering::Relaxed);
     Ok(())
+}
+
+/// Returns the maximum level of lines that are written, and the limit of [`Settings::mute`].
+#[must_use]
+pub fn verbosity() -> (u8, Option<u32>) {
+    match LOG.get() {
+        Some(shared) => {
+            let writer = lock(shared);
+            (writer.settings.verb, writer.settings.mute)
+        }
+        None => (VERB.load(Ordering::Relaxed), None),
+    }
+}
+
+/// Changes the maximum level of lines that are written.
+pub fn set_verb(verb: u8) {
+    if let Some(shared) = LOG.get() {
+        lock(shared).settings.verb = verb;
+        VERB.store(verb, Ordering::Relaxed);
+    }
+}
+
+/// Changes [`Settings::mute`].
+pub fn set_mute(mute: Option<u32>) {
+    if let Some(shared) = LOG.get() {
+        lock(shared).settings.mute = mute;
+    }
 }
 
 /// Passes each line to `send` with its level instead of writing it, because another process writes the log.
@@ -270,7 +299,7 @@ impl<S: Subscriber> Layer<S> for LogLayer {
         let (level, verb, message) = read(event);
         let mut writer = lock(&self.0);
         if verb <= u64::from(writer.settings.verb) {
-            writer.take(event.metadata().callsite(), level, &message);
+            writer.take(event.metadata().callsite(), level, verb, &message);
         }
     }
 }
@@ -298,7 +327,13 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, place: tracing::callsite::Identifier, level: Level, message: &str) {
+    fn take(
+        &mut self,
+        place: tracing::callsite::Identifier,
+        level: Level,
+        verb: u64,
+        message: &str,
+    ) {
         let former = self.run.count;
         if self.run.place.as_ref() == Some(&place) {
             self.run.count = former.saturating_add(1);
@@ -308,6 +343,7 @@ impl Writer {
                 let suppressed = former - mute;
                 self.write(
                     Level::INFO,
+                    1,
                     &format!(
                         "{suppressed} variation(s) on previous {mute} message(s) suppressed by --mute"
                     ),
@@ -316,14 +352,15 @@ impl Writer {
         }
         match self.settings.mute.filter(|&mute| mute > 0) {
             Some(mute) if self.run.count == mute.saturating_add(1) => {
-                self.write(Level::INFO, "NOTE: --mute triggered...");
+                self.write(Level::INFO, 1, "NOTE: --mute triggered...");
             }
             Some(mute) if self.run.count > mute => {}
-            _ => self.write(level, message),
+            _ => self.write(level, verb, message),
         }
     }
 
-    fn write(&mut self, level: Level, message: &str) {
+    fn write(&mut self, level: Level, verb: u64, message: &str) {
+        observer::notify(level, verb, message);
         if let Sink::Syslog(syslog) = &mut self.sink {
             syslog.write(level, &clean(message));
             return;
@@ -426,15 +463,15 @@ mod tests {
         let mut writer = Writer::new(settings, sink);
         let text = || std::fs::read_to_string(dir.path().join("log")).unwrap();
         writer.gathering = true;
-        writer.write(Level::INFO, "one");
+        writer.write(Level::INFO, 1, "one");
         assert_eq!(text(), "");
-        writer.write(Level::ERROR, "two");
+        writer.write(Level::ERROR, 1, "two");
         assert_eq!(text(), "one\ntwo\n");
-        writer.write(Level::INFO, "three");
+        writer.write(Level::INFO, 1, "three");
         writer.flush();
         assert_eq!(text(), "one\ntwo\nthree\n");
         let long = "x".repeat(GATHERED_LIMIT / 8);
-        (0..8).for_each(|_| writer.write(Level::INFO, &long));
+        (0..8).for_each(|_| writer.write(Level::INFO, 1, &long));
         assert!(text().len() > GATHERED_LIMIT, "not more than so much waits");
     }
 
