@@ -28,7 +28,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
         }
     }
 
-    pub(super) fn dial(&mut self, target: Target) {
+    pub(super) fn begin(&mut self, target: Target) {
         self.lookup = None;
         self.connect_to = None;
         self.streams.forget();
@@ -52,7 +52,8 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
     /// Returns the target or, if there is a proxy in front of it, the proxy, which gets the target's name.
     fn first_hop(&mut self, target: Target) -> Target {
         let settings = self.sockets.dial_settings();
-        let proxy = target.proxy.and_then(|at| settings.proxies.get(usize::from(at)).cloned());
+        let configured = target.proxy.and_then(|at| settings.proxies.get(usize::from(at)).cloned());
+        let proxy = self.proxy_instead.take().unwrap_or(configured);
         self.connect_limit = target.wait.unwrap_or(settings.connect_timeout);
         self.proxy_target = None;
         let Some(proxy) = proxy else { return target };

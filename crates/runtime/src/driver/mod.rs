@@ -7,6 +7,7 @@
 
 mod backend;
 mod dial;
+mod gate;
 mod outside_resolver;
 mod resolve;
 mod sockets;
@@ -30,6 +31,7 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc;
 
 pub use backend::{Backend, Upcall};
+pub use gate::{DialGate, Passage, PassageFuture};
 pub use outside_resolver::OutsideResolver;
 use resolve::Lookup;
 pub use resolve::resolve;
@@ -91,6 +93,12 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
     resolver: OutsideResolver,
     lookup: Option<Lookup>,
     looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
+    /// The decision about the attempt to connect, and its result.
+    gate: Option<Arc<dyn DialGate>>,
+    decision: Option<Lookup>,
+    decided: (mpsc::Sender<Passage>, mpsc::Receiver<Passage>),
+    /// The proxy that the gate chose instead of that of the target.
+    proxy_instead: Option<Option<Arc<crate::proxy::Proxy>>>,
     authorizer: Arc<dyn Authorizer>,
     answers: (mpsc::Sender<AnsweredRequest>, mpsc::Receiver<AnsweredRequest>),
     open_questions: usize,
@@ -163,6 +171,10 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
             resolver,
             lookup: None,
             looked_up: mpsc::channel(4),
+            gate: None,
+            decision: None,
+            decided: mpsc::channel(1),
+            proxy_instead: None,
             authorizer,
             answers: mpsc::channel(QUESTION_LIMIT),
             open_questions: 0,
@@ -345,6 +357,7 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                 biased;
                 Some((ticket, reply)) = self.answers.1.recv() => self.answered(ticket, reply),
                 Some((target, found)) = self.looked_up.1.recv() => self.found(target, found),
+                Some(passage) = self.decided.1.recv() => self.pass(passage),
                 fired = self.timer.fired() => fired.map_err(broken)?,
                 arrived = arrived(&self.wakeup, &mut self.streams) => match arrived {
                     ReadyInput::Packets(ready) => {

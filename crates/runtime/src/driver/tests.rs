@@ -237,6 +237,45 @@ async fn a_dialled_socket_sends_and_is_closed_on_hangup() {
     assert_eq!(*fake.verbs.borrow(), ["add 8000", "remove 8000"]);
 }
 
+/// Lets an attempt pass, to another target, when the test says so.
+struct Held(Arc<tokio::sync::Notify>, Target);
+
+impl DialGate for Held {
+    fn decide(&self, _: &Target) -> Option<PassageFuture> {
+        let (released, target) = (Arc::clone(&self.0), self.1.clone());
+        Some(Box::pin(async move {
+            released.notified().await;
+            Passage { target, proxy: None }
+        }))
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_waits_at_the_gate_and_leads_where_the_gate_says() {
+    let server = UdpSocket::bind(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let (remote, released) = (server.local_addr(), Arc::new(tokio::sync::Notify::new()));
+    let mut driver = driver(Script::default(), &Fake::new());
+    driver.set_gate(Arc::new(Held(Arc::clone(&released), target(remote))));
+    let elsewhere = target("192.0.2.1:1".parse().unwrap());
+    let dial = |driver: &mut Driver<Script, Fake>| {
+        driver.act(|_, _, out| out.push(Output::Dial(elsewhere.clone())));
+    };
+    dial(&mut driver);
+    let waits = tokio::time::timeout(Duration::from_millis(50), driver.next()).await;
+    assert!(waits.is_err(), "{waits:?}");
+    // A second attempt replaces the first one, whose release must not count for it.
+    dial(&mut driver);
+    assert!(driver.perform().is_none());
+    released.notify_one();
+    match driver.next().await.unwrap() {
+        Event::Dialled(dialled) => assert_eq!(dialled.link.remote(), remote),
+        other => panic!("{other:?}"),
+    }
+    let more = tokio::time::timeout(Duration::from_millis(50), driver.next()).await;
+    assert!(matches!(more, Ok(Ok(Event::Engine("fed")))), "{more:?}");
+    assert_eq!(driver.engine.log, [format!("up {remote}")]);
+}
+
 #[test]
 fn a_socket_gets_an_id_that_no_open_socket_has() {
     let (mut sockets, fake) = (Sockets::default(), Fake::new());
