@@ -19,7 +19,7 @@ pub mod plugin;
 pub mod poll;
 pub mod privileges;
 pub mod process;
-mod socket_opts;
+pub mod socket_opts;
 pub mod tcp;
 pub mod terminal;
 pub mod tun;

@@ -1,6 +1,7 @@
-//! Socket options, besides addresses, that decide how packets are routed.
+//! Socket options, besides addresses, that decide how packets are routed, and the user at the other end of a socket.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use socket2::Socket;
 
@@ -17,4 +18,10 @@ pub(crate) fn set_routing(
         socket.bind_device(Some(device.as_bytes()))?;
     }
     Ok(())
+}
+
+/// Returns the user id and the group id of the process at the other end of a unix socket, when it connected.
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
+    let peer = rustix::net::sockopt::socket_peercred(socket)?;
+    Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }

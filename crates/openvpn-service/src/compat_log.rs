@@ -158,10 +158,9 @@ pub fn authenticated(
 
 /// Logs the reason for a client's restart, and the signal that OpenVPN would raise for it.
 pub fn restarting(reason: &Reason, server: &str, hand_window: u64) {
-    let signal = match reason {
+    match reason {
         Reason::PingRestart => {
             say!(1, "[{server}] Inactivity timeout (--ping-restart), restarting");
-            "ping-restart"
         }
         Reason::HandshakeTimeout => {
             say!(
@@ -170,39 +169,41 @@ pub fn restarting(reason: &Reason, server: &str, hand_window: u64) {
                  your network connectivity)"
             );
             say!(1, "TLS Error: TLS handshake failed");
-            "tls-error"
         }
         Reason::Tls(TlsError::Certificate(error)) => {
             certificate_refused("", error);
             say!(1, "TLS Error: TLS handshake failed");
-            "tls-error"
         }
         Reason::ServerRestart(_) => {
             say!(1, "Connection reset command was pushed by server ('{reason}')");
-            "server-pushed-connection-reset"
         }
         Reason::RemoteExit => {
             say!(1, "[{server}] Connection reset, restarting [remote-exit]");
-            "remote-exit"
         }
-        Reason::NoAnswer => {
-            say!(1, "Server poll timeout, restarting");
-            "server_poll"
-        }
-        Reason::ConnectionReset => {
-            say!(1, "Connection reset, restarting [0]");
-            "connection-reset"
-        }
+        Reason::NoAnswer => say!(1, "Server poll timeout, restarting"),
+        Reason::ConnectionReset => say!(1, "Connection reset, restarting [0]"),
         Reason::RestartRequested => {
             say!(1, "SIGUSR1[hard,] received, process restarting");
             return;
         }
-        _ => {
-            say!(1, "{reason}");
-            "connection-failed"
-        }
-    };
-    say!(1, "SIGUSR1[soft,{signal}] received, process restarting");
+        _ => say!(1, "{reason}"),
+    }
+    say!(1, "SIGUSR1[soft,{}] received, process restarting", restart_cause(reason));
+}
+
+/// Returns OpenVPN's name of the cause of a client's restart.
+pub fn restart_cause(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::PingRestart => "ping-restart",
+        Reason::HandshakeTimeout | Reason::Tls(TlsError::Certificate(_)) => "tls-error",
+        Reason::ServerRestart(_) => "server-pushed-connection-reset",
+        Reason::RemoteExit => "remote-exit",
+        Reason::NoAnswer => "server_poll",
+        Reason::ConnectionReset => "connection-reset",
+        Reason::RestartRequested => "SIGUSR1",
+        Reason::AuthFailed(_) => "auth-failure",
+        _ => "connection-failed",
+    }
 }
 
 /// The options that select a server's log lines.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::Transport;
-use adit_openvpn::server::{ReloadableConfig, ServerConfig, ServerEvent};
+use adit_openvpn::server::{Disconnect, ReloadableConfig, ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 
@@ -116,6 +116,10 @@ pub enum Selector {
     Serial(String),
     /// One session by its peer id.
     Peer(u32),
+    /// One session by its number ([`Session::number`]).
+    Session(u64),
+    /// The sessions from this address and port outside the tunnel.
+    Address(SocketAddr),
 }
 
 /// Controls a running [`Service`]; cheap to clone.
@@ -124,11 +128,15 @@ pub struct Handle {
     commands: mpsc::Sender<Command>,
 }
 
+/// Reads the sessions on the control thread.
+type Visit = Box<dyn FnOnce(&Sessions) + Send>;
+
 /// A command of a [`Handle`].
-#[derive(Debug)]
 enum Command {
     /// Ends sessions; the response is their number.
-    Kick(Selector, String, oneshot::Sender<usize>),
+    Kick(Selector, Disconnect, String, oneshot::Sender<usize>),
+    /// Reads the sessions, with current counters.
+    Visit(Visit),
     /// Replaces certificates, CRL and checks starting with the next handshake.
     SetTls(Box<ServerTls>),
     /// Replaces the options to push, the limits and the reserved addresses.
@@ -141,8 +149,37 @@ impl Handle {
     /// # Errors
     /// The service has ended.
     pub async fn kick(&self, who: Selector, reason: impl Into<String>) -> Result<usize, Fault> {
+        // The client may reconnect where it still has the right to; its handshake is checked.
+        self.disconnect(who, Disconnect::Restart, reason).await
+    }
+
+    /// Ends sessions, and tells the clients whether to connect again. Returns the number of sessions that ended.
+    ///
+    /// # Errors
+    /// The service has ended.
+    pub async fn disconnect(
+        &self,
+        who: Selector,
+        disconnect: Disconnect,
+        reason: impl Into<String>,
+    ) -> Result<usize, Fault> {
         let (tx, rx) = oneshot::channel();
-        self.send(Command::Kick(who, reason.into(), tx)).await?;
+        self.send(Command::Kick(who, disconnect, reason.into(), tx)).await?;
+        rx.await.map_err(|_| ended())
+    }
+
+    /// Reads the sessions, with current counters, on the control thread.
+    ///
+    /// # Errors
+    /// The service has ended.
+    pub async fn visit<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Sessions) -> T + Send + 'static,
+    ) -> Result<T, Fault> {
+        let (tx, rx) = oneshot::channel();
+        // The caller may have stopped waiting.
+        let visit = move |sessions: &Sessions| drop(tx.send(read(sessions)));
+        self.send(Command::Visit(Box::new(visit))).await?;
         rx.await.map_err(|_| ended())
     }
 
@@ -198,6 +235,11 @@ pub trait Hooks {
     fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
         let _ = sessions;
         None
+    }
+
+    /// Called before [`Hooks::serving`] with the service's handle.
+    fn started(&mut self, handle: &Handle) {
+        let _ = handle;
     }
 
     /// Called when the data plane runs and clients can connect.

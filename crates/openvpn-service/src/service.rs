@@ -136,6 +136,7 @@ impl Service {
                 shared: BTreeMap::new(),
             };
             running.warn_of_unknown();
+            running.hooks.started(&running.handle);
             let device = running.tun.as_ref().map(|tun| tun.name.as_str());
             running.hooks.serving(device, &running.listening);
             let ended = instance::run(&mut running, &mut controls).await;
@@ -242,7 +243,10 @@ impl Instance for Running<'_> {
                     .or(peer.map(Selector::Peer));
                 match who {
                     Some(who) => {
-                        Response::Done { count: self.kick(&who, "kicked by the operator") }
+                        Response::Done {
+                            // The client may reconnect where it still has the right to; its handshake is checked.
+                            count: self.kick(&who, Disconnect::Restart, "kicked by the operator"),
+                        }
                     }
                     None => Response::Error {
                         message: "no client matches: give a name, serial number or peer id".into(),
@@ -343,8 +347,12 @@ impl Running<'_> {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Kick(who, reason, reply) => {
-                let _ = reply.send(self.kick(&who, &reason));
+            Command::Kick(who, disconnect, reason, reply) => {
+                let _ = reply.send(self.kick(&who, disconnect, &reason));
+            }
+            Command::Visit(visit) => {
+                self.refresh();
+                visit(&self.sessions);
             }
             Command::SetTls(tls) => self.set_tls(*tls),
             Command::SetOffer(offer) => {
@@ -399,7 +407,7 @@ impl Running<'_> {
         self.driver.act(|engine, _, _| engine.set_tls(tls));
     }
 
-    fn kick(&mut self, who: &Selector, reason: &str) -> usize {
+    fn kick(&mut self, who: &Selector, disconnect: Disconnect, reason: &str) -> usize {
         let chosen: Vec<PeerId> = self
             .sessions
             .iter()
@@ -407,12 +415,15 @@ impl Running<'_> {
                 Selector::Name(name) => session.info.identity.common_name == *name,
                 Selector::Serial(serial) => session.info.identity.serial == *serial,
                 Selector::Peer(peer) => session.info.peer.0 == *peer,
+                Selector::Session(number) => session.number == *number,
+                Selector::Address(address) => {
+                    let remote = session.info.link.remote();
+                    (remote.ip().to_canonical(), remote.port()) == (address.ip(), address.port())
+                }
             })
             .map(|session| session.info.peer)
             .collect();
         let ended = chosen.into_iter().filter(|&peer| {
-            // The client may reconnect where it still has the right to; its handshake is checked.
-            let disconnect = Disconnect::Restart;
             self.driver.act(|engine, now, out| engine.kick(now, peer, disconnect, reason, out))
         });
         ended.count()
