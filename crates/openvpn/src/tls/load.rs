@@ -13,6 +13,7 @@ use x509_parser::prelude::X509Version;
 
 use super::context::Context;
 use super::error::TlsConfigError;
+use super::external::ExternalKey;
 use super::options::{
     ClientCertificates, ClientTlsOptions, CommonTlsOptions, Pem, ServerTlsOptions, TlsVersion,
 };
@@ -159,6 +160,9 @@ fn own(
     let (cert, key) = match (&options.cert, &options.key) {
         (None, None) => return Ok(None),
         (Some(cert), Some(key)) => (cert, key),
+        (Some(cert), None) if options.key_holder.is_some() => {
+            return held(options, cert, provider, now, warnings).map(Some);
+        }
         (Some(_), None) => {
             return Err(TlsConfigError::new("key", "missing; `cert` is of no use without its key"));
         }
@@ -169,13 +173,7 @@ fn own(
             ));
         }
     };
-    let mut chain = pem::certificates(cert)?;
-    if let Some(leaf) = chain.first() {
-        check_own(cert, leaf, now, warnings)?;
-    }
-    if let Some(extra) = &options.extra_certs {
-        chain.extend(pem::certificates(extra)?);
-    }
+    let chain = chain(options, cert, now, warnings)?;
     let der = key::load(key, options.key_password.as_ref())?;
     let signer = provider.key_provider.load_private_key(der).map_err(|error| {
         TlsConfigError::new(
@@ -203,6 +201,46 @@ fn own(
         }
     }
     Ok(Some(Arc::new(own)))
+}
+
+/// Reads our certificate and the intermediates to send.
+fn chain(
+    options: &CommonTlsOptions,
+    cert: &Pem,
+    now: i64,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Vec<u8>>, TlsConfigError> {
+    let mut chain = pem::certificates(cert)?;
+    if let Some(leaf) = chain.first() {
+        check_own(cert, leaf, now, warnings)?;
+    }
+    if let Some(extra) = &options.extra_certs {
+        chain.extend(pem::certificates(extra)?);
+    }
+    Ok(chain)
+}
+
+/// Returns our certificate with a key that is not in this process.
+fn held(
+    options: &CommonTlsOptions,
+    cert: &Pem,
+    provider: &CryptoProvider,
+    now: i64,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<CertifiedKey>, TlsConfigError> {
+    let chain = chain(options, cert, now, warnings)?;
+    let leaf = chain.first().and_then(|leaf| trust::parse(leaf));
+    let key = leaf
+        .zip(options.key_holder.clone())
+        .and_then(|(leaf, holder)| ExternalKey::new(&leaf, holder, provider.secure_random));
+    let key = key.ok_or_else(|| {
+        TlsConfigError::new(
+            &cert.origin,
+            "this kind of key cannot be used outside of this process; use RSA, P-256, P-384 or P-521",
+        )
+    })?;
+    let chain = chain.iter().cloned().map(CertificateDer::from).collect();
+    Ok(Arc::new(CertifiedKey::new(chain, Arc::new(key))))
 }
 
 /// Checks our own certificate. Refuses it if our TLS library cannot use it, and warns if peers will

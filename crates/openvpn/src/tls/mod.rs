@@ -9,6 +9,7 @@
 mod context;
 mod error;
 mod explain_error;
+mod external;
 mod fingerprint;
 mod fuzz;
 mod identity;
@@ -26,6 +27,7 @@ mod weak_rsa;
 
 pub use context::{ClientTls, ServerTls};
 pub use error::{CertificateError, CertificateProblem, TlsConfigError, TlsError};
+pub use external::{KeyHolder, SignatureForm};
 #[doc(hidden)]
 pub use fuzz::fuzz;
 pub use identity::PeerIdentity;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use rustls::time_provider::TimeProvider;
 use zeroize::Zeroizing;
 
+use super::external::KeyHolder;
+
 /// PEM data from the operator, with its name for messages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
@@ -121,6 +123,8 @@ pub struct CommonTlsOptions {
     pub key: Option<Pem>,
     /// `askpass`: the password of `key`.
     pub key_password: Option<Zeroizing<String>>,
+    /// The holder of the private key, instead of `key`.
+    pub key_holder: Option<Arc<dyn KeyHolder>>,
     /// `crl-verify`: revocation lists of every authority in a peer's chain. An empty `Pem` is
     /// refused.
     pub crl: Option<Pem>,

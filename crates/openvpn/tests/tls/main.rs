@@ -3,6 +3,7 @@
 mod certificates;
 mod demands;
 mod easyrsa;
+mod external;
 mod handshake;
 mod keys;
 mod openssl_peer;
