@@ -43,6 +43,7 @@ targets! {
     formats in "../../fuzz/fuzz_targets/formats.rs",
     keys in "../../fuzz/fuzz_targets/keys.rs",
     logins in "../../fuzz/fuzz_targets/logins.rs",
+    management in "../../fuzz/fuzz_targets/management.rs",
     mesh_join in "../../fuzz/fuzz_targets/mesh_join.rs",
     mesh_node in "../../fuzz/fuzz_targets/mesh_node.rs",
     mesh_sync in "../../fuzz/fuzz_targets/mesh_sync.rs",

@@ -26,7 +26,9 @@ use adit_openvpn_data::OpenVpnFormat;
 use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::{WallClock, now, unix_time};
 use adit_runtime::control::{self, CertificateReport, Request, Response, StatusReport};
-use adit_runtime::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, Event, Sockets};
+use adit_runtime::driver::{
+    Backend, DialGate, DialSettings, Dialled, Driver, Endpoint, Event, Sockets,
+};
 use adit_runtime::fault::{Blame, Fault};
 use adit_runtime::host::{
     ApplyOutcome, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan,
@@ -66,6 +68,8 @@ pub(crate) struct Options {
     pub allow_recursive: bool,
     /// How often counters are read and [`Hooks::tick`] is called.
     pub tick: Duration,
+    /// Decides on attempts to connect.
+    pub gate: Option<Arc<dyn DialGate>>,
 }
 
 /// The changes to the host for a tunnel that is up.
@@ -249,7 +253,10 @@ impl Client {
         let (plane, upcalls) = adit_openvpn_data::start(config, None, now)
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
         let planes = PlaneBackend::new(plane, upcalls, streams);
-        let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
+        let mut driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
+        if let Some(gate) = options.gate {
+            driver.set_gate(gate);
+        }
         let mut controls = Controls { signals: Signals::new()?, socket: control, notifier: None };
         let mut running = Running {
             hooks,
@@ -487,6 +494,7 @@ impl<E: DrivenEngine> Running<'_, E> {
             | ClientEvent::Unreachable(..)
             | ClientEvent::Reverified { .. }
             | ClientEvent::Pushed(_)
+            | ClientEvent::Echo(_)
             | ClientEvent::Note(_)
             | ClientEvent::Warning(_) => {}
         }

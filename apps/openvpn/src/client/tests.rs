@@ -113,6 +113,7 @@ fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {
         control: None,
         allow_recursive: false,
         tick,
+        gate: None,
     }
 }
 

@@ -162,7 +162,8 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
 }
 
 fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> {
-    let mut dial = openvpn::dial_settings(&profile.options, &profile.client.dial)?;
+    let mut dial =
+        openvpn::dial_settings(&profile.options, &profile.client.dial, &mut openvpn::Terminal)?;
     drop_rights(&profile)?;
     dial.resolve_retry = ResolveRetry::Once;
     let mut engine = profile.engine;
@@ -185,6 +186,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
         allow_recursive: true,
         control: None,
         tick: TICK,
+        gate: None,
     };
     adit_runtime::async_runtime()?.block_on(async {
         match Client::open(options)?.run(checker).await? {

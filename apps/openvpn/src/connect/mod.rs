@@ -136,7 +136,8 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     for warning in &profile.options.warnings {
         tracing::warn!("{warning}");
     }
-    let dial = openvpn::dial_settings(&profile.options, &profile.client.dial)?;
+    let dial =
+        openvpn::dial_settings(&profile.options, &profile.client.dial, &mut openvpn::Terminal)?;
     let helper = helper::start(&CONNECT, wanted, &files.into_piped())?;
     adit_runtime::async_runtime()?.block_on(async {
         let client = Client::open(client::Options {
@@ -149,6 +150,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             control: Some(control_socket(wanted)),
             allow_recursive: profile.options.routes.allow_recursive,
             tick: Duration::from_secs(1),
+            gate: None,
         })?;
         privileges::drop(
             &PrivilegeOptions::default(),
@@ -388,7 +390,7 @@ impl Hooks for ConnectLog<'_> {
                 tracing::warn!("{lost}: {reason}: retrying");
                 self.up = false;
             }
-            ClientEvent::Stopped(_) => {}
+            ClientEvent::Stopped(_) | ClientEvent::Echo(_) => {}
             ClientEvent::Note(text) => say!(2, "{text}"),
             ClientEvent::Path(path) => say!(3, "{path}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),

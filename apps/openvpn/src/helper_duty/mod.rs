@@ -13,8 +13,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use adit_openvpn::config::{
-    self, AskPass, ClientOptions, Files, LogTo, Options, PeerKeys, PeerOptions, Proxy, Role,
-    ServerOptions, Source, UserPass, Wrap, client_file_name,
+    self, AskPass, ClientOptions, ExternalCert, Files, LogTo, ManagementPlace, Options, PeerKeys,
+    PeerOptions, Proxy, Role, ServerOptions, Source, UserPass, Wrap, client_file_name,
 };
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::{Duty, DutyKind, PlanCheck, Policy};
@@ -160,6 +160,12 @@ impl Scope {
             self.readable_source(Some(&identity.key));
             self.readable_source(identity.extra.as_ref());
         }
+        if let Some(external) = &tls.external_key {
+            if let ExternalCert::Source(cert) = &external.cert {
+                self.readable_source(Some(cert));
+            }
+            self.readable_source(external.extra.as_ref());
+        }
         if let Some(AskPass::File(path)) = &tls.askpass {
             self.policy.readable.insert(path.clone());
         }
@@ -172,6 +178,14 @@ impl Scope {
         }
         if let Some(status) = &options.status {
             self.policy.writable.insert(status.path.clone());
+        }
+        if let Some(management) = &options.management
+            && let ManagementPlace::Unix(path) = &management.place
+            && !management.connects
+        {
+            // The network process opens it while it is root, and removes it at the end.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            self.policy.removable.insert(path);
         }
         if let Some(path) = &options.process.pid_file {
             // On exit it is removed by its absolute path if it still belongs to this process.

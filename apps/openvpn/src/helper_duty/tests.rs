@@ -217,6 +217,17 @@ fn sockets_have_the_configurations_mark_device_and_address() {
 }
 
 #[test]
+fn the_socket_of_the_management_interface_may_be_removed_if_it_is_our_own() {
+    let path = PathBuf::from("/run/vpn/management");
+    let ours = derive(&format!("{CLIENT}management /run/vpn/management unix\n"));
+    ours.check(&Request::Remove(path.clone())).unwrap();
+    assert!(ours.check(&Request::Remove("/run/vpn/other".into())).is_err());
+    let theirs =
+        derive(&format!("{CLIENT}management /run/vpn/management unix\nmanagement-client\n"));
+    assert!(theirs.check(&Request::Remove(path)).is_err());
+}
+
+#[test]
 fn devices_and_servers_are_the_configurations() {
     let policy = derive(CLIENT);
     let opening =

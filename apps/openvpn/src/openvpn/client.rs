@@ -13,8 +13,9 @@ use adit_openvpn::config::{ClientOptions, DialOptions, Options, PeerKeys, Remap,
 use adit_openvpn::data_format::BlockSuite;
 use adit_openvpn::negotiate::DnsOptions;
 
+use super::management::{self, ClientReports};
 use super::status::{Status, StatusFile, Totals};
-use super::{Next, convert, daemonize::Daemonizer, key_files, p2p};
+use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, p2p};
 use crate::client::{self, Client, Hooks, HostReport, Kind, ListenSocket, Traffic};
 use adit_openvpn_service::compat_log;
 use adit_runtime::clock::unix_time;
@@ -35,9 +36,14 @@ pub(super) struct PreparedClient {
     pub(super) early: Option<HostPlan>,
     pub(super) status: Option<(StatusFile, Duration)>,
     pub(super) certificate: Option<CertificateReport>,
+    pub(super) management: Option<management::Handle>,
 }
 
-pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<PreparedClient, Fault> {
+pub(super) fn prepare(
+    options: &Options,
+    role: &ClientOptions,
+    ask: &mut dyn Ask,
+) -> Result<PreparedClient, Fault> {
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     let now = unix_time().0;
     if let Err(fault) = tls.validity(now) {
@@ -45,10 +51,12 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
         tracing::warn!("WARNING: {fault}");
     }
     let wrap = key_files::wrap(options)?;
-    let credentials = role.auth_user_pass.as_ref().map(key_files::credentials).transpose()?;
     let order = order(&role.dial)?;
-    let engine = convert::client_config(options, role, wrap, tls.client()?, credentials, &order)?;
-    let dial = convert::dial_settings(options, &role.dial)?;
+    let dial = convert::dial_settings(options, &role.dial, ask)?;
+    let login = role.auth_user_pass.as_ref();
+    let credentials = login.map(|from| key_files::credentials_asking(from, ask)).transpose()?;
+    let client_tls = tls.client_asking(ask)?;
+    let engine = convert::client_config(options, role, wrap, client_tls, credentials, &order)?;
     Ok(PreparedClient {
         engine: engine.into(),
         dial,
@@ -56,6 +64,7 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
         early: None,
         status: open_status(options),
         certificate: tls.nearest_expiry(now),
+        management: None,
     })
 }
 
@@ -91,7 +100,8 @@ pub(super) async fn run(
     retry_max: Option<u32>,
     ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
-    let PreparedClient { engine, dial, listen, early, status, certificate } = prepared;
+    let PreparedClient { engine, dial, listen, early, status, certificate, management } = prepared;
+    let gate = management.as_ref().map(|handle| handle.gate(options));
     let client = Client::open(client::Options {
         engine,
         dial,
@@ -103,6 +113,7 @@ pub(super) async fn run(
         control: super::server::own_control_socket(),
         allow_recursive: options.routes.allow_recursive,
         tick: Duration::from_secs(1),
+        gate,
     })?;
     // Routes come with the server's options, and are removed on exit.
     ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
@@ -117,9 +128,13 @@ pub(super) async fn run(
         server: if matches!(options.role, Role::Peer(_)) { "UNDEF".into() } else { String::new() },
         link: None,
         descriptor: -1,
+        management: management.map(|handle| ClientReports::new(handle, options)),
     };
     let ended = client.run(&mut owner).await?;
     owner.write_status();
+    if let Some(management) = &owner.management {
+        management.ended(&ended, options.session.exit_notify.is_some());
+    }
     Ok(conclude(ended, options.session.exit_notify.is_some(), retry_max))
 }
 
@@ -197,10 +212,14 @@ struct ClientHooks<'a> {
     server: String,
     link: Option<Link>,
     descriptor: i32,
+    management: Option<ClientReports>,
 }
 
 impl Hooks for ClientHooks<'_> {
     fn event(&mut self, event: &ClientEvent) {
+        if let Some(management) = &mut self.management {
+            management.event(event);
+        }
         match event {
             ClientEvent::Connecting(target) => {
                 self.ground.waiting();
@@ -247,7 +266,7 @@ impl Hooks for ClientHooks<'_> {
             ClientEvent::Stopped(Reason::Halted(words)) => {
                 say!(1, "Connection halted by the server ('{words}')");
             }
-            ClientEvent::Stopped(_) => {}
+            ClientEvent::Stopped(_) | ClientEvent::Echo(_) => {}
             ClientEvent::Note(text) => say!(3, "{text}"),
             ClientEvent::Path(path) => say!(3, "{path}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
@@ -256,10 +275,16 @@ impl Hooks for ClientHooks<'_> {
 
     fn dialling(&mut self, remote: SocketAddr) {
         compat_log::dialling(remote);
+        if let Some(management) = &mut self.management {
+            management.dialling();
+        }
     }
 
     fn dialled(&mut self, dialled: &Dialled) {
         compat_log::dialled(dialled);
+        if let Some(management) = &mut self.management {
+            management.dialled(dialled);
+        }
         self.descriptor = dialled.descriptor;
     }
 
@@ -286,6 +311,9 @@ impl Hooks for ClientHooks<'_> {
     }
 
     fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>) {
+        if let Some(management) = &self.management {
+            management.up(tunnel);
+        }
         let peer = match &self.options.role {
             Role::Peer(peer) => Some(peer),
             _ => None,
@@ -333,6 +361,10 @@ impl Hooks for ClientHooks<'_> {
 
     fn tick(&mut self, traffic: &Traffic) -> client::Next {
         self.traffic = *traffic;
+        let totals = self.totals();
+        if let Some(management) = &mut self.management {
+            management.second(totals);
+        }
         self.until_status = self.until_status.saturating_sub(Duration::from_secs(1));
         if let (Some((_, every)), true) = (&self.status, self.until_status.is_zero()) {
             self.until_status = *every;
@@ -368,17 +400,21 @@ impl ClientHooks<'_> {
     }
 
     fn current(&self) -> Status {
+        Status::Client(self.totals())
+    }
+
+    fn totals(&self) -> Totals {
         // The data plane counts bytes on the wire. The TUN device receives fewer, because each
         // packet has 8 bytes of header and 16 of tag.
         let inside = |bytes: u64, packets: u64| bytes.saturating_sub(packets.saturating_mul(24));
         let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.traffic.data;
         let link = self.traffic.data.plus(self.traffic.control);
-        Status::Client(Totals {
+        Totals {
             tun_read: inside(tx_bytes, tx_packets),
             tun_written: inside(rx_bytes, rx_packets),
             link_read: link.rx_bytes,
             link_written: link.tx_bytes,
-        })
+        }
     }
 
     fn write_status(&mut self) {

@@ -15,7 +15,7 @@ use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::key_files;
+use super::key_files::{self, Ask};
 use adit_openvpn_service::{Listener, SocketTuning, StreamOptions};
 use adit_runtime::driver::{DialSettings, ResolveRetry};
 use adit_runtime::fault::Fault;
@@ -86,6 +86,7 @@ pub(crate) fn server_config(
 pub(crate) fn dial_settings(
     options: &Options,
     dialled: &DialOptions,
+    ask: &mut dyn Ask,
 ) -> Result<DialSettings, Fault> {
     let (local, port) = dialled_from(options)?;
     let resolve_retry = match dialled.resolv_retry {
@@ -108,7 +109,7 @@ pub(crate) fn dial_settings(
         bind_streams: options.socket.bind_streams,
         connect_timeout: dialled.connect_timeout,
         streams: stream_options(options),
-        proxies: dialled.proxies.iter().map(proxy).collect::<Result<_, _>>()?,
+        proxies: dialled.proxies.iter().map(|of| proxy(of, ask)).collect::<Result<_, _>>()?,
     })
 }
 
@@ -123,10 +124,10 @@ pub(crate) fn dialled_from(options: &Options) -> Result<(Option<IpAddr>, u16), F
     Ok((local, listen.map_or(0, |listen| listen.port)))
 }
 
-fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
-    let login = |directive, from: &Option<UserPass>| -> Result<Option<Login>, Fault> {
+fn proxy(proxy: &config::Proxy, ask: &mut dyn Ask) -> Result<Arc<Proxy>, Fault> {
+    let mut login = |directive, from: &Option<UserPass>| -> Result<Option<Login>, Fault> {
         let login =
-            from.as_ref().map(|from| key_files::proxy_login(directive, from)).transpose()?;
+            from.as_ref().map(|from| key_files::proxy_login(directive, from, ask)).transpose()?;
         Ok(login.map(|login| Login { username: login.username, password: login.password }))
     };
     Ok(Arc::new(match proxy {

@@ -4,17 +4,19 @@ use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use adit_crypto::Digest;
 use adit_linux::terminal;
 use adit_openvpn::client::Credentials;
 use adit_openvpn::config::{
-    AskPass, NameKind, Options, PeerKeys, Role, Source, Tls, TlsVersion, Usage, UserPass, Wrap,
+    AskPass, ExternalCert, ExternalKey, NameKind, Options, Padding, PeerKeys, Role, Source, Tls,
+    TlsVersion, Usage, UserPass, Wrap,
 };
 use adit_openvpn::keys::{ClientKey, Direction, ServerKey, StaticKey};
 use adit_openvpn::tls::{
-    self, ClientCertificates, ClientTls, ClientTlsOptions, CommonTlsOptions, NameType, Pem,
-    RemoteCertTls, ServerTls, ServerTlsOptions, TlsConfigError, VerifyOptions,
+    self, ClientCertificates, ClientTls, ClientTlsOptions, CommonTlsOptions, KeyHolder, NameType,
+    Pem, RemoteCertTls, ServerTls, ServerTlsOptions, TlsConfigError, VerifyOptions,
 };
 use adit_openvpn::wrap::WrapConfig;
 use zeroize::Zeroizing;
@@ -38,6 +40,8 @@ pub(crate) struct TlsMaterial {
     common: CommonTlsOptions,
     require_client_cert: bool,
     password_from: Option<AskPass>,
+    /// A key that is not in this process.
+    external: Option<ExternalKey>,
     /// The warnings logged so far. They are not repeated when a revocation list is read again.
     warned: Vec<String>,
 }
@@ -151,6 +155,13 @@ impl TlsMaterial {
             let extra = identity.extra.as_ref();
             common.extra_certs = extra.map(|extra| read("extra-certs", extra)).transpose()?;
         }
+        if let Some(external) = &options.external_key {
+            if let ExternalCert::Source(cert) = &external.cert {
+                common.cert = Some(read("cert", cert)?);
+            }
+            let extra = external.extra.as_ref();
+            common.extra_certs = extra.map(|extra| read("extra-certs", extra)).transpose()?;
+        }
         if let Some(AskPass::File(path)) = &options.askpass {
             common.key_password = Some(first_line("askpass", path)?);
         }
@@ -158,13 +169,26 @@ impl TlsMaterial {
             common,
             require_client_cert: options.require_client_cert,
             password_from: options.askpass.clone(),
+            external: options.external_key.clone(),
             warned: Vec::new(),
         })
     }
 
-    /// Loads a client's TLS configuration; asks for the key's password if necessary.
+    /// Loads a client's TLS configuration; asks on the terminal for the key's password if necessary.
     pub(crate) fn client(&mut self) -> Result<ClientTls, Fault> {
-        let tls = self.with_password(|common| ClientTls::new(ClientTlsOptions { common }))?;
+        self.client_asking(&mut Terminal)
+    }
+
+    /// Does the same as [`Self::client`], but asks elsewhere.
+    pub(crate) fn client_asking(&mut self, ask: &mut dyn Ask) -> Result<ClientTls, Fault> {
+        if let Some(external) = &self.external {
+            if let ExternalCert::Ask(hint) = &external.cert {
+                let pem = ask.certificate(hint)?;
+                self.common.cert = Some(Pem::new("management-external-cert", pem.into_bytes()));
+            }
+            self.common.key_holder = Some(ask.key_holder(&external.padding)?);
+        }
+        let tls = self.with_password(ask, |common| ClientTls::new(ClientTlsOptions { common }))?;
         self.warn(tls.warnings());
         Ok(tls)
     }
@@ -179,14 +203,19 @@ impl TlsMaterial {
         }
     }
 
-    /// Loads a server's TLS configuration; asks for the key's password if necessary.
+    /// Loads a server's TLS configuration; asks on the terminal for the key's password if necessary.
     pub(crate) fn server(&mut self) -> Result<ServerTls, Fault> {
+        self.server_asking(&mut Terminal)
+    }
+
+    /// Does the same as [`Self::server`], but asks elsewhere.
+    pub(crate) fn server_asking(&mut self, ask: &mut dyn Ask) -> Result<ServerTls, Fault> {
         let client_certificates = if self.require_client_cert {
             ClientCertificates::Require
         } else {
             ClientCertificates::None
         };
-        let tls = self.with_password(|common| {
+        let tls = self.with_password(ask, |common| {
             ServerTls::new(ServerTlsOptions { common, client_certificates })
         })?;
         self.warn(tls.warnings());
@@ -195,16 +224,17 @@ impl TlsMaterial {
 
     fn with_password<T>(
         &mut self,
+        ask: &mut dyn Ask,
         build: impl Fn(CommonTlsOptions) -> Result<T, TlsConfigError>,
     ) -> Result<T, Fault> {
         for tries_left in (0..PASSWORD_TRIES).rev() {
             match build(self.common.clone()) {
                 Ok(tls) => return Ok(tls),
-                Err(e) if e.is_password() && tries_left > 0 && self.may_ask() => {
+                Err(e) if e.is_password() && tries_left > 0 && self.may_ask(ask) => {
                     if self.common.key_password.is_some() {
-                        eprintln!("{e}");
+                        ask.key_refused(&e.to_string())?;
                     }
-                    self.common.key_password = Some(prompt("Enter Private Key Password: ")?);
+                    self.common.key_password = Some(ask.key_password()?);
                 }
                 Err(e) => return Err(Fault::operator(e.to_string())),
             }
@@ -212,8 +242,8 @@ impl TlsMaterial {
         Err(Fault::operator("the password of the private key is wrong"))
     }
 
-    fn may_ask(&self) -> bool {
-        !matches!(self.password_from, Some(AskPass::File(_))) && io::stdin().is_terminal()
+    fn may_ask(&self, ask: &dyn Ask) -> bool {
+        !matches!(self.password_from, Some(AskPass::File(_))) && ask.can_answer()
     }
 
     /// Checks that the local certificate is valid at `now`. Otherwise fails with a sentence and a
@@ -309,58 +339,130 @@ fn key_file<T, E: std::fmt::Display>(
     parse(text).map_err(|e| Fault::operator(format!("{directive}: {}: {e}", pem.origin)))
 }
 
+/// The party that enters passwords that are in no file.
+pub(crate) trait Ask {
+    /// Returns whether there is anyone who could answer.
+    fn can_answer(&self) -> bool;
+
+    /// Asks for the password of the private key.
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn key_password(&mut self) -> Result<Zeroizing<String>, Fault>;
+
+    /// Reports that the password of the private key is wrong.
+    ///
+    /// # Errors
+    /// There is no second try.
+    fn key_refused(&mut self, reason: &str) -> Result<(), Fault>;
+
+    /// Asks for a password and, unless it is known, for a user name. `kind` is `Auth` or `HTTP Proxy`.
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn login(&mut self, kind: &str, username: Option<String>) -> Result<Credentials, Fault>;
+
+    /// Asks for our certificate (`management-external-cert`), as PEM.
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn certificate(&mut self, hint: &str) -> Result<String, Fault> {
+        let _ = hint;
+        Err(no_management())
+    }
+
+    /// Returns the holder of our key (`management-external-key`).
+    ///
+    /// # Errors
+    /// There is none.
+    fn key_holder(&mut self, padding: &[Padding]) -> Result<Arc<dyn KeyHolder>, Fault> {
+        let _ = padding;
+        Err(no_management())
+    }
+}
+
+fn no_management() -> Fault {
+    Fault::operator("management-external-key: there is no management interface here: add key FILE")
+}
+
+/// The terminal.
+pub(crate) struct Terminal;
+
+impl Ask for Terminal {
+    fn can_answer(&self) -> bool {
+        io::stdin().is_terminal()
+    }
+
+    fn key_password(&mut self) -> Result<Zeroizing<String>, Fault> {
+        prompt("Enter Private Key Password: ")
+    }
+
+    fn key_refused(&mut self, reason: &str) -> Result<(), Fault> {
+        eprintln!("{reason}");
+        Ok(())
+    }
+
+    fn login(&mut self, kind: &str, username: Option<String>) -> Result<Credentials, Fault> {
+        let username = match username {
+            Some(username) => username,
+            None => prompt_name(&format!("Enter {kind} Username: "))?,
+        };
+        Ok(Credentials { username, password: prompt(&format!("Enter {kind} Password: "))? })
+    }
+}
+
 /// Reads the credentials of `auth-user-pass` from the file, the inline lines, or the terminal.
 pub(crate) fn credentials(from: &UserPass) -> Result<Credentials, Fault> {
+    credentials_asking(from, &mut Terminal)
+}
+
+/// Does the same as [`credentials`], but asks elsewhere for what is in no file.
+pub(crate) fn credentials_asking(from: &UserPass, ask: &mut dyn Ask) -> Result<Credentials, Fault> {
     match from {
-        UserPass::Prompt => complete(None, None),
-        UserPass::Source(source) => login("auth-user-pass", source),
+        UserPass::Prompt => ask.login("Auth", None),
+        UserPass::Source(source) => login("auth-user-pass", source, "Auth", ask),
     }
 }
 
 /// Loads the user name and password for a proxy.
-pub(crate) fn proxy_login(directive: &str, from: &UserPass) -> Result<Credentials, Fault> {
+pub(crate) fn proxy_login(
+    directive: &str,
+    from: &UserPass,
+    ask: &mut dyn Ask,
+) -> Result<Credentials, Fault> {
     match from {
-        UserPass::Prompt => {
-            let username = prompt_name("Enter HTTP Proxy Username: ")?;
-            Ok(Credentials { username, password: prompt("Enter HTTP Proxy Password: ")? })
-        }
-        UserPass::Source(source) => login(directive, source),
+        UserPass::Prompt => ask.login("HTTP Proxy", None),
+        UserPass::Source(source) => login(directive, source, "HTTP Proxy", ask),
     }
 }
 
 /// Reads a user name and password from two lines; asks for the missing ones.
-pub(crate) fn login(directive: &str, source: &Source) -> Result<Credentials, Fault> {
+fn login(
+    directive: &str,
+    source: &Source,
+    kind: &str,
+    ask: &mut dyn Ask,
+) -> Result<Credentials, Fault> {
     let pem = read(directive, source)?;
     let text = Zeroizing::new(String::from_utf8_lossy(&pem.bytes).into_owned());
     let mut lines = text.lines().map(|line| line.trim_end_matches('\r'));
     let mut next = || lines.next().filter(|line| !line.is_empty());
     let username = next().map(str::to_owned);
-    complete(username, next().map(|line| Zeroizing::new(line.to_owned())))
+    let password = next().map(|line| Zeroizing::new(line.to_owned()));
+    match (username, password) {
+        (Some(username), Some(password)) => Ok(Credentials { username, password }),
+        (username, _) => ask.login(kind, username),
+    }
 }
 
-fn complete(
-    username: Option<String>,
-    password: Option<Zeroizing<String>>,
-) -> Result<Credentials, Fault> {
-    let username = match username {
-        Some(username) => username,
-        None => prompt_name("Enter Auth Username: ")?,
-    };
-    let password = match password {
-        Some(password) => password,
-        None => prompt("Enter Auth Password: ")?,
-    };
-    Ok(Credentials { username, password })
-}
-
-fn first_line(directive: &str, path: &Path) -> Result<Zeroizing<String>, Fault> {
+pub(super) fn first_line(directive: &str, path: &Path) -> Result<Zeroizing<String>, Fault> {
     let bytes = read_file(directive, path)?;
     let text = Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned());
     Ok(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
 }
 
 /// Asks for a secret without echo.
-fn prompt(question: &str) -> Result<Zeroizing<String>, Fault> {
+pub(super) fn prompt(question: &str) -> Result<Zeroizing<String>, Fault> {
     terminal::ask_hidden(question).map_err(|e| no_terminal(question, &e))
 }
 

@@ -7,6 +7,7 @@ mod convert;
 mod daemonize;
 mod genkey;
 mod key_files;
+mod management;
 mod p2p;
 mod pool_persist;
 mod server;
@@ -30,7 +31,9 @@ pub(crate) use convert::{
     bare_plan, client_config, client_plan, device, dial_settings, dialled_from, dns_plan, listeners,
 };
 use daemonize::Daemonizer;
-pub(crate) use key_files::{TlsMaterial, credentials, wrap};
+use key_files::Ask;
+pub(crate) use key_files::{Terminal, TlsMaterial, credentials, wrap};
+use management::Management;
 pub(crate) use server::control_socket;
 
 /// The program's name and version, printed where openvpn prints its own. Tools use the second word to determine which
@@ -61,11 +64,15 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         );
     }
     let mut ground = Daemonizer::default();
+    let mut management = None;
     let code = loop {
-        match round(&args, &mut ground) {
+        match round(&args, &mut ground, &mut management) {
             Ok(Next::Exit(code)) => break code,
             Ok(Next::Restart) => {}
             Err(fault) => {
+                if let Some(management) = &management {
+                    management.handle().fatal(&fault.to_string());
+                }
                 if ground.logging() {
                     log::error(&fault.to_string());
                     tracing::error!("Exiting due to fatal error");
@@ -77,6 +84,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             }
         }
     };
+    if let Some(management) = management {
+        management.close();
+    }
     ground.leave();
     code
 }
@@ -143,7 +153,11 @@ fn answer_without_tunnel(args: &[String]) -> Option<ExitCode> {
 }
 
 /// Runs from the start, or from one SIGHUP, to the next SIGHUP.
-fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
+fn round(
+    args: &[String],
+    ground: &mut Daemonizer,
+    management: &mut Option<Management>,
+) -> Result<Next, Fault> {
     if let Some(helper) = helper::current() {
         // The helper reads the configuration first, and then lets this process read the files that it names.
         helper.call(Request::Reload, &[])?;
@@ -152,7 +166,8 @@ fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     let options = config::parse(args, &files).map_err(|e| {
         Fault::operator(format!("Options error: {e}\nUse --help for more information."))
     })?;
-    start_log(&options, ground.logging())?;
+    let first = !ground.logging();
+    start_log(&options, !first)?;
     ground.log_started();
     for warning in &options.warnings {
         tracing::warn!("{warning}");
@@ -161,29 +176,59 @@ fn round(args: &[String], ground: &mut Daemonizer) -> Result<Next, Fault> {
     options.directives.iter().for_each(|directive| say!(4, "Option: {directive}"));
     say!(1, "{BANNER}");
     let piped = files.into_piped();
+    if first {
+        *management = Management::open(&options)?;
+    }
+    if let Some(management) = management
+        && let Some(next) = management.begin(&options)?
+    {
+        return Ok(next);
+    }
+    let mut management = management.as_mut();
+    let handle = management.as_ref().map(|management| management.handle());
     // Keys may be prompted for on the terminal, so this must precede leaving it.
     match &options.role {
         Role::Client(role) => {
-            let prepared = client::prepare(&options, role)?;
+            let mut prepared = client::prepare(&options, role, &mut *asked(&mut management))?;
+            prepared.management = handle;
             ground.settle(&options, args, &piped)?;
-            async_runtime()?.block_on(client::run(
-                prepared,
-                &options,
-                role.dial.connect_retry_max,
-                ground,
-            ))
+            let retry_max = role.dial.connect_retry_max;
+            run(management, client::run(prepared, &options, retry_max, ground))
         }
         Role::Peer(role) => {
-            let prepared = p2p::prepare(&options, role)?;
+            let mut prepared = p2p::prepare(&options, role, &mut *asked(&mut management))?;
+            prepared.management = handle;
             ground.settle(&options, args, &piped)?;
-            async_runtime()?.block_on(p2p::run(prepared, &options, role, ground))
+            run(management, p2p::run(prepared, &options, role, ground))
         }
         Role::Server(role) => {
-            let prepared = server::prepare(&options, role)?;
+            let mut prepared = server::prepare(&options, role, &mut *asked(&mut management))?;
+            prepared.management = handle;
             ground.settle(&options, args, &piped)?;
-            async_runtime()?.block_on(server::run(prepared, &options, role, ground))
+            run(management, server::run(prepared, &options, role, ground))
         }
     }
+}
+
+/// Returns the party that enters passwords: the management client, if the configuration says so, or the terminal.
+fn asked<'a>(management: &'a mut Option<&mut Management>) -> Box<dyn Ask + 'a> {
+    match management {
+        Some(management) => Box::new(management.ask_there()),
+        None => Box::new(Terminal),
+    }
+}
+
+/// Runs the program and, at the same time, the management interface.
+fn run(
+    management: Option<&mut Management>,
+    program: impl Future<Output = Result<Next, Fault>>,
+) -> Result<Next, Fault> {
+    async_runtime()?.block_on(async {
+        match management {
+            Some(management) => management.serve_while(program).await,
+            None => program.await,
+        }
+    })
 }
 
 /// Starts the log. `again` is true after a SIGHUP, which does not truncate the file.
@@ -216,4 +261,10 @@ fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
 #[doc(hidden)]
 pub fn fuzz_leases(bytes: &[u8]) {
     pool_persist::fuzz(bytes);
+}
+
+/// Fuzzes the conversation with a management client.
+#[doc(hidden)]
+pub fn fuzz_management(bytes: &[u8]) {
+    management::fuzz(bytes);
 }

@@ -12,7 +12,7 @@ use adit_openvpn::wrap::WrapConfig;
 use ipnet::IpNet;
 
 use super::client::{self, PreparedClient, open_status, order};
-use super::{Next, convert, daemonize::Daemonizer, key_files};
+use super::{Ask, Next, convert, daemonize::Daemonizer, key_files};
 use crate::client::{Kind, ListenSocket};
 use adit_openvpn_service::unbound;
 use adit_runtime::clock::unix_time;
@@ -21,7 +21,11 @@ use adit_runtime::helper;
 use adit_runtime::host::HostPlan;
 use adit_runtime::plane_backend::gates;
 
-pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<PreparedClient, Fault> {
+pub(super) fn prepare(
+    options: &Options,
+    role: &PeerOptions,
+    ask: &mut dyn Ask,
+) -> Result<PreparedClient, Fault> {
     let remotes = order(&role.dial)?
         .into_iter()
         .filter_map(|index| role.dial.remotes.get(index))
@@ -53,8 +57,8 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<PreparedC
             certificate = tls.nearest_expiry(now);
             let settings = options.settings(key_files::wrap(options)?);
             let tls = match keys {
-                PeerKeys::TlsServer => PeerTls::Server(tls.server()?),
-                _ => PeerTls::Client(tls.client()?),
+                PeerKeys::TlsServer => PeerTls::Server(tls.server_asking(ask)?),
+                _ => PeerTls::Client(tls.client_asking(ask)?),
             };
             let force_cookie = role.force_cookie;
             Kind::Peer(Box::new(PeerConfig {
@@ -70,11 +74,12 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<PreparedC
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     Ok(PreparedClient {
         engine,
-        dial: convert::dial_settings(options, &role.dial)?,
+        dial: convert::dial_settings(options, &role.dial, ask)?,
         listen: role.dial.remotes.is_empty().then(|| listen(options)).transpose()?,
         early: Some(early),
         status: open_status(options),
         certificate,
+        management: None,
     })
 }
 

@@ -16,9 +16,10 @@ use ipnet::IpNet;
 
 use super::client::open_status;
 use super::client_config_dir::ClientConfigDir;
+use super::management::{self, ServerReports};
 use super::pool_persist::PoolPersistFile;
 use super::status::{ClientRow, Status, StatusFile};
-use super::{Next, convert, daemonize::Daemonizer, key_files, pool_persist};
+use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, pool_persist};
 use adit_openvpn_service::{
     Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Relay, Service, Session,
     Sessions, compat_log,
@@ -45,9 +46,14 @@ pub(super) struct PreparedServer {
     lease_file: Option<PoolPersistFile>,
     filter: Option<LiveFilter>,
     workers: u16,
+    pub(super) management: Option<management::Handle>,
 }
 
-pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<PreparedServer, Fault> {
+pub(super) fn prepare(
+    options: &Options,
+    role: &ServerOptions,
+    ask: &mut dyn Ask,
+) -> Result<PreparedServer, Fault> {
     let mut tls = key_files::TlsMaterial::read(&options.tls)?;
     if let Err(fault) = tls.validity(unix_time().0) {
         tracing::warn!("WARNING: {fault}");
@@ -64,7 +70,7 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     let net30 = role.network4.as_ref().is_some_and(|net| net.topology == Topology::Net30);
     let leases = role.pool_persist.as_ref().map(|persist| pool_persist::read(&persist.path, net30));
     let leases = leases.transpose()?.unwrap_or_default();
-    let engine = convert::server_config(options, role, wrap, tls.server()?, leases);
+    let engine = convert::server_config(options, role, wrap, tls.server_asking(ask)?, leases);
     let listeners = convert::listeners(options)?;
     let lease_file =
         role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));
@@ -72,7 +78,16 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     let open = |path: &PathBuf| LiveFilter::open(path, Some(workers.into()));
     let filter = role.filter.as_ref().map(open).transpose()?;
     let status = open_status(options);
-    Ok(PreparedServer { engine, listeners, tls, status, lease_file, filter, workers })
+    Ok(PreparedServer {
+        engine,
+        listeners,
+        tls,
+        status,
+        lease_file,
+        filter,
+        workers,
+        management: None,
+    })
 }
 
 pub(super) async fn run(
@@ -81,7 +96,8 @@ pub(super) async fn run(
     role: &ServerOptions,
     ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
-    let PreparedServer { engine, listeners, tls, status, lease_file, filter, workers } = prepared;
+    let PreparedServer { engine, listeners, tls, status, lease_file, filter, workers, management } =
+        prepared;
     let (host, notes) = convert::server_plan(options, role)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     let max_clients = engine.max_clients;
@@ -119,11 +135,15 @@ pub(super) async fn run(
         },
         leases: lease_file,
         last_leases: Vec::new(),
+        management: management.map(|handle| ServerReports::new(handle, role)),
     };
     let ended = service.run(&mut owner).await?;
     owner.write_status();
     if let Some(file) = &mut owner.leases {
         file.write(std::mem::take(&mut owner.last_leases));
+    }
+    if let Some(management) = &owner.management {
+        management.ended(&ended);
     }
     Ok(match ended {
         EndReason::Restart => {
@@ -206,6 +226,7 @@ struct ServerHooks<'a> {
     style: compat_log::Style,
     leases: Option<PoolPersistFile>,
     last_leases: Vec<(String, Vec<IpNet>)>,
+    management: Option<ServerReports>,
 }
 
 impl Hooks for ServerHooks<'_> {
@@ -215,9 +236,18 @@ impl Hooks for ServerHooks<'_> {
         compat_log::server_event(event, sessions, self.style);
     }
 
+    fn started(&mut self, handle: &Handle) {
+        if let Some(management) = &self.management {
+            management.started(handle);
+        }
+    }
+
     fn serving(&mut self, _device: Option<&str>, listening: &[Endpoint]) {
         listening.iter().for_each(|endpoint| compat_log::listening(*endpoint));
         self.ground.ready();
+        if let Some(management) = &self.management {
+            management.serving(listening);
+        }
     }
 
     fn reload(&mut self, _handle: &Handle) -> Result<Option<ServerTls>, Fault> {
@@ -253,6 +283,9 @@ impl Hooks for ServerHooks<'_> {
         // Building a thousand unread rows per second would be visible in `top`.
         if due || sessions.len() <= ROWS_EVERY_TICK {
             self.rows = sessions.iter().map(row).collect();
+        }
+        if let Some(management) = &self.management {
+            management.second(sessions);
         }
         if due {
             self.until_status = self.status.as_ref().map_or(NO_STATUS, |(_, every)| *every);
@@ -294,6 +327,11 @@ impl ServerHooks<'_> {
             tls.server()
         })
     }
+}
+
+/// Returns the status of a server in one of openvpn's formats.
+pub(super) fn status_of(sessions: &Sessions, version: u8) -> String {
+    Status::Server(sessions.iter().map(row).collect()).text(version, unix_time().0)
 }
 
 fn row(session: &Session) -> ClientRow {

@@ -75,7 +75,7 @@ pub(super) struct ClientRow {
 
 /// The traffic of a client.
 #[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Totals {
+pub(crate) struct Totals {
     /// Bytes read from the TUN.
     pub tun_read: u64,
     /// Bytes written to the TUN.

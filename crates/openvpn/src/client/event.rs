@@ -54,6 +54,8 @@ pub enum ClientEvent {
     Restarting(Reason),
     /// The engine ended.
     Stopped(Reason),
+    /// An `echo` of the server's options, for the user's front end.
+    Echo(String),
     /// A harmless note for the log.
     Note(String),
     /// A warning for the log.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use adit_engine::command::Keepalive;
 
 use super::directives::{self, DirectiveEffect};
+use super::finish_management;
 use super::finish_peer;
 use super::finish_server;
 use super::options::{
@@ -50,6 +51,7 @@ pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
         _ => tls(&mut raw, server || (peer && tls_server))?,
     };
     raw.options.wrap = wrap(&mut raw, tls_server)?;
+    raw.options.management = finish_management::management(&mut raw)?;
     let occ_cipher = ciphers::named(&raw);
     let mut options = raw.options;
     let session = &mut options.session;
@@ -252,7 +254,9 @@ fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
             "add ca, or remove it: who is not in peer-fingerprint is not let in",
         ));
     }
+    tls.external_key = finish_management::external_key(raw)?;
     let identity = match (raw.cert.take(), raw.key.take()) {
+        (None, None) if tls.external_key.is_some() => None,
         (Some(cert), Some(key)) => Some(Identity { cert, extra: raw.extra.take(), key }),
         (Some(_), None) => {
             return Err(raw.error(

@@ -21,6 +21,7 @@ mod client_file;
 mod directives;
 mod error;
 mod finish;
+mod finish_management;
 mod finish_peer;
 mod finish_server;
 mod lexer;
@@ -42,10 +43,11 @@ use std::path::Path;
 pub use client_file::{ClientFile, ClientRules, client_file_name};
 pub use error::ConfigError;
 pub use options::{
-    AskPass, AuthRetry, ClientOptions, Device, DeviceKind, DialOptions, HttpProxy, Identity,
-    Listen, Log, LogTo, NameKind, Options, PeerKeys, PeerOptions, PoolPersist, PortShare, Process,
-    Proxy, ProxyScheme, Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status,
-    Tls, TlsVersion, Usage, UserPass, VerifyName, Wrap,
+    AskPass, AuthRetry, ClientOptions, Device, DeviceKind, DialOptions, ExternalCert, ExternalKey,
+    HttpProxy, Identity, Listen, Log, LogTo, Management, ManagementPassword, ManagementPlace,
+    NameKind, Options, Padding, PeerKeys, PeerOptions, PoolPersist, PortShare, Process, Proxy,
+    ProxyScheme, Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls,
+    TlsVersion, Usage, UserPass, VerifyName, Wrap,
 };
 
 pub use push_filter::PushRules;
@@ -111,6 +113,14 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
 /// Returns the supported directives with their arguments and effects, for `--help`.
 pub fn help() -> String {
     directives::help()
+}
+
+/// Splits a line into words by the quoting rules of config files, which the management interface uses too.
+///
+/// # Errors
+/// Says why the line cannot be split.
+pub fn split_words(line: &str) -> Result<Vec<String>, String> {
+    words(line).map_err(lexer::LexError::problem)
 }
 
 /// Returns the log target of a configuration that is refused, as far as it can be determined.

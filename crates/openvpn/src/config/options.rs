@@ -1,3 +1,4 @@
+mod management;
 mod process;
 mod proxy;
 mod tls;
@@ -20,9 +21,13 @@ use crate::session::Settings;
 use crate::tls::CertProfile;
 use crate::wrap::WrapConfig;
 
+pub use management::{Management, ManagementPassword, ManagementPlace};
 pub use process::{Log, LogTo, Process, Remap, Status};
 pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
-pub use tls::{AskPass, Identity, NameKind, Tls, TlsVersion, Usage, VerifyName, Wrap};
+pub use tls::{
+    AskPass, ExternalCert, ExternalKey, Identity, NameKind, Padding, Tls, TlsVersion, Usage,
+    VerifyName, Wrap,
+};
 
 /// A complete, checked configuration from the command line and files, with helpers expanded and defaults filled in.
 ///
@@ -53,8 +58,8 @@ pub struct Options {
     pub log: Log,
     /// `status`.
     pub status: Option<Status>,
-    /// `management PATH unix` or `management ADDRESS PORT`, as written. The interface is not implemented; a warning reports this.
-    pub management: Option<Vec<String>>,
+    /// `management` and the directives that begin with it.
+    pub management: Option<Management>,
     /// The warnings for the operator at startup: directives without effect, deprecated ones, and those skipped because
     /// of `setenv opt` or `ignore-unknown-option`. Each is one line with a file and a line number.
     pub warnings: Vec<String>,

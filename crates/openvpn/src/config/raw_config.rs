@@ -9,7 +9,10 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::bridge::Bridge;
 use super::directives::{self, InConnection, Spec, Support};
-use super::options::{ClientOptions, DeviceKind, DialOptions, Options, ServerOptions, Source};
+use super::options::{
+    ClientOptions, DeviceKind, DialOptions, ManagementPassword, ManagementPlace, Options, Padding,
+    ServerOptions, Source,
+};
 use super::reader::{Directive, Location};
 use super::transport::{Proto, Sockets};
 use super::{ConfigError, proxies};
@@ -48,6 +51,27 @@ pub(super) struct Pool {
     pub(super) first: Ipv4Addr,
     pub(super) last: Ipv4Addr,
     pub(super) netmask: Option<Ipv4Addr>,
+}
+
+/// The directives about the management interface, in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RawManagement {
+    pub(super) place: Option<ManagementPlace>,
+    pub(super) password: Option<ManagementPassword>,
+    pub(super) connects: bool,
+    pub(super) client_user: Option<String>,
+    pub(super) client_group: Option<String>,
+    pub(super) hold: bool,
+    pub(super) query_passwords: bool,
+    pub(super) query_remote: bool,
+    pub(super) query_proxy: bool,
+    pub(super) client_auth: bool,
+    pub(super) up_down: bool,
+    pub(super) forget_disconnect: bool,
+    pub(super) signal: bool,
+    pub(super) log_cache: Option<usize>,
+    pub(super) external_key: Option<Vec<Padding>>,
+    pub(super) external_cert: Option<String>,
 }
 
 /// The configuration while its directives are being read.
@@ -128,6 +152,7 @@ pub(super) struct RawConfig {
     pub(super) ping_timeout: Option<Duration>,
     /// The second argument of `reneg-sec`.
     pub(super) reneg_earliest: Option<Duration>,
+    pub(super) management: RawManagement,
     pub(super) syslog: Option<String>,
     pub(super) status_version: Option<u8>,
 }

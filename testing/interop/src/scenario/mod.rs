@@ -9,6 +9,7 @@ mod filter;
 mod formats;
 mod laptop;
 mod limits;
+mod management;
 mod mesh;
 mod p2p;
 mod postgres;
@@ -127,6 +128,15 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("session-timeout", ALL, limits::pushed_session_timeout),
     ("ping-exit", ALL, limits::ping_exit),
     ("auth-failed-temporary", ADIT_CLIENT, admin::auth_failed_temporary),
+    ("management/client", ADIT_CLIENT, management::client),
+    ("management/server", ADIT_SERVES, management::server),
+    ("management/client-that-does-not-read", ADIT_SERVES, management::client_that_does_not_read),
+    ("management/many-commands", ADIT_SERVES, management::many_commands),
+    ("management/password", ADIT_SERVES, management::password),
+    ("management/program-that-listens", ADIT_CLIENT, management::program_that_listens),
+    ("management/query-remote", ADIT_CLIENT, management::query_remote),
+    ("management/key-password", ADIT_CLIENT, management::key_password),
+    ("management/external-key", ADIT_CLIENT, management::external_key),
     ("compress-migrate", ALL, admin::compress_migrate),
     ("cbc-by-name", ALL, formats::cbc_by_name),
     ("cbc-with-defaults", ALL, formats::cbc_with_defaults),

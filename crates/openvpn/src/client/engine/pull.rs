@@ -8,7 +8,8 @@ use super::update::OptionUpdates;
 use super::{ClientEngine, MAX_AUTH_PENDING, Out, PUSH_REQUEST_EVERY, State, Tunnel};
 use crate::client::event::{ClientEvent, TunnelConfig};
 use crate::negotiate::{
-    ControlMessage, PushPart, PushRefused, PushedOption, PushedOptions, RemoteOptions, RouteContext,
+    ControlMessage, FilterAction, PushPart, PushRefused, PushedOption, PushedOptions,
+    RemoteOptions, ReplyItem, RouteContext,
 };
 use crate::reason::Reason;
 use crate::session::{Agreement, DataChannel, PeerTerms, Settings, all_routes};
@@ -98,8 +99,12 @@ impl ClientEngine {
                 return Ok(());
             }
         };
+        let echoes = self.echoes(&items);
         match PushedOptions::from_reply(items, &self.config.pull_filters) {
-            Ok((pushed, options)) => self.come_up(now, options, pushed, out),
+            Ok((pushed, options)) => {
+                echoes.into_iter().for_each(|text| out.event(ClientEvent::Echo(text)));
+                self.come_up(now, options, pushed, out)
+            }
             Err(error @ PushRefused::Unsupported { .. }) => {
                 self.stop(error.into(), out);
                 Ok(())
@@ -109,6 +114,16 @@ impl ClientEngine {
                 Ok(())
             }
         }
+    }
+
+    /// Returns the texts of `echo` that no filter leaves out.
+    fn echoes(&self, items: &[ReplyItem]) -> Vec<String> {
+        let accepts = |option: &&PushedOption| {
+            option.name() == "echo"
+                && matches!(self.config.pull_filters.decide(option), FilterAction::Accept)
+        };
+        let options = items.iter().filter_map(|item| item.0.as_ref().ok());
+        options.filter(accepts).map(|option| option.args().join(" ")).collect()
     }
 
     pub(super) fn come_up(

@@ -8,6 +8,7 @@
 mod client;
 mod client_file;
 mod link;
+mod management;
 mod process;
 mod server;
 mod session;
@@ -263,6 +264,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
         tls::TABLE,
         server::TABLE,
         client_file::TABLE,
+        management::TABLE,
         process::TABLE,
         unsupported::TABLE,
     ]

@@ -105,12 +105,6 @@ pub(super) const TABLE: &[Spec] = &[
     ),
     used("setenv-safe", "NAME [VALUE]", 1..=2, |raw, d| environment(raw, d, "OPENVPN_"))
         .doc("A variable for scripts, with OPENVPN_ before its name."),
-    used("management", "ADDRESS PORT [PASSWORD-FILE]", 2..=3, |raw, d| {
-        raw.options.management = Some(d.args.clone());
-        raw.warn(d, "is not opened: there is no management interface yet");
-        Ok(())
-    })
-    .doc("The management interface, which adit does not have; it warns."),
     used("echo", "[TEXT ...]", 0..=usize::MAX, |raw, d| {
         raw.options.echo.push(d.args.join(" "));
         Ok(())

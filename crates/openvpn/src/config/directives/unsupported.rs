@@ -11,8 +11,10 @@ const VLAN: (&str, &str) = (
     "the tunnel does not distinguish VLANs",
     "remove it; tagged frames pass as they are, and a bridge with vlan_filtering can sort them",
 );
-const MANAGEMENT: (&str, &str) =
-    ("there is no management interface yet", "remove it; adit status shows the state");
+const MANAGEMENT: (&str, &str) = (
+    "the management interface does not do that yet",
+    "remove it; the other management directives work",
+);
 const SERVER_AUTH: (&str, &str) =
     ("a server does not check user names yet", "remove it; clients authenticate with certificates");
 const TOKENS: (&str, &str) =
@@ -113,20 +115,9 @@ pub(super) const TABLE: &[Spec] = &[
     refused("http-proxy-override", ("it does not exist in 2.6", "use http-proxy")),
     refused("ipchange", HOOKS),
     refused("learn-address", HOOKS),
-    refused("management-client", MANAGEMENT),
     refused("management-client-auth", MANAGEMENT),
-    refused("management-client-group", MANAGEMENT),
-    refused("management-client-pf", MANAGEMENT),
-    refused("management-client-user", MANAGEMENT),
-    refused("management-external-cert", MANAGEMENT),
-    refused("management-external-key", MANAGEMENT),
+    refused("management-client-pf", ("it no longer exists", "remove it, and use a packet filter: filter FILE")),
     refused("management-forget-disconnect", MANAGEMENT),
-    refused("management-hold", MANAGEMENT),
-    refused("management-log-cache", MANAGEMENT),
-    refused("management-query-passwords", MANAGEMENT),
-    refused("management-query-proxy", MANAGEMENT),
-    refused("management-query-remote", MANAGEMENT),
-    refused("management-signal", MANAGEMENT),
     refused("management-up-down", MANAGEMENT),
     refused("mktun", (STANDALONE.0, "use: ip tuntap add dev tun0 mode tun")),
     refused("no-iv", ("it no longer exists", "remove it")),

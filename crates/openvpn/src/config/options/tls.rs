@@ -15,6 +15,8 @@ pub struct Tls {
     pub peer_fingerprints: Vec<String>,
     /// `cert` and `key`; optional for a client with a user name.
     pub identity: Option<Identity>,
+    /// `management-external-key`: the key that the management client holds, instead of [`Self::identity`].
+    pub external_key: Option<ExternalKey>,
     /// `askpass`: the source of the key's password. Without it, the password of an encrypted key is
     /// read from the terminal.
     pub askpass: Option<AskPass>,
@@ -57,6 +59,37 @@ pub struct Identity {
     pub extra: Option<Source>,
     /// `key`.
     pub key: Source,
+}
+
+/// A key that the management client holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalKey {
+    /// The certificate.
+    pub cert: ExternalCert,
+    /// `extra-certs`.
+    pub extra: Option<Source>,
+    /// The paddings of RSA signatures that the management client supports.
+    pub padding: Vec<Padding>,
+}
+
+/// The certificate of an [`ExternalKey`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExternalCert {
+    /// `cert`.
+    Source(Source),
+    /// `management-external-cert`: the management client finds it by this hint.
+    Ask(String),
+}
+
+/// A padding of RSA signatures.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// `nopadding`: this end makes it.
+    None,
+    /// `pkcs1`.
+    Pkcs1,
+    /// `pss`.
+    Pss,
 }
 
 /// The source of a key's password.

@@ -157,7 +157,7 @@ fn server_files() {
         ("password by plugin", "dh none | plugin /usr/lib/openvpn/openvpn-plugin-auth-pam.so login", Refused("plugin", "plugins")),
         ("no client certificates", "dh none | client-cert-not-required", Refused("client-cert-not-required", "certificate")),
         ("firewall by script", "dh none | script-security 2 | client-connect /etc/openvpn/up.sh", Refused("client-connect", "scripts")),
-        ("panel with management", "dh none | management 127.0.0.1 7505", Starts(&["management"])),
+        ("panel with management", "dh none | management 127.0.0.1 7505", Starts(&[])),
         ("controller with management", "dh none | management /run/ovpn.sock unix | management-client-auth", Refused("management-client-auth", "management")),
         ("site to site", "dh none | client-config-dir ccd | route 192.168.9.0 255.255.255.0 | push \"route 192.168.1.0 255.255.255.0\" | client-to-client", Starts(&[])),
         ("a client's line in the server's file", "dh none | iroute 192.168.9.0 255.255.255.0", Refused("iroute", "client-config-dir")),

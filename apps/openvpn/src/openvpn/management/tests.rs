@@ -1,0 +1,193 @@
+//! The interface with real sockets.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use adit_runtime::driver::{DialGate, Passage};
+
+use super::*;
+
+struct Config(String);
+
+impl adit_openvpn::config::Files for Config {
+    fn read(&self, _: &Path) -> std::io::Result<Vec<u8>> {
+        Ok(self.0.clone().into_bytes())
+    }
+}
+
+/// Opens the interface of a point-to-point end in a folder.
+fn open(folder: &Path, more: &str) -> (Management, PathBuf) {
+    let path = folder.join("management");
+    let text = format!(
+        "dev tun\nsecret k\ncipher AES-256-CBC\nifconfig 10.1.0.1 10.1.0.2\nremote 192.0.2.1 1194\n\
+         management {} unix\n{more}",
+        path.display()
+    );
+    let options = adit_openvpn::config::parse(&["x.conf".into()], &Config(text)).unwrap();
+    (Management::open(&options).unwrap().unwrap(), path)
+}
+
+/// A management client.
+struct Talk(BufReader<UnixStream>);
+
+impl Talk {
+    fn new(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.0.get_mut(), "{command}").unwrap();
+        self.line()
+    }
+
+    fn hears_nothing(&mut self) {
+        let stream = self.0.get_mut();
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let mut line = String::new();
+        assert!(self.0.read_line(&mut line).is_err(), "{line}");
+        let stream = self.0.get_mut();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    }
+}
+
+async fn serve<T: Send + 'static>(
+    management: &mut Management,
+    client: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let talked = tokio::task::spawn_blocking(client);
+    management.serve_while(talked).await.unwrap()
+}
+
+#[tokio::test]
+async fn further_clients_wait_until_the_first_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut management, path) = open(dir.path(), "");
+    serve(&mut management, move || {
+        let mut first = Talk::new(&path);
+        assert!(first.line().starts_with(">INFO:"));
+        let mut second = Talk::new(&path);
+        second.hears_nothing();
+        assert!(first.ask("pid").starts_with("SUCCESS: pid="));
+        drop(first);
+        assert!(second.line().starts_with(">INFO:"));
+        assert_eq!(second.ask("hold"), "SUCCESS: hold=0");
+        // The conversation ends on request, too.
+        assert_eq!(second.ask("quit"), "");
+        assert!(Talk::new(&path).line().starts_with(">INFO:"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_restart_of_the_program_keeps_the_conversation() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut management, path) = open(dir.path(), "");
+    let mut talk = serve(&mut management, move || {
+        let mut talk = Talk::new(&path);
+        talk.line();
+        talk.ask("state on");
+        talk
+    })
+    .await;
+    management.handle().state(&StateName::Reconnecting.into());
+    serve(&mut management, move || {
+        assert!(talk.line().starts_with(">STATE:"));
+        assert!(talk.ask("pid").starts_with("SUCCESS: pid="));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn log_lines_and_states_of_any_thread_reach_the_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut management, path) = open(dir.path(), "");
+    let handle = management.handle();
+    serve(&mut management, move || {
+        let mut talk = Talk::new(&path);
+        talk.line();
+        talk.ask("log on");
+        talk.ask("state on");
+        handle.0.log.push(1, tracing::Level::WARN, 1, "a line");
+        assert_eq!(talk.line(), ">LOG:1,W,a line");
+        handle.state(&StateName::Wait.into());
+        assert!(talk.line().ends_with(",WAIT,,,,,,"));
+    })
+    .await;
+}
+
+#[test]
+fn the_program_holds_until_it_is_released() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut management, path) = open(dir.path(), "management-hold\n");
+    let client = std::thread::spawn(move || {
+        let mut talk = Talk::new(&path);
+        talk.line();
+        assert_eq!(talk.line(), ">HOLD:Waiting for hold release:0");
+        assert_eq!(talk.ask("hold release"), "SUCCESS: hold release succeeded");
+    });
+    assert!(management.hold().unwrap().is_none());
+    client.join().unwrap();
+}
+
+#[test]
+fn passwords_are_asked_for_there() {
+    use super::super::key_files::Ask;
+    let dir = tempfile::tempdir().unwrap();
+    let (mut management, path) = open(dir.path(), "management-query-passwords\n");
+    assert!(management.asks_passwords());
+    let client = std::thread::spawn(move || {
+        let mut talk = Talk::new(&path);
+        talk.line();
+        assert_eq!(talk.line(), ">PASSWORD:Need 'Auth' username/password");
+        talk.ask("username Auth alice");
+        talk.ask("password Auth secret");
+        assert_eq!(talk.line(), ">PASSWORD:Need 'HTTP Proxy' password");
+        talk.ask("password \"HTTP Proxy\" other");
+        assert_eq!(talk.line(), ">PASSWORD:Need 'Private Key' password");
+        talk.ask("password \"Private Key\" third");
+        assert_eq!(talk.line(), ">PASSWORD:Verification Failed: 'Private Key'");
+    });
+    let mut ask = management.ask_there();
+    let login = ask.login("Auth", None).unwrap();
+    assert_eq!((login.username.as_str(), login.password.as_str()), ("alice", "secret"));
+    let login = ask.login("HTTP Proxy", Some("bob".into())).unwrap();
+    assert_eq!((login.username.as_str(), login.password.as_str()), ("bob", "other"));
+    assert_eq!(ask.key_password().unwrap().as_str(), "third");
+    assert!(ask.key_refused("wrong").is_err());
+    management.close();
+    client.join().unwrap();
+}
+
+#[tokio::test]
+async fn an_attempt_to_connect_waits_for_its_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "management-query-remote\nmanagement-query-proxy\nremote 192.0.2.2 1195\n";
+    let (mut management, path) = open(dir.path(), more);
+    let target = Target { host: "192.0.2.1".into(), port: 1194, ..Target::default() };
+    let second = Target { host: "192.0.2.2".into(), port: 1195, ..Target::default() };
+    let gate = management.handle().gate_of(vec![target.clone(), second], true, true);
+    let decided = gate.decide(&target).unwrap();
+    let client = tokio::task::spawn_blocking(move || {
+        let mut talk = Talk::new(&path);
+        talk.line();
+        assert_eq!(talk.line(), ">REMOTE:192.0.2.1,1194,udp");
+        talk.ask("remote SKIP");
+        assert_eq!(talk.line(), ">REMOTE:192.0.2.2,1195,udp");
+        talk.ask("remote MOD vpn.example 443");
+        assert_eq!(talk.line(), ">PROXY:1,UDP,vpn.example");
+        talk.ask("proxy NONE");
+    });
+    let passage = management.serve_while(decided).await;
+    let elsewhere = Target { host: "vpn.example".into(), port: 443, ..Target::default() };
+    assert_eq!(passage, Passage { target: elsewhere, proxy: Some(None) });
+    client.await.unwrap();
+}
