@@ -48,7 +48,7 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: handshake started", link.remote()),
         ServerEvent::Addresses(_) => {}
         ServerEvent::Told { link, message, .. } => {
-            say!(4, "{}: sent '{message}'", link.remote());
+            say!(4, "{}: sent '{}'", link.remote(), without_token(message));
         }
         ServerEvent::ClientUp(info) => {
             let inside = [info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string())];
@@ -119,9 +119,31 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
 }
 
 /// Formats `once`, `3 times`.
+/// Removes a token from a control message, because it is equivalent to a password.
+fn without_token(message: &str) -> String {
+    let hidden = |option: &str| match option.strip_prefix("auth-token ") {
+        Some(_) => "auth-token [hidden]".to_owned(),
+        None => option.to_owned(),
+    };
+    message.split(',').map(hidden).collect::<Vec<_>>().join(",")
+}
+
 fn times(count: u32) -> String {
     match count {
         1 => "once".to_owned(),
         _ => format!("{count} times"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_clients_stay_out_of_the_log() {
+        let message = "PUSH_REPLY,ping 10,auth-token SESS_ID_x/y+z==,peer-id 1";
+        let shown = without_token(message);
+        assert_eq!(shown, "PUSH_REPLY,ping 10,auth-token [hidden],peer-id 1");
+        assert_eq!(without_token("PUSH_REPLY,ping 10"), "PUSH_REPLY,ping 10");
     }
 }
