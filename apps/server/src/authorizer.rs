@@ -9,7 +9,7 @@ use adit_engine::{Identity, auth};
 use adit_pki::{Client, ClientState, GroupName, Store, User, UserState};
 
 use super::init::pki_fault;
-use super::login::{Attempt, LoginError, Logins, Users, shown};
+use super::login::{Attempt, LoggedIn, LoginError, Logins, Users, shown};
 use super::settings::Login;
 use adit_runtime::authorize::{Authorizer, ResponseFuture};
 use adit_runtime::control::LoginReport;
@@ -234,8 +234,9 @@ impl RegistryAuthorizer {
         };
         let reader = self.clone();
         match self.logins.check(attempt, move || reader.users()).await {
-            Ok(user) => {
+            Ok(LoggedIn { user, token }) => {
                 join_groups(&mut params.groups, &user.groups);
+                params.push.extend(token.map(|token| format!("auth-token {}", *token)));
                 auth::Response::Accept(params)
             }
             Err(error @ (LoginError::Paused(_) | LoginError::Busy)) => {

@@ -16,7 +16,7 @@ use crate::clients::open_store;
 use crate::engine_config;
 use crate::host_state::HostState;
 use crate::leases::Leases;
-use crate::login::UsedCodes;
+use crate::login::{Tokens, UsedCodes};
 use crate::privileges::claim;
 use crate::serve::filter_file;
 use crate::settings::{Nat, Settings};
@@ -97,7 +97,8 @@ impl Duty for ServerHelper {
                 files.users,
             ]
             .into(),
-            replaceable: [Leases::file(&paths), UsedCodes::file(&paths)].into(),
+            replaceable: [Leases::file(&paths), UsedCodes::file(&paths), Tokens::file(&paths)]
+                .into(),
             control: [paths.control_socket()].into(),
             own: Some(Box::new(NatCheck(settings.nat))),
             ..Policy::default()

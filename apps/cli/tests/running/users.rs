@@ -241,11 +241,17 @@ fn an_openvpn_client_answers_the_challenge_through_its_management_interface() {
     until("the client is up", || client.log().contains(UP));
     until("the server answers", || answers(&ns, "10.73.0.1"));
 
-    // openvpn repeats the answer when it reconnects, and a code works once.
+    // A token replaces the login when the client connects again.
     management.reconnect();
-    management.expect(">PASSWORD:Verification Failed: 'Auth'");
-    assert!(running.log().contains("the one-time code was used before"), "{}", running.log());
-    management.log_in("correct horse", &recovery);
     until("the client is up again", || client.log().matches(UP).count() == 2);
+
+    assert!(!running.log().contains("was used before"), "{}", running.log());
+
+    // A new password ends the session, and the client asks again.
+    with_password(&server, "server user passwd alice", "battery staple");
+    management.log_in("battery staple", &recovery);
+    until("the client is up once more", || client.log().matches(UP).count() == 3);
+    let changed = "user alice: the user's password or codes were changed";
+    assert!(running.log().contains(changed), "{}", running.log());
     assert!(server.adit("server user show alice").1.contains("on, 7 recovery"));
 }

@@ -193,8 +193,12 @@ fn a_servers_files_are_each_for_their_purpose_and_its_authoritys_key_for_none() 
     policy.check(&Request::Replace(leases.clone())).unwrap();
     policy.check(&Request::Commit(leases.clone())).unwrap();
     let used = data.join("used-codes.json");
-    policy.check(&Request::Replace(used.clone())).unwrap();
-    policy.check(&Request::Commit(used.clone())).unwrap();
+    let token = data.join("token.key");
+    for path in [&used, &token] {
+        policy.check(&Request::Replace(path.clone())).unwrap();
+        policy.check(&Request::Commit(path.clone())).unwrap();
+        assert!(policy.check(&Request::Read(path.clone())).is_err(), "{path:?}");
+    }
     policy.check(&Request::Control(control.clone())).unwrap();
     policy.check(&Request::Remove(control.clone())).unwrap();
 
@@ -204,7 +208,7 @@ fn a_servers_files_are_each_for_their_purpose_and_its_authoritys_key_for_none() 
     for path in [key.as_path(), Path::new("/etc/shadow"), &dir.join("vpn"), &control] {
         assert!(policy.check(&Request::Read(path.to_owned())).is_err(), "{path:?}");
     }
-    for path in readable.iter().chain([&leases, &used, &key]) {
+    for path in readable.iter().chain([&leases, &used, &token, &key]) {
         assert!(policy.check(&write(path)).is_err(), "{path:?}");
         assert!(policy.check(&Request::Remove(path.clone())).is_err(), "{path:?}");
         assert!(policy.check(&Request::Control(path.clone())).is_err(), "{path:?}");

@@ -1,6 +1,7 @@
 //! Logins of users with passwords and one-time codes.
 
 mod limits;
+mod tokens;
 mod used_codes;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use zeroize::Zeroizing;
 
 use super::init::pki_fault;
 use limits::LoginLimits;
+pub(super) use tokens::Tokens;
 use used_codes::CodeUse;
 pub(super) use used_codes::UsedCodes;
 
@@ -38,6 +40,7 @@ pub(super) type Users = Arc<HashMap<String, User>>;
 #[derive(Debug)]
 pub(super) struct Logins {
     used: UsedCodes,
+    tokens: Tokens,
     limits: Mutex<LoginLimits>,
     slots: Arc<Semaphore>,
     waiting: AtomicUsize,
@@ -89,6 +92,16 @@ pub(super) enum Refusal {
     CodeWrong,
     CodeUsed,
     CodeNotRecorded,
+    TokenInvalid,
+}
+
+/// A user who has logged in.
+#[derive(Debug)]
+pub(super) struct LoggedIn {
+    /// The user.
+    pub(super) user: User,
+    /// The token with which the client connects again, if the user has codes.
+    pub(super) token: Option<Zeroizing<String>>,
 }
 
 impl fmt::Display for Refusal {
@@ -104,6 +117,7 @@ impl fmt::Display for Refusal {
             Self::CodeWrong => "wrong one-time code; are the clocks right?",
             Self::CodeUsed => "the one-time code was used before",
             Self::CodeNotRecorded => "the use of the recovery code cannot be recorded",
+            Self::TokenInvalid => "the token from the last login is not valid any more",
         };
         f.write_str(text)
     }
@@ -128,6 +142,7 @@ impl Logins {
         let cores = available_parallelism().map_or(1, usize::from);
         Ok(Self {
             used: UsedCodes::open(paths),
+            tokens: Tokens::open(paths)?,
             limits: Mutex::default(),
             slots: Arc::new(Semaphore::new((cores / 2).clamp(1, MAX_VERIFICATIONS))),
             waiting: AtomicUsize::new(0),
@@ -144,7 +159,7 @@ impl Logins {
         self: &Arc<Self>,
         attempt: Attempt,
         users: impl FnOnce() -> Result<Users, Fault> + Send + 'static,
-    ) -> Result<User, LoginError> {
+    ) -> Result<LoggedIn, LoginError> {
         let (address, name) = (attempt.address, attempt.user.clone());
         if let Err(pause) = self.limits().begin(clock::now(), address, &name) {
             self.paused.fetch_add(1, Relaxed);
@@ -172,7 +187,7 @@ impl Logins {
         self: &Arc<Self>,
         attempt: Attempt,
         users: impl FnOnce() -> Result<Users, Fault> + Send + 'static,
-    ) -> Result<User, LoginError> {
+    ) -> Result<LoggedIn, LoginError> {
         let Some(waiting) = Waiting::enter(&self.waiting) else { return Err(LoginError::Busy) };
         let slot = Arc::clone(&self.slots).acquire_owned().await;
         let slot = slot.map_err(|_| LoginError::Busy)?;
@@ -186,17 +201,38 @@ impl Logins {
             })?;
             let now = clock::unix_time().0;
             let user = users.get(&attempt.user);
-            this.verify(user, &attempt, now).map_err(LoginError::Refused)?;
-            user.cloned().ok_or(LoginError::Refused(Refusal::NoSuchUser))
+            let since = this.verify(user, &attempt, now).map_err(LoginError::Refused)?;
+            let user = user.cloned().ok_or(LoginError::Refused(Refusal::NoSuchUser))?;
+            let token = user.totp.is_some();
+            let token = token.then(|| this.tokens.issue(&user, &attempt.client, since));
+            Ok(LoggedIn { user, token })
         });
         verified.await.unwrap_or_else(|error| {
             Err(LoginError::Broken(format!("the password check failed: {error}")))
         })
     }
 
-    /// Verifies a login at `now` (seconds since 1970). Each login computes one hash, whether the user exists or not, so that
-    /// the time does not tell which names are known.
-    fn verify(&self, user: Option<&User>, attempt: &Attempt, now: u64) -> Result<(), Refusal> {
+    /// Verifies a login at `now` (seconds since 1970). Returns the time of the login, which for a token is earlier.
+    fn verify(&self, user: Option<&User>, attempt: &Attempt, now: u64) -> Result<u64, Refusal> {
+        if Tokens::is_token(&attempt.password) {
+            let revision = user.map(|user| user.revision);
+            let of_user = (attempt.user.as_str(), revision);
+            let issued = self.tokens.verify(&attempt.password, of_user, &attempt.client, now);
+            let (user, issued) = user.zip(issued).ok_or(Refusal::TokenInvalid)?;
+            admitted(user, attempt)?;
+            return Ok(issued);
+        }
+        self.verify_password(user, attempt, now).map(|()| now)
+    }
+
+    /// Verifies a password and a code. Each login computes one hash, whether the user exists or not, so that the time does
+    /// not tell which names are known.
+    fn verify_password(
+        &self,
+        user: Option<&User>,
+        attempt: &Attempt,
+        now: u64,
+    ) -> Result<(), Refusal> {
         let has_codes = user.is_some_and(|user| user.totp.is_some());
         let sent = Credentials::parse(&attempt.password, has_codes).map_err(Refusal::Malformed)?;
         let hash = user.map_or(&self.no_user, |user| &user.password);
@@ -205,12 +241,7 @@ impl Logins {
         if !correct {
             return Err(Refusal::WrongPassword);
         }
-        if user.state == UserState::Disabled {
-            return Err(Refusal::Disabled);
-        }
-        if !user.may_use(&attempt.client) {
-            return Err(Refusal::OtherClient);
-        }
+        admitted(user, attempt)?;
         match (has_codes, &sent.code) {
             (true, Some(code)) => match self.used.redeem(user, code, now) {
                 CodeUse::Accepted => Ok(()),
@@ -219,7 +250,6 @@ impl Logins {
                 CodeUse::NotRecorded => Err(Refusal::CodeNotRecorded),
             },
             (true, None) => Err(Refusal::CodeMissing),
-            (false, _) if attempt.code_required => Err(Refusal::CodeNotSetUp),
             (false, _) => Ok(()),
         }
     }
@@ -238,6 +268,20 @@ impl Logins {
     fn limits(&self) -> MutexGuard<'_, LoginLimits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Checks whether a user may log in, apart from the password and the code.
+fn admitted(user: &User, attempt: &Attempt) -> Result<(), Refusal> {
+    if user.state == UserState::Disabled {
+        return Err(Refusal::Disabled);
+    }
+    if !user.may_use(&attempt.client) {
+        return Err(Refusal::OtherClient);
+    }
+    if attempt.code_required && user.totp.is_none() {
+        return Err(Refusal::CodeNotSetUp);
+    }
+    Ok(())
 }
 
 /// A place in the queue of logins. It is released on drop.

@@ -42,10 +42,10 @@ impl Setup {
     }
 
     fn verify(&self, password: &str) -> Result<(), Refusal> {
-        self.logins.verify(Some(&self.user), &attempt(password), NOW)
+        self.logins.verify(Some(&self.user), &attempt(password), NOW).map(drop)
     }
 
-    async fn check(&self, attempt: Attempt) -> Result<User, LoginError> {
+    async fn check(&self, attempt: Attempt) -> Result<LoggedIn, LoginError> {
         let users = HashMap::from([("alice".to_owned(), self.user.clone())]);
         self.logins.check(attempt, move || Ok(Arc::new(users))).await
     }
@@ -121,6 +121,43 @@ fn a_recovery_code_replaces_a_one_time_code_once() {
     assert_eq!(setup.verify(&field), Err(Refusal::CodeUsed));
     let other = format!("{PASSWORD}abcd-efgh-2345-67zy");
     assert_eq!(setup.verify(&other), Err(Refusal::CodeWrong));
+}
+
+/// In each case everything but one is right.
+#[tokio::test]
+async fn a_token_replaces_the_login_until_a_right_of_its_user_ends() {
+    let without = Setup::new();
+    assert!(without.check(attempt(PASSWORD)).await.unwrap().token.is_none());
+    let mut setup = Setup::with_codes();
+    let now = clock::unix_time().0;
+    let password = format!("{PASSWORD}{}", setup.code(now));
+    let first = setup.check(attempt(&password)).await.unwrap().token.unwrap();
+    // The token is renewed with the time of the login, so it does not last longer.
+    let again = setup.check(attempt(&first)).await.unwrap().token.unwrap();
+    assert_eq!(first, again);
+    let verify = |user: &User, attempt: &Attempt| {
+        setup.logins.verify(Some(user), attempt, clock::unix_time().0).map(drop)
+    };
+    let token = || attempt(&first);
+    assert_eq!(verify(&setup.user, &token()), Ok(()));
+    let disabled = User { state: UserState::Disabled, ..setup.user.clone() };
+    assert_eq!(verify(&disabled, &token()), Err(Refusal::Disabled));
+    let bound = User { clients: vec!["phone".parse().unwrap()], ..setup.user.clone() };
+    assert_eq!(verify(&bound, &token()), Err(Refusal::OtherClient));
+    let phone = Attempt { client: "phone".into(), ..token() };
+    assert_eq!(verify(&setup.user, &phone), Err(Refusal::TokenInvalid));
+    let changed = User { revision: 1, ..setup.user.clone() };
+    assert_eq!(verify(&changed, &token()), Err(Refusal::TokenInvalid));
+    let plain = User { totp: None, ..setup.user.clone() };
+    let required = Attempt { code_required: true, ..token() };
+    assert_eq!(verify(&plain, &required), Err(Refusal::CodeNotSetUp));
+    let unknown = setup.logins.verify(None, &token(), now);
+    assert_eq!(unknown, Err(Refusal::TokenInvalid));
+    // Wrong tokens are failures like wrong passwords.
+    setup.user.revision = 1;
+    let refused = setup.check(attempt(&first)).await;
+    assert!(matches!(refused, Err(LoginError::Refused(Refusal::TokenInvalid))), "{refused:?}");
+    assert_eq!(setup.logins.report().failed, 1);
 }
 
 #[tokio::test]
