@@ -22,8 +22,10 @@ impl KeyHolder for Openssl {
         assert!(self.makes(form), "{form:?}");
         let path = |name: &str| -> PathBuf { self.dir.path().join(name) };
         std::fs::write(path("data"), data).unwrap();
+        // The command signs only what could be a digest. To decrypt is the same operation.
+        let operation = if form == SignatureForm::Raw { "-decrypt" } else { "-sign" };
         let mut args =
-            vec!["pkeyutl", "-sign", "-inkey", "key", "-in", "data", "-out", "signature"];
+            vec!["pkeyutl", operation, "-inkey", "key", "-in", "data", "-out", "signature"];
         match form {
             SignatureForm::Ecdsa => {}
             SignatureForm::Pkcs1 => args.extend(["-pkeyopt", "rsa_padding_mode:pkcs1"]),
