@@ -11,7 +11,7 @@ use adit_pki::{Client, ClientState, GroupName, Store, User, UserState};
 use super::init::pki_fault;
 use super::login::{Attempt, LoggedIn, LoginError, Logins, Users, shown};
 use super::settings::Login;
-use adit_runtime::authorize::{Authorizer, ResponseFuture};
+use adit_runtime::authorize::{Authorizer, PendingSender, ResponseFuture};
 use adit_runtime::control::LoginReport;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper::files;
@@ -209,12 +209,16 @@ impl RegistryAuthorizer {
         let mut params = match decided.await {
             Ok(Ok(Ok(params))) => params,
             Ok(Ok(Err(reason))) if reason == DISABLED => return auth::Response::Later(reason),
-            Ok(Ok(Err(reason))) => return auth::Response::Reject(reason),
+            Ok(Ok(Err(reason))) => return auth::Response::Reject(reason.into()),
             Ok(Err(fault)) => {
-                return auth::Response::Reject(format!("the registry cannot be read: {fault}"));
+                return auth::Response::Reject(
+                    format!("the registry cannot be read: {fault}").into(),
+                );
             }
             Err(error) => {
-                return auth::Response::Reject(format!("the registry check failed: {error}"));
+                return auth::Response::Reject(
+                    format!("the registry check failed: {error}").into(),
+                );
             }
         };
         let login = self.login();
@@ -242,7 +246,7 @@ impl RegistryAuthorizer {
             Err(error @ (LoginError::Paused(_) | LoginError::Busy)) => {
                 auth::Response::Later(error.to_string())
             }
-            Err(error) => auth::Response::Reject(format!("user {name}: {error}")),
+            Err(error) => auth::Response::Reject(format!("user {name}: {error}").into()),
         }
     }
 }
@@ -285,8 +289,8 @@ fn join_groups(all: &mut Vec<String>, more: &[GroupName]) {
 }
 
 impl Authorizer for RegistryAuthorizer {
-    fn authorize(&self, identity: Identity) -> ResponseFuture {
-        Box::pin(self.clone().respond(identity))
+    fn authorize(&self, identity: Box<Identity>, _pending: PendingSender) -> ResponseFuture {
+        Box::pin(self.clone().respond(*identity))
     }
 }
 
@@ -379,10 +383,14 @@ mod tests {
         let store = open_store(&paths).unwrap();
         let login = Login::CertificatePassword;
         let authority = RegistryAuthorizer::new(store, &paths, login).unwrap();
-        let ask = async |serial: &str, user| match authority.authorize(identity(serial, user)).await
+        let ask = async |serial: &str, user| match authority
+            .authorize(Box::new(identity(serial, user)), PendingSender::none())
+            .await
         {
             auth::Response::Accept(params) => Ok(params.groups),
-            auth::Response::Reject(reason) | auth::Response::Later(reason) => Err(reason),
+            auth::Response::Reject(reason) => Err(reason.log),
+            auth::Response::Later(reason) => Err(reason),
+            other => panic!("{other:?}"),
         };
         let right = Some(("alice", "correct horse"));
         assert_eq!(ask(&serial, right).await.unwrap(), ["devices", "staff"]);

@@ -167,6 +167,7 @@ pub(super) fn config(
         leases: kept.chain(offer.leases).collect(),
         force_cookie: false,
         authorize: true,
+        checks: Default::default(),
         compress_migrate: false,
     })
 }

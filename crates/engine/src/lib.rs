@@ -18,7 +18,7 @@ mod time;
 mod token_bucket;
 
 pub use address_quota::AddressQuota;
-pub use auth::{Identity, MAX_GROUPS, is_group_name};
+pub use auth::{CertificateFacts, Identity, MAX_GROUPS, is_group_name};
 pub use command::{Command, DataFormat, Notice, PeerId};
 pub use link::{Family, Link, SocketId, Target, Transport};
 pub use network::Network;

@@ -180,6 +180,10 @@ pub fn restarting(reason: &Reason, server: &str, hand_window: u64) {
         Reason::RemoteExit => {
             say!(1, "[{server}] Connection reset, restarting [remote-exit]");
         }
+        Reason::AuthFailed(words) | Reason::AuthTokenRefused(words) => {
+            let words = if words.is_empty() { String::new() } else { format!(",{words}") };
+            say!(1, "AUTH: Received control message: AUTH_FAILED{words}");
+        }
         Reason::NoAnswer => say!(1, "Server poll timeout, restarting"),
         Reason::ConnectionReset => say!(1, "Connection reset, restarting [0]"),
         Reason::RestartRequested => {
@@ -202,6 +206,7 @@ pub fn restart_cause(reason: &Reason) -> &'static str {
         Reason::ConnectionReset => "connection-reset",
         Reason::RestartRequested => "SIGUSR1",
         Reason::AuthFailed(_) => "auth-failure",
+        Reason::AuthTokenRefused(_) => "auth-failure (auth-token)",
         _ => "connection-failed",
     }
 }
@@ -235,7 +240,7 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
             let label = || format!("{} ", real(remote));
             initial_packet(label, remote, *session);
         }
-        ServerEvent::Addresses(_) => {}
+        ServerEvent::Addresses(_) | ServerEvent::ChallengeResponse { .. } => {}
         ServerEvent::Told { peer, link, name, message } => {
             let label = || sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
             say!(3, "{} SENT CONTROL [{name}]: '{message}' (status=1)", label());

@@ -104,6 +104,8 @@ pub(super) fn log_event(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::Rekeyed(peer, key_id) => {
             say!(3, "{}: new data key ({key_id})", label(peer));
         }
+        // The response may be a secret.
+        ServerEvent::ChallengeResponse { .. } => {}
         ServerEvent::Note(peer, text) => match peer {
             Some(peer) => say!(2, "{}: {text}", label(peer)),
             None => say!(2, "{text}"),

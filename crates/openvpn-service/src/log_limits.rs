@@ -18,7 +18,7 @@ pub(super) fn is_logged(
     };
     let (source, kind, text) = match event {
         // These events cause no lines.
-        ServerEvent::Addresses(_) => return true,
+        ServerEvent::Addresses(_) | ServerEvent::ChallengeResponse { .. } => return true,
         ServerEvent::Accepted(link) => (stranger(link), Kind::Accepted, ""),
         ServerEvent::HandshakeStarted(link, _) => (stranger(link), Kind::HandshakeStarted, ""),
         ServerEvent::HandshakeFailed(link, reason) => {
@@ -91,6 +91,7 @@ mod tests {
     fn info() -> ClientInfo {
         ClientInfo {
             peer: PEER,
+            session: 0,
             identity: identity(),
             username: None,
             link: link("192.0.2.1"),

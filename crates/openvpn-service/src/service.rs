@@ -18,6 +18,7 @@ use super::release_memory::MemoryRelease;
 use super::sessions::Sessions;
 use super::sockets::{bind, listen};
 use super::{Command, Handle, Hooks, MacLimits, Options, Selector};
+use adit_runtime::authorize::Authorizer;
 use adit_runtime::clock::{WallClock, now, unix_time};
 use adit_runtime::control::{self, Request, Response, SharedProfile, StatusReport, TunReport};
 use adit_runtime::driver::{Driver, Endpoint, Event, Sockets};
@@ -133,6 +134,7 @@ impl Service {
                 listening,
                 tun: tun_report(&host),
                 filter: options.filter.take(),
+                authorizer: Arc::clone(&options.authorizer),
                 shared: BTreeMap::new(),
             };
             running.warn_of_unknown();
@@ -167,6 +169,7 @@ struct Running<'a> {
     listening: Vec<Endpoint>,
     tun: Option<TunReport>,
     filter: Option<filter::LiveFilter>,
+    authorizer: Arc<dyn Authorizer>,
     /// Profiles that two devices use, by name.
     shared: BTreeMap<String, SharedProfile>,
 }
@@ -322,6 +325,9 @@ impl Running<'_> {
         }
         if let ServerEvent::UsedElsewhere(used) = event {
             self.share(used);
+        }
+        if let ServerEvent::ChallengeResponse { session, text } = event {
+            self.authorizer.challenge_response(*session, text.clone());
         }
         self.sessions.record(now(), event);
         self.hooks.event(event);

@@ -116,6 +116,7 @@ impl Sessions {
             | ServerEvent::Refused(..)
             | ServerEvent::Unauthentic(_)
             | ServerEvent::UsedElsewhere(_)
+            | ServerEvent::ChallengeResponse { .. }
             | ServerEvent::Note(..)
             | ServerEvent::Warning(..) => {}
         }

@@ -45,6 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         leases: Vec::new(),
         force_cookie: false,
         authorize: false,
+        checks: Default::default(),
         compress_migrate: false,
     };
     let engine = ServerEngine::new(config, seed()?, now(began), UnixTime(unix))?;

@@ -5,6 +5,7 @@
 
 use adit_crypto::CryptoError;
 use adit_engine::Link;
+use adit_engine::auth::Rejection;
 
 use crate::keys::KeyMethod2Error;
 use crate::negotiate::{
@@ -98,9 +99,24 @@ pub enum Reason {
     /// The authorization did not respond in time.
     #[error("the authorization took longer than the hand-window")]
     AuthorizationTimeout,
+    /// The client sent no user name, which this server requires.
+    #[error("the client sent no user name and password")]
+    NoUsername,
+    /// The user name is too long to be the name of a session.
+    #[error("the user name is too long to be a common name")]
+    UsernameTooLong,
+    /// `opt-verify`: the client has another value of this option.
+    #[error("opt-verify: the client's {0} differs")]
+    OptionsDiffer(&'static str),
+    /// The client's token is not authentic, or belongs to another user or session.
+    #[error("the token is not valid for this user")]
+    TokenInvalid,
+    /// The client's token is too old.
+    #[error("the token has expired")]
+    TokenExpired,
     /// The authorization rejected the client.
     #[error("{0}")]
-    Rejected(String),
+    Rejected(Rejection),
     /// The authorization rejected the client for now.
     #[error("{0}")]
     RejectedForNow(String),
@@ -197,6 +213,13 @@ pub enum Reason {
     #[error("the server sent HALT: {0}")]
     Halted(String),
 
+    /// The check of the server's certificate (`tls-verify`) did not accept it.
+    #[error("the server was not accepted: {0}")]
+    ServerRejected(String),
+    /// There is no user name and password.
+    #[error("no user name and password: {0}")]
+    NoCredentials(String),
+
     /// The path from this host to the other end changed.
     #[error("the network changed")]
     NetworkChanged,
@@ -258,6 +281,11 @@ impl Reason {
             Self::SilentStream => (Peer, "silent-stream"),
             Self::Unproven => (Peer, "unproven"),
             Self::AuthorizationTimeout => (Environment, "authorization-timeout"),
+            Self::NoUsername => (Peer, "no-user-name"),
+            Self::UsernameTooLong => (Peer, "user-name-too-long"),
+            Self::OptionsDiffer(_) => (Peer, "options-differ"),
+            Self::TokenInvalid => (Peer, "token-invalid"),
+            Self::TokenExpired => (Peer, "token-expired"),
             Self::Rejected(_) => (Peer, "rejected"),
             Self::RejectedForNow(_) => (Environment, "rejected-for-now"),
             Self::NoCommonCipher(_) => (Peer, "no-common-cipher"),
@@ -289,6 +317,8 @@ impl Reason {
             Self::AuthTokenRefused(_) => (Peer, "auth-token-refused"),
             Self::ServerRestart(_) => (Peer, "server-restart"),
             Self::Halted(_) => (Peer, "halted"),
+            Self::ServerRejected(_) => (Peer, "server-rejected"),
+            Self::NoCredentials(_) => (Operator, "no-credentials"),
             Self::NetworkChanged => (Environment, "network-changed"),
             Self::RestartRequested => (Operator, "restart-requested"),
             Self::EndRequested => (Operator, "end-requested"),
@@ -304,6 +334,8 @@ impl Reason {
             Self::NoCommonCipher(_) => {
                 "Data channel cipher negotiation failed (no shared cipher)".into()
             }
+            Self::TokenInvalid | Self::TokenExpired => "SESSION: token expired".into(),
+            Self::Rejected(rejection) => rejection.peer.clone().unwrap_or_default(),
             Self::RejectedForNow(_)
             | Self::ServerFull
             | Self::NoFreeAddress
@@ -350,6 +382,8 @@ mod tests {
         assert_eq!(wire(Reason::Kicked("room".into())), "room");
         assert_eq!(wire(Reason::RejectedForNow("later".into())), "later");
         assert_eq!(wire(Reason::Rejected("no such user".into())), "", "the log has it");
+        let told = Rejection::with_text("no such user", "try again");
+        assert_eq!(wire(Reason::Rejected(told)), "try again");
         assert_eq!(wire(Reason::PushTooLong(PushTooLong("route".into()))), "");
         let refused = CipherRefused { offered: vec!["BF-CBC".into()], allowed: Vec::new() };
         assert!(wire(refused.into()).ends_with("(no shared cipher)"));

@@ -204,6 +204,7 @@ fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
         leases: Vec::new(),
         force_cookie: false,
         authorize: false,
+        checks: Default::default(),
         compress_migrate: false,
     })
 }

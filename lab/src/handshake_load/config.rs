@@ -128,7 +128,7 @@ pub fn of(settings: Settings, tls: ClientTls) -> ClientConfig {
         connect_retry_max: None,
         server_poll_timeout: Duration::from_secs(10),
         credentials: None,
-        retry_auth: false,
+        auth: Default::default(),
         pull_filters: Default::default(),
         keepalive: Default::default(),
         check: false,

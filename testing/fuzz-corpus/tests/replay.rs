@@ -26,6 +26,7 @@ macro_rules! targets {
 }
 
 targets! {
+    auth_token in "../../fuzz/fuzz_targets/auth_token.rs",
     config in "../../fuzz/fuzz_targets/config.rs",
     control_packet in "../../fuzz/fuzz_targets/control_packet.rs",
     dns_answer in "../../fuzz/fuzz_targets/dns_answer.rs",

@@ -23,7 +23,7 @@ use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
 use adit_openvpn_data::OpenVpnFormat;
 
-use adit_runtime::authorize::CertificateOnly;
+use adit_runtime::authorize::Authorizer;
 use adit_runtime::clock::{WallClock, now, unix_time};
 use adit_runtime::control::{self, CertificateReport, Request, Response, StatusReport};
 use adit_runtime::driver::{
@@ -70,6 +70,8 @@ pub(crate) struct Options {
     pub tick: Duration,
     /// Decides on attempts to connect.
     pub gate: Option<Arc<dyn DialGate>>,
+    /// Answers the engine's questions, such as those for a password.
+    pub authorizer: Arc<dyn Authorizer>,
 }
 
 /// The changes to the host for a tunnel that is up.
@@ -253,7 +255,7 @@ impl Client {
         let (plane, upcalls) = adit_openvpn_data::start(config, None, now)
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
         let planes = PlaneBackend::new(plane, upcalls, streams);
-        let mut driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
+        let mut driver = Driver::new(engine, planes, sockets, options.authorizer)?;
         if let Some(gate) = options.gate {
             driver.set_gate(gate);
         }
@@ -495,6 +497,8 @@ impl<E: DrivenEngine> Running<'_, E> {
             | ClientEvent::Reverified { .. }
             | ClientEvent::Pushed(_)
             | ClientEvent::Echo(_)
+            | ClientEvent::AuthPending(_)
+            | ClientEvent::ServerInfo(_)
             | ClientEvent::Note(_)
             | ClientEvent::Warning(_) => {}
         }

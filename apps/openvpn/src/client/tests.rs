@@ -11,6 +11,7 @@ use adit_engine::Target;
 use adit_openvpn::client::{ClientConfig, Remote};
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, CommonTlsOptions, Pem};
+use adit_runtime::authorize::CertificateOnly;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::*;
@@ -114,6 +115,7 @@ fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {
         allow_recursive: false,
         tick,
         gate: None,
+        authorizer: Arc::new(CertificateOnly),
     }
 }
 

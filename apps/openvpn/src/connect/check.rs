@@ -3,12 +3,13 @@
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::Instant;
 use adit_linux::privileges::Capability;
 use adit_openvpn::Reason;
-use adit_openvpn::client::{ClientEvent, TunnelConfig};
+use adit_openvpn::client::{ClientAuth, ClientEvent, TunnelConfig};
 use serde::Serialize;
 
 use super::ping::{echo, who_has};
@@ -16,6 +17,7 @@ use super::{ConnectOptions, NO_DEVICE, explain, read};
 use crate::client::{self, Client, Hooks, HostReport, Next, Traffic};
 use crate::config_files::Configs;
 use crate::openvpn;
+use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::now;
 use adit_runtime::driver::{Dialled, ResolveRetry};
 use adit_runtime::fault::Fault;
@@ -175,7 +177,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
     dial.connect_timeout = engine.server_poll_timeout;
     engine.remotes.iter_mut().for_each(|remote| remote.target.wait = None);
     engine.settings.hand_window = engine.settings.hand_window.min(HANDSHAKE);
-    engine.retry_auth = false;
+    engine.auth = ClientAuth::default();
     let options = client::Options {
         engine: engine.into(),
         listen: None,
@@ -187,6 +189,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
         control: None,
         tick: TICK,
         gate: None,
+        authorizer: Arc::new(CertificateOnly),
     };
     adit_runtime::async_runtime()?.block_on(async {
         match Client::open(options)?.run(checker).await? {

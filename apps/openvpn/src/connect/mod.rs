@@ -6,6 +6,7 @@ mod ping;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_linux::privileges::Capability;
@@ -120,7 +121,7 @@ fn read(wanted: &ConnectOptions, files: &Configs) -> Result<Profile, Fault> {
     let now = unix_time().0;
     tls.validity(now)?;
     let wrap = openvpn::wrap(&options)?;
-    let credentials = client.auth_user_pass.as_ref().map(openvpn::credentials).transpose()?;
+    let credentials = openvpn::first_login(&client, &mut openvpn::Terminal)?;
     let order = openvpn::order(&client.dial)?;
     let engine =
         openvpn::client_config(&options, &client, wrap, tls.client()?, credentials, &order)?;
@@ -151,6 +152,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             allow_recursive: profile.options.routes.allow_recursive,
             tick: Duration::from_secs(1),
             gate: None,
+            authorizer: Arc::new(openvpn::LoginSource::new(&profile.client)),
         })?;
         privileges::drop(
             &PrivilegeOptions::default(),
@@ -390,7 +392,10 @@ impl Hooks for ConnectLog<'_> {
                 tracing::warn!("{lost}: {reason}: retrying");
                 self.up = false;
             }
-            ClientEvent::Stopped(_) | ClientEvent::Echo(_) => {}
+            ClientEvent::Stopped(_)
+            | ClientEvent::Echo(_)
+            | ClientEvent::AuthPending(_)
+            | ClientEvent::ServerInfo(_) => {}
             ClientEvent::Note(text) => say!(2, "{text}"),
             ClientEvent::Path(path) => say!(3, "{path}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),

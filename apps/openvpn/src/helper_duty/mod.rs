@@ -238,6 +238,7 @@ impl Scope {
                 self.policy.replaceable.insert(persist.path.clone());
             }
         }
+        self.readable_source(server.token_secret.as_ref());
         if let Some(path) = &server.filter {
             self.policy.add_rules(path);
         }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::command::Counters;
@@ -13,11 +14,13 @@ use adit_openvpn::config::{ClientOptions, DialOptions, Options, PeerKeys, Remap,
 use adit_openvpn::data_format::BlockSuite;
 use adit_openvpn::negotiate::DnsOptions;
 
+use super::login::{self, LoginSource};
 use super::management::{self, ClientReports};
 use super::status::{Status, StatusFile, Totals};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, p2p};
 use crate::client::{self, Client, Hooks, HostReport, Kind, ListenSocket, Traffic};
 use adit_openvpn_service::compat_log;
+use adit_runtime::authorize::Authorizer;
 use adit_runtime::clock::unix_time;
 use adit_runtime::control::CertificateReport;
 use adit_runtime::driver::{DialSettings, Dialled, Endpoint};
@@ -37,6 +40,7 @@ pub(super) struct PreparedClient {
     pub(super) status: Option<(StatusFile, Duration)>,
     pub(super) certificate: Option<CertificateReport>,
     pub(super) management: Option<management::Handle>,
+    pub(super) authorizer: Arc<dyn Authorizer>,
 }
 
 pub(super) fn prepare(
@@ -53,8 +57,7 @@ pub(super) fn prepare(
     let wrap = key_files::wrap(options)?;
     let order = order(&role.dial)?;
     let dial = convert::dial_settings(options, &role.dial, ask)?;
-    let login = role.auth_user_pass.as_ref();
-    let credentials = login.map(|from| key_files::credentials_asking(from, ask)).transpose()?;
+    let credentials = login::first_login(role, ask)?;
     let client_tls = tls.client_asking(ask)?;
     let engine = convert::client_config(options, role, wrap, client_tls, credentials, &order)?;
     Ok(PreparedClient {
@@ -65,6 +68,7 @@ pub(super) fn prepare(
         status: open_status(options),
         certificate: tls.nearest_expiry(now),
         management: None,
+        authorizer: Arc::new(LoginSource::new(role)),
     })
 }
 
@@ -100,7 +104,8 @@ pub(super) async fn run(
     retry_max: Option<u32>,
     ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
-    let PreparedClient { engine, dial, listen, early, status, certificate, management } = prepared;
+    let PreparedClient { engine, dial, listen, early, status, certificate, management, authorizer } =
+        prepared;
     let gate = management.as_ref().map(|handle| handle.gate(options));
     let client = Client::open(client::Options {
         engine,
@@ -112,6 +117,7 @@ pub(super) async fn run(
         persist_tun: options.device.persist || matches!(options.role, Role::Peer(_)),
         control: super::server::own_control_socket(),
         allow_recursive: options.routes.allow_recursive,
+        authorizer,
         tick: Duration::from_secs(1),
         gate,
     })?;
@@ -266,7 +272,10 @@ impl Hooks for ClientHooks<'_> {
             ClientEvent::Stopped(Reason::Halted(words)) => {
                 say!(1, "Connection halted by the server ('{words}')");
             }
-            ClientEvent::Stopped(_) | ClientEvent::Echo(_) => {}
+            ClientEvent::Stopped(_)
+            | ClientEvent::Echo(_)
+            | ClientEvent::AuthPending(_)
+            | ClientEvent::ServerInfo(_) => {}
             ClientEvent::Note(text) => say!(3, "{text}"),
             ClientEvent::Path(path) => say!(3, "{path}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),

@@ -9,7 +9,7 @@ use adit_engine::{Identity, auth};
 use adit_openvpn::config::{ClientFile, ClientRules, client_file_name};
 use tokio::sync::oneshot;
 
-use adit_runtime::authorize::{Authorizer, ResponseFuture};
+use adit_runtime::authorize::{Authorizer, PendingSender, ResponseFuture};
 use adit_runtime::helper::files;
 
 /// The maximum number of clients that wait for their files: as many as may wait for any response.
@@ -78,7 +78,7 @@ fn serve(source: &Source, jobs: &Receiver<AuthJob>) {
 }
 
 impl Authorizer for ClientConfigDir {
-    fn authorize(&self, identity: Identity) -> ResponseFuture {
+    fn authorize(&self, identity: Box<Identity>, _pending: PendingSender) -> ResponseFuture {
         let (reply, answer) = oneshot::channel();
         let submitted = self.submit(AuthJob { name: identity.common_name, reply });
         Box::pin(async move {
@@ -86,7 +86,7 @@ impl Authorizer for ClientConfigDir {
                 Ok(()) => answer.await.unwrap_or_else(|_| {
                     auth::Response::Reject("client-config-dir: its reader ended".into())
                 }),
-                Err(reason) => auth::Response::Reject(reason),
+                Err(reason) => auth::Response::Reject(reason.into()),
             }
         })
     }
@@ -95,12 +95,12 @@ impl Authorizer for ClientConfigDir {
 impl Source {
     fn authorize_name(&self, name: &str) -> auth::Response {
         match self.find(name) {
-            Ok(Some(file)) if file.disabled => auth::Response::Reject(format!(
-                "client-config-dir: the file of '{name}' says disable"
-            )),
+            Ok(Some(file)) if file.disabled => auth::Response::Reject(
+                format!("client-config-dir: the file of '{name}' says disable").into(),
+            ),
             Ok(Some(file)) => auth::Response::Accept(file.grant),
             Ok(None) => auth::Response::Accept(auth::ClientParams::default()),
-            Err(reason) => auth::Response::Reject(format!("client-config-dir: {reason}")),
+            Err(reason) => auth::Response::Reject(format!("client-config-dir: {reason}").into()),
         }
     }
 
@@ -168,15 +168,15 @@ mod tests {
 
     fn refusal(reply: auth::Response) -> String {
         match reply {
-            auth::Response::Reject(reason) | auth::Response::Later(reason) => reason,
-            auth::Response::Accept(grant) => panic!("accepted with {grant:?}"),
+            auth::Response::Reject(reason) => reason.log,
+            other => panic!("{other:?}"),
         }
     }
 
     fn grant(reply: auth::Response) -> auth::ClientParams {
         match reply {
             auth::Response::Accept(grant) => grant,
-            auth::Response::Reject(reason) | auth::Response::Later(reason) => panic!("{reason}"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -242,11 +242,12 @@ mod tests {
         let files = ClientConfigDir { source, thread: Mutex::new(None) };
         let (sender, jobs) = sync_channel(2);
         *files.thread.lock().unwrap() = Some(sender);
-        let who = || Identity { common_name: "alice".into(), ..Identity::default() };
-        let waiting: Vec<ResponseFuture> = (0..2).map(|_| files.authorize(who())).collect();
-        assert!(refusal(files.authorize(who()).await).contains("too many"));
+        let who = || Box::new(Identity { common_name: "alice".into(), ..Identity::default() });
+        let waiting: Vec<ResponseFuture> =
+            (0..2).map(|_| files.authorize(who(), PendingSender::none())).collect();
+        assert!(refusal(files.authorize(who(), PendingSender::none()).await).contains("too many"));
         drop((jobs, waiting));
-        assert!(refusal(files.authorize(who()).await).contains("has ended"));
+        assert!(refusal(files.authorize(who(), PendingSender::none()).await).contains("has ended"));
     }
 
     #[tokio::test]
@@ -254,7 +255,7 @@ mod tests {
         let (folder, source) = source(false);
         fs::write(folder.path().join("alice"), "disable").unwrap();
         let files = ClientConfigDir { source, thread: Mutex::new(None) };
-        let who = Identity { common_name: "alice".into(), ..Identity::default() };
-        assert!(refusal(files.authorize(who).await).contains("disable"));
+        let who = Box::new(Identity { common_name: "alice".into(), ..Identity::default() });
+        assert!(refusal(files.authorize(who, PendingSender::none()).await).contains("disable"));
     }
 }

@@ -2,20 +2,24 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_engine::{Family, Transport};
 use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
 use adit_openvpn::config::{
-    self, AuthRetry, ClientOptions, DeviceKind, DialOptions, Listen, Options, Role, Routes,
-    ServerOptions, UserPass,
+    self, ClientOptions, DeviceKind, DialOptions, Listen, Options, Role, Routes, ServerOptions,
+    UserPass,
 };
+use adit_openvpn::keys::TokenKey;
 use adit_openvpn::negotiate::{DnsSettings, DnsTransport, PullFilters, RouteContext};
-use adit_openvpn::server::{ServerConfig, Topology};
+use adit_openvpn::server::auth_token::TokenPolicy;
+use adit_openvpn::server::{ClientChecks, ServerConfig, Topology};
 use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::key_files::{self, Ask};
+use super::login;
 use adit_openvpn_service::{Listener, SocketTuning, StreamOptions};
 use adit_runtime::driver::{DialSettings, ResolveRetry};
 use adit_runtime::fault::Fault;
@@ -23,6 +27,7 @@ use adit_runtime::host::{
     Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Transport as DnsPath, Via,
 };
 use adit_runtime::proxy::{HttpProxy, Login, Proxy, Scheme, SocksProxy};
+use adit_runtime::random;
 
 /// Builds the client engine's configuration. `order` is the order of the remotes, by index.
 pub(crate) fn client_config(
@@ -33,9 +38,6 @@ pub(crate) fn client_config(
     credentials: Option<Credentials>,
     order: &[usize],
 ) -> Result<ClientConfig, Fault> {
-    if client.auth_retry == AuthRetry::Interact {
-        tracing::warn!("auth-retry interact is not supported yet: a refusal ends the client");
-    }
     let remotes = order.iter().filter_map(|&index| client.dial.remotes.get(index));
     Ok(ClientConfig {
         settings: options.settings(wrap),
@@ -45,7 +47,7 @@ pub(crate) fn client_config(
         connect_retry_max: client.dial.connect_retry_max,
         server_poll_timeout: client.dial.connect_timeout,
         credentials,
-        retry_auth: client.auth_retry == AuthRetry::NoInteract,
+        auth: login::client_auth(client),
         pull_filters: PullFilters {
             filters: client.pull_filters.clone(),
             route_nopull: client.route_nopull,
@@ -75,9 +77,40 @@ pub(crate) fn server_config(
         leases,
         force_cookie: server.force_cookie,
         authorize: server.client_config_dir.is_some(),
+        checks: ClientChecks {
+            username_as_common_name: server.username_as_common_name,
+            verify_options: server.verify_options,
+            ..ClientChecks::default()
+        },
         compress_migrate: server.compress_migrate,
     }
 }
+
+/// Returns how a server issues tokens. Without `auth-gen-token-secret`, they are valid until the server ends.
+///
+/// # Errors
+/// The key cannot be read.
+pub(crate) fn token_policy(
+    options: &Options,
+    server: &ServerOptions,
+) -> Result<Option<TokenPolicy>, Fault> {
+    let Some(tokens) = server.tokens else { return Ok(None) };
+    let key = match &server.token_secret {
+        Some(source) => key_files::token_key(source)?,
+        None => TokenKey::new(&random::bytes()?),
+    };
+    let rekeying = options.session.renegotiation.after;
+    let renewal = if rekeying.is_zero() { DEFAULT_RENEWAL } else { rekeying };
+    Ok(Some(TokenPolicy {
+        key,
+        lifetime: tokens.lifetime,
+        renewal: tokens.renewal.unwrap_or(renewal),
+        external: tokens.external,
+    }))
+}
+
+/// How often tokens are renewed if keys are not renegotiated after a time.
+const DEFAULT_RENEWAL: Duration = Duration::from_secs(3600);
 
 /// Returns the options of a client's sockets.
 ///

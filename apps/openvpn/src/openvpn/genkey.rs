@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use adit_openvpn::keys::{Metadata, ServerKey, StaticKey};
+use adit_openvpn::keys::{Metadata, ServerKey, StaticKey, TokenKey};
 use zeroize::Zeroizing;
 
 use adit_runtime::clock::unix_time;
@@ -49,6 +49,7 @@ fn wanted<'a>(args: &[&'a str]) -> Option<KeyRequest<'a>> {
 fn make(wanted: &KeyRequest<'_>) -> Result<Zeroizing<String>, Fault> {
     match wanted.kind {
         "secret" | "tls-auth" | "tls-crypt" => Ok(StaticKey::new(random::bytes()?).to_text()),
+        "auth-token" => Ok(TokenKey::new(&random::bytes()?).to_pem()),
         "tls-crypt-v2-server" => Ok(ServerKey::new(&random::bytes()?).to_pem()),
         "tls-crypt-v2-client" => {
             let Some(path) = wanted.server_key else {
@@ -65,7 +66,7 @@ fn make(wanted: &KeyRequest<'_>) -> Result<Zeroizing<String>, Fault> {
         }
         other => Err(Fault::operator(format!(
             "genkey {other}: this kind is not supported; use secret, tls-auth, tls-crypt, \
-             tls-crypt-v2-server or tls-crypt-v2-client"
+             tls-crypt-v2-server, tls-crypt-v2-client or auth-token"
         ))),
     }
 }
@@ -131,7 +132,8 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_is_named() {
-        let wanted = KeyRequest { kind: "auth-token", file: None, server_key: None };
-        assert!(make(&wanted).unwrap_err().to_string().contains("genkey auth-token"));
+        let wanted = |kind| KeyRequest { kind, file: None, server_key: None };
+        assert!(make(&wanted("token")).unwrap_err().to_string().contains("genkey token"));
+        TokenKey::parse(&make(&wanted("auth-token")).unwrap()).unwrap();
     }
 }

@@ -7,13 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use adit_crypto::Digest;
+use adit_engine::auth::Challenge;
 use adit_linux::terminal;
 use adit_openvpn::client::Credentials;
+use adit_openvpn::client::challenge::respond;
 use adit_openvpn::config::{
     AskPass, ExternalCert, ExternalKey, NameKind, Options, Padding, PeerKeys, Role, Source, Tls,
     TlsVersion, Usage, UserPass, Wrap,
 };
-use adit_openvpn::keys::{ClientKey, Direction, ServerKey, StaticKey};
+use adit_openvpn::keys::{ClientKey, Direction, ServerKey, StaticKey, TokenKey};
 use adit_openvpn::tls::{
     self, ClientCertificates, ClientTls, ClientTlsOptions, CommonTlsOptions, KeyHolder, NameType,
     Pem, RemoteCertTls, ServerTls, ServerTlsOptions, TlsConfigError, VerifyOptions,
@@ -38,7 +40,7 @@ const PASSWORD_TRIES: u32 = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct TlsMaterial {
     common: CommonTlsOptions,
-    require_client_cert: bool,
+    client_certificates: ClientCertificates,
     password_from: Option<AskPass>,
     /// A key that is not in this process.
     external: Option<ExternalKey>,
@@ -61,7 +63,7 @@ pub(crate) fn read(directive: &str, source: &Source) -> Result<Pem, Fault> {
 }
 
 /// Directives whose files contain keys or passwords.
-const SECRET: [&str; 9] = [
+const SECRET: [&str; 10] = [
     "key",
     "tls-auth",
     "tls-crypt",
@@ -69,6 +71,7 @@ const SECRET: [&str; 9] = [
     "secret",
     "askpass",
     "auth-user-pass",
+    "auth-gen-token-secret",
     "http-proxy",
     "socks-proxy",
 ];
@@ -122,6 +125,7 @@ impl TlsMaterial {
             peer_fingerprints: options.peer_fingerprints.clone(),
             crl: options.crl.as_ref().map(|crl| read("crl-verify", crl)).transpose()?,
             verify: VerifyOptions {
+                name_fields: options.name_fields.clone(),
                 name: options.verify_name.as_ref().map(|verify| {
                     let kind = match verify.kind {
                         NameKind::Subject => NameType::Subject,
@@ -167,7 +171,7 @@ impl TlsMaterial {
         }
         Ok(Self {
             common,
-            require_client_cert: options.require_client_cert,
+            client_certificates: options.client_certificates,
             password_from: options.askpass.clone(),
             external: options.external_key.clone(),
             warned: Vec::new(),
@@ -210,11 +214,7 @@ impl TlsMaterial {
 
     /// Does the same as [`Self::server`], but asks elsewhere.
     pub(crate) fn server_asking(&mut self, ask: &mut dyn Ask) -> Result<ServerTls, Fault> {
-        let client_certificates = if self.require_client_cert {
-            ClientCertificates::Require
-        } else {
-            ClientCertificates::None
-        };
+        let client_certificates = self.client_certificates;
         let tls = self.with_password(ask, |common| {
             ServerTls::new(ServerTlsOptions { common, client_certificates })
         })?;
@@ -328,6 +328,11 @@ pub(crate) fn secret(source: &Source) -> Result<StaticKey, Fault> {
     key_file("secret", source, StaticKey::parse)
 }
 
+/// Loads the key of `auth-gen-token-secret`.
+pub(crate) fn token_key(source: &Source) -> Result<TokenKey, Fault> {
+    key_file("auth-gen-token-secret", source, TokenKey::parse)
+}
+
 fn key_file<T, E: std::fmt::Display>(
     directive: &str,
     source: &Source,
@@ -361,6 +366,17 @@ pub(crate) trait Ask {
     /// # Errors
     /// There is no answer.
     fn login(&mut self, kind: &str, username: Option<String>) -> Result<Credentials, Fault>;
+
+    /// Reads or asks for the user name and password, and asks for the answer to a static challenge. Returns the
+    /// password in the form in which it is sent.
+    ///
+    /// # Errors
+    /// There is no answer.
+    fn login_with_challenge(
+        &mut self,
+        from: &UserPass,
+        challenge: &Challenge,
+    ) -> Result<Credentials, Fault>;
 
     /// Asks for our certificate (`management-external-cert`), as PEM.
     ///
@@ -409,15 +425,25 @@ impl Ask for Terminal {
         };
         Ok(Credentials { username, password: prompt(&format!("Enter {kind} Password: "))? })
     }
+
+    fn login_with_challenge(
+        &mut self,
+        from: &UserPass,
+        challenge: &Challenge,
+    ) -> Result<Credentials, Fault> {
+        let Credentials { username, password } = credentials_asking(from, self)?;
+        let response = ask_challenge(challenge)?;
+        Ok(Credentials { username, password: respond(challenge, &password, &response) })
+    }
 }
 
 /// Reads the credentials of `auth-user-pass` from the file, the inline lines, or the terminal.
-pub(crate) fn credentials(from: &UserPass) -> Result<Credentials, Fault> {
+pub(super) fn credentials(from: &UserPass) -> Result<Credentials, Fault> {
     credentials_asking(from, &mut Terminal)
 }
 
 /// Does the same as [`credentials`], but asks elsewhere for what is in no file.
-pub(crate) fn credentials_asking(from: &UserPass, ask: &mut dyn Ask) -> Result<Credentials, Fault> {
+pub(super) fn credentials_asking(from: &UserPass, ask: &mut dyn Ask) -> Result<Credentials, Fault> {
     match from {
         UserPass::Prompt => ask.login("Auth", None),
         UserPass::Source(source) => login("auth-user-pass", source, "Auth", ask),
@@ -459,6 +485,18 @@ pub(super) fn first_line(directive: &str, path: &Path) -> Result<Zeroizing<Strin
     let bytes = read_file(directive, path)?;
     let text = Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned());
     Ok(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
+}
+
+/// Shows a challenge to the user and returns the response.
+pub(super) fn ask_challenge(challenge: &Challenge) -> Result<Zeroizing<String>, Fault> {
+    // The text may be the server's. A terminal must not take parts of it for commands.
+    let shown: String = challenge.text.chars().filter(|c| !c.is_control()).collect();
+    let question = format!("CHALLENGE: {shown} ");
+    if challenge.echo {
+        let answer = terminal::ask(&question).map_err(|e| no_terminal(&question, &e))?;
+        return Ok(Zeroizing::new(answer));
+    }
+    prompt(&question)
 }
 
 /// Asks for a secret without echo.

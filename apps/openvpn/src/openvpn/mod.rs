@@ -7,6 +7,7 @@ mod convert;
 mod daemonize;
 mod genkey;
 mod key_files;
+mod login;
 mod management;
 mod p2p;
 mod pool_persist;
@@ -32,7 +33,8 @@ pub(crate) use convert::{
 };
 use daemonize::Daemonizer;
 use key_files::Ask;
-pub(crate) use key_files::{Terminal, TlsMaterial, credentials, wrap};
+pub(crate) use key_files::{Terminal, TlsMaterial, wrap};
+pub(crate) use login::{LoginSource, first_login};
 use management::Management;
 pub(crate) use server::control_socket;
 

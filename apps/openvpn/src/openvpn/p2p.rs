@@ -1,6 +1,7 @@
 //! The point-to-point role: a client with configured addresses.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use adit_engine::Transport;
 use adit_linux::udp::UdpOptions;
@@ -15,6 +16,7 @@ use super::client::{self, PreparedClient, open_status, order};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files};
 use crate::client::{Kind, ListenSocket};
 use adit_openvpn_service::unbound;
+use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::unix_time;
 use adit_runtime::fault::Fault;
 use adit_runtime::helper;
@@ -80,6 +82,7 @@ pub(super) fn prepare(
         status: open_status(options),
         certificate,
         management: None,
+        authorizer: Arc::new(CertificateOnly),
     })
 }
 

@@ -70,7 +70,8 @@ pub(super) fn prepare(
     let net30 = role.network4.as_ref().is_some_and(|net| net.topology == Topology::Net30);
     let leases = role.pool_persist.as_ref().map(|persist| pool_persist::read(&persist.path, net30));
     let leases = leases.transpose()?.unwrap_or_default();
-    let engine = convert::server_config(options, role, wrap, tls.server_asking(ask)?, leases);
+    let mut engine = convert::server_config(options, role, wrap, tls.server_asking(ask)?, leases);
+    engine.checks.tokens = convert::token_policy(options, role)?;
     let listeners = convert::listeners(options)?;
     let lease_file =
         role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));

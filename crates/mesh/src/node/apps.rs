@@ -140,6 +140,7 @@ impl Node {
             leases: Vec::new(),
             force_cookie: false,
             authorize: true,
+            checks: Default::default(),
             compress_migrate: false,
         };
         let seed = self.random.bytes::<32>();
@@ -286,6 +287,14 @@ impl Node {
                 Output::Send(link, packet) => out.send(link, packet),
                 Output::Plane(command) => out.plane(command),
                 Output::Hangup(link) => out.push(Output::Hangup(link)),
+                // The server asks only whether an app may connect.
+                Output::AuthRequest(id, _) => {
+                    if let Some(apps) = &mut self.apps {
+                        let response = auth::Response::Reject("unexpected request".into());
+                        let input = Input::AuthResponse(id, response);
+                        apps.server.handle(now, input, &mut apps.outputs);
+                    }
+                }
                 // A server dials nothing.
                 Output::Dial(_) => {}
             }
@@ -416,10 +425,10 @@ mod tests {
         match node.authorize_app(now, &identity, &dns, "home.internal") {
             auth::Response::Accept(params) => Some(params),
             auth::Response::Reject(reason) => {
-                assert_eq!(reason, NO_MEMBER);
+                assert_eq!(reason.log, NO_MEMBER);
                 None
             }
-            auth::Response::Later(reason) => panic!("{reason}"),
+            other => panic!("{other:?}"),
         }
     }
 

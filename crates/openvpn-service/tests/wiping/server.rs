@@ -82,6 +82,7 @@ impl World {
             leases: Vec::new(),
             force_cookie: false,
             authorize: true,
+            checks: Default::default(),
             compress_migrate: false,
         };
         let target =

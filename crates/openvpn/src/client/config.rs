@@ -1,8 +1,10 @@
 use std::time::Duration;
 
+use adit_engine::auth::Challenge;
 use adit_engine::{Target, command::Keepalive};
 use zeroize::Zeroizing;
 
+use crate::config::AuthRetry;
 use crate::negotiate::PullFilters;
 use crate::session::Settings;
 use crate::tls::ClientTls;
@@ -30,6 +32,21 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
+/// How a client authenticates its server and itself, in addition to TLS.
+#[derive(Clone, Debug, Default)]
+pub struct ClientAuth {
+    /// Whether [`adit_engine::auth::Request::Credentials`] asks for a user name and password if there are none.
+    pub ask: bool,
+    /// Whether [`adit_engine::auth::Request::VerifyServer`] must accept the server before the password is sent.
+    pub verify_server: bool,
+    /// `auth-retry`.
+    pub retry: AuthRetry,
+    /// `auth-nocache`: forget the password as soon as it has been sent, and ask for it again.
+    pub forget: bool,
+    /// `static-challenge`: the question asked with the password.
+    pub static_challenge: Option<Challenge>,
+}
+
 /// The configuration of a client engine.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -49,8 +66,8 @@ pub struct ClientConfig {
     pub server_poll_timeout: Duration,
     /// `auth-user-pass`.
     pub credentials: Option<Credentials>,
-    /// `auth-retry nointeract`: try again with the same credentials after AUTH_FAILED.
-    pub retry_auth: bool,
+    /// How this end authenticates the server and itself.
+    pub auth: ClientAuth,
     /// `pull-filter`, `route-nopull`.
     pub pull_filters: PullFilters,
     /// The keepalive to use unless the server pushes another one.
@@ -72,7 +89,7 @@ impl ClientConfig {
             connect_retry_max: None,
             server_poll_timeout: Duration::from_secs(120),
             credentials: None,
-            retry_auth: false,
+            auth: ClientAuth::default(),
             pull_filters: PullFilters::default(),
             keepalive: Keepalive::default(),
             check: false,

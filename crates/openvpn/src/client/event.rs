@@ -1,6 +1,7 @@
 use crate::reason::Reason;
 use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use crate::negotiate::{DataCipher, DnsOptions};
 use adit_engine::{Link, PeerId};
@@ -56,6 +57,10 @@ pub enum ClientEvent {
     Stopped(Reason),
     /// An `echo` of the server's options, for the user's front end.
     Echo(String),
+    /// The server waits for an external authentication, for at most this time.
+    AuthPending(Duration),
+    /// The server's text for the user (INFO, INFO_PRE). A [`ClientEvent::Note`] for the log precedes it.
+    ServerInfo(String),
     /// A harmless note for the log.
     Note(String),
     /// A warning for the log.

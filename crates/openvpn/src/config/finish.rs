@@ -10,10 +10,12 @@ use super::finish_management;
 use super::finish_peer;
 use super::finish_server;
 use super::options::{
-    ClientOptions, DeviceKind, DialOptions, Identity, LogTo, Options, PeerKeys, Role, Tls, Wrap,
+    ClientOptions, DeviceKind, DialOptions, Identity, LogTo, Options, PeerKeys, Role, Tls,
+    UserPass, Wrap,
 };
 use super::raw_config::RawConfig;
 use super::{ConfigError, bridge, ciphers, proxies, transport};
+use crate::tls::ClientCertificates;
 
 pub(super) fn finish(mut raw: RawConfig) -> Result<Options, ConfigError> {
     let peer = finish_peer::is_peer(&raw)?;
@@ -216,9 +218,10 @@ fn wrap(raw: &mut RawConfig, tls_server: bool) -> Result<Wrap, ConfigError> {
 }
 
 fn client_options(raw: &mut RawConfig) -> Result<ClientOptions, ConfigError> {
-    if raw.client.auth_nocache && raw.client.auth_user_pass.is_some() {
+    if raw.client.auth_nocache && raw.client.auth_user_pass == Some(UserPass::Prompt) {
         let warning =
-            "auth-nocache: the password stays in memory until the end, for reconnects".into();
+            "auth-nocache: a password from the terminal stays in memory until the end, for reconnects"
+                .into();
         raw.options.warnings.push(warning);
     }
     let (remotes, proxies) = transport::remotes(raw)?;
@@ -233,7 +236,8 @@ fn client_options(raw: &mut RawConfig) -> Result<ClientOptions, ConfigError> {
 fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
     let mut tls = std::mem::take(&mut raw.options.tls);
     let authority = tls.ca.is_some() || tls.ca_path.is_some();
-    if !authority && tls.peer_fingerprints.is_empty() {
+    let anonymous = server && tls.client_certificates == ClientCertificates::None;
+    if !authority && tls.peer_fingerprints.is_empty() && !anonymous {
         return Err(raw.error(
             "",
             "no certificate authority is named",
@@ -306,5 +310,5 @@ fn tls(raw: &mut RawConfig, server: bool) -> Result<Tls, ConfigError> {
     }
     // A client ignores the file, which need not exist.
     tls.dh = tls.dh.filter(|_| server);
-    Ok(Tls { identity, require_client_cert: true, ..tls })
+    Ok(Tls { identity, ..tls })
 }

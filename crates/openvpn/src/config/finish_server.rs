@@ -11,6 +11,7 @@ use super::options::ServerOptions;
 use super::push_filter::{PushRules, Pushed};
 use super::raw_config::{Pool, RawConfig};
 use crate::server::{Network4, Network6, Topology};
+use crate::tls::ClientCertificates;
 
 pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, ConfigError> {
     if raw.sockets.nodelay {
@@ -46,6 +47,7 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
             "add client-config-dir DIRECTORY, or remove it",
         ));
     }
+    check_passwords(raw)?;
     let mut push = push(raw)?;
     push.extend(route_to_server(raw));
     let far4 = network4.as_ref().and_then(|network| far_end(raw, network));
@@ -65,6 +67,41 @@ pub(super) fn server_options(raw: &mut RawConfig) -> Result<ServerOptions, Confi
         station_age: server.station_age.filter(|_| raw.is_ethernet()),
         ..server
     })
+}
+
+/// The directives that check the passwords of clients.
+const PASSWORD_CHECKS: [&str; 3] = ["auth-user-pass-verify", "plugin", "management-client-auth"];
+
+/// Checks the directives that depend on a check of passwords, as openvpn does.
+fn check_passwords(raw: &mut RawConfig) -> Result<(), ConfigError> {
+    const NONE: &str = "auth-user-pass-verify, a plugin or management-client-auth, and this server \
+                        has none of them (openvpn does not start then either)";
+    let checked = PASSWORD_CHECKS.iter().any(|name| raw.seen.contains_key(*name));
+    if !checked && raw.options.tls.client_certificates != ClientCertificates::Require {
+        let old = raw.seen.contains_key("client-cert-not-required");
+        let name = if old { "client-cert-not-required" } else { "verify-client-cert" };
+        return Err(raw.error(
+            name,
+            format!("a client without a certificate must prove itself in another way: by {NONE}"),
+            "remove it and give each client a certificate; peer-fingerprint knows those that no \
+             authority signed",
+        ));
+    }
+    for name in ["username-as-common-name", "auth-user-pass-optional"] {
+        if !checked && raw.seen.contains_key(name) {
+            let problem = format!("user names must be checked: by {NONE}");
+            return Err(raw.error(name, problem, "add one of them, or remove it"));
+        }
+    }
+    if raw.server.token_secret.is_some() && raw.server.tokens.is_none() {
+        let warning = "auth-gen-token-secret has no effect: there is no auth-gen-token";
+        raw.options.warnings.push(warning.into());
+    }
+    if raw.server.verify_options && raw.seen.contains_key("disable-occ") {
+        raw.options.warnings.push("opt-verify has no effect together with disable-occ".into());
+        raw.server.verify_options = false;
+    }
+    Ok(())
 }
 
 /// Returns the far end's address for the server: the second argument of `ifconfig`, or the address after the server's.

@@ -47,7 +47,7 @@ pub use options::{
     HttpProxy, Identity, Listen, Log, LogTo, Management, ManagementPassword, ManagementPlace,
     NameKind, Options, Padding, PeerKeys, PeerOptions, PoolPersist, PortShare, Process, Proxy,
     ProxyScheme, Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls,
-    TlsVersion, Usage, UserPass, VerifyName, Wrap,
+    TlsVersion, TokenOptions, Usage, UserPass, VerifyName, Wrap,
 };
 
 pub use push_filter::PushRules;

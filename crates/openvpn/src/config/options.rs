@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::negotiate::DnsOptions;
+use adit_engine::auth::Challenge;
 use adit_engine::command::Keepalive;
 use adit_engine::{Family, Target, Transport};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -202,6 +203,8 @@ pub struct ClientOptions {
     pub auth_nocache: bool,
     /// `auth-retry`.
     pub auth_retry: AuthRetry,
+    /// `static-challenge`.
+    pub static_challenge: Option<Challenge>,
 }
 
 /// The options of a server.
@@ -247,6 +250,27 @@ pub struct ServerOptions {
     pub bridged_address: Option<Ipv4Net>,
     /// `stale-routes-check` with a TAP device: the time after which a silent station is forgotten.
     pub station_age: Option<Duration>,
+    /// `auth-user-pass-optional`: a client need not send a user name.
+    pub username_optional: bool,
+    /// `username-as-common-name`.
+    pub username_as_common_name: bool,
+    /// `opt-verify`.
+    pub verify_options: bool,
+    /// `auth-gen-token`.
+    pub tokens: Option<TokenOptions>,
+    /// `auth-gen-token-secret`.
+    pub token_secret: Option<Source>,
+}
+
+/// `auth-gen-token [LIFETIME [RENEWAL]] [external-auth]`.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenOptions {
+    /// The time for which tokens replace the password; `None` for no limit.
+    pub lifetime: Option<Duration>,
+    /// How often a token is renewed; `None` for the time of `reneg-sec`.
+    pub renewal: Option<Duration>,
+    /// `external-auth`: the other checks decide even if a token is valid.
+    pub external: bool,
 }
 
 impl Default for ServerOptions {
@@ -271,6 +295,11 @@ impl Default for ServerOptions {
             bridged: false,
             bridged_address: None,
             station_age: None,
+            username_optional: false,
+            username_as_common_name: false,
+            verify_options: false,
+            tokens: None,
+            token_secret: None,
         }
     }
 }

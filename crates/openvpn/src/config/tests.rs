@@ -1,6 +1,7 @@
 mod certificates;
 mod corpus;
 mod limits;
+mod logins;
 mod management;
 mod transport;
 

@@ -34,7 +34,9 @@ pub enum KeyFileError {
 }
 
 fn hint(marker: &str) -> &'static str {
-    if marker.contains("server key") {
+    if marker.contains("auth-token") {
+        "make one with `openvpn --genkey auth-token FILE`"
+    } else if marker.contains("server key") {
         "make one with `openvpn --genkey tls-crypt-v2-server FILE`"
     } else if marker.contains("client key") {
         "make one with `openvpn --tls-crypt-v2 SERVERKEY --genkey tls-crypt-v2-client FILE`"

@@ -12,6 +12,7 @@ mod data;
 mod file;
 mod method2;
 mod static_key;
+mod token_key;
 
 pub(crate) use crypt_v2::split_wkc;
 pub use crypt_v2::{
@@ -22,6 +23,7 @@ pub use data::{DATA_KEYS_LABEL, DYNAMIC_TLS_CRYPT_LABEL, DataKeys, EXPORTED_LEN,
 pub use file::KeyFileError;
 pub use method2::{KeyMethod2, KeyMethod2Error, MAX_MESSAGE_LEN, Randoms};
 pub use static_key::{Direction, StaticKey};
+pub use token_key::TokenKey;
 
 /// Parses key method 2 messages and key files, for the fuzzer.
 #[doc(hidden)]
@@ -31,6 +33,7 @@ pub fn fuzz(bytes: &[u8]) {
         let _ = StaticKey::parse(text);
         let _ = ServerKey::parse(text);
         let _ = ClientKey::parse(text);
+        let _ = TokenKey::parse(text);
     }
 }
 

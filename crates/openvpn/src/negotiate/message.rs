@@ -43,7 +43,7 @@ pub struct AuthFailed {
     pub backoff: Option<Duration>,
     /// `advance ...`: the server to try next.
     pub advance: AdvanceTo,
-    /// `CRV1:...`: a dynamic challenge, which we do not answer yet; `reason` holds its raw form.
+    /// `CRV1:...`: a dynamic challenge, whose raw form is in `reason`.
     pub challenge: bool,
     /// The text of the server.
     pub reason: String,

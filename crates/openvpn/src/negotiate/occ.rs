@@ -56,6 +56,12 @@ impl RemoteOptions {
         Self { items }
     }
 
+    /// Returns the name of the first item that must be the same at both ends and is not (`opt-verify`).
+    pub fn mismatch(&self, ours: &Self) -> Option<&'static str> {
+        const SAME: [&str; 5] = ["dev-type", "tun-mtu", "comp-lzo", "mtu-dynamic", "key-method"];
+        SAME.into_iter().find(|name| self.get(name) != ours.get(name))
+    }
+
     /// Returns the value of an item; empty if it has none.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.items.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())

@@ -1,8 +1,9 @@
 use std::net::SocketAddr;
 
-use adit_engine::{Instant, auth};
+use adit_engine::{Identity, Instant, auth};
 use ipnet::IpNet;
 
+use super::auth_token::Token;
 use super::event::ClientInfo;
 use super::pool::Lease;
 use crate::data_format::Framing;
@@ -17,6 +18,8 @@ pub(super) struct Client {
     pub(super) control_channel: ControlChannel,
     /// The peer's session id. Together with its address, it identifies its packets.
     pub(super) session: SessionId,
+    /// The number of the session, which no other session of the server has.
+    pub(super) number: u64,
     pub(super) stage: Stage,
     /// Its time in the timer table.
     pub(super) scheduled: Option<Instant>,
@@ -28,14 +31,30 @@ pub(super) struct Client {
 pub(super) enum Stage {
     /// TLS and key exchange are in progress.
     Negotiating,
-    /// The client's certificate is authenticated, and the authorization request is pending.
-    Authorizing { ticket: auth::RequestId, until: Instant, negotiated: Box<NegotiatedClient> },
+    /// The client's certificate is authenticated, and a request about the client is pending.
+    Authorizing(Box<AuthorizingClient>),
     /// The client was refused, and is kept until it acknowledges the refusal.
     Refused { until: Instant, reason: Reason },
     /// The client has a session.
     Connected(Box<ConnectedClient>),
     /// A newer session of the same name has replaced its session; the client is being notified.
     Replaced(Box<ReplacedClient>),
+}
+
+/// A client whose authorization or connection is being decided.
+pub(super) struct AuthorizingClient {
+    pub(super) request: auth::RequestId,
+    /// The time by which the response must arrive.
+    pub(super) until: Instant,
+    pub(super) negotiated: NegotiatedClient,
+    /// What is reserved for a client that is authorized and whose connection is being decided.
+    pub(super) reservation: Option<Reservation>,
+}
+
+/// The parameters of an authorized client, and the addresses reserved for it.
+pub(super) struct Reservation {
+    pub(super) grant: auth::ClientParams,
+    pub(super) lease: Lease,
 }
 
 /// The state of the notification of a client whose session was replaced.
@@ -61,6 +80,10 @@ pub(super) struct NegotiatedClient {
     pub(super) tls: String,
     /// Whether its options string mentions compression.
     pub(super) compressed: bool,
+    /// The valid token that it sent instead of a password.
+    pub(super) token: Option<Token>,
+    /// The identity without the password, if a second request needs it.
+    pub(super) about: Option<Box<Identity>>,
 }
 
 /// The session of a client.
@@ -79,6 +102,27 @@ pub(super) struct ConnectedClient {
     pub(super) push: Vec<String>,
     /// Whether the client has requested its options.
     pub(super) asked: bool,
+    /// The token that the client has.
+    pub(super) token: Option<ClientToken>,
+    /// The renegotiation whose authorization is pending. Until then the former key stays in use.
+    pub(super) reauthorization: Option<Reauthorization>,
+}
+
+/// The token of a connected client.
+pub(super) struct ClientToken {
+    /// The data of the newest token.
+    pub(super) token: Token,
+    /// When the next one is sent, if that does not wait for a renegotiation.
+    pub(super) renew_at: Option<Instant>,
+}
+
+/// A complete renegotiation whose key is not installed yet.
+pub(super) struct Reauthorization {
+    pub(super) request: auth::RequestId,
+    /// The time by which the response must arrive.
+    pub(super) until: Instant,
+    pub(super) identity: PeerIdentity,
+    pub(super) tls: String,
 }
 
 impl Client {
@@ -89,11 +133,40 @@ impl Client {
         }
     }
 
+    /// Returns the parameters and addresses that the client has or that are reserved for it.
+    pub(super) fn addresses(&self) -> Option<(&auth::ClientParams, Lease)> {
+        match &self.stage {
+            Stage::Connected(connected) => Some((&connected.grant, connected.lease)),
+            Stage::Authorizing(waiting) => {
+                let reserved = waiting.reservation.as_ref()?;
+                Some((&reserved.grant, reserved.lease))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether the client waits for the response to this request.
+    pub(super) fn waits_for(&self, request: auth::RequestId) -> bool {
+        match &self.stage {
+            Stage::Authorizing(authorizing) => authorizing.request == request,
+            Stage::Connected(connected) => {
+                connected.reauthorization.as_ref().is_some_and(|again| again.request == request)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether the client may begin a renegotiation: it has a session, and no other renegotiation waits for its
+    /// authorization.
+    pub(super) fn may_renegotiate(&self) -> bool {
+        self.connected().is_some_and(|connected| connected.reauthorization.is_none())
+    }
+
     /// Returns when the client's next timer expires.
     pub(super) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let stage = match &self.stage {
             Stage::Negotiating => None,
-            Stage::Authorizing { until, .. } => Some((*until, "authorization")),
+            Stage::Authorizing(authorizing) => Some((authorizing.until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
             // After each acknowledged message, the next one is sent at once or the client is
             // removed.
@@ -101,11 +174,23 @@ impl Client {
                 Some((Instant::default(), "replaced"))
             }
             Stage::Replaced(notified) => Some((notified.until, "replaced")),
-            Stage::Connected(connected) => connected.data.deadline(),
+            Stage::Connected(connected) => connected.deadline(),
         };
         // Delayed work is performed only for connected clients. For a client being replaced, it
         // would stay due forever.
         let delayed = self.connected().and_then(|_| self.budget.deadline());
         [stage, self.control_channel.deadline(), delayed].into_iter().flatten().min()
+    }
+}
+
+impl ConnectedClient {
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let authorization =
+            self.reauthorization.as_ref().map(|again| (again.until, "authorization"));
+        let token = self.token.as_ref().and_then(|token| token.renew_at);
+        [authorization, self.data.deadline(), token.map(|at| (at, "token"))]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

@@ -3,6 +3,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use adit_engine::command::Keepalive;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::auth_token::TokenPolicy;
 use crate::session::Settings;
 use crate::tls::ServerTls;
 
@@ -86,9 +87,28 @@ pub struct ServerConfig {
     /// Whether a client needs a response to [`adit_engine::auth::Request::Authorize`] before it is
     /// accepted.
     pub authorize: bool,
+    /// The other checks of clients.
+    pub checks: ClientChecks,
     /// `compress migrate`: clients with compression in their configuration get the stub framing instead, in which
     /// packets are not compressed.
     pub compress_migrate: bool,
+}
+
+/// The checks of clients in addition to those of TLS and to [`ServerConfig::authorize`]. By default there are none.
+#[derive(Clone, Debug, Default)]
+pub struct ClientChecks {
+    /// Whether a connected client needs a response to [`adit_engine::auth::Request::Authorize`] in each renegotiation.
+    pub reauthorize: bool,
+    /// Whether an authorized client needs a response to [`adit_engine::auth::Request::Connect`].
+    pub connect: bool,
+    /// Whether a client without a user name is refused (`auth-user-pass-verify` without `auth-user-pass-optional`).
+    pub require_username: bool,
+    /// `username-as-common-name`: an authorized client's user name is the name of its session.
+    pub username_as_common_name: bool,
+    /// `opt-verify`: a client whose options differ is refused.
+    pub verify_options: bool,
+    /// `auth-gen-token`.
+    pub tokens: Option<TokenPolicy>,
 }
 
 /// The configuration that a running server may change without affecting existing sessions.

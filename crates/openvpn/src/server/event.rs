@@ -56,6 +56,14 @@ pub enum ServerEvent {
     Path(PeerId, PathReport),
     /// A client has a new key.
     Rekeyed(PeerId, u8),
+    /// A client answers a challenge that it got while its authorization was pending (CR_RESPONSE). The text may contain
+    /// anything but control characters.
+    ChallengeResponse {
+        /// The number of the client's session or handshake.
+        session: u64,
+        /// The response.
+        text: String,
+    },
     /// A note for the log.
     Note(Option<PeerId>, String),
     /// A warning for the log.
@@ -80,6 +88,8 @@ pub struct UsedElsewhere {
 pub struct ClientInfo {
     /// Its id in the data plane.
     pub peer: PeerId,
+    /// The number of its session, which no other session of the server has.
+    pub session: u64,
     /// Its certificate.
     pub identity: PeerIdentity,
     /// Its user name, if it sent one.

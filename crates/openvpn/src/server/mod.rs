@@ -1,6 +1,7 @@
 //! The server engine.
 
 mod address_limiter;
+pub mod auth_token;
 mod client;
 mod config;
 pub(crate) mod cookie;
@@ -13,7 +14,7 @@ mod push;
 mod responder;
 mod start_budget;
 
-pub use config::{Network4, Network6, ReloadableConfig, ServerConfig, Topology};
+pub use config::{ClientChecks, Network4, Network6, ReloadableConfig, ServerConfig, Topology};
 pub use engine::{Disconnect, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent, UsedElsewhere};
 pub(crate) use responder::{Refused, Responder};

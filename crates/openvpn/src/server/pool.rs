@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use adit_engine::PeerId;
+use adit_engine::{PeerId, auth};
 use ipnet::IpNet;
 
 use super::config::{Network4, Network6, Topology};
@@ -28,6 +28,17 @@ pub(super) struct Fixed {
     pub(super) ipv6: Option<Ipv6Addr>,
     /// Whether the addresses may be outside the server's networks.
     pub(super) anywhere: bool,
+}
+
+impl Fixed {
+    /// Returns the fixed addresses in a client's parameters.
+    pub(super) fn of(grant: &auth::ClientParams) -> Self {
+        Self {
+            ipv4: grant.ifconfig4.map(|(address, _)| address).or(grant.ipv4),
+            ipv6: grant.ifconfig6.map(|(net, _)| net.addr()).or(grant.ipv6),
+            anywhere: grant.ifconfig4.is_some() || grant.ifconfig6.is_some(),
+        }
+    }
 }
 
 /// The reason why a client gets no address.
@@ -124,9 +135,9 @@ impl Pool {
         Ok(lease)
     }
 
-    /// Gives `peer` free addresses that are not recorded for any name.
-    pub(super) fn lease_once(&mut self, peer: PeerId) -> Result<Lease, NoLease> {
-        let lease = self.lease(peer, NO_NAME, Fixed::default());
+    /// Gives `peer` its fixed addresses or free ones, which are not recorded for any name.
+    pub(super) fn lease_once(&mut self, peer: PeerId, fixed: Fixed) -> Result<Lease, NoLease> {
+        let lease = self.lease(peer, NO_NAME, fixed);
         self.remembered.remove(NO_NAME);
         lease
     }

@@ -2,12 +2,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::negotiate::DataCipher;
 use adit_engine::{PeerId, auth};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::config::{Network4, ServerConfig, Topology};
 use super::pool::Lease;
 use crate::data_format::Framing;
-use crate::negotiate::{IvProto, PeerInfo};
+use crate::negotiate::{IvProto, PeerInfo, PushTooLong, build_push_reply};
 
 /// The client for which options are generated.
 pub(super) struct Recipient<'a> {
@@ -36,7 +36,7 @@ pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<S
     if !removed("ifconfig-ipv6") {
         push.extend(ifconfig6(config, to));
     }
-    if let Some((address, other)) = ifconfig4(config.network4.as_ref(), to) {
+    if let Some((address, other)) = ifconfig4(config.network4.as_ref(), grant, to.lease) {
         let topology = config.network4.as_ref().map_or(Topology::Subnet, |n| n.topology);
         let gateway =
             config.network4.as_ref().map(|n| format!("route-gateway {}", n.server.addr()));
@@ -90,12 +90,27 @@ fn leads_home(option: &str, behind: &[IpNet]) -> bool {
     to.is_some_and(|to| behind.contains(&to))
 }
 
+/// Bundles a client's options and its token into messages.
+pub(super) fn push_bundles(
+    options: &[String],
+    token: Option<&str>,
+) -> Result<Vec<String>, PushTooLong> {
+    let Some(token) = token else { return build_push_reply(options) };
+    let token = format!("auth-token {token}");
+    let all: Vec<String> = options.iter().cloned().chain([token]).collect();
+    build_push_reply(&all)
+}
+
 /// Returns both arguments of `ifconfig`.
-fn ifconfig4(network: Option<&Network4>, to: &Recipient<'_>) -> Option<(Ipv4Addr, Ipv4Addr)> {
-    if to.grant.ifconfig4.is_some() {
-        return to.grant.ifconfig4;
+pub(super) fn ifconfig4(
+    network: Option<&Network4>,
+    grant: &auth::ClientParams,
+    lease: Lease,
+) -> Option<(Ipv4Addr, Ipv4Addr)> {
+    if grant.ifconfig4.is_some() {
+        return grant.ifconfig4;
     }
-    let (network, address) = (network?, to.lease.ipv4?);
+    let (network, address) = (network?, lease.ipv4?);
     let other = match network.topology {
         Topology::Subnet => network.netmask.unwrap_or(network.server.netmask()),
         Topology::Net30 => far_end(address),
@@ -107,6 +122,19 @@ fn ifconfig4(network: Option<&Network4>, to: &Recipient<'_>) -> Option<(Ipv4Addr
 /// Returns the server's address in a client's block of four: the second one. The client has the third.
 pub(super) fn far_end(address: Ipv4Addr) -> Ipv4Addr {
     ((u32::from(address) & !3) | 1).into()
+}
+
+/// Returns a client's IPv6 address with its prefix length.
+pub(super) fn ifconfig6_net(
+    config: &ServerConfig,
+    grant: &auth::ClientParams,
+    lease: Lease,
+) -> Option<Ipv6Net> {
+    let server = config.network6.as_ref().map(|network| network.server);
+    match grant.ifconfig6 {
+        Some((net, _)) => Some(net),
+        None => Ipv6Net::new(lease.ipv6?, server?.prefix_len()).ok(),
+    }
 }
 
 fn ifconfig6(config: &ServerConfig, to: &Recipient<'_>) -> Option<String> {

@@ -25,6 +25,8 @@ pub const MOVES: Rate = Rate::one_in(Duration::from_secs(1), 4);
 pub const REPORTS: Rate = Rate::one_in(Duration::from_secs(2), 8);
 /// The rate at which TLS records with control messages are read.
 pub const RECORDS: Rate = Rate::one_in(Duration::from_millis(50), 32);
+/// The rate at which responses to challenges are taken. A person types them.
+pub const RESPONSES: Rate = Rate::one_in(Duration::from_secs(1), 4);
 /// The maximum number of control messages that are read from one TLS record.
 pub const MESSAGES_PER_RECORD: usize = 32;
 
@@ -35,6 +37,7 @@ pub(crate) struct Budget {
     reports: TokenBucket,
     push_replies: TokenBucket,
     moves: TokenBucket,
+    responses: TokenBucket,
     /// The number of reports omitted since the last one.
     unreported: u64,
     push_due: Option<Instant>,
@@ -45,6 +48,11 @@ impl Budget {
     /// Returns whether another record of control messages may be read.
     pub(crate) fn may_read(&mut self, now: Instant) -> bool {
         self.records.take_whole(now, RECORDS).is_ok()
+    }
+
+    /// Returns whether another response to a challenge is taken.
+    pub(crate) fn may_respond(&mut self, now: Instant) -> bool {
+        self.responses.take_whole(now, RESPONSES).is_ok()
     }
 
     /// Completes the text of a report, or returns `None` if it must be omitted. The next report

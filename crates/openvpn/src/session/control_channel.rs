@@ -12,7 +12,7 @@ use adit_engine::{Instant, Link, TokenBucket, UnixTime};
 use super::Settings;
 use super::key_negotiation::{Event, KeyNegotiation};
 use crate::data_format::Outbox;
-use crate::keys::{DataKeys, KeyMethod2, Role};
+use crate::keys::{DataKeys, KeyMethod2, Metadata, Role};
 use crate::packet::{Acks, Control, KEY_ID_MASK, Opcode, SessionId};
 use crate::reason::Reason;
 use crate::reliable::{Received, Reliable};
@@ -256,6 +256,16 @@ impl ControlChannel {
             Role::Client => opcode == Opcode::HardResetServerV2,
             Role::Server => opcode == Opcode::HardResetClientV2,
         }
+    }
+
+    /// Returns whether the newest negotiation has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.newest.failed
+    }
+
+    /// Returns the metadata of the tls-crypt-v2 key that the client brought.
+    pub(crate) fn key_metadata(&self) -> Option<&Metadata> {
+        self.wrapper.metadata.as_deref()
     }
 
     /// Sends our key message on the newest negotiation.

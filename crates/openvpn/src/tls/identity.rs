@@ -10,10 +10,13 @@ use std::fmt::Write as _;
 use adit_engine::{MAX_GROUPS, is_group_name};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::asn1_rs::Any;
+use x509_parser::extensions::ParsedExtension;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::X509Name;
 
+use super::facts::{SharedDer, email, last_mail};
 use super::fingerprint::{fingerprint, hex};
+use super::options::NameField;
 
 /// The maximum length of a common name in bytes, as in X.509 and OpenVPN.
 const MAX_COMMON_NAME: usize = 64;
@@ -25,7 +28,7 @@ const MAX_SUBJECT: usize = 2048;
 pub struct PeerIdentity {
     /// The subject in OpenVPN's form, `C=..., O=..., CN=...`.
     pub subject: String,
-    /// The subject's common name.
+    /// The subject's common name, or the parts of the certificate that replace it (`x509-username-field`).
     pub common_name: String,
     /// The serial number in lower-case hex.
     pub serial: String,
@@ -43,6 +46,8 @@ pub struct PeerIdentity {
     pub weakness: String,
     /// The subjects of the CAs on the path, from the issuer's to the root's.
     pub issuers: Vec<String>,
+    /// The certificates of these CAs.
+    pub issuer_certificates: Vec<SharedDer>,
 }
 
 /// OpenSSL's short names of attributes, which operators write in `verify-x509-name`.
@@ -78,6 +83,11 @@ const SHORT_NAMES: &[(&str, &str)] = &[
     ("1.3.6.1.4.1.311.60.2.1.2", "jurisdictionST"),
     ("1.3.6.1.4.1.311.60.2.1.3", "jurisdictionC"),
 ];
+
+/// Returns whether this is the short name of an attribute.
+pub(super) fn is_short_name(name: &str) -> bool {
+    SHORT_NAMES.iter().any(|(_, short)| *short == name)
+}
 
 /// The reason why a name must not reach a log, a file name or a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,12 +182,65 @@ fn attribute_text(value: &Any<'_>) -> Result<String, BadName> {
     Ok(text)
 }
 
+/// Returns the attributes of a name in order, with their short names. Attributes that are no text are left out.
+pub(super) fn attributes(name: &X509Name<'_>) -> Vec<(String, String)> {
+    let texts = name.iter_attributes().filter_map(|attribute| {
+        let oid = attribute.attr_type().to_id_string();
+        let short = SHORT_NAMES.iter().find(|(known, _)| *known == oid);
+        let short = short.map_or(oid.as_str(), |(_, short)| short).to_owned();
+        Some((short, attribute_text(attribute.attr_value()).ok()?))
+    });
+    texts.collect()
+}
+
+/// Returns the name of a certificate's owner: the common name or, with `x509-username-field`, the values of the fields,
+/// joined by underscores.
+fn owner(certificate: &X509Certificate<'_>, fields: &[NameField]) -> Result<String, BadName> {
+    const MISSING: BadName =
+        BadName("it lacks the field that x509-username-field names; issue one with it");
+    if fields.is_empty() {
+        return common_name(certificate.subject());
+    }
+    let mut values = Vec::new();
+    for field in fields {
+        let value = match field {
+            NameField::Attribute(name) => {
+                let all = attributes(certificate.subject());
+                all.into_iter().rfind(|(short, _)| short == name).map(|(_, text)| text)
+            }
+            NameField::Serial => Some(hex(serial(certificate))),
+            NameField::SubjectMail => email(certificate),
+            NameField::IssuerMail => certificate.extensions().iter().find_map(|extension| {
+                match extension.parsed_extension() {
+                    ParsedExtension::IssuerAlternativeName(names) => {
+                        last_mail(&names.general_names)
+                    }
+                    _ => None,
+                }
+            }),
+        };
+        values.push(value.filter(|value| !value.is_empty()).ok_or(MISSING)?);
+    }
+    plain_name(values.join("_"))
+}
+
+/// Returns the serial number without DER's sign byte, which is not part of it.
+fn serial<'a>(certificate: &'a X509Certificate<'_>) -> &'a [u8] {
+    match certificate.raw_serial() {
+        [0, rest @ ..] if !rest.is_empty() => rest,
+        all => all,
+    }
+}
+
 /// Returns the last common name, as OpenVPN does.
 fn common_name(name: &X509Name<'_>) -> Result<String, BadName> {
     let Some(attribute) = name.iter_common_name().last() else {
         return Err(BadName("its subject has no common name; issue one with CN=NAME"));
     };
-    let text = attribute_text(attribute.attr_value())?;
+    plain_name(attribute_text(attribute.attr_value())?)
+}
+
+fn plain_name(text: String) -> Result<String, BadName> {
     if text.is_empty() {
         return Err(BadName("its common name is empty"));
     }
@@ -204,24 +267,23 @@ fn units(name: &X509Name<'_>) -> Vec<String> {
 }
 
 impl PeerIdentity {
-    pub(super) fn new(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Self, BadName> {
+    pub(super) fn new(
+        certificate: &X509Certificate<'_>,
+        der: &[u8],
+        fields: &[NameField],
+    ) -> Result<Self, BadName> {
         let subject = certificate.subject();
-        let serial = certificate.raw_serial();
-        // Skip DER's sign byte, which is not part of the number.
-        let serial = match serial {
-            [0, rest @ ..] if !rest.is_empty() => rest,
-            all => all,
-        };
         Ok(Self {
             subject: format_name(subject)?,
-            common_name: common_name(subject)?,
-            serial: hex(serial),
+            common_name: owner(certificate, fields)?,
+            serial: hex(serial(certificate)),
             fingerprint: fingerprint(false, der),
             not_after: u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0),
             key: describe_key(certificate),
             units: units(subject),
             weakness: super::trust::weakness(certificate).unwrap_or_default(),
             issuers: Vec::new(),
+            issuer_certificates: Vec::new(),
         })
     }
 }

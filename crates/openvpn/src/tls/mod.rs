@@ -10,6 +10,7 @@ mod context;
 mod error;
 mod explain_error;
 mod external;
+mod facts;
 mod fingerprint;
 mod fuzz;
 mod identity;
@@ -28,12 +29,13 @@ mod weak_rsa;
 pub use context::{ClientTls, ServerTls};
 pub use error::{CertificateError, CertificateProblem, TlsConfigError, TlsError};
 pub use external::{KeyHolder, SignatureForm};
+pub use facts::SharedDer;
 #[doc(hidden)]
 pub use fuzz::fuzz;
 pub use identity::PeerIdentity;
 pub use options::{
-    CertProfile, ClientCertificates, ClientTlsOptions, CommonTlsOptions, IssuerHash, NameType, Pem,
-    RemoteCertTls, ServerTlsOptions, TlsVersion, VerifyOptions,
+    CertProfile, ClientCertificates, ClientTlsOptions, CommonTlsOptions, IssuerHash, NameField,
+    NameType, Pem, RemoteCertTls, ServerTlsOptions, TlsVersion, VerifyOptions,
 };
 pub use self_signed::{KeyHash, RecordTls, SelfSigned};
 pub use session::{MAX_MESSAGE, TlsSession};

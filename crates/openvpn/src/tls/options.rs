@@ -82,9 +82,31 @@ pub enum CertProfile {
     Insecure,
 }
 
+/// `x509-username-field`: a part of a certificate that names its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameField {
+    /// The last attribute of the subject with this short name.
+    Attribute(String),
+    /// The certificate's serial number in hex.
+    Serial,
+    /// The last mail address among the subject's alternative names.
+    SubjectMail,
+    /// The last mail address among the issuer's alternative names.
+    IssuerMail,
+}
+
+impl NameField {
+    /// Returns the attribute of the subject with this short name of OpenSSL, or `None` if there is none.
+    pub fn attribute(name: &str) -> Option<Self> {
+        super::identity::is_short_name(name).then(|| Self::Attribute(name.to_owned()))
+    }
+}
+
 /// The requirements on the peer's certificate in addition to a valid chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyOptions {
+    /// `x509-username-field`: the parts that name the owner; empty for the common name.
+    pub name_fields: Vec<NameField>,
     /// `verify-x509-name`.
     pub name: Option<(String, NameType)>,
     /// `remote-cert-tls`: requires matching KeyUsage and ExtendedKeyUsage extensions. Without it,

@@ -9,11 +9,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 
+use adit_engine::CertificateFacts;
 use rustls::{AlertDescription, Connection, Error, ProtocolVersion};
 use zeroize::Zeroizing;
 
 use super::context::{CHECK, ClientTls, ServerTls};
 use super::error::{CertificateError, CertificateProblem, TlsError};
+use super::facts::facts;
 use super::identity::PeerIdentity;
 use super::self_signed::{self, KeyHash, RecordTls};
 use super::verify;
@@ -345,6 +347,16 @@ impl TlsSession {
     /// that, or if the peer has no certificate.
     pub fn peer(&self) -> Option<&PeerIdentity> {
         if self.is_handshaking() { None } else { self.verdict.as_ref()?.as_ref().ok() }
+    }
+
+    /// Returns the contents of the peer's verified certificate and of its issuers, in this order. Empty before the
+    /// end of the handshake, or without a certificate.
+    pub fn certificate_facts(&self) -> Vec<CertificateFacts> {
+        let Some(identity) = self.peer() else { return Vec::new() };
+        let leaf = self.connection.peer_certificates().and_then(|chain| chain.first());
+        let leaf = leaf.map(|der| facts(der.as_ref().into()));
+        let issuers = identity.issuer_certificates.iter().map(|der| facts(der.0.clone()));
+        leaf.into_iter().chain(issuers).collect()
     }
 
     /// Returns the version, suite and group in the wording of OpenVPN's log: `TLSv1.3, cipher

@@ -23,6 +23,7 @@ use x509_parser::prelude::FromDer;
 
 use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
 use super::explain_error;
+use super::facts::SharedDer;
 use super::fingerprint::fingerprint;
 use super::identity::{PeerIdentity, format_name};
 use super::options::{CertProfile, Pem, VerifyOptions};
@@ -49,6 +50,8 @@ const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 struct Path {
     /// The subjects on the path.
     names: Vec<String>,
+    /// The certificates on the path.
+    certificates: Vec<SharedDer>,
     /// The SHA-1 and SHA-256 hashes of the certificate that signed the peer's, if `verify-hash` is
     /// configured. If several certificates may have signed it, these are the hashes of each.
     issuer: Vec<[String; 2]>,
@@ -243,6 +246,7 @@ impl Trust {
         self.check_issuer(&identity, &path)?;
         self.check_name(&identity)?;
         identity.issuers = path.names;
+        identity.issuer_certificates = path.certificates;
         Ok(identity)
     }
 
@@ -323,8 +327,13 @@ impl Trust {
             (Some(der), Some(_)) => vec![[true, false].map(|sha1| fingerprint(sha1, der))],
             (None, Some(_)) => ends.clone().map(|anchor| anchor.fingerprints.clone()).collect(),
         };
-        names.extend(ends.next().map(|anchor| anchor.name.clone()));
-        Ok(Path { names, issuer })
+        let mut certificates: Vec<SharedDer> =
+            steps.iter().map(|der| SharedDer(der.as_ref().into())).collect();
+        if let Some(anchor) = ends.next() {
+            names.push(anchor.name.clone());
+            certificates.push(anchor.der.clone());
+        }
+        Ok(Path { names, certificates, issuer })
     }
 
     /// Returns the CA whose validity period is the only obstacle to a path.

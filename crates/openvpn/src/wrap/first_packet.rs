@@ -111,6 +111,7 @@ impl WrapServer {
         if let Some(stamp) = stamp {
             wrapper.accept(stamp)?;
         }
+        wrapper.metadata = metadata.clone().map(Box::new);
         Ok(FirstPacket { control, early_negotiation, wrapper, metadata })
     }
 

@@ -6,7 +6,7 @@ use adit_engine::UnixTime;
 
 use super::mode::{Mode, Stamp};
 use super::{ReplayWindow, WrapConfig, WrapError};
-use crate::keys::{EXPORTED_LEN, Role, StaticKey, UnwrapError, split_wkc};
+use crate::keys::{EXPORTED_LEN, Metadata, Role, StaticKey, UnwrapError, split_wkc};
 use crate::packet::{Control, Header, Opcode, PacketError, split_front};
 
 /// The first packet id of a tls-crypt-v2 client; its top byte announces early negotiation.
@@ -51,6 +51,8 @@ pub struct Wrapper {
     /// The time stamp of all packets: that of the first one.
     time: Option<u32>,
     replay: ReplayWindow,
+    /// The metadata of the key that the client brought.
+    pub(crate) metadata: Option<Box<Metadata>>,
 }
 
 /// The wrapped key after packets with opcode 10 or 11.
@@ -107,7 +109,7 @@ impl Wrapper {
 
     pub(super) fn new(role: Role, mode: Mode, wrapped_key: WrappedKey) -> Self {
         let replay = ReplayWindow::default();
-        Self { role, mode, wrapped_key, next_id: Some(1), time: None, replay }
+        Self { role, mode, wrapped_key, next_id: Some(1), time: None, replay, metadata: None }
     }
 
     /// Creates the wrapper of this session's renegotiations under dynamic tls-crypt (IV_PROTO bit

@@ -3,7 +3,9 @@
 //! are programs of their own.
 
 mod admin;
+mod authorization;
 mod budgets;
+mod client_login;
 mod injection;
 mod limits;
 mod openvpn_wrap;

@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Instant, Link, PeerId, UnixTime, auth};
+use adit_engine::auth::Connecting;
+use adit_engine::{Engine, Identity, Instant, Link, PeerId, UnixTime, auth};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
 use adit_openvpn::data_format::{Command, Input, Notice, Outbox, Output};
 use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
@@ -21,7 +22,8 @@ use adit_sim::{Impairment, Pipe};
 
 pub(crate) use data_plane::{Datagram, Peer, PlaneModel};
 pub(crate) use pki::{
-    client_tls, client_tls_named, foreign_client_tls, server_tls, server_tls_named,
+    client_tls, client_tls_named, foreign_client_tls, nameless_client_tls, server_tls,
+    server_tls_named, server_tls_with,
 };
 
 pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -54,6 +56,8 @@ pub(crate) struct ClientNode {
     pub dialled: Vec<adit_engine::Target>,
     /// The numbers of bytes in control packets that reached the server, and that the server sent.
     pub control: (u64, u64),
+    /// The requests of the client, which the test answers.
+    pub requests: Vec<(auth::RequestId, auth::Request)>,
 }
 
 pub(crate) struct World {
@@ -69,6 +73,14 @@ pub(crate) struct World {
     pub asked: Vec<auth::RequestId>,
     /// The password in the last authorization request.
     pub password: Option<String>,
+    /// The latest authorization requests.
+    pub identities: Vec<Identity>,
+    /// The latest requests about clients that are authorized.
+    pub connecting: Vec<Connecting>,
+    /// The response to them, or `None` to accept them with the parameters so far.
+    pub connect_reply: Option<auth::Response>,
+    /// Whether such a request waits in `asked` until the test answers it.
+    pub slow_connect: bool,
     /// The most recent session ids of client and server on the wire.
     pub session_ids: ([u8; 8], [u8; 8]),
     next_traffic: Instant,
@@ -135,6 +147,7 @@ pub(crate) fn server_config_with(settings: Settings, tls: ServerTls) -> ServerCo
         leases: Vec::new(),
         force_cookie: false,
         authorize: false,
+        checks: Default::default(),
         compress_migrate: false,
     }
 }
@@ -163,6 +176,10 @@ impl World {
             slow_registry: false,
             asked: Vec::new(),
             password: None,
+            identities: Vec::new(),
+            connecting: Vec::new(),
+            connect_reply: None,
+            slow_connect: false,
             session_ids: Default::default(),
             next_traffic: START,
             next_stream: 1,
@@ -196,6 +213,7 @@ impl World {
             stream: None,
             dialled: Vec::new(),
             control: (0, 0),
+            requests: Vec::new(),
         });
         self.clients.len() - 1
     }
@@ -350,13 +368,8 @@ impl World {
                     self.was_told_before(&op);
                     again.extend(self.plane.apply(op).map(Again::Notice));
                 }
-                Output::AuthRequest(ticket, auth::Request::Authorize(identity)) => {
-                    self.password = identity.password.map(|password| password.to_string());
-                    if self.slow_registry {
-                        self.asked.push(ticket);
-                    } else {
-                        again.push(Again::Answer(ticket));
-                    }
+                Output::AuthRequest(ticket, request) => {
+                    again.extend(self.server_asks(ticket, request));
                 }
                 Output::Event(event) => self.events.push(event),
                 Output::Hangup(link) => {
@@ -374,11 +387,47 @@ impl World {
         for item in again {
             match item {
                 Again::Notice(notice) => self.to_server(Input::Notice(notice)),
-                Again::Answer(ticket) => {
+                Again::Authorize(ticket) => {
                     self.to_server(Input::AuthResponse(ticket, self.reply.clone()));
+                }
+                Again::Connect(ticket, response) => {
+                    self.to_server(Input::AuthResponse(ticket, response));
                 }
             }
         }
+    }
+
+    /// Records a request of the server. Returns how it is answered, unless the registry is slow.
+    fn server_asks(&mut self, ticket: auth::RequestId, request: auth::Request) -> Option<Again> {
+        // Long simulations would otherwise collect thousands of certificates.
+        const KEPT: usize = 64;
+        match request {
+            auth::Request::Authorize(identity) => {
+                self.password = identity.password.as_ref().map(|password| password.to_string());
+                if self.identities.len() >= KEPT {
+                    self.identities.remove(0);
+                }
+                self.identities.push(*identity);
+                if !self.slow_registry {
+                    return Some(Again::Authorize(ticket));
+                }
+            }
+            auth::Request::Connect(connecting) => {
+                let params = connecting.params.clone();
+                if self.connecting.len() >= KEPT {
+                    self.connecting.remove(0);
+                }
+                self.connecting.push(*connecting);
+                if !self.slow_connect {
+                    let response = self.connect_reply.clone();
+                    let response = response.unwrap_or(auth::Response::Accept(params));
+                    return Some(Again::Connect(ticket, response));
+                }
+            }
+            other => panic!("a server asks {other:?}"),
+        }
+        self.asked.push(ticket);
+        None
     }
 
     pub(crate) fn to_client(&mut self, n: usize, input: Input<'_>) {
@@ -410,7 +459,8 @@ impl World {
                         client.up.push(self.now, Packet::Fin(id));
                     }
                 }
-                Output::Hangup(_) | Output::AuthRequest(..) => {}
+                Output::AuthRequest(id, request) => client.requests.push((id, request)),
+                Output::Hangup(_) => {}
             }
         }
         self.most_outputs = self.most_outputs.max(outputs);
@@ -552,7 +602,8 @@ impl ClientNode {
 
 enum Again {
     Notice(Notice),
-    Answer(auth::RequestId),
+    Authorize(auth::RequestId),
+    Connect(auth::RequestId, auth::Response),
 }
 
 fn seed_bytes(seed: u64, which: u8) -> [u8; 32] {

@@ -1,7 +1,8 @@
 use std::sync::OnceLock;
 
 use adit_openvpn::tls::{
-    ClientTls, ClientTlsOptions, CommonTlsOptions, Pem, ServerTls, ServerTlsOptions,
+    ClientCertificates, ClientTls, ClientTlsOptions, CommonTlsOptions, Pem, ServerTls,
+    ServerTlsOptions,
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ED25519};
 
@@ -59,6 +60,18 @@ pub(crate) fn server_tls() -> ServerTls {
 pub(crate) fn server_tls_named(name: &str) -> ServerTls {
     let options = ServerTlsOptions { common: common(name), ..Default::default() };
     ServerTls::new(options).expect("a server's TLS")
+}
+
+/// Returns a server that requests clients' certificates in this way.
+pub(crate) fn server_tls_with(client_certificates: ClientCertificates) -> ServerTls {
+    let options = ServerTlsOptions { common: common("server"), client_certificates };
+    ServerTls::new(options).expect("a server's TLS")
+}
+
+/// Returns a client without a certificate.
+pub(crate) fn nameless_client_tls() -> ClientTls {
+    let common = CommonTlsOptions { cert: None, key: None, ..common("nobody") };
+    ClientTls::new(ClientTlsOptions { common }).expect("a client's TLS")
 }
 
 pub(crate) fn client_tls() -> ClientTls {

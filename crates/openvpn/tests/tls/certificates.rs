@@ -363,6 +363,81 @@ fn names_are_compared_as_the_directive_says() {
     }
 }
 
+#[test]
+fn fields_of_a_certificate_name_its_owner() {
+    let ext = format!("{SERVER_EXT}subjectAltName=email:one@example.org,email:two@example.org\n");
+    let subject = "/OU=a/CN=vpn/OU=b/emailAddress=root@example.org";
+    let pair = ca().issue(subject, Kind::P256, &ext, &[]);
+    let named = |fields: &[NameField], name: &str| {
+        let mut common = options(ca(), None);
+        common.verify.name_fields = fields.to_vec();
+        // The name that the fields make is the one that the directive compares.
+        common.verify.name = Some((name.into(), NameType::Name));
+        client_verdict(common, &pair.cert, &pair.key)
+    };
+    let attribute = |name: &str| NameField::attribute(name).unwrap();
+    assert_eq!(named(&[], "vpn").unwrap().common_name, "vpn");
+    for (fields, name) in [
+        (vec![attribute("emailAddress")], "root@example.org"),
+        (vec![attribute("OU")], "b"),
+        (vec![NameField::SubjectMail], "two@example.org"),
+        (vec![attribute("CN"), attribute("OU")], "vpn_b"),
+    ] {
+        assert_eq!(named(&fields, name).unwrap().common_name, name, "{fields:?}");
+        assert_eq!(problem(named(&fields, "vpn")), Problem::NameMismatch);
+    }
+    let serial = named(&[], "vpn").unwrap().serial;
+    assert_eq!(named(&[NameField::Serial], &serial).unwrap().common_name, serial);
+    for missing in [attribute("UID"), NameField::IssuerMail] {
+        assert_eq!(problem(named(&[attribute("CN"), missing], "vpn_")), Problem::BadName);
+    }
+    assert_eq!(NameField::attribute("bogus"), None);
+}
+
+#[test]
+fn the_facts_of_a_chain_are_those_that_openssl_prints() {
+    let ext = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign\n";
+    let intermediate = ca().intermediate("/CN=Between", Kind::P256, ext);
+    let ext = format!("{CLIENT_EXT}subjectAltName=DNS:x,email:a@example.org\n");
+    let pair = intermediate.issue("/C=DE/O=x/CN=alice", Kind::P256, &ext, &[]);
+    let chain = [pair.cert.as_str(), intermediate.pair.cert.as_str()].concat();
+    let chain = Pair { cert: chain, key: pair.key.clone() };
+    let client = client_tls(options(ca(), Some(&chain)));
+    let server = server_tls(options(ca(), Some(&ca().server("/CN=server"))));
+    let outcome = connect(&client, &server);
+    assert!(outcome.is_up(), "{:?}", outcome.server_error);
+    let facts = outcome.server.certificate_facts();
+    let subjects: Vec<&str> = facts.iter().map(|facts| facts.subject.as_str()).collect();
+    assert_eq!(subjects.len(), 3, "{subjects:?}");
+    assert_eq!((subjects[0], subjects[1]), ("C=DE, O=x, CN=alice", "CN=Between"));
+    let own = &facts[0];
+    let attributes = [("C", "DE"), ("O", "x"), ("CN", "alice")];
+    assert_eq!(own.attributes, attributes.map(|(name, value)| (name.into(), value.into())));
+    assert_eq!(own.email.as_deref(), Some("a@example.org"));
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("c.pem"), &pair.cert).unwrap();
+    let prints = |what: &str| openssl(dir.path(), &["x509", "-in", "c.pem", "-noout", what]);
+    assert!(
+        prints("-serial")
+            .trim()
+            .eq_ignore_ascii_case(&format!("serial={}", own.serial_hex.replace(':', "")))
+    );
+    let fingerprint = |hash: &str| {
+        let text = openssl(dir.path(), &["x509", "-in", "c.pem", "-noout", "-fingerprint", hash]);
+        text.trim().rsplit_once('=').unwrap().1.to_lowercase()
+    };
+    assert_eq!(
+        (fingerprint("-sha1"), fingerprint("-sha256")),
+        (own.sha1.clone(), own.sha256.clone())
+    );
+    let number = own.serial_decimal.parse::<u128>();
+    if let Ok(number) = number {
+        assert_eq!(format!("{number:x}"), own.serial_hex.replace(':', "").trim_start_matches('0'));
+    }
+    assert!(own.serial_decimal.bytes().all(|b| b.is_ascii_digit()));
+    assert!(outcome.client.certificate_facts().len() == 2 && !own.der.is_empty());
+}
+
 /// CVE-2026-84790: a NUL within a name ended the name early, so one client was mistaken for
 /// another.
 #[test]

@@ -41,11 +41,12 @@ pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
 use streams::{Connection, ProxyTarget, StreamEvent, Streams};
 use timer::BootTimer;
 
-use crate::authorize::{Authorizer, answer};
+use crate::authorize::{AnsweredRequest, Authorizer, PendingSender, answer};
 use crate::clock::now;
 use crate::fault::Fault;
 
-/// The maximum number of unanswered authorization requests. Further peers are refused.
+/// The maximum number of unanswered authorization requests. Further peers are refused. The same bound holds for answers,
+/// including extensions of time, that wait for the engine.
 pub const QUESTION_LIMIT: usize = 1024;
 
 /// The number of times that the driver polls the data plane's queues before all other inputs have their turn.
@@ -119,7 +120,6 @@ pub struct Driver<E: Engine, B: Backend<Format = E::Format>> {
 }
 
 type LookedUp = (Target, Result<Vec<SocketAddr>, String>);
-type AnsweredRequest = (auth::RequestId, auth::Response);
 
 /// The numbers of control channel packets that the kernel refused to send.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -289,7 +289,8 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
                         self.feed(Input::AuthResponse(ticket, reply));
                         continue;
                     }
-                    let mut answer = answer(&*self.authorizer, question);
+                    let pending = PendingSender::new(ticket, self.answers.0.clone());
+                    let mut answer = answer(&*self.authorizer, question, pending);
                     // Most responses are ready at once. For the others, a task polls again with its own waker.
                     let mut nobody = Context::from_waker(Waker::noop());
                     if let Poll::Ready(reply) = answer.as_mut().poll(&mut nobody) {
@@ -394,7 +395,9 @@ impl<E: Engine, B: Backend<Format = E::Format>> Driver<E, B> {
     }
 
     fn answered(&mut self, ticket: auth::RequestId, reply: auth::Response) {
-        self.open_questions = self.open_questions.saturating_sub(1);
+        if !matches!(reply, auth::Response::Pending { .. }) {
+            self.open_questions = self.open_questions.saturating_sub(1);
+        }
         self.feed(Input::AuthResponse(ticket, reply));
     }
 

@@ -51,7 +51,11 @@ impl Engine for Script {
             Input::LinkDown(link) => format!("down {}", link.remote()),
             Input::Notice(notice) => format!("{notice:?}"),
             Input::AuthResponse(ticket, reply) => {
-                let word = if matches!(reply, auth::Response::Accept(_)) { "yes" } else { "no" };
+                let word = match reply {
+                    auth::Response::Accept(_) => "yes",
+                    auth::Response::Pending { .. } => "later",
+                    _ => "no",
+                };
                 format!("answer {} {word}", ticket.0)
             }
         });
@@ -146,8 +150,22 @@ impl Backend for Fake {
 struct SlowYes;
 
 impl Authorizer for SlowYes {
-    fn authorize(&self, _: Identity) -> ResponseFuture {
+    fn authorize(&self, _: Box<Identity>, _: PendingSender) -> ResponseFuture {
         Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            auth::Response::Accept(auth::ClientParams::default())
+        })
+    }
+}
+
+/// Extends the time, and accepts later.
+struct PendingYes;
+
+impl Authorizer for PendingYes {
+    fn authorize(&self, _: Box<Identity>, pending: PendingSender) -> ResponseFuture {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            assert!(pending.send(Duration::from_secs(300), None));
             tokio::time::sleep(Duration::from_millis(10)).await;
             auth::Response::Accept(auth::ClientParams::default())
         })
@@ -312,14 +330,30 @@ async fn frames_notices_ticks_and_answers_reach_the_engine() {
     driver.engine.deadline = Some(now() + Duration::from_millis(5));
     fed(&mut driver, 1).await;
     driver.act(|_, _, out| {
-        out.push(Output::AuthRequest(
-            auth::RequestId(3),
-            auth::Request::Authorize(Identity::default()),
-        ));
+        out.push(Output::AuthRequest(auth::RequestId(3), auth::Request::Authorize(Box::default())));
     });
     fed(&mut driver, 1).await;
     let expected = ["frame 192.0.2.9 [1, 2]", "PeerSilent(PeerId(7))", "tick", "answer 3 yes"];
     assert_eq!(driver.engine.log, expected);
+}
+
+#[tokio::test]
+async fn a_pending_answer_leaves_its_question_open() {
+    let fake = Fake::new();
+    let sockets = Sockets::client(DialSettings::default());
+    let mut driver =
+        Driver::new(Script::default(), fake.clone(), sockets, Arc::new(PendingYes)).unwrap();
+    driver.act(|_, _, out| {
+        let request = auth::Request::Authorize(Box::default());
+        out.push(Output::AuthRequest(auth::RequestId(3), request));
+    });
+    fed(&mut driver, 1).await;
+    assert_eq!(
+        (driver.engine.log.as_slice(), driver.open_questions),
+        (&["answer 3 later".to_owned()][..], 1)
+    );
+    fed(&mut driver, 1).await;
+    assert_eq!((driver.engine.log[1].as_str(), driver.open_questions), ("answer 3 yes", 0));
 }
 
 #[tokio::test]
@@ -328,10 +362,7 @@ async fn too_many_open_questions_are_answered_no() {
     let mut driver = driver(Script::default(), &fake);
     driver.open_questions = QUESTION_LIMIT;
     driver.act(|_, _, out| {
-        out.push(Output::AuthRequest(
-            auth::RequestId(3),
-            auth::Request::Authorize(Identity::default()),
-        ));
+        out.push(Output::AuthRequest(auth::RequestId(3), auth::Request::Authorize(Box::default())));
     });
     assert!(matches!(driver.next().await.unwrap(), Event::Engine("fed")));
     assert_eq!(driver.engine.log, ["answer 3 no"]);
@@ -365,10 +396,7 @@ async fn answers_and_connections_have_their_turn_however_much_the_plane_has_to_s
     fake.wakeup.signal();
     fed(&mut driver, 2 * LOOKS as usize).await;
     driver.act(|_, _, out| {
-        out.push(Output::AuthRequest(
-            auth::RequestId(3),
-            auth::Request::Authorize(Identity::default()),
-        ));
+        out.push(Output::AuthRequest(auth::RequestId(3), auth::Request::Authorize(Box::default())));
     });
     let client = std::net::TcpStream::connect(address).unwrap();
     let up = format!("up {}", client.local_addr().unwrap());

@@ -9,6 +9,7 @@ mod filter;
 mod formats;
 mod laptop;
 mod limits;
+mod logins;
 mod management;
 mod mesh;
 mod p2p;
@@ -102,6 +103,12 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("key-with-password-pkcs8", ADIT_CLIENT, files::key_pkcs8),
     ("key-with-password-traditional", ADIT_CLIENT, files::key_traditional),
     ("user-and-password", ADIT_CLIENT, files::user_and_password),
+    ("login-token", ADIT_CLIENT, logins::token),
+    ("login-password-alone", ADIT_CLIENT, logins::password_alone),
+    // openvpn asks a terminal or its management interface.
+    ("login-dynamic-challenge", ADIT_CLIENT, logins::dynamic_challenge),
+    ("login-static-challenge", ADIT_CLIENT, logins::static_challenge),
+    ("login-file-read-again", ADIT_CLIENT, logins::password_file_read_again),
     ("debian-service", ADIT_SERVES, files::debian_service),
     ("client-certificate-expired", ALL, refusals::client_expired),
     ("client-certificate-of-the-future", ALL, refusals::client_of_the_future),

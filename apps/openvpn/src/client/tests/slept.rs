@@ -95,6 +95,7 @@ fn serve(folder: &Path) {
         leases: Vec::new(),
         force_cookie: false,
         authorize: false,
+        checks: Default::default(),
         compress_migrate: false,
     };
     let listener =

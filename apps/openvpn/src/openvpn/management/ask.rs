@@ -4,8 +4,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adit_engine::auth::Challenge;
 use adit_openvpn::client::Credentials;
-use adit_openvpn::config::Padding;
+use adit_openvpn::config::{Padding, UserPass};
 use adit_openvpn::tls::{KeyHolder, SignatureForm};
 use adit_runtime::fault::Fault;
 use base64::Engine as _;
@@ -31,9 +32,14 @@ impl Management {
 }
 
 impl ManagementClient<'_> {
-    fn enter(&mut self, kind: &str, password_only: bool) -> Result<Credentials, Fault> {
+    fn enter(
+        &mut self,
+        kind: &str,
+        password_only: bool,
+        challenge: Option<(bool, String)>,
+    ) -> Result<Credentials, Fault> {
         let kind = kind.to_owned();
-        match self.0.ask(Question::Login { kind, password_only, challenge: None })? {
+        match self.0.ask(Question::Login { kind, password_only, challenge })? {
             Waited::Answer(Answer::Login { username, password }) => {
                 Ok(Credentials { username, password })
             }
@@ -55,7 +61,7 @@ impl Ask for ManagementClient<'_> {
         if !self.0.asks_passwords() {
             return Terminal.key_password();
         }
-        self.enter("Private Key", true).map(|entered| entered.password)
+        self.enter("Private Key", true, None).map(|entered| entered.password)
     }
 
     fn key_refused(&mut self, reason: &str) -> Result<(), Fault> {
@@ -70,8 +76,20 @@ impl Ask for ManagementClient<'_> {
         if !self.0.asks_passwords() {
             return Terminal.login(kind, username);
         }
-        let entered = self.enter(kind, username.is_some())?;
+        let entered = self.enter(kind, username.is_some(), None)?;
         Ok(Credentials { username: username.unwrap_or(entered.username), ..entered })
+    }
+
+    fn login_with_challenge(
+        &mut self,
+        from: &UserPass,
+        challenge: &Challenge,
+    ) -> Result<Credentials, Fault> {
+        if !self.0.asks_passwords() {
+            return Terminal.login_with_challenge(from, challenge);
+        }
+        // The management client puts the password and the response together.
+        self.enter("Auth", false, Some((challenge.echo, challenge.text.clone())))
     }
 
     fn certificate(&mut self, hint: &str) -> Result<String, Fault> {

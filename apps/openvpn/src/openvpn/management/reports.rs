@@ -62,6 +62,8 @@ impl ClientReports {
             | ClientEvent::Updated(_)
             | ClientEvent::Reverified { .. }
             | ClientEvent::Rekeyed { .. }
+            | ClientEvent::AuthPending(_)
+            | ClientEvent::ServerInfo(_)
             | ClientEvent::Note(_)
             | ClientEvent::Warning(_)
             | ClientEvent::Path(_) => {}

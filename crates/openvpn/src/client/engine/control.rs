@@ -4,7 +4,7 @@ use adit_engine::{Instant, Link};
 use zeroize::Zeroizing;
 
 use super::{ALERT_PATIENCE, ClientEngine, Out, PullRequest, State, same_path};
-use crate::client::ClientEvent;
+use crate::client::{ClientEvent, Credentials};
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::negotiate::{ControlMessage, LocalInfo, PushAssembler};
 use crate::reason::Reason;
@@ -105,7 +105,7 @@ impl ClientEngine {
                 }
                 Ok(())
             }
-            Event::TlsReady => self.send_keys(),
+            Event::TlsReady => self.tls_ready(out),
             Event::Failed(reason) => {
                 self.budget.report_event(now, out, ClientEvent::Warning, || reason.in_session());
                 Ok(())
@@ -145,6 +145,7 @@ impl ClientEngine {
     }
 
     pub(super) fn send_keys(&mut self) -> Result<(), Reason> {
+        let Credentials { username, password } = self.take_login();
         let settings = &self.config.settings;
         let (control_channel, cipher) = match &mut self.state {
             State::Connecting(attempt) => (&mut attempt.control_channel, None),
@@ -161,10 +162,6 @@ impl ClientEngine {
             version: env!("CARGO_PKG_VERSION"),
             full: settings.push_peer_info,
             extra: &settings.peer_info,
-        };
-        let (username, password) = match &self.config.credentials {
-            Some(c) => (c.username.clone(), c.password.clone()),
-            None => Default::default(),
         };
         let randoms = Randoms { random1: self.random.bytes(), random2: self.random.bytes() };
         control_channel.send_keys(KeyMethod2 {

@@ -1,11 +1,13 @@
 mod control;
 mod exit;
 mod pull;
+mod questions;
 mod restart;
 mod update;
 
 use std::time::Duration;
 
+use adit_engine::auth::Challenge;
 use adit_engine::{Engine, Instant, Link, Random, Seed, UnixTime};
 
 use super::config::{ClientConfig, Credentials};
@@ -20,6 +22,7 @@ use crate::session::{
     is_exit_notice,
 };
 use crate::tls::{ClientTls, TlsSession};
+use questions::Question;
 
 type Out = Outbox<ClientEvent>;
 
@@ -37,8 +40,17 @@ pub struct ClientEngine {
     clock: WallClock,
     remotes: Remotes,
     state: State,
-    /// The configured credentials, while a token replaces them.
-    own_credentials: Option<Credentials>,
+    /// The user name and the token that replace the credentials.
+    token: Option<Credentials>,
+    /// The user name that was sent last.
+    username: String,
+    /// The challenge of the server that the next attempt answers.
+    challenge: Option<Challenge>,
+    /// The server's text of the last refusal, if the credentials must be asked for again.
+    rejected: Option<String>,
+    /// The question that waits for its response.
+    question: Option<Question>,
+    next_request: u64,
     /// The amount of work that the server may still cause.
     budget: Budget,
     /// The number of packets dropped because they were not authentic or did not belong to the
@@ -53,6 +65,8 @@ enum State {
     Waiting {
         until: Instant,
     },
+    /// The state before an attempt, until the user name and password are known.
+    Asking,
     Dialing,
     Connecting(Box<Attempt>),
     Up(Box<Tunnel>),
@@ -67,7 +81,7 @@ impl State {
             Self::Connecting(attempt) => Some(&mut attempt.control_channel),
             Self::Up(tunnel) => Some(&mut tunnel.control_channel),
             Self::Exiting(leaving) => Some(&mut leaving.tunnel.control_channel),
-            Self::New | Self::Waiting { .. } | Self::Dialing | Self::Stopped => None,
+            Self::New | Self::Waiting { .. } | Self::Asking | Self::Dialing | Self::Stopped => None,
         }
     }
 }
@@ -138,7 +152,12 @@ impl ClientEngine {
             clock,
             remotes,
             state: State::New,
-            own_credentials: None,
+            token: None,
+            username: String::new(),
+            challenge: None,
+            rejected: None,
+            question: None,
+            next_request: 0,
             budget: Budget::default(),
             dropped: 0,
         }
@@ -160,10 +179,15 @@ impl ClientEngine {
         self.dropped
     }
 
-    /// Sends a message to the server on the control channel. Returns false if there is no session.
+    /// Sends a message to the server on the control channel, such as the response to a challenge. Returns false before
+    /// the key exchange is complete.
     pub fn say(&mut self, now: Instant, message: &ControlMessage, out: &mut Out) -> bool {
-        let State::Up(tunnel) = &mut self.state else { return false };
-        let result = tunnel.control_channel.send_message(message.encode()).map(|_| ());
+        let control_channel = match &mut self.state {
+            State::Up(tunnel) => &mut tunnel.control_channel,
+            State::Connecting(attempt) if attempt.pull.is_some() => &mut attempt.control_channel,
+            _ => return false,
+        };
+        let result = control_channel.send_message(message.encode()).map(|_| ());
         self.settle(now, result, out);
         true
     }
@@ -262,7 +286,7 @@ impl ClientEngine {
                 self.settle(now, result, out);
             }
             State::Exiting(_) => self.tick_exit(now, out),
-            State::Waiting { .. } | State::Dialing | State::Stopped => {}
+            State::Waiting { .. } | State::Asking | State::Dialing | State::Stopped => {}
         }
     }
 }
@@ -309,7 +333,8 @@ impl ClientEngine {
                 _ => {}
             },
             Input::Notice(notice) => self.notice(now, notice, out),
-            Input::DialFailed(_) | Input::AuthResponse(..) => {}
+            Input::AuthResponse(request, response) => self.answered(now, request, response, out),
+            Input::DialFailed(_) => {}
         }
         // Stop waiting once the exit notice is acknowledged.
         if let State::Exiting(leaving) = &self.state
@@ -326,7 +351,7 @@ impl Engine for ClientEngine {
     type Format = OpenVpn;
 
     fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
-        let frame = matches!(input, Input::ControlPacket(..));
+        let frame = matches!(input, Input::ControlPacket(..) | Input::AuthResponse(..));
         self.work(now, input, out);
         if frame {
             // The stack may hold copies of keys.
@@ -338,7 +363,7 @@ impl Engine for ClientEngine {
         match &self.state {
             State::New => Some((Instant::default(), "start")),
             State::Waiting { until } => Some((*until, "connect-retry")),
-            State::Dialing | State::Stopped => None,
+            State::Asking | State::Dialing | State::Stopped => None,
             State::Connecting(attempt) => {
                 let answer = attempt.answer_by.map(|at| (at, "server-poll-timeout"));
                 let pull = attempt.pull.as_ref();

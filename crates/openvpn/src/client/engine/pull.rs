@@ -8,8 +8,8 @@ use super::update::OptionUpdates;
 use super::{ClientEngine, MAX_AUTH_PENDING, Out, PUSH_REQUEST_EVERY, State, Tunnel};
 use crate::client::event::{ClientEvent, TunnelConfig};
 use crate::negotiate::{
-    ControlMessage, FilterAction, PushPart, PushRefused, PushedOption, PushedOptions,
-    RemoteOptions, ReplyItem, RouteContext,
+    ControlMessage, FilterAction, PushAssembler, PushPart, PushRefused, PushedOption,
+    PushedOptions, RemoteOptions, ReplyItem, RouteContext,
 };
 use crate::reason::Reason;
 use crate::session::{Agreement, DataChannel, PeerTerms, Settings, all_routes};
@@ -38,26 +38,20 @@ impl ClientEngine {
                 let reason = Reason::AuthFailedForNow(failed.reason);
                 self.failed_with(now, reason, failed.advance, failed.backoff, out);
             }
-            ControlMessage::AuthFailed(failed) => {
-                // The server refused its token, but the configured credentials may still be valid.
-                if let Some(own) = self.own_credentials.take() {
-                    self.config.credentials = Some(own);
-                    self.lost(now, Reason::AuthTokenRefused(failed.reason), out);
-                } else if self.config.retry_auth {
-                    self.failed(now, Reason::AuthFailed(failed.reason), out);
-                } else {
-                    self.stop(Reason::AuthFailed(failed.reason), out);
-                }
-            }
+            ControlMessage::AuthFailed(failed) => self.auth_failed(now, failed, out),
             ControlMessage::AuthPending(timeout) => {
+                let wait = timeout.unwrap_or(self.config.settings.hand_window);
+                let wait = wait.min(MAX_AUTH_PENDING);
                 if let State::Connecting(attempt) = &mut self.state
                     && let Some(pull) = &mut attempt.pull
                 {
-                    let wait = timeout.unwrap_or(self.config.settings.hand_window);
-                    pull.give_up = now + wait.min(MAX_AUTH_PENDING);
+                    pull.give_up = now + wait;
                 }
-                let text = "the server waits for an external authentication";
-                self.budget.report_event(now, out, ClientEvent::Note, || text.into());
+                let text = || "the server waits for an external authentication".into();
+                if let Some(text) = self.budget.report(now, text) {
+                    out.event(ClientEvent::Note(text));
+                    out.event(ClientEvent::AuthPending(wait));
+                }
             }
             ControlMessage::Restart(restart) => {
                 let reason = Reason::ServerRestart(restart.reason);
@@ -70,8 +64,11 @@ impl ClientEngine {
             ControlMessage::Halt(reason) => self.stop(Reason::Halted(reason), out),
             ControlMessage::Exit => self.lost(now, Reason::RemoteExit, out),
             ControlMessage::Info(text) | ControlMessage::InfoPre(text) => {
-                let text = || format!("Info command was pushed by server ('{text}')");
-                self.budget.report_event(now, out, ClientEvent::Note, text);
+                let note = || format!("Info command was pushed by server ('{text}')");
+                if let Some(note) = self.budget.report(now, note) {
+                    out.event(ClientEvent::Note(note));
+                    out.event(ClientEvent::ServerInfo(text));
+                }
             }
             other => {
                 let text = || format!("ignored control message '{other}'");
@@ -87,6 +84,10 @@ impl ClientEngine {
         part: &str,
         out: &mut Out,
     ) -> Result<(), Reason> {
+        if matches!(self.state, State::Up(_)) {
+            self.token_renewed(now, part, out);
+            return Ok(());
+        }
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
         let Some(pull) = &mut attempt.pull else { return Ok(()) };
         let part = PushPart::lex(part);
@@ -124,6 +125,20 @@ impl ClientEngine {
         };
         let options = items.iter().filter_map(|item| item.0.as_ref().ok());
         options.filter(accepts).map(|option| option.args().join(" ")).collect()
+    }
+
+    /// Takes the new token of a session. Other options that arrive after the first reply have no effect.
+    fn token_renewed(&mut self, now: Instant, part: &str, out: &mut Out) {
+        let mut assembler = PushAssembler::<ReplyItem>::default();
+        let Ok(Some(items)) = assembler.add(PushPart::lex(part)) else { return };
+        let Ok((pushed, _)) = PushedOptions::from_reply(items, &self.config.pull_filters) else {
+            return;
+        };
+        if pushed.auth_token.is_some() {
+            self.remember_token(&pushed);
+            let text = || "the server has renewed the token".into();
+            self.budget.report_event(now, out, ClientEvent::Note, text);
+        }
     }
 
     pub(super) fn come_up(
@@ -260,18 +275,6 @@ impl ClientEngine {
             .and_then(DataCipher::from_name)
             .filter(|cipher| settings.ciphers.contains(cipher));
         named.or(settings.cipher_fallback)
-    }
-
-    /// Uses a pushed `auth-token` instead of the password from now on.
-    pub(super) fn remember_token(&mut self, pushed: &PushedOptions) {
-        if let (Some(token), Some(credentials)) = (&pushed.auth_token, &mut self.config.credentials)
-        {
-            self.own_credentials.get_or_insert_with(|| credentials.clone());
-            credentials.password = token.clone();
-            if let Some(user) = &pushed.auth_token_user {
-                credentials.username.clone_from(user);
-            }
-        }
     }
 }
 

@@ -26,6 +26,7 @@ impl ClientEngine {
     pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
         match &mut self.state {
             State::Waiting { until } => *until = now,
+            State::Asking => {}
             State::Dialing => self.dial(out),
             State::Connecting(_) => {
                 self.leave(out);
@@ -49,11 +50,16 @@ impl ClientEngine {
 
     /// Removes everything that the state set up outside the engine.
     pub(super) fn leave(&mut self, out: &mut Out) {
+        self.question = None;
         let link = match std::mem::replace(&mut self.state, State::Stopped) {
             State::Connecting(attempt) => attempt.control_channel.link,
             State::Up(tunnel) => take_down(&tunnel, out),
             State::Exiting(leaving) => take_down(&leaving.tunnel, out),
-            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => return,
+            State::New
+            | State::Waiting { .. }
+            | State::Asking
+            | State::Dialing
+            | State::Stopped => return,
         };
         out.push(Output::Hangup(link));
     }
@@ -118,6 +124,9 @@ impl ClientEngine {
     }
 
     pub(super) fn dial(&mut self, out: &mut Out) {
+        if self.lacks_credentials() {
+            return self.ask_before_dialling(out);
+        }
         let Some(remote) = self.remotes.current() else {
             return self.stop(Reason::RetriesExhausted, out);
         };

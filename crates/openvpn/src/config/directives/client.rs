@@ -1,6 +1,8 @@
 //! Directives for the role of this end, and for a client's reaction to a server's options and
 //! challenges.
 
+use adit_engine::auth::{Challenge, ChallengeKind};
+
 use super::{Roles, Spec, flag, used};
 use crate::config::ConfigError;
 use crate::config::options::{AuthRetry, UserPass};
@@ -51,8 +53,15 @@ pub(super) const TABLE: &[Spec] = &[
     .or_block()
     .roles(Roles::CLIENT)
     .doc("The user name and the password for the server, from a file or the terminal."),
-    flag("auth-nocache", |raw| &mut raw.client.auth_nocache)
-        .doc("Makes openvpn forget the password; adit keeps it for reconnects and warns."),
+    flag("auth-nocache", |raw| &mut raw.client.auth_nocache).doc(
+        "Forgets the password once it has been sent, and reads its file again or asks for it \
+             again. A password from the terminal is kept.",
+    ),
+    used("static-challenge", "\"TEXT\" 0|1 [scrv1|concat]", 2..=3, static_challenge)
+        .roles(Roles::CLIENT)
+        .doc(
+            "A question to the user in addition to the password, and whether the answer is shown.",
+        ),
     used("auth-retry", "none|nointeract|interact", 1..=1, auth_retry)
         .roles(Roles::CLIENT_LAX)
         .doc("Whether a client whose password is refused tries again."),
@@ -81,6 +90,20 @@ fn auth_retry(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
             );
         }
     };
+    Ok(())
+}
+
+fn static_challenge(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let echo = d.number::<u8>(1, 0..=1)? == 1;
+    let concatenate = match d.get(2) {
+        None | Some("scrv1") => false,
+        Some("concat") => true,
+        Some(other) => {
+            return Err(d.error(format!("\"{other}\" is not known"), "write scrv1 or concat"));
+        }
+    };
+    let kind = ChallengeKind::Static { concatenate };
+    raw.client.static_challenge = Some(Challenge { text: d.arg(0).to_owned(), echo, kind });
     Ok(())
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 
 use super::Field::Path;
-use super::{Roles, Spec, client_file, flag, one, used};
-use crate::config::options::{PoolPersist, PortShare};
+use super::{Roles, Spec, client_file, flag, one, source, used};
+use crate::config::options::{PoolPersist, PortShare, TokenOptions};
 use crate::config::raw_config::{Pool, RawConfig};
 use crate::config::reader::Directive;
 use crate::config::{ConfigError, bridge};
@@ -66,6 +66,24 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .roles(Roles::SERVER_LAX)
     .doc("The maximum number of simultaneous clients (1024)."),
+    flag("auth-user-pass-optional", |raw| &mut raw.server.username_optional)
+        .roles(Roles::SERVER)
+        .doc("Leaves it to the checks of passwords whether a client must send a user name."),
+    flag("username-as-common-name", |raw| &mut raw.server.username_as_common_name)
+        .roles(Roles::SERVER)
+        .doc("An authenticated client's user name is its name instead of the certificate's."),
+    used("auth-gen-token", "[LIFETIME [RENEWAL]] [external-auth]", 0..=3, auth_gen_token)
+        .roles(Roles::SERVER)
+        .doc(
+            "Clients that have sent a password get a token, which replaces it in renegotiations and \
+             reconnects.",
+        ),
+    source("auth-gen-token-secret", |raw| &mut raw.server.token_secret)
+        .roles(Roles::SERVER)
+        .doc("The key of auth-gen-token, so that tokens stay valid when the server restarts."),
+    flag("opt-verify", |raw| &mut raw.server.verify_options)
+        .roles(Roles::SERVER)
+        .doc("Deprecated: refuses clients whose device type, MTU or compression differs."),
     flag("duplicate-cn", |raw| &mut raw.server.duplicate_cn)
         .roles(Roles::SERVER)
         .doc("Clients with the same name do not replace each other."),
@@ -94,6 +112,22 @@ pub(super) const TABLE: &[Spec] = &[
         .roles(Roles::SERVER)
         .doc("Forwards TCP connections of other protocols to another service."),
 ];
+
+fn auth_gen_token(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    let external = d.args.last().is_some_and(|last| last == "external-auth");
+    let times = d.args.len().saturating_sub(usize::from(external));
+    if times > 2 {
+        let remedy = "write: auth-gen-token [LIFETIME [RENEWAL]] [external-auth]";
+        return Err(d.error(format!("\"{}\" is not known", d.arg(2)), remedy));
+    }
+    let time = |index| -> Result<Option<Duration>, ConfigError> {
+        let time = if index < times { d.seconds(index)? } else { Duration::ZERO };
+        Ok(Some(time).filter(|time| !time.is_zero()))
+    };
+    let (lifetime, renewal) = (time(0)?, time(1)?);
+    raw.server.tokens = Some(TokenOptions { lifetime, renewal, external });
+    Ok(())
+}
 
 fn server(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
     let net = d.net4(0, 1)?;

@@ -9,7 +9,10 @@ use crate::config::ConfigError;
 use crate::config::options::{AskPass, NameKind, TlsVersion, Usage, VerifyName, Wrap};
 use crate::config::raw_config::RawConfig;
 use crate::config::reader::Directive;
-use crate::tls::{CertProfile, IssuerHash};
+use crate::tls::{CertProfile, ClientCertificates, IssuerHash, NameField};
+
+/// The maximum number of fields in `x509-username-field`.
+const MAX_NAME_FIELDS: usize = 8;
 
 /// The seconds in a day.
 const DAY: u64 = 24 * 60 * 60;
@@ -77,14 +80,25 @@ pub(super) const TABLE: &[Spec] = &[
     })
     .tls()
     .doc("Deprecated: the extended key usage, or the Netscape type in certificates without one."),
-    used("verify-client-cert", "require", 0..=1, verify_client_cert)
+    used("verify-client-cert", "none|optional|require", 0..=1, verify_client_cert)
         .roles(Roles::SERVER)
-        .doc("Every client needs a certificate."),
-    used("x509-username-field", "CN", 1..=1, |_, d| match d.arg(0) {
-        "CN" => Ok(()),
-        _ => Err(d.error("only the common name can name a client", "remove it")),
+        .doc("Whether a client needs a certificate (require), or is identified by its password alone."),
+    used("client-cert-not-required", "", 0..=0, |raw, d| {
+        raw.options.tls.client_certificates = ClientCertificates::None;
+        raw.warn(d, "is deprecated: write verify-client-cert none");
+        Ok(())
     })
-    .doc("The field of the certificate that names a client: the common name."),
+    .roles(Roles::SERVER)
+    .doc("Deprecated: verify-client-cert none."),
+    used("x509-username-field", "FIELD [FIELD ...]", 1..=MAX_NAME_FIELDS, |raw, d| {
+        raw.options.tls.name_fields = name_fields(d)?;
+        Ok(())
+    })
+    .tls()
+    .doc(
+        "The fields of a certificate that name its owner instead of the common name: an attribute of \
+         the subject, serialNumber, ext:subjectAltName or ext:issuerAltName.",
+    ),
     used("tls-auth", "FILE [0|1]", 1..=2, tls_auth)
         .or_block()
         .tls()
@@ -364,20 +378,40 @@ fn verify_x509_name(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigErro
     Ok(())
 }
 
-fn verify_client_cert(_: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    match d.get(0) {
-        None | Some("require") => Ok(()),
-        Some("none" | "optional") => Err(d.error(
-            "a client without a certificate must prove itself in another way: by \
-             auth-user-pass-verify, a plugin or management-client-auth, and this server has none of \
-             them (openvpn does not start then either)",
-            "remove it and give each client a certificate; peer-fingerprint knows those that no \
-             authority signed",
-        )),
+fn verify_client_cert(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
+    raw.options.tls.client_certificates = match d.get(0) {
+        None | Some("require") => ClientCertificates::Require,
+        Some("optional") => ClientCertificates::Optional,
+        Some("none") => ClientCertificates::None,
         Some(other) => {
-            Err(d.error(format!("\"{other}\" is not known"), "write: verify-client-cert require"))
+            let remedy = "write none, optional or require";
+            return Err(d.error(format!("\"{other}\" is not known"), remedy));
         }
-    }
+    };
+    Ok(())
+}
+
+/// Parses `x509-username-field`. As in openvpn, the name of an attribute may be written in lower case.
+fn name_fields(d: &Directive) -> Result<Vec<NameField>, ConfigError> {
+    let field = |name: &str| match name {
+        "ext:subjectAltName" => Ok(NameField::SubjectMail),
+        "ext:issuerAltName" => Ok(NameField::IssuerMail),
+        "serialNumber" => Ok(NameField::Serial),
+        name => {
+            let upper = name.to_ascii_uppercase();
+            let written = name.bytes().any(|b| b.is_ascii_uppercase());
+            let name = if written { name } else { upper.as_str() };
+            NameField::attribute(name).ok_or_else(|| {
+                d.error(
+                    format!("\"{name}\" is no field of a certificate"),
+                    "write CN, emailAddress, OU or another attribute, or ext:subjectAltName",
+                )
+            })
+        }
+    };
+    let fields: Vec<NameField> = d.args.iter().map(|name| field(name)).collect::<Result<_, _>>()?;
+    let common_name = fields == [NameField::Attribute("CN".into())];
+    Ok(if common_name { Vec::new() } else { fields })
 }
 
 fn tls_auth(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {

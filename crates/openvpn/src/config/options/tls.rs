@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Source;
-use crate::tls::{CertProfile, IssuerHash};
+use crate::tls::{CertProfile, ClientCertificates, IssuerHash, NameField};
 
 /// Certificates and TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,8 +36,10 @@ pub struct Tls {
     pub dh: Option<Source>,
     /// `verify-hash`.
     pub issuer: Option<IssuerHash>,
-    /// `verify-client-cert` of a server; default true.
-    pub require_client_cert: bool,
+    /// `verify-client-cert` of a server.
+    pub client_certificates: ClientCertificates,
+    /// `x509-username-field`; empty for the common name.
+    pub name_fields: Vec<NameField>,
     /// `tls-version-min`, at least 1.2.
     pub min_version: TlsVersion,
     /// `tls-version-max`.

@@ -1,7 +1,7 @@
 //! Requirements on the other end's certificate.
 
 use super::*;
-use crate::tls::IssuerHash;
+use crate::tls::{ClientCertificates, IssuerHash};
 
 fn hash(bytes: usize) -> String {
     vec!["AB"; bytes].join(":")
@@ -71,7 +71,10 @@ fn clients_without_certificates_need_what_proves_them_otherwise() {
         assert!(error.problem.contains("auth-user-pass-verify"), "{error}");
         assert!(error.remedy.contains("peer-fingerprint"), "{error}");
     }
-    assert!(server("verify-client-cert require\n").tls.require_client_cert);
+    let certificates = server("verify-client-cert require\n").tls.client_certificates;
+    assert_eq!(certificates, ClientCertificates::Require);
+    let error = server_error("client-cert-not-required\n");
+    assert_eq!(error.directive, "client-cert-not-required");
     assert!(server_error("verify-client-cert maybe\n").problem.contains("not known"));
     assert!(client_error("verify-client-cert require\n").problem.contains("servers"));
 }

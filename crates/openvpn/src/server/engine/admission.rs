@@ -3,29 +3,29 @@
 use std::time::Duration;
 
 use adit_engine::command::Float;
-use adit_engine::{Identity, Instant, Link, PeerId, Random, auth};
+use adit_engine::{Instant, Link, PeerId, Random, auth};
 use zeroize::Zeroizing;
 
+use super::authorization::Login;
 use super::control::{report_control_message, send_push};
 use super::session_replacement::CHECK_LASTS;
 use super::{Disconnect, Out, REFUSAL_PATIENCE, ServerEngine};
-use crate::data_format::{Framing, Output};
+use crate::data_format::Framing;
 use crate::keys::{DataKeys, KeyMethod2, Randoms, Role};
 use crate::negotiate::{
-    AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply,
-    choose_cipher,
+    AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, choose_cipher,
 };
 use crate::reason::Reason;
-use crate::server::client::{ConnectedClient, NegotiatedClient, Stage};
+use crate::server::client::{ClientToken, ConnectedClient, NegotiatedClient, Reservation, Stage};
 use crate::server::config::ServerConfig;
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
-use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
-use crate::session::{Agreement, DataChannel, Event, PeerTerms, Settings, options_string};
+use crate::server::push::{Recipient, framing, push_bundles, pushed_options, uses_epochs};
+use crate::session::{Agreement, DataChannel, PeerTerms, Settings, options_string};
 
 impl ServerEngine {
-    /// Processes the client's key message. Sends ours, and then accepts the session or, in a
-    /// renegotiation, installs the next key.
+    /// Processes the client's key message. Sends ours, and then asks for the client's authorization, accepts it, or, in
+    /// a renegotiation, installs the next key.
     pub(super) fn keys_arrived(
         &mut self,
         now: Instant,
@@ -40,24 +40,15 @@ impl ServerEngine {
         let identity = negotiation.tls().peer().cloned().unwrap_or_default();
         let tls = negotiation.tls().description();
         let username = (!remote.username.is_empty()).then(|| remote.username.clone());
-        if matches!(client.stage, Stage::Replaced(_)) {
-            return Err(Reason::Ignored("a key exchange in a session that was replaced"));
-        }
-        if let Stage::Connected(connected) = &client.stage {
-            let cipher = connected.data.schedule.cipher();
-            let former = &connected.info;
-            // Compare the certificate itself, not only its name, because the authorization request
-            // was about this certificate.
-            if former.identity.fingerprint != identity.fingerprint || former.username != username {
-                let reason = Reason::Protocol("another identity in a renegotiation");
-                let reason = client.control_channel.reject(now, reason)?;
-                return self.handle_event(now, peer, Event::Failed(reason), out);
+        match &client.stage {
+            Stage::Replaced(_) => {
+                return Err(Reason::Ignored("a key exchange in a session that was replaced"));
             }
-            let ours =
-                our_keys(&mut self.random, settings, client.control_channel.link, Some(cipher));
-            client.control_channel.send_keys(ours)?;
-            out.event(ServerEvent::Reverified(peer, Box::new(identity), tls));
-            return self.rekeyed(now, peer, out);
+            Stage::Connected(_) => {
+                let login = Login { username, password };
+                return self.renegotiated(now, peer, (identity, tls), login, out);
+            }
+            _ => {}
         }
         let peer_info = PeerInfo::parse(&remote.peer_info)
             .map_err(|_| Reason::Protocol("malformed peer info"))?;
@@ -69,35 +60,32 @@ impl ServerEngine {
         let chosen = choose_cipher(&settings.ciphers, &peer_info, occ.cipher(), fallback);
         let link = client.control_channel.link;
         let ours = our_keys(&mut self.random, settings, link, chosen.as_ref().ok().copied());
+        let expected = self.config.checks.verify_options.then(|| ours.options.clone());
+        let mismatch = expected.and_then(|ours| occ.mismatch(&RemoteOptions::parse(&ours)));
         client.control_channel.send_keys(ours)?;
-        let cipher = match chosen {
-            Ok(cipher) => cipher,
-            Err(refused) => {
+        let cipher = match (chosen, mismatch) {
+            (Ok(cipher), None) => cipher,
+            (Ok(_), Some(name)) => {
+                let reason = Reason::OptionsDiffer(name);
+                return self.refuse(now, peer, peer_info.proto(), reason, out);
+            }
+            (Err(refused), _) => {
                 let proto = peer_info.proto();
                 return self.refuse(now, peer, proto, refused.into(), out);
             }
         };
         let compressed = occ.get("comp-lzo").is_some();
-        let negotiated =
-            Box::new(NegotiatedClient { identity, username, peer_info, cipher, tls, compressed });
-        if !self.config.authorize {
-            return self.accept(now, peer, *negotiated, auth::ClientParams::default(), out);
-        }
-        let ticket = auth::RequestId(self.next_ticket);
-        self.next_ticket += 1;
-        let question = auth::Request::Authorize(Identity {
-            common_name: negotiated.identity.common_name.clone(),
-            serial: negotiated.identity.serial.clone(),
-            fingerprint: negotiated.identity.fingerprint.clone(),
-            username: negotiated.username.clone(),
-            password,
-            address: Some(link.remote().ip()),
-        });
-        let until = now + settings.hand_window;
-        client.stage = Stage::Authorizing { ticket, until, negotiated };
-        self.by_ticket.insert(ticket, peer);
-        out.push(Output::AuthRequest(ticket, question));
-        Ok(())
+        let negotiated = NegotiatedClient {
+            identity,
+            username,
+            peer_info,
+            cipher,
+            tls,
+            compressed,
+            token: None,
+            about: None,
+        };
+        self.negotiated(now, peer, negotiated, password, out)
     }
 
     pub(super) fn rekeyed(
@@ -113,37 +101,6 @@ impl ServerEngine {
             out.event(ServerEvent::Rekeyed(peer, key_id));
         }
         Ok(())
-    }
-
-    pub(super) fn answer(
-        &mut self,
-        now: Instant,
-        ticket: auth::RequestId,
-        reply: auth::Response,
-        out: &mut Out,
-    ) {
-        let Some(peer) = self.by_ticket.remove(&ticket) else { return };
-        let Some(client) = self.clients.get_mut(&peer) else { return };
-        if !matches!(&client.stage, Stage::Authorizing { ticket: waiting, .. } if *waiting == ticket)
-        {
-            return;
-        }
-        let Stage::Authorizing { negotiated, .. } =
-            std::mem::replace(&mut client.stage, Stage::Negotiating)
-        else {
-            return;
-        };
-        let proto = negotiated.peer_info.proto();
-        let result = match reply {
-            auth::Response::Accept(grant) => self.accept(now, peer, *negotiated, grant, out),
-            auth::Response::Reject(words) => {
-                self.refuse(now, peer, proto, Reason::Rejected(words), out)
-            }
-            auth::Response::Later(words) => {
-                self.refuse(now, peer, proto, Reason::RejectedForNow(words), out)
-            }
-        };
-        self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
     }
 
     /// Sends AUTH_FAILED to a client that is not admitted.
@@ -172,32 +129,34 @@ impl ServerEngine {
 
     /// Promotes a handshake to a session. In one step it ends the previous session of the same
     /// name, leases the addresses, sets up the data plane and sends the options.
-    pub(super) fn accept(
+    pub(super) fn promote(
         &mut self,
         now: Instant,
         peer: PeerId,
         negotiated: NegotiatedClient,
-        mut grant: auth::ClientParams,
+        (grant, reserved): (auth::ClientParams, Option<Reservation>),
         out: &mut Out,
     ) -> Result<(), Reason> {
-        let name = negotiated.identity.common_name.clone();
-        // The steps that can fail come first, while there is nothing to undo yet.
+        // The steps that can fail come first, while there is little to undo yet.
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let proto = negotiated.peer_info.proto();
         let exporter = proto.has(IvProto::TLS_EKM);
-        let keys = client.control_channel.data_keys(exporter)?;
+        let check = client.control_channel.negotiation().tls().is_check();
+        let keys = client.control_channel.data_keys(exporter);
         if exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT) {
             client.control_channel.wrap_renegotiations();
         }
-        let check = client.control_channel.negotiation().tls().is_check();
-        if check {
-            // A check leaves the client's fixed addresses and networks to its session.
-            grant = without_own(grant);
-            self.replace_check(peer, &name, out);
-        } else if !self.config.duplicate_cn {
-            self.replace(now, peer, &name, out);
-        }
-        let lease = match self.lease(now, peer, (&name, check), &grant, out) {
+        let (keys, token) = match (keys, self.new_token(now, &negotiated)) {
+            (Ok(keys), Ok(token)) => (keys, token),
+            (Err(reason), _) | (_, Err(reason)) => {
+                self.cancel(peer, &negotiated, reserved);
+                return Err(reason);
+            }
+        };
+        // A check leaves the client's fixed addresses and networks to its session.
+        let grant = if check { without_own(grant) } else { grant };
+        let name = negotiated.identity.common_name.clone();
+        let lease = match self.final_lease(now, peer, (&name, check), (&grant, reserved), out) {
             Ok(lease) => lease,
             Err(reason) => return self.refuse(now, peer, proto, reason, out),
         };
@@ -211,15 +170,85 @@ impl ServerEngine {
             info: &negotiated.peer_info,
         };
         let options = pushed_options(&self.config, &to);
-        let push = match build_push_reply(&options) {
+        let push = match push_bundles(&options, token.as_ref().map(|(_, text)| text.as_str())) {
             Ok(push) => push,
             Err(error) => {
                 self.pool.release(peer, lease);
                 return self.refuse(now, peer, proto, error.into(), out);
             }
         };
-        let assignment = Assignment { check, grant, lease, framing, options, push, keys, exporter };
+        let token = token.map(|(token, _)| token);
+        let assignment =
+            Assignment { check, grant, lease, framing, options, push, keys, exporter, token };
         self.establish(now, peer, negotiated, assignment, out)
+    }
+
+    /// Returns the addresses of a client that gets a session now: those reserved for it, unless it has got other fixed
+    /// addresses since.
+    fn final_lease(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        of: (&str, bool),
+        (grant, reserved): (&auth::ClientParams, Option<Reservation>),
+        out: &mut Out,
+    ) -> Result<Lease, Reason> {
+        let Some(Reservation { grant: former, lease }) = reserved else {
+            return self.reserve(now, peer, of, grant, out);
+        };
+        if Fixed::of(grant) != Fixed::of(&former) {
+            self.pool.release(peer, lease);
+            return self.reserve(now, peer, of, grant, out);
+        }
+        // Another session may have begun since.
+        self.make_room(now, peer, of, out).inspect_err(|_| self.pool.release(peer, lease))?;
+        Ok(lease)
+    }
+
+    /// Ends the previous session of the same name, and leases addresses.
+    pub(super) fn reserve(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        of: (&str, bool),
+        grant: &auth::ClientParams,
+        out: &mut Out,
+    ) -> Result<Lease, Reason> {
+        self.make_room(now, peer, of, out)?;
+        self.lease(now, peer, of, grant, out)
+    }
+
+    fn make_room(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        (name, check): (&str, bool),
+        out: &mut Out,
+    ) -> Result<(), Reason> {
+        if check && !name.is_empty() {
+            self.replace_check(peer, name, out);
+        } else if !check && !self.config.duplicate_cn {
+            self.replace(now, peer, name, out);
+        }
+        let without = self.handshakes.total().saturating_add(self.disputes.notifying());
+        let connected = self.clients.len().saturating_sub(without);
+        if connected >= self.config.max_clients as usize {
+            return Err(Reason::ServerFull);
+        }
+        Ok(())
+    }
+
+    /// Releases what was reserved for a client that gets no session.
+    pub(super) fn cancel(
+        &mut self,
+        peer: PeerId,
+        negotiated: &NegotiatedClient,
+        reserved: Option<Reservation>,
+    ) {
+        if let Some(reserved) = reserved {
+            self.pool.release(peer, reserved.lease);
+            self.end_check(&negotiated.identity.common_name, peer);
+        }
     }
 
     /// Establishes the session. From here on, only the connection can fail.
@@ -231,7 +260,7 @@ impl ServerEngine {
         assignment: Assignment,
         out: &mut Out,
     ) -> Result<(), Reason> {
-        let Assignment { check, mut grant, lease, framing, options, push, keys, exporter } =
+        let Assignment { check, mut grant, lease, framing, options, push, keys, exporter, token } =
             assignment;
         let proto = negotiated.peer_info.proto();
         let Some(client) = self.clients.get(&peer) else { return Ok(()) };
@@ -264,6 +293,7 @@ impl ServerEngine {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let info = ClientInfo {
             peer,
+            session: client.number,
             identity: negotiated.identity,
             username: negotiated.username,
             link,
@@ -276,7 +306,8 @@ impl ServerEngine {
             since: self.clock.at(now),
             check,
         };
-        if !self.config.duplicate_cn && !check {
+        let nameless = info.identity.common_name.is_empty();
+        if !self.config.duplicate_cn && !check && !nameless {
             self.by_name.insert(info.identity.common_name.clone(), peer);
         }
         out.event(ServerEvent::ClientUp(Box::new(info.clone())));
@@ -295,6 +326,8 @@ impl ServerEngine {
             options,
             push,
             asked: false,
+            token,
+            reauthorization: None,
         }));
         self.handshakes.release(link.remote().ip());
         self.streams.authenticated(link);
@@ -302,7 +335,7 @@ impl ServerEngine {
         send_push(peer, client, out)
     }
 
-    pub(super) fn lease(
+    fn lease(
         &mut self,
         now: Instant,
         peer: PeerId,
@@ -310,20 +343,16 @@ impl ServerEngine {
         grant: &auth::ClientParams,
         out: &mut Out,
     ) -> Result<Lease, Reason> {
-        let without = self.handshakes.total().saturating_add(self.disputes.notifying());
-        let connected = self.clients.len().saturating_sub(without);
-        if connected >= self.config.max_clients as usize {
-            return Err(Reason::ServerFull);
-        }
-        let fixed = Fixed {
-            ipv4: grant.ifconfig4.map(|(address, _)| address).or(grant.ipv4),
-            ipv6: grant.ifconfig6.map(|(net, _)| net.addr()).or(grant.ipv6),
-            anywhere: grant.ifconfig4.is_some() || grant.ifconfig6.is_some(),
-        };
+        let fixed = Fixed::of(grant);
+        // A name that no other client has is not remembered.
+        let once = check || name.is_empty();
         // Each of the two addresses may have to be taken back from another client once.
         for _ in 0..2 {
-            let lease =
-                if check { self.pool.lease_once(peer) } else { self.pool.lease(peer, name, fixed) };
+            let lease = if once {
+                self.pool.lease_once(peer, fixed)
+            } else {
+                self.pool.lease(peer, name, fixed)
+            };
             match lease {
                 Ok(lease) => return Ok(lease),
                 Err(NoLease::Exhausted) => return Err(Reason::NoFreeAddress),
@@ -345,11 +374,9 @@ impl ServerEngine {
         fixed: Fixed,
         out: &mut Out,
     ) -> Result<(), Reason> {
-        let connected = self.clients.get(&holder).and_then(|client| client.connected());
-        let theirs = connected.is_some_and(|connected| {
-            let (grant, lease) = (&connected.grant, connected.lease);
-            let v4 = grant.ifconfig4.map(|(a, _)| a).or(grant.ipv4);
-            let v6 = grant.ifconfig6.map(|(net, _)| net.addr()).or(grant.ipv6);
+        let held = self.clients.get(&holder).and_then(|client| client.addresses());
+        let theirs = held.is_some_and(|(grant, lease)| {
+            let Fixed { ipv4: v4, ipv6: v6, .. } = Fixed::of(grant);
             (v4.is_some() && v4 == fixed.ipv4 && lease.ipv4 == v4)
                 || (v6.is_some() && v6 == fixed.ipv6 && lease.ipv6 == v6)
         });
@@ -372,10 +399,11 @@ struct Assignment {
     push: Vec<String>,
     keys: DataKeys,
     exporter: bool,
+    token: Option<ClientToken>,
 }
 
 /// Returns a client's parameters for a check, without its fixed addresses and networks.
-fn without_own(grant: auth::ClientParams) -> auth::ClientParams {
+pub(super) fn without_own(grant: auth::ClientParams) -> auth::ClientParams {
     auth::ClientParams {
         ipv4: None,
         ipv6: None,
@@ -393,7 +421,7 @@ const LATER: Duration = Duration::from_secs(20);
 const BACKOFF: Duration = Duration::from_secs(30);
 
 /// Returns the AUTH_FAILED message for a refusal. An older client only understands a permanent one.
-fn auth_failed(reason: &Reason, proto: IvProto) -> AuthFailed {
+pub(super) fn auth_failed(reason: &Reason, proto: IvProto) -> AuthFailed {
     let (backoff, advance) = match reason {
         Reason::RejectedForNow(_) => (Some(LATER), AdvanceTo::Stay),
         Reason::ServerFull | Reason::NoFreeAddress | Reason::FixedAddressInUse(_) => {

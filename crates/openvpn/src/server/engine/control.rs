@@ -3,7 +3,7 @@
 use adit_engine::{Instant, Link, PeerId};
 
 use super::{Out, ServerEngine};
-use crate::negotiate::ControlMessage;
+use crate::negotiate::{ControlMessage, PushPart, ReplyItem};
 use crate::packet::{Header, Opcode, split_front};
 use crate::reason::Reason;
 use crate::server::client::{Client, Stage};
@@ -62,8 +62,8 @@ impl ServerEngine {
         self.step(now, peer, out, |client, tls, settings| {
             // The client must be accepted with the data in its authorization request. Until it has
             // a session, refuse a different certificate and further attempts.
-            let connected = client.connected().is_some();
-            client.control_channel.frame(now, packet, || next_tls(connected, tls), settings)
+            let may_begin = client.may_renegotiate();
+            client.control_channel.frame(now, packet, || next_tls(may_begin, tls), settings)
         });
     }
 
@@ -109,6 +109,7 @@ impl ServerEngine {
             Event::Reset(_) | Event::TlsReady => Ok(()),
             Event::Keys => self.keys_arrived(now, peer, out),
             Event::Failed(reason) => {
+                self.forget_reauthorization(peer);
                 self.report(now, peer, out, ServerEvent::Warning, || reason.in_session());
                 Ok(())
             }
@@ -176,10 +177,8 @@ impl ServerEngine {
             }
             // The acknowledgement is still sent, so that the client need not repeat its message.
             ControlMessage::Exit => return Err(Reason::RemoteExit),
-            // No challenge was sent, and the response may be a secret.
-            ControlMessage::ChallengeResponse(_) => {
-                let text = "ignored CR_RESPONSE: no challenge is open";
-                self.report(now, peer, out, ServerEvent::Note, || text.into());
+            ControlMessage::ChallengeResponse(text) => {
+                self.challenge_response(now, peer, text, out);
             }
             other => {
                 let text = || format!("ignored control message '{other}'");
@@ -206,11 +205,11 @@ impl ServerEngine {
 }
 
 /// Creates the TLS session of a renegotiation.
-pub(super) fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, Reason> {
-    if connected {
+pub(super) fn next_tls(may_begin: bool, tls: &ServerTls) -> Result<TlsSession, Reason> {
+    if may_begin {
         Ok(TlsSession::server(tls)?)
     } else {
-        Err(Reason::Ignored("a renegotiation before there is a session"))
+        Err(Reason::Ignored("a renegotiation before there is a session, or during another one"))
     }
 }
 
@@ -220,10 +219,16 @@ pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Res
     for bundle in &connected.push {
         client.control_channel.send_message(terminated(bundle))?;
     }
-    connected
-        .push
-        .iter()
-        .for_each(|bundle| report_control_message(peer, client, bundle.clone(), out));
+    for bundle in &connected.push {
+        // The log must not contain a token.
+        let text = match (&connected.token, bundle.strip_prefix("PUSH_REPLY,")) {
+            (Some(_), Some(options)) => {
+                format!("PUSH_REPLY,{}", PushPart::<ReplyItem>::lex(options))
+            }
+            _ => bundle.clone(),
+        };
+        report_control_message(peer, client, text, out);
+    }
     Ok(())
 }
 

@@ -124,8 +124,16 @@ impl ServerEngine {
         };
         control_channel.traffic.received(len);
         let (session, stage) = (first.session, Stage::Negotiating);
-        let client =
-            Client { control_channel, session, stage, scheduled: None, budget: Budget::default() };
+        let number = self.next_session;
+        self.next_session = self.next_session.wrapping_add(1);
+        let client = Client {
+            control_channel,
+            session,
+            number,
+            stage,
+            scheduled: None,
+            budget: Budget::default(),
+        };
         self.clients.insert(peer, Box::new(client));
         match accepted {
             Some(_) => self.streams.begun(link, peer),

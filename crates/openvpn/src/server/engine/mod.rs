@@ -1,4 +1,5 @@
 mod admission;
+mod authorization;
 mod control;
 mod counters;
 mod handshake_listener;
@@ -7,6 +8,7 @@ mod route_ownership;
 mod session_replacement;
 mod streams;
 mod timers;
+mod tokens;
 mod update;
 
 use std::collections::{BTreeSet, HashMap};
@@ -16,7 +18,7 @@ use std::time::Duration;
 use adit_engine::command::Counters;
 use adit_engine::{AddressQuota, Engine, Instant, Link, PeerId, Random, Seed, UnixTime, auth};
 
-use super::client::{Client, Stage};
+use super::client::{AuthorizingClient, Client, Stage};
 use super::config::ServerConfig;
 use super::event::{ClientInfo, ServerEvent};
 use super::log_limiter::LogLimiter;
@@ -91,6 +93,8 @@ pub struct ServerEngine {
     first_peer: u32,
     next_peer: u32,
     next_ticket: u64,
+    /// The number of the next session.
+    next_session: u64,
     counters: ServerCounters,
     /// Whether copies of keys may remain on the stack.
     soiled: bool,
@@ -130,6 +134,7 @@ impl ServerEngine {
             first_peer: 0,
             next_peer: 0,
             next_ticket: 0,
+            next_session: 0,
             counters: ServerCounters::default(),
             soiled: false,
             config,
@@ -245,16 +250,25 @@ impl ServerEngine {
         out.plane(Command::DismissLink(link));
         match client.stage {
             Stage::Connected(connected) => {
+                if let Some(again) = &connected.reauthorization {
+                    self.by_ticket.remove(&again.request);
+                }
                 let departing = EndedSession { reason, control: client.control_channel.traffic };
                 self.end_session(peer, *connected, departing, out);
             }
             Stage::Replaced(_) => self.disputes.notified(),
             stage => {
-                if let Stage::Authorizing { ticket, .. } = &stage {
-                    self.by_ticket.remove(ticket);
-                }
                 self.handshakes.release(link.remote().ip());
                 let identity = client.control_channel.negotiation().tls().peer();
+                let stage = match stage {
+                    Stage::Authorizing(waiting) => {
+                        let AuthorizingClient { request, negotiated, reservation, .. } = *waiting;
+                        self.by_ticket.remove(&request);
+                        self.cancel(peer, &negotiated, reservation);
+                        Stage::Negotiating
+                    }
+                    stage => stage,
+                };
                 match (stage, identity) {
                     // The refusal was reported when it happened.
                     (Stage::Refused { .. }, Some(_)) => {}

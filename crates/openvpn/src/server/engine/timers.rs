@@ -57,22 +57,29 @@ impl ServerEngine {
                 let reason = reason.clone();
                 return self.remove(peer, reason, out);
             }
-            Stage::Authorizing { until, .. } if *until <= now => {
-                return self.remove(peer, Reason::AuthorizationTimeout, out);
+            Stage::Authorizing(waiting) if waiting.until <= now => {
+                return self.unanswered(now, peer, out);
             }
             Stage::Connected(connected) if connected.data.is_over(now) => {
                 // Only this session ends, so the client may reconnect at once.
                 self.disconnect(now, peer, Disconnect::Restart, Reason::SessionTimeout, out);
                 return;
             }
+            Stage::Connected(connected)
+                if connected.reauthorization.as_ref().is_some_and(|again| again.until <= now) =>
+            {
+                return self.unanswered(now, peer, out);
+            }
             Stage::Connected(connected) => {
+                let waits = connected.reauthorization.is_some();
                 let settings = &self.config.settings;
                 let (report, wanted) =
                     connected.data.tick(now, &client.control_channel, settings, out);
                 if let Some(report) = report {
                     self.found_path(now, peer, report, out);
                 }
-                if wanted {
+                // After a renegotiation that waits for its authorization, the next one is planned.
+                if wanted && !waits {
                     return self.step(now, peer, out, |client, tls, settings| {
                         let tls = TlsSession::server(tls)?;
                         client.control_channel.renegotiate(now, tls, settings)?;
@@ -80,13 +87,24 @@ impl ServerEngine {
                     });
                 }
                 self.tick_delayed(now, peer, out);
+                self.tick_token(now, peer, out);
             }
             _ => {}
         }
         self.step(now, peer, out, |client, tls, settings| {
-            let connected = client.connected().is_some();
-            client.control_channel.resume_postponed(now, || next_tls(connected, tls), settings)
+            let may_begin = client.may_renegotiate();
+            client.control_channel.resume_postponed(now, || next_tls(may_begin, tls), settings)
         });
+    }
+
+    /// Renews a client's token if it is due.
+    fn tick_token(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
+        let connected = self.clients.get(&peer).and_then(|client| client.connected());
+        let token = connected.and_then(|connected| connected.token.as_ref());
+        if token.and_then(|token| token.renew_at).is_some_and(|at| at <= now) {
+            let result = self.renew_token(now, peer, out);
+            self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
+        }
     }
 
     /// Performs the work that a client's budget delayed.

@@ -4,11 +4,11 @@ use adit_engine::{Instant, PeerId};
 
 use super::control::{report_control_message, terminated};
 use super::{Out, ServerEngine};
-use crate::negotiate::{IvProto, PeerInfo, build_push_reply, build_push_update, updates};
+use crate::negotiate::{IvProto, PeerInfo, build_push_update, updates};
 use crate::server::client::Stage;
 use crate::server::config::ReloadableConfig;
 use crate::server::event::ServerEvent;
-use crate::server::push::{Recipient, pushed_options};
+use crate::server::push::{Recipient, push_bundles, pushed_options};
 
 impl ServerEngine {
     /// Changes the options to push, the client limit and the reserved addresses. Connected clients
@@ -48,8 +48,9 @@ impl ServerEngine {
         if changes.is_empty() {
             return;
         }
-        let (Ok(messages), Ok(push)) = (build_push_update(&changes), build_push_reply(&options))
-        else {
+        let token = self.token_text(connected);
+        let push = push_bundles(&options, token.as_ref().map(|text| text.as_str()));
+        let (Ok(messages), Ok(push)) = (build_push_update(&changes), push) else {
             let text = "the new options are too long to be pushed; the client keeps what it has";
             out.event(ServerEvent::Warning(Some(peer), text.into()));
             return;

@@ -100,7 +100,7 @@ fn judge(bytes: &[u8]) -> Option<String> {
 fn presented(flags: u8, chain: &[&[u8]], list: Option<&Pem>) -> Option<String> {
     let (leaf, others) = chain.split_first()?;
     if let Some(parsed) = parse(leaf)
-        && let Ok(identity) = PeerIdentity::new(&parsed, leaf)
+        && let Ok(identity) = PeerIdentity::new(&parsed, leaf, &[])
     {
         sound(&identity);
     }

@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, TrustAnchor};
 use super::leaf::{is_self_issued, least_bits, rsa_bits, weakness};
 use super::{date, parse, subject};
 use crate::tls::error::TlsConfigError;
+use crate::tls::facts::SharedDer;
 use crate::tls::fingerprint::fingerprint;
 use crate::tls::options::{CertProfile, Pem};
 
@@ -19,6 +20,7 @@ use crate::tls::options::{CertProfile, Pem};
 pub(in crate::tls) struct Anchor {
     pub(super) name: String,
     pub(super) anchor: TrustAnchor<'static>,
+    pub(super) der: SharedDer,
     /// The SHA-1 and SHA-256 hashes of the certificate.
     pub(super) fingerprints: [String; 2],
     pub(in crate::tls) not_before: i64,
@@ -85,7 +87,8 @@ pub(super) fn read_authority(
         .map_err(|error| fail(format!("CA \"{name}\" cannot be used: {error:?}")))?
         .to_owned();
     let fingerprints = [true, false].map(|sha1| fingerprint(sha1, &der));
-    Ok((Anchor { name, anchor, fingerprints, not_before, not_after }, self_issued))
+    let der = SharedDer(der.as_ref().into());
+    Ok((Anchor { name, anchor, der, fingerprints, not_before, not_after }, self_issued))
 }
 
 pub(super) fn subject_der(der: &[u8]) -> Vec<u8> {

@@ -36,11 +36,14 @@ impl Trust {
             let subject = String::new();
             return Err(CertificateError { problem: Problem::Malformed, subject, detail });
         };
-        let identity = PeerIdentity::new(&parsed, leaf).map_err(|bad| CertificateError {
-            problem: Problem::BadName,
-            subject: subject(&parsed),
-            detail: format!("{}; reissue it with a plain name", bad.0),
-        })?;
+        let identity =
+            PeerIdentity::new(&parsed, leaf, &self.verify.name_fields).map_err(|bad| {
+                CertificateError {
+                    problem: Problem::BadName,
+                    subject: subject(&parsed),
+                    detail: format!("{}; reissue it with a plain name", bad.0),
+                }
+            })?;
         check_form(&parsed, self.profile)?;
         self.check_fingerprint(&parsed, &identity)?;
         self.check_usage(&parsed, &identity.subject, peer_is_server)?;

@@ -11,7 +11,7 @@ use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::data_format::{FramingError, Input, Notice, Outbox};
 use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
 use adit_openvpn::negotiate::ControlMessage;
-use adit_openvpn::server::{Disconnect, ReloadableConfig, ServerConfig};
+use adit_openvpn::server::{ClientChecks, Disconnect, ReloadableConfig, ServerConfig};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
@@ -107,6 +107,11 @@ impl Play {
         };
         let config = ServerConfig {
             authorize: times & 32 != 0 && !steadfast,
+            checks: ClientChecks {
+                reauthorize: times & 32 != 0 && !steadfast,
+                connect: times & 96 == 96 && !steadfast,
+                ..ClientChecks::default()
+            },
             duplicate_cn: times & 64 != 0,
             force_cookie: times & 128 != 0,
             ..world::server_config_with(settings.clone(), server_tls())
@@ -405,9 +410,13 @@ impl Play {
         } else {
             self.world.asked.remove(which % self.world.asked.len())
         };
-        let reply = match kind % 4 {
-            0 => auth::Response::Reject("no".into()),
-            1 => auth::Response::Later("not now".into()),
+        let reply = match kind % 8 {
+            0 | 4 => auth::Response::Reject("no".into()),
+            1 | 5 => auth::Response::Later("not now".into()),
+            7 => {
+                let timeout = Duration::from_secs(u64::from(script.u8()));
+                auth::Response::Pending { timeout, info: Some("WEB_AUTH::x".into()) }
+            }
             _ => auth::Response::Accept(self.grant(script)),
         };
         if kind & 0x80 != 0 {
