@@ -62,6 +62,9 @@ fn main() -> ExitCode {
     if let Some(code) = adit_runtime::helper::main(&arguments, HELPERS) {
         return code;
     }
+    if let Some(code) = adit_runtime::programs::main(&arguments) {
+        return code;
+    }
     if let Some(code) = complete::answer(&arguments) {
         return code;
     }

@@ -3,11 +3,12 @@
 //!
 //! This is the only crate of the workspace with `unsafe`, which is confined to a few files: [`tun`] (including flow
 //! queues), [`ethtool`], [`packet`] (sockets and bursts), [`udp`] (sending, receiving, paths and steering: system calls
-//! that no crate wraps), [`netns`] (between fork and exec), [`clock`] (the time zone), [`memory`] (releasing it) and
-//! [`plugin`] (shared objects with openvpn's plugin interface). The crate implements no protocol.
+//! that no crate wraps), [`netns`] (between fork and exec), [`descriptors`], [`clock`] (the time zone), [`memory`]
+//! (releasing it) and [`plugin`] (shared objects with openvpn's plugin interface). The crate implements no protocol.
 
 pub mod channel;
 pub mod clock;
+pub mod descriptors;
 pub mod ethtool;
 pub mod file;
 pub mod memory;

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -43,6 +43,9 @@ const SCENES: &[Scene] = &[
     ("a_violation_kills", violation, expect_killed),
     ("nice", nice, expect_success),
     ("a_daemon_leaves_its_terminal", daemonized, expect_daemonized),
+    ("a_program_inherits_no_descriptor", no_descriptors, expect_success),
+    ("another_user_whose_programs_may_regain_privileges", other_identity, expect_other_identity),
+    ("another_root_directory", other_root, expect_success),
 ];
 
 struct Outcome {
@@ -113,6 +116,50 @@ fn expect_fields(outcome: &Outcome, wanted: &[(&str, &str)]) {
 fn nobody() -> Privileges {
     let (user, group) = privileges::find_user("nobody").unwrap();
     Privileges { user: Some(user), group: Some(group), ..Privileges::default() }
+}
+
+fn no_descriptors() {
+    let file = fs::File::open("/dev/null").unwrap();
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let inherits = || Command::new("test").args(["-e", &path]).status().unwrap().success();
+    assert!(inherits());
+    adit_linux::descriptors::close_on_exec_from(3).unwrap();
+    assert!(!inherits());
+    assert!(rustix::io::fcntl_getfd(&file).is_ok(), "it stays open here");
+}
+
+fn other_identity() {
+    let (user, group) = privileges::find_user("nobody").unwrap();
+    privileges::change_identity(None, Some(group), Some(user)).unwrap();
+    print_status();
+    assert!(privileges::change_identity(Some("/tmp".as_ref()), None, None).is_err());
+}
+
+fn other_root() {
+    let folder = std::env::temp_dir().join(format!("adit-root-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    privileges::change_identity(Some(&folder), None, None).unwrap();
+    assert_eq!(std::env::current_dir().unwrap().to_str(), Some("/"));
+    assert_eq!(fs::read_dir("/").unwrap().count(), 0);
+}
+
+fn expect_other_identity(outcome: Outcome) {
+    let (user, group) = privileges::find_user("nobody").unwrap();
+    let four = |id: u32| vec![id.to_string(); 4].join(" ");
+    let own = group.to_string();
+    expect_fields(
+        &outcome,
+        &[
+            ("Uid", &four(user.as_raw())),
+            ("Gid", &four(group.as_raw())),
+            ("Groups", &own),
+            ("CapEff", NONE),
+            // A program may regain privileges by the modes of its file, as under openvpn.
+            ("NoNewPrivs", "0"),
+            ("Seccomp", "0"),
+        ],
+    );
 }
 
 /// Bit 12 of the capabilities.

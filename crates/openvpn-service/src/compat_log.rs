@@ -187,8 +187,7 @@ pub fn restarting(reason: &Reason, server: &str, hand_window: u64) {
         Reason::NoAnswer => say!(1, "Server poll timeout, restarting"),
         Reason::ConnectionReset => say!(1, "Connection reset, restarting [0]"),
         Reason::RestartRequested => {
-            say!(1, "SIGUSR1[hard,] received, process restarting");
-            return;
+            return say!(1, "SIGUSR1[hard,] received, process restarting");
         }
         _ => say!(1, "{reason}"),
     }

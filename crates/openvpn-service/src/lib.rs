@@ -11,8 +11,10 @@ mod service;
 mod sessions;
 mod sockets;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ use adit_runtime::driver::Endpoint;
 use adit_runtime::fault::Fault;
 use adit_runtime::filter::{KnownNames, LiveFilter};
 use adit_runtime::host::HostPlan;
-use adit_runtime::instance::Reaction;
+use adit_runtime::instance::{EndReason, Reaction};
 use adit_runtime::port_share::PortShare;
 use adit_runtime::signals::Signal;
 
@@ -293,4 +295,13 @@ pub trait Hooks {
     fn certificate(&self) -> Option<CertificateReport> {
         None
     }
+
+    /// Called at the end, after the last session and before the host plan is undone.
+    fn closing<'a>(&'a mut self, reason: &EndReason<Infallible>) -> ClosingFuture<'a> {
+        let _ = reason;
+        Box::pin(std::future::ready(()))
+    }
 }
+
+/// The work of [`Hooks::closing`].
+pub type ClosingFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;

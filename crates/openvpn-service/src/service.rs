@@ -59,6 +59,16 @@ impl Service {
     /// # Errors
     /// A resource could not be opened; the error names the remedy.
     pub async fn start(options: Options) -> Result<Self, Fault> {
+        let mut service = Self::open(options)?;
+        service.apply().await?;
+        Ok(service)
+    }
+
+    /// Opens the sockets and the device without applying the host plan. Call it like [`Service::start`].
+    ///
+    /// # Errors
+    /// See [`Service::start`].
+    pub fn open(options: Options) -> Result<Self, Fault> {
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
         privileges::raise_descriptor_limit();
         if options.workers <= ONE_ARENA {
@@ -72,12 +82,33 @@ impl Service {
         let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?)
             .with_streams(listening.collect::<Result<Vec<_>, _>>()?)
             .with_share(options.port_share.clone());
-        let (mut host, tun) =
-            HostHandle::open(&options.host.device, tun_offloads(), options.workers)?;
-        for note in notes(host.apply(&options.host).await?) {
-            tracing::warn!("{note}");
-        }
+        let (host, tun) = HostHandle::open(&options.host.device, tun_offloads(), options.workers)?;
         Ok(Self { options, sockets, host, tun, control })
+    }
+
+    /// Returns the device's name.
+    pub fn device(&self) -> Option<&str> {
+        self.host.device()
+    }
+
+    /// Applies the part of the host plan that precedes routes.
+    ///
+    /// # Errors
+    /// The device cannot be set up.
+    pub async fn apply_addresses(&mut self) -> Result<(), Fault> {
+        let plan = self.options.host.before_routes();
+        notes(self.host.apply(&plan).await?).iter().for_each(|note| tracing::warn!("{note}"));
+        Ok(())
+    }
+
+    /// Applies the whole host plan.
+    ///
+    /// # Errors
+    /// The device cannot be set up.
+    pub async fn apply(&mut self) -> Result<(), Fault> {
+        let applied = self.host.change(&self.options.host).await?;
+        notes(applied).iter().for_each(|note| tracing::warn!("{note}"));
+        Ok(())
     }
 
     /// Serves until SIGTERM, SIGINT or a request to stop, then undoes the host plan. Returns the reason for the end.
@@ -121,7 +152,7 @@ impl Service {
             let listening = sockets.endpoints();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
             let mut running = Running {
-                hooks,
+                hooks: &mut *hooks,
                 handle: Handle { commands: sender },
                 commands,
                 host: &host,
@@ -148,6 +179,9 @@ impl Service {
             ended
         }
         .await;
+        if let Ok(reason) = &served {
+            hooks.closing(reason).await;
+        }
         host.close().await;
         served
     }

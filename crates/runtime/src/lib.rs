@@ -3,7 +3,8 @@
 //!
 //! [`driver`] connects a sans-IO engine to the data plane. Through [`control`], other processes inspect and control a
 //! running one. [`helper`] performs privileged operations for a process without privileges, [`host`] changes the host's
-//! addresses and routes and undoes the changes, and [`filter`] manages the rules of a running filter.
+//! addresses and routes and undoes the changes, [`programs`] runs the programs that a configuration names, and
+//! [`filter`] manages the rules of a running filter.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ pub mod paths;
 pub mod plane_backend;
 pub mod port_share;
 pub mod privileges;
+pub mod programs;
 pub mod proxy;
 pub mod random;
 pub mod settings;

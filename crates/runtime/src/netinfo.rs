@@ -107,6 +107,53 @@ fn parse_routes6(text: &str, except: &str) -> Vec<IpNet> {
         .collect()
 }
 
+/// Returns the gateway of the IPv4 default route with the lowest metric, without the routes of one device.
+pub fn default_gateway(except: &str) -> Option<Ipv4Addr> {
+    parse_default4(&fs::read_to_string("/proc/net/route").unwrap_or_default(), except)
+}
+
+/// Parses the default gateway from `/proc/net/route`.
+fn parse_default4(text: &str, except: &str) -> Option<Ipv4Addr> {
+    let default = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [device, "00000000", gateway, _, _, _, metric, "00000000", ..] = fields.as_slice()
+        else {
+            return None;
+        };
+        let gateway = u32::from_str_radix(gateway, 16).ok().filter(|gateway| *gateway != 0)?;
+        let metric: u32 = metric.parse().ok()?;
+        (*device != except).then_some((metric, Ipv4Addr::from(gateway.to_ne_bytes())))
+    };
+    let best = text.lines().filter_map(default).min_by_key(|(metric, _)| *metric)?;
+    Some(best.1)
+}
+
+/// Returns the gateway to an IPv6 address, without the routes of one device; the address itself if it is on a link of
+/// this host.
+pub fn gateway_to(address: Ipv6Addr, except: &str) -> Option<Ipv6Addr> {
+    let routes = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+    parse_gateway6(&routes, address, except)
+}
+
+/// Finds the most specific route in `/proc/net/ipv6_route`.
+fn parse_gateway6(text: &str, address: Ipv6Addr, except: &str) -> Option<Ipv6Addr> {
+    let route = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [destination, prefix, _, _, gateway, metric, _, _, _, device] = fields.as_slice()
+        else {
+            return None;
+        };
+        let hex = |text: &str| u128::from_str_radix(text, 16).ok().map(Ipv6Addr::from);
+        let prefix = u8::from_str_radix(prefix, 16).ok()?;
+        let network = Ipv6Net::new(hex(destination)?, prefix).ok()?;
+        let metric = u32::from_str_radix(metric, 16).ok()?;
+        let fits = network.contains(&address) && ![except, "lo"].contains(device);
+        fits.then_some((prefix, std::cmp::Reverse(metric), hex(gateway)?))
+    };
+    let (_, _, gateway) = text.lines().filter_map(route).max()?;
+    Some(if gateway.is_unspecified() { address } else { gateway })
+}
+
 /// Returns whether the kernel supports IPv6.
 pub fn has_ipv6() -> bool {
     let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
@@ -164,7 +211,31 @@ mod tests {
             00000000000000000000000000000000 00 0 00 0 0 0 0 0 lo\n\
             ff000000000000000000000000000000 08 0 00 0 0 0 0 0 eth0\n";
         assert_eq!(parse_routes6(six, ""), ["fd12::/64".parse::<IpNet>().unwrap()]);
+        assert_eq!(parse_default4(four, ""), Some(Ipv4Addr::new(192, 168, 2, 1)));
+        assert_eq!(parse_default4(four, "eth0"), None);
+        let better = format!("{four}eth1\t00000000\t0103A8C0\t0003\t0\t0\t100\t00000000\t0\n");
+        assert_eq!(parse_default4(&better, ""), Some(Ipv4Addr::new(192, 168, 2, 1)));
+        assert_eq!(parse_default4(&better, "eth0"), Some(Ipv4Addr::new(192, 168, 3, 1)));
         assert!(parse_routes4(four, "eth0").is_empty() && parse_routes6(six, "eth0").is_empty());
+    }
+
+    #[test]
+    fn finds_the_gateway_to_an_address() {
+        let line = |to: &str, via: &str, device: &str| {
+            format!(
+                "{to} 00000000000000000000000000000000 00 {via} 00000400 00000001 00000000 00000001 {device}\n"
+            )
+        };
+        let none = "0".repeat(32);
+        let via = "fe800000000000000000000000000001";
+        let text = line("20010db8000000000000000000000000 20", &none, "eth0")
+            + &line(&format!("{none} 00"), via, "eth0")
+            + &line(&format!("{none} 00"), &none, "lo");
+        let far = "2001:db9::1".parse().unwrap();
+        assert_eq!(parse_gateway6(&text, far, "tun0"), Some("fe80::1".parse().unwrap()));
+        assert_eq!(parse_gateway6(&text, far, "eth0"), None);
+        let near = "2001:db8::1".parse().unwrap();
+        assert_eq!(parse_gateway6(&text, near, "tun0"), Some(near));
     }
 
     #[test]

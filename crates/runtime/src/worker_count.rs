@@ -45,6 +45,15 @@ pub fn of_server(command: Option<u16>, settings: Option<u16>) -> Result<u16, Fau
     }
 }
 
+/// Returns fewer workers, but at least one, if limits leave no room for this many further tasks. A number from the
+/// environment stays as it is.
+pub fn leave_room(workers: u16, tasks: u16) -> u16 {
+    if std::env::var_os(VARIABLE).is_some() {
+        return workers;
+    }
+    within(workers, task_limit().map(|limit| limit.saturating_sub(tasks.into())))
+}
+
 /// Returns the number of a client's workers. It is one unless `ADIT_WORKERS` is set, because all packets belong to one
 /// peer, which sends from one core by design.
 ///

@@ -58,6 +58,7 @@ targets! {
     postgres_row in "../../fuzz/fuzz_targets/postgres_row.rs",
     postgres_hint in "../../fuzz/fuzz_targets/postgres_hint.rs",
     postgres_page in "../../fuzz/fuzz_targets/postgres_page.rs",
+    programs in "../../fuzz/fuzz_targets/programs.rs",
     push_filters in "../../fuzz/fuzz_targets/push_filters.rs",
     records in "../../fuzz/fuzz_targets/records.rs",
     router in "../../fuzz/fuzz_targets/router.rs",

@@ -3,9 +3,12 @@
 mod engines;
 mod network;
 mod report;
+mod steps;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,14 +39,17 @@ use adit_runtime::host::{
 use adit_runtime::instance::{self, Controls, EndReason, Instance, Reaction};
 use adit_runtime::log;
 use adit_runtime::plane_backend::{PlaneBackend, gates, tun_offloads};
+use adit_runtime::programs::Finished;
 use adit_runtime::random::seed;
 use adit_runtime::say;
 use adit_runtime::signals::{Signal, Signals};
 use adit_runtime::worker_count;
 
+use crate::openvpn::scripts::Scripts;
 use engines::DrivenEngine;
 pub(crate) use engines::Kind;
 use network::Network;
+use steps::{Hooked, Step};
 
 /// The time limit for an orderly shutdown.
 const FAREWELL: Duration = Duration::from_secs(8);
@@ -72,6 +78,8 @@ pub(crate) struct Options {
     pub gate: Option<Arc<dyn DialGate>>,
     /// Answers the engine's questions, such as those for a password.
     pub authorizer: Arc<dyn Authorizer>,
+    /// The programs to run when the state changes.
+    pub scripts: Option<Scripts>,
 }
 
 /// The changes to the host for a tunnel that is up.
@@ -230,7 +238,11 @@ impl Client {
         host.clean_up_dns().await;
         // A listening socket is already open.
         options.dial.mark = host.prepare(options.dial.mark, options.listen.is_none()).await;
-        if let Some(plan) = &options.early {
+        let hooked = match options.scripts.take() {
+            Some(scripts) => Some(Hooked::open(scripts, options.early.as_ref(), &mut host).await?),
+            None => None,
+        };
+        if let (Some(plan), None) = (&options.early, &hooked) {
             notes(host.apply(plan).await?);
         }
         let streams = options.dial.streams;
@@ -286,12 +298,12 @@ impl Client {
             session: Counters::default(),
             in_band: (0, 0),
             packets: log::Traffic::default(),
+            hooked,
+            steps: VecDeque::new(),
+            answered: None,
         };
         let ended = running.serve(&mut controls).await;
-        let Running { driver, host, .. } = running;
-        host.close().await;
-        drop(driver);
-        ended
+        running.close(ended, &mut controls.signals).await
     }
 }
 
@@ -349,6 +361,12 @@ struct Running<'a, E: DrivenEngine> {
     in_band: (u64, u64),
     /// Traffic counters for the log.
     packets: log::Traffic,
+    /// The configuration's programs, if there are any.
+    hooked: Option<Hooked>,
+    /// The next steps, which wait while a program runs.
+    steps: VecDeque<Step>,
+    /// The address of the server that answered last.
+    answered: Option<SocketAddr>,
 }
 
 /// The reasons to wake up the client.
@@ -358,7 +376,9 @@ enum Wake {
     /// An event of the machine.
     Host(HostEvent),
     /// An event of the driver.
-    Driver(Event<ClientEvent>),
+    Driver(Box<Event<ClientEvent>>),
+    /// The end of a program.
+    ProgramEnded(Finished),
 }
 
 impl<E: DrivenEngine> Instance for Running<'_, E> {
@@ -378,7 +398,10 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
             biased;
             () = until(self.check_due()) => Ok(Wake::CheckStream),
             event = self.host.event() => event.map(Wake::Host),
-            event = self.driver.next() => event.map(Wake::Driver),
+            finished = Hooked::ended(&mut self.hooked) => Ok(Wake::ProgramEnded(finished)),
+            event = self.driver.next(), if self.steps.len() < steps::MAX_STEPS => {
+                event.map(Box::new).map(Wake::Driver)
+            }
         }
     }
 
@@ -386,11 +409,10 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
         match wake {
             Wake::CheckStream => self.check_stream(),
             Wake::Host(event) => self.host_event(&event),
-            Wake::Driver(event) => {
-                return Ok(self.handle_event(event).await?.map(EndReason::Stopped));
-            }
+            Wake::Driver(event) => self.steps.push_back(Step::Event(event)),
+            Wake::ProgramEnded(finished) => self.program_ended(&finished)?,
         }
-        Ok(None)
+        Ok(self.advance().await?.map(EndReason::Stopped))
     }
 
     async fn tick(&mut self) -> Result<Option<EndReason<Reason>>, Fault> {
@@ -406,7 +428,7 @@ impl<E: DrivenEngine> Instance for Running<'_, E> {
             Next::Send(packet) => self.send(packet),
             Next::End => return Ok(Some(EndReason::Asked)),
         }
-        Ok(None)
+        Ok(self.advance().await?.map(EndReason::Stopped))
     }
 
     fn signal(&mut self, signal: Signal) -> Reaction {
@@ -482,18 +504,18 @@ impl<E: DrivenEngine> Running<'_, E> {
         self.hooks.event(&event);
         match event {
             ClientEvent::Connecting(server) => self.server = server,
-            ClientEvent::Authenticated { tls, .. } => self.tls = tls,
+            ClientEvent::ServerAnswered(link, _) => self.server_answered(link.remote()),
+            ClientEvent::Authenticated { tls, server, certificates } => {
+                self.tls = tls;
+                self.authenticated(&server.common_name, &certificates);
+            }
             ClientEvent::Up(tunnel) => self.up(*tunnel).await?,
             ClientEvent::Updated(tunnel) => self.updated(*tunnel).await?,
             ClientEvent::Rekeyed { .. } => self.key_since = now(),
             ClientEvent::Path(path) => self.path = path,
-            ClientEvent::Restarting(_) => {
-                self.down().await;
-                self.session_ended();
-            }
+            ClientEvent::Restarting(reason) => self.down(&reason).await,
             ClientEvent::Stopped(stop) => return Ok(Some(stop)),
-            ClientEvent::ServerAnswered(..)
-            | ClientEvent::Unreachable(..)
+            ClientEvent::Unreachable(..)
             | ClientEvent::Reverified { .. }
             | ClientEvent::Pushed(_)
             | ClientEvent::Echo(_)
@@ -503,75 +525,6 @@ impl<E: DrivenEngine> Running<'_, E> {
             | ClientEvent::Warning(_) => {}
         }
         Ok(None)
-    }
-
-    async fn up(&mut self, tunnel: TunnelConfig) -> Result<(), Fault> {
-        let (plan, notes) = self.hooks.plan(&tunnel)?;
-        notes.iter().for_each(|note| tracing::warn!("{note}"));
-        self.driver.resolver().remember();
-        let applied = self.host.apply(&plan).await?;
-        self.keep_proxy_reachable().await;
-        self.redirected(&plan);
-        self.driver.worked();
-        if let ApplyOutcome::Changed(notes) = &applied {
-            notes.iter().for_each(|note| tracing::warn!("{note}"));
-        }
-        let capture = self.host.capture().await;
-        self.hooks
-            .up(&tunnel, &HostReport { device: self.host.device(), applied: &applied, capture });
-        // The session may replace another one, whose counters can still be read.
-        self.keep_traffic();
-        self.peer = tunnel.peer;
-        self.since = unix_time().0;
-        self.key_since = now();
-        self.path = PathReport::default();
-        self.tunnel = Some(tunnel);
-        Ok(())
-    }
-
-    /// Keeps the proxy reachable. A proxy may relay datagrams at an address other than that of the connection that
-    /// keeps the relay open, and the plan covers only the relay.
-    async fn keep_proxy_reachable(&mut self) {
-        let Some((relay, proxy)) = self.relay.map(|relay| relay.ip()).zip(self.proxy) else {
-            return;
-        };
-        if relay != proxy {
-            self.host.keep_reachable(proxy).await;
-            // The path to the relay is the one to follow.
-            self.host.keep_reachable(relay).await;
-        }
-    }
-
-    /// Handles an update of the options of a session that continues. Only differences are applied.
-    async fn updated(&mut self, tunnel: TunnelConfig) -> Result<(), Fault> {
-        let (plan, notes) = self.hooks.plan(&tunnel)?;
-        notes.iter().for_each(|note| tracing::warn!("{note}"));
-        if let ApplyOutcome::Changed(notes) = self.host.change(&plan).await? {
-            notes.iter().for_each(|note| tracing::warn!("{note}"));
-        }
-        self.redirected(&plan);
-        self.tunnel = Some(tunnel);
-        Ok(())
-    }
-
-    async fn down(&mut self) {
-        self.keep_traffic();
-        if !self.persist_tun {
-            self.host.undo().await;
-            // Kill-switch rules stay in force, and keep unmarked queries in as well.
-            self.driver.resolver().redirected = self.host.capture().await != Capture::default();
-        }
-    }
-
-    /// Records that a plan is in force. From then on, the server's name must be looked up outside the tunnel, which may
-    /// be down.
-    fn redirected(&mut self, plan: &HostPlan) {
-        let access = self.driver.resolver();
-        access.redirected = plan.redirect.is_some() || plan.dns.is_some();
-        access.tunnel =
-            plan.dns.iter().flat_map(|dns| dns.servers.iter().map(|server| server.ip())).collect();
-        let in_use = self.host.dns_in_use();
-        self.hooks.dns(&in_use, false);
     }
 
     fn host_event(&mut self, event: &HostEvent) {

@@ -240,6 +240,7 @@ impl<E: DrivenEngine> Running<'_, E> {
         {
             own.remote = link.remote();
             self.tell_own_transport();
+            self.moved(link.remote());
         }
     }
 }

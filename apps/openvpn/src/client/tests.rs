@@ -116,6 +116,7 @@ fn options(config: ClientConfig, device: Device, tick: Duration) -> Options {
         tick,
         gate: None,
         authorizer: Arc::new(CertificateOnly),
+        scripts: None,
     }
 }
 

@@ -190,6 +190,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
         tick: TICK,
         gate: None,
         authorizer: Arc::new(CertificateOnly),
+        scripts: None,
     };
     adit_runtime::async_runtime()?.block_on(async {
         match Client::open(options)?.run(checker).await? {
@@ -436,7 +437,7 @@ impl Hooks for Checker {
                 self.pass(Stage::Reply, format!("{} answers", link.remote()));
                 self.pass(Stage::WrappingKey, "the server's".into());
             }
-            ClientEvent::Authenticated { server, tls } => {
+            ClientEvent::Authenticated { server, tls, .. } => {
                 self.pass(Stage::Tls, format!("{}; {tls}", server.subject));
             }
             ClientEvent::Pushed(_) | ClientEvent::Up(_) => {

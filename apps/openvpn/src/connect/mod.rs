@@ -90,6 +90,12 @@ pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Opti
             Fault::operator(error.to_string())
         }
     })?;
+    if let Some((directive, _)) = options.hooks.programs().next() {
+        return Err(Fault::operator(format!(
+            "{}: {directive}: adit connect runs no programs: remove the line, or use adit openvpn --config {0}",
+            wanted.profile.display()
+        )));
+    }
     let routes = &mut options.routes;
     routes.noexec |= wanted.no_routes;
     routes.apply_dns = Some(!wanted.keep_dns && routes.apply_dns != Some(false));
@@ -153,6 +159,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             tick: Duration::from_secs(1),
             gate: None,
             authorizer: Arc::new(openvpn::LoginSource::new(&profile.client)),
+            scripts: None,
         })?;
         privileges::drop(
             &PrivilegeOptions::default(),
@@ -370,7 +377,7 @@ impl Hooks for ConnectLog<'_> {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 say!(1, "{}: unreachable: {error}", link.remote());
             }
-            ClientEvent::Authenticated { server, tls } => {
+            ClientEvent::Authenticated { server, tls, .. } => {
                 say!(1, "the server is {}; {tls}", server.common_name);
             }
             ClientEvent::Pushed(message) => say!(3, "pushed options: {message}"),

@@ -63,6 +63,7 @@ fn policy(options: Options, files: FileRecorder<'_>, control: PathBuf) -> Result
         readable: files.read.into_inner(),
         control: [control].into(),
         device: Some(openvpn::device(&options)),
+        programs: openvpn::scripts::setup(&options),
         ..Policy::default()
     };
     let mut scope = Scope { policy };
@@ -101,8 +102,10 @@ impl PlanCheck for Configured {
         });
         let hosts = hosts.flatten().map(|host| SocketAddr::new(host, 0)).map(Some);
         let mut guesses = [plan.remote, None].into_iter().chain(hosts);
-        let follows =
-            |remote| openvpn::configured_plan(&self.0, remote).is_ok_and(|wanted| wanted == *plan);
+        let follows = |remote| {
+            openvpn::configured_plan(&self.0, remote)
+                .is_ok_and(|wanted| wanted == *plan || wanted.before_routes() == *plan)
+        };
         if guesses.any(follows) {
             Ok(())
         } else {

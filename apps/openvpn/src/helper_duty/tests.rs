@@ -256,3 +256,36 @@ dh none
     );
     assert!(server.check(&Request::KeepReachable("192.0.2.1".parse().unwrap())).is_err());
 }
+
+/// `up` runs while the device has addresses and no routes yet.
+#[test]
+fn a_configured_plan_is_permitted_without_its_routes() {
+    let text = "dev tun7\nsecret k\ncipher AES-256-CBC\nifconfig 10.1.0.1 10.1.0.2\nremote 192.0.2.1\n\
+                route 10.5.0.0 255.255.0.0\n";
+    let policy = derive(text);
+    let options = config::parse(
+        &["x.conf".into()],
+        &FileRecorder {
+            piped: &[("x.conf".into(), text.as_bytes().to_vec())],
+            read: Default::default(),
+        },
+    );
+    let whole = openvpn::configured_plan(&options.unwrap(), None).unwrap();
+    assert_eq!(whole.routes.len(), 1);
+    apply(&policy, whole.clone()).unwrap();
+    let bare = whole.before_routes();
+    assert!(bare.routes.is_empty() && bare.addresses == whole.addresses);
+    apply(&policy, bare.clone()).unwrap();
+    let other = HostPlan { addresses: Vec::new(), ..bare };
+    assert!(apply(&policy, other).unwrap_err().contains("does not follow"));
+}
+
+#[test]
+fn programs_are_permitted_with_script_security_alone() {
+    let text = format!("{CLIENT}up /etc/openvpn/up.sh\n");
+    assert_eq!(derive(&text).programs, None);
+    let allowed = derive(&format!("{text}script-security 2\n")).programs.unwrap();
+    let paths: Vec<_> = allowed.programs.iter().map(|program| program.path.as_str()).collect();
+    assert_eq!(paths, ["/etc/openvpn/up.sh"]);
+    assert!(allowed.variables.permit("dev", "tun0") && !allowed.variables.permit("PATH", "/tmp"));
+}

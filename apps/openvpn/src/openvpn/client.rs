@@ -16,6 +16,7 @@ use adit_openvpn::negotiate::DnsOptions;
 
 use super::login::{self, LoginSource};
 use super::management::{self, ClientReports};
+use super::scripts::Scripts;
 use super::status::{Status, StatusFile, Totals};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, p2p};
 use crate::client::{self, Client, Hooks, HostReport, Kind, ListenSocket, Traffic};
@@ -120,6 +121,7 @@ pub(super) async fn run(
         authorizer,
         tick: Duration::from_secs(1),
         gate,
+        scripts: Scripts::new(options),
     })?;
     // Routes come with the server's options, and are removed on exit.
     ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
@@ -238,7 +240,7 @@ impl Hooks for ClientHooks<'_> {
             ClientEvent::Unreachable(link, errno) => {
                 compat_log::unreachable(link.remote(), *errno, self.descriptor);
             }
-            ClientEvent::Authenticated { server, tls } => {
+            ClientEvent::Authenticated { server, tls, .. } => {
                 self.server.clone_from(&server.common_name);
                 let checked = self.options.tls.peer_usage.is_some();
                 let remote = self.link.map(|link| link.remote());

@@ -5,12 +5,14 @@ mod client;
 mod client_config_dir;
 mod convert;
 mod daemonize;
+pub(crate) mod environment;
 mod genkey;
 mod key_files;
 mod login;
 mod management;
 mod p2p;
 mod pool_persist;
+pub(crate) mod scripts;
 mod server;
 mod show;
 mod status;
@@ -169,6 +171,9 @@ fn round(
         Fault::operator(format!("Options error: {e}\nUse --help for more information."))
     })?;
     let first = !ground.logging();
+    if first {
+        scripts::check(&options)?;
+    }
     start_log(&options, !first)?;
     ground.log_started();
     for warning in &options.warnings {
@@ -177,6 +182,11 @@ fn round(
     options.echo.iter().for_each(|text| say!(1, "ECHO:{text}"));
     options.directives.iter().for_each(|directive| say!(4, "Option: {directive}"));
     say!(1, "{BANNER}");
+    if options.script_security >= scripts::RUNS_PROGRAMS {
+        tracing::warn!(
+            "NOTE: the current --script-security setting may allow this configuration to call user-defined scripts"
+        );
+    }
     let piped = files.into_piped();
     if first {
         *management = Management::open(&options)?;
@@ -194,6 +204,7 @@ fn round(
             let mut prepared = client::prepare(&options, role, &mut *asked(&mut management))?;
             prepared.management = handle;
             ground.settle(&options, args, &piped)?;
+            scripts::start(&options)?;
             let retry_max = role.dial.connect_retry_max;
             run(management, client::run(prepared, &options, retry_max, ground))
         }
@@ -201,12 +212,14 @@ fn round(
             let mut prepared = p2p::prepare(&options, role, &mut *asked(&mut management))?;
             prepared.management = handle;
             ground.settle(&options, args, &piped)?;
+            scripts::start(&options)?;
             run(management, p2p::run(prepared, &options, role, ground))
         }
         Role::Server(role) => {
             let mut prepared = server::prepare(&options, role, &mut *asked(&mut management))?;
             prepared.management = handle;
             ground.settle(&options, args, &piped)?;
+            scripts::start(&options)?;
             run(management, server::run(prepared, &options, role, ground))
         }
     }

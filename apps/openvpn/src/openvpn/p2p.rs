@@ -78,7 +78,8 @@ pub(super) fn prepare(
         engine,
         dial: convert::dial_settings(options, &role.dial, ask)?,
         listen: role.dial.remotes.is_empty().then(|| listen(options)).transpose()?,
-        early: Some(early),
+        // `up-delay`: the addresses come once the other end has answered.
+        early: (!options.hooks.up_delay).then_some(early),
         status: open_status(options),
         certificate,
         management: None,

@@ -1,5 +1,6 @@
 //! The server role.
 
+use std::convert::Infallible;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -18,11 +19,12 @@ use super::client::open_status;
 use super::client_config_dir::ClientConfigDir;
 use super::management::{self, ServerReports};
 use super::pool_persist::PoolPersistFile;
+use super::scripts::{self, Context, Script, Scripts};
 use super::status::{ClientRow, Status, StatusFile};
 use super::{Ask, Next, convert, daemonize::Daemonizer, key_files, pool_persist};
 use adit_openvpn_service::{
-    Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Relay, Service, Session,
-    Sessions, compat_log,
+    ClosingFuture, Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Relay, Service,
+    Session, Sessions, compat_log,
 };
 use adit_runtime::authorize::{Authorizer, CertificateOnly};
 use adit_runtime::clock::unix_time;
@@ -33,8 +35,9 @@ use adit_runtime::filter::LiveFilter;
 use adit_runtime::helper::{self, files};
 use adit_runtime::instance::{EndReason, Reaction};
 use adit_runtime::port_share::PortShare;
+use adit_runtime::programs;
 use adit_runtime::say;
-use adit_runtime::signals::Signal;
+use adit_runtime::signals::{Signal, Signals};
 use adit_runtime::worker_count;
 
 /// Everything that is read and prompted for before the process leaves its terminal.
@@ -75,7 +78,10 @@ pub(super) fn prepare(
     let listeners = convert::listeners(options)?;
     let lease_file =
         role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));
-    let workers = worker_count::of_server(None, None)?;
+    let mut workers = worker_count::of_server(None, None)?;
+    if scripts::setup(options).is_some() {
+        workers = worker_count::leave_room(workers, programs::TASKS);
+    }
     let open = |path: &PathBuf| LiveFilter::open(path, Some(workers.into()));
     let filter = role.filter.as_ref().map(open).transpose()?;
     let status = open_status(options);
@@ -102,7 +108,7 @@ pub(super) async fn run(
     let (host, notes) = convert::server_plan(options, role)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     let max_clients = engine.max_clients;
-    let service = Service::start(ServiceOptions {
+    let mut service = Service::open(ServiceOptions {
         engine,
         listeners,
         host,
@@ -117,8 +123,19 @@ pub(super) async fn run(
         filter,
         socket: convert::socket_tuning(options),
         workers,
-    })
-    .await?;
+    })?;
+    let mut scripts = Scripts::new(options);
+    if let Some(scripts) = &mut scripts {
+        service.apply_addresses().await?;
+        scripts.server(service.device(), role);
+        scripts.run(Script::Up(Context::Init)).await?;
+    }
+    service.apply().await?;
+    if let Some(scripts) = &mut scripts {
+        scripts.run(Script::RouteUp).await?;
+        // Clients cause all further programs but the last ones.
+        programs::drop_privileges().await?;
+    }
     // Addresses and routes of a server's device are removed with the device.
     ground.drop_privileges(options, &[])?;
     say!(3, "MULTI: multi_init called, max-clients={max_clients}");
@@ -137,8 +154,10 @@ pub(super) async fn run(
         leases: lease_file,
         last_leases: Vec::new(),
         management: management.map(|handle| ServerReports::new(handle, role)),
+        scripts,
     };
     let ended = service.run(&mut owner).await?;
+    owner.close().await?;
     owner.write_status();
     if let Some(file) = &mut owner.leases {
         file.write(std::mem::take(&mut owner.last_leases));
@@ -228,6 +247,7 @@ struct ServerHooks<'a> {
     leases: Option<PoolPersistFile>,
     last_leases: Vec<(String, Vec<IpNet>)>,
     management: Option<ServerReports>,
+    scripts: Option<Scripts>,
 }
 
 impl Hooks for ServerHooks<'_> {
@@ -309,9 +329,48 @@ impl Hooks for ServerHooks<'_> {
     fn certificate(&self) -> Option<CertificateReport> {
         self.tls.nearest_expiry(unix_time().0)
     }
+
+    fn closing<'a>(&'a mut self, reason: &EndReason<Infallible>) -> ClosingFuture<'a> {
+        let signal = match reason {
+            EndReason::Restart => "sighup",
+            EndReason::Signal(Signal::Interrupt) => "sigint",
+            _ => "sigterm",
+        };
+        Box::pin(async move {
+            let Some(scripts) = &mut self.scripts else { return };
+            scripts.environment().set("signal", signal);
+            let mut last = vec![Script::RoutePreDown];
+            if scripts.down_pre() {
+                last.push(Script::Down(Context::Init));
+            }
+            for script in last {
+                // The host plan is undone in any case.
+                if let Err(fault) = run_last(scripts, script).await {
+                    tracing::error!("{fault}");
+                }
+            }
+        })
+    }
+}
+
+/// Runs a program at the end. A signal kills it.
+async fn run_last(scripts: &mut Scripts, script: Script) -> Result<(), Fault> {
+    // Those of the service have ended with it.
+    let mut signals = Signals::new()?;
+    scripts.run_last(script, &mut signals).await
 }
 
 impl ServerHooks<'_> {
+    /// Runs `down` after the device is closed.
+    async fn close(&mut self) -> Result<(), Fault> {
+        match &mut self.scripts {
+            Some(scripts) if !scripts.down_pre() => {
+                run_last(scripts, Script::Down(Context::Init)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn write_status(&mut self) {
         let status = Status::Server(self.rows.clone());
         if let Some((file, _)) = &mut self.status

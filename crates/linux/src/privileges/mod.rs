@@ -4,9 +4,11 @@
 //! keeps capabilities and filters per thread, and only threads started afterwards inherit them, so `drop` refuses to run while there are
 //! others. Every error here must end the process: otherwise it would run with privileges that the operator believes dropped.
 
+mod identity;
 mod seccomp;
 
 pub use caps::Capability;
+pub use identity::change_identity;
 pub use seccomp::{Profile, Violation, apply as apply_seccomp, confine_worker};
 
 use std::collections::HashSet;

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::negotiate::{DataCipher, DnsOptions};
-use adit_engine::{Link, PeerId};
+use adit_engine::{CertificateFacts, Link, PeerId};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::packet::SessionId;
@@ -27,6 +27,8 @@ pub enum ClientEvent {
         server: PeerIdentity,
         /// The TLS version and suite, for the log.
         tls: String,
+        /// The contents of the server's verified certificates, for programs; its own first, then its issuers'.
+        certificates: Vec<CertificateFacts>,
     },
     /// A part of the server's PUSH_REPLY or PUSH_UPDATE, as it arrived but without its secrets.
     Pushed(String),
@@ -95,6 +97,8 @@ pub struct TunnelConfig {
     pub block_ipv6: bool,
     /// `dhcp-option` and `dns`, as pushed.
     pub dns: DnsOptions,
+    /// `setenv-safe`, as pushed: variables for programs.
+    pub environment: Vec<(String, String)>,
     /// `tun-mtu`.
     pub mtu: Option<u16>,
     /// The cipher of the data channel.

@@ -44,10 +44,11 @@ pub use client_file::{ClientFile, ClientRules, client_file_name};
 pub use error::ConfigError;
 pub use options::{
     AskPass, AuthRetry, ClientOptions, Device, DeviceKind, DialOptions, ExternalCert, ExternalKey,
-    HttpProxy, Identity, Listen, Log, LogTo, Management, ManagementPassword, ManagementPlace,
-    NameKind, Options, Padding, PeerKeys, PeerOptions, PoolPersist, PortShare, Process, Proxy,
-    ProxyScheme, Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls,
-    TlsVersion, TokenOptions, Usage, UserPass, VerifyName, Wrap,
+    Hooks, HttpProxy, Identity, Listen, Log, LogTo, Management, ManagementPassword,
+    ManagementPlace, NameKind, Options, Padding, PasswordProgram, PeerKeys, PeerOptions,
+    PoolPersist, PortShare, Process, Program, Proxy, ProxyScheme, Remap, Role, Routes,
+    ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion, TokenOptions, Usage,
+    UserPass, VerifyName, Wrap, X509Track,
 };
 
 pub use push_filter::PushRules;
@@ -103,11 +104,20 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
     let directives = reader::read(args, files)?;
     let base = directives.last().and_then(|last| last.directory.clone());
     let mut raw = raw_config::RawConfig::new(base);
+    raw.options.config_file = config_file(args).cloned();
     for directive in &directives {
         raw.take(directive)?;
         raw.options.directives.push(directive.shown());
     }
     finish::finish(raw)
+}
+
+/// Returns the first config file that the command line names.
+fn config_file(args: &[String]) -> Option<&String> {
+    match args {
+        [only] if !only.starts_with("--") => Some(only),
+        _ => args.iter().skip_while(|arg| *arg != "--config").nth(1),
+    }
 }
 
 /// Returns the supported directives with their arguments and effects, for `--help`.

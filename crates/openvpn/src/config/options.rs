@@ -1,3 +1,4 @@
+mod hooks;
 mod management;
 mod process;
 mod proxy;
@@ -22,6 +23,7 @@ use crate::session::Settings;
 use crate::tls::CertProfile;
 use crate::wrap::WrapConfig;
 
+pub use hooks::{Hooks, PasswordProgram, Program, X509Track};
 pub use management::{Management, ManagementPassword, ManagementPlace};
 pub use process::{Log, LogTo, Process, Remap, Status};
 pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
@@ -49,8 +51,14 @@ pub struct Options {
     /// The engines' settings. The wrapping in them has no keys yet: the caller reads the keys of [`Self::wrap`] and
     /// passes them to [`Self::settings`].
     pub session: Settings,
-    /// `setenv` of other names, for scripts; a value set later replaces an earlier one.
+    /// The first config file, as named on the command line.
+    pub config_file: Option<String>,
+    /// `setenv` of other names, for programs; a value set later replaces an earlier one.
     pub environment: Vec<(String, String)>,
+    /// The programs to run when the state changes.
+    pub hooks: Hooks,
+    /// `script-security`: from 2 on, the programs of [`Self::hooks`] may run; 3 allows passwords in their environment.
+    pub script_security: u8,
     /// The routes into the tunnel from this end's configuration.
     pub routes: Routes,
     /// Options of the process, such as the user and the pid file.
@@ -80,7 +88,10 @@ impl Default for Options {
             tls: Tls { profile: CertProfile::Legacy, ..Tls::default() },
             wrap: Wrap::None,
             session: Settings::default(),
+            config_file: None,
             environment: Vec::new(),
+            hooks: Hooks::default(),
+            script_security: 1,
             routes: Routes::default(),
             process: Process::default(),
             log: Log { verb: 1, timestamps: true, ..Log::default() },

@@ -1,5 +1,6 @@
 mod certificates;
 mod corpus;
+mod hooks;
 mod limits;
 mod logins;
 mod management;
@@ -234,7 +235,9 @@ fn errors_name_file_line_directive_and_remedy() {
         ("fragment 1300\nproto tcp-client\n", "TCP"),
         ("fragment 1300\n<connection>\nremote h 1 tcp\n</connection>\n", "TCP"),
         ("plugin x.so\n", "plugin"),
-        ("up /etc/openvpn/update-resolv-conf\n", "scripts"),
+        ("up \"\"\n", "no program"),
+        ("up \"/bin/true 'open\"\n", "not closed"),
+        ("up /bin/true up\n", "too many"),
         ("secret static.key\n", "static key"),
         ("comp-lzo perhaps\n", "perhaps"),
         ("compress zstd\n", "zstd"),
@@ -322,7 +325,9 @@ fn what_is_missing_is_said() {
 
 #[test]
 fn unknown_directives_are_skipped_only_where_allowed() {
-    let options = client("setenv opt new-thing 1\nignore-unknown-option newer up\nnewer\nup x\n");
+    let options = client(
+        "setenv opt new-thing 1\nignore-unknown-option newer vlan-pvid\nnewer\nvlan-pvid 1\n",
+    );
     assert_eq!(options.warnings.len(), 3, "{:?}", options.warnings);
     assert!(options.warnings[0].starts_with("x.conf:8: new-thing: unknown directive"));
     // `ignore-unknown-option` has no effect on earlier lines.

@@ -12,6 +12,8 @@ pub const MAX_DNS_ADDRESSES: usize = 8;
 pub const MAX_DNS_SERVERS: usize = 16;
 /// The maximum number of domains in each list.
 pub const MAX_DNS_DOMAINS: usize = 64;
+/// The maximum number of `dhcp-option`s that are kept for programs, and the maximum length of each.
+pub const MAX_FOREIGN_OPTIONS: (usize, usize) = (64, 256);
 /// The port of a server for which none is configured.
 const DNS_PORT: u16 = 53;
 
@@ -50,6 +52,8 @@ pub struct DhcpDns {
     pub search_domains: Vec<DomainName>,
     /// `DOMAIN-ROUTE`: the only domains that are resolved. Empty: all.
     pub resolve_domains: Vec<DomainName>,
+    /// All options as written, for programs (`foreign_option_N`).
+    pub foreign: Vec<String>,
 }
 
 /// All DNS options of one end.
@@ -129,7 +133,10 @@ impl DnsOptions {
     /// Returns why the option is left out; its usable part is kept.
     pub fn add(&mut self, name: &str, args: &[&str], pushed: bool) -> Result<(), DnsError> {
         match (name, args) {
-            ("dhcp-option", [kind, values @ ..]) => self.dhcp.add(kind, values),
+            ("dhcp-option", [kind, values @ ..]) => {
+                self.dhcp.add_foreign(args);
+                self.dhcp.add(kind, values)
+            }
             ("dhcp-option", []) => Err(DnsError::Missing("a type")),
             (_, ["search-domains", domains @ ..]) => add_domains(&mut self.search_domains, domains),
             (_, ["server", number, rest @ ..]) => self.server(number, rest, pushed),
@@ -160,6 +167,8 @@ impl DnsOptions {
         append(&mut all.dhcp.addresses, &pushed.dhcp.addresses);
         append(&mut all.dhcp.search_domains, &pushed.dhcp.search_domains);
         append(&mut all.dhcp.resolve_domains, &pushed.dhcp.resolve_domains);
+        all.dhcp.foreign.extend(pushed.dhcp.foreign.iter().cloned());
+        all.dhcp.foreign.truncate(MAX_FOREIGN_OPTIONS.0);
         all
     }
 
@@ -238,6 +247,14 @@ impl DnsOptions {
 }
 
 impl DhcpDns {
+    fn add_foreign(&mut self, args: &[&str]) {
+        let (options, length) = MAX_FOREIGN_OPTIONS;
+        let text = format!("dhcp-option {}", args.join(" "));
+        if self.foreign.len() < options && text.len() <= length {
+            self.foreign.push(text);
+        }
+    }
+
     fn add(&mut self, kind: &str, values: &[&str]) -> Result<(), DnsError> {
         let value = values.first().copied();
         match kind {
@@ -302,6 +319,24 @@ impl DnsServer {
         }
     }
 
+    /// Returns the argument of `dnssec`.
+    pub fn dnssec_word(&self) -> Option<&'static str> {
+        self.dnssec.map(|dnssec| match dnssec {
+            Dnssec::Required => "yes",
+            Dnssec::Optional => "optional",
+            Dnssec::Off => "no",
+        })
+    }
+
+    /// Returns the argument of `transport`.
+    pub fn transport_word(&self) -> Option<&'static str> {
+        self.transport.map(|transport| match transport {
+            DnsTransport::Plain => "plain",
+            DnsTransport::Tls => "DoT",
+            DnsTransport::Https => "DoH",
+        })
+    }
+
     fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         for (ip, port) in &self.addresses {
@@ -311,22 +346,8 @@ impl DnsServer {
             });
         }
         words.extend(self.resolve_domains.iter().map(|name| format!("resolve-domains {name}")));
-        words.extend(self.dnssec.map(|dnssec| {
-            let word = match dnssec {
-                Dnssec::Required => "yes",
-                Dnssec::Optional => "optional",
-                Dnssec::Off => "no",
-            };
-            format!("dnssec {word}")
-        }));
-        words.extend(self.transport.map(|transport| {
-            let word = match transport {
-                DnsTransport::Plain => "plain",
-                DnsTransport::Tls => "DoT",
-                DnsTransport::Https => "DoH",
-            };
-            format!("transport {word}")
-        }));
+        words.extend(self.dnssec_word().map(|word| format!("dnssec {word}")));
+        words.extend(self.transport_word().map(|word| format!("transport {word}")));
         words.extend(self.sni.as_ref().map(|name| format!("sni {name}")));
         words
     }

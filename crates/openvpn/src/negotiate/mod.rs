@@ -27,7 +27,7 @@ mod update;
 pub use cipher::{CipherRefused, DataCipher, choose_cipher};
 pub use dns::{
     DhcpDns, DnsError, DnsOptions, DnsServer, DnsSettings, DnsTransport, MAX_DNS_ADDRESSES,
-    MAX_DNS_DOMAINS, MAX_DNS_SERVERS,
+    MAX_DNS_DOMAINS, MAX_DNS_SERVERS, MAX_FOREIGN_OPTIONS,
 };
 #[doc(hidden)]
 pub use fuzz::{fuzz, fuzz_filters};

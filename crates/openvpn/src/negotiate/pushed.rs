@@ -18,6 +18,10 @@ use crate::data_format::Framing;
 const DECOMPRESSED: &str = "packets of the other end are decompressed; our own are never compressed, because that \
      gives away their content (VORACLE)";
 
+/// The maximum number of variables that a server may push, and the maximum length of their names.
+const MAX_VARIABLES: usize = 64;
+const MAX_VARIABLE_NAME: usize = 64;
+
 /// Returns the framing that `comp-lzo` or `compress` with this word requests, and whether its
 /// packets would be compressed.
 pub(crate) fn compression(name: &str, word: &str) -> Option<(Framing, bool)> {
@@ -99,6 +103,8 @@ pub struct PushedOptions {
     pub session_timeout: Option<Duration>,
     /// `inactive`: the session ends when there is too little traffic.
     pub inactive: Option<Inactive>,
+    /// `setenv-safe`: variables for programs, with `OPENVPN_` before their names.
+    pub environment: Vec<(String, String)>,
     /// Harmless options that were left out, one line each for the log.
     pub notes: Vec<String>,
 }
@@ -469,6 +475,7 @@ impl Reader {
                 self.out.auth_token_user =
                     Some(user.ok_or_else(|| w.malformed("it is not a name in base64"))?);
             }
+            "setenv-safe" => self.variable(w),
             "sndbuf" => self.out.send_buffer = Some(w.parse(0, "a size in bytes")?),
             "rcvbuf" => self.out.receive_buffer = Some(w.parse(0, "a size in bytes")?),
             // These options have no effect here and do not need a note.
@@ -478,6 +485,21 @@ impl Reader {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Takes over a variable for programs. An unusable one is left out.
+    fn variable(&mut self, w: &OptionReader<'_>) {
+        let name = w.arg(0);
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if name.is_empty() || name.len() > MAX_VARIABLE_NAME || !plain {
+            return self.note(w, "it is not a variable's name");
+        }
+        let name = format!("OPENVPN_{name}");
+        self.out.environment.retain(|(other, _)| *other != name);
+        if self.out.environment.len() >= MAX_VARIABLES {
+            return self.note(w, "there are too many variables");
+        }
+        self.out.environment.push((name, w.arg(1).to_owned()));
     }
 
     fn note(&mut self, w: &OptionReader<'_>, why: &str) {

@@ -31,6 +31,7 @@ use adit_linux::channel::Channel;
 use serde::Serialize;
 
 use crate::fault::Fault;
+use crate::programs;
 pub use client::{Helper, Watcher};
 pub use duty::{AnswerWithFds, Duty, DutyKind};
 pub use policy::{PlanCheck, Policy, RequestCheck, Sockets, is_host};
@@ -104,7 +105,12 @@ pub fn start(
     let piped = piped.iter().map(|(path, _)| path.clone()).collect();
     let arguments = serde_json::to_value(arguments)
         .map_err(|e| Fault::ours(format!("helper: command line not passed: {e}")))?;
-    helper.call(Request::Begin { duty: kind.name.into(), arguments, piped }, &descriptors)?;
+    let begin = Request::Begin { duty: kind.name.into(), arguments, piped };
+    let (_, mut opened) = helper.call(begin, &descriptors)?;
+    // If the configuration names programs, the helper has started a runner for them.
+    if let Some(calls) = opened.pop() {
+        programs::install(calls)?;
+    }
     Ok(Some(Running(())))
 }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::protocol::{DeviceRequest, Request, SocketRequest};
 use crate::host::{Device, HostPlan};
+use crate::programs::Setup;
 use crate::worker_count::MAX_WORKERS;
 
 /// The maximum buffer size of a socket in bytes.
@@ -45,6 +46,8 @@ pub struct Policy {
     pub remotes: bool,
     /// The check of the requests that only this command has.
     pub own: Option<Box<dyn RequestCheck>>,
+    /// The programs that the network process may run, if there are any.
+    pub programs: Option<Setup>,
 }
 
 /// Checks whether the configuration permits a plan.

@@ -28,6 +28,7 @@ use crate::driver::watch;
 use crate::fault::Fault;
 use crate::host::{Host, HostEvent};
 use crate::log;
+use crate::programs;
 
 /// The capabilities that the helper keeps, as far as it was started with them.
 const CAPABILITIES: [Capability; 6] = [
@@ -78,9 +79,13 @@ fn run(kinds: &[DutyKind]) -> Result<(), Fault> {
     // Read the parent's id before the parent can end, because later it would be another process.
     let parent = nix::unistd::getppid().as_raw().unsigned_abs();
     let (id, duty, piped) = beginning(&channel, kinds)?;
-    let began = duty.policy(&piped, parent);
-    let (policy, outcome) = match began {
-        Ok(policy) => (Some(policy), Ok(Answer::Done)),
+    let began = duty.policy(&piped, parent).and_then(|policy| {
+        // The programs may need privileges that this process drops now.
+        let runner = policy.programs.as_ref().map(programs::Control::start).transpose()?;
+        Ok((policy, runner))
+    });
+    let (begun, outcome) = match began {
+        Ok(begun) => (Some(begun), Ok(Answer::Done)),
         Err(fault) => (None, Err(Problem::Fault(fault))),
     };
     drop_privileges(&*duty)?;
@@ -97,8 +102,12 @@ fn run(kinds: &[DutyKind]) -> Result<(), Fault> {
             .and_then(|fd| watch(fd, Interest::READABLE | Interest::WRITABLE));
         let sender =
             Arc::new(MessageSender { channel, watched: watched.map_err(failed("no channel"))? });
-        sender.answer(id, outcome, Vec::new()).await;
-        let Some(policy) = policy else { return Ok(()) };
+        let Some((policy, runner)) = begun else {
+            sender.answer(id, outcome, Vec::new()).await;
+            return Ok(());
+        };
+        let (runner, calls) = runner.unzip();
+        sender.answer(id, outcome, calls.into_iter().collect()).await;
         let files = Arc::new(Semaphore::new(FILES_WAITING));
         let mut server = Server {
             sender,
@@ -111,6 +120,7 @@ fn run(kinds: &[DutyKind]) -> Result<(), Fault> {
             remotes: HashSet::new(),
             mark: None,
             refused: 0,
+            runner,
         };
         server.serve().await;
         // The network process is gone. If it was killed, there are changes to undo. After an orderly end there are
@@ -264,6 +274,8 @@ struct Server {
     /// The mark of the transport's sockets.
     mark: Option<u32>,
     refused: u64,
+    /// The connection to the runner of programs.
+    runner: Option<programs::Control>,
 }
 
 /// Waits for an event of the host, if there is a device.
@@ -340,6 +352,7 @@ impl Server {
         match request {
             Request::Reload => {
                 let mut policy = self.duty.policy(&self.piped, self.network_process)?;
+                self.configure_programs(policy.programs.as_ref())?;
                 policy.inherit(&self.policy);
                 self.policy = policy;
                 self.policy.allow_mark(self.mark);
@@ -397,6 +410,17 @@ impl Server {
             | Request::Replace(_)
             | Request::Commit(_)
             | Request::Remove(_) => Err(Problem::Refused("not now".into())),
+        }
+    }
+
+    /// Passes the programs of a configuration that was read again to their runner. One that is started now would lack
+    /// privileges.
+    fn configure_programs(&self, setup: Option<&programs::Setup>) -> Result<(), Fault> {
+        match (&self.runner, setup) {
+            (Some(runner), Some(setup)) => runner.configure(setup),
+            (Some(runner), None) => runner.configure(&programs::Setup::default()),
+            (None, Some(_)) => Err(programs::no_runner()),
+            (None, None) => Ok(()),
         }
     }
 

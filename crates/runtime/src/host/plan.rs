@@ -67,6 +67,25 @@ impl Device {
     }
 }
 
+impl HostPlan {
+    /// Returns the part of the plan that is in force while `up` runs, before routes are added. With a kill switch it is
+    /// the whole plan, so that no traffic leaves outside the tunnel meanwhile.
+    #[must_use]
+    pub fn before_routes(&self) -> Self {
+        if self.kill_switch {
+            return self.clone();
+        }
+        Self {
+            routes: Vec::new(),
+            redirect: None,
+            block_ipv6: false,
+            forward: None,
+            dns: None,
+            ..self.clone()
+        }
+    }
+}
+
 impl Default for HostPlan {
     fn default() -> Self {
         Self {
@@ -196,5 +215,31 @@ impl Redirect {
             }
         }
         Ok(redirect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_wait_for_up_but_a_kill_switch_does_not() {
+        let plan = HostPlan {
+            addresses: vec!["10.8.0.2/24".parse().unwrap()],
+            routes: vec![PlannedRoute {
+                net: "10.9.0.0/16".parse().unwrap(),
+                via: Via::Tunnel(None),
+                metric: None,
+            }],
+            redirect: Some(Redirect::default()),
+            remote: Some("192.0.2.1:1194".parse().unwrap()),
+            block_ipv6: true,
+            ..HostPlan::default()
+        };
+        let before = plan.before_routes();
+        assert!(before.routes.is_empty() && before.redirect.is_none() && !before.block_ipv6);
+        assert_eq!((&before.addresses, before.remote), (&plan.addresses, plan.remote));
+        let guarded = HostPlan { kill_switch: true, policy: true, ..plan };
+        assert_eq!(guarded.before_routes(), guarded);
     }
 }

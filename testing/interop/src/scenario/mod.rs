@@ -7,6 +7,7 @@ mod faults;
 mod files;
 mod filter;
 mod formats;
+mod hooks;
 mod laptop;
 mod limits;
 mod logins;
@@ -202,6 +203,17 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("tcp-where-udp-is-blocked", ALL, streams::fallback),
     // openvpn 2.6 listens at one place only.
     ("several-listeners", ADIT_SERVES, streams::several_listeners),
+    ("hooks/kept-device", ADIT_CLIENT, hooks::kept_device),
+    ("hooks/up-restart", ADIT_CLIENT, hooks::up_restart),
+    ("hooks/reopened-device", ADIT_CLIENT, hooks::reopened_device),
+    ("hooks/unprivileged", ADIT_CLIENT, hooks::unprivileged),
+    ("hooks/no-exec", ADIT_CLIENT, hooks::no_exec),
+    ("hooks/over-ipv6", ADIT_CLIENT, hooks::over_ipv6),
+    ("hooks/point-to-point", ADIT_CLIENT, hooks::point_to_point),
+    ("hooks/server", ADIT_SERVES, hooks::server),
+    ("hooks/failures", ADIT_CLIENT, hooks::failures),
+    ("hooks/endless", ADIT_CLIENT, hooks::endless),
+    ("hooks/update-resolv-conf", ADIT_CLIENT, hooks::update_resolv_conf),
     ("fault/tcp-slow-unauthenticated", ADIT_SERVES, streams::slow_unauthenticated),
     ("fault/tcp-no-descriptors", ADIT_SERVES, streams::no_descriptors),
     ("fault/tcp-other-protocols", ADIT_SERVES, streams::other_protocols),

@@ -139,7 +139,11 @@ impl ClientEngine {
         if let State::Connecting(attempt) = &self.state {
             let tls = attempt.control_channel.negotiation().tls();
             let server = tls.peer().cloned().unwrap_or_default();
-            out.event(ClientEvent::Authenticated { server, tls: tls.description() });
+            out.event(ClientEvent::Authenticated {
+                server,
+                tls: tls.description(),
+                certificates: tls.certificate_facts(),
+            });
         }
         self.stop(Reason::Checked, out);
     }
@@ -179,7 +183,11 @@ impl ClientEngine {
             State::Connecting(attempt) => {
                 let tls = attempt.control_channel.negotiation().tls();
                 let server = tls.peer().cloned().unwrap_or_default();
-                out.event(ClientEvent::Authenticated { server, tls: tls.description() });
+                out.event(ClientEvent::Authenticated {
+                    server,
+                    tls: tls.description(),
+                    certificates: tls.certificate_facts(),
+                });
                 attempt.pull = Some(PullRequest {
                     assembler: PushAssembler::default(),
                     next_request: now,

@@ -309,6 +309,7 @@ pub(super) fn tunnel_config(
         redirect_gateway: pushed.redirect_gateway,
         block_ipv6: pushed.block_ipv6,
         dns: pushed.dns,
+        environment: pushed.environment,
         mtu: Some(mtu),
         cipher: Some(cipher),
         remote: Some(link.remote()),

@@ -7,6 +7,7 @@
 
 mod client;
 mod client_file;
+mod hooks;
 mod link;
 mod management;
 mod process;
@@ -264,6 +265,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
         tls::TABLE,
         server::TABLE,
         client_file::TABLE,
+        hooks::TABLE,
         management::TABLE,
         process::TABLE,
         unsupported::TABLE,

@@ -44,14 +44,6 @@ pub(super) const TABLE: &[Spec] = &[
         .doc("Does not read the key files again at a restart."),
     used("remap-usr1", "SIGHUP|SIGTERM", 1..=1, remap_usr1)
         .doc("Treats SIGUSR1 as another signal."),
-    used("script-security", "LEVEL", 1..=2, |raw, d| {
-        // With a level of 0 or 1, openvpn does not run the user's scripts either.
-        if d.number(0, 0..=3)? > 1 {
-            raw.warn(d, "has no effect: it allows scripts, and none are run");
-        }
-        Ok(())
-    })
-    .doc("Which scripts openvpn may run; adit runs none and warns above 1."),
     used("verb", "LEVEL", 1..=1, |raw, d| {
         // OpenVPN accepts any number and clamps it to the range 0 to 15.
         let level = d.number::<i32>(0, i32::MIN..=i32::MAX)?.clamp(0, 11);
@@ -99,12 +91,10 @@ pub(super) const TABLE: &[Spec] = &[
         Ok(())
     })
     .doc("The format of the status file (1)."),
-    used("setenv", "NAME [VALUE]", 1..=2, setenv).doc(
-        "A variable for scripts, which adit does not run, or, with the prefix UV_, for the \
-         peer info.",
-    ),
+    used("setenv", "NAME [VALUE]", 1..=2, setenv)
+        .doc("A variable for programs, and, with the prefix UV_, for the peer info."),
     used("setenv-safe", "NAME [VALUE]", 1..=2, |raw, d| environment(raw, d, "OPENVPN_"))
-        .doc("A variable for scripts, with OPENVPN_ before its name."),
+        .doc("A variable for programs, with OPENVPN_ before its name."),
     used("echo", "[TEXT ...]", 0..=usize::MAX, |raw, d| {
         raw.options.echo.push(d.args.join(" "));
         Ok(())
@@ -183,10 +173,6 @@ fn environment(raw: &mut RawConfig, d: &Directive, prefix: &str) -> Result<(), C
             format!("\"{}\" is not a variable's name", d.arg(0)),
             "use letters, digits and underscores",
         ));
-    }
-    if !name.starts_with("UV_") {
-        let text = format!("{} has no effect: it is for scripts, and none are run", d.arg(0));
-        raw.warn(d, &text);
     }
     raw.options.environment.retain(|(other, _)| *other != name);
     raw.options.environment.push((name, d.arg(1).to_owned()));

@@ -187,6 +187,35 @@ fn what_is_harmless_and_unknown_costs_a_note() {
 }
 
 #[test]
+fn a_server_sets_only_variables_with_a_prefix() {
+    let pushed =
+        parse("setenv-safe SITE a,setenv-safe SITE b,setenv-safe X=Y c,setenv-safe").unwrap();
+    assert_eq!(pushed.environment, [("OPENVPN_SITE".to_owned(), "b".to_owned())]);
+    assert_eq!(pushed.notes.len(), 2, "{:?}", pushed.notes);
+    let many: Vec<String> = (0..100).map(|n| format!("setenv-safe N{n} x")).collect();
+    let pushed = parse(&many.join(",")).unwrap();
+    assert_eq!(pushed.environment.len(), 64);
+    let long = format!("setenv-safe {} x", "N".repeat(65));
+    assert!(parse(&long).unwrap().environment.is_empty());
+}
+
+#[test]
+fn options_for_programs_are_kept_as_written() {
+    let pushed =
+        parse("dhcp-option DNS 10.8.0.1,dhcp-option NTP 10.8.0.9,dhcp-option DOMAIN a.b").unwrap();
+    let foreign =
+        ["dhcp-option DNS 10.8.0.1", "dhcp-option NTP 10.8.0.9", "dhcp-option DOMAIN a.b"];
+    assert_eq!(pushed.dns.dhcp.foreign, foreign);
+    let many = vec!["dhcp-option NTP 10.8.0.9"; 100].join(",");
+    let pushed = parse(&many).unwrap();
+    assert_eq!(pushed.dns.dhcp.foreign.len(), 64);
+    let merged = pushed.dns.merged(&pushed.dns);
+    assert_eq!(merged.dhcp.foreign.len(), 64);
+    let long = format!("dhcp-option X {}", "y".repeat(300));
+    assert!(parse(&long).unwrap().dns.dhcp.foreign.is_empty());
+}
+
+#[test]
 fn a_net30_pair_is_two_ends_and_no_network() {
     let pushed = parse("topology net30,ifconfig 10.8.0.6 10.8.0.5,route 10.8.0.1").unwrap();
     assert_eq!(pushed.ipv4, Some("10.8.0.6/32".parse().unwrap()));

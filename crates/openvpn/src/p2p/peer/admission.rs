@@ -44,6 +44,7 @@ impl PeerEngine {
         // This handshake authenticated; the others are obsolete.
         self.attempts.clear();
         let mut control_channel = attempt.control_channel;
+        let certificates = control_channel.negotiation().tls().certificate_facts();
         control_channel.establish(self.config.settings.tran_window);
         let link = control_channel.link;
         if let Some(responder) = &mut self.responder {
@@ -51,7 +52,7 @@ impl PeerEngine {
         }
         let peer = self.next_peer;
         self.next_peer = PeerId(1_u32.saturating_sub(peer.0));
-        out.event(ClientEvent::Authenticated { server: identity.clone(), tls });
+        out.event(ClientEvent::Authenticated { server: identity.clone(), tls, certificates });
         let agreement = Agreement {
             terms: PeerTerms {
                 peer,

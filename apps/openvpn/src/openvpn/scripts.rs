@@ -1,0 +1,470 @@
+//! The programs that run when the tunnel comes up, changes or goes down.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use adit_engine::CertificateFacts;
+use adit_openvpn::client::TunnelConfig;
+use adit_openvpn::config::{self, DeviceKind, Options, Role, ServerOptions};
+use adit_openvpn::server::Topology;
+use nix::unistd::AccessFlags;
+
+use super::environment::{self, Environment, Gateways, UpArguments};
+use super::{convert, p2p};
+use adit_runtime::fault::Fault;
+use adit_runtime::host::HostPlan;
+use adit_runtime::programs::{self, Call, ExitStatus, Finished, Program, Running, Setup};
+use adit_runtime::signals::Signals;
+use adit_runtime::{netinfo, say};
+
+/// The lowest `script-security` with which the configuration's programs run.
+pub(super) const RUNS_PROGRAMS: u8 = 2;
+
+/// The directory for files that are exchanged with programs, if `tmp-dir` names no other.
+const TEMPORARY: &str = "/tmp";
+
+/// Returns the settings of the runner of programs; `None` if it has nothing to run.
+pub(crate) fn setup(options: &Options) -> Option<Setup> {
+    let programs = options.hooks.programs().map(|(_, program)| runnable(program)).collect();
+    let setup = Setup {
+        programs,
+        variables: environment::permitted(options),
+        directory: options.process.directory.as_deref().and_then(|d| std::path::absolute(d).ok()),
+        temporary: options.hooks.temporary.clone().unwrap_or_else(|| TEMPORARY.into()),
+        user: options.process.user.clone(),
+        group: options.process.group.clone(),
+        root: None,
+    };
+    (!setup.programs.is_empty() && options.script_security >= RUNS_PROGRAMS).then_some(setup)
+}
+
+/// Starts the runner of programs, or passes a configuration that was read again to it.
+///
+/// # Errors
+/// See [`programs::start`].
+pub(super) fn start(options: &Options) -> Result<(), Fault> {
+    programs::start(&setup(options).unwrap_or_default())
+}
+
+/// Checks at the start that each program can be executed, as openvpn does, while there may be a terminal for the error.
+///
+/// # Errors
+/// A program does not exist, or may not be executed.
+pub(super) fn check(options: &Options) -> Result<(), Fault> {
+    let directory = options.process.directory.as_deref();
+    for (directive, program) in options.hooks.programs() {
+        let path = directory.map_or_else(|| program.path.clone().into(), |d| d.join(&program.path));
+        nix::unistd::access(&path, AccessFlags::X_OK).map_err(|e| {
+            Fault::operator(format!(
+                "Options error: --{directive} script fails with '{}': {} (errno={})\nPlease correct this error.",
+                program.path,
+                e.desc(),
+                e as i32
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns a program in the form that the runner knows.
+pub(crate) fn runnable(program: &config::Program) -> Program {
+    Program { path: program.path.clone(), args: program.args.clone() }
+}
+
+/// The end of a program if `script-security` does not allow programs.
+pub(crate) fn forbidden() -> ExitStatus {
+    ExitStatus::NotStarted(
+        "external program may not be called unless '--script-security 2' or higher is enabled"
+            .into(),
+    )
+}
+
+/// A program of a client, of a point-to-point end or of a server's device.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Script {
+    /// `ipchange`.
+    IpChange,
+    /// `up`, at the start (or after the device was closed), or at a restart that keeps the device.
+    Up(Context),
+    /// `route-up`.
+    RouteUp,
+    /// `route-pre-down`.
+    RoutePreDown,
+    /// `down`.
+    Down(Context),
+}
+
+/// `script_context`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Context {
+    /// The device is opened or closed.
+    Init,
+    /// The device stays open.
+    Restart,
+}
+
+impl Context {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Init => "init",
+            Self::Restart => "restart",
+        }
+    }
+}
+
+impl Script {
+    /// Returns openvpn's name of the program in `script_type`.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::IpChange => "ipchange",
+            Self::Up(_) => "up",
+            Self::RouteUp => "route-up",
+            Self::RoutePreDown => "route-pre-down",
+            Self::Down(_) => "down",
+        }
+    }
+
+    /// Returns openvpn's name of the option in messages.
+    fn option(self) -> &'static str {
+        match self {
+            Self::IpChange => "--ipchange",
+            Self::Up(_) | Self::Down(_) => "--up/--down",
+            Self::RouteUp => "--route-up",
+            Self::RoutePreDown => "--route-pre-down",
+        }
+    }
+
+    /// Logs the program's failure.
+    ///
+    /// # Errors
+    /// The process cannot continue without the program.
+    pub(crate) fn judge(self, finished: &Finished) -> Result<(), Fault> {
+        if finished.status.is_success() {
+            return Ok(());
+        }
+        let text =
+            format!("WARNING: Failed running command ({}): {}", self.option(), finished.status);
+        // Without `up` the tunnel would not be what the operator wants.
+        if matches!(self, Self::Up(_) | Self::Down(_)) {
+            return Err(Fault::environment(text));
+        }
+        tracing::warn!("{text}");
+        Ok(())
+    }
+}
+
+/// The programs, with the variables and arguments that they get.
+#[derive(Clone, Debug)]
+pub(crate) struct Scripts {
+    /// The configuration, as if addresses and routes were not left to other programs.
+    options: Options,
+    /// The variables that follow from the configuration.
+    configured: Environment,
+    environment: Environment,
+    arguments: UpArguments,
+    remote: Option<SocketAddr>,
+    /// Whether all traffic goes through the tunnel; `None` if routes are left to programs.
+    redirected: Option<bool>,
+    /// `route-noexec`.
+    leaves_routes: bool,
+}
+
+impl Scripts {
+    /// Returns `None` if no program is configured.
+    pub(crate) fn new(options: &Options) -> Option<Self> {
+        options.hooks.programs().next()?;
+        let mut all = options.clone();
+        all.device.ifconfig_noexec = false;
+        all.routes.noexec = false;
+        let configured = Environment::new(options);
+        Some(Self {
+            environment: configured.clone(),
+            configured,
+            options: all,
+            arguments: UpArguments::default(),
+            remote: None,
+            redirected: None,
+            leaves_routes: options.routes.noexec,
+        })
+    }
+
+    /// Forgets the variables of a session that has ended.
+    pub(crate) fn forget(&mut self) {
+        self.environment.clone_from(&self.configured);
+    }
+
+    /// Returns whether `down` runs before the device is closed.
+    pub(crate) fn down_pre(&self) -> bool {
+        self.options.hooks.down_pre
+    }
+
+    /// Returns whether `up` and `down` run at a restart that keeps the device.
+    pub(crate) fn up_restart(&self) -> bool {
+        self.options.hooks.up_restart
+    }
+
+    /// Returns the variables.
+    pub(crate) fn environment(&mut self) -> &mut Environment {
+        &mut self.environment
+    }
+
+    /// Takes over the name and the verified certificates of the other end.
+    pub(crate) fn certified(&mut self, name: &str, certificates: &[CertificateFacts]) {
+        self.environment.set("common_name", name);
+        self.environment.certificates(certificates, &self.options.hooks.tracked);
+    }
+
+    /// Takes over the address of the other end, which is authenticated now.
+    pub(crate) fn authenticated(&mut self, remote: SocketAddr) {
+        self.environment.trusted(remote);
+        self.remote = Some(remote);
+    }
+
+    /// Takes over the state of the tunnel before `up` runs. As with openvpn, programs learn nothing about routes if the
+    /// device was `kept`.
+    pub(crate) fn tunnel(&mut self, device: Option<&str>, tunnel: &TunnelConfig, kept: bool) {
+        let (plan, far6) = match &self.options.role {
+            Role::Peer(peer) => {
+                let far6 = peer.tunnel_addrs.ipv6.and_then(|(_, far)| far);
+                (p2p::plan(&self.options, &peer.tunnel_addrs, tunnel.remote), far6)
+            }
+            _ => (convert::client_plan(&self.options, tunnel), None),
+        };
+        // The plan that is applied is made from the same parts, and its faults are reported.
+        let Ok((plan, _)) = plan else { return };
+        let routes = &self.options.routes;
+        let gateways = Gateways {
+            vpn4: tunnel.gateway4.or(routes.gateway4).or(plan.far4),
+            vpn6: tunnel.gateway6.or(routes.gateway6).or(far6),
+            net4: None,
+        };
+        self.environment.dns(&routes.dns.merged(&tunnel.dns));
+        for (name, value) in &tunnel.environment {
+            self.environment.set(name, value);
+        }
+        self.device(device, &plan, gateways, kept);
+    }
+
+    /// Takes over the state of a server's device.
+    pub(crate) fn server(&mut self, device: Option<&str>, server: &ServerOptions) {
+        let Ok((plan, _)) = convert::server_plan(&self.options, server) else { return };
+        let routes = &self.options.routes;
+        // With `topology subnet`, the next address represents all clients.
+        let subnet = server.network4.as_ref().filter(|net| net.topology == Topology::Subnet);
+        let next4 = subnet.map(|net| next4(net.server.addr()));
+        let next6 = server.network6.as_ref().map(|net| next6(net.server.addr()));
+        let gateways = Gateways {
+            vpn4: routes.gateway4.or(plan.far4).or(next4),
+            vpn6: routes.gateway6.or(next6),
+            net4: None,
+        };
+        self.device(device, &plan, gateways, false);
+    }
+
+    fn device(&mut self, device: Option<&str>, plan: &HostPlan, gateways: Gateways, kept: bool) {
+        let name = device.unwrap_or("null");
+        self.arguments = self.environment.addresses(name, plan, gateways.vpn6);
+        self.redirected = (!self.leaves_routes).then_some(plan.redirect.is_some());
+        if !kept {
+            let net4 = netinfo::default_gateway(name);
+            self.environment.routes(plan, &Gateways { net4, ..gateways });
+            let remote = plan.remote.map(|remote| remote.ip().to_canonical());
+            if let Some(IpAddr::V6(remote)) = remote
+                && let Some(gateway) = netinfo::gateway_to(remote, name)
+            {
+                self.environment.set("net_gateway_ipv6", gateway);
+            }
+        }
+    }
+
+    /// Returns whether the other end gets a notice of the end.
+    pub(crate) fn notifies(&self) -> bool {
+        self.options.session.exit_notify.is_some()
+    }
+
+    /// Returns whether a restart keeps the device.
+    pub(crate) fn keeps_device(&self) -> bool {
+        self.options.device.persist
+    }
+
+    /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// The process cannot continue without the program.
+    pub(crate) async fn run(&mut self, script: Script) -> Result<(), Fault> {
+        match self.start(script) {
+            Some(running) => script.judge(&running.await),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a program at the end of the process. A signal kills it.
+    ///
+    /// # Errors
+    /// See [`Self::run`].
+    pub(crate) async fn run_last(
+        &mut self,
+        script: Script,
+        signals: &mut Signals,
+    ) -> Result<(), Fault> {
+        let Some(mut running) = self.start(script) else { return Ok(()) };
+        loop {
+            tokio::select! {
+                finished = &mut running => return script.judge(&finished),
+                _ = signals.next() => running.kill(),
+            }
+        }
+    }
+
+    /// Sets the variables that openvpn sets whether or not a program is configured.
+    fn prepare(&mut self, script: Script) {
+        match script {
+            Script::Up(context) => {
+                let kind = if self.options.device.kind == DeviceKind::Tap { "tap" } else { "tun" };
+                self.environment.set("dev_type", kind);
+                self.environment.device(&self.arguments, context.name());
+            }
+            Script::Down(context) => self.environment.device(&self.arguments, context.name()),
+            Script::RoutePreDown => {
+                self.environment.device(&self.arguments, Context::Init.name());
+            }
+            Script::RouteUp => {
+                if let Some(redirected) = self.redirected {
+                    self.environment.set("redirect_gateway", u8::from(redirected));
+                }
+            }
+            Script::IpChange => {}
+        }
+    }
+
+    /// Starts a program; `None` if it is not configured.
+    pub(crate) fn start(&mut self, script: Script) -> Option<Running> {
+        self.prepare(script);
+        let hooks = &self.options.hooks;
+        let (program, args) = match script {
+            Script::IpChange => {
+                let remote = self.remote?;
+                let family = if remote.is_ipv4() { "AF_INET" } else { "AF_INET6" };
+                let address = format!("[{family}]{}", remote.ip());
+                (hooks.ip_change.as_ref()?, vec![address, remote.port().to_string()])
+            }
+            Script::Up(context) => (hooks.up.as_ref()?, self.arguments.words(context.name())),
+            Script::Down(context) => (hooks.down.as_ref()?, self.arguments.words(context.name())),
+            Script::RouteUp => (hooks.route_up.as_ref()?, Vec::new()),
+            Script::RoutePreDown => {
+                (hooks.route_pre_down.as_ref()?, self.arguments.words(Context::Init.name()))
+            }
+        };
+        if self.options.script_security < RUNS_PROGRAMS {
+            return Some(Running::ended(forbidden()));
+        }
+        self.environment.set("script_type", script.kind());
+        let words = args.iter().map(String::as_str);
+        let line: Vec<&str> = std::iter::once(program.path.as_str())
+            .chain(program.args.iter().map(String::as_str))
+            .chain(words)
+            .collect();
+        say!(1, "{}", line.join(" "));
+        Some(programs::run(Call {
+            program: runnable(program),
+            args,
+            env: self.environment.pairs(),
+            files: Vec::new(),
+            timeout: None,
+        }))
+    }
+}
+
+fn next4(address: Ipv4Addr) -> Ipv4Addr {
+    Ipv4Addr::from_bits(address.to_bits().wrapping_add(1))
+}
+
+fn next6(address: Ipv6Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(address.to_bits().wrapping_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_openvpn::config::{Files, parse};
+
+    use super::*;
+
+    struct One(&'static str);
+
+    impl Files for One {
+        fn read(&self, _: &std::path::Path) -> std::io::Result<Vec<u8>> {
+            Ok(self.0.as_bytes().to_vec())
+        }
+    }
+
+    fn options(text: &'static str) -> Options {
+        parse(&["x.conf".into()], &One(text)).unwrap()
+    }
+
+    const CLIENT: &str = "client\ndev tun\nremote h 1194\nca a\ncert b\nkey c\nremote-cert-tls server\n\
+                          script-security 2\nup \"/bin/true a\"\ndown /bin/no-such\nroute-noexec\n\
+                          ifconfig-noexec\nroute 10.5.0.0 255.255.0.0\nsetenv SITE x\nuser nobody\ncd /etc\n";
+
+    #[test]
+    fn the_runner_gets_the_programs_only_if_they_may_run() {
+        let options = options(CLIENT);
+        let given = setup(&options).unwrap();
+        let program = |path: &str, args: &[&str]| Program {
+            path: path.into(),
+            args: args.iter().map(|arg| (*arg).into()).collect(),
+        };
+        assert_eq!(
+            given.programs,
+            [program("/bin/true", &["a"]), program("/bin/no-such", &[])].into()
+        );
+        assert_eq!(given.directory.as_deref(), Some(std::path::Path::new("/etc")));
+        assert_eq!((given.user.as_deref(), given.root), (Some("nobody"), None));
+        let mut forbids = options.clone();
+        forbids.script_security = 1;
+        assert_eq!(setup(&forbids), None);
+        let mut none = options;
+        none.hooks = config::Hooks::default();
+        assert_eq!(setup(&none), None);
+    }
+
+    #[test]
+    fn a_missing_program_is_named_at_the_start() {
+        let fault = check(&options(CLIENT)).unwrap_err().to_string();
+        assert!(
+            fault.contains("--down script fails with '/bin/no-such': No such file")
+                && fault.contains("errno=2"),
+            "{fault}"
+        );
+    }
+
+    #[test]
+    fn programs_learn_the_addresses_and_routes_that_are_left_to_them() {
+        let mut scripts = Scripts::new(&options(CLIENT)).unwrap();
+        let tunnel = TunnelConfig {
+            ipv4: Some("10.8.0.2/24".parse().unwrap()),
+            gateway4: Some("10.8.0.1".parse().unwrap()),
+            ..TunnelConfig::default()
+        };
+        scripts.tunnel(Some("tun3"), &tunnel, false);
+        scripts.prepare(Script::Up(Context::Init));
+        let pairs = scripts.environment.pairs();
+        let value = |name: &str| {
+            pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        };
+        for (name, expected) in [
+            ("dev", "tun3"),
+            ("ifconfig_local", "10.8.0.2"),
+            ("ifconfig_netmask", "255.255.255.0"),
+            ("route_network_1", "10.5.0.0"),
+            ("route_netmask_1", "255.255.0.0"),
+            ("route_gateway_1", "10.8.0.1"),
+            ("route_vpn_gateway", "10.8.0.1"),
+            ("SITE", "x"),
+        ] {
+            assert_eq!(value(name), Some(expected), "{name}");
+        }
+        assert_eq!(
+            scripts.arguments.words("init"),
+            ["tun3", "1500", "0", "10.8.0.2", "255.255.255.0", "init"]
+        );
+    }
+}
