@@ -9,7 +9,7 @@ use adit_engine::{Identity, auth};
 use adit_pki::{Client, ClientState, GroupName, Store, User, UserState};
 
 use super::init::pki_fault;
-use super::login::{Attempt, LoggedIn, LoginError, Logins, Users, shown};
+use super::login::{Attempt, LoggedIn, LoginError, Logins, Refusal, Users, shown};
 use super::settings::Login;
 use adit_runtime::authorize::{Authorizer, PendingSender, ResponseFuture};
 use adit_runtime::control::LoginReport;
@@ -19,6 +19,9 @@ use adit_runtime::paths::Paths;
 
 /// The reason given to a disabled client. It keeps trying, but rarely.
 const DISABLED: &str = "the client is disabled";
+
+/// The text for a client whose token is not valid. Its first word makes openvpn 2.6 drop the token and ask the user.
+const ASK_AGAIN: &str = "SESSION: log in again";
 
 /// The reason for refusing a client whose profile does not ask for a password.
 const NO_PASSWORD: &str = "no user name and password: the profile lacks auth-user-pass; make a new \
@@ -246,7 +249,13 @@ impl RegistryAuthorizer {
             Err(error @ (LoginError::Paused(_) | LoginError::Busy)) => {
                 auth::Response::Later(error.to_string())
             }
-            Err(error) => auth::Response::Reject(format!("user {name}: {error}").into()),
+            Err(error) => {
+                let again = matches!(error, LoginError::Refused(Refusal::TokenInvalid));
+                auth::Response::Reject(auth::Rejection {
+                    log: format!("user {name}: {error}"),
+                    peer: again.then(|| ASK_AGAIN.to_owned()),
+                })
+            }
         }
     }
 }
@@ -411,6 +420,14 @@ mod tests {
         authority.set_login(login);
         assert_eq!(authority.groups("laptop", Some("alice")), ["devices", "staff"]);
         assert_eq!(authority.groups("laptop", Some("mallory")), ["devices"]);
+
+        // Only a client with a token that is not valid gets a text, which makes it ask for the password.
+        for (password, text) in [("SESS_ID_adit_x", Some(ASK_AGAIN)), ("wrong horse", None)] {
+            let identity = Box::new(identity(&serial, Some(("alice", password))));
+            let response = authority.authorize(identity, PendingSender::none()).await;
+            let auth::Response::Reject(rejection) = response else { panic!("{response:?}") };
+            assert_eq!(rejection.peer.as_deref(), text);
+        }
 
         fs::write(authority.store.files().users, "{").unwrap();
         let reason = ask(&serial, right).await.unwrap_err();

@@ -203,10 +203,10 @@ fn an_openvpn_client_answers_the_challenge_through_its_management_interface() {
     let said = with_password(&server, "server user add alice --totp", "correct horse");
     let secret = said.lines().find_map(|line| line.strip_prefix("secret:")).unwrap();
     let secret = TotpSecret::try_from(secret.trim().to_owned()).unwrap();
-    let recovery = said
-        .lines()
-        .find_map(|line| line.trim().get(..19).filter(|word| word.matches('-').count() == 3));
-    let recovery = recovery.unwrap().to_owned();
+    let lines = said.lines().filter_map(|line| line.strip_prefix("  "));
+    let words = lines.flat_map(str::split_whitespace).map(str::to_owned);
+    let mut recovery: Vec<String> = words.collect();
+    assert_eq!(recovery.len(), 8, "{said}");
     // The step of each code is greater than that of the one before, within the tolerance.
     let code = |ahead: u64| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -215,7 +215,7 @@ fn an_openvpn_client_answers_the_challenge_through_its_management_interface() {
     let ns = server.client("laptop", "");
     let profile = fs::read_to_string(server.dir.path().join("laptop.ovpn")).unwrap();
     assert!(profile.contains("\nstatic-challenge \"One-time code\" 1\n"), "{profile}");
-    let running = server.run();
+    let mut running = server.run();
     let arguments = [
         "--config",
         "laptop.ovpn",
@@ -247,11 +247,20 @@ fn an_openvpn_client_answers_the_challenge_through_its_management_interface() {
 
     assert!(!running.log().contains("was used before"), "{}", running.log());
 
+    // A server with another key does not accept the token, and the client asks again.
+    assert_eq!(running.end(), Some(0));
+    fs::remove_file(server.dir.path().join("vpn/data/token.key")).unwrap();
+    let running = server.run();
+    management.reconnect();
+    management.log_in("correct horse", &recovery.swap_remove(0));
+    until("the client is up with another token", || client.log().matches(UP).count() == 3);
+    assert!(running.log().contains("the token from the last login"), "{}", running.log());
+
     // A new password ends the session, and the client asks again.
     with_password(&server, "server user passwd alice", "battery staple");
-    management.log_in("battery staple", &recovery);
-    until("the client is up once more", || client.log().matches(UP).count() == 3);
+    management.log_in("battery staple", &recovery.swap_remove(0));
+    until("the client is up once more", || client.log().matches(UP).count() == 4);
     let changed = "user alice: the user's password or codes were changed";
     assert!(running.log().contains(changed), "{}", running.log());
-    assert!(server.adit("server user show alice").1.contains("on, 7 recovery"));
+    assert!(server.adit("server user show alice").1.contains("on, 6 recovery"));
 }
