@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::protocol::{Event, PlainCall};
+use super::protocol::{Event, PlainCall, PlainFile};
 use super::scratch::TemporaryFile;
 use super::{ExitStatus, Setup, output};
 
@@ -45,12 +45,15 @@ pub(super) enum StartError {
 /// # Errors
 /// The directory cannot be written.
 pub(super) fn create_files(call: &PlainCall, setup: &Setup) -> Result<Vec<TemporaryFile>, String> {
-    let folder = &setup.temporary;
-    let create = |content: &[u8]| {
-        TemporaryFile::create(folder, content)
-            .map_err(|e| format!("cannot create a file in tmp-dir {}: {e}", folder.display()))
+    let create = |file: &PlainFile| {
+        let (directive, folder) = match &setup.export {
+            Some(folder) if file.exported => ("tls-export-cert", folder),
+            _ => ("tmp-dir", &setup.temporary),
+        };
+        TemporaryFile::create(folder, &file.content.0)
+            .map_err(|e| format!("cannot create a file in {directive} {}: {e}", folder.display()))
     };
-    call.files.iter().map(|file| create(&file.content.0)).collect()
+    call.files.iter().map(create).collect()
 }
 
 /// Starts a program. It gets /dev/null as its input, a pipe for its output, and exactly the variables of the call.
@@ -72,10 +75,12 @@ pub(super) fn start(
     command.arg0(&call.program.path).args(&call.program.args).args(&call.args);
     command.env_clear().envs(call.env.iter().map(|(name, value)| (name, value)));
     for (file, place) in files.iter().zip(&call.files) {
-        match &place.variable {
-            Some(variable) => command.env(variable, file.path()),
-            None => command.arg(file.path()),
-        };
+        if let Some(variable) = &place.variable {
+            command.env(variable, file.path());
+        }
+        if place.argument {
+            command.arg(file.path());
+        }
     }
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
     // A group of its own, so that the programs that it starts are killed with it.

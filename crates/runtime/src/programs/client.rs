@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,8 +13,9 @@ use std::task::{Context, Poll};
 use adit_linux::channel::{Channel, Received};
 use tokio::io::Interest;
 use tokio::sync::{Notify, oneshot, watch};
+use zeroize::Zeroizing;
 
-use super::protocol::{Event, FileContent, MESSAGE_LIMIT, PlainCall, Request};
+use super::protocol::{Base64, Event, FileContent, MESSAGE_LIMIT, PlainCall, Request};
 use super::runner::{Control, writable};
 use super::{Call, ExitStatus, MAX_QUEUED, MAX_RUNNING, Setup};
 use crate::fault::Fault;
@@ -149,10 +151,26 @@ impl Finished {
 #[derive(Debug)]
 pub struct Scratch {
     contents: watch::Receiver<FileContent>,
-    held: Arc<Held>,
+    /// `None` for a file of a test, which belongs to no call.
+    held: Option<Arc<Held>>,
 }
 
 impl Scratch {
+    /// Creates a file that belongs to no call, for tests of callers.
+    #[doc(hidden)]
+    pub fn detached(content: &[u8]) -> (Self, ScratchWriter) {
+        let path = PathBuf::from(format!("/detached/{content:p}"));
+        let bytes = Base64(Zeroizing::new(content.to_vec()));
+        let content = FileContent { path, bytes, truncated: false };
+        let (writer, contents) = watch::channel(content);
+        (Self { contents, held: None }, ScratchWriter(writer))
+    }
+
+    /// Returns the path that the program got.
+    pub fn path(&self) -> PathBuf {
+        self.contents.borrow().path.clone()
+    }
+
     /// Returns the file's content, at most [`super::MAX_FILE`] bytes of it.
     pub fn content(&self) -> Vec<u8> {
         self.contents.borrow().bytes.0.to_vec()
@@ -165,13 +183,32 @@ impl Scratch {
 
     /// Waits for the next change of the file and returns its content. Cancel-safe. Never returns if the runner is gone.
     pub async fn changed(&mut self) -> Vec<u8> {
-        if !self.held.watched.swap(true, Relaxed) {
-            self.held.shared.post(Request::Watch(self.held.id));
+        if let Some(held) = &self.held
+            && !held.watched.swap(true, Relaxed)
+        {
+            held.shared.post(Request::Watch(held.id));
         }
         if self.contents.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
         self.contents.borrow_and_update().bytes.0.to_vec()
+    }
+}
+
+/// Writes to a file of [`Scratch::detached`], as a program would.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct ScratchWriter(watch::Sender<FileContent>);
+
+impl ScratchWriter {
+    /// Replaces the content.
+    pub fn write(&self, content: &[u8]) {
+        self.0.send_modify(|file| file.bytes = Base64(Zeroizing::new(content.to_vec())));
+    }
+
+    /// Returns the path that the program got.
+    pub fn path(&self) -> PathBuf {
+        self.0.borrow().path.clone()
     }
 }
 
@@ -411,7 +448,7 @@ impl Shared {
         let (senders, contents): (Vec<_>, Vec<_>) = files.into_iter().map(watch::channel).unzip();
         self.state().watched.insert(id, senders);
         let held = Arc::new(Held { id, shared: Arc::clone(self), watched: AtomicBool::new(false) });
-        let scratch = |contents| Scratch { contents, held: Arc::clone(&held) };
+        let scratch = |contents| Scratch { contents, held: Some(Arc::clone(&held)) };
         contents.into_iter().map(scratch).collect()
     }
 

@@ -31,7 +31,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-pub use client::{Finished, Running, Scratch, drop_privileges, finish, run, start};
+pub use client::{Finished, Running, Scratch, ScratchWriter, drop_privileges, finish, run, start};
 pub(crate) use client::{install, no_runner};
 pub(crate) use runner::Control;
 pub use runner::main;
@@ -87,6 +87,31 @@ pub struct ScratchFile {
     pub place: Place,
     /// The file's initial content.
     pub content: Option<Zeroizing<Vec<u8>>>,
+    /// Whether the file is in [`Setup::export`] instead of [`Setup::temporary`].
+    pub exported: bool,
+}
+
+impl ScratchFile {
+    /// Creates a file.
+    pub fn new(place: Place, content: Option<Zeroizing<Vec<u8>>>) -> Self {
+        Self { place, content, exported: false }
+    }
+
+    /// Creates a file whose path is an argument.
+    pub fn argument(content: Option<Zeroizing<Vec<u8>>>) -> Self {
+        Self::new(Place::Argument, content)
+    }
+
+    /// Creates a file whose path is in a variable.
+    pub fn variable(name: &'static str, content: Option<Zeroizing<Vec<u8>>>) -> Self {
+        Self::new(Place::Variable(name), content)
+    }
+
+    /// Puts the file into [`Setup::export`].
+    #[must_use]
+    pub fn exported(self) -> Self {
+        Self { exported: true, ..self }
+    }
 }
 
 /// Where a program finds the path of a [`ScratchFile`].
@@ -96,6 +121,8 @@ pub enum Place {
     Argument,
     /// In this variable.
     Variable(&'static str),
+    /// After the last argument, and in this variable.
+    ArgumentAndVariable(&'static str),
 }
 
 /// The end of a program.

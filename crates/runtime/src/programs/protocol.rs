@@ -1,5 +1,6 @@
 //! The messages between the runner and the other processes, with one JSON object per message.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -61,8 +62,12 @@ pub(super) struct PlainCall {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PlainFile {
-    /// The variable with the path; `None` for the last argument.
+    /// The variable with the path.
     pub(super) variable: Option<String>,
+    /// Whether the path is an argument.
+    pub(super) argument: bool,
+    /// Whether it is in the directory for exported certificates.
+    pub(super) exported: bool,
     /// The initial content.
     pub(super) content: Base64,
 }
@@ -85,6 +90,8 @@ pub(super) enum Event {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileContent {
+    /// The path that the program got.
+    pub(super) path: PathBuf,
     pub(super) bytes: Base64,
     /// Whether the file is longer.
     pub(super) truncated: bool,
@@ -120,8 +127,10 @@ impl From<Call> for PlainCall {
         let files = files.into_iter().map(|file| PlainFile {
             variable: match file.place {
                 Place::Argument => None,
-                Place::Variable(name) => Some(name.to_owned()),
+                Place::Variable(name) | Place::ArgumentAndVariable(name) => Some(name.to_owned()),
             },
+            argument: !matches!(file.place, Place::Variable(_)),
+            exported: file.exported,
             content: Base64(file.content.unwrap_or_default()),
         });
         Self { program, args, env, files: files.collect(), timeout }
@@ -222,6 +231,8 @@ mod tests {
         assert!(other.check(&setup).unwrap_err().contains("longer"));
         let file = |variable: &str| PlainFile {
             variable: Some(variable.into()),
+            argument: false,
+            exported: false,
             content: Base64::default(),
         };
         let mut other = call();
@@ -235,7 +246,12 @@ mod tests {
     #[test]
     fn contents_pass_as_they_are() {
         let bytes: Vec<u8> = (0..=255).collect();
-        let file = PlainFile { variable: None, content: Base64(Zeroizing::new(bytes.clone())) };
+        let file = PlainFile {
+            variable: None,
+            argument: true,
+            exported: false,
+            content: Base64(Zeroizing::new(bytes.clone())),
+        };
         let text = serde_json::to_vec(&file).unwrap();
         let back: PlainFile = serde_json::from_slice(&text).unwrap();
         assert_eq!(*back.content.0, bytes);

@@ -45,14 +45,15 @@ impl TemporaryFile {
 
     /// Reads the file. A file that the program has removed is empty.
     pub(super) fn read(&mut self) -> FileContent {
-        let Ok(file) = self.open() else { return FileContent::default() };
+        let path = self.path.clone();
+        let Ok(file) = self.open() else { return FileContent { path, ..FileContent::default() } };
         self.seen = stamp(&file);
         let mut bytes = Zeroizing::new(Vec::new());
         // Keep what could be read.
         let _ = file.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes);
         let truncated = bytes.len() > MAX_FILE;
         bytes.truncate(MAX_FILE);
-        FileContent { bytes: Base64(bytes), truncated }
+        FileContent { path, bytes: Base64(bytes), truncated }
     }
 
     /// Reads the file if it has changed since the last time.

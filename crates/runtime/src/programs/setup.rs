@@ -17,6 +17,8 @@ pub struct Setup {
     pub directory: Option<PathBuf>,
     /// The directory for scratch files.
     pub temporary: PathBuf,
+    /// The directory for exported certificates (`tls-export-cert`).
+    pub export: Option<PathBuf>,
     /// The user to become when privileges are dropped.
     pub user: Option<String>,
     /// The group to become then; `None` for the user's own.

@@ -90,7 +90,7 @@ fn call(script: &str) -> Call {
 }
 
 fn argument() -> ScratchFile {
-    ScratchFile { place: Place::Argument, content: None }
+    ScratchFile::argument(None)
 }
 
 async fn status(script: &str) -> ExitStatus {
@@ -280,9 +280,9 @@ async fn files_come_back_and_are_removed_with_their_values() {
     reads.args = vec!["zero".into()];
     let secret = Some(Zeroizing::new(b"alice\nsecret\n".to_vec()));
     reads.files = vec![
-        ScratchFile { place: Place::Variable("X_IN"), content: secret },
+        ScratchFile::variable("X_IN", secret),
         argument(),
-        ScratchFile { place: Place::Variable("X_GONE"), content: None },
+        ScratchFile::variable("X_GONE", None),
     ];
     let finished = bed.run(reads).await;
     assert_eq!(finished.status, ExitStatus::Code(0));
@@ -301,7 +301,7 @@ async fn a_deferred_answer_arrives_when_it_is_written() {
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut defers = call(script);
     defers.args = vec![bed.folder.path().to_str().unwrap().into()];
-    defers.files = vec![ScratchFile { place: Place::Variable("X_ANSWER"), content: None }];
+    defers.files = vec![ScratchFile::variable("X_ANSWER", None)];
     let mut finished = bed.run(defers).await;
     assert_eq!(finished.status, ExitStatus::Code(2));
     let answer = &mut finished.files[0];
@@ -362,4 +362,33 @@ async fn calls_fail_when_the_runner_has_ended() {
     assert!(not_started(&finished.status).contains("runner"), "{finished:?}");
     let again = bed.run(call("sleep 5")).await.status;
     assert!(not_started(&again).contains("runner"), "{again}");
+}
+
+#[tokio::test]
+async fn a_file_may_be_argument_and_variable_and_in_the_directory_for_certificates() {
+    let script =
+        "[ \"$0\" = \"$X_BOTH\" ] && [ -z \"$1\" ] && printf found > \"$0\" && cat \"$X_PEM\"";
+    let bed = Bed::new(&[]);
+    let export = bed.path("export");
+    fs::create_dir(&export).unwrap();
+    bed.configure(Setup {
+        programs: [shell(script)].into(),
+        variables: Variables { prefixes: ["X_".into()].into(), ..Variables::default() },
+        temporary: bed.folder.path().to_owned(),
+        export: Some(export.clone()),
+        ..Setup::default()
+    })
+    .await;
+    let mut both = call(script);
+    both.files = vec![
+        ScratchFile::new(Place::ArgumentAndVariable("X_BOTH"), None),
+        ScratchFile::variable("X_PEM", None).exported(),
+    ];
+    let finished = bed.run(both).await;
+    assert!(finished.status.is_success(), "{}", finished.status);
+    let paths: Vec<PathBuf> = finished.files.iter().map(Scratch::path).collect();
+    assert_eq!(finished.files[0].content(), b"found");
+    assert_eq!(paths[0].parent(), Some(bed.folder.path()));
+    assert_eq!(paths[1].parent(), Some(export.as_path()));
+    assert!(paths.iter().all(|path| path.exists()));
 }
