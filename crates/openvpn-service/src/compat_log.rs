@@ -239,7 +239,9 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
             let label = || format!("{} ", real(remote));
             initial_packet(label, remote, *session);
         }
-        ServerEvent::Addresses(_) | ServerEvent::ChallengeResponse { .. } => {}
+        ServerEvent::Addresses(_)
+        | ServerEvent::ChallengeResponse { .. }
+        | ServerEvent::Ending(_) => {}
         ServerEvent::Told { peer, link, name, message } => {
             let label = || sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
             say!(3, "{} SENT CONTROL [{name}]: '{message}' (status=1)", label());
@@ -270,6 +272,13 @@ pub fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
         ServerEvent::Refused(link, identity, reason) => {
             let real = real(link.remote());
             verified(&format!("{real} "), identity, style.usage_checked);
+            if matches!(reason, Reason::Rejected(_)) {
+                // Intrusion prevention programs match this line.
+                say!(
+                    1,
+                    "{real} TLS Auth Error: Auth Username/Password verification failed for peer"
+                );
+            }
             say!(1, "{real} [{}] refused: {reason}", identity.common_name);
             say!(1, "{real} SIGTERM[soft,delayed-exit] received, client-instance exiting");
         }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::Transport;
+use adit_engine::command::Counters;
 use adit_openvpn::server::{Disconnect, ReloadableConfig, ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
@@ -214,6 +215,11 @@ fn ended() -> Fault {
 pub trait Hooks {
     /// Called with every event of the engine, in order.
     fn event(&mut self, event: &ServerEvent);
+
+    /// Called when a session has ended, with the traffic of all of it. It is still among the sessions.
+    fn ended(&mut self, session: &Session, traffic: Counters) {
+        let _ = (session, traffic);
+    }
 
     /// Handles `adit reload` or SIGHUP. Reads certificates, registry and CRL again. Sessions are ended through the
     /// handle.

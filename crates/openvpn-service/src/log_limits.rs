@@ -18,7 +18,9 @@ pub(super) fn is_logged(
     };
     let (source, kind, text) = match event {
         // These events cause no lines.
-        ServerEvent::Addresses(_) | ServerEvent::ChallengeResponse { .. } => return true,
+        ServerEvent::Addresses(_)
+        | ServerEvent::ChallengeResponse { .. }
+        | ServerEvent::Ending(_) => return true,
         ServerEvent::Accepted(link) => (stranger(link), Kind::Accepted, ""),
         ServerEvent::HandshakeStarted(link, _) => (stranger(link), Kind::HandshakeStarted, ""),
         ServerEvent::HandshakeFailed(link, reason) => {

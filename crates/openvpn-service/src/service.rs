@@ -357,8 +357,14 @@ impl Running<'_> {
         if is_logged(&mut self.log_limiter, now(), event, &self.sessions) {
             self.hooks.log_event(event, &self.sessions);
         }
-        if let ServerEvent::UsedElsewhere(used) = event {
-            self.share(used);
+        match event {
+            ServerEvent::UsedElsewhere(used) => self.share(used),
+            ServerEvent::ClientDown(peer, _, traffic) => {
+                if let Some(session) = self.sessions.get(*peer) {
+                    self.hooks.ended(session, *traffic);
+                }
+            }
+            _ => {}
         }
         if let ServerEvent::ChallengeResponse { session, text } = event {
             self.authorizer.challenge_response(*session, text.clone());

@@ -109,6 +109,7 @@ impl Sessions {
             }
             ServerEvent::Accepted(_)
             | ServerEvent::Addresses(_)
+            | ServerEvent::Ending(_)
             | ServerEvent::HandshakeStarted(..)
             | ServerEvent::Told { .. }
             | ServerEvent::Reverified(..)

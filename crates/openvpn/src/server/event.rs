@@ -36,6 +36,10 @@ pub enum ServerEvent {
     Addresses(Box<PeerAddresses>),
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
+    /// A session ends, or an attempt to begin one that was in a request, with its number. [`Self::ClientDown`] with the
+    /// traffic follows if it was a client's. Only reported if clients need a response to
+    /// [`adit_engine::auth::Request::Connect`].
+    Ending(u64),
     /// A client's session ended, with the reason and the traffic of both channels.
     ClientDown(PeerId, Reason, Counters),
     /// A handshake ended without a session.

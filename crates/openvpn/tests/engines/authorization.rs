@@ -157,6 +157,35 @@ fn the_second_request_names_the_addresses_and_may_change_them() {
     assert_eq!(w.connecting[1].ipv4, Some([10, 9, 0, 2].into()));
 }
 
+/// The end of a session, and of an attempt that was in a request, is reported once, before the next request of the
+/// same name.
+#[test]
+fn each_end_after_a_request_is_reported_once() {
+    let ended = |w: &World| -> Vec<u64> {
+        let numbers = w.events.iter().filter_map(|event| match event {
+            ServerEvent::Ending(session) => Some(*session),
+            _ => None,
+        });
+        numbers.collect()
+    };
+    let mut w = World::new(with(connect_too()), 1);
+    join(&mut w, named("alice"));
+    join(&mut w, named("alice"));
+    let session = |w: &World, at: usize| w.connecting[at].identity.session;
+    assert_eq!(ended(&w), [session(&w, 0)], "the first was replaced");
+    w.connect_reply = Some(Response::Reject("no".into()));
+    let c = w.connect(named("bob"), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
+    w.run(20 * SECOND, |_| false);
+    assert_eq!(ended(&w), [session(&w, 0), session(&w, 2)]);
+    // Without the second request there is nothing to report.
+    let mut w = World::new(with(ClientChecks::default()), 1);
+    join(&mut w, named("alice"));
+    join(&mut w, named("alice"));
+    w.run(20 * SECOND, |_| false);
+    assert_eq!(ended(&w), Vec::<u64>::new());
+}
+
 #[test]
 fn a_client_that_may_not_connect_gives_its_addresses_back() {
     let mut w = World::new(one_address(), 1);

@@ -150,6 +150,7 @@ impl ServerEngine {
         let until = now + self.config.settings.hand_window;
         if let Some(client) = self.clients.get_mut(&peer) {
             let waiting = AuthorizingClient { request, until, negotiated, reservation };
+            client.requested = true;
             client.stage = Stage::Authorizing(Box::new(waiting));
             out.push(Output::AuthRequest(request, question));
         }

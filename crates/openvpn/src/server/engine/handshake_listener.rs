@@ -130,6 +130,7 @@ impl ServerEngine {
             control_channel,
             session,
             number,
+            requested: false,
             stage,
             scheduled: None,
             budget: Budget::default(),

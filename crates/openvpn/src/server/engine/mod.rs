@@ -242,6 +242,11 @@ impl ServerEngine {
     /// Ends a handshake or a session.
     fn remove(&mut self, peer: PeerId, reason: Reason, out: &mut Out) {
         let Some(client) = self.clients.remove(&peer) else { return };
+        // The end of a session that was replaced has been reported.
+        let replaced = matches!(client.stage, Stage::Replaced(_));
+        if self.config.checks.connect && client.requested && !replaced {
+            out.event(ServerEvent::Ending(client.number));
+        }
         let link = client.control_channel.link;
         self.remove_packet_entry(link, client.session, peer);
         if let Some(at) = client.scheduled {

@@ -132,6 +132,9 @@ impl ServerEngine {
             knows_backoff,
             asked: true,
         }));
+        if self.config.checks.connect {
+            out.event(ServerEvent::Ending(client.number));
+        }
         let departing =
             EndedSession { reason: Reason::Replaced, control: client.control_channel.traffic };
         self.disputes.notifying += 1;
