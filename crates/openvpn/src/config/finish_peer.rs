@@ -68,6 +68,13 @@ pub(super) fn check_role(raw: &RawConfig) -> Result<(), ConfigError> {
             ));
         }
     }
+    if raw.options.tls.crl_directory.is_some() {
+        return Err(raw.error(
+            "crl-verify",
+            "a directory of serial numbers is for servers and their clients",
+            "write: crl-verify FILE with a list made by your authority (easyrsa gen-crl)",
+        ));
+    }
     if raw.bind == Some(false) && raw.remotes.is_empty() && raw.connections.is_empty() {
         return Err(raw.error(
             "nobind",

@@ -4,6 +4,7 @@ mod hooks;
 mod limits;
 mod logins;
 mod management;
+mod server_hooks;
 mod transport;
 
 use std::collections::HashMap;
@@ -289,7 +290,7 @@ fn errors_name_file_line_directive_and_remedy() {
         ("peer-fingerprint aa:bb\n", "SHA-256"),
         ("<peer-fingerprint>\n# none\n</peer-fingerprint>\n", "no peer"),
         ("redirect-gateway def1\n", "push"),
-        ("crl-verify /etc/crls dir\n", "director"),
+        ("crl-verify /etc/crls folder\n", "director"),
     ] {
         let error = server_error(text);
         assert!(error.to_string().contains(word), "{text}: {error}");

@@ -12,6 +12,7 @@ mod link;
 mod management;
 mod process;
 mod server;
+mod server_hooks;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -264,6 +265,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Spec> {
         session::TABLE,
         tls::TABLE,
         server::TABLE,
+        server_hooks::TABLE,
         client_file::TABLE,
         hooks::TABLE,
         management::TABLE,

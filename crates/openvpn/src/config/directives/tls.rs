@@ -27,10 +27,13 @@ pub(super) const TABLE: &[Spec] = &[
     source("extra-certs", |raw| &mut raw.extra)
         .tls()
         .doc("Intermediate certificates to send with this end's certificate."),
-    used("crl-verify", "FILE", 1..=2, crl_verify)
+    used("crl-verify", "FILE | DIRECTORY dir", 1..=2, crl_verify)
         .or_block()
         .tls()
-        .doc("The authority's list of revoked certificates."),
+        .doc(
+            "The authority's list of revoked certificates, or a directory with files named by their serial \
+             numbers.",
+        ),
     used("peer-fingerprint", "AA:BB:...", 1..=1, peer_fingerprint)
         .or_block()
         .tls()
@@ -204,11 +207,18 @@ pub(super) const TABLE: &[Spec] = &[
 ];
 
 fn crl_verify(raw: &mut RawConfig, d: &Directive) -> Result<(), ConfigError> {
-    if d.args.len() > 1 {
-        return Err(d.error(
-            "directories of revoked serial numbers are not supported",
-            "write: crl-verify FILE with a list made by your authority (easyrsa gen-crl)",
-        ));
+    match d.get(1) {
+        None => {}
+        Some("dir") => {
+            raw.options.tls.crl_directory = Some(d.path(0, raw.base.as_deref()));
+            return Ok(());
+        }
+        Some(other) => {
+            return Err(d.error(
+                format!("\"{other}\" is not known"),
+                "write dir behind a directory of serial numbers, and nothing behind a list",
+            ));
+        }
     }
     raw.options.tls.crl =
         d.source("crl-verify", raw.base.as_deref()).or(raw.options.tls.crl.take());

@@ -3,10 +3,6 @@
 
 use super::{Spec, no_effect, refused};
 
-const HOOKS: (&str, &str) = (
-    "scripts are not run yet",
-    "remove it; addresses and routes are set without it, and pushed DNS settings are in the log",
-);
 const VLAN: (&str, &str) = (
     "the tunnel does not distinguish VLANs",
     "remove it; tagged frames pass as they are, and a bridge with vlan_filtering can sort them",
@@ -15,8 +11,10 @@ const MANAGEMENT: (&str, &str) = (
     "the management interface does not do that yet",
     "remove it; the other management directives work",
 );
-const SERVER_AUTH: (&str, &str) =
-    ("a server does not check user names yet", "remove it; clients authenticate with certificates");
+const SERVER_AUTH: (&str, &str) = (
+    "user names cannot be replaced",
+    "remove it; username-as-common-name makes the user name the name of the session",
+);
 const TOKENS: (&str, &str) =
     ("keys on tokens or in provider modules are not supported", "use cert and key with files");
 const WINDOWS: (&str, &str) = (
@@ -88,11 +86,7 @@ pub(super) const TABLE: &[Spec] = &[
     no_effect("win-sys", "it is for Windows"),
     no_effect("windows-driver", "it is for Windows"),
 
-    refused("auth-user-pass-verify", SERVER_AUTH),
     refused("chroot", ("it is not supported", "use RootDirectory= of systemd, or remove it: privileges are dropped anyway")),
-    refused("client-connect", HOOKS),
-    refused("client-crresponse", HOOKS),
-    refused("client-disconnect", HOOKS),
     refused("client-nat", ("address translation by the tunnel is not supported", "use nftables")),
     refused("cryptoapicert", WINDOWS),
     refused("enable-small", ("it no longer exists", "remove it")),
@@ -102,7 +96,6 @@ pub(super) const TABLE: &[Spec] = &[
     refused("gremlin", ("it is for debugging only", "remove it")),
     refused("help", (ALONE, "adit openvpn --help")),
     refused("http-proxy-override", ("it does not exist in 2.6", "use http-proxy")),
-    refused("learn-address", HOOKS),
     refused("management-client-auth", MANAGEMENT),
     refused("management-client-pf", ("it no longer exists", "remove it, and use a packet filter: filter FILE")),
     refused("management-forget-disconnect", MANAGEMENT),
@@ -136,10 +129,7 @@ pub(super) const TABLE: &[Spec] = &[
     refused("show-tls", (ALONE, "adit openvpn --show-tls")),
     refused("show-valid-subnets", WINDOWS),
     refused("test-crypto", STANDALONE),
-    refused("tls-crypt-v2-verify", (HOOKS.0, "remove it; keys can be revoked by certificate")),
-    refused("tls-export-cert", HOOKS),
     refused("tls-remote", ("it no longer exists", "use verify-x509-name")),
-    refused("tls-verify", (HOOKS.0, "use verify-x509-name and remote-cert-tls")),
     refused("version", (ALONE, "adit openvpn --version")),
     refused("vlan-accept", VLAN),
     refused("vlan-pvid", VLAN),

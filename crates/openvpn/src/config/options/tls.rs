@@ -22,6 +22,9 @@ pub struct Tls {
     pub askpass: Option<AskPass>,
     /// `crl-verify`.
     pub crl: Option<Source>,
+    /// `crl-verify DIRECTORY dir`: the directory with a file for each revoked certificate, named by
+    /// its serial number.
+    pub crl_directory: Option<PathBuf>,
     /// `verify-x509-name`.
     pub verify_name: Option<VerifyName>,
     /// `remote-cert-tls`, `remote-cert-eku`: the purpose that the peer's certificate must have.
