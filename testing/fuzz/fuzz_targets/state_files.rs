@@ -1,5 +1,5 @@
-//! Fuzzes undo logs of changes to the machine, a resolv.conf, and leases. The first byte selects
-//! one of them.
+//! Fuzzes undo logs of changes to the machine, a resolv.conf, leases, and the files in which programs
+//! answer. The first byte selects one of them.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]
@@ -8,6 +8,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
 pub fn run(bytes: &[u8]) {
     match bytes.split_first() {
         Some((2, rest)) => adit_app_openvpn::openvpn::fuzz_leases(rest),
+        Some((3, rest)) => adit_app_openvpn::openvpn::fuzz_answers(rest),
         _ => adit_runtime::host::fuzz(bytes),
     }
 }

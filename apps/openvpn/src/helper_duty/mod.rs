@@ -158,6 +158,11 @@ impl Scope {
         let tls = &options.tls;
         self.readable_source(tls.ca.as_ref());
         self.readable_source(tls.crl.as_ref());
+        if let Some(directory) = &tls.crl_directory {
+            let is_number = |name: &str| name.bytes().all(|b| b.is_ascii_digit());
+            self.policy.readable.insert(directory.clone());
+            self.policy.folders.insert(directory.clone(), is_number);
+        }
         if let Some(identity) = &tls.identity {
             self.readable_source(Some(&identity.cert));
             self.readable_source(Some(&identity.key));

@@ -137,11 +137,14 @@ fn files_are_those_of_the_configuration_each_for_its_purpose() {
 fn a_servers_folders_are_open_to_names_of_clients_alone() {
     let policy = derive(
         "dev tun\nserver 10.8.0.0 255.255.255.0\nca a\ncert b\nkey c\ndh none\n\
-         client-config-dir /etc/ccd\nifconfig-pool-persist /var/ipp.txt\ncapath /etc/authorities\n",
+         client-config-dir /etc/ccd\nifconfig-pool-persist /var/ipp.txt\ncapath /etc/authorities\n\
+         crl-verify /etc/revoked dir\n",
     );
     let read = |path: &str| policy.check(&Request::Read(path.into()));
     read("/etc/ccd/alice").unwrap();
     read("/etc/authorities/9d66eef0.0").unwrap();
+    read("/etc/revoked/42").unwrap();
+    policy.check(&Request::List("/etc/revoked".into())).unwrap();
     read("/var/ipp.txt").unwrap();
     policy.check(&Request::Replace("/var/ipp.txt".into())).unwrap();
     policy.check(&Request::Commit("/var/ipp.txt".into())).unwrap();
@@ -152,6 +155,8 @@ fn a_servers_folders_are_open_to_names_of_clients_alone() {
         "/etc/ccd/a/../../shadow",
         "/etc/ccd/..",
         "/etc/authorities/../shadow",
+        "/etc/revoked/42.pem",
+        "/etc/revoked/../42",
         "/etc/authorities/a/b",
         "/etc/shadow",
     ] {

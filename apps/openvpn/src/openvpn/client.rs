@@ -14,6 +14,7 @@ use adit_openvpn::config::{ClientOptions, DialOptions, Options, PeerKeys, Remap,
 use adit_openvpn::data_format::BlockSuite;
 use adit_openvpn::negotiate::DnsOptions;
 
+use super::authorization::{Chain, ServerCheck};
 use super::login::{self, LoginSource};
 use super::management::{self, ClientReports};
 use super::scripts::Scripts;
@@ -60,7 +61,14 @@ pub(super) fn prepare(
     let dial = convert::dial_settings(options, &role.dial, ask)?;
     let credentials = login::first_login(role, ask)?;
     let client_tls = tls.client_asking(ask)?;
-    let engine = convert::client_config(options, role, wrap, client_tls, credentials, &order)?;
+    let mut engine = convert::client_config(options, role, wrap, client_tls, credentials, &order)?;
+    let login: Arc<dyn Authorizer> = Arc::new(LoginSource::new(role));
+    let chain = Chain::of_client(options, None);
+    engine.auth.verify_server = chain.is_some();
+    let authorizer: Arc<dyn Authorizer> = match chain {
+        Some(chain) => Arc::new(ServerCheck { chain, login }),
+        None => login,
+    };
     Ok(PreparedClient {
         engine: engine.into(),
         dial,
@@ -69,7 +77,7 @@ pub(super) fn prepare(
         status: open_status(options),
         certificate: tls.nearest_expiry(now),
         management: None,
-        authorizer: Arc::new(LoginSource::new(role)),
+        authorizer,
     })
 }
 

@@ -263,6 +263,17 @@ impl Environment {
         }
     }
 
+    /// Sets the peer info (`IV_VER`, `UV_ID`, ...).
+    pub(crate) fn peer_info(&mut self, info: &[(String, String)]) {
+        for (name, value) in info {
+            if name.starts_with("IV_") || name.starts_with("UV_") {
+                // As in openvpn, whose programs are often shell scripts.
+                let plain = |c: char| if matches!(c, ' ' | '(' | '$' | '`') { '_' } else { c };
+                self.set(name, value.chars().map(plain).collect::<String>());
+            }
+        }
+    }
+
     /// Sets the addresses of a plan, which also contains what `ifconfig-noexec` leaves to programs. Returns the
     /// arguments of `up`.
     pub(crate) fn addresses(

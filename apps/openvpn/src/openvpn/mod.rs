@@ -1,8 +1,8 @@
 //! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
 
+pub(crate) mod authorization;
 mod capath;
 mod client;
-mod client_config_dir;
 mod convert;
 mod daemonize;
 pub(crate) mod environment;
@@ -270,6 +270,12 @@ fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
         };
         Fault::operator(format!("Options error: the log cannot be written to {name}: {e}"))
     })
+}
+
+/// Fuzzes the parsers of the files in which programs answer (`auth_pending_file` and others).
+#[doc(hidden)]
+pub fn fuzz_answers(bytes: &[u8]) {
+    authorization::fuzz_answers(bytes);
 }
 
 /// Fuzzes the parser of a lease file (`ifconfig-pool-persist`).

@@ -30,6 +30,7 @@ pub(crate) fn setup(options: &Options) -> Option<Setup> {
         variables: environment::permitted(options),
         directory: options.process.directory.as_deref().and_then(|d| std::path::absolute(d).ok()),
         temporary: options.hooks.temporary.clone().unwrap_or_else(|| TEMPORARY.into()),
+        export: options.hooks.export_cert.clone(),
         user: options.process.user.clone(),
         group: options.process.group.clone(),
         root: None,
@@ -76,6 +77,29 @@ pub(crate) fn forbidden() -> ExitStatus {
         "external program may not be called unless '--script-security 2' or higher is enabled"
             .into(),
     )
+}
+
+/// Returns the variables of a server whose device is open, for all that runs for its clients.
+pub(super) fn server_environment(
+    options: &Options,
+    device: Option<&str>,
+    server: &ServerOptions,
+) -> Environment {
+    let mut scripts = Scripts::of(options);
+    scripts.server(device, server);
+    scripts.environment.device(&scripts.arguments, Context::Init.name());
+    let kind = if options.device.kind == DeviceKind::Tap { "tap" } else { "tun" };
+    let Scripts { mut environment, redirected, .. } = scripts;
+    environment.set("dev_type", kind);
+    if let Some(redirected) = redirected {
+        environment.set("redirect_gateway", u8::from(redirected));
+    }
+    // Here openvpn sets the gateways together with routes only.
+    if !environment.pairs().iter().any(|(name, _)| name == "route_network_1") {
+        environment.unset("route_vpn_gateway");
+        environment.unset("route_net_gateway");
+    }
+    environment
 }
 
 /// A program of a client, of a point-to-point end or of a server's device.
@@ -172,11 +196,15 @@ impl Scripts {
     /// Returns `None` if no program is configured.
     pub(crate) fn new(options: &Options) -> Option<Self> {
         options.hooks.programs().next()?;
+        Some(Self::of(options))
+    }
+
+    fn of(options: &Options) -> Self {
         let mut all = options.clone();
         all.device.ifconfig_noexec = false;
         all.routes.noexec = false;
         let configured = Environment::new(options);
-        Some(Self {
+        Self {
             environment: configured.clone(),
             configured,
             options: all,
@@ -184,7 +212,7 @@ impl Scripts {
             remote: None,
             redirected: None,
             leaves_routes: options.routes.noexec,
-        })
+        }
     }
 
     /// Forgets the variables of a session that has ended.

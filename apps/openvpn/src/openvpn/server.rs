@@ -10,13 +10,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_engine::command::Counters;
 use adit_openvpn::config::{Options, ServerOptions, Source, Wrap};
 use adit_openvpn::server::{ServerConfig, ServerEvent, Topology};
 use adit_openvpn::tls::{Pem, ServerTls};
 use ipnet::IpNet;
 
+use super::authorization::{Chain, FurtherChecks};
 use super::client::open_status;
-use super::client_config_dir::ClientConfigDir;
 use super::management::{self, ServerReports};
 use super::pool_persist::PoolPersistFile;
 use super::scripts::{self, Context, Script, Scripts};
@@ -26,7 +27,7 @@ use adit_openvpn_service::{
     ClosingFuture, Handle, Hooks, Listener, MacLimits, Options as ServiceOptions, Relay, Service,
     Session, Sessions, compat_log,
 };
-use adit_runtime::authorize::{Authorizer, CertificateOnly};
+use adit_runtime::authorize::CertificateOnly;
 use adit_runtime::clock::unix_time;
 use adit_runtime::control::{self, CertificateReport};
 use adit_runtime::driver::Endpoint;
@@ -43,6 +44,7 @@ use adit_runtime::worker_count;
 /// Everything that is read and prompted for before the process leaves its terminal.
 pub(super) struct PreparedServer {
     engine: ServerConfig,
+    chain: Option<Chain>,
     listeners: Vec<Listener>,
     tls: key_files::TlsMaterial,
     status: Option<(StatusFile, Duration)>,
@@ -75,6 +77,15 @@ pub(super) fn prepare(
     let leases = leases.transpose()?.unwrap_or_default();
     let mut engine = convert::server_config(options, role, wrap, tls.server_asking(ask)?, leases);
     engine.checks.tokens = convert::token_policy(options, role)?;
+    if let Some(directory) = &options.tls.crl_directory
+        && let Err(e) = files::list(directory)
+    {
+        return Err(Fault::operator(format!(
+            "crl-verify: cannot read the directory '{}': {e}: create it, or remove the line",
+            directory.display()
+        )));
+    }
+    let chain = Chain::of_server(options, role, &mut engine, FurtherChecks::default());
     let listeners = convert::listeners(options)?;
     let lease_file =
         role.pool_persist.as_ref().and_then(|persist| PoolPersistFile::open(persist, net30));
@@ -87,6 +98,7 @@ pub(super) fn prepare(
     let status = open_status(options);
     Ok(PreparedServer {
         engine,
+        chain,
         listeners,
         tls,
         status,
@@ -103,8 +115,17 @@ pub(super) async fn run(
     role: &ServerOptions,
     ground: &mut Daemonizer,
 ) -> Result<Next, Fault> {
-    let PreparedServer { engine, listeners, tls, status, lease_file, filter, workers, management } =
-        prepared;
+    let PreparedServer {
+        engine,
+        chain,
+        listeners,
+        tls,
+        status,
+        lease_file,
+        filter,
+        workers,
+        management,
+    } = prepared;
     let (host, notes) = convert::server_plan(options, role)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     let max_clients = engine.max_clients;
@@ -112,7 +133,10 @@ pub(super) async fn run(
         engine,
         listeners,
         host,
-        authorizer: authorizer(role),
+        authorizer: match &chain {
+            Some(chain) => Arc::new(chain.clone()),
+            None => Arc::new(CertificateOnly),
+        },
         relay: if role.client_to_client { Relay::Direct } else { Relay::Kernel },
         mac_limits: MacLimits {
             per_client: role.client_rules.max_routes as usize,
@@ -133,9 +157,12 @@ pub(super) async fn run(
     service.apply().await?;
     if let Some(scripts) = &mut scripts {
         scripts.run(Script::RouteUp).await?;
-        // Clients cause all further programs but the last ones.
-        programs::drop_privileges().await?;
     }
+    if let Some(chain) = &chain {
+        chain.set_environment(scripts::server_environment(options, service.device(), role));
+    }
+    // Clients cause all further programs but the last ones.
+    programs::drop_privileges().await?;
     // Addresses and routes of a server's device are removed with the device.
     ground.drop_privileges(options, &[])?;
     say!(3, "MULTI: multi_init called, max-clients={max_clients}");
@@ -155,6 +182,7 @@ pub(super) async fn run(
         last_leases: Vec::new(),
         management: management.map(|handle| ServerReports::new(handle, role)),
         scripts,
+        chain,
     };
     let ended = service.run(&mut owner).await?;
     owner.close().await?;
@@ -217,17 +245,6 @@ fn forget_dead_sockets(folder: &Path) {
     }
 }
 
-/// Returns the authorizer for verified certificates. It accepts all, or consults the per-client files.
-fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
-    match &role.client_config_dir {
-        Some(folder) => {
-            let (exclusive, rules) = (role.ccd_exclusive, role.client_rules);
-            Arc::new(ClientConfigDir::new(folder.clone(), exclusive, rules))
-        }
-        None => Arc::new(CertificateOnly),
-    }
-}
-
 /// With at most this many sessions, the rows are refreshed every second, so that the last status file is up to date. With more, they are
 /// refreshed only when the file is written.
 const ROWS_EVERY_TICK: usize = 100;
@@ -248,10 +265,25 @@ struct ServerHooks<'a> {
     last_leases: Vec<(String, Vec<IpNet>)>,
     management: Option<ServerReports>,
     scripts: Option<Scripts>,
+    /// The checks of clients, which take note of their sessions.
+    chain: Option<Chain>,
 }
 
 impl Hooks for ServerHooks<'_> {
-    fn event(&mut self, _event: &ServerEvent) {}
+    fn event(&mut self, event: &ServerEvent) {
+        let Some(chain) = &self.chain else { return };
+        match event {
+            ServerEvent::ClientUp(info) => chain.established(info.session),
+            ServerEvent::Ending(session) => chain.ending(*session),
+            _ => {}
+        }
+    }
+
+    fn ended(&mut self, session: &Session, traffic: Counters) {
+        if let Some(chain) = &self.chain {
+            chain.ended(session.info.session, traffic);
+        }
+    }
 
     fn log_event(&mut self, event: &ServerEvent, sessions: &Sessions) {
         compat_log::server_event(event, sessions, self.style);
@@ -337,6 +369,9 @@ impl Hooks for ServerHooks<'_> {
             _ => "sigterm",
         };
         Box::pin(async move {
+            if let Some(chain) = &self.chain {
+                chain.close().await;
+            }
             let Some(scripts) = &mut self.scripts else { return };
             scripts.environment().set("signal", signal);
             let mut last = vec![Script::RoutePreDown];

@@ -1,0 +1,145 @@
+//! The interface of a source of verdicts.
+
+use std::future::{Future, ready};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_engine::auth::{ClientParams, Rejection};
+use adit_engine::command::Counters;
+use ipnet::IpNet;
+
+use super::facts::ClientFacts;
+use super::pending::Pending;
+
+/// A verdict that may take some time.
+pub(crate) type VerdictFuture = Pin<Box<dyn Future<Output = Verdict> + Send>>;
+
+/// The parameters of a client, or the reason why it may not connect.
+pub(crate) type ParamsFuture =
+    Pin<Box<dyn Future<Output = Result<ClientParams, Rejection>> + Send>>;
+
+/// The end of work that has no result.
+pub(crate) type DoneFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The verdict of a [`Check`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The check accepts.
+    Accept,
+    /// The check rejects, whatever the others say.
+    Reject(Rejection),
+    /// The check has no opinion.
+    NotMine,
+}
+
+/// One source of verdicts about clients: scripts, plugins, the management client, the files of clients.
+///
+/// The futures run on the control thread, which serves all other clients meanwhile, so they must not block.
+pub(crate) trait Check: Send + Sync {
+    /// Judges the metadata of the client's tls-crypt-v2 key (`tls-crypt-v2-verify`), before anything else.
+    fn verify_key(&self, facts: &Arc<ClientFacts>) -> VerdictFuture {
+        let _ = facts;
+        Box::pin(ready(Verdict::NotMine))
+    }
+
+    /// Judges one certificate of the chain (`tls-verify`). Called for the root first and for the client's own
+    /// certificate, of depth 0, last.
+    fn verify_certificate(&self, facts: &Arc<ClientFacts>, depth: usize) -> VerdictFuture {
+        let _ = (facts, depth);
+        Box::pin(ready(Verdict::NotMine))
+    }
+
+    /// Judges the user name and the password (`auth-user-pass-verify`), at the start and in each renegotiation.
+    fn password(&self, facts: &Arc<ClientFacts>, pending: &Pending) -> VerdictFuture {
+        let _ = (facts, pending);
+        Box::pin(ready(Verdict::NotMine))
+    }
+
+    /// Returns the parameters on which the client's addresses depend (`client-config-dir`).
+    fn parameters(&self, facts: &Arc<ClientFacts>, params: ClientParams) -> ParamsFuture {
+        let _ = facts;
+        Box::pin(ready(Ok(params)))
+    }
+
+    /// Returns whether [`Self::connect`] does anything.
+    fn connects(&self) -> bool {
+        false
+    }
+
+    /// Judges a client that has its addresses, and completes its parameters (`client-connect`).
+    fn connect(&self, facts: &Arc<ClientFacts>, params: ClientParams) -> ParamsFuture {
+        let _ = facts;
+        Box::pin(ready(Ok(params)))
+    }
+
+    /// Judges an address that a client is about to get, or takes note of one that it has lost (`learn-address`).
+    fn learn(&self, facts: &Arc<ClientFacts>, change: AddressChange) -> VerdictFuture {
+        let _ = (facts, change);
+        Box::pin(ready(Verdict::NotMine))
+    }
+
+    /// Takes note of the end of a session (`client-disconnect`).
+    fn disconnected(
+        &self,
+        facts: &Arc<ClientFacts>,
+        traffic: Counters,
+        duration: Duration,
+    ) -> DoneFuture {
+        let _ = (facts, traffic, duration);
+        Box::pin(ready(()))
+    }
+
+    /// Takes a client's response to the challenge that [`Self::password`] sent (`client-crresponse`).
+    fn challenge_response(&self, facts: &Arc<ClientFacts>, text: String) -> DoneFuture {
+        let _ = (facts, text);
+        Box::pin(ready(()))
+    }
+}
+
+/// A change of the table of addresses.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AddressChange {
+    /// What happens to the address.
+    pub(crate) kind: ChangeKind,
+    /// The address of a client, or a network behind it.
+    pub(crate) address: IpNet,
+}
+
+impl AddressChange {
+    /// Formats the address as openvpn does: without the length of a prefix that is a single address.
+    pub(crate) fn text(&self) -> String {
+        let single = match self.address.addr() {
+            IpAddr::V4(_) => 32,
+            IpAddr::V6(_) => 128,
+        };
+        if self.address.prefix_len() == single {
+            self.address.addr().to_string()
+        } else {
+            self.address.to_string()
+        }
+    }
+}
+
+/// The kind of an [`AddressChange`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    /// A client gets an address that no other one had.
+    Add,
+    /// A client gets an address from another one.
+    Update,
+    /// A client has lost its address.
+    Delete,
+}
+
+impl ChangeKind {
+    /// Returns openvpn's word for the change.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
+}

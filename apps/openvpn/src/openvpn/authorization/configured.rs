@@ -1,0 +1,115 @@
+//! The chain that a configuration asks for.
+
+use std::sync::Arc;
+
+use adit_openvpn::config::{ClientRules, DeviceKind, Options, ServerOptions};
+use adit_openvpn::server::{ClientChecks, ServerConfig, Topology};
+
+use super::client_config_dir::ClientConfigDir;
+use super::crl_directory::CrlDirectory;
+use super::file_thread::FileThread;
+use super::{Chain, ChainSettings, Check, ClientPrograms, FactSettings, LAST};
+use crate::openvpn::environment::Environment;
+
+/// The checks that are neither programs nor files.
+#[derive(Default)]
+pub(crate) struct FurtherChecks {
+    /// The plugins, which are asked before the programs.
+    pub(crate) plugins: Option<Arc<dyn Check>>,
+    /// The management client, which is asked after the programs.
+    pub(crate) management: Option<Arc<dyn Check>>,
+}
+
+impl Chain {
+    /// Creates the chain that checks a client's server. `None` if the configuration checks nothing that the engine does
+    /// not check itself.
+    pub(crate) fn of_client(options: &Options, plugins: Option<Arc<dyn Check>>) -> Option<Self> {
+        let patience = options.session.hand_window;
+        let mut checks: Vec<Arc<dyn Check>> = plugins.into_iter().collect();
+        if options.hooks.tls_verify.is_some() {
+            checks.push(Arc::new(ClientPrograms::new(options, ClientRules::default(), patience)));
+        }
+        if let Some(directory) = &options.tls.crl_directory {
+            checks.push(Arc::new(CrlDirectory::new(directory.clone(), FileThread::default())));
+        }
+        if checks.is_empty() {
+            return None;
+        }
+        let facts =
+            FactSettings { tracked: options.hooks.tracked.clone(), ..FactSettings::default() };
+        let chain = Self::new(ChainSettings {
+            checks,
+            facts,
+            patience,
+            longest: patience,
+            duplicate_cn: false,
+            last: LAST,
+            learns: false,
+        });
+        chain.set_environment(Environment::new(options));
+        Some(chain)
+    }
+
+    /// Creates the chain of a server, and sets what the engine has to ask. `None` if the configuration checks nothing
+    /// that the engine does not check itself.
+    pub(crate) fn of_server(
+        options: &Options,
+        role: &ServerOptions,
+        engine: &mut ServerConfig,
+        further: FurtherChecks,
+    ) -> Option<Self> {
+        let hooks = &options.hooks;
+        let patience = options.session.hand_window;
+        let thread = FileThread::default();
+        let mut checks: Vec<Arc<dyn Check>> = Vec::new();
+        if let Some(folder) = &role.client_config_dir {
+            let (folder, rules) = (folder.clone(), role.client_rules);
+            let files = ClientConfigDir::new(folder, role.ccd_exclusive, rules, thread.clone());
+            checks.push(Arc::new(files));
+        }
+        let asks_others = further.plugins.is_some() || further.management.is_some();
+        checks.extend(further.plugins);
+        let judges = hooks.tls_verify.is_some()
+            || hooks.auth_user_pass_verify.is_some()
+            || hooks.tls_crypt_v2_verify.is_some();
+        let connects = hooks.client_connect.is_some()
+            || hooks.client_disconnect.is_some()
+            || hooks.learn_address.is_some();
+        if judges || connects {
+            let programs = ClientPrograms::new(options, role.client_rules, patience);
+            checks.push(Arc::new(programs));
+        }
+        checks.extend(further.management);
+        if let Some(directory) = &options.tls.crl_directory {
+            // As in openvpn, a revoked certificate is refused after tls-verify has been asked.
+            checks.push(Arc::new(CrlDirectory::new(directory.clone(), thread)));
+        }
+        if checks.is_empty() {
+            return None;
+        }
+        let ClientChecks { reauthorize, connect, require_username, .. } = &mut engine.checks;
+        engine.authorize = true;
+        *reauthorize =
+            judges || asks_others || role.ccd_exclusive || options.tls.crl_directory.is_some();
+        *connect = connects || asks_others;
+        *require_username |= hooks.auth_user_pass_verify.is_some() && !role.username_optional;
+        let topology = role.network4.as_ref().map(|network| network.topology);
+        let tap = options.device.kind == DeviceKind::Tap;
+        let facts = FactSettings {
+            tracked: hooks.tracked.clone(),
+            own6: role.network6.as_ref().map(|network| network.server.addr()).filter(|_| !tap),
+            netmask: tap || topology == Some(Topology::Subnet),
+        };
+        Some(Self::new(ChainSettings {
+            checks,
+            facts,
+            patience,
+            // As in openvpn, whose clients allow as much.
+            longest: patience.max(options.session.renegotiation.after / 2),
+            duplicate_cn: role.duplicate_cn,
+            last: LAST,
+            // The addresses behind a TAP device are those of stations, which the data plane learns.
+            learns: !tap,
+        }))
+    }
+}

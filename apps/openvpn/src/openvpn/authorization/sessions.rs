@@ -1,0 +1,198 @@
+//! What a chain remembers of the clients that it was asked about.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use tokio::time::Instant;
+
+use super::facts::ClientFacts;
+
+/// The sessions by their numbers. The engine bounds them: by `max-clients` and by its limit of handshakes.
+#[derive(Debug)]
+pub(super) struct SessionTable<T> {
+    /// The clients whose authorization is in progress, to which responses to challenges belong.
+    checking: HashMap<u64, Arc<ClientFacts>>,
+    /// Those whose response to a challenge is being checked.
+    answering: HashSet<u64>,
+    /// The clients whose `client-connect` is in progress, and whether the client has gone meanwhile.
+    connecting: HashMap<u64, bool>,
+    /// The clients that were accepted.
+    accepted: HashMap<u64, Accepted<T>>,
+    /// The session of each address.
+    addresses: HashMap<IpNet, u64>,
+}
+
+impl<T> Default for SessionTable<T> {
+    fn default() -> Self {
+        Self {
+            checking: HashMap::new(),
+            answering: HashSet::new(),
+            connecting: HashMap::new(),
+            accepted: HashMap::new(),
+            addresses: HashMap::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Accepted<T> {
+    facts: Arc<ClientFacts>,
+    since: Instant,
+    addresses: Vec<IpNet>,
+    /// Whether the engine has reported its session.
+    established: bool,
+    /// The turn of its last hooks, once its session ends.
+    turn: Option<T>,
+}
+
+/// A session that has ended, for its last hooks.
+#[derive(Debug)]
+pub(super) struct Finished<T> {
+    pub(super) facts: Arc<ClientFacts>,
+    pub(super) since: Instant,
+    pub(super) addresses: Vec<IpNet>,
+    /// The turn of its last hooks.
+    pub(super) turn: T,
+    /// Whether all checks accepted it.
+    pub(super) accepted: bool,
+}
+
+impl<T> Accepted<T> {
+    fn finished(self, turn: impl FnOnce(&ClientFacts) -> T) -> Finished<T> {
+        let Self { facts, since, addresses, turn: taken, .. } = self;
+        let turn = taken.unwrap_or_else(|| turn(&facts));
+        Finished { facts, since, addresses, turn, accepted: true }
+    }
+}
+
+impl<T> SessionTable<T> {
+    /// Begins an authorization.
+    pub(super) fn open(&mut self, facts: &Arc<ClientFacts>) {
+        self.checking.insert(facts.identity.session, Arc::clone(facts));
+    }
+
+    /// Ends an authorization, unless another one of the same session has begun.
+    pub(super) fn close(&mut self, facts: &Arc<ClientFacts>) {
+        let session = facts.identity.session;
+        if self.checking.get(&session).is_some_and(|open| Arc::ptr_eq(open, facts)) {
+            self.checking.remove(&session);
+        }
+    }
+
+    /// Returns the client whose authorization is in progress.
+    pub(super) fn checking(&self, session: u64) -> Option<Arc<ClientFacts>> {
+        self.checking.get(&session).cloned()
+    }
+
+    /// Begins the check of a client's response. Returns false if another one is being checked.
+    pub(super) fn begin_answer(&mut self, session: u64) -> bool {
+        self.answering.insert(session)
+    }
+
+    pub(super) fn end_answer(&mut self, session: u64) {
+        self.answering.remove(&session);
+    }
+
+    /// Begins the connection of an authorized client.
+    pub(super) fn connecting(&mut self, session: u64) {
+        self.connecting.insert(session, false);
+    }
+
+    /// Ends a connection that left nothing to undo.
+    pub(super) fn not_connected(&mut self, session: u64) {
+        self.connecting.remove(&session);
+    }
+
+    /// Ends a connection. Returns the session if its last hooks are due already: because one of several checks refused
+    /// the client, or because it has gone meanwhile.
+    pub(super) fn connected(
+        &mut self,
+        session: u64,
+        facts: &Arc<ClientFacts>,
+        addresses: Vec<IpNet>,
+        accepted: bool,
+        turn: impl FnOnce() -> T,
+    ) -> Option<Finished<T>> {
+        let gone = self.connecting.remove(&session).unwrap_or_default();
+        let (facts, since) = (Arc::clone(facts), Instant::now());
+        if gone || !accepted {
+            return Some(Finished { facts, since, addresses, turn: turn(), accepted });
+        }
+        let new = Accepted { facts, since, addresses, established: false, turn: None };
+        self.accepted.insert(session, new);
+        None
+    }
+
+    /// Records that the engine has reported a session.
+    pub(super) fn established(&mut self, session: u64) {
+        if let Some(accepted) = self.accepted.get_mut(&session) {
+            accepted.established = true;
+        }
+    }
+
+    /// Records that a session ends. Returns it if no counters of it will follow.
+    pub(super) fn ending(
+        &mut self,
+        session: u64,
+        turn: impl FnOnce(&ClientFacts) -> T,
+    ) -> Option<Finished<T>> {
+        if let Some(gone) = self.connecting.get_mut(&session) {
+            *gone = true;
+            return None;
+        }
+        let accepted = self.accepted.get_mut(&session)?;
+        if accepted.established {
+            accepted.turn.get_or_insert_with(|| turn(&accepted.facts));
+            return None;
+        }
+        self.remove(session, turn)
+    }
+
+    /// Removes a session.
+    pub(super) fn remove(
+        &mut self,
+        session: u64,
+        turn: impl FnOnce(&ClientFacts) -> T,
+    ) -> Option<Finished<T>> {
+        let accepted = self.accepted.remove(&session)?;
+        if self.accepted.is_empty() {
+            self.accepted.shrink_to_fit();
+        }
+        Some(accepted.finished(turn))
+    }
+
+    /// Removes all sessions.
+    pub(super) fn drain(&mut self, turn: impl Fn(&ClientFacts) -> T) -> Vec<Finished<T>> {
+        let accepted = std::mem::take(&mut self.accepted);
+        accepted.into_values().map(|accepted| accepted.finished(&turn)).collect()
+    }
+
+    /// Gives an address to a session. Returns whether another session had it.
+    pub(super) fn learn(&mut self, address: IpNet, session: u64) -> bool {
+        self.addresses.insert(address, session).is_some_and(|former| former != session)
+    }
+
+    /// Takes an address from a session. Returns false if another session has it by now.
+    pub(super) fn forget(&mut self, address: IpNet, session: u64) -> bool {
+        let own = self.addresses.get(&address) == Some(&session);
+        if own {
+            self.addresses.remove(&address);
+            if self.addresses.is_empty() {
+                self.addresses.shrink_to_fit();
+            }
+        }
+        own
+    }
+}
+
+#[cfg(test)]
+impl<T> SessionTable<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.checking.is_empty()
+            && self.answering.is_empty()
+            && self.connecting.is_empty()
+            && self.accepted.is_empty()
+            && self.addresses.is_empty()
+    }
+}
