@@ -18,6 +18,7 @@ mod postgres;
 mod proxies;
 mod refusals;
 mod roaming;
+mod server_hooks;
 mod several;
 mod sizes;
 mod stalled;
@@ -150,6 +151,31 @@ const SCENARIOS: &[(&str, &[Roles], ScenarioFn)] = &[
     ("cbc-with-defaults", ALL, formats::cbc_with_defaults),
     ("cbc-not-by-cipher-alone", ALL, formats::cipher_alone),
     ("data-ciphers-none", ALL, formats::no_encryption),
+    ("server-hooks/password-by-env", ADIT_SERVER, server_hooks::password_by_env),
+    ("server-hooks/password-by-file", ADIT_SERVER, server_hooks::password_by_file),
+    ("server-hooks/password-deferred", ADIT_SERVES, server_hooks::password_deferred),
+    (
+        "server-hooks/password-deferred-and-refused",
+        ADIT_SERVER,
+        server_hooks::password_deferred_refused,
+    ),
+    (
+        "server-hooks/password-refused-with-a-text",
+        ADIT_SERVER,
+        server_hooks::password_refused_with_a_text,
+    ),
+    ("server-hooks/token", ADIT_SERVER, server_hooks::token),
+    ("server-hooks/challenge", ADIT_SERVES, server_hooks::challenge),
+    ("server-hooks/client-connect", ADIT_SERVER, server_hooks::connect_pushes),
+    ("server-hooks/client-connect-deferred", ADIT_SERVER, server_hooks::connect_deferred),
+    ("server-hooks/client-connect-refuses", ADIT_SERVER, server_hooks::connect_refuses),
+    ("server-hooks/client-disconnect", ADIT_SERVER, server_hooks::disconnect),
+    ("server-hooks/learn-address", ADIT_SERVER, server_hooks::learn_address),
+    ("server-hooks/tls-verify", ADIT_SERVES, server_hooks::tls_verify),
+    ("server-hooks/tls-crypt-v2-verify", ADIT_SERVES, server_hooks::tls_crypt_v2_verify),
+    ("server-hooks/slow-program", ADIT_SERVES, server_hooks::slow_program),
+    ("server-hooks/environment", ADIT_SERVES, server_hooks::environment),
+    ("crl-directory", ADIT_SERVER, server_hooks::crl_directory),
     ("fault/ccd-file-that-is-wrong", ADIT_SERVES, admin::file_that_is_wrong),
     // openvpn does not answer when it is full, so it has no control.
     ("fault/full", ADIT_SERVES, admin::full),
