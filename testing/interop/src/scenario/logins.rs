@@ -58,7 +58,8 @@ pub(super) fn token(scenario: &Scenario<'_>) -> Result<String> {
     let mut configs = scenario.configs();
     let once = format!("[ ! -e $OUT/used ] && touch $OUT/used && {RIGHT}");
     with_check(scenario, &mut configs, &once)?;
-    configs.server("auth-gen-token 600");
+    // openvpn wants a renewal time of two hand-windows.
+    configs.server("auth-gen-token 600 120");
     configs.both("reneg-sec 10");
     let mut tunnel = scenario.tunnel(&configs)?;
     ensure(scenario.folder().join("used").exists(), || "the password was not checked".into())?;
